@@ -145,9 +145,9 @@ def test_the_pages_of_the_list_follow_one_another(staff):
     client = staff("view_workflow")
 
     first = client.get(LIST)
-    second = client.get(LIST + first.context["cl"].older)
-    back = client.get(LIST + second.context["cl"].newer)
-    last = client.get(LIST + first.context["cl"].oldest)
+    second = client.get(LIST + first.context["cl"].older_url)
+    back = client.get(LIST + second.context["cl"].newer_url)
+    last = client.get(LIST + first.context["cl"].oldest_url)
 
     assert [[each.pk for each in page.context["cl"].result_list] for page in (first, second, back, last)] == [
         keys[:50],

@@ -69,7 +69,7 @@ class ScheduleAdmin(SchedulePage):
     def _has_right(self, request: HttpRequest, name: str) -> bool:
         return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_schedule")
 
-    def report(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
+    def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
         """Say what was done, and how many were left alone: here that is no matter of a status."""
         if left > 0:
             alone = ngettext(

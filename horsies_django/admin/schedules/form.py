@@ -40,7 +40,7 @@ class ScheduleForm(AnyModelForm):
         for name, names in offered.items():
             if name in self.fields:
                 self.fields[name].widget = SuggestionInput(attrs={"class": "vTextField", "spellcheck": "false"})
-                self.fields[name].widget.offered = sorted(names())
+                self.fields[name].widget.suggestions = sorted(names())
         if "timezone" in self.fields:
             self.fields["timezone"].show_hidden_initial = False  # which Django sets, as the default is a callable
         if "timing" in self.fields:

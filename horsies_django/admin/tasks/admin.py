@@ -101,7 +101,7 @@ class TaskAdmin(TaskColumns, TaskPage):
         page = KeysetScan(rows, searched.scope, searched.bounds, searched.row_filter, searched.is_slow).page()
         return queryset.filter(pk__in=[row.pk for row in page.rows]), False
 
-    def _form_of(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
+    def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Show what a task has that is to be moved; all that match are never one."""
         form = super()._action_form(action, request, rows)
         if isinstance(form, MoveForm) and not _is_across(request):

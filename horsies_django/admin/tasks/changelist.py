@@ -20,7 +20,7 @@ from ..lists.search import Search
 class TaskChangeList(KeysetChangeList):
     """Knows of each task the address of its workflow, and the database's clock."""
 
-    def parse(self, text: str) -> Search:
+    def parse_search(self, text: str) -> Search:
         """An id, the beginning of a name, or what a qualifier says."""
         return search.parse_search(text)
 

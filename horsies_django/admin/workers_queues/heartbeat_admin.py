@@ -27,7 +27,7 @@ from ..lists.search import Search, is_id
 class HeartbeatChangeList(KeysetChangeList):
     """Lets each beat link to what this user may see."""
 
-    def parse(self, text: str) -> Search:
+    def parse_search(self, text: str) -> Search:
         """The id of a task."""
         return _parse_search(text)
 

@@ -141,24 +141,24 @@ def known_queues(rows: QuerySet[Queue], database: str | None) -> KnownQueues:
     saved = {queue.name: queue for queue in rows[: MAX_QUEUES + 1]}
     configured = set().union(*(set(task_backends[at].queues) or {DEFAULT_TASK_QUEUE_NAME} for at in task_backends))
     due = depths(Task.objects.using(database).order_by(), also=[*sorted(configured), *saved])
-    figures = _queue_loads(database, due)
-    others = [name for name in dict.fromkeys([*due, *sorted(figures)]) if name not in saved and name not in configured]
+    loads = _queue_loads(database, due)
+    others = [name for name in dict.fromkeys([*due, *sorted(loads)]) if name not in saved and name not in configured]
     names = {*islice(saved, MAX_QUEUES), *configured, *islice(others, MAX_OTHER_QUEUES)}
     known = KnownQueues(saved.get(name) or unsaved_queue(name) for name in sorted(names))
     known.is_more = due.is_more or len(saved) > MAX_QUEUES or len(others) > MAX_OTHER_QUEUES
-    attach_loads(known, figures, database)
+    attach_loads(known, loads, database)
     return known
 
 
-def attach_loads(queues: Iterable[Any], figures: defaultdict[str, QueueLoad], database: str | None) -> None:
+def attach_loads(queues: Iterable[Any], loads: defaultdict[str, QueueLoad], database: str | None) -> None:
     """Give each queue its figures, and to these the workers that serve it."""
     queues = list(queues)
     workers = _serving_workers([queue.name for queue in queues], database)
     since = seconds_since_refill(database) if any(queue.tokens is not None for queue in queues) else {}
     for queue in queues:
-        known = figures[queue.name]
+        known = loads[queue.name]
         stands = status_from_row(queue.name, row_values(queue, since.get(queue.name)), known.held, database)
-        queue.figures = replace(known, workers=tuple(workers[queue.name]), status=stands)
+        queue.load = replace(known, workers=tuple(workers[queue.name]), status=stands)
 
 
 def unsaved_queue(name: str) -> Queue:

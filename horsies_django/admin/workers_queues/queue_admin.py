@@ -65,7 +65,7 @@ class QueueList(ChangeList):
     """Every queue that is known, on one page."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Put those without a row beside the others, and their figures on all."""
+        """Put those without a row beside the others, and the load of all."""
         super().get_results(request)
         known = known_queues(self.queryset, queue_database())
         self.result_list = known
@@ -177,7 +177,7 @@ class QueueAdmin(LiveAdmin):
             object_id = quote(self._row_of(unquote(object_id)))
         return super().changeform_view(request, object_id, *args, **kwargs)
 
-    def do_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
+    def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Act on what has no row yet, too."""
         key, may_look = unquote(object_id), self.has_view_permission(request)
         if may_look and key.startswith("~") and any(known.name == action for known in self.allowed_actions(request)):
@@ -199,7 +199,7 @@ class QueueAdmin(LiveAdmin):
     # The page.
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Show the figures, and one button that saves."""
+        """Add the load to the page, and leave one save button."""
         context = context | {"show_save_and_add_another": False, "show_save_and_continue": False}
         if (queue := kwargs.get("obj")) is not None:
             attach_loads([queue], queue_loads(queue_database(), queue.name), queue_database())
@@ -207,16 +207,16 @@ class QueueAdmin(LiveAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _summary(self, request: HttpRequest, queue: Any) -> list[tuple[Any, Any]]:
-        figures, links = queue.figures, Links(self.admin_site, request)
+        load, links = queue.load, Links(self.admin_site, request)
         return [
             (_("state"), queue_state(queue)),
             (_("limits"), self.shown_rules(queue)),
-            (_("due"), _tasks_of(links, queue, "due", figures.shown_due)),
-            (_("oldest has waited"), lasting(figures.depth.waits)),
-            (_("held by workers"), _tasks_of(links, queue, "active", str(figures.held))),
-            (_("waiting for their time"), _tasks_of(links, queue, "scheduled", figures.shown_scheduled)),
-            (_("ended in the last hour"), figures.shown_hour),
-            (_("served by"), self._workers_of(figures.workers)),
+            (_("due"), _tasks_of(links, queue, "due", load.shown_due)),
+            (_("oldest has waited"), lasting(load.depth.waits)),
+            (_("held by workers"), _tasks_of(links, queue, "active", str(load.held))),
+            (_("waiting for their time"), _tasks_of(links, queue, "scheduled", load.shown_scheduled)),
+            (_("ended in the last hour"), load.shown_hour),
+            (_("served by"), self._workers_of(load.workers)),
         ]
 
     def _workers_of(self, workers: tuple[str, ...]) -> str:
@@ -235,43 +235,43 @@ class QueueAdmin(LiveAdmin):
     @admin.display(description=_("due"))
     def shown_due(self, queue: Any) -> str:
         """How many tasks could be claimed now."""
-        return str(queue.figures.shown_due)
+        return str(queue.load.shown_due)
 
     @live_column
     @admin.display(description=_("oldest has waited"))
     def shown_oldest(self, queue: Any) -> str:
         """For how long the oldest of them could have been."""
-        return lasting(queue.figures.depth.waits)
+        return lasting(queue.load.depth.waits)
 
     @live_column
     @admin.display(description=_("held"))
     def shown_held(self, queue: Any) -> str:
         """How many of its tasks workers hold."""
-        return str(queue.figures.held)
+        return str(queue.load.held)
 
     @live_column
     @admin.display(description=_("for later"))
     def shown_scheduled(self, queue: Any) -> str:
         """How many wait for their time."""
-        return str(queue.figures.shown_scheduled)
+        return str(queue.load.shown_scheduled)
 
     @live_column
     @admin.display(description=_("last hour"))
     def shown_hour(self, queue: Any) -> str:
         """How many attempts have ended."""
-        return str(queue.figures.shown_hour)
+        return str(queue.load.shown_hour)
 
     @live_column
     @admin.display(description=_("workers"))
     def shown_workers(self, queue: Any) -> str:
         """How many serve it."""
-        return str(len(queue.figures.workers))
+        return str(len(queue.load.workers))
 
     @live_column
     @admin.display(description=_("limits"))
     def shown_rules(self, queue: Any) -> str:
         """What is not as for any queue, in words, with how much of its limits is used."""
-        return "; ".join(queue.figures.standing.words) or "-"
+        return "; ".join(queue.load.status.descriptions) or "-"
 
 
 def _tasks_of(links: Links, queue: Queue, state: str, words: str) -> SafeString | str:

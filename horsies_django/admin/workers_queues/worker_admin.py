@@ -110,7 +110,7 @@ class WorkerAdmin(LiveAdmin):
         """Show what it runs."""
         if (worker := kwargs.get("obj")) is not None:
             attach_worker_loads([worker], named=can_view(self.admin_site, request, Task))
-            rows = [(hold, self._task_address(hold), lasting(hold.seconds)) for hold in worker.load.holds]
+            rows = [(hold, self._task_address(hold), lasting(hold.seconds)) for hold in worker.load.held_tasks]
             many = format_task_count(worker.load.count)
             context = context | {"worker": worker, "holds": rows, "many": many, "summary": self._summary(worker)}
         return super().render_change_form(request, context, *args, **kwargs)
@@ -153,7 +153,7 @@ class WorkerAdmin(LiveAdmin):
     @admin.display(description=_("runs now"))
     def shown_tasks(self, worker: Any) -> SafeString | str:
         """Those that it has held for longest, with links; only how many, for those who may not see tasks."""
-        lines = [self._line(hold) for hold in worker.load.holds[:MAX_NAMED]]
+        lines = [self._line(hold) for hold in worker.load.held_tasks[:MAX_NAMED]]
         if not lines:
             return format_task_count(worker.load.count)
         more = worker.load.count - len(lines)

@@ -195,7 +195,7 @@ class WorkflowAdmin(ActionAdmin):
         LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # a list will do
         self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
 
-    def _form_of(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
+    def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Offer the events that nodes of the workflow wait for."""
         form = super()._action_form(action, request, rows)
         key = request.resolver_match.kwargs.get("object_id") if request.resolver_match else None

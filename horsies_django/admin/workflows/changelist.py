@@ -17,7 +17,7 @@ class WorkflowChangeList(KeysetChangeList):
     """Walks the workflows."""
 
     @cached_property
-    def searched(self) -> Search:
+    def search(self) -> Search:
         """What was typed."""
         return parse_search(self.query, self.root_queryset.db)
 

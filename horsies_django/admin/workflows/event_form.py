@@ -65,7 +65,7 @@ class EventForm(forms.Form):
     def suggest(self, names: Sequence[str]) -> None:
         """Offer these names, and have the first of them stand there."""
         widget: Any = self.fields["name"].widget
-        widget.offered = names
+        widget.suggestions = names
         if names:
             self.fields["name"].initial = names[0]
             self.fields["name"].help_text = _("Nodes of it wait for: %(names)s.") % {"names": ", ".join(names)}

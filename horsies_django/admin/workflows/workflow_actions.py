@@ -23,13 +23,13 @@ from .event_form import EventForm
 class EventAction(AdminAction):
     """Sending an event: the log says which."""
 
-    def do(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
-        """See :meth:`Verb.do`."""
+    def apply(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
+        """See :meth:`AdminAction.apply`."""
         count, logged = super().apply(rows, values)
         return count, {f"{message} {values['name']}": changed for message, changed in logged.items()}
 
-    def called(self, values: dict[str, Any]) -> str:
-        """See :meth:`Verb.called`."""
+    def log_label(self, values: dict[str, Any]) -> str:
+        """See :meth:`AdminAction.log_label`."""
         return f"{self.label}: {values['name']}"
 
 

@@ -1,4 +1,4 @@
-"""Why a task that a worker holds does not run, or may not run any more."""
+"""Reasons for a task that a worker holds: it waits for a slot, or its worker is silent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .reason import Reason, ReasonCode, RelatedRow, backend_options, database_of
 
 
 class _SilenceRule(NamedTuple):
-    """When a worker's silence is taken for its death. Durations in milliseconds."""
+    """When the reaper takes a silent worker for dead. Durations are in milliseconds."""
 
     role: BeatRole
     interval: int
@@ -24,7 +24,7 @@ class _SilenceRule(NamedTuple):
 
 
 def claimed_reasons(task: Task, now: datetime) -> Iterator[Reason]:
-    """Yield that it waits for a slot, and that its worker has fallen silent."""
+    """Yield a reason if the task waits for a slot, and one if its worker has gone silent."""
     is_claimed = task.status == TaskStatus.CLAIMED
     worker_id = task.claimed_by_worker_id or ""
     about = (RelatedRow(Worker, worker_id, worker_id),)
@@ -39,7 +39,7 @@ def claimed_reasons(task: Task, now: datetime) -> Iterator[Reason]:
 
 
 def _last_sign_of_life(task: Task, role: BeatRole, worker_id: str) -> datetime | None:
-    """The last sign of life of the task's worker for it: a beat, else its claim or start."""
+    """Return the time of the latest heartbeat for the task, or of its claim or start if that is later."""
     beats = Heartbeat.objects.using(database_of(task)).filter(task=task.pk, role=role, sender_id=worker_id)
     beat = beats.order_by("-sent_at").values_list("sent_at", flat=True).first()
     return max(filter(None, (beat, task.claimed_at, task.started_at)), default=None)

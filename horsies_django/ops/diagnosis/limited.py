@@ -1,4 +1,4 @@
-"""Why a task waits at the gate of its limit."""
+"""Reason for a task that waits for its limit key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, ta
 
 
 def limit_key_reason(task: Task) -> Reason:
-    """Return what its limit lacks: a place, or a start that its rate allows."""
+    """Return whether the task waits for a free place or for the rate of its limit."""
     key = str(task.limit_key)
     inside = tasks_in_database_of(task).released().filter(limit_key=key).order_by("enqueued_at")
     limits = Limit.objects.using(database_of(task)).annotate(clock=Now())

@@ -1,4 +1,4 @@
-"""What the limits of its queue have to say to a task that is due."""
+"""Reasons from the limits of a due task's queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, no
 
 
 def queue_limit_reasons(task: Task, rows: TaskQuerySet) -> Iterator[Reason]:
-    """Yield which limits of its queue are used up, and by which tasks."""
+    """Yield a reason for each exhausted limit of the task's queue, with the tasks that use it."""
     stands = queue_status(task.queue_name, database_of(task))
     if stands.is_full:
         yield _queue_full(stands, rows)

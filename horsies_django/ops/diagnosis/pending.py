@@ -1,4 +1,4 @@
-"""Why a PENDING task waits: each reason is a condition of the claim, or the lack of somebody who claims."""
+"""Reasons for a PENDING task: a condition of the claim that does not hold, or no worker that could claim it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from .reason import (
     tasks_in_database_of,
 )
 
-#: Tasks that come before one, and tasks that workers hold, are counted up to here.
+#: Upper bound for counting tasks ahead in the queue and tasks that workers hold.
 MAX_COUNTED: Final = 1_000
 
-#: Workers that are looked at, those that have beaten last.
+#: How many workers are examined, those with the latest heartbeats first.
 MAX_WORKERS: Final = 200
 
-#: Seconds for which a task that nothing holds back may be due until that is strange.
+#: Seconds after which a due task without any reason to wait is reported as stuck.
 STUCK_AFTER: Final = 60
 
 
 def pending_reasons(task: Task, now: datetime) -> Iterator[Reason]:
-    """Yield why it waits, the nearest reason first."""
+    """Yield why the task waits, the most immediate reason first."""
     rows = tasks_in_database_of(task)
     if task.good_until is not None and task.good_until <= now:
         yield Reason(
@@ -71,7 +71,7 @@ def _not_due(task: Task) -> Reason:
 
 
 def _other_version(task: Task, *, is_due: bool) -> Reason:
-    """It went back because another version of the project's code may know it."""
+    """Return the reason for a task that was released because this version of the code can't run it."""
     stored = task.unknown_to if isinstance(task.unknown_to, dict) else {}
     versions = stored.get("versions")
     shown = ", ".join(map(str, versions)) if isinstance(versions, list) and versions else "?"
@@ -142,17 +142,17 @@ def _slot_reasons(task: Task, rows: TaskQuerySet, workers: Sequence[Worker]) -> 
 
 
 def _holders(rows: TaskQuerySet, workers: Sequence[str], *, is_async: bool) -> list[str]:
-    """The worker of each task of a kind that one of these workers holds; by the index of held rows."""
+    """Return the worker id of each held task of one kind, sync or async. Reads the index of held rows."""
     held = rows.active().filter(claimed_by_worker_id__in=workers).values_list("claimed_by_worker_id", "is_async")
     return [str(worker) for worker, kind in held[: MAX_COUNTED * 10] if kind == is_async]
 
 
 def _count_ahead(task: Task, rows: TaskQuerySet) -> int:
-    """How many due tasks of its queue and kind come before it, ``COUNTED`` at most; by the index of claims."""
+    """Count the due tasks of the same queue and kind that come first, up to ``MAX_COUNTED``. Reads the claim index."""
     others = rows.waiting(is_async=task.is_async).due().filter(queue_name=task.queue_name)
     higher = others.filter(priority__gt=task.priority)[:MAX_COUNTED].count()
-    # Its time as the table has it, which may be less exact than the one that was read. The range up to it is what the
-    # index is asked for; the tie is for rows of one moment.
+    # Compare with the stored time: the value in Python may have a higher precision. The index serves the range up to
+    # that time; the primary key breaks ties.
     due = Subquery(rows.filter(pk=task.pk).values("enqueued_at"))
     is_earlier = Q(enqueued_at__lt=due) | Q(pk__lt=task.pk)
     same = others.filter(is_earlier, priority=task.priority, enqueued_at__lte=due)
@@ -160,7 +160,7 @@ def _count_ahead(task: Task, rows: TaskQuerySet) -> int:
 
 
 def _live_workers(task: Task) -> list[Worker]:
-    """Those that have beaten lately; a row a process, so the table is small."""
+    """Return the workers with a recent heartbeat. The table has one row per process, so it is small."""
     threshold = backend_options(task.backend).recovery.claimed_stale_threshold_ms / 1_000
     alive = Worker.objects.using(database_of(task)).alive(threshold)
     return list(alive.order_by("-last_beat_at")[:MAX_WORKERS])

@@ -1,4 +1,4 @@
-"""Why a node of a workflow has not begun."""
+"""Reasons for a workflow node that has not started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, pa
 
 
 def node_reasons(node: WorkflowTask) -> Iterator[Reason]:
-    """Yield what it waits for."""
+    """Yield what the node waits for."""
     if WorkflowTaskStatus(node.status).is_terminal:
         return
     has_not_begun = node.status in (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
@@ -41,6 +41,6 @@ def _waits_for_nodes(node: WorkflowTask) -> Reason:
 
 
 def _wakes_at(node: WorkflowTask) -> datetime | None:
-    """When the task of a sleep is due."""
+    """Return when the task of a sleep node is due."""
     tasks = Task.objects.using(database_of(node)).filter(pk=node.task_id) if node.task_id else Task.objects.none()
     return tasks.values_list("enqueued_at", flat=True).first()

@@ -1,4 +1,4 @@
-"""Inspecting the queue: listing tasks, showing them, and doing to one or to millions what an operator may do.
+"""Inspect tasks and act on them, one at a time or millions at once.
 
 >>> from horsies_django.ops.inspector import tasks
 >>> page = tasks().list(status="failed", queue="emails")  # doctest: +SKIP
@@ -7,7 +7,7 @@
 >>> tasks().matching(status="scheduled", task="shop.tasks.remind").run()  # doctest: +SKIP
 Report(verb='run', done=4012, left=0, reasons={}, left_alone=(), is_dry=False)
 
-``manage.py horsies_task`` does the same.
+``manage.py horsies_task`` offers the same from the shell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be done to tasks: each verb with the states that it takes, and the QuerySet's own way of doing it."""
+"""The inspector's actions on tasks: the states that each takes and the QuerySet method that does it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .delete_tasks import delete_waiting_or_ended
 from .facts import Candidate
 from .task_states import ENDED, WAITING, State
 
-#: Says why something can't be done to a task whose state would allow it; None if it can.
+#: Returns why an action can't be applied to a task in an allowed state; None if it can.
 Objection = Callable[[Candidate], str | None]
 
 
@@ -23,16 +23,16 @@ def _no_objection(facts: Candidate) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAction:
-    """One thing that can be done.
+    """One action on tasks.
 
     Attributes:
-        name: What it is called.
+        name: Its name in reports and logs.
         states: The states that it takes.
-        act: Does it to those of the rows that it may be done to, and returns to how many.
-        objection: What else may be in its way.
-        otherwise: What is in its way if nothing that :class:`Facts` tell is.
-        by_default: What "all" means if no states are named.
-        said: What else a line of the log says of it.
+        act: Changes the rows whose state allows it and returns how many.
+        objection: Further conditions that prevent it.
+        fallback_reason: The reason for a skipped task when nothing in :class:`Candidate` explains it.
+        default_states: The states that "all" covers if the filter names none.
+        log_fields: Additional fields of the log line.
     """
 
     name: str
@@ -44,14 +44,14 @@ class TaskAction:
     log_fields: Mapping[str, Any] = field(default_factory=dict)
 
     def why_not(self, facts: Candidate) -> str | None:
-        """Return why it can't be done to this task; None if it can."""
+        """Return why the action can't be applied to this task; None if it can."""
         if facts.state not in self.states:
             return f"it is {facts.state}"
         return self.objection(facts)
 
     @property
     def states_of_all(self) -> frozenset[State]:
-        """The states that "all" means."""
+        """The states that "all" covers."""
         return self.default_states or self.states
 
 
@@ -101,9 +101,9 @@ DELETE: Final = TaskAction(
 
 
 def move_action(queue: str | None, priority: int | None) -> TaskAction:
-    """Return the verb that gives tasks another queue, another priority or both.
+    """Return the action that changes the queue, the priority or both of pending tasks.
 
-    Raises ValueError, saying what is allowed, for a queue that no backend has and for a priority out of range.
+    Raises ValueError that names the allowed values for an unknown queue or a priority out of range.
     """
     if queue is None and priority is None:
         raise ValueError("move() needs queue, priority or both.")

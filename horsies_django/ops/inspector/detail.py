@@ -1,4 +1,4 @@
-"""One task with all that is known of it, masked as in the admin."""
+"""Everything known about one task, with values masked as in the admin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..payload_view.json_text import chunks, head
 from ..payload_view.retry_policy import describe_retry_policy
 from .summary import TaskSummary, as_text, orphaned_ids, summary_fields
 
-#: What is told of an attempt.
+#: The fields of an attempt.
 ATTEMPT_FIELDS: Final = (
     "attempt",
     "outcome",
@@ -41,27 +41,27 @@ ATTEMPT_FIELDS: Final = (
     "hostname",
 )
 
-#: What a task carries.
+#: The payload columns of a task.
 PAYLOADS: Final = ("args", "kwargs", "result", "metadata", "checkpoint")
 
-#: Calls of a group that are shown at most.
+#: Maximum number of a group's calls that are returned.
 MAX_ITEMS: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDetail(TaskSummary):
-    """What a row said when it was read, and what was known beside it.
+    """A task's row and everything related to it, as of the time it was read.
 
     Attributes:
-        why: Why it is not running, in words, the nearest reason first; empty if it runs or has ended.
-        carried: Its arguments, result, metadata and checkpoint, masked; those that are not empty.
-        progress: How far its body said it is.
-        items: The first calls that were gathered for it, masked, in the order in which they came in.
-        attempts: What each run of its body came to, the first first.
-        retries: The retry policy that is in force, in words.
-        timeout: Seconds that its body may take. None: as the worker says.
-        traceback: Of its error; it does not stand in ``carried["result"]`` as well.
-        is_registered: Whether the process that read the row has a task of its name.
+        why: Why it is not running, as translated sentences, the most immediate first; empty if it runs or has ended.
+        carried: The non-empty values among arguments, result, metadata and checkpoint, masked.
+        progress: The progress that its body reported.
+        items: The first calls of its group, masked, in the order of arrival.
+        attempts: Its attempts, the oldest first.
+        retries: A description of the retry policy in force.
+        timeout: Time limit of an attempt in seconds. None: the worker's default.
+        traceback: The traceback of its error, which ``carried["result"]`` leaves out.
+        is_registered: Whether a task with its name is registered in this process.
     """
 
     why: Sequence[str]
@@ -75,7 +75,7 @@ class TaskDetail(TaskSummary):
     is_registered: bool
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it: ids and times are texts."""
+        """Return a dict for JSON, with ids and times as strings."""
         values = {entry.name: as_text(getattr(self, entry.name)) for entry in fields(self)}
         attempts = [{name: as_text(value) for name, value in attempt.items()} for attempt in self.attempts]
         lists = {"why": list(self.why), "items": list(self.items), "attempts": attempts}
@@ -83,7 +83,7 @@ class TaskDetail(TaskSummary):
 
 
 def task_detail(rows: TaskQuerySet) -> TaskDetail | None:
-    """Return the task that these rows are, None if there is none. At most eleven statements."""
+    """Return the first of these rows in full, or None if there are none. Takes at most eleven statements."""
     task = with_payload_texts(with_text_columns(rows.annotate(seen_at=Now()), "progress"), *PAYLOADS).first()
     if task is None:
         return None
@@ -117,7 +117,7 @@ def _line(contents: Contents, part: str) -> str:
 
 
 def _masked_part(contents: Contents, part: str) -> Any:
-    """Return what may be seen of a value, masked however deep it is; as text if that is more than Python reads."""
+    """Return a value masked at every depth; as text if it is nested too deeply for Python to parse."""
     return _masked(contents.visible_result() if part == "result" else contents.visible(part), contents)
 
 

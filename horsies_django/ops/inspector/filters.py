@@ -1,4 +1,4 @@
-"""Which tasks are meant: by what they are narrowed, and where the rows are that fit."""
+"""The filters of the inspector, and the index range that each of them allows to scan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .task_states import ALLOWED, State, in_states, parse_states, scope_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilters:
-    """What tasks are narrowed by. None, and no states: by nothing. ``task`` is any name of a task, an old one too."""
+    """Filters for tasks. None, or an empty set of states, means no filter. ``task`` may be an alias of a name."""
 
     states: frozenset[State] = frozenset()
     queue: str | None = None
@@ -34,7 +34,7 @@ class TaskFilters:
         task: str | None = None,
         older_than: timedelta | float | str | None = None,
     ) -> Self:
-        """Read what a caller said. Raises ValueError, saying what is allowed."""
+        """Build filters from a caller's arguments. Raises ValueError that names the allowed values."""
         for name, text in (("queue", queue), ("task", task)):
             if text is not None and (not isinstance(text, str) or not text or "\0" in text):
                 raise ValueError(f"{name} is {text!r}; allowed: a name.")
@@ -44,9 +44,9 @@ class TaskFilters:
         return cls(states=states, queue=queue, task=task, older_than=_age(older_than))
 
     def scan(self, rows: TaskQuerySet) -> KeysetScan:
-        """Return the walk over those of the rows that are meant: by an index where there is one, else by ids.
+        """Return a scan of the matching rows, by an index where one fits, otherwise by id.
 
-        Ids tell when they were made, and yet are not asked how old a task is: a sender may have given one of its own.
+        ``older_than`` compares ``sent_at`` although ids contain a time, because callers may choose their own ids.
         """
         scope = scope_of(self.states) if self.states else scopes.TABLE
         if self.states:

@@ -1,4 +1,4 @@
-"""Tasks that were chosen, by their ids or by what they are, and acting on them a bounded batch at a time."""
+"""Selections of tasks, by id or by filter, and actions on them in bounded batches."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from .facts import Candidate, candidates
 from .filters import TaskFilters
 from .report import Report, Skipped
 
-#: What is said of an id that no task has.
+#: The reason for an id without a task.
 MISSING: Final = "there is no such task"
 
 
 class Selection(ABC):
-    """Tasks that something can be done to. Each verb returns a :class:`Report` and takes ``dry_run``.
+    """Tasks to act on. Each action returns a :class:`Report` and takes ``dry_run``.
 
-    Nothing is one long statement or one transaction: what was done to one batch stays done, whatever comes after.
+    An action runs in batches, each with its own statements, so a later failure does not undo earlier batches.
     """
 
-    #: Among which they were chosen.
+    #: The tasks that were selected from.
     rows: TaskQuerySet
 
     def run(self, *, dry_run: bool = False) -> Report:
-        """Let scheduled and retrying tasks be due now (A3-101)."""
+        """Make scheduled, aggregating and retrying tasks due now."""
         return self.apply(actions.RUN, dry_run=dry_run)
 
     def cancel(self, *, include_running: bool = False, dry_run: bool = False) -> Report:
-        """Cancel tasks that have not begun and, when asked, tell those that run to stop."""
+        """Cancel tasks that have not started; with ``include_running`` also ask running ones to stop."""
         return self.apply(actions.CANCEL_RUNNING if include_running else actions.CANCEL, dry_run=dry_run)
 
     def retry(self, *, dry_run: bool = False) -> Report:
-        """Run failed, cancelled and expired tasks again, with a fresh budget."""
+        """Run failed, cancelled and expired tasks again, with all their retries."""
         return self.apply(actions.RETRY, dry_run=dry_run)
 
     def move(self, *, queue: str | None = None, priority: int | None = None, dry_run: bool = False) -> Report:
-        """Give tasks that have not begun another queue, another priority or both. Raises ValueError."""
+        """Change the queue, the priority or both of pending tasks. Raises ValueError for invalid values."""
         return self.apply(actions.move_action(queue, priority), dry_run=dry_run)
 
     def delete(self, *, dry_run: bool = False) -> Report:
-        """Delete tasks that have ended and, by id or if their states were named, such that have not begun.
+        """Delete ended tasks. Pending ones are deleted only if given by id or if the filter names their state.
 
-        Those that a worker holds stay (A3-101), and so do those that a workflow waits for.
+        Skips tasks that a worker holds or that a workflow waits for.
         """
         return self.apply(actions.DELETE, dry_run=dry_run)
 
     def apply(self, action: TaskAction, *, dry_run: bool = False, limit: int | None = None) -> Report:
-        """Do it to all of them, to ``limit`` at most."""
+        """Apply an action to the selected tasks, to at most ``limit`` of them."""
         report = Report(verb=action.name, is_dry=dry_run)
         for report in self.apply_in_batches(action, dry_run=dry_run, limit=limit):  # noqa: B007  # the last one counts
             pass
@@ -63,7 +63,7 @@ class Selection(ABC):
     def apply_in_batches(
         self, action: TaskAction, *, dry_run: bool = False, limit: int | None = None
     ) -> Iterator[Report]:
-        """Do it batch by batch, and yield each time what has been done so far; log in the end what that was."""
+        """Apply an action batch by batch, and yield the report so far after each. Log the final report."""
         report = Report(verb=action.name, is_dry=dry_run)
         try:
             for rows, keys in self.batches(action):
@@ -73,7 +73,7 @@ class Selection(ABC):
                 yield report
                 if limit is not None and report.done >= limit:
                     return
-        finally:  # what breaks off has done something, too
+        finally:  # log what was done before an error, too
             if not dry_run and (report.done or report.left):
                 log_operation(
                     f"task.{action.name}", report.done, left=report.left or None, **action.log_fields, **self.log_fields
@@ -82,50 +82,50 @@ class Selection(ABC):
     @property
     @abstractmethod
     def log_fields(self) -> Mapping[str, Any]:
-        """What a line of the log says of which they are."""
+        """Fields that identify the selection in the log."""
 
     @abstractmethod
     def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
-        """Yield the rows that may be acted on, and the ids of the next of them."""
+        """Yield the rows that the action may change, with the ids of the next batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByIds(Selection):
-    """Tasks that are named. One by one, so that the report says of each what became of it."""
+    """Tasks given by id. Each is a batch of its own, so that the report covers each one."""
 
     rows: TaskQuerySet
     ids: tuple[UUID, ...]
 
     @property
     def log_fields(self) -> Mapping[str, Any]:
-        """The ids, the first of them if they are many."""
+        """The ids."""
         return {"ids": self.ids}
 
     def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
-        """Yield each by itself."""
+        """Yield each id as a batch."""
         for key in self.ids:
             yield self.rows, [key]
 
 
 @dataclass(frozen=True, slots=True)
 class Matching(Selection):
-    """All tasks of some kind, from the newest to the oldest; those that are sent meanwhile are not meant."""
+    """All tasks that match filters, from the newest to the oldest. Tasks sent after the start are not included."""
 
     rows: TaskQuerySet
     filters: TaskFilters
 
     @property
     def log_fields(self) -> Mapping[str, Any]:
-        """The filters."""
+        """The filters, as log fields."""
         which = self.filters
         age = None if which.older_than is None else f"{which.older_than.total_seconds():g}s"
         states = sorted(which.states) or None
         return {"all": True, "status": states, "queue": which.queue, "task": which.task, "older_than": age}
 
     def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
-        """Yield them by some hundreds, of the states that the verb takes if none are named.
+        """Yield batches of a few hundred ids, in the filter's states or else in those the action covers by default.
 
-        Raises ValueError if the verb takes none of the states that are.
+        Raises ValueError if the action takes none of the filter's states.
         """
         which = narrow_to_action(self.filters, action)
         edge = upper_bound(self.rows)
@@ -137,7 +137,7 @@ class Matching(Selection):
 
 
 def narrow_to_action(which: TaskFilters, action: TaskAction) -> TaskFilters:
-    """Return what a verb means by "all" of this. Raises ValueError if it takes none of the states that are named."""
+    """Return the filters limited to the states that the action takes. Raises ValueError if none is left."""
     states = which.states or action.states_of_all
     if not states & action.states:
         allowed = ", ".join(sorted(action.states))
@@ -147,7 +147,7 @@ def narrow_to_action(which: TaskFilters, action: TaskAction) -> TaskFilters:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """One batch: judged by what the rows say, then acted on in one go."""
+    """One batch: it is split into tasks to change and tasks to skip, then changed with one call."""
 
     action: TaskAction
     all_rows: TaskQuerySet
@@ -156,19 +156,19 @@ class _Batch:
     room: int | None
 
     def preview(self, report: Report) -> Report:
-        """Return the report with what would be done."""
+        """Return the report with what the action would do."""
         fit, left = self._split()
         return report.with_batch(len(fit), left, {})
 
     def apply(self, report: Report) -> Report:
-        """Do it, and return the report with what was done."""
+        """Apply the action, and return the report with what it did."""
         fit, left = self._split()
         done = self.action.act(self._with_ids(fit)) if fit else 0
         more, unnamed = self._explain_missed(fit, len(fit) - done) if done < len(fit) else ([], {})
         return report.with_batch(done, [*left, *more], unnamed)
 
     def _split(self) -> tuple[list[UUID], list[Skipped]]:
-        """Return those that it may be done to, as many as there is room for, and the others that came before."""
+        """Return the ids to change, up to the limit, and the tasks to skip before it is reached."""
         found = {facts.id: facts for facts in candidates(self.all_rows.filter(pk__in=self.keys))}
         fit: list[UUID] = []
         left: list[Skipped] = []
@@ -185,12 +185,12 @@ class _Batch:
         return fit, left
 
     def _explain_missed(self, fit: Sequence[UUID], count: int) -> tuple[list[Skipped], dict[str, int]]:
-        """Return which of those were left all the same, and how many of which that can't be told any more."""
+        """Return the tasks that the action did not change after all, and counts of those that can't be identified."""
         found = {facts.id: facts for facts in candidates(self.all_rows.filter(pk__in=fit))}
         if len(fit) == 1:
             return [self._skip(fit[0], found.get(fit[0]))], {}
         as_they_were = [facts for key in fit if (facts := found.get(key)) and not self.action.why_not(facts)]
-        if len(as_they_were) > count:  # of those that can be moved again nobody knows which were
+        if len(as_they_were) > count:  # a moved task can be moved again, so the unchanged ones can't be told apart
             return [], {self.action.fallback_reason: count}
         named = [Skipped(facts.id, facts.state, self.action.fallback_reason) for facts in as_they_were]
         rest = count - len(named)
@@ -202,5 +202,5 @@ class _Batch:
         return Skipped(key, facts.state, self.action.why_not(facts) or self.action.fallback_reason)
 
     def _with_ids(self, keys: Sequence[UUID]) -> TaskQuerySet:
-        """Those of the rows that have these ids and are still meant when their turn comes."""
+        """Return the selected rows with these ids; rows that no longer match drop out."""
         return self.rows.order_by().filter(pk__in=keys)

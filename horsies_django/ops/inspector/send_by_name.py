@@ -1,4 +1,4 @@
-"""Sending a task by its name: one of the project's own, and nothing else."""
+"""Send or rewrite a task by its registered name."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .task_states import State
 def send_by_name(
     path: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
 ) -> TaskHandle[Any]:
-    """Send a call of the task of a name, with the options of ``with_options()``. Returns its handle.
+    """Send the task with this name, with the options of ``with_options()``. Return its handle.
 
-    Raises ValueError if there is no such task, and what ``with_options()`` and ``send()`` raise.
+    Raises ValueError if there is no such task, and whatever ``with_options()`` and ``send()`` raise.
     """
     task = registered_task(path)
     return (task.with_options(**options) if options else task).send(*args, **kwargs)
 
 
 def update_action(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskAction:
-    """Return the verb that gives scheduled calls of a task other arguments.
+    """Return the action that replaces the arguments of scheduled calls of a task.
 
-    Raises TypeError or ValueError, naming the parameter, for arguments that don't fit.
+    Raises TypeError or ValueError that names the parameter if the arguments don't fit.
     """
     options = config_of(task.backend)
     arguments = Calls.of(task, options).arguments(args, kwargs)
@@ -47,7 +47,7 @@ def update_action(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapp
 
 
 def registered_task(path: str) -> HorsiesTask[..., Any]:
-    """Return the registered task of that name. Raises ValueError if there is none; imports nothing."""
+    """Return the registered task with this name. Raises ValueError if there is none. Imports nothing."""
     if not isinstance(path, str):
         raise ValueError(f"There is no task at {path!r}; allowed: the name of a registered task.")
     try:

@@ -1,6 +1,6 @@
-"""How many rows a walk will meet: counted in stretches, so that no statement reads all of a large table.
+"""Count the rows of a scan in chunks, so that no statement reads all of a large table.
 
-What was counted so far is a value that a page posts and a later request goes on from.
+A partial count is a value that a page can post, so that a later request continues from it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from django.utils.translation import gettext as _
 from .keys import Key, offset_key
 from .scan import KeysetScan
 
-#: Rows that are counted at most where a page has a number beside other things.
+#: Upper bound for counts that a page shows in passing.
 MAX_COUNTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class UpperBound:
-    """What is there at a moment by the database's clock: what was sent later is not meant.
+    """The newest rows that a scan includes: those sent until ``asked_at``, by the database's clock.
 
-    Nor are the rows from the id ``upper`` on, which most of those have.
+    Also excludes ids from ``upper`` on, which most of the later rows have.
     """
 
     asked_at: datetime
@@ -40,7 +40,7 @@ class UpperBound:
 
 
 def upper_bound(rows: QuerySet[Any]) -> UpperBound:
-    """Return the edge of the table that these rows are of, as it is now."""
+    """Return the current upper bound of the table that these rows belong to."""
     every = rows.model._default_manager.using(rows.db)
     newest = every.annotate(asked=Now()).order_by("-pk").values_list("pk", "asked").first()
     return UpperBound(newest[1], offset_key(newest[0], 1)) if newest else UpperBound(now(), UUID(int=0))
@@ -48,13 +48,13 @@ def upper_bound(rows: QuerySet[Any]) -> UpperBound:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How many rows match, as far as they were counted.
+    """How many rows match, as far as they have been counted.
 
     Attributes:
-        by_status: The rows that match, by status.
-        looked: The rows that were looked through to find them.
-        of: The rows that there are to look through, as the database estimates; None if it does not.
-        before: Where counting goes on; None if all were counted.
+        by_status: Matching rows by status.
+        scanned: Rows that were scanned to find them.
+        planner_rows: All rows to scan, as PostgreSQL's planner estimates; None without an estimate.
+        before: The id at which counting continues; None if it is complete.
     """
 
     by_status: Counter[str] = field(default_factory=Counter)
@@ -63,33 +63,33 @@ class Estimate:
     before: Key | None = None
 
     def in_statuses(self, statuses: Collection[str] | None) -> Estimate:
-        """Return what was counted in these statuses; None is all of them."""
+        """Return the count of rows in these statuses only; None means all."""
         if statuses is None:
             return self
         return replace(self, by_status=Counter({one: self.by_status[one] for one in statuses if one in self.by_status}))
 
     @property
     def counted(self) -> int:
-        """How many rows match of those that were looked through."""
+        """How many of the scanned rows match."""
         return self.by_status.total()
 
     @property
     def is_complete(self) -> bool:
-        """Whether all were counted."""
+        """Whether the count is complete."""
         return self.before is None
 
     @property
     def rows_to_scan(self) -> int | None:
-        """The rows that there are to look through: never fewer than have been."""
+        """The estimated number of rows to scan, always above ``scanned``."""
         return None if self.planner_rows is None else max(self.planner_rows, self.scanned + 1)
 
     @property
     def number(self) -> str:
-        """The number in words; it says if it is a lower bound."""
+        """The count as text, marked if it is a lower bound."""
         return _with_separators(self.counted) if self.is_complete else _("at least %s") % _with_separators(self.counted)
 
     def __str__(self) -> str:
-        """Return the number; of a lower bound also how far it was counted."""
+        """Return the count as text; for a lower bound also how far the scan has come."""
         numbers = {"count": _with_separators(self.counted), "looked": _with_separators(self.scanned)}
         if self.is_complete:
             return numbers["count"]
@@ -100,7 +100,7 @@ class Estimate:
 
 
 def estimate_rows(scan: KeysetScan, start: Estimate, seconds: float | None = None) -> Estimate:
-    """Count from where ``start`` ends: one stretch at least, then for so many seconds; None: to the end."""
+    """Continue the count ``start`` by at least one chunk, then for ``seconds``; None: until it is complete."""
     until = None if seconds is None else time.monotonic() + seconds
     counts, looked, before = Counter(start.by_status), start.scanned, start.before
     for found, passed, end in scan.counts(start.before):
@@ -120,7 +120,7 @@ def _with_separators(number: int) -> str:
 
 
 def _planner_rows(scan: KeysetScan) -> int | None:
-    """Return how many rows there are to look through, as PostgreSQL's planner has it."""
+    """Return the planner's estimate of the rows to scan; None on databases other than PostgreSQL."""
     if connections[scan.rows.db].vendor != "postgresql":
         return None
     (plan,) = json.loads(scan.scanned_rows.values("pk").explain(format="json"))

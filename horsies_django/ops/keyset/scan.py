@@ -1,4 +1,4 @@
-"""Walking a table by its ids, a bounded stretch at a time: no count, no OFFSET into what was already seen."""
+"""Keyset scan of a table by its ids, in bounded chunks, without COUNT or OFFSET."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from .is_next import IsNext
 from .keys import Key, created_at, offset_key
 from .scopes import MAX_INDEX_ROWS, TABLE, ScanScope
 
-#: Takes rows that meet the condition, and returns the ids of those that may be found by it.
+#: Takes rows that match the query and returns the ids of those that may appear.
 RowFilter: TypeAlias = Callable[[QuerySet[Any]], Iterable[Key]]
 
-#: Rows of one page.
+#: Rows on a page.
 PAGE: Final = 50
 
-#: Rows of the ground that one page looks through: most pages are full after the first stretch.
+#: Chunk sizes, in rows of the scope, for one page. Most pages are full after the first chunk.
 CHUNKS: Final = (2_000, 48_000)
 
-#: Stretches as long as the last that it goes on for, one at a time, while it has not looked for so many seconds.
+#: Up to EXTRA_CHUNKS more chunks of the last size follow while less than TIME_LIMIT seconds have passed.
 EXTRA_CHUNKS: Final = 2
 TIME_LIMIT: Final = 0.06
 
-#: The same for a search that reads and masks all of each row: after the first it goes on while SLOW_PATIENCE lasts.
+#: The same for searches that read and mask whole rows: chunks follow the first within SLOW_TIME_LIMIT seconds.
 SLOW_CHUNKS: Final = (500, *(2_000,) * 25)
 SLOW_TIME_LIMIT: Final = 0.5
 
-#: The same, of a shelf: what is left of it comes after the first.
+#: Rows in the first chunk of an index range; the second has the rest.
 FIRST_INDEX_CHUNK: Final = 200
 
-#: A stretch of a lane is so much shorter: its rows lie far apart.
+#: Divides the chunk size for a partition, whose rows are far apart.
 _PARTITION_DIVISOR: Final = 6
 
-#: Rows that a batch has at most.
+#: Maximum number of rows in a batch.
 BATCH: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The first and the last id that can be meant. None: there is no such bound."""
+    """The lowest and the highest id that can match. None: no bound."""
 
     low: Key | None = None
     high: Key | None = None
@@ -61,7 +61,7 @@ class Bounds:
 
 
 class Chunk(NamedTuple):
-    """A stretch of the ground in parts, each with its index, and the id it ends with; None if nothing comes after."""
+    """A chunk of the scope: one condition per index, and the id at which it ends; None for the last chunk."""
 
     parts: tuple[Q, ...]
     end: Key | None
@@ -69,14 +69,14 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Rows, the newest first, and the cursors of what is beside them.
+    """Rows of one page, the newest first, and the cursors of its neighbours.
 
     Attributes:
-        rows: At most ``PAGE``.
-        newer: Rows after this id are newer. None: there are none.
-        older: Rows before this id are older. None: there are none.
-        since: Where it looked no further though it had not found enough; None if there is nothing further.
-        until: Where it began to look, if ``since`` is set.
+        rows: At most ``PAGE`` rows.
+        newer: The page of newer rows begins after this id. None: there is none.
+        older: The page of older rows begins before this id. None: there is none.
+        scanned_from: The time at which the scan stopped before the page was full; None if it did not.
+        scanned_to: The time at which the scan began, if ``scanned_from`` is set.
     """
 
     rows: list[Any]
@@ -88,9 +88,9 @@ class Page:
 
 @dataclass(frozen=True)
 class KeysetScan:
-    """What a list shows: ``rows``, found on ``ground`` between ``bounds``; only those that ``sift`` leaves.
+    """A scan of ``rows`` within ``scope`` and ``bounds``, of which ``row_filter`` may drop some.
 
-    ``is_slow`` says that it takes long to know whether a row is meant.
+    ``is_slow`` says that filtering a row is expensive.
     """
 
     rows: QuerySet[Any]
@@ -100,11 +100,11 @@ class KeysetScan:
     is_slow: bool = False
 
     def page(self, *, before: Key | None = None, after: Key | None = None) -> Page:
-        """Return the newest rows, those next before an id, or those next after one."""
+        """Return the page with the newest rows, with those just before an id, or with those just after one."""
         return self._page_after(after) if after is not None else self._page_before(before)
 
     def first(self, count: int, before: Key | None = None) -> list[Any]:
-        """Return the newest rows, or those next before an id: so many, however far it has to look for them."""
+        """Return up to ``count`` rows, the newest or those just before an id, however far the scan has to go."""
         found: list[Any] = []
         start, sizes = before, self._long_sizes if len(self.scope.partitions) > 1 else CHUNKS
         while True:
@@ -116,13 +116,13 @@ class KeysetScan:
             sizes = self._long_sizes
 
     def sent_until(self, moment: datetime) -> KeysetScan:
-        """Return it without what was sent after that moment."""
+        """Return the scan without rows sent after that time."""
         return replace(self, rows=self.rows.filter(sent_at__lte=moment))
 
     def id_batches(self, before: Key | None, size: int = BATCH) -> Iterator[tuple[list[Key], Key | None]]:
-        """Yield ids, the newest first, each time with the one to go on before; None at the end.
+        """Yield batches of ids, the newest first, each with the id to continue before; None at the end.
 
-        A batch may be empty: it tells how far the walk has come.
+        A batch may be empty; it then reports how far the scan has come.
         """
         for chunk in self._long_chunks(before):
             keys = self.rows.order_by().values_list("pk", flat=True)
@@ -133,10 +133,10 @@ class KeysetScan:
             yield [], chunk.end
 
     def counts(self, before: Key | None) -> Iterator[tuple[Counter[str], int, Key | None]]:
-        """Yield how many there are by status, a stretch at a time, as :meth:`batches` yields ids.
+        """Yield counts by status, chunk by chunk, each with the number of scanned rows and the id to continue before.
 
-        With each comes how many rows were looked through, as if the last stretch was as long as the others. The limit
-        is that of a stretch: without one PostgreSQL may read all of a table that is no longer than a stretch.
+        The number assumes that the last chunk is as long as the others. Each query has a limit, since without one
+        PostgreSQL may read all of a table that is shorter than a chunk.
         """
         statuses = self.rows.order_by("-pk").values_list("pk", "status")
         (size,) = self._long_sizes
@@ -147,7 +147,7 @@ class KeysetScan:
 
     @property
     def scanned_rows(self) -> QuerySet[Any]:
-        """The rows that are walked: those of the lanes, or of the table, between the bounds."""
+        """The rows to scan: those of the partitions, or of the whole table, within the bounds."""
         partitions: Q = reduce(or_, self.scope.partitions, Q())
         return self._all_rows.filter(self._between(None, None, is_down=True), partitions)
 
@@ -183,14 +183,14 @@ class KeysetScan:
         return Page(rows=rows, newer=end, older=older, scanned_from=created_at(after), scanned_to=created_at(end))
 
     def _find(self, start: Key | None, *, is_down: bool) -> tuple[list[Any], Key | None]:
-        """Return one row more than a page has, if there are so many, and where looking came to an end."""
+        """Return up to one row more than a page holds, and the id at which the scan stopped."""
         found: list[Any] = []
         end: Key | None = None
         until = time.monotonic() + (SLOW_TIME_LIMIT if self.is_slow else TIME_LIMIT)
         sizes: tuple[int, ...] = SLOW_CHUNKS if self.is_slow else CHUNKS + CHUNKS[-1:] * EXTRA_CHUNKS
         least = 1 if self.is_slow else len(CHUNKS)
         if len(self.scope.partitions) > 1:
-            sizes = self._long_sizes  # each costs two queries for each lane
+            sizes = self._long_sizes  # each costs two queries per partition
         for number, chunk in enumerate(self._chunks(start, sizes, is_down=is_down), 1):
             found += self._first(chunk, PAGE + 1 - len(found), is_down=is_down)
             end = chunk.end
@@ -200,22 +200,19 @@ class KeysetScan:
 
     @property
     def _long_sizes(self) -> tuple[int, ...]:
-        """What is walked at once where there is no clock to look at in between."""
+        """The chunk size where no time limit applies."""
         return SLOW_CHUNKS[1:2] if self.is_slow else CHUNKS[-1:]
 
     def _first(self, chunk: Chunk, count: int, *, is_down: bool) -> list[Any]:
-        """Return the first rows of a stretch, in the order of walking.
-
-        Each part by itself, as each has its index.
-        """
+        """Return the first rows of a chunk in scan order. Each part has its own index, so it gets its own query."""
         rows = self.rows.order_by("-pk" if is_down else "pk")
         found = [row for part in chunk.parts for row in self._matching(rows.filter(part), count)]
         return sorted(found, key=_key_of, reverse=is_down)[:count]
 
     def _matching(self, rows: QuerySet[Any], count: int) -> list[Any]:
-        """Return the first rows that the sift leaves.
+        """Return the first rows that pass the row filter.
 
-        If it takes some away, all of the stretch are sifted: where a page ends would tell how many it took.
+        If some do not pass, the whole chunk is filtered: otherwise the end of a page would reveal how many dropped out.
         """
         found = list(rows[:count])
         keys = self._filtered([row.pk for row in found])
@@ -231,7 +228,7 @@ class KeysetScan:
         left = set(self.row_filter(self._all_rows.filter(self._with_keys(keys))))
         return [key for key in keys if key in left]
 
-    # Stretches of the ground.
+    # Chunks of the scope.
 
     def _chunks(self, start: Key | None, sizes: tuple[int, ...], *, is_down: bool) -> Iterator[Chunk]:
         if self.rows.query.is_empty():
@@ -258,7 +255,7 @@ class KeysetScan:
 
     @cached_property
     def _index_keys(self) -> list[Key] | None:
-        """The keys of all that is on the shelves; None if there is more than can be read, or if they are no shelves."""
+        """All keys in the index ranges; None if there are too many to read, or no ranges."""
         if not self.scope.ranges:
             return None
         keys: set[Key] = set()
@@ -270,7 +267,7 @@ class KeysetScan:
         return sorted(keys)
 
     def _chunk_end(self, start: Key | None, size: int, *, is_down: bool) -> Key | None:
-        """Return the id that the next ``size`` rows of the ground end with, None if there are fewer."""
+        """Return the id of the last of the next ``size`` rows of the scope; None if there are fewer."""
         ends: list[Key] = []
         for partition in self.scope.partitions or (Q(),):
             ends += self._next_keys(start, partition, is_down=is_down)[
@@ -287,16 +284,16 @@ class KeysetScan:
         return tuple(between & Q(IsNext(F("pk"), Subquery(keys))) for keys in nexts) or (between,)
 
     def _next_keys(self, start: Key | None, partition: Q, *, is_down: bool) -> QuerySet[Any, Any]:
-        """Return the keys from ``start`` on, of one lane."""
+        """Return the keys of one partition from ``start`` on."""
         rows = self._all_rows.filter(self._between(start, None, is_down=is_down), partition)
         return rows.order_by("-pk" if is_down else "pk").values_list("pk", flat=True)
 
     def _partition_size(self, size: int) -> int:
-        """Return how many rows of one lane a stretch has."""
+        """Return how many rows of one partition a chunk has."""
         return size // _PARTITION_DIVISOR if self.scope.partitions else size
 
     def _between(self, start: Key | None, end: Key | None, *, is_down: bool) -> Q:
-        """Return the rows after ``start`` up to and with ``end``, or the last of the bounds."""
+        """Return the condition for rows after ``start`` up to and including ``end``, or up to the bound."""
         low, high = self.bounds.low, self.bounds.high
         rows = Q()
         if is_down:

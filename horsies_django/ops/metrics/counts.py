@@ -1,4 +1,4 @@
-"""How many tasks are in each state: exactly while they are few, else as the planner estimates."""
+"""Counts of tasks by state: exact while they are few, otherwise the planner's estimates."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ...models.depths import Depths
 from ...models.filters import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED
 from .workers import HeldTasks
 
-#: Rows that are counted one by one at most.
+#: Upper bound for exact counts.
 MAX_COUNTED: Final = 10_000
 
-#: What the planner is asked about.
+#: The table and the indexes whose size the planner estimates.
 _RELATIONS: Final = {
     "rows": Task._meta.db_table,
     "rows claimable": "horsies_task_claim",
@@ -32,7 +32,7 @@ _RELATIONS: Final = {
     "rows gated": "horsies_task_gated",
 }
 
-#: What is counted of everything, and what is asked of each row there.
+#: The condition that counts every row, and the conditions that are counted in each set of rows.
 ALL: Final = "all"
 _CONDITION_NAMES: Final = {
     "claimable": (ALL, "due", "pending"),
@@ -47,7 +47,7 @@ _FAILED_STATES: Final = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, Ta
 
 
 class Exactness(StrEnum):
-    """What a number is worth."""
+    """How exact a count is."""
 
     EXACT = "exact"
     ESTIMATE = "estimate"
@@ -56,7 +56,7 @@ class Exactness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many there are, and how sure that is."""
+    """A number of rows and how exact it is."""
 
     number: int
     exactness: Exactness = Exactness.EXACT
@@ -67,22 +67,22 @@ class Count:
         return f"{self.number:,}" + ("+" if self.exactness is Exactness.AT_LEAST else "")
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any rows."""
         return self.number > 0
 
     def __add__(self, other: Count) -> Count:
-        """Both together; the sum is worth what the worse of them is."""
+        """Return the sum, which is as exact as the less exact summand."""
         of = {self.exactness, other.exactness}
         worst = next(one for one in (Exactness.AT_LEAST, Exactness.ESTIMATE, Exactness.EXACT) if one in of)
         return Count(self.number + other.number, worst)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the number and its exactness."""
+        """Return a dict for JSON with the number and its exactness."""
         return {"count": self.number, "exactness": self.exactness.value}
 
 
 def _row_sets(database: str) -> dict[str, Any]:
-    """What is counted, each along an index that has it and nothing else."""
+    """Return the sets of rows to count, each in the order of an index that contains exactly these rows."""
     tasks = Task.objects.using(database)
     claimable = tasks.pending().filter(deferred=False)
     deferred = tasks.deferred()
@@ -111,7 +111,7 @@ def _conditions() -> dict[str, Q]:
 
 
 def queries(database: str) -> dict[str, Statement]:
-    """Return what has to be asked."""
+    """Return the queries behind the counts, by name."""
     conditions = _conditions()
     asked = {
         name: grouped_count_query(
@@ -127,7 +127,7 @@ def queries(database: str) -> dict[str, Statement]:
 
 
 def counts_by_state(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict[str, Count]:
-    """Return the counts by state, in both vocabularies, out of the answers and of how many are held in each state."""
+    """Return counts by state, under our names and asynq's, from the answers and the held tasks by state."""
     found = _Counts(answers)
     claimed, running = (held.get(status, 0) for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING))
     return {
@@ -150,9 +150,9 @@ def counts_by_state(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict
 def counts_by_queue(
     answers: Mapping[str, Any], names: Iterable[str], holding: HeldTasks, due: Depths
 ) -> dict[str, dict[str, Count]]:
-    """Return the counts by state of each of these queues; each task is in one of the states.
+    """Return counts by state for each of these queues; each task counts in one state.
 
-    They are made of the rows that were counted for all queues together, so with many rows they are lower bounds.
+    They come from the rows counted for all queues together, so with many rows they are lower bounds.
     """
     found = _Counts(answers)
     counts = {}
@@ -192,43 +192,43 @@ class _Counts:
         self._shares = dict(decode_rows(answers.get("shares")))
 
     def bounded(self, name: str, condition: str = ALL) -> Count:
-        """What was counted, or at least so much."""
+        """Return the count, or the bound as a lower bound."""
         number = self._number(name, condition)
         is_more = self._number(name) > MAX_COUNTED
         return Count(min(number, MAX_COUNTED), Exactness.AT_LEAST) if is_more else Count(number)
 
     def in_queue(self, queue: str, name: str, condition: str = ALL) -> Count:
-        """What was counted of one queue, or at least so much."""
+        """Return the count of one queue, as a lower bound if the bound was reached."""
         numbers = self._by_queue[name].get(queue)
         number = 0 if numbers is None else int(numbers[_conditions_for(name).index(condition)])
         return Count(number, Exactness.AT_LEAST if self._number(name) > MAX_COUNTED else Exactness.EXACT)
 
     def claimable(self, condition: str) -> Count:
-        """Those that may be claimed as far as they are due, and meet a condition."""
+        """Return the claimable tasks that meet a condition."""
         return self._scaled(["claimable"], condition, "rows claimable")
 
     def deferred(self, condition: str) -> Count:
-        """Those that wait for their time: retries come soonest, so an estimate looks at the latest, too."""
+        """Return the deferred tasks that meet a condition. Retries are due soonest, so estimates sample both ends."""
         return self._scaled(["deferred", "latest"], condition, "rows deferred")
 
     def limited(self, condition: str) -> Count:
-        """Those for which their limit has no place yet."""
+        """Return the tasks that wait for their limit and meet a condition."""
         return self._scaled(["gated"], condition, "rows gated")
 
     def in_status(self, status: TaskStatus) -> Count:
-        """Those of one state."""
+        """Return the tasks in one status."""
         counted, estimated = self.bounded(status), self._estimated(status)
         is_more = counted.exactness is Exactness.AT_LEAST and estimated > MAX_COUNTED
         return Count(estimated, Exactness.ESTIMATE) if is_more else counted
 
     def completed(self) -> Count:
-        """Those that are completed: no index has them, for that would cost each task."""
+        """Return the completed tasks. No index covers them, because every task would pay for its upkeep."""
         counted, estimated = self.bounded("newest", "completed"), self._estimated(TaskStatus.COMPLETED)
         is_more = counted.exactness is Exactness.AT_LEAST and estimated > counted.number
         return Count(estimated, Exactness.ESTIMATE) if is_more else counted
 
     def _scaled(self, names: list[str], condition: str, relation: str) -> Count:
-        """As many of an index as of those of its rows that were counted."""
+        """Scale the estimated size of an index by the share of its counted rows that meet the condition."""
         counted, estimated = self.bounded(names[0], condition), self._estimates[relation]
         if counted.exactness is Exactness.EXACT or estimated <= MAX_COUNTED:
             return counted

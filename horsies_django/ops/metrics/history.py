@@ -1,4 +1,4 @@
-"""What has been, out of the reaper's roll-ups."""
+"""The history of attempts, from the reaper's roll-ups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...db.expressions import NowPlus
 from ...models import Rollup
 from ...models.rollup import MINUTES, Span, start_of
 
-#: What becomes of an attempt: it succeeded, it is tried again, or it failed for good.
+#: The outcome of an attempt: it completed, it is retried, or it failed for good.
 COMPLETED, RETRIED, FAILED = "completed", "retried", "failed"
 OUTCOMES: Final = (COMPLETED, RETRIED, FAILED)
 
@@ -25,7 +25,7 @@ _FAILURES: Final = sorted(set(AttemptOutcome) - {AttemptOutcome.COMPLETED})
 
 @dataclass(slots=True)
 class TimeBucket:
-    """What ended in one minute or hour."""
+    """The attempts that ended in one minute or hour, by outcome."""
 
     start: datetime
     counts: Counter[str] = field(default_factory=Counter)
@@ -33,9 +33,9 @@ class TimeBucket:
 
 @dataclass(slots=True)
 class Throughput:
-    """How a queue does: attempts that ended in the last hour by what became of them, and how long tasks take.
+    """The throughput of a queue: attempts that ended in the last hour by outcome, and percentiles of times.
 
-    Times are of this hour and the one before, in seconds.
+    Percentiles cover this hour and the one before, in seconds.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class FailingTask:
-    """A task that fails, in which way and how often."""
+    """A task and an error code, with the number of failed attempts."""
 
     task_name: str
     error_code: str
@@ -56,14 +56,14 @@ class FailingTask:
 
 
 def outcome_of(outcome: str, will_retry: bool) -> str:
-    """Return what became of an attempt."""
+    """Return the outcome of an attempt."""
     if outcome == AttemptOutcome.COMPLETED:
         return COMPLETED
     return RETRIED if will_retry else FAILED
 
 
 def last_hour(database: str, minute: int) -> tuple[list[TimeBucket], dict[str, Counter[str]]]:
-    """Return what ended in each of the last 60 minutes, up to the database's ``minute``, and in each queue."""
+    """Return the attempts of the last 60 minutes up to ``minute`` of the database's clock, per minute and per queue."""
     rows = _rollups_since(database, Span.MINUTE, 60).order_by()
     bars, queues = _empty_buckets(Span.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
     columns = ("start", "queue_name", "outcome", "will_retry")
@@ -76,7 +76,7 @@ def last_hour(database: str, minute: int) -> tuple[list[TimeBucket], dict[str, C
 
 
 def last_week(database: str, minute: int) -> list[TimeBucket]:
-    """Return what ended in each of the last 168 hours."""
+    """Return the attempts of each of the last 168 hours."""
     rows, bars = _rollups_since(database, Span.HOUR, 168).order_by(), _empty_buckets(Span.HOUR, 168, minute)
     for start, outcome, will_retry, count in rows.values_list("start", "outcome", "will_retry").annotate(Sum("count")):
         if start in bars:
@@ -85,13 +85,13 @@ def last_week(database: str, minute: int) -> list[TimeBucket]:
 
 
 def merge_buckets(bars: Sequence[TimeBucket], number: int) -> list[TimeBucket]:
-    """Return bars that stand for ``number`` of these each."""
+    """Merge each ``number`` consecutive buckets into one."""
     parts = [bars[at : at + number] for at in range(0, len(bars), number)]
     return [TimeBucket(part[0].start, sum((bar.counts for bar in part), Counter())) for part in parts]
 
 
 def throughput_by_queue(database: str, hour: dict[str, Counter[str]]) -> dict[str, Throughput]:
-    """Return how each queue does, given what ended there in the last hour."""
+    """Return the throughput of each queue, given its attempts of the last hour."""
     waits, runs = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
     for queue, wait, run in _rollups_since(database, Span.HOUR, 2).values_list("queue_name", "waits", "runs"):
         waits[queue].append(wait)
@@ -103,7 +103,7 @@ def throughput_by_queue(database: str, hour: dict[str, Counter[str]]) -> dict[st
 
 
 def most_failing(database: str, limit: int = 10) -> list[FailingTask]:
-    """Return what failed most in the last day, a retry being a failure too."""
+    """Return the tasks and error codes with the most failed attempts of the last day, retried ones included."""
     rows = _rollups_since(database, Span.HOUR, 24).filter(outcome__in=_FAILURES).order_by()
     sums = rows.values_list("task_name", "error_code").annotate(
         total=Sum("count"), again=Sum("count", filter=Q(will_retry=True))
@@ -119,13 +119,13 @@ def _median_and_p95(histograms: list[Any]) -> tuple[float | None, float | None]:
 
 
 def _rollups_since(database: str, span: Span, number: int) -> Any:
-    """The roll-ups of the last ``number`` minutes or hours; of the oldest of them all, for it may have begun before."""
+    """Return the roll-ups of the last ``number`` minutes or hours, including the one that began before."""
     seconds = number * MINUTES[span] * 60
     return Rollup.objects.using(database).filter(span=span, start__gt=NowPlus(-seconds))
 
 
 def _empty_buckets(span: Span, number: int, minute: int) -> dict[datetime, TimeBucket]:
-    """Empty bars up to the database's ``minute``, by their starts."""
+    """Return empty buckets up to ``minute`` of the database's clock, by their start."""
     length = MINUTES[span]
     last = minute // length
     starts = [start_of(at * length) for at in range(last - number + 1, last + 1)]

@@ -1,4 +1,4 @@
-"""Schedules: those that are due next, and how many can't be read."""
+"""Metrics of schedules: those that are due next, and how many have an invalid timing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ...db.expressions import SecondsUntil
 from ...db.multi_query import count_query, decode_rows, rows_query, run_queries
 from ...models import Schedule
 
-#: Schedules that are told of, and of those that can't be read so many are counted.
+#: How many schedules are listed, and the upper bound for counting invalid ones.
 MAX_SHOWN: Final = 5
 MAX_COUNTED: Final = 1_000
 
-#: Seconds after which a run that nobody has sent is late.
+#: Seconds after which a due run counts as late.
 LATE_AFTER: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
 class DueSchedule:
-    """One schedule, what it runs, and the seconds until it is due."""
+    """A schedule, what it runs, and the seconds until it is due."""
 
     id: int
     name: str
@@ -35,19 +35,19 @@ class DueSchedule:
 
 @dataclass(frozen=True, slots=True)
 class NextSchedules:
-    """Those that are due next, and how many were disabled because their timing can't be read."""
+    """The schedules that are due next, and how many are disabled because of an invalid timing."""
 
     next: tuple[DueSchedule, ...]
     broken: int
 
     @property
     def is_late(self) -> bool:
-        """Whether one is due that nobody has sent."""
+        """Whether a run is late."""
         return any(one.due_in < -LATE_AFTER for one in self.next)
 
 
 def next_schedules(database: str, backends: Collection[str]) -> NextSchedules:
-    """Read the schedules of these backends, in one statement, each part of it by an index."""
+    """Read the schedules of these backends in one statement, each part of it by an index."""
     rows = Schedule.objects.using(database)
     columns = {
         "id": F("pk"), "name": F("name"), "task": F("task_name"), "workflow": F("workflow_name"),

@@ -1,4 +1,4 @@
-"""The state of the queue now: what ``horsies_status`` prints and the overview begins with."""
+"""A snapshot of the queue, as ``horsies_status`` and the top of the overview show it."""
 
 from __future__ import annotations
 
@@ -28,27 +28,24 @@ from .counts import Count
 from .history import Throughput, TimeBucket, last_hour, throughput_by_queue
 from .workers import HeldTasks, WorkerStatus, count_held, worker_statuses
 
-#: Due tasks that no worker has let into the index of claims yet: so many are assigned to their queues.
+#: How many deferred tasks that just became due are assigned to their queues.
 MAX_JUST_DUE: Final = 1_000
 
-#: Queues with a row that are told of at most, and of those that neither have one nor are named by the settings.
+#: Maximum number of queues with a row, and of queues that have neither a row nor an entry in the settings.
 MAX_QUEUES: Final = 1_000
 MAX_OTHER_QUEUES: Final = 200
 
-#: What is read of a queue's row; of what holds for it that is printed. JSON has no durations.
+#: The columns of a queue that are read, and those that are printed.
 _ROW: Final = ("paused", "max_concurrency", "rate_limit", "priority", "weight", "tokens", "until")
 _LIMITS: Final = ("max_concurrency", "rate_limit", "priority", "weight", "tokens")
 
-#: The reaper's last pass is late after so many of its intervals.
+#: The number of intervals after which the reaper's last pass counts as late.
 LATE_INTERVALS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMetrics:
-    """One queue: whether it is paused, what is due and held there, for how long the oldest waits, how it does.
-
-    ``counts`` has the states that a task of it may be in, each task in one.
-    """
+    """Metrics of one queue: its depth, held tasks, throughput, limits, and counts by state, each task in one state."""
 
     name: str
     is_paused: bool
@@ -59,7 +56,7 @@ class QueueMetrics:
     counts: Mapping[str, Count]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as ``horsies_status --json`` prints it. Times are seconds."""
+        """Return the dict that ``horsies_status --json`` prints. Times are in seconds."""
         pace = self.throughput
         return {
             "name": self.name,
@@ -80,46 +77,46 @@ class QueueMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How things stand. ``reaper_ago`` is None if there was never a pass."""
+    """Metrics of the whole database. ``reaper_ago`` is in seconds; None if the reaper never ran."""
 
     counts: Mapping[str, Count]
     queues: tuple[QueueMetrics, ...]
-    is_more_queues: bool  # there are others too
-    unlisted_waits: float | None  # then: the oldest of all that were searched
-    is_oldest_found: bool  # whether all were
+    is_more_queues: bool  # further queues are not listed
+    unlisted_waits: float | None  # in that case, how long the oldest task of all searched queues has waited
+    is_oldest_found: bool  # whether all queues were searched
     workers: tuple[WorkerStatus, ...]
     workflows: Mapping[str, Count]
     newest_workflows: tuple[UUID, ...]
     reaper_ago: float | None
     reaper_interval: float
     minutes: tuple[TimeBucket, ...]
-    minute: int  # of the database's clock, since 1970
+    minute: int  # minutes since 1970 by the database's clock
 
     @property
     def oldest_waits(self) -> float | None:
-        """The seconds for which the oldest due task of all has waited; at least, unless ``is_oldest_found``."""
+        """How many seconds the oldest due task has waited; a lower bound unless ``is_oldest_found``."""
         waits = (self.unlisted_waits, *(queue.depth.waits for queue in self.queues))
         return max((seconds for seconds in waits if seconds is not None), default=None)
 
     @property
     def alive(self) -> tuple[WorkerStatus, ...]:
-        """The workers that beat."""
+        """The workers with a recent heartbeat."""
         return tuple(worker for worker in self.workers if worker.is_alive)
 
     @property
     def unserved(self) -> tuple[str, ...]:
-        """The queues in which something is due and that no worker serves which is there to stay."""
+        """The queues with due tasks that no worker serves, apart from workers that are stopping."""
         serving = [worker for worker in self.alive if not worker.is_stopping]
         due = (queue.name for queue in self.queues if queue.depth.due)
         return tuple(name for name in due if not any(worker.serves(name) for worker in serving))
 
     @property
     def is_reaper_late(self) -> bool:
-        """Whether what the reaper counts stands still."""
+        """Whether the reaper's last pass is so old that its roll-ups are out of date."""
         return self.reaper_ago is None or self.reaper_ago > LATE_INTERVALS * self.reaper_interval
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as ``horsies_status --json`` prints it. Times are seconds."""
+        """Return the dict that ``horsies_status --json`` prints. Times are in seconds."""
         return {
             "counts": {name: count.as_json() for name, count in self.counts.items()},
             "oldest_waits": self.oldest_waits,
@@ -133,7 +130,7 @@ class Snapshot:
 
 
 def collect(options: Options) -> Snapshot:
-    """Read how things stand, in nine statements; one more where tasks wait in very many queues."""
+    """Collect a snapshot in nine statements, or ten if tasks wait in very many queues."""
     database = options.database
     answers = run_queries(database, _queries(database))
     holding = count_held(database)
@@ -205,6 +202,6 @@ def _queue_metrics(
 
 
 def _configured_queues() -> set[str]:
-    """The queues of the settings."""
+    """Return the names of the queues in the settings."""
     ours = (task_backends[alias] for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend))
     return {name for backend in ours for name in backend.queues or {DEFAULT_TASK_QUEUE_NAME}}

@@ -1,4 +1,4 @@
-"""Workflows in progress."""
+"""Metrics of workflows in progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...db.statements import Statement
 from ...models import Workflow
 from .counts import MAX_COUNTED, Count, Exactness
 
-#: Workflows that are told of, and rows of each state, parts of them, by which they are found.
+#: How many workflows are listed, and how many rows of each state are read to find them.
 MAX_SHOWN: Final = 10
 MAX_ROWS: Final = 200
 
@@ -25,7 +25,7 @@ LIVE: Final = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
 
 @dataclass(frozen=True, slots=True)
 class WorkflowProgress:
-    """A workflow: how many of its nodes have ended, and the seconds since it was started."""
+    """A workflow: how many of its nodes have ended, and the seconds since it was sent."""
 
     id: UUID
     name: str
@@ -36,7 +36,7 @@ class WorkflowProgress:
 
 
 def queries(database: str) -> dict[str, Statement]:
-    """Return what has to be asked: how many are in each live state, and the trees of the newest."""
+    """Return the queries for the number of workflows in each live state and for the roots of the newest."""
     asked = {}
     for status in LIVE:
         rows = Workflow.objects.using(database).filter(status=status).order_by("status", "pk")
@@ -47,7 +47,7 @@ def queries(database: str) -> dict[str, Statement]:
 
 
 def counts(answers: Mapping[str, Any]) -> dict[str, Count]:
-    """Return how many workflows, subworkflows too, are in each live state."""
+    """Return the number of workflows, subworkflows included, in each live state."""
     found = {status.lower(): decode_rows(answers[f"workflows {status}"])[0] for status in LIVE}
     return {
         name: Count(MAX_COUNTED, Exactness.AT_LEAST) if number > MAX_COUNTED else Count(number)
@@ -56,13 +56,13 @@ def counts(answers: Mapping[str, Any]) -> dict[str, Count]:
 
 
 def newest_ids(answers: Mapping[str, Any]) -> list[UUID]:
-    """Return the ids of the newest that are in progress."""
+    """Return the ids of the newest workflows in progress."""
     roots: Iterable[str] = {root for status in LIVE for (root,) in decode_rows(answers[f"newest {status}"])}
     return sorted(map(UUID, roots), reverse=True)[:MAX_SHOWN]
 
 
 def workflow_progress(database: str, ids: Iterable[UUID]) -> list[WorkflowProgress]:
-    """Return these workflows, the newest first."""
+    """Return the progress of these workflows, the newest first."""
     rows = Workflow.objects.using(database).filter(pk__in=list(ids)).order_by("-pk")
     columns = ("pk", "name", "status", "node_count", "open_count", SecondsUntil("sent_at"))
     return [

@@ -1,4 +1,4 @@
-"""JSON as people read it: indented, masked, written no further than it is wanted, however large or deep it is."""
+"""Indented, masked JSON, produced in chunks so that large and deep values can be cut off early."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...enqueue.masking import Mask
 
 _INDENT: Final = "  "
 
-#: Of one value; json.dumps() would make an encoder for each.
+#: Encodes a scalar. json.dumps() would create an encoder for each.
 _encode: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 @dataclass(slots=True)
 class _Level:
-    """A list or a dict that is being written."""
+    """A list or dict that is being written."""
 
     members: Iterator[tuple[str | None, Any]]
     closing: str
@@ -25,9 +25,9 @@ class _Level:
 
 
 def chunks(value: Any, mask: Mask) -> Iterator[str]:
-    """Yield the text of ``value`` piece by piece; what a key says is sensitive is masked.
+    """Yield the text of ``value`` in chunks, with the values of sensitive keys masked.
 
-    Without recursion: what a database holds may be deeper than Python's stack.
+    Does not recurse, because stored JSON may be deeper than Python's stack.
     """
     levels: list[_Level] = []
     yield from _open(value, mask, levels)
@@ -46,7 +46,7 @@ def chunks(value: Any, mask: Mask) -> Iterator[str]:
 
 
 def head(value: Any, mask: Mask, limit: int) -> tuple[str, bool]:
-    """Return the first ``limit`` characters of the text of ``value``, and whether that is all of it."""
+    """Return the first ``limit`` characters of the text of ``value``, and whether that is the whole text."""
     parts: list[str] = []
     length = 0
     for piece in chunks(value, mask):
@@ -58,7 +58,7 @@ def head(value: Any, mask: Mask, limit: int) -> tuple[str, bool]:
 
 
 def _open(value: Any, mask: Mask, levels: list[_Level]) -> Iterator[str]:
-    """Yield a scalar, or the bracket that opens a container, whose members then are next."""
+    """Yield a scalar, or the opening bracket of a container after pushing it on ``levels``."""
     if isinstance(value, dict):
         levels.append(_Level(((key, mask.seen(key, member)) for key, member in value.items()), "}"))
         yield "{"

@@ -1,4 +1,4 @@
-"""The retry policy that is in force for a task, in words."""
+"""A description of the retry policy in force for a task."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ...enqueue.task import HorsiesTask
 from ...models import Task
 from ..diagnosis.reason import backend_options
 
-#: Waits that are named.
+#: How many waits are listed.
 _NAMED: Final = 5
 
 
 def describe_retry_policy(task: Task) -> str:
-    """Return how often a task is tried, after which errors and after which waits, as its worker would judge it.
+    """Describe how often a task is tried, after which errors and with which waits.
 
-    That is what its row has, which is what it was sent with; a ``backoff`` that only code knows is that of the task
-    that is registered in this process.
+    The policy is the one in its row, with which it was sent. A ``backoff`` function comes from the task registered in
+    this process.
     """
     if task.retry_policy is None:
         said = _("No retries: one attempt. A body that raises Retry is tried again, %d times at most.")
