@@ -34,6 +34,9 @@ def readable(statement: Statement) -> str:
         for name, param in zip(names, statement.params, strict=True)
     ]
     sql = first + "".join(text + after for text, after in zip(texts, rest, strict=True))
+    # Django 6.1 compares booleans on SQLite: NOT "deferred" is "deferred" = False there.
+    sql = re.sub(r'("\w+"\."\w+") = False', r"NOT \1", sql)
+    sql = re.sub(r'("\w+"\."\w+") = True', r"\1", sql)
     return laid_out(sql.replace("%%", "%"))
 
 
