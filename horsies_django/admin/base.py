@@ -14,7 +14,7 @@ from django.utils.functional import cached_property
 
 from ..core.compat import task_backends
 from ..enqueue.backend import HorsiesBackend
-from ..ops.keyset.estimate import COUNTED
+from ..ops.keyset.estimate import MAX_COUNTED
 
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
@@ -24,13 +24,13 @@ else:  # generic in the type stubs only
     AnyPaginator, AnyModelAdmin, AnyStackedInline = Paginator, admin.ModelAdmin, admin.StackedInline
 
 
-def own_backend() -> HorsiesBackend | None:
+def first_backend() -> HorsiesBackend | None:
     """Return the first of the backends that are ours, if one is."""
     backends = (task_backends[alias] for alias in task_backends)
     return next((backend for backend in backends if isinstance(backend, HorsiesBackend)), None)
 
 
-def own_backends(database: str) -> list[str]:
+def backends_on(database: str) -> list[str]:
     """Return the aliases of our backends that have their tables in a database."""
     backends = ((alias, task_backends[alias]) for alias in task_backends)
     ours = ((alias, backend) for alias, backend in backends if isinstance(backend, HorsiesBackend))
@@ -39,7 +39,7 @@ def own_backends(database: str) -> list[str]:
 
 def queue_database() -> str | None:
     """Return the alias of the queue's database; None leaves it to the routers."""
-    backend = own_backend()
+    backend = first_backend()
     return backend.parsed.options.database if backend else None
 
 
@@ -49,7 +49,7 @@ def is_read_only() -> bool:
     The backends of one database share its rows, so the strictest of them decides.
     """
     database = queue_database()
-    backends = (task_backends[alias] for alias in (own_backends(database) if database else ()))
+    backends = (task_backends[alias] for alias in (backends_on(database) if database else ()))
     return any(isinstance(backend, HorsiesBackend) and backend.parsed.options.admin.read_only for backend in backends)
 
 
@@ -60,7 +60,7 @@ class BoundedPaginator(AnyPaginator):
     def count(self) -> int:
         """The number of rows, or ``COUNTED`` if there are more."""
         rows: Any = self.object_list
-        return int(rows.order_by()[:COUNTED].count())
+        return int(rows.order_by()[:MAX_COUNTED].count())
 
 
 #: What Django's own filters of a field, and a date hierarchy, put behind the field's name.

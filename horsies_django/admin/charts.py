@@ -18,7 +18,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..ops.metrics.history import COMPLETED, FAILED, FATES, RETRIED, Bar
+from ..ops.metrics.history import COMPLETED, FAILED, OUTCOMES, RETRIED, TimeBucket
 
 #: The picture's own units. It is stretched to the width that there is.
 HEIGHT: Final = 100
@@ -38,13 +38,13 @@ class Chart:
 
     key: str
     title: str
-    bars: Sequence[Bar]
-    shown: str  # how a time is written: a format of Django's ``date`` filter
+    bars: Sequence[TimeBucket]
+    time_format: str  # how a time is written: a format of Django's ``date`` filter
 
     @property
     def total(self) -> dict[str, int]:
         """How many of each fate there were."""
-        return {fate: sum(bar.counts[fate] for bar in self.bars) for fate in FATES}
+        return {outcome: sum(bar.counts[outcome] for bar in self.bars) for outcome in OUTCOMES}
 
     @property
     def highest(self) -> int:
@@ -52,14 +52,14 @@ class Chart:
         return max((bar.counts.total() for bar in self.bars), default=0)
 
     @property
-    def gist(self) -> str:
+    def summary(self) -> str:
         """The chart in a sentence or two."""
         if not self.highest:
             return _("%(title)s: nothing ended.") % {"title": self.title}
         peak = max(self.bars, key=lambda bar: bar.counts.total())
         return _("%(title)s: %(counts)s. Most at %(time)s: %(most)s.") % {
             "title": self.title,
-            "counts": in_words(self.total),
+            "counts": describe_counts(self.total),
             "time": self.time_of(peak),
             "most": number_format(self.highest, force_grouping=True),
         }
@@ -78,40 +78,43 @@ class Chart:
     def rows(self) -> list[tuple[str, list[int]]]:
         """The table: times at which anything ended, the latest first."""
         bars = [bar for bar in reversed(self.bars) if bar.counts.total()]
-        return [(self.time_of(bar), [bar.counts[fate] for fate in FATES]) for bar in bars]
+        return [(self.time_of(bar), [bar.counts[outcome] for outcome in OUTCOMES]) for bar in bars]
 
     @property
     def legend(self) -> list[tuple[str, Any, str]]:
         """What each colour means, and how many of it there were."""
-        return [(fate, LABELS[fate], number_format(number, force_grouping=True)) for fate, number in self.total.items()]
+        return [
+            (outcome, LABELS[outcome], number_format(number, force_grouping=True))
+            for outcome, number in self.total.items()
+        ]
 
     @property
-    def heads(self) -> list[Any]:
+    def headings(self) -> list[Any]:
         """The table's heads, after that of the time."""
-        return [LABELS[fate] for fate in FATES]
+        return [LABELS[outcome] for outcome in OUTCOMES]
 
-    def time_of(self, bar: Bar) -> str:
+    def time_of(self, bar: TimeBucket) -> str:
         """When a bar begins, in the reader's zone."""
-        return date_format(_here(bar.start), self.shown)
+        return date_format(_local(bar.start), self.time_format)
 
     def svg(self) -> SafeString:
         """The picture."""
         scale = _scale(self.highest)
-        drawn = [_drawn(at, bar, scale, self.time_of(bar)) for at, bar in enumerate(self.bars)]
+        drawn = [_bar_svg(at, bar, scale, self.time_of(bar)) for at, bar in enumerate(self.bars)]
         return format_html(
             '<svg class="horsies-chart" role="img" aria-label="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
             "{}</svg>",
-            self.gist,
+            self.summary,
             str(len(self.bars) * STEP),
             str(HEIGHT),
             format_html_join("", "{}", ((bar,) for bar in drawn)),
         )
 
 
-def in_words(counts: dict[str, int]) -> str:
+def describe_counts(counts: dict[str, int]) -> str:
     """Return counts by fate in words; what there is none of only if there is nothing at all."""
-    said = [fate for fate in FATES if counts[fate]] or [COMPLETED]
-    return ", ".join(f"{number_format(counts[fate], force_grouping=True)} {LABELS[fate]}" for fate in said)
+    said = [outcome for outcome in OUTCOMES if counts[outcome]] or [COMPLETED]
+    return ", ".join(f"{number_format(counts[outcome], force_grouping=True)} {LABELS[outcome]}" for outcome in said)
 
 
 def _scale(highest: int) -> Callable[[int], float]:
@@ -119,21 +122,24 @@ def _scale(highest: int) -> Callable[[int], float]:
     return lambda number: max(1.5, number * HEIGHT / highest) if number else 0.0
 
 
-def _drawn(at: int, bar: Bar, scale: Callable[[int], float], time: str) -> SafeString | str:
+def _bar_svg(at: int, bar: TimeBucket, scale: Callable[[int], float], time: str) -> SafeString | str:
     """One bar: what failed at the bottom, where it is seen however much succeeded."""
     if not bar.counts.total():
         return ""
     pieces, y = [], float(HEIGHT)
-    for fate in reversed(FATES):
-        height = min(scale(bar.counts[fate]), y)
+    for outcome in reversed(OUTCOMES):
+        height = min(scale(bar.counts[outcome]), y)
         y -= height
         if height:
-            pieces.append((fate, str(at * STEP), f"{y:.1f}", str(STEP - GAP), f"{height:.1f}"))
+            pieces.append((outcome, str(at * STEP), f"{y:.1f}", str(STEP - GAP), f"{height:.1f}"))
     rects = format_html_join("", '<rect class="horsies-bar-{}" x="{}" y="{}" width="{}" height="{}"/>', pieces)
     return format_html(
-        "<g><title>{}: {}</title>{}</g>", time, in_words({fate: bar.counts[fate] for fate in FATES}), rects
+        "<g><title>{}: {}</title>{}</g>",
+        time,
+        describe_counts({outcome: bar.counts[outcome] for outcome in OUTCOMES}),
+        rects,
     )
 
 
-def _here(moment: datetime) -> datetime:
+def _local(moment: datetime) -> datetime:
     return localtime(moment) if settings.USE_TZ else moment

@@ -15,31 +15,31 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
 from ..enqueue.masking import Mask
-from ..ops.payload_view.json_text import head, pieces
+from ..ops.payload_view.json_text import chunks, head
 
 #: Characters of one value that a page shows.
-SHOWN: Final = 16_384
+MAX_SHOWN: Final = 16_384
 
 #: Characters of a value from which on it is folded.
-FOLDED: Final = 2_000
+FOLD_ABOVE: Final = 2_000
 
 
-def grouped(number: int | None) -> str:
+def format_number(number: int | None) -> str:
     """Return a whole number with its thousands grouped."""
     return number_format(number or 0, force_grouping=True)
 
 
-def moment(name: str, title: Any, *, exactly: bool = False) -> Any:
+def time_column(name: str, title: Any, *, exactly: bool = False) -> Any:
     """Return a column that shows the time in the field ``name``, in the reader's own zone; ``exactly``: to the ms."""
 
     @admin.display(description=title)
     def column(_: Any, row: Any) -> str:
-        return at(getattr(row, name), exactly=exactly)
+        return format_time(getattr(row, name), exactly=exactly)
 
     return column
 
 
-def at(value: datetime | None, *, exactly: bool = True) -> str:
+def format_time(value: datetime | None, *, exactly: bool = True) -> str:
     """Return a time in the reader's own zone, to the millisecond or to the second, or a dash."""
     if value is None:
         return "-"
@@ -48,14 +48,14 @@ def at(value: datetime | None, *, exactly: bool = True) -> str:
     return f"{text}.{local.microsecond // 1_000:03}" if exactly else text
 
 
-def block(text: str, *, end: bool = False) -> SafeString | str:
+def text_block(text: str, *, end: bool = False) -> SafeString | str:
     """Return ``text`` as a block of its own, or a dash. Of one that is too long the beginning is shown, or the end."""
     if not text:
         return "-"
-    left = len(text) - SHOWN
+    left = len(text) - MAX_SHOWN
     if left > 0:
         more = _("… %d more characters") % left
-        text = f"{more}\n{text[-SHOWN:]}" if end else f"{text[:SHOWN]}\n{more}"
+        text = f"{more}\n{text[-MAX_SHOWN:]}" if end else f"{text[:MAX_SHOWN]}\n{more}"
     # It scrolls, so the keyboard has to get there.
     return format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
 
@@ -81,7 +81,9 @@ def as_json(value: Any, mask: Mask | None = None) -> SafeString | str:
     """Return ``value`` as indented JSON; with a mask, without what its keys say is sensitive."""
     if value is None:
         return "-"
-    return block("".join(pieces(value, mask)) if mask else json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    return text_block(
+        "".join(chunks(value, mask)) if mask else json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    )
 
 
 def masked_json(
@@ -94,15 +96,15 @@ def masked_json(
     """
     if value is None:
         return "-"
-    text, is_all = head(value, mask, SHOWN)
+    text, is_all = head(value, mask, MAX_SHOWN)
     shown = format_html('<pre class="horsies-text" id="horsies-text-{}" tabindex="0">{}</pre>', name, text)
     if not is_all:
-        sizes = {"shown": filesizeformat(SHOWN), "size": filesizeformat(size)}
+        sizes = {"shown": filesizeformat(MAX_SHOWN), "size": filesizeformat(size)}
         words = _("The first %(shown)s of a value of %(size)s.") % sizes
         shown = format_html(
             '{}<p class="horsies-more">{} <a href="{}">{}</a></p>', shown, words, address, _("Download")
         )
-    if len(text) <= FOLDED and not is_folded:
+    if len(text) <= FOLD_ABOVE and not is_folded:
         return shown
     words = _("Show (%(size)s)") % {"size": filesizeformat(size)}
     return format_html('<details id="horsies-value-{}"><summary>{}</summary>{}</details>', name, words, shown)

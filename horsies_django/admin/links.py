@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 
-def may_look(site: AdminSite, request: HttpRequest, model: type[Model]) -> bool:
+def can_view(site: AdminSite, request: HttpRequest, model: type[Model]) -> bool:
     """Whether this user may see rows of a model: as the site's own page of it says, if it has one."""
     if site.is_registered(model):
         return bool(site.get_model_admin(model).has_view_permission(request))
@@ -29,29 +29,29 @@ class Links:
     def __init__(self, site: AdminSite, request: HttpRequest) -> None:
         self._site = site
         self._request = request
-        self._may_look: dict[type[Model], bool] = {}
-        self._known: dict[type[Model], set[Any]] = {}
+        self._can_view: dict[type[Model], bool] = {}
+        self._existing: dict[type[Model], set[Any]] = {}
 
-    def look_up(self, model: type[Model], keys: Collection[Any], database: str | None) -> None:
+    def load_existing(self, model: type[Model], keys: Collection[Any], database: str | None) -> None:
         """See which of these rows are there: from now on only those of the model are linked to. One statement."""
-        if keys and self.may(model):
+        if keys and self.can_view(model):
             rows = model._default_manager.using(database).filter(pk__in=keys)
-            self._known[model] = set(rows.values_list("pk", flat=True))
+            self._existing[model] = set(rows.values_list("pk", flat=True))
 
-    def may(self, model: type[Model]) -> bool:
+    def can_view(self, model: type[Model]) -> bool:
         """Whether this user may look at rows of a model, on a page of this site."""
-        if model not in self._may_look:
-            self._may_look[model] = self._site.is_registered(model) and may_look(self._site, self._request, model)
-        return self._may_look[model]
+        if model not in self._can_view:
+            self._can_view[model] = self._site.is_registered(model) and can_view(self._site, self._request, model)
+        return self._can_view[model]
 
     def to(self, model: type[Model], key: Any, words: Any = None) -> SafeString | str:
         """Return ``words``, else the key, as a link to the page of the row with this primary key."""
         words = str(key) if words is None else words
-        if key is None or key not in self._known.get(model, {key}):
+        if key is None or key not in self._existing.get(model, {key}):
             return str(words) if key is not None else "-"
         return self._link(model, "change", words, (quote(str(key)),))
 
-    def among(self, model: type[Model], words: Any, **query: str) -> SafeString | str:
+    def to_list(self, model: type[Model], words: Any, **query: str) -> SafeString | str:
         """Return ``words`` as a link to the list of a model, filtered by ``query``."""
         return self._link(model, "changelist", words, (), query)
 
@@ -59,7 +59,7 @@ class Links:
         self, model: type[Model], page: str, words: Any, args: tuple[str, ...], query: dict[str, str] | None = None
     ) -> SafeString | str:
         options = model._meta
-        if not self.may(model):
+        if not self.can_view(model):
             return str(words)
         try:
             address = reverse(f"{self._site.name}:{options.app_label}_{options.model_name}_{page}", args=args)

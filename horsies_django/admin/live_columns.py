@@ -9,10 +9,10 @@ from django.forms.widgets import Media
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from .actions.action_admin import ActingAdmin
+from .actions.action_admin import ActionAdmin
 
 
-class LiveAdmin(ActingAdmin):
+class LiveAdmin(ActionAdmin):
     """An admin whose pages have the script that keeps parts of them fresh."""
 
     change_list_template = "admin/horsies_django/live_change_list.html"
@@ -23,7 +23,7 @@ class LiveAdmin(ActingAdmin):
         return super().media + Media(js=["horsies_django/live.js"])
 
 
-def live(column: Callable[[Any, Any], Any]) -> Callable[[Any, Any], SafeString]:
+def live_column(column: Callable[[Any, Any], Any]) -> Callable[[Any, Any], SafeString]:
     """A list's column whose cells are kept fresh, each by itself: the boxes beside them are Django's own script's."""
 
     def cell(admin: Any, row: Any) -> SafeString:

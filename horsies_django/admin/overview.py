@@ -19,15 +19,15 @@ from ..core.durations import from_now
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..models import Queue, Schedule, Task, Worker, Workflow
-from ..ops.metrics import Count, Exactness, Snapshot, take
-from ..ops.metrics.history import failing_most, last_week, together
-from ..ops.metrics.schedules import due_next
-from ..ops.metrics.workflows import Flow, in_progress
-from .base import ReadOnlyAdmin, own_backend, own_backends
+from ..ops.metrics import Count, Exactness, Snapshot, collect
+from ..ops.metrics.history import last_week, merge_buckets, most_failing
+from ..ops.metrics.schedules import next_schedules
+from ..ops.metrics.workflows import WorkflowProgress, workflow_progress
+from .base import ReadOnlyAdmin, backends_on, first_backend
 from .charts import Chart
-from .links import may_look
-from .schedules.columns import dotted
-from .schedules.timing_text import words_of
+from .links import can_view
+from .schedules.columns import format_dotted_path
+from .schedules.timing_text import describe_timing
 
 #: The tiles: what is counted, what it is called, what else that is called, and the filter of the list that shows it.
 TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
@@ -43,7 +43,7 @@ TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
 )
 
 #: What says how sure a count is.
-TITLES: Final = {
+EXACTNESS_NOTES: Final = {
     Exactness.EXACT: "",
     Exactness.ESTIMATE: gettext_lazy("An estimate, as of the last time the database analyzed the table."),
     Exactness.AT_LEAST: gettext_lazy("At least so many: they are not counted further."),
@@ -61,9 +61,9 @@ class Tile:
     url: str | None
 
     @property
-    def title(self) -> Any:
+    def exactness_note(self) -> Any:
         """How sure the number is."""
-        return TITLES[self.count.exactness]
+        return EXACTNESS_NOTES[self.count.exactness]
 
 
 class OverviewAdmin(ReadOnlyAdmin):
@@ -80,7 +80,7 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Who may see tasks may see how many there are."""
-        return may_look(self.admin_site, request, Task)
+        return can_view(self.admin_site, request, Task)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """The same."""
@@ -90,25 +90,25 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Show it."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        backend = own_backend()
+        backend = first_backend()
         context = {
             **self.admin_site.each_context(request),
             "title": _("Overview"),
             "opts": self.opts,
             "media": self.media,
             "has_backend": backend is not None,
-            **(self._figures(request, backend.parsed.options) if backend else {}),
+            **(self._metrics(request, backend.parsed.options) if backend else {}),
             **(self._schedules(request, backend.parsed.options.database) if backend else {}),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name  # as every view of the admin does
         return TemplateResponse(request, "admin/horsies_django/overview.html", context)
 
-    def _figures(self, request: HttpRequest, options: Options) -> dict[str, Any]:
-        snapshot = take(options)
+    def _metrics(self, request: HttpRequest, options: Options) -> dict[str, Any]:
+        snapshot = collect(options)
         week = last_week(options.database, snapshot.minute)
         sees_queues, sees_workers, sees_workflows = (
-            may_look(self.admin_site, request, model) for model in (Queue, Worker, Workflow)
+            can_view(self.admin_site, request, model) for model in (Queue, Worker, Workflow)
         )
         return {
             "snapshot": snapshot,
@@ -118,21 +118,23 @@ class OverviewAdmin(ReadOnlyAdmin):
             "charts": [
                 Chart("hour", _("The last hour, by minute"), snapshot.minutes, "H:i"),
                 Chart("day", _("The last day, by hour"), week[-24:], "D H:i"),
-                Chart("week", _("The last week, by six hours"), together(week, 6), "D j M, H:i"),
+                Chart("week", _("The last week, by six hours"), merge_buckets(week, 6), "D j M, H:i"),
             ],
-            "queues": [(queue, *self._addresses(queue.name)) for queue in snapshot.queues] if sees_queues else [],
+            "queues": [(queue, *self._queue_urls(queue.name)) for queue in snapshot.queues] if sees_queues else [],
             "failing": [
-                (one, self._list(task_name=one.task_name, error_code=one.error_code))
-                for one in failing_most(options.database)
+                (one, self._task_list_url(task_name=one.task_name, error_code=one.error_code))
+                for one in most_failing(options.database)
             ],
             "sees_queues": sees_queues,
             "sees_workers": sees_workers,
             "sees_workflows": sees_workflows,
-            "workers": [(one, self._page("worker", quote(one.id))) for one in snapshot.alive] if sees_workers else [],
+            "workers": [(one, self._page_url("worker", quote(one.id))) for one in snapshot.alive]
+            if sees_workers
+            else [],
             "silent": len(snapshot.workers) - len(snapshot.alive),
             "threads": sum(one.threads or 0 for one in snapshot.alive),
             "taken": sum(one.threads_taken for one in snapshot.alive),
-            "workflows": self._workflows(in_progress(options.database, snapshot.newest_workflows))
+            "workflows": self._workflows(workflow_progress(options.database, snapshot.newest_workflows))
             if sees_workflows
             else [],
             "links": {
@@ -142,18 +144,18 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def _schedules(self, request: HttpRequest, database: str) -> dict[str, Any]:
         """Return what it says of schedules to those who may see them."""
-        if not may_look(self.admin_site, request, Schedule):
+        if not can_view(self.admin_site, request, Schedule):
             return {}
-        found = due_next(database, own_backends(database))
+        found = next_schedules(database, backends_on(database))
         broken = self._url("schedule_changelist")
         return {
             "sees_schedules": True,
             "schedules": [
                 (
                     one,
-                    self._page("schedule", one.id),
-                    dotted(one.runs),
-                    words_of(one.timing, one.timezone),
+                    self._page_url("schedule", one.id),
+                    format_dotted_path(one.runs),
+                    describe_timing(one.timing, one.timezone),
                     from_now(-one.due_in),
                 )
                 for one in found.next
@@ -164,21 +166,23 @@ class OverviewAdmin(ReadOnlyAdmin):
         }
 
     def _tile(self, snapshot: Snapshot, key: str, label: Any, hint: Any, query: Mapping[str, str]) -> Tile:
-        return Tile(key, label, hint, snapshot.counts[key], self._list(kind="all", **query))
+        return Tile(key, label, hint, snapshot.counts[key], self._task_list_url(kind="all", **query))
 
-    def _workflows(self, flows: list[Flow]) -> list[tuple[Flow, str | None]]:
-        return [(flow, self._page("workflow", flow.id)) for flow in flows]
+    def _workflows(self, flows: list[WorkflowProgress]) -> list[tuple[WorkflowProgress, str | None]]:
+        return [(flow, self._page_url("workflow", flow.id)) for flow in flows]
 
-    def _addresses(self, queue: str) -> tuple[str | None, str | None]:
+    def _queue_urls(self, queue: str) -> tuple[str | None, str | None]:
         """Return the address of the queue's own page, and that of what is due in it."""
-        return self._page("queue", quote(f"~{queue}")), self._list(queue_name=queue, state="due", kind="all")
+        return self._page_url("queue", quote(f"~{queue}")), self._task_list_url(
+            queue_name=queue, state="due", kind="all"
+        )
 
-    def _list(self, **query: str) -> str | None:
+    def _task_list_url(self, **query: str) -> str | None:
         """Return the address of the list of tasks, filtered."""
         url = self._url("task_changelist")
         return f"{url}?{urlencode(query)}" if url else None
 
-    def _page(self, model: str, key: Any) -> str | None:
+    def _page_url(self, model: str, key: Any) -> str | None:
         return self._url(f"{model}_change", key)
 
     def _url(self, name: str, *args: Any) -> str | None:

@@ -33,7 +33,7 @@ def is_overdue(task: Task, now: datetime) -> bool:
     return task.status == TaskStatus.PENDING and task.good_until is not None and task.good_until <= now
 
 
-def state_by_asynq(task: Task, now: datetime) -> str:
+def asynq_state(task: Task, now: datetime) -> str:
     """Return what asynq's word for the state of a task adds to its status, which tells of a pending one why it waits.
 
     Nothing where asynq has none, or has the same. ``now`` is the database's clock.

@@ -15,16 +15,16 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.durations import from_now
 from .base import queue_database
-from .formatting import at
+from .formatting import format_time
 
 #: The years that a form takes.
 FIRST_YEAR: Final = 1900
 LAST_YEAR: Final = 9997
 
 
-def when(moment: datetime, now: datetime) -> SafeString:
+def relative_time(moment: datetime, now: datetime) -> SafeString:
     """Return a moment as seen from now, with the exact time to be pointed at."""
-    words, exact = from_now((now - moment).total_seconds()), at(moment, exactly=False)
+    words, exact = from_now((now - moment).total_seconds()), format_time(moment, exactly=False)
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, words)
 
 
@@ -36,7 +36,7 @@ def validate_date(moment: datetime) -> None:
         raise ValidationError(told, params=years, code="out_of_range")
 
 
-def zone() -> tzinfo:
+def display_zone() -> tzinfo:
     """Return the zone that times are shown and typed in: the reader's own; without ``USE_TZ`` the database's.
 
     SQLite's clock has but UTC. The others have the zone that Django tells them, which is the project's.

@@ -1,4 +1,4 @@
-"""Many small questions in one statement."""
+"""Run many small queries in one statement."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from django.db.models import BooleanField, Expression, ExpressionWrapper, FloatF
 from .statements import JSON, Statement
 
 
-def ask(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
-    """Ask for one value each, in one statement."""
+def run_queries(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
+    """Run queries that each return one value, in one statement. Return the values by name."""
     columns = ", ".join(f"({part.sql})" for part in parts.values())
     params = [param for part in parts.values() for param in part.params]
     with connections[database].cursor() as cursor:
@@ -21,8 +21,8 @@ def ask(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
         return dict(zip(parts, cursor.fetchone(), strict=True))
 
 
-def counting(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
-    """Count ``rows``, no more than ``limit`` of them, and those of them that meet each condition: a JSON array."""
+def count_query(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
+    """Return a query that counts up to ``limit`` rows, and those that meet each condition, as a JSON array."""
     json_of = JSON[connections[rows.db].vendor]
     flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
     inner = Statement.select(rows.annotate(**flags).values_list("pk", *flags)[:limit])
@@ -30,8 +30,8 @@ def counting(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
     return Statement(f"SELECT {json_of.values}(COUNT(*){sums}) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608  # the ORM's
 
 
-def counting_by(rows: QuerySet[Any], column: str, limit: int, **conditions: Q) -> Statement:
-    """Count as :func:`counting` does, for each value of a column: a JSON array of arrays that begin with the value."""
+def grouped_count_query(rows: QuerySet[Any], column: str, limit: int, **conditions: Q) -> Statement:
+    """Return a query like :func:`count_query` for each value of a column: a JSON array of ``[value, *counts]``."""
     json_of = JSON[connections[rows.db].vendor]
     flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
     inner = Statement.select(rows.annotate(**flags).values_list(column, *flags)[:limit])
@@ -46,15 +46,15 @@ def counting_by(rows: QuerySet[Any], column: str, limit: int, **conditions: Q) -
 
 
 def scalar(expression: Expression, rows: QuerySet[Any]) -> Statement:
-    """Return a statement for the value of an expression that needs no row; ``rows`` are of any table there."""
+    """Return a query for the value of an expression that needs no row; ``rows`` only name the database."""
     sql, params = rows.query.get_compiler(rows.db).compile(expression)
     return Statement(f"SELECT {sql}", tuple(params))
 
 
-def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:
-    """Make a JSON array of arrays of some columns of ``rows``, each an expression by its name.
+def rows_query(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:
+    """Return a query for a JSON array of arrays with some columns of ``rows``, each an expression by its name.
 
-    A number that is infinite, or none, is null there: JSON has no such number.
+    Infinite numbers and NaN become null, because JSON has no such numbers.
     """
     json_of = JSON[connections[database].vendor]
     annotated = rows.annotate(**{f"c_{name}": column for name, column in columns.items()})
@@ -67,6 +67,6 @@ def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> S
     return Statement(f"SELECT {json_of.rows}({json_of.values}({names})) FROM ({inner.sql}) AS listed", inner.params)  # noqa: S608  # the ORM's
 
 
-def read(listed: Any) -> list[Any]:
-    """Return what a :func:`listing` has listed, or what was counted."""
+def decode_rows(listed: Any) -> list[Any]:
+    """Decode the answer of :func:`rows_query`, :func:`count_query` or :func:`grouped_count_query`."""
     return (json.loads(listed) if isinstance(listed, str | bytes) else listed) or []

@@ -41,13 +41,13 @@ def boolean(text: str) -> bool:
     raise ValueError(text)
 
 
-def names_in(given: str | Iterable[str] | None) -> list[str]:
+def parse_names(given: str | Iterable[str] | None) -> list[str]:
     """Return the names of a text, between its commas, or of the list that a caller of ``call_command`` gave."""
     parts = given.split(",") if isinstance(given, str) else given or ()
     return [name for part in parts if (name := part.strip())]
 
 
-def duration_of(where: str, given: str | float | timedelta) -> timedelta:
+def parse_duration_flag(where: str, given: str | float | timedelta) -> timedelta:
     """Return a duration. Raises ValueError naming where a bad one stands."""
     is_number = isinstance(given, str) and given.replace(".", "", 1).isdigit()
     try:

@@ -1,1 +1,1 @@
-"""What operators look at: metrics, searches, and why a task waits."""
+"""Tools for operators: metrics, the task inspector, and the diagnosis of waiting tasks."""

@@ -1,4 +1,4 @@
-"""What holds for a queue now, in words: its limits and how much of them is used, its rank, its share."""
+"""The status of a queue: its limits and how much of them is used, its priority and its weight."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..enqueue.backend import HorsiesBackend
 from ..models import Queue, Task
 
 
-def options_of(name: str, database: str | None) -> QueueOptions | None:
-    """Return what the settings say of a queue: the first backend on this database that says anything."""
+def queue_options(name: str, database: str | None) -> QueueOptions | None:
+    """Return a queue's options from the first backend on this database whose settings have any; else None."""
     found: list[QueueOptions | None] = []
     for alias in task_backends:
         backend = task_backends[alias]
@@ -30,8 +30,8 @@ def options_of(name: str, database: str | None) -> QueueOptions | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a queue stands with its limits. ``tokens`` is how many may begin now by its rate, None if it has none."""
+class QueueStatus:
+    """A queue with its limits. ``tokens`` is how many tasks its rate lets start now; None without a rate limit."""
 
     name: str
     is_paused: bool
@@ -41,20 +41,20 @@ class Standing:
 
     @property
     def next_in(self) -> float:
-        """The seconds until the next may begin by its rate."""
+        """The seconds until the rate limit lets the next task start."""
         return 0.0 if self.rules.rate is None or self.tokens is None else self.rules.rate.wait(self.tokens)
 
     @property
     def is_full(self) -> bool:
-        """Whether as many are held as may run at once."""
+        """Whether workers hold as many tasks as may run at once."""
         return self.rules.max_concurrency is not None and self.held >= self.rules.max_concurrency
 
     @property
-    def words(self) -> list[str]:
-        """What is not as for any queue, a phrase each."""
-        return list(self._phrases())
+    def descriptions(self) -> list[str]:
+        """Translated phrases for everything that differs from the defaults."""
+        return list(self._describe())
 
-    def _phrases(self) -> Iterator[str]:
+    def _describe(self) -> Iterator[str]:
         rules = self.rules
         if rules.max_concurrency == 0:
             yield _("stopped: 0 at once")
@@ -75,7 +75,7 @@ class Standing:
             yield (_("%(state)s: kept for ever") if is_for_ever else _("%(state)s: kept for %(kept)s")) % words
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as ``horsies_queue list --json`` prints it; retentions are in seconds."""
+        """Return the dict that ``horsies_queue list --json`` prints. Retentions are in seconds."""
         rules = self.rules
         return {
             "name": self.name,
@@ -91,40 +91,40 @@ class Standing:
         }
 
 
-def standing(name: str, database: str | None, held: int | None = None) -> Standing:
-    """Return how one queue stands, in two statements at most; what is held is counted where that is limited."""
+def queue_status(name: str, database: str | None, held: int | None = None) -> QueueStatus:
+    """Return the status of one queue, in at most two statements. Held tasks are counted only if a limit needs them."""
     rows = Queue.objects.using(database).filter(name=name)
     row = rows.values("paused", "tokens", *COLUMNS, until=SecondsUntil("refilled_at"), now=Now()).first()
-    stands = standing_of(name, row, held or 0, database)
+    stands = status_from_row(name, row, held or 0, database)
     if held is None and stands.rules.max_concurrency:
         return replace(stands, held=Task.objects.using(database).active().filter(queue_name=name).count())
     return stands
 
 
-def standing_of(name: str, row: dict[str, Any] | None, held: int, database: str | None) -> Standing:
-    """Return how a queue with such a row stands."""
-    rules = QueueRules.of(options_of(name, database), row)
+def status_from_row(name: str, row: dict[str, Any] | None, held: int, database: str | None) -> QueueStatus:
+    """Return the status of a queue from the values of its row."""
+    rules = QueueRules.of(queue_options(name, database), row)
     tokens = None
     if rules.rate is not None:
         left, until = (row["tokens"], row["until"]) if row else (None, None)
         tokens = rules.rate.tokens(left, -(until or 0.0))
-    return Standing(name, bool(row and row["paused"]), rules, held, tokens)
+    return QueueStatus(name, bool(row and row["paused"]), rules, held, tokens)
 
 
-def row_of(queue: Queue, since_refill: float | None) -> dict[str, Any]:
-    """Return the columns of a queue that was read already."""
+def row_values(queue: Queue, since_refill: float | None) -> dict[str, Any]:
+    """Return the values of a queue that was read already, as :func:`status_from_row` takes them."""
     row = {name: getattr(queue, name) for name in ("paused", "tokens", *COLUMNS)}
     return row | {"until": None if since_refill is None else -since_refill}
 
 
 def seconds_since_refill(database: str | None) -> dict[str, float]:
-    """Return for how long the bucket of each queue's rate limit has been filling, by the database's clock."""
+    """Return the seconds since each queue's token bucket was last refilled, by the database's clock."""
     rows = Queue.objects.using(database).filter(refilled_at__isnull=False)
     return {name: -until for name, until in rows.values_list("name", SecondsUntil("refilled_at"))}
 
 
-def standings(database: str | None, names: set[str]) -> list[Standing]:
-    """Return how each of these queues stands, and each that has a row, in two statements."""
+def queue_statuses(database: str | None, names: set[str]) -> list[QueueStatus]:
+    """Return the status of these queues and of each queue with a row or held tasks, in two statements."""
     columns = ("name", "paused", "tokens", *COLUMNS)
     rows = {
         row["name"]: row for row in Queue.objects.using(database).values(*columns, until=SecondsUntil("refilled_at"))
@@ -132,4 +132,6 @@ def standings(database: str | None, names: set[str]) -> list[Standing]:
     held: dict[str, int] = {}
     for name in Task.objects.using(database).active().order_by().values_list("queue_name", flat=True):
         held[name] = held.get(name, 0) + 1
-    return [standing_of(name, rows.get(name), held.get(name, 0), database) for name in sorted({*names, *rows, *held})]
+    return [
+        status_from_row(name, rows.get(name), held.get(name, 0), database) for name in sorted({*names, *rows, *held})
+    ]

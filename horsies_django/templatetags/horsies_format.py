@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from django import template
 
-from ..admin.formatting import grouped
+from ..admin.formatting import format_number
 from ..core.durations import brief
 from ..ops.metrics import Count, Exactness
 
 register = template.Library()
 register.filter("brief", brief)
-register.filter("grouped", grouped)
+register.filter("format_number", format_number)
 
 
 @register.filter
-def shown(count: Count) -> str:
+def format_count(count: Count) -> str:
     """Return a count, with a mark that says how exact it is."""
     mark = {Exactness.EXACT: "{}", Exactness.ESTIMATE: "≈ {}", Exactness.AT_LEAST: "{}+"}
-    return mark[count.exactness].format(grouped(count.number))
+    return mark[count.exactness].format(format_number(count.number))

@@ -10,7 +10,7 @@ from horsies_django.admin.actions import bulk_action
 @pytest.fixture(autouse=True)
 def _time_to_work(monkeypatch):
     """A request does to all that match what it can in one go: a machine that stands still ends none too early."""
-    monkeypatch.setattr(bulk_action, "WORKS", 600.0)
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 600.0)
 
 
 @pytest.fixture

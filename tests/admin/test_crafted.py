@@ -12,7 +12,7 @@ from django.utils import timezone
 from horsies_django import Workflow as Definition
 from horsies_django import wait_for_event
 from horsies_django.admin.actions import action_admin as acting
-from horsies_django.admin.actions.admin_action import Verb
+from horsies_django.admin.actions.admin_action import AdminAction
 from horsies_django.models import Queue, Task, Workflow, WorkflowTask
 from tests.admin import page_jobs
 from tests.jobs import tasks
@@ -114,16 +114,16 @@ def test_no_row_is_made_of_a_queue_for_who_may_not_look(client, staff):
 
 
 def test_what_was_done_before_an_action_broke_off_is_in_the_log(admin_client, monkeypatch):
-    monkeypatch.setattr(acting, "LOGGED", 1)
+    monkeypatch.setattr(acting, "LOG_BATCH", 1)
     first, second = sorted(tasks.noop.send().id for _ in range(2))
-    fine = Verb.do
+    fine = AdminAction.apply
 
     def breaks(verb, rows, values):
         if rows.filter(pk=second).exists():
             raise RuntimeError("the database has gone")
         return fine(verb, rows, values)
 
-    monkeypatch.setattr(Verb, "do", breaks)
+    monkeypatch.setattr(AdminAction, "apply", breaks)
     with pytest.raises(RuntimeError):
         act(admin_client, "task", {}, first, second, action="cancel")
 
@@ -132,7 +132,7 @@ def test_what_was_done_before_an_action_broke_off_is_in_the_log(admin_client, mo
 
 @pytest.mark.django_db(transaction=True)
 def test_so_it_is_when_all_that_match_were_meant(admin_client, monkeypatch):
-    monkeypatch.setattr(acting.ActingAdmin, "batch", 1)
+    monkeypatch.setattr(acting.ActionAdmin, "batch", 1)
     older, newer = sorted(tasks.noop.send().id for _ in range(2))
 
     def breaks(execute, sql, params, many, context):

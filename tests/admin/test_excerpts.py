@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.models import Task
-from horsies_django.ops.payload_view.excerpt import LENGTH
+from horsies_django.ops.payload_view.excerpt import MAX_LENGTH
 from tests.admin import page_jobs as jobs
 from tests.admin.looking import log_in
 
@@ -43,7 +43,7 @@ def large():
         (["ann", 12.5, None, True], {}, '"ann", 12.5, null, true'),
         ([], {"to": ["a", {"b": []}], "lang": "de"}, 'to=["a", {"b": []}], lang="de"'),
         (["two\nlines"], {"x": "[\n { "}, r'"two\nlines", x="[\n { "'),
-        (["x" * 500], {"y": 1}, f'"{"x" * (LENGTH - 2)}…'),
+        (["x" * 500], {"y": 1}, f'"{"x" * (MAX_LENGTH - 2)}…'),
         ([[[[[[[[["deep"]]]]]]]], 2], {}, '[[[[[[[["deep"]]]]]]]], 2'),
     ],
 )
@@ -51,7 +51,7 @@ def test_a_row_shows_its_call_on_one_short_line(staff, args, kwargs, shown):
     Task.objects.create(task_name=ECHO, args=args, kwargs=kwargs)
 
     assert excerpts(staff) == [shown]
-    assert len(shown) <= LENGTH
+    assert len(shown) <= MAX_LENGTH
 
 
 @pytest.mark.parametrize(

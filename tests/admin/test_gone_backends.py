@@ -13,7 +13,7 @@ from tests.admin.test_permissions import Place, do, do_to_selected, named
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
-VERBS = [(model, verb) for model in (Task, Row) for verb in admin.site._registry[model].verbs]
+VERBS = [(model, verb) for model in (Task, Row) for verb in admin.site._registry[model].admin_actions]
 GONE = "No event can be sent to workflows whose backend is no HorsiesBackend of TASKS any more: gone."
 
 
@@ -26,7 +26,7 @@ def told(answer):
 @pytest.mark.parametrize("way", [do, do_to_selected], ids=named)
 def test_no_verb_breaks(admin_client, model, verb, way):
     for row in made(model):
-        if not verb.fits(row):
+        if not verb.applies_to(row):
             continue
         for each in (Task, Row, WorkflowTask):
             each.objects.update(backend="gone")
@@ -42,7 +42,7 @@ def test_no_verb_breaks(admin_client, model, verb, way):
 def test_an_event_says_that_the_backend_is_gone_and_reaches_the_others(admin_client):
     handles = [Workflow("w", [wait_for_event("anything")]).start() for _ in range(2)]
     Row.objects.filter(pk=handles[0].id).update(backend="gone")
-    verb = next(verb for verb in admin.site._registry[Row].verbs if verb.name == "send_event")
+    verb = next(verb for verb in admin.site._registry[Row].admin_actions if verb.name == "send_event")
     gone, other = (Place(Row, Row.objects.get(pk=handle.id)) for handle in handles)
 
     assert told(do(admin_client, gone, verb)).endswith(GONE)

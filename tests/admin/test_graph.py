@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horsies_django.admin.graph.boxes import ALIKE, Node, edges_of, folded
+from horsies_django.admin.graph.boxes import FOLD_ABOVE, GraphNode, edges_between, fold_nodes
 from horsies_django.admin.graph.critical_path import critical_path
-from horsies_django.admin.graph.drawing import Style, draw, path_of
-from horsies_django.admin.graph.labels import cut
-from horsies_django.admin.graph.layout import HEIGHT, MOST_EDGES, WIDTH, lay_out
+from horsies_django.admin.graph.drawing import DrawingStyle, draw, edge_path
+from horsies_django.admin.graph.labels import truncate
+from horsies_django.admin.graph.layout import HEIGHT, MAX_EDGES, WIDTH, compute_layout
 from horsies_django.admin.graph.node_timeline import draw_timeline
-from horsies_django.admin.graph.ranking import ranked, reduced
+from horsies_django.admin.graph.ranking import assign_columns, transitive_reduction
 
 pytestmark = pytest.mark.once
 
@@ -39,7 +39,9 @@ def node(index, *waits_for, began=None, ended=None, status="COMPLETED", **more):
         name: None if second is None else START + timedelta(seconds=second)
         for name, second in (("began", began), ("ended", ended))
     }
-    return Node(key=index, place=index, node_id=f"n{index}", status=status, waits_for=waits_for, **times, **more)
+    return GraphNode(
+        key=index, position=index, node_id=f"n{index}", status=status, waits_for=waits_for, **times, **more
+    )
 
 
 @given(anything)
@@ -47,7 +49,7 @@ def node(index, *waits_for, began=None, ended=None, status="COMPLETED", **more):
 def test_no_two_boxes_overlap_and_each_edge_goes_forward(graph):
     count, edges = graph
 
-    layout = lay_out(count, edges)
+    layout = compute_layout(count, edges)
 
     assert len(layout.places) == count
     for (x, y), (other_x, other_y) in ((a, b) for i, a in enumerate(layout.places) for b in layout.places[:i]):
@@ -68,7 +70,7 @@ def test_no_two_boxes_overlap_and_each_edge_goes_forward(graph):
 def test_an_edge_runs_behind_no_box(graph):
     count, edges = graph
 
-    layout = lay_out(count, edges)
+    layout = compute_layout(count, edges)
 
     for route in layout.routes:
         for (x, y), (next_x, next_y) in list(zip(route.points, route.points[1:], strict=False))[1::2]:
@@ -82,7 +84,7 @@ def test_an_edge_runs_behind_no_box(graph):
 def test_it_is_the_same_picture_each_time(graph):
     count, edges = graph
 
-    assert lay_out(count, edges) == lay_out(count, reversed(edges))
+    assert compute_layout(count, edges) == compute_layout(count, reversed(edges))
 
 
 @given(sound)
@@ -90,7 +92,7 @@ def test_it_is_the_same_picture_each_time(graph):
 def test_a_sound_graph_keeps_all_edges_and_stands_by_the_longest_way(graph):
     count, edges = graph
 
-    columns, forward = ranked(count, edges)
+    columns, forward = assign_columns(count, edges)
 
     assert forward == sorted(set(edges))
     for place in range(count):
@@ -101,9 +103,9 @@ def test_a_sound_graph_keeps_all_edges_and_stands_by_the_longest_way(graph):
 @settings(deadline=None)
 def test_without_the_edges_that_others_say_the_same_waits_for_the_same(graph):
     count, edges = graph
-    columns, forward = ranked(count, edges)
+    columns, forward = assign_columns(count, edges)
 
-    kept = reduced(columns, forward)
+    kept = transitive_reduction(columns, forward)
 
     assert set(kept) <= set(forward)
     assert reachable(count, kept) == reachable(count, forward)
@@ -122,7 +124,7 @@ def test_500_nodes_take_less_than_a_second():
     far = [(rng.randrange(t), t) for t in range(1, 500) for _ in range(rng.randint(1, 5))]
     every = [(source, target) for target in range(500) for source in range(target)]
     for edges in (near, far, every):
-        assert any(worked(lambda edges=edges: lay_out(500, edges)) < 1 for _ in range(3))
+        assert any(worked(lambda edges=edges: compute_layout(500, edges)) < 1 for _ in range(3))
 
 
 def worked(what):
@@ -134,38 +136,38 @@ def worked(what):
 
 def test_of_many_edges_those_are_left_out_that_a_longer_way_says():
     every = [(source, target) for target in range(30) for source in range(target)]
-    assert len(every) > MOST_EDGES
+    assert len(every) > MAX_EDGES
 
-    layout = lay_out(30, every)
+    layout = compute_layout(30, every)
 
     assert len(layout.routes) == 29
     assert layout.left_out == len(every) - 29
 
 
 def test_nodes_that_are_alike_are_one_box_if_they_are_many():
-    fan = [node(index, 0, name="mail") for index in range(1, ALIKE + 2)]
-    others = [node(0), node(90, *range(1, ALIKE + 2)), node(91, 0, name="other")]
+    fan = [node(index, 0, name="mail") for index in range(1, FOLD_ABOVE + 2)]
+    others = [node(0), node(90, *range(1, FOLD_ABOVE + 2)), node(91, 0, name="other")]
 
-    boxes = folded([*others[:1], *fan, *others[1:]])
+    boxes = fold_nodes([*others[:1], *fan, *others[1:]])
 
-    assert [len(box.nodes) for box in boxes] == [1, ALIKE + 1, 1, 1]
-    assert boxes[1].counts == {"COMPLETED": ALIKE + 1}
+    assert [len(box.nodes) for box in boxes] == [1, FOLD_ABOVE + 1, 1, 1]
+    assert boxes[1].counts == {"COMPLETED": FOLD_ABOVE + 1}
     assert boxes[1].label == "21 × mail"
-    assert edges_of(boxes) == [(0, 1), (0, 3), (1, 2)]
-    assert len(folded(fan[1:])) == ALIKE
+    assert edges_between(boxes) == [(0, 1), (0, 3), (1, 2)]
+    assert len(fold_nodes(fan[1:])) == FOLD_ABOVE
 
 
 def test_the_state_of_a_box_of_many_is_the_worst_there_is():
     states = ["COMPLETED"] * 30 + ["RUNNING"]
-    (box,) = folded([node(index, status=status, began=index, ended=40) for index, status in enumerate(states)])
+    (box,) = fold_nodes([node(index, status=status, began=index, ended=40) for index, status in enumerate(states)])
     assert box.status == "RUNNING"
     assert (box.began, box.ended) == (START, START + timedelta(seconds=40))
 
 
 def test_the_counts_of_a_map_that_failed_are_no_multiplication():
-    (box,) = folded([node(0, status="FAILED", kind="map", items={"COMPLETED": 3, "FAILED": 2})])
+    (box,) = fold_nodes([node(0, status="FAILED", kind="map", items={"COMPLETED": 3, "FAILED": 2})])
 
-    picture = str(draw([box], lay_out(1, []), Style(address=lambda _: "#", now=None)))
+    picture = str(draw([box], compute_layout(1, []), DrawingStyle(address=lambda _: "#", now=None)))
 
     assert ">2 Failed  ● 3<" in picture
     assert "✕ 2" not in picture
@@ -178,12 +180,12 @@ def test_the_critical_path_goes_by_what_ended_last():
         node(2, 0, began=1, ended=3),
         node(3, 1, 2, began=9, ended=10),
     ]
-    assert [each.place for each in critical_path(nodes)] == [0, 1, 3]
+    assert [each.position for each in critical_path(nodes)] == [0, 1, 3]
 
 
 def test_the_critical_path_knows_that_a_node_may_not_wait_for_all():
     nodes = [node(0, began=0, ended=2), node(1, began=0, ended=9), node(2, 0, 1, began=2, ended=10)]
-    assert [each.place for each in critical_path(nodes)] == [0, 2]
+    assert [each.position for each in critical_path(nodes)] == [0, 2]
 
 
 def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
@@ -193,7 +195,7 @@ def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
         node(2, 0, began=3, status="RUNNING"),
         node(3, 1, 2, status="PENDING"),
     ]
-    assert [each.place for each in critical_path(nodes)] == [0, 1]
+    assert [each.position for each in critical_path(nodes)] == [0, 1]
 
 
 @given(
@@ -211,22 +213,22 @@ def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
 )
 @settings(deadline=None)
 def test_any_rows_can_be_drawn(nodes):
-    boxes = folded(nodes)
+    boxes = fold_nodes(nodes)
     path = critical_path(nodes)
-    assert len(path) == len({each.place for each in path})
+    assert len(path) == len({each.position for each in path})
 
-    style = Style(lambda box: "#x", START + timedelta(seconds=60), range(len(boxes)), "title")
-    svg = str(draw(boxes, lay_out(len(boxes), edges_of(boxes)), style))
+    style = DrawingStyle(lambda box: "#x", START + timedelta(seconds=60), range(len(boxes)), "title")
+    svg = str(draw(boxes, compute_layout(len(boxes), edges_between(boxes)), style))
 
     assert svg.count("<a ") == len(boxes)
     assert str(draw_timeline(boxes, style)).count("<a ") <= len(boxes)
 
 
 def test_what_a_picture_says_is_escaped_and_has_no_style_of_its_own():
-    bad = Node(key=1, place=0, node_id='<script>"x"</script>', status="COMPLETED", error_code="<b>", name="<i>")
-    boxes = folded([bad])
+    bad = GraphNode(key=1, position=0, node_id='<script>"x"</script>', status="COMPLETED", error_code="<b>", name="<i>")
+    boxes = fold_nodes([bad])
 
-    svg = str(draw(boxes, lay_out(1, []), Style(lambda box: '"><script>', None, (), "<title>")))
+    svg = str(draw(boxes, compute_layout(1, []), DrawingStyle(lambda box: '"><script>', None, (), "<title>")))
 
     for text in ("<script", "<b>", "<i>", "style=", " on"):
         assert text not in svg.replace(" on a", "")
@@ -234,10 +236,10 @@ def test_what_a_picture_says_is_escaped_and_has_no_style_of_its_own():
 
 
 def test_ways_are_curves_between_columns_and_straight_past_them():
-    assert path_of([(0, 0), (10, 8), (20, 8), (30, 8)]) == "M0 0C5 0 5 8 10 8L20 8L30 8"
+    assert edge_path([(0, 0), (10, 8), (20, 8), (30, 8)]) == "M0 0C5 0 5 8 10 8L20 8L30 8"
 
 
 def test_names_are_cut_by_the_room_that_their_letters_take():
-    assert cut("abc", 3) == "abc"
-    assert cut("abcd", 3) == "ab…"
-    assert cut("日本語", 4) == "日…"
+    assert truncate("abc", 3) == "abc"
+    assert truncate("abcd", 3) == "ab…"
+    assert truncate("日本語", 4) == "日…"

@@ -16,7 +16,7 @@ from horsies_django import Workflow
 from horsies_django.admin import register
 from horsies_django.admin.charts import Chart
 from horsies_django.models import Overview, Queue, Rollup, Task, Turn, Worker
-from horsies_django.ops.metrics.history import Bar
+from horsies_django.ops.metrics.history import TimeBucket
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -199,9 +199,9 @@ def test_a_chart_is_told_in_a_sentence_and_in_a_table(staff):
 def test_bars_fill_the_picture_and_none_leaves_it():
     start = datetime(2026, 1, 1, tzinfo=UTC)
     bars = [
-        Bar(start, Counter(completed=1_000_000, failed=1)),
-        Bar(start + timedelta(hours=1)),
-        Bar(start + timedelta(hours=2), Counter(retried=500_000, failed=500_001)),
+        TimeBucket(start, Counter(completed=1_000_000, failed=1)),
+        TimeBucket(start + timedelta(hours=1)),
+        TimeBucket(start + timedelta(hours=2), Counter(retried=500_000, failed=500_001)),
     ]
 
     svg = Chart("k", "t", bars, "H:i").svg()

@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 
 APP = "horsies_django"
 MODELS = [model for model in admin.site._registry if model._meta.app_label == APP]
-VERBS = [(model, verb) for model in MODELS for verb in getattr(admin.site._registry[model], "verbs", ())]
-RIGHTS = sorted({(model, verb.right) for model, verb in VERBS}, key=str)
+VERBS = [(model, verb) for model in MODELS for verb in getattr(admin.site._registry[model], "admin_actions", ())]
+RIGHTS = sorted({(model, verb.permission_name) for model, verb in VERBS}, key=str)
 
 
 def named(given: Any) -> str:
@@ -102,7 +102,7 @@ class Place:
         return [self.list, self.page] if has_page else [self.list]
 
     def do(self, verb: Any) -> str:
-        return self.address("do", object_id=quote(self.row.pk), verb=verb.name)
+        return self.address("do", object_id=quote(self.row.pk), action=verb.name)
 
     def all(self) -> list[str]:
         """Return every address that the model's admin has, those of its row and of what is done to it among them."""
@@ -113,7 +113,7 @@ class Place:
                 found.append(reverse(f"admin:{each.name}"))
             if each.name and needs == {"object_id"}:
                 found.append(reverse(f"admin:{each.name}", args=[quote(self.row.pk)]))
-        return [*found, *map(self.do, getattr(admin.site._registry[self.model], "verbs", ()))]
+        return [*found, *map(self.do, getattr(admin.site._registry[self.model], "admin_actions", ()))]
 
 
 def place(model: type[Model], verb: Any = None) -> Place:
@@ -123,7 +123,7 @@ def place(model: type[Model], verb: Any = None) -> Place:
 
 def places(model: type[Model], verb: Any = None) -> list[Place]:
     """Return the places of a row of each kind that the verb fits."""
-    fitting = [row for row in made(model) if verb is None or verb.fits(row)]
+    fitting = [row for row in made(model) if verb is None or verb.applies_to(row)]
     assert fitting, f"tests.admin.makers has no {model._meta.verbose_name} to {verb.name}: add one"
     return [Place(model, row) for row in fitting]
 
@@ -227,7 +227,7 @@ def test_a_right_to_act_is_none_to_look(model, right):
 
     assert client.get(where.page).status_code == 403
     assert client.get(where.list).status_code == 403
-    for verb in admin.site._registry[model].verbs:
+    for verb in admin.site._registry[model].admin_actions:
         assert do(client, where, verb).status_code == 403
         assert do_to_selected(client, where, verb).status_code == 403
 
@@ -277,22 +277,22 @@ def test_who_may_only_look_may_not_do_it(model, verb):
 @each_right
 def test_who_may_look_and_do_one_thing_is_offered_that_and_may_do_nothing_else(model, right):
     client = browser(look_at(model), f"{right}_{model._meta.model_name}")
-    verbs = admin.site._registry[model].verbs
-    mine = {verb.name for verb in verbs if verb.right == right}
+    verbs = admin.site._registry[model].admin_actions
+    mine = {verb.name for verb in verbs if verb.permission_name == right}
 
     for row in made(model):
         where = Place(model, row)
         shown = Offered(client.get(where.page)).addresses
-        fitting = {verb.name for verb in verbs if verb.right == right and verb.fits(row)}
+        fitting = {verb.name for verb in verbs if verb.permission_name == right and verb.applies_to(row)}
         assert {verb.name for verb in verbs if where.do(verb) in shown} == fitting
         before = everything()
         for verb in verbs:
-            if verb.right != right:
+            if verb.permission_name != right:
                 assert do(client, where, verb).status_code == 403
         assert everything() == before
 
     for verb in verbs:
-        if verb.right != right:
+        if verb.permission_name != right:
             do_to_selected(client, where, verb, "1")
     assert everything() == before
     assert Offered(client.get(where.list)).actions == mine
@@ -300,7 +300,7 @@ def test_who_may_look_and_do_one_thing_is_offered_that_and_may_do_nothing_else(m
 
 @each_verb
 def test_who_may_do_it_does_it_from_the_page_of_the_row(model, verb):
-    client = browser(look_at(model), f"{verb.right}_{model._meta.model_name}")
+    client = browser(look_at(model), f"{verb.permission_name}_{model._meta.model_name}")
 
     for where in places(model, verb):
         before = everything()
@@ -314,7 +314,7 @@ def test_who_may_do_it_does_it_from_the_page_of_the_row(model, verb):
 @each_verb
 def test_who_may_do_it_does_it_from_the_list(model, verb):
     where = place(model, verb)
-    client = browser(look_at(model), f"{verb.right}_{model._meta.model_name}")
+    client = browser(look_at(model), f"{verb.permission_name}_{model._meta.model_name}")
     before = everything()
 
     answer = do_to_selected(client, where, verb)
@@ -328,13 +328,13 @@ def test_who_may_do_it_does_it_from_the_list(model, verb):
 def test_a_superuser_is_offered_all(model):
     rows = made(model)
     client = browser(is_superuser=True)
-    verbs = getattr(admin.site._registry[model], "verbs", ())
+    verbs = getattr(admin.site._registry[model], "admin_actions", ())
 
     assert {verb.name for verb in verbs} <= Offered(client.get(Place(model).list)).actions
     for where in (Place(model, row) for row in rows if verbs):
         shown = Offered(client.get(where.page)).addresses
         assert {verb.name for verb in verbs if where.do(verb) in shown} == {
-            verb.name for verb in verbs if verb.fits(where.row)
+            verb.name for verb in verbs if verb.applies_to(where.row)
         }
 
 
@@ -366,7 +366,7 @@ def with_admin(stored: dict[str, Any], alias: str, options: dict[str, Any]) -> d
 def test_a_read_only_admin_leaves_a_superuser_looking_retry_and_cancel(read_only, model):
     rows = made(model)
     client = browser(is_superuser=True)
-    verbs = getattr(admin.site._registry[model], "verbs", ())
+    verbs = getattr(admin.site._registry[model], "admin_actions", ())
     left = {verb.name for verb in verbs if verb.name in {"retry", "cancel", "cancel_running"}}
     before = everything()
 
@@ -378,7 +378,7 @@ def test_a_read_only_admin_leaves_a_superuser_looking_retry_and_cancel(read_only
             assert not offered.submits & {"_save", "_continue", "_addanother"}
             ours = {address for address in offered.addresses if f"/{APP}/" in address}
             assert not [address for address in ours if address.endswith(("/add/", "/delete/"))]
-        fitting = {verb.name for verb in verbs if verb.fits(where.row)}
+        fitting = {verb.name for verb in verbs if verb.applies_to(where.row)}
         assert {verb.name for verb in verbs if where.do(verb) in Offered(pages[-1]).addresses} == left & fitting
         for verb in (verb for verb in verbs if verb.name not in left):
             assert do(client, where, verb).status_code == 403
@@ -425,7 +425,7 @@ def test_nothing_is_changed_by_get(model):
     for address in where.all():
         client.get(address)
         client.get(address, {"confirmed": "1", "post": "yes"})
-    for verb in getattr(admin.site._registry[model], "verbs", ()):
+    for verb in getattr(admin.site._registry[model], "admin_actions", ()):
         chosen = {"action": verb.name, ACTION_CHECKBOX_NAME: str(where.row.pk), "confirmed": "1", **filled(verb.form)}
         client.get(where.list, chosen)
 

@@ -141,7 +141,7 @@ def test_no_more_than_a_thousand_are_counted(staff):
 
 
 def test_behind_more_that_waits_in_other_queues_it_is_said_that_none_of_it_is_its_own(staff, monkeypatch):
-    monkeypatch.setattr(load, "COUNTED", 3)
+    monkeypatch.setattr(load, "MAX_COUNTED", 3)
     tasks.noop.with_options(queue_name="reports").schedule(9_000)
     for _ in range(3):
         tasks.noop.with_options(queue_name="emails").schedule(60)

@@ -16,7 +16,7 @@ from django.utils.html import strip_tags
 from horsies_django import Workflow as Definition
 from horsies_django.admin.schedules import timing_text
 from horsies_django.admin.schedules.schedule_actions import RUN_NOW
-from horsies_django.admin.schedules.timing_text import words_of
+from horsies_django.admin.schedules.timing_text import describe_timing
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule, Task, Workflow
 from tests.jobs import tasks
@@ -94,22 +94,22 @@ def cells(client, query=""):
     ],
 )
 def test_a_timing_is_said_in_words_with_its_zone(timing, said):
-    assert words_of(timing, "Europe/Berlin") == said
+    assert describe_timing(timing, "Europe/Berlin") == said
 
 
 @pytest.mark.once
 def test_words_are_the_readers_own():
     with translation.override("de"):
-        assert words_of("cron:0 9 * * MON-FRI", "UTC") == "Um 09:00, Montag bis Freitag (UTC)"
+        assert describe_timing("cron:0 9 * * MON-FRI", "UTC") == "Um 09:00, Montag bis Freitag (UTC)"
     with translation.override("tr"):
-        assert "Pazartesi ile Cuma" in words_of("cron:0 9 * * MON-FRI", "UTC")
+        assert "Pazartesi ile Cuma" in describe_timing("cron:0 9 * * MON-FRI", "UTC")
 
 
 @pytest.mark.once
 def test_without_the_package_for_words_the_expression_itself_is_shown(monkeypatch):
     monkeypatch.setattr(timing_text, "find_spec", lambda name: None)
 
-    assert words_of("cron:0 9 * * MON-FRI", "UTC") == "0 9 * * MON-FRI (UTC)"
+    assert describe_timing("cron:0 9 * * MON-FRI", "UTC") == "0 9 * * MON-FRI (UTC)"
 
 
 # The list.

@@ -25,8 +25,8 @@ ENDS = {"COMPLETED": "completed_at", "FAILED": "failed_at", "CANCELLED": "cancel
 
 
 def look_through(monkeypatch, *rows):
-    monkeypatch.setattr(walking, "STRETCHES", rows)
-    monkeypatch.setattr(walking, "MORE", 0)
+    monkeypatch.setattr(walking, "CHUNKS", rows)
+    monkeypatch.setattr(walking, "EXTRA_CHUNKS", 0)
 
 
 def make(name="tests.admin.page_jobs.log_in", status="PENDING", **columns):
@@ -70,8 +70,8 @@ def test_pages_forth_and_back_show_each_row_once_and_the_newest_first(staff):
     client = staff("view_task")
     newest_first = [row.pk for row in reversed(rows)]
 
-    forth = walk(client, "older")
-    back = walk(client, "newer", after=UUID(int=0))
+    forth = walk(client, "older_url")
+    back = walk(client, "newer_url", after=UUID(int=0))
 
     assert [len(page) for page in forth] == [50, 50, 20]
     assert [*chain(*forth)] == newest_first
@@ -81,7 +81,7 @@ def test_pages_forth_and_back_show_each_row_once_and_the_newest_first(staff):
 def test_rows_that_come_meanwhile_move_no_page(staff):
     rows = some(120)
     client = staff("view_task")
-    older = shown(client).older
+    older = shown(client).older_url
 
     some(30)
 
@@ -90,7 +90,7 @@ def test_rows_that_come_meanwhile_move_no_page(staff):
 
 
 @pytest.mark.parametrize("status", ["", "FAILED"])
-@pytest.mark.parametrize("link", ["older", "newer"])
+@pytest.mark.parametrize("link", ["older_url", "newer_url"])
 def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(staff, monkeypatch, status, link):
     look_through(monkeypatch, 10, 30)
     few = some(3, status="FAILED", queue_name="few")
@@ -98,7 +98,7 @@ def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(staff, monkeypatch
     few += some(3, status="FAILED", queue_name="few")
     client = staff("view_task")
     query = {"queue_name": "few", **({"status__exact": status} if status else {})}
-    start = {"after": UUID(int=0)} if link == "newer" else {}
+    start = {"after": UUID(int=0)} if link == "newer_url" else {}
 
     pages = walk(client, link, **query, **start)
     html = client.get(LIST, query | start).content.decode()
@@ -111,8 +111,8 @@ def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(staff, monkeypatch
 
 def test_a_page_goes_on_looking_while_that_costs_little(staff, monkeypatch):
     look_through(monkeypatch, 10, 30)
-    monkeypatch.setattr(walking, "MORE", 4)
-    monkeypatch.setattr(walking, "PATIENCE", 60)
+    monkeypatch.setattr(walking, "EXTRA_CHUNKS", 4)
+    monkeypatch.setattr(walking, "TIME_LIMIT", 60)
     few = some(3, queue_name="few")
     some(100)
 
@@ -120,12 +120,12 @@ def test_a_page_goes_on_looking_while_that_costs_little(staff, monkeypatch):
 
 
 def test_a_search_of_arguments_looks_at_the_clock_after_few_tasks(staff, monkeypatch):
-    monkeypatch.setattr(walking, "SLOW_PATIENCE", 0)
+    monkeypatch.setattr(walking, "SLOW_TIME_LIMIT", 0)
     oldest, *_rest = some(520)
     Task.objects.filter(pk=oldest.pk).update(args=["needle"])
     client = staff("view_task")
 
-    assert [len(page) for page in walk(client, "older", q="args:needle")] == [0, 1]
+    assert [len(page) for page in walk(client, "older_url", q="args:needle")] == [0, 1]
     assert "Looked through what was sent" in client.get(LIST, {"q": "args:needle"}).content.decode()
 
 
@@ -142,18 +142,18 @@ def test_old_tasks_that_wait_are_found_behind_any_number_of_others(staff, monkey
         {"queue_name": "nobody", "state": "due"},
     ):
         assert found(client, **query) == {stuck.pk}
-        assert not shown(client, **query).older
+        assert not shown(client, **query).older_url
 
 
 def test_a_queue_that_nobody_serves_is_found_behind_more_that_is_due_than_is_read_whole(staff, monkeypatch):
     look_through(monkeypatch, 10, 30)
-    monkeypatch.setattr(walking, "SHELF", 20)
+    monkeypatch.setattr(walking, "MAX_INDEX_ROWS", 20)
     stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
     due = some(100, status="PENDING")
     client = staff("view_task")
 
     assert found(client, state="due", queue_name="nobody") == {stuck.pk}
-    assert sorted([*chain(*walk(client, "older", state="due"))]) == sorted([stuck.pk, *(row.pk for row in due)])
+    assert sorted([*chain(*walk(client, "older_url", state="due"))]) == sorted([stuck.pk, *(row.pk for row in due)])
 
 
 def test_the_list_needs_few_queries_and_as_many_for_fifty_rows_as_for_one(staff):
@@ -470,11 +470,11 @@ def test_nor_does_a_page_end_where_something_masked_was_found(staff):
 
     listed = shown(client, q="args:geheim")
     assert [row.pk for row in listed.result_list] == [seen]
-    assert not listed.older
+    assert not listed.older_url
     for cursor in ({"before": rows[10].id}, {"after": rows[10].id}, {"after": rows[59].id}):
         by_secret, by_nothing = (shown(client, q=text, **cursor) for text in ("args:ann_geheim", "args:nothing"))
-        assert by_secret.newer == by_nothing.newer.replace("nothing", "ann_geheim")
-        assert by_secret.older == by_nothing.older.replace("nothing", "ann_geheim")
+        assert by_secret.newer_url == by_nothing.newer_url.replace("nothing", "ann_geheim")
+        assert by_secret.older_url == by_nothing.older_url.replace("nothing", "ann_geheim")
 
 
 def test_nor_does_an_action_on_what_is_selected_tell_it(staff):
@@ -495,6 +495,6 @@ def test_nor_is_anything_masked_among_all_that_match(staff):
     asked = client.post(f"{LIST}?q=args:geheim", every)
     client.post(f"{LIST}?q=args:geheim", every | dict(asked.context["hidden"]) | {"confirmed": "1"})
 
-    assert asked.context["extent"].counted == 1
+    assert asked.context["estimate"].counted == 1
     assert Task.objects.get(pk=plain).status == "CANCELLED"
     assert Task.objects.get(pk=masked).status == "PENDING"

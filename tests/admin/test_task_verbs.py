@@ -375,7 +375,7 @@ def test_all_that_match_asks_first_and_says_how_many_and_what(staff):
 
 
 def test_all_that_match_are_retried_a_part_in_each_request_and_none_twice(staff, monkeypatch):
-    monkeypatch.setattr(bulk_action, "WORKS", 0)
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(1_200, queue_name="emails")
     others = failed(5)
     client = staff("view_task", "retry_task")
@@ -459,7 +459,7 @@ def test_absurd_numbers_of_what_was_done_so_far_are_cut(staff):
 
 @pytest.mark.parametrize("right", ["retry_task", None])
 def test_to_go_on_needs_the_right_each_time(staff, monkeypatch, right):
-    monkeypatch.setattr(bulk_action, "WORKS", 0)
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(600)
     client = staff("view_task", "retry_task")
     response = client.post(LIST, fields_of(act(client, "retry", rows[0].pk, select_across="1")))
@@ -487,7 +487,7 @@ def test_what_is_left_alone_is_told(staff):
 
 
 def test_all_that_match_are_moved_to_where_the_form_says(staff, monkeypatch):
-    monkeypatch.setattr(bulk_action, "WORKS", 0)
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     handles = [tasks.noop.send() for _ in range(3)]
     client = staff("view_task", "move_task")
     asked = act(client, "move", handles[0].id, query="?state=due", select_across="1")
@@ -512,9 +512,9 @@ def steps(client, response, query="", **more):
 
 def few_at_a_time(monkeypatch, rows):
     """Count stretches of so many rows, one in each request."""
-    monkeypatch.setattr(bulk_action, "WORKS", 0)
-    monkeypatch.setattr(bulk_action, "COUNTS", 0)
-    monkeypatch.setattr(scan, "STRETCHES", (rows,))
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
+    monkeypatch.setattr(bulk_action, "COUNT_SECONDS", 0)
+    monkeypatch.setattr(scan, "CHUNKS", (rows,))
 
 
 @pytest.mark.slow
@@ -584,7 +584,7 @@ def test_past_twice_what_was_announced_it_stops_and_asks_again(staff, monkeypatc
     few_at_a_time(monkeypatch, 100)
     failed(500)
     (newest,) = failed(1, queue_name="emails")
-    monkeypatch.setattr(bulk_action, "WORKS", 600.0)
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 600.0)
     client = staff("view_task", "retry_task")
 
     asked = act(client, "retry", newest.pk, select_across="1")
@@ -632,7 +632,7 @@ def test_to_delete_more_than_a_thousand_their_number_has_to_be_typed(staff):
 
 
 def test_the_number_need_not_be_typed_again_while_it_goes_on(staff, monkeypatch):
-    monkeypatch.setattr(bulk_action, "WORKS", 0)
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(1_001)
     client = staff("view_task", "delete_task")
     response = client.post(LIST, fields_of(act(client, "delete", rows[0].pk, select_across="1")) | {"typed": "1001"})
@@ -698,7 +698,7 @@ def test_counting_reads_a_bounded_part_of_the_table_in_each_statement(staff, mon
 
 
 def test_the_log_and_our_logger_say_how_many_it_was_done_to(staff, caplog, monkeypatch):
-    monkeypatch.setattr(bulk_action, "WORKS", 0)
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(700)
     client = staff("view_task", "retry_task", "delete_task")
     caplog.set_level("INFO", "horsies_django.admin")

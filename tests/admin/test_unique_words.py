@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from horsies_django.admin.tasks.unique_words import unique_words
+from horsies_django.admin.tasks.unique_words import describe_unique_until
 from horsies_django.models import Task
 
 NOW = timezone.now()
@@ -25,13 +25,15 @@ LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
     ],
 )
 def test_the_rule_in_words(row, words):
-    assert unique_words(Task(unique_key="k", **row), NOW) == words
+    assert describe_unique_until(Task(unique_key="k", **row), NOW) == words
 
 
 @pytest.mark.once
 def test_a_period_has_its_end():
-    held = unique_words(Task(unique_key="k", unique_until="period", status="FAILED", unique_expires_at=LATER), NOW)
-    over = unique_words(Task(unique_key="k", unique_until="period", unique_expires_at=EARLIER), NOW)
+    held = describe_unique_until(
+        Task(unique_key="k", unique_until="period", status="FAILED", unique_expires_at=LATER), NOW
+    )
+    over = describe_unique_until(Task(unique_key="k", unique_until="period", unique_expires_at=EARLIER), NOW)
 
     assert held.startswith("whatever becomes of it, but no longer than ")
     assert not held.endswith("over")

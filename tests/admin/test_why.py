@@ -14,7 +14,7 @@ from horsies_django.core.status import BeatRole
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Heartbeat, Queue, Task, Worker, WorkflowTask
 from horsies_django.ops.diagnosis import ReasonCode, reasons_of, reasons_of_node
-from horsies_django.ops.diagnosis.pending import COUNTED
+from horsies_django.ops.diagnosis.pending import MAX_COUNTED
 from tests.admin.looking import html_of, log_in
 from tests.conftest import ROOT, wait_until
 from tests.jobs import limited, tasks
@@ -199,13 +199,13 @@ def test_of_workers_that_tell_no_slots_none_is_called_busy():
 
 def test_who_comes_first_is_counted_no_further_than_it_matters():
     worker_row(threads=1)
-    Task.objects.bulk_create([Task(task_name="x.y") for _ in range(COUNTED + 50)], batch_size=500)
+    Task.objects.bulk_create([Task(task_name="x.y") for _ in range(MAX_COUNTED + 50)], batch_size=500)
     handle = tasks.noop.send()
 
     with CaptureQueriesContext(connection) as captured:
         (reason,) = reasons_of(row_of(handle))
 
-    assert f"{COUNTED} or more" in reason.words
+    assert f"{MAX_COUNTED} or more" in reason.words
     assert len(captured) <= 8
 
 
@@ -264,7 +264,7 @@ def test_what_a_node_waits_for(client):
 
     (waits,) = reasons_of_node(nodes["last"])
     assert waits.code is ReasonCode.WAITS_FOR_NODES
-    assert [about.words for about in waits.about] == ["first", "nap"]
+    assert [about.label for about in waits.about] == ["first", "nap"]
     (sleeps,) = reasons_of_node(nodes["nap"])
     assert sleeps.code is ReasonCode.SLEEPS
     assert sleeps.when == Task.objects.get(pk=nodes["nap"].task_id).enqueued_at

@@ -145,9 +145,9 @@ def test_the_pages_of_the_list_follow_one_another(staff):
     client = staff("view_workflow")
 
     first = client.get(LIST)
-    second = client.get(LIST + first.context["cl"].older)
-    back = client.get(LIST + second.context["cl"].newer)
-    last = client.get(LIST + first.context["cl"].oldest)
+    second = client.get(LIST + first.context["cl"].older_url)
+    back = client.get(LIST + second.context["cl"].newer_url)
+    last = client.get(LIST + first.context["cl"].oldest_url)
 
     assert [[each.pk for each in page.context["cl"].result_list] for page in (first, second, back, last)] == [
         keys[:50],
@@ -289,7 +289,7 @@ def test_above_a_limit_the_page_says_that_it_draws_nothing(staff):
 
 
 def test_of_too_many_edges_none_is_read_and_the_page_says_so(staff, monkeypatch):
-    monkeypatch.setattr(node_rows, "EDGES", 1_000)
+    monkeypatch.setattr(node_rows, "MAX_EDGE_CHARACTERS", 1_000)
     handle = row("tangle", *({"waits_for": list(range(index))} for index in range(30)))
     client = staff("view_workflow")
 
@@ -640,7 +640,7 @@ def all_that_match(client, verb, **form):
 
 
 def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
-    monkeypatch.setattr(bulk_action, "WORKS", 0)
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     handles = [row("many", {}) for _ in range(50)]
     done = row("done", status="COMPLETED")
     client = staff(*ALL)
@@ -661,7 +661,7 @@ def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
 
 
 def test_an_event_is_sent_to_all_that_match_with_the_payload_that_was_given(staff, monkeypatch, drain):
-    monkeypatch.setattr(bulk_action, "WORKS", 0)
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     monkeypatch.setattr(WorkflowAdmin, "batch", 1)
     event = wait_for_event("approved", node_id="approved")
     handles = [ran(Workflow("w", [event], output=event), drain) for _ in range(3)]

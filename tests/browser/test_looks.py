@@ -26,8 +26,8 @@ OWN_WORDS = {
 @pytest.fixture
 def pages(browser, monkeypatch):
     """The addresses of all pages by name, with all there is to see."""
-    monkeypatch.setattr(bulk_action, "WORKS", 0.0)  # what is done to all that match takes more than one request
-    monkeypatch.setattr(scan, "STRETCHES", (24,))  # and so does counting it
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0.0)  # what is done to all that match takes more than one request
+    monkeypatch.setattr(scan, "CHUNKS", (24,))  # and so does counting it
     return furnish()
 
 
@@ -46,7 +46,7 @@ def pages_that_answer(browser, pages):
     browser.driver.get(browser.url + pages["tasks"])
     browser.choose_all("retry")
     yield "retry all that match"
-    with browser.without("*/matching.js"):
+    with browser.without("*/bulk_progress.js"):
         browser.click_on(By.CSS_SELECTOR, "button.default")
         browser.await_text("This goes on for as long as the page is open.")
         yield "how far it has come"

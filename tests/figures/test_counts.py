@@ -9,7 +9,7 @@ from horsies_django import TaskStatus
 from horsies_django.core.compat import task_backends
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Queue, Task, Worker
-from horsies_django.ops.metrics import Count, Exactness, counts, take
+from horsies_django.ops.metrics import Count, Exactness, collect, counts
 from tests.inspecting.makers import COLUMNS
 from tests.inspecting.makers import make as made
 from tests.jobs import tasks
@@ -23,7 +23,7 @@ def now():
 
 
 def snapshot():
-    return take(task_backends["default"].config)
+    return collect(task_backends["default"].config)
 
 
 def numbers():
@@ -78,7 +78,7 @@ def test_each_state_is_counted_in_both_vocabularies(drain):
 
 
 def test_what_is_too_many_to_count_is_marked(monkeypatch):
-    monkeypatch.setattr(counts, "COUNTED", 10)
+    monkeypatch.setattr(counts, "MAX_COUNTED", 10)
     make(40)
     make(30, deferred=True, enqueued_at=now() + timedelta(hours=1))
     make(10, deferred=True, enqueued_at=now() + timedelta(minutes=1), next_retry_at=now())
@@ -103,7 +103,7 @@ def test_what_is_too_many_to_count_is_marked(monkeypatch):
 
 
 def test_before_the_first_analyze_there_is_a_lower_bound(monkeypatch):
-    monkeypatch.setattr(counts, "COUNTED", 10)
+    monkeypatch.setattr(counts, "MAX_COUNTED", 10)
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("TRUNCATE horsies_tasks CASCADE")
@@ -195,7 +195,7 @@ def test_each_queue_tells_its_tasks_by_state_and_the_sum_of_them_is_the_whole():
 
 
 def test_of_a_queue_too_are_no_more_rows_counted_than_of_all(monkeypatch):
-    monkeypatch.setattr(counts, "COUNTED", 10)
+    monkeypatch.setattr(counts, "MAX_COUNTED", 10)
     make(15, queue_name="first")
     make(12, queue_name="second")
     make(3, queue_name="second", status="FAILED", failed_at=now())

@@ -10,7 +10,7 @@ from horsies_django import Workflow
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.ops.inspector import State, tasks
-from horsies_django.ops.inspector.actions import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, moving
+from horsies_django.ops.inspector.actions import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, move_action
 from tests.gathering import jobs as gathering
 from tests.inspecting.makers import COLUMNS, make, one_of_each, some
 from tests.jobs import tasks as jobs
@@ -23,7 +23,7 @@ BECOMES = {
     "cancel": (CANCEL, "CANCELLED"),
     "cancel running": (CANCEL_RUNNING, "CANCELLED"),
     "retry": (RETRY, "PENDING"),
-    "move": (moving("emails", None), "PENDING"),
+    "move": (move_action("emails", None), "PENDING"),
     "delete": (DELETE, None),
 }
 
@@ -38,7 +38,7 @@ def test_a_verb_does_it_to_the_states_it_takes_and_names_the_others(name):
     made = one_of_each()
     others = {state: task for state, task in made.items() if state not in verb.states}
 
-    report = tasks().chosen([task.pk for task in made.values()]).do(verb)
+    report = tasks().chosen([task.pk for task in made.values()]).apply(verb)
 
     assert (report.verb, report.done, report.left) == (verb.name, len(made) - len(others), len(others))
     assert {left.id: (left.state, left.why) for left in report.left_alone} == {
@@ -53,7 +53,7 @@ def test_all_of_the_states_that_a_verb_takes_are_done_and_no_others(name):
     verb, becomes = BECOMES[name]
     made = {state: some(3, state) for state in COLUMNS}
 
-    report = tasks().matching(status=verb.states).do(verb)
+    report = tasks().matching(status=verb.states).apply(verb)
 
     assert (report.done, report.left) == (3 * len(verb.states), 0)
     done = [key for state in verb.states for key in made[state]]
@@ -76,7 +76,7 @@ def test_nothing_is_done_on_a_dry_run():
     before = list(Task.objects.order_by("pk").values())
 
     with CaptureQueriesContext(connection) as captured:
-        reports = [tasks().matching(status=verb.states).do(verb, dry_run=True) for verb, _ in BECOMES.values()]
+        reports = [tasks().matching(status=verb.states).apply(verb, dry_run=True) for verb, _ in BECOMES.values()]
 
     assert [report.done for report in reports] == [len(verb.states) for verb, _ in BECOMES.values()]
     assert all(report.is_dry for report in reports)
@@ -87,7 +87,7 @@ def test_nothing_is_done_on_a_dry_run():
 def test_a_limit_is_how_many_are_done_at_most():
     made = some(20, "failed")
 
-    report = tasks().matching(status="failed").do(RETRY, limit=7)
+    report = tasks().matching(status="failed").apply(RETRY, limit=7)
 
     assert (report.done, report.left) == (7, 0)
     assert set(Task.objects.filter(status="PENDING").values_list("pk", flat=True)) == set(made[-7:])
@@ -104,7 +104,7 @@ def test_several_ids_at_once_are_each_told_of():
         (gone, None, "there is no such task"),
     ]
     assert report.reasons == {"it is running": 1, "there is no such task": 1}
-    assert not report.is_whole
+    assert not report.is_complete
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", 7, None, ""])
@@ -261,7 +261,7 @@ def test_a_verb_that_takes_none_of_the_states_is_refused():
 
 def test_what_is_sent_meanwhile_is_not_meant():
     some(600, "scheduled")
-    steps = tasks().matching(status="scheduled").steps(CANCEL)
+    steps = tasks().matching(status="scheduled").apply_in_batches(CANCEL)
     next(steps)
     late = make("scheduled")
 
@@ -273,7 +273,7 @@ def test_what_is_sent_meanwhile_is_not_meant():
 
 def test_what_is_not_meant_any_more_when_its_turn_comes_is_left_alone():
     made = some(600, "scheduled")
-    steps = tasks().matching(status="scheduled").steps(CANCEL)
+    steps = tasks().matching(status="scheduled").apply_in_batches(CANCEL)
     next(steps)
     Task.objects.filter(pk__in=made[:40]).run_now()
 

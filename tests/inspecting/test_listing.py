@@ -111,8 +111,8 @@ def test_an_old_task_with_an_id_of_its_own_is_found_by_its_age():
 
 
 def test_few_rows_are_found_far_down_a_table(monkeypatch):
-    monkeypatch.setattr(scan, "STRETCHES", (5, 20))
-    monkeypatch.setattr(scan, "SHELF", 20)
+    monkeypatch.setattr(scan, "CHUNKS", (5, 20))
+    monkeypatch.setattr(scan, "MAX_INDEX_ROWS", 20)
     rare = some(2, "completed", queue_name="rare")
     some(90, "completed")
 

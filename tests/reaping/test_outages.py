@@ -16,7 +16,7 @@ from horsies_django import TaskStatus
 from horsies_django.core.compat import task_backends
 from horsies_django.core.options import RecoveryOptions
 from horsies_django.models import Task, Turn
-from horsies_django.ops.metrics import take
+from horsies_django.ops.metrics import collect
 from horsies_django.reaper.outages import grace
 from tests.conftest import database_url, wait_until
 from tests.jobs import tasks
@@ -84,7 +84,7 @@ def test_a_probe_is_no_pass_of_a_reaper():
     reap()
 
     assert Turn.objects.exists(), "it has probed"
-    assert take(task_backends["default"].config).reaper_ago is None
+    assert collect(task_backends["default"].config).reaper_ago is None
 
 
 def test_a_reaper_goes_on_if_the_row_of_its_turn_is_deleted_while_it_probes():

@@ -29,8 +29,14 @@ def readable(statement: Statement) -> str:
     """Return the SQL in lines, with the names of what each run binds."""
     first, *rest = statement.sql.split("%s")
     names = [getattr(param, "name", None) for param in statement.params]
-    texts = [f":{name}" if name else repr(param) for name, param in zip(names, statement.params, strict=True)]
+    texts = [
+        f":{name}" if name else "NULL" if param is None else repr(param)
+        for name, param in zip(names, statement.params, strict=True)
+    ]
     sql = first + "".join(text + after for text, after in zip(texts, rest, strict=True))
+    # Django 6.1 compares booleans on SQLite: NOT "deferred" is "deferred" = False there.
+    sql = re.sub(r'("\w+"\."\w+") = False', r"NOT \1", sql)
+    sql = re.sub(r'("\w+"\."\w+") = True', r"\1", sql)
     return laid_out(sql.replace("%%", "%"))
 
 

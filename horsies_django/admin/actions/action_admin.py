@@ -19,29 +19,29 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...core.operations import acting_as
-from ...ops.keyset.estimate import COUNTED
+from ...ops.keyset.estimate import MAX_COUNTED
 from ...ops.keyset.scan import BATCH
 from ..base import ReadOnlyAdmin
-from ..formatting import grouped
-from ..lists.changelist import WalkingList
-from .admin_action import Verb
-from .bulk_action import act_on_matching, log_act
+from ..formatting import format_number
+from ..lists.changelist import KeysetChangeList
+from .admin_action import AdminAction
+from .bulk_action import apply_to_matching, log_action
 
 #: Posted by the page that asks first.
 CONFIRMED = "confirmed"
 
 #: Rows that are changed before the log is told of them: what breaks off has not changed more than that unseen.
-LOGGED = 50
+LOG_BATCH = 50
 
 
-class ActingAdmin(ReadOnlyAdmin):
+class ActionAdmin(ReadOnlyAdmin):
     """Rows that only the queue writes, and what an operator may have it do to them.
 
     Each of ``verbs`` becomes an action of the list, a button of the page, and a method for Django to ask whether it is
     allowed. That is not ``has_delete_permission``: it would open Django's own page, which deletes whatever it is given.
     """
 
-    verbs: ClassVar[tuple[Verb, ...]] = ()
+    admin_actions: ClassVar[tuple[AdminAction, ...]] = ()
     #: Of all that match, so many are done between two looks at the clock.
     batch: ClassVar[int] = BATCH
     change_form_template = "admin/horsies_django/action_change_form.html"
@@ -49,131 +49,137 @@ class ActingAdmin(ReadOnlyAdmin):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make actions of the verbs."""
         super().__init_subclass__(**kwargs)
-        cls.actions = [_action_of(verb) for verb in cls.verbs]
-        for verb in cls.verbs:
-            setattr(cls, f"has_verb_{verb.right}_permission", _permission_of(verb))
+        cls.actions = [_list_action(action) for action in cls.admin_actions]
+        for action in cls.admin_actions:
+            setattr(cls, f"has_action_{action.permission_name}_permission", _permission_check(action))
 
     def get_urls(self) -> list[URLPattern]:
         """Give each verb an address below that of the row."""
         options = self.opts
-        view = self.admin_site.admin_view(self.do_view)
+        view = self.admin_site.admin_view(self.action_view)
         name = f"{options.app_label}_{options.model_name}_do"
-        return [path("<path:object_id>/do/<slug:verb>/", view, name=name), *super().get_urls()]
+        return [path("<path:object_id>/do/<slug:action>/", view, name=name), *super().get_urls()]
 
-    def allowed_verbs(self, request: HttpRequest) -> list[Verb]:
+    def allowed_actions(self, request: HttpRequest) -> list[AdminAction]:
         """Return the verbs that this user may use."""
-        return [verb for verb in self.verbs if verb.is_allowed(request, self.model)]
+        return [action for action in self.admin_actions if action.is_allowed(request, self.model)]
 
     # From a row's page.
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Put the buttons on the page."""
         row = kwargs.get("obj")
-        verbs = [verb for verb in self.allowed_verbs(request) if row is not None and verb.fits(row)]
-        buttons = [(verb, self._address(row, verb)) for verb in verbs]
+        actions = [action for action in self.allowed_actions(request) if row is not None and action.applies_to(row)]
+        buttons = [(action, self._action_url(row, action)) for action in actions]
         return super().render_change_form(request, context | {"buttons": buttons}, *args, **kwargs)
 
-    def do_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
+    def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Do it to one row, or ask first."""
         row = self.get_object(request, unquote(object_id))
-        chosen = next((known for known in self.verbs if known.name == verb), None)
+        chosen = next((known for known in self.admin_actions if known.name == action), None)
         if chosen is None:
-            raise Http404(_("There is no action %(name)s.") % {"name": verb})
+            raise Http404(_("There is no action %(name)s.") % {"name": action})
         if not (self.has_view_permission(request, row) and chosen.is_allowed(request, self.model)):
             raise PermissionDenied
         if row is None:
-            return self.gone(request, object_id)
+            return self.not_found(request, object_id)
         rows = self.get_queryset(request).filter(pk=row.pk)
-        form = self._form_of(chosen, request, rows)
+        form = self._action_form(chosen, request, rows)
         if request.method != "POST" or not _is_confirmed(chosen, request, form):
-            return self.ask(request, chosen, rows, form, {"back": self._back_to(row, rows)})
-        self.carry_out(request, chosen, rows, form)
-        return HttpResponseRedirect(self._back_to(row, rows))
+            return self.confirmation_page(request, chosen, rows, form, {"back": self._return_url(row, rows)})
+        self.apply_and_log(request, chosen, rows, form)
+        return HttpResponseRedirect(self._return_url(row, rows))
 
-    def _back_to(self, row: Any, rows: QuerySet[Any]) -> str:
+    def _return_url(self, row: Any, rows: QuerySet[Any]) -> str:
         site, options = self.admin_site.name, self.opts
         if rows.exists():
             return reverse(f"{site}:{options.app_label}_{options.model_name}_change", args=[quote(row.pk)])
         return reverse(f"{site}:{options.app_label}_{options.model_name}_changelist")
 
-    def _address(self, row: Any, verb: Verb) -> str:
+    def _action_url(self, row: Any, action: AdminAction) -> str:
         options = self.opts
         name = f"{self.admin_site.name}:{options.app_label}_{options.model_name}_do"
-        return reverse(name, args=[quote(row.pk), verb.name])
+        return reverse(name, args=[quote(row.pk), action.name])
 
     # From the list.
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         """Leave out keys that no row can have: Django would look for them, and fail."""
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        if (sound := [key for key in keys if _can_be_key(self.model, key)]) != keys:
+        if (sound := [key for key in keys if _is_valid_key(self.model, key)]) != keys:
             posted = request.POST.copy()
             posted.setlist(ACTION_CHECKBOX_NAME, sound)
             request.POST = posted  # type: ignore[assignment]  # it can be changed, and is not
         return super().response_action(request, queryset, *args, **kwargs)
 
-    def act_on_selected(self, request: HttpRequest, rows: QuerySet[Any], verb: Verb) -> HttpResponse | None:
+    def apply_to_selected(self, request: HttpRequest, rows: QuerySet[Any], action: AdminAction) -> HttpResponse | None:
         """Do it to the selected rows, or ask first; ask whatever it is before it is done to all that match."""
-        form = self._form_of(verb, request, rows)
+        form = self._action_form(action, request, rows)
         if request.POST.get("select_across", "0") not in ("", "0"):
             listed = self.get_changelist_instance(request)
-            if isinstance(listed, WalkingList):
-                return act_on_matching(self, request, listed, verb, form)
-        if not _is_confirmed(verb, request, form):
+            if isinstance(listed, KeysetChangeList):
+                return apply_to_matching(self, request, listed, action, form)
+        if not _is_confirmed(action, request, form):
             hidden = [(ACTION_CHECKBOX_NAME, key) for key in request.POST.getlist(ACTION_CHECKBOX_NAME)]
-            hidden += [("action", verb.name), ("select_across", request.POST.get("select_across", "0")), ("index", "0")]
-            return self.ask(request, verb, rows, form, {"hidden": hidden, "back": request.get_full_path()})
-        self.carry_out(request, verb, rows, form)
+            hidden += [
+                ("action", action.name),
+                ("select_across", request.POST.get("select_across", "0")),
+                ("index", "0"),
+            ]
+            return self.confirmation_page(
+                request, action, rows, form, {"hidden": hidden, "back": request.get_full_path()}
+            )
+        self.apply_and_log(request, action, rows, form)
         return None
 
     # Both.
 
-    def ask(
-        self, request: HttpRequest, verb: Verb, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
+    def confirmation_page(
+        self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
     ) -> HttpResponse:
         """Say what would be done, to what and to how many, and ask for what it needs."""
         request.current_app = self.admin_site.name  # as every page of the admin does
-        count = rows.order_by()[:COUNTED].count()
+        count = rows.order_by()[:MAX_COUNTED].count()
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
-            "title": verb.label,
+            "title": action.label,
             "opts": self.opts,
             "media": self.media,
-            "verb": verb,
+            "action": action,
             "form": form,
             "rows": rows[:20],
             "count": count,
-            "counted": COUNTED,
+            "counted": MAX_COUNTED,
             **more,
         }
         count, meant = context["count"], context.get("meant")
         context |= {
             "noun": model_ngettext(self.opts, count),
-            "button": verb.button(count, grouped(count) if meant is None else meant.number),
-            "keep": verb.keep(count),
+            "button": action.button(count, format_number(count) if meant is None else meant.number),
+            "back_label": action.back_label(count),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/horsies_django/action_confirmation.html", context)
 
-    def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def not_found(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Say that there is no such row, as every page of the admin does."""
         return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]  # not in the stubs
 
-    def carry_out(self, request: HttpRequest, verb: Verb, rows: QuerySet[Any], form: Form | None) -> None:
+    def apply_and_log(self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None) -> None:
         """Do it, log it, say it."""
         keys, values = list(rows.order_by("pk").values_list("pk", flat=True)), form.cleaned_data if form else {}
         done = 0
-        for at in range(0, len(keys), LOGGED):
+        for at in range(0, len(keys), LOG_BATCH):
             with acting_as(request.user.get_username(), "admin"):
-                count, logged = verb.do(rows.filter(pk__in=keys[at : at + LOGGED]), values)
+                count, logged = action.apply(rows.filter(pk__in=keys[at : at + LOG_BATCH]), values)
             done += count
             for message, changed in logged.items():
-                LogEntry.objects.log_actions(request.user.pk, changed, verb.flag, message)  # type: ignore[arg-type]  # a list will do
+                LogEntry.objects.log_actions(request.user.pk, changed, action.flag, message)  # type: ignore[arg-type]  # a list will do
         left = len(keys) - done
-        log_act(request, self.model, verb.called(values), done, left)
-        self.report(request, verb.told(done), left, verb.why_not(rows) if left > 0 else "")
+        log_action(request, self.model, action.log_label(values), done, left)
+        self.show_outcome(request, action.message(done), left, action.skipped_reason(rows) if left > 0 else "")
 
-    def report(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
+    def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
         """Say what was done, how many were left alone, and why, if that is known."""
         if left > 0:
             left_alone = ngettext(
@@ -184,19 +190,19 @@ class ActingAdmin(ReadOnlyAdmin):
             done = f"{done} {left_alone % left} {why}".rstrip()
         self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
 
-    def _form_of(self, verb: Verb, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
-        if verb.form is None:
+    def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
+        if action.form is None:
             return None
-        return verb.form(request.POST) if CONFIRMED in request.POST else verb.form()
+        return action.form(request.POST) if CONFIRMED in request.POST else action.form()
 
 
-def _is_confirmed(verb: Verb, request: HttpRequest, form: Form | None) -> bool:
-    if not verb.asks:
+def _is_confirmed(action: AdminAction, request: HttpRequest, form: Form | None) -> bool:
+    if not action.needs_confirmation:
         return True
     return CONFIRMED in request.POST and (form is None or form.is_valid())
 
 
-def _can_be_key(model: type[Model], key: str) -> bool:
+def _is_valid_key(model: type[Model], key: str) -> bool:
     field: Any = model._meta.pk
     try:
         field.clean(key, None)
@@ -205,18 +211,18 @@ def _can_be_key(model: type[Model], key: str) -> bool:
     return "\0" not in key
 
 
-def _permission_of(verb: Verb) -> Any:
-    def has_permission(admin: ActingAdmin, request: HttpRequest) -> bool:
-        return verb.is_allowed(request, admin.model)
+def _permission_check(action: AdminAction) -> Any:
+    def has_permission(admin: ActionAdmin, request: HttpRequest) -> bool:
+        return action.is_allowed(request, admin.model)
 
     return has_permission
 
 
-def _action_of(verb: Verb) -> Any:
-    def action(admin: ActingAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
-        return admin.act_on_selected(request, rows, verb)
+def _list_action(action: AdminAction) -> Any:
+    def act(admin: ActionAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
+        return admin.apply_to_selected(request, rows, action)
 
-    action.__name__ = verb.name
-    action.short_description = verb.label_of_many  # type: ignore[attr-defined]  # as admin.action does
-    action.allowed_permissions = [f"verb_{verb.right}"]  # type: ignore[attr-defined]
-    return action
+    act.__name__ = action.name
+    act.short_description = action.list_label  # type: ignore[attr-defined]  # admin.action sets the same attributes
+    act.allowed_permissions = [f"action_{action.permission_name}"]  # type: ignore[attr-defined]
+    return act

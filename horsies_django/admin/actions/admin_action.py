@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 
 #: The permissions whose verbs a read-only admin has.
-LEFT_BY_READ_ONLY: Final = frozenset({"retry", "cancel"})
+READ_ONLY_PERMISSIONS: Final = frozenset({"retry", "cancel"})
 
 
-def always(row: Any) -> bool:
+def applies_always(row: Any) -> bool:
     """Every row may be meant."""
     return True
 
 
-def nothing_else(rows: QuerySet[Any]) -> str:
+def no_reason(rows: QuerySet[Any]) -> str:
     """Their state says it all."""
     return ""
 
 
-def leave(count: int) -> str:
+def leave_label(count: int) -> str:
     """Say that nothing is to be done to so many rows."""
     return ngettext("Leave it as it is", "Leave them as they are", count)
 
 
-def keep(count: int) -> str:
+def keep_label(count: int) -> str:
     """Say that so many rows are to be kept from something that can't be taken back."""
     return ngettext("Keep it", "Keep them", count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
+class AdminAction:
     """One thing that an operator may do. Its action in a list, its button on a page and its permission share a name.
 
     Attributes:
@@ -71,66 +71,66 @@ class Verb:
     name: str
     label: _StrPromise
     button: Callable[[int, str], str]
-    label_of_many: _StrPromise
+    list_label: _StrPromise
     act: Callable[..., int]
-    told: Callable[[int], str]
-    fits: Callable[[Any], bool] = always
+    message: Callable[[int], str]
+    applies_to: Callable[[Any], bool] = applies_always
     statuses: Collection[str] | None = None
-    watched: tuple[str, ...] = ("status",)
+    logged_columns: tuple[str, ...] = ("status",)
     permission: str = ""
     warning: _StrPromise | str = ""
     form: type[Form] | None = None
     flag: int = CHANGE
-    why_not: Callable[[QuerySet[Any]], str] = nothing_else
-    keep: Callable[[int], str] = leave
-    counts: bool = False
-    typed_above: int | None = None
+    skipped_reason: Callable[[QuerySet[Any]], str] = no_reason
+    back_label: Callable[[int], str] = leave_label
+    counts_all: bool = False
+    typed_number_above: int | None = None
 
     @property
-    def asks(self) -> bool:
+    def needs_confirmation(self) -> bool:
         """Whether a page comes before it."""
         return bool(self.warning or self.form)
 
     @property
-    def right(self) -> str:
+    def permission_name(self) -> str:
         """The permission's name, without the model's."""
         return self.permission or self.name
 
-    def wants_number(self, count: int) -> bool:
+    def needs_typed_number(self, count: int) -> bool:
         """Whether the number of rows has to be typed."""
-        return self.typed_above is not None and count > self.typed_above
+        return self.typed_number_above is not None and count > self.typed_number_above
 
-    def called(self, values: dict[str, Any]) -> str:
+    def log_label(self, values: dict[str, Any]) -> str:
         """Return what a log says of it that is about many, done with these values."""
         return str(self.label)
 
     def is_allowed(self, request: HttpRequest, model: type[Model]) -> bool:
         """Whether this user may do it here."""
-        if self.right not in LEFT_BY_READ_ONLY and is_read_only():
+        if self.permission_name not in READ_ONLY_PERMISSIONS and is_read_only():
             return False
         options = model._meta
-        return request.user.has_perm(f"{options.app_label}.{self.right}_{options.model_name}")
+        return request.user.has_perm(f"{options.app_label}.{self.permission_name}_{options.model_name}")
 
-    def do(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
+    def apply(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
         """Do it to each row by itself; return to how many, and the rows by what is to be logged of them.
 
         One by one, so that the log names those, and only those, that it changed.
         """
         found = {row.pk: row for row in rows}
-        before = self._watch(rows, found)
-        changed = [key for key in found if self.act(every_row(rows).filter(pk=key), **values)]
-        after = self._watch(rows, changed)
+        before = self._read_logged(rows, found)
+        changed = [key for key in found if self.act(all_rows(rows).filter(pk=key), **values)]
+        after = self._read_logged(rows, changed)
         logged: dict[str, list[Any]] = {}
         for key in changed:
-            message = self._message(rows.model, before.get(key, {}), after.get(key))
+            message = self._log_message(rows.model, before.get(key, {}), after.get(key))
             logged.setdefault(message, []).append(found[key])
         return len(changed), logged
 
-    def _watch(self, rows: QuerySet[Any], keys: Any) -> dict[Any, dict[str, Any]]:
-        every = every_row(rows).filter(pk__in=list(keys))
-        return {row.pop("pk"): row for row in every.values("pk", *self.watched)}
+    def _read_logged(self, rows: QuerySet[Any], keys: Any) -> dict[Any, dict[str, Any]]:
+        every = all_rows(rows).filter(pk__in=list(keys))
+        return {row.pop("pk"): row for row in every.values("pk", *self.logged_columns)}
 
-    def _message(self, model: type[Model], before: dict[str, Any], after: dict[str, Any] | None) -> str:
+    def _log_message(self, model: type[Model], before: dict[str, Any], after: dict[str, Any] | None) -> str:
         if not after:
             return f"{self.label}."
         changes = [
@@ -141,7 +141,7 @@ class Verb:
         return ". ".join([str(self.label), *changes]) + "."
 
 
-def every_row(rows: QuerySet[Any]) -> QuerySet[Any]:
+def all_rows(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Return every row of the same table in the same database, whatever ``rows`` was narrowed to."""
     every: QuerySet[Any] = rows.model._default_manager.using(rows.db)
     return every

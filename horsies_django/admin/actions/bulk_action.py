@@ -32,29 +32,29 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_aware
 from django.utils.translation import gettext as _
 
-from ...ops.keyset.estimate import Extent, edge_of, extent_of
-from ...ops.keyset.keys import as_cursor
-from ...ops.keyset.scan import Walk
-from ..formatting import grouped
-from ..lists.changelist import WalkingList
-from .admin_action import Verb
+from ...ops.keyset.estimate import Estimate, estimate_rows, upper_bound
+from ...ops.keyset.keys import parse_key
+from ...ops.keyset.scan import KeysetScan
+from ..formatting import format_number
+from ..lists.changelist import KeysetChangeList
+from .admin_action import AdminAction
 
 logger = logging.getLogger("horsies_django.admin")
 
 #: Seconds that one request works.
-WORKS: Final = 2.0
+WORK_SECONDS: Final = 2.0
 
 #: Seconds that are counted before the button is there, where that need not wait for the whole number.
-COUNTS: Final = 0.05
+COUNT_SECONDS: Final = 0.05
 
 #: How many times as many as were announced it does before it asks again.
-_SURPRISE: Final = 2
+_MAX_GROWTH: Final = 2
 
 #: More than that nobody has done it to.
-_MOST: Final = 10**12
+_MAX_NUMBER: Final = 10**12
 
 
-class Asking(Protocol):
+class ActionHost(Protocol):
     """What it takes of an admin: pages of its own, a way to ask first, and one to say what was done."""
 
     admin_site: AdminSite
@@ -65,17 +65,17 @@ class Asking(Protocol):
     def media(self) -> Media:
         """The style sheets and scripts of its pages."""
 
-    def ask(
-        self, request: HttpRequest, verb: Verb, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
+    def confirmation_page(
+        self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
     ) -> HttpResponse:
         """Say what would be done, and ask."""
 
-    def report(self, request: HttpRequest, done: str, left: int) -> None:
+    def show_outcome(self, request: HttpRequest, done: str, left: int) -> None:
         """Say what was done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BulkProgress:
     """How far it has come: what the page posts when it goes on.
 
     Attributes:
@@ -88,141 +88,147 @@ class Progress:
         extent: How many were to be done from there on, as far as they are counted.
     """
 
-    asked: datetime
+    asked_at: datetime
     upper: UUID
     before: UUID | None = None
     done: int = 0
     left: int = 0
     confirmed: int = 0
-    extent: Extent = field(default_factory=Extent)
+    estimate: Estimate = field(default_factory=Estimate)
 
     @classmethod
-    def begin(cls, rows: QuerySet[Any]) -> Progress:
+    def start(cls, rows: QuerySet[Any]) -> BulkProgress:
         """Return that of something that is asked for now: nothing is counted yet, and nothing done."""
-        edge = edge_of(rows)
-        return cls(edge.asked, edge.upper, extent=Extent(before=edge.upper))
+        edge = upper_bound(rows)
+        return cls(edge.asked_at, edge.upper, estimate=Estimate(before=edge.upper))
 
     @classmethod
-    def read(cls, model: type[Model], posted: QueryDict) -> Progress | None:
+    def parse(cls, model: type[Model], posted: QueryDict) -> BulkProgress | None:
         """Return what was posted; None if nothing that can be read."""
-        upper = as_cursor(model, posted.get("upper"))
-        before, counted_to = (as_cursor(model, posted.get(name)) for name in ("before", "counted_to"))
+        upper = parse_key(model, posted.get("upper"))
+        before, counted_to = (parse_key(model, posted.get(name)) for name in ("before", "counted_to"))
         if upper is None or (posted.get("before") and not before) or (posted.get("counted_to") and not counted_to):
             return None
         with suppress(ValueError):
             asked = parse_datetime(posted.get("asked", ""))
             names = ("done", "left", "confirmed_at", "looked", "of")
             done, left, confirmed, looked, of = (_number(posted.get(name)) for name in names)
-            extent = Extent(_statuses(posted.get("counted", "")), looked, of or None, counted_to)
+            estimate = Estimate(_statuses(posted.get("counted", "")), looked, of or None, counted_to)
             if asked is not None and is_aware(asked) == settings.USE_TZ:
-                return cls(asked, upper, before, done, left, confirmed, extent)
+                return cls(asked, upper, before, done, left, confirmed, estimate)
         return None
 
     @property
     def fields(self) -> list[tuple[str, Any]]:
         """Return what has to be posted."""
-        extent = self.extent
+        estimate = self.estimate
         given = {
-            "asked": self.asked.isoformat(),
+            "asked": self.asked_at.isoformat(),
             "upper": self.upper,
             "before": self.before,
             "done": self.done,
             "left": self.left,
             "confirmed_at": self.confirmed,
-            "counted": json.dumps(extent.by_status),
-            "counted_to": extent.before,
-            "looked": extent.looked,
-            "of": extent.of,
+            "counted": json.dumps(estimate.by_status),
+            "counted_to": estimate.before,
+            "looked": estimate.scanned,
+            "of": estimate.planner_rows,
         }
         return [(name, "" if value is None else str(value)) for name, value in given.items()]
 
     @property
-    def room(self) -> int:
+    def remaining(self) -> int:
         """How many more may be done or left alone before it asks again."""
-        return max(0, self.confirmed + _SURPRISE * self.extent.counted - self.done - self.left)
+        return max(0, self.confirmed + _MAX_GROWTH * self.estimate.counted - self.done - self.left)
 
 
 def _number(text: str | None) -> int:
-    return min(max(int(text or 0), 0), _MOST)
+    return min(max(int(text or 0), 0), _MAX_NUMBER)
 
 
 def _statuses(text: str) -> Counter[str]:
     """Read counts by status. Raises ValueError for what is none."""
     found = json.loads(text)
     if not isinstance(found, dict) or not all(
-        isinstance(count, int) and 0 <= count <= _MOST for count in found.values()
+        isinstance(count, int) and 0 <= count <= _MAX_NUMBER for count in found.values()
     ):
         raise ValueError(text)
     return Counter(found)
 
 
-def act_on_matching(
-    admin: Asking, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None
+def apply_to_matching(
+    admin: ActionHost, request: HttpRequest, listed: KeysetChangeList, action: AdminAction, form: Form | None
 ) -> HttpResponse:
     """Count, then ask, then work for a while and say how far it has come."""
-    progress = Progress.read(listed.model, request.POST) or Progress.begin(listed.queryset)
-    is_confirmed = "confirmed" in request.POST and progress.extent.looked > 0
+    progress = BulkProgress.parse(listed.model, request.POST) or BulkProgress.start(listed.queryset)
+    is_confirmed = "confirmed" in request.POST and progress.estimate.scanned > 0
     if not is_confirmed:
-        progress = _counted(listed, verb, progress)
-    if not (is_confirmed and _is_meant(request, verb, progress)) or (form is not None and not form.is_valid()):
-        return _ask(admin, request, listed, verb, form, progress)
+        progress = _counted(listed, action, progress)
+    if not (is_confirmed and _is_number_confirmed(request, action, progress)) or (
+        form is not None and not form.is_valid()
+    ):
+        return _confirmation_page(admin, request, listed, action, form, progress)
     before = progress
     values = form.cleaned_data if form else {}
     is_over = False
     try:
-        for progress, is_over in _work(listed.walk, verb, values, before, admin.batch):  # noqa: B007  # the last one counts
+        for progress, is_over in _apply_batches(listed.scan, action, values, before, admin.batch):  # noqa: B007  # the last one counts
             pass
     finally:  # what breaks off has done something, too
-        _log(request, listed, verb.called(values), verb.flag, before, progress)
+        _log(request, listed, action.log_label(values), action.flag, before, progress)
     if is_over:
-        admin.report(request, verb.told(progress.done), progress.left)
+        admin.show_outcome(request, action.message(progress.done), progress.left)
         return HttpResponseRedirect(request.path + listed.get_query_string())
-    if progress.room:
-        return _page(admin, request, listed, verb, progress, form)
+    if progress.remaining:
+        return _progress_page(admin, request, listed, action, progress, form)
     # More match than was announced: count what is left, and ask again.
     surprised = replace(
         progress,
         confirmed=progress.done + progress.left,
-        extent=Extent(before=progress.before or progress.upper),
+        estimate=Estimate(before=progress.before or progress.upper),
     )
-    return _ask(admin, request, listed, verb, form, _counted(listed, verb, surprised), announced=progress.extent)
+    return _confirmation_page(
+        admin, request, listed, action, form, _counted(listed, action, surprised), announced=progress.estimate
+    )
 
 
-def _counted(listed: WalkingList, verb: Verb, progress: Progress) -> Progress:
+def _counted(listed: KeysetChangeList, action: AdminAction, progress: BulkProgress) -> BulkProgress:
     """Go on counting."""
-    if progress.extent.is_whole:
+    if progress.estimate.is_complete:
         return progress
-    is_first_look = not (verb.counts or progress.extent.looked or progress.confirmed)
-    walk = listed.walk.sent_by(progress.asked)
-    return replace(progress, extent=extent_of(walk, progress.extent, COUNTS if is_first_look else WORKS))
+    is_first_look = not (action.counts_all or progress.estimate.scanned or progress.confirmed)
+    scan = listed.scan.sent_until(progress.asked_at)
+    return replace(
+        progress, estimate=estimate_rows(scan, progress.estimate, COUNT_SECONDS if is_first_look else WORK_SECONDS)
+    )
 
 
-def _is_meant(request: HttpRequest, verb: Verb, progress: Progress) -> bool:
+def _is_number_confirmed(request: HttpRequest, action: AdminAction, progress: BulkProgress) -> bool:
     """Whether the number of rows was there to be seen before it was confirmed, and typed where that is asked for."""
-    extent = progress.extent
-    if not extent.counted or (verb.counts and not extent.is_whole):
+    estimate = progress.estimate
+    if not estimate.counted or (action.counts_all and not estimate.is_complete):
         return False
-    meant = extent.of_these(verb.statuses).counted
-    return not verb.wants_number(meant) or _digits(request.POST.get("typed", "")) == str(meant)
+    meant = estimate.in_statuses(action.statuses).counted
+    return not action.needs_typed_number(meant) or _digits(request.POST.get("typed", "")) == str(meant)
 
 
 def _digits(text: str) -> str:
     return "".join(letter for letter in text if letter.isdecimal())
 
 
-def _work(
-    walk: Walk, verb: Verb, values: dict[str, Any], progress: Progress, size: int
-) -> Iterator[tuple[Progress, bool]]:
+def _apply_batches(
+    scan: KeysetScan, action: AdminAction, values: dict[str, Any], progress: BulkProgress, size: int
+) -> Iterator[tuple[BulkProgress, bool]]:
     """Do batch after batch until the time is up; yield each time how far it came, and whether that is all.
 
     What does not match any more when its turn comes is left alone. It ends where there is no room for more.
     """
-    until = time.monotonic() + WORKS
-    walk = walk.sent_by(progress.asked)
-    for batch, cursor in walk.batches(progress.before or progress.upper, size):
-        some = batch[: progress.room]
+    until = time.monotonic() + WORK_SECONDS
+    scan = scan.sent_until(progress.asked_at)
+    for batch, cursor in scan.id_batches(progress.before or progress.upper, size):
+        some = batch[: progress.remaining]
         if some:
-            changed = verb.act(walk.rows.order_by().filter(pk__in=some), **values)
+            changed = action.act(scan.rows.order_by().filter(pk__in=some), **values)
             progress = replace(progress, done=progress.done + changed, left=progress.left + len(some) - changed)
         if len(some) < len(batch):
             yield replace(progress, before=some[-1] if some else progress.before), False
@@ -233,91 +239,93 @@ def _work(
             return
 
 
-def _ask(
-    admin: Asking,
+def _confirmation_page(
+    admin: ActionHost,
     request: HttpRequest,
-    listed: WalkingList,
-    verb: Verb,
+    listed: KeysetChangeList,
+    action: AdminAction,
     form: Form | None,
-    progress: Progress,
-    announced: Extent | None = None,
+    progress: BulkProgress,
+    announced: Estimate | None = None,
 ) -> HttpResponse:
-    extent = progress.extent
+    estimate = progress.estimate
     status_field: Any = listed.model._meta.get_field("status")
     statuses = dict(status_field.flatchoices)
-    meant = extent.of_these(verb.statuses)
-    wants_number = verb.wants_number(meant.counted)
+    meant = estimate.in_statuses(action.statuses)
+    needs_typed_number = action.needs_typed_number(meant.counted)
     more = {
-        "extent": extent,
+        "estimate": estimate,
         "meant": meant,
         "count": meant.counted,
-        "by_status": [(statuses.get(status, status), count) for status, count in sorted(extent.by_status.items())],
-        "said": listed.said,
-        "hidden": [*_hidden(request, verb), *progress.fields],
+        "by_status": [(statuses.get(status, status), count) for status, count in sorted(estimate.by_status.items())],
+        "descriptions": listed.descriptions,
+        "hidden": [*_hidden(request, action), *progress.fields],
         "back": request.path + listed.get_query_string(),
-        "is_ready": meant.counted > 0 and (extent.is_whole or not verb.counts),
-        "goes_on": not extent.is_whole and (verb.counts or not meant.counted),
-        "wants_number": wants_number,
-        "is_mistyped": wants_number and "typed" in request.POST,
+        "is_ready": meant.counted > 0 and (estimate.is_complete or not action.counts_all),
+        "goes_on": not estimate.is_complete and (action.counts_all or not meant.counted),
+        "needs_typed_number": needs_typed_number,
+        "is_mistyped": needs_typed_number and "typed" in request.POST,
         "is_rest": progress.confirmed > 0,
-        "surprise": _surprise(progress, announced) if announced else "",
+        "more_than_announced": _more_than_announced(progress, announced) if announced else "",
     }
     if announced is not None:
         more["is_mistyped"] = False
-    return admin.ask(request, verb, listed.queryset.none(), form, more)
+    return admin.confirmation_page(request, action, listed.queryset.none(), form, more)
 
 
-def _surprise(progress: Progress, announced: Extent) -> str:
+def _more_than_announced(progress: BulkProgress, announced: Estimate) -> str:
     told = _(
         "It has stopped, for more match than were announced: %(announced)s. Done or left alone so far: %(processed)s."
     )
-    return told % {"processed": grouped(progress.confirmed), "announced": announced}
+    return told % {"processed": format_number(progress.confirmed), "announced": announced}
 
 
-def _page(
-    admin: Asking,
+def _progress_page(
+    admin: ActionHost,
     request: HttpRequest,
-    listed: WalkingList,
-    verb: Verb,
-    progress: Progress,
+    listed: KeysetChangeList,
+    action: AdminAction,
+    progress: BulkProgress,
     form: Form | None,
 ) -> HttpResponse:
-    number = progress.confirmed + progress.extent.counted
+    number = progress.confirmed + progress.estimate.counted
     given = [(name, form.data.get(name, "")) for name in form.fields] if form else []
     given += [("typed", request.POST["typed"])] if "typed" in request.POST else []
     context = {
         **admin.admin_site.each_context(request),
-        "title": verb.label,
+        "title": action.label,
         "opts": admin.opts,
         "media": admin.media,
-        "verb": verb,
+        "action": action,
         "progress": progress,
         "processed": progress.done + progress.left,
         "number": number,
-        "total": grouped(number) if progress.extent.is_whole else _("at least %s") % grouped(number),
-        "said": listed.said,
-        "hidden": [*_hidden(request, verb), *progress.fields, *given, ("confirmed", "1")],
+        "total": format_number(number) if progress.estimate.is_complete else _("at least %s") % format_number(number),
+        "descriptions": listed.descriptions,
+        "hidden": [*_hidden(request, action), *progress.fields, *given, ("confirmed", "1")],
         "back": request.path + listed.get_query_string(),
     }
     request.current_app = admin.admin_site.name
     return TemplateResponse(request, "admin/horsies_django/bulk_progress.html", context)
 
 
-def _hidden(request: HttpRequest, verb: Verb) -> list[tuple[str, str]]:
+def _hidden(request: HttpRequest, action: AdminAction) -> list[tuple[str, str]]:
     """Return what brings a POST to the action again: Django asks for one row that is selected."""
     some = request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]
-    return [*((ACTION_CHECKBOX_NAME, key) for key in some), ("action", verb.name), ("select_across", "1")]
+    return [*((ACTION_CHECKBOX_NAME, key) for key in some), ("action", action.name), ("select_across", "1")]
 
 
-def _log(request: HttpRequest, listed: WalkingList, verb: str, flag: int, before: Progress, after: Progress) -> None:
+def _log(
+    request: HttpRequest, listed: KeysetChangeList, action: str, flag: int, before: BulkProgress, after: BulkProgress
+) -> None:
     """Leave one entry for what this request has done, and say how many that makes."""
     done, left = after.done - before.done, after.left - before.left
     if not (done or left):
         return
-    narrowed = "; ".join(map(str, listed.said)) or _("all")
+    narrowed = "; ".join(map(str, listed.descriptions)) or _("all")
     message = _("%(verb)s, all that match: %(done)d done, %(left)d left alone.")
     so_far = _("So far: %(done)d done, %(left)d left alone.") % {"done": after.done, "left": after.left}
-    told = message % {"verb": verb, "done": done, "left": left}
+    told = message % {"verb": action, "done": done, "left": left}
     LogEntry.objects.create(
         user_id=request.user.pk,  # type: ignore[misc]  # nobody else comes here
         content_type_id=ContentType.objects.get_for_model(listed.model, for_concrete_model=False).pk,
@@ -328,11 +336,11 @@ def _log(request: HttpRequest, listed: WalkingList, verb: str, flag: int, before
         if after.done != done or after.left != left
         else f"{told} [{narrowed}]",
     )
-    log_act(request, listed.model, verb, done, left)
+    log_action(request, listed.model, action, done, left)
 
 
-def log_act(request: HttpRequest, model: type[Model], verb: str, done: int, left: int) -> None:
+def log_action(request: HttpRequest, model: type[Model], action: str, done: int, left: int) -> None:
     """Write to our logger who did what, and to how many rows."""
     logger.info(
-        "admin action=%r model=%s user=%s done=%d left_alone=%d", verb, model._meta.label, request.user.pk, done, left
+        "admin action=%r model=%s user=%s done=%d left_alone=%d", action, model._meta.label, request.user.pk, done, left
     )

@@ -10,21 +10,21 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from ...core.workflow_status import NodeKind
-from ..formatting import grouped
+from ..formatting import format_number
 from .ranking import Edge
 
 #: More nodes than this that are alike are one box: the same task, the same before them, the same after them.
-ALIKE: Final = 20
+FOLD_ABOVE: Final = 20
 
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-class Node(NamedTuple):  # and not a dataclass, which takes thrice as long to make: there are ten thousand
+class GraphNode(NamedTuple):  # and not a dataclass, which takes thrice as long to make: there are ten thousand
     """What a picture has to know of a node. ``waits_for`` are places in the list of nodes, as is ``place``."""
 
     key: int
-    place: int
+    position: int
     node_id: str
     status: str
     kind: str = NodeKind.TASK
@@ -44,32 +44,32 @@ class Node(NamedTuple):  # and not a dataclass, which takes thrice as long to ma
         return f"{self.name.rpartition('.')[2]} :{place}" if head and place.isdigit() and self.name else self.node_id
 
 
-class Box(NamedTuple):
+class GraphBox(NamedTuple):
     """One node, or several that are alike. ``counts`` is how many of them, or of a map's items, are in each state.
 
     The state of several is the worst that there is, or what goes on. They began with the first, and end with the last.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     counts: Mapping[str, int]
     status: str
     began: datetime | None
     ended: datetime | None
 
     @classmethod
-    def of(cls, nodes: Sequence[Node]) -> Box:
+    def of(cls, nodes: Sequence[GraphNode]) -> GraphBox:
         """Return the box of these nodes."""
         first = nodes[0]
         if len(nodes) == 1:
             return cls((first,), first.items, first.status, first.began, first.ended)
         counts = Counter(node.status for node in nodes)
-        status = next((state for state in _LOUDEST if counts[state]), first.status)
+        status = next((state for state in _STATUS_PRECEDENCE if counts[state]), first.status)
         ends = [node.ended for node in nodes if node.ended]
         began = min((node.began for node in nodes if node.began), default=None)
         return cls(tuple(nodes), counts, status, began, max(ends) if len(ends) == len(nodes) else None)
 
     @property
-    def first(self) -> Node:
+    def first(self) -> GraphNode:
         """The node that gives it its name."""
         return self.nodes[0]
 
@@ -83,20 +83,20 @@ class Box(NamedTuple):
         """What it is called: of several nodes how many, and the name of their function."""
         if not self.is_folded:
             return self.first.label
-        return f"{grouped(len(self.nodes))} × {self.first.name.rpartition('.')[2] or self.first.label}"
+        return f"{format_number(len(self.nodes))} × {self.first.name.rpartition('.')[2] or self.first.label}"
 
 
-_LOUDEST: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
+_STATUS_PRECEDENCE: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
 
 
-def folded(nodes: Sequence[Node]) -> list[Box]:
+def fold_nodes(nodes: Sequence[GraphNode]) -> list[GraphBox]:
     """Return the boxes of these nodes, none of them a map's item, in their order."""
-    return [Box.of(group) for group in in_groups(nodes)]
+    return [GraphBox.of(group) for group in group_alike(nodes)]
 
 
-def edges_of(boxes: Sequence[Box]) -> list[Edge]:
+def edges_between(boxes: Sequence[GraphBox]) -> list[Edge]:
     """Return the edges between boxes, by their places."""
-    box_of = {node.place: place for place, box in enumerate(boxes) for node in box.nodes}
+    box_of = {node.position: place for place, box in enumerate(boxes) for node in box.nodes}
     edges = {
         (box_of[source], place)
         for place, box in enumerate(boxes)
@@ -107,27 +107,27 @@ def edges_of(boxes: Sequence[Box]) -> list[Edge]:
     return sorted(edges)
 
 
-def in_groups(nodes: Sequence[Node]) -> list[list[Node]]:
+def group_alike(nodes: Sequence[GraphNode]) -> list[list[GraphNode]]:
     """Return nodes that are alike together, if there are enough of them, where the first of them stands."""
-    alike: dict[Any, list[Node]] = {}
+    alike: dict[Any, list[GraphNode]] = {}
     for node in nodes:
         alike.setdefault((node.waits_for, node.name, node.kind, node.is_conditional), []).append(node)
-    many = [group for group in alike.values() if len(group) > ALIKE and group[0].kind != NodeKind.MAP]
-    groups = _by_what_follows(nodes, many) if many else []
-    places = {node.place for group in groups for node in group}
-    groups += [[node] for node in nodes if node.place not in places]
-    return sorted(groups, key=lambda group: group[0].place)
+    many = [group for group in alike.values() if len(group) > FOLD_ABOVE and group[0].kind != NodeKind.MAP]
+    groups = _split_by_dependents(nodes, many) if many else []
+    places = {node.position for group in groups for node in group}
+    groups += [[node] for node in nodes if node.position not in places]
+    return sorted(groups, key=lambda group: group[0].position)
 
 
-def _by_what_follows(nodes: Sequence[Node], many: Sequence[list[Node]]) -> list[list[Node]]:
+def _split_by_dependents(nodes: Sequence[GraphNode], many: Sequence[list[GraphNode]]) -> list[list[GraphNode]]:
     """Divide groups so that the same nodes wait for all of one; return those that are large still."""
-    after: dict[int, list[int]] = {node.place: [] for group in many for node in group}
+    after: dict[int, list[int]] = {node.position: [] for group in many for node in group}
     for node in nodes:
         for source in node.waits_for:
             if source in after:
-                after[source].append(node.place)
-    alike: dict[tuple[int, tuple[int, ...]], list[Node]] = {}
+                after[source].append(node.position)
+    alike: dict[tuple[int, tuple[int, ...]], list[GraphNode]] = {}
     for number, group in enumerate(many):
         for node in group:
-            alike.setdefault((number, tuple(after[node.place])), []).append(node)
-    return [group for group in alike.values() if len(group) > ALIKE]
+            alike.setdefault((number, tuple(after[node.position])), []).append(node)
+    return [group for group in alike.values() if len(group) > FOLD_ABOVE]

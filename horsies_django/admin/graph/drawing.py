@@ -14,8 +14,8 @@ from django.utils.translation import gettext as _
 
 from ...core.durations import lasting
 from ...core.workflow_status import NodeKind
-from .boxes import Box
-from .labels import KINDS, MARKS, STATES, counted, cut, marked, word_of
+from .boxes import GraphBox
+from .labels import KINDS, MARKS, STATES, describe_counts, mark_counts, status_label, truncate
 from .layout import HEIGHT, WIDTH, Layout, Route
 
 #: Letters of a name that fit into a box, and of the line below.
@@ -27,20 +27,20 @@ _LINE: Final = 26
 _EMS: Final = 20
 
 #: How round the corners are, by kind: a sleep is a pill.
-_ROUND: Final = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
+_CORNER_RADIUS: Final = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class DrawingStyle:
     """What a drawing has to know besides the graph: ``now`` ends what still runs, ``critical`` are places of boxes."""
 
-    address: Callable[[Box], str]
+    address: Callable[[GraphBox], str]
     now: datetime | None
     critical: Sequence[int] = ()
     title: str = ""
 
 
-def draw(boxes: Sequence[Box], layout: Layout, style: Style) -> SafeString:
+def draw(boxes: Sequence[GraphBox], layout: Layout, style: DrawingStyle) -> SafeString:
     """Return the picture of these boxes."""
     ways = set(pairwise(style.critical))
     routes = sorted(layout.routes, key=lambda route: (route.source, route.target) in ways)  # those on top
@@ -77,7 +77,7 @@ _ARROWS: Final = format_html(
 )
 
 
-def _edge(route: Route, boxes: Sequence[Box], critical: Collection[tuple[int, int]]) -> SafeString:
+def _edge(route: Route, boxes: Sequence[GraphBox], critical: Collection[tuple[int, int]]) -> SafeString:
     is_critical = (route.source, route.target) in critical
     status = boxes[route.target].status
     goes = " horsies-goes" if status in ("RUNNING", "ENQUEUED") else ""
@@ -86,11 +86,11 @@ def _edge(route: Route, boxes: Sequence[Box], critical: Collection[tuple[int, in
         " horsies-critical" if is_critical else "",
         goes,
         "-critical" if is_critical else "",
-        path_of(route.points),
+        edge_path(route.points),
     )
 
 
-def path_of(points: Sequence[tuple[int, int]]) -> str:
+def edge_path(points: Sequence[tuple[int, int]]) -> str:
     """Return the way of an edge as SVG has it: curves between the columns, straight past their boxes."""
     (x, y), *rest = points
     parts = [f"M{x} {y}"]
@@ -103,12 +103,15 @@ def path_of(points: Sequence[tuple[int, int]]) -> str:
     return "".join(parts)
 
 
-def _box(box: Box, x: int, y: int, style: Style, *, is_critical: bool) -> SafeString:
+def _box(box: GraphBox, x: int, y: int, style: DrawingStyle, *, is_critical: bool) -> SafeString:
     node = box.first
     status = box.status
     label = box.label
-    lasted = _lasted(box, style.now)
-    words = [word_of(status) if not box.counts else f"{word_of(status)}: {counted(box.counts)}", lasted]
+    lasted = _duration_text(box, style.now)
+    words = [
+        status_label(status) if not box.counts else f"{status_label(status)}: {describe_counts(box.counts)}",
+        lasted,
+    ]
     words += [str(KINDS[node.kind])] if node.kind in KINDS else []
     words += [_("on a condition")] if node.is_conditional else []
     words += [node.error_code] if node.error_code else []
@@ -126,20 +129,20 @@ def _box(box: Box, x: int, y: int, style: Style, *, is_critical: bool) -> SafeSt
         _shape(box),
         _texts(box, label, status, lasted),
         _bar(box.counts),
-        _corner(node.kind, node.is_conditional),
+        _corner_marks(node.kind, node.is_conditional),
     )
 
 
-def _lasted(box: Box, now: datetime | None) -> str:
+def _duration_text(box: GraphBox, now: datetime | None) -> str:
     if box.began is None or box.status in ("SKIPPED", "PENDING", "READY"):
         return ""
     end = box.ended or now
     return lasting(end - box.began) if end else ""
 
 
-def _shape(box: Box) -> SafeString:
+def _shape(box: GraphBox) -> SafeString:
     """The box itself: a stack where it stands for many, a double line where a workflow is in it."""
-    round_ = _ROUND.get(NodeKind(box.first.kind), 8) if box.first.kind in NodeKind.values else 8
+    round_ = _CORNER_RADIUS.get(NodeKind(box.first.kind), 8) if box.first.kind in NodeKind.values else 8
     is_many = box.is_folded or box.first.kind == NodeKind.MAP
     behind = [(6, 6), (3, 3)] if is_many else []
     rects = [("horsies-behind", x, y, WIDTH - 6, HEIGHT - 6, round_) for x, y in behind]
@@ -150,16 +153,16 @@ def _shape(box: Box) -> SafeString:
     return format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="{}"/>', rects)
 
 
-def _texts(box: Box, label: str, status: str, lasted: str) -> SafeString:
-    words = marked(box.counts) if box.counts else word_of(status)
+def _texts(box: GraphBox, label: str, status: str, lasted: str) -> SafeString:
+    words = mark_counts(box.counts) if box.counts else status_label(status)
     line = f"{words} · {lasted}" if lasted else words
     line = words if box.counts and len(line) > _LINE else line
     return format_html(
         '<text class="horsies-mark" x="20" y="31" text-anchor="middle">{}</text>'
         '<text class="horsies-name" x="36" y="22">{}</text><text class="horsies-line" x="36" y="39">{}</text>',
         MARKS.get(status, "?"),
-        cut(label, _NAME),
-        cut(line, _LINE),
+        truncate(label, _NAME),
+        truncate(line, _LINE),
     )
 
 
@@ -169,11 +172,11 @@ def _bar(counts: Mapping[str, int]) -> SafeString | str:
     if not total:
         return ""
     return format_html_join(
-        "", '<rect class="horsies-part horsies-is-{}" x="{}" y="43" width="{}" height="3"/>', _parts(counts, total)
+        "", '<rect class="horsies-part horsies-is-{}" x="{}" y="43" width="{}" height="3"/>', _segments(counts, total)
     )
 
 
-def _parts(counts: Mapping[str, int], total: int) -> Iterable[tuple[str, str, str]]:
+def _segments(counts: Mapping[str, int], total: int) -> Iterable[tuple[str, str, str]]:
     left, room = 8.0, WIDTH - 22
     for state in STATES:
         if count := counts.get(state, 0):
@@ -181,7 +184,7 @@ def _parts(counts: Mapping[str, int], total: int) -> Iterable[tuple[str, str, st
             left += room * count / total
 
 
-def _corner(kind: str, is_conditional: bool) -> SafeString:
+def _corner_marks(kind: str, is_conditional: bool) -> SafeString:
     """The word of the kind above the box's right edge, and a diamond at its left where a condition is asked."""
     word = KINDS.get(kind)
     return format_html(

@@ -9,7 +9,7 @@ from unicodedata import east_asian_width
 from django.utils.translation import gettext_lazy
 
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
-from ..formatting import grouped
+from ..formatting import format_number
 
 #: The mark before the word of a state, as in the lists: a state is never told by colour alone.
 MARKS: Final[Mapping[str, str]] = {
@@ -34,27 +34,29 @@ KINDS: Final[Mapping[str, Any]] = {
 }
 
 
-def word_of(status: str) -> str:
+def status_label(status: str) -> str:
     """Return the name of a state, as it is if it is none."""
     return str(WorkflowTaskStatus(status).label) if status in WorkflowTaskStatus.values else status
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def describe_counts(counts: Mapping[str, int]) -> str:
     """Return how many are in each state, in words."""
-    return ", ".join(f"{grouped(counts[state])} {word_of(state)}" for state in STATES if counts.get(state))
+    return ", ".join(f"{format_number(counts[state])} {status_label(state)}" for state in STATES if counts.get(state))
 
 
-def marked(counts: Mapping[str, int]) -> str:
+def mark_counts(counts: Mapping[str, int]) -> str:
     """Return how many are in each state, by marks; how many failed in words, first.
 
     The mark of a failure between two numbers would read as a multiplication: "● 3  ✕ 2".
     """
-    failed = [f"{grouped(counts['FAILED'])} {word_of('FAILED')}"] if counts.get("FAILED") else []
-    others = [f"{MARKS[state]} {grouped(counts[state])}" for state in STATES if state != "FAILED" and counts.get(state)]
+    failed = [f"{format_number(counts['FAILED'])} {status_label('FAILED')}"] if counts.get("FAILED") else []
+    others = [
+        f"{MARKS[state]} {format_number(counts[state])}" for state in STATES if state != "FAILED" and counts.get(state)
+    ]
     return "  ".join([*failed, *others])
 
 
-def cut(text: str, cells: int) -> str:
+def truncate(text: str, cells: int) -> str:
     """Return what of ``text`` fits into so many cells: a wide letter takes two."""
     used = 0
     for place, letter in enumerate(text):

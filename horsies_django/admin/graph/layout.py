@@ -6,26 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .ordering import Points, ordered
-from .placing import heights
-from .ranking import Edge, ranked, reduced
+from .ordering import Points, minimize_crossings
+from .placing import place_points
+from .ranking import Edge, assign_columns, transitive_reduction
 
 #: The size of a box, and the room around it, in pixels.
 WIDTH: Final = 208
 HEIGHT: Final = 54
 MARGIN: Final = 16
-_BETWEEN_BOXES: Final = 18
-_BETWEEN_LINES: Final = 12
+_BOX_GAP: Final = 18
+_LINE_GAP: Final = 12
 
 #: Between two columns: as much as its edges need to be told apart.
-_LEAST_GAP: Final = 48
-_MOST_GAP: Final = 140
+_MIN_GAP: Final = 48
+_MAX_GAP: Final = 140
 
 #: More edges than this are drawn without those that a longer way says already.
-MOST_EDGES: Final = 250
+MAX_EDGES: Final = 250
 
 #: Bends of long edges. The longest ones have none when there are more, and may run behind boxes.
-_MOST_BENDS: Final = 3_000
+_MAX_BENDS: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +48,20 @@ class Layout:
     left_out: int = 0
 
 
-def lay_out(count: int, edges: Iterable[Edge]) -> Layout:
+def compute_layout(count: int, edges: Iterable[Edge]) -> Layout:
     """Return where ``count`` boxes stand. Takes any edges: those to nowhere, and one of each circle, are not drawn."""
     if count == 0:
         return Layout(2 * MARGIN, 2 * MARGIN, (), ())
-    ranks, forward = ranked(count, edges)
-    drawn = reduced(ranks, forward) if len(forward) > MOST_EDGES else forward
+    ranks, forward = assign_columns(count, edges)
+    drawn = transitive_reduction(ranks, forward) if len(forward) > MAX_EDGES else forward
     grid = _Grid(ranks, drawn)
-    columns = ordered(grid.columns, grid.before, grid.after)
+    columns = minimize_crossings(grid.columns, grid.before, grid.after)
 
     def apart(one: int, other: int) -> int:
-        return (grid.size(one) + grid.size(other)) // 2 + (
-            _BETWEEN_BOXES if max(one, other) < count else _BETWEEN_LINES
-        )
+        return (grid.size(one) + grid.size(other)) // 2 + (_BOX_GAP if max(one, other) < count else _LINE_GAP)
 
-    middles = heights(columns, grid.before, grid.after, apart, count)
-    lefts = _lefts(columns, grid.after)
+    middles = place_points(columns, grid.before, grid.after, apart, count)
+    lefts = _column_offsets(columns, grid.after)
     ys = [middle + MARGIN + HEIGHT // 2 for middle in middles]
     lowest = max(y + grid.size(point) // 2 for point, y in enumerate(ys))
     return Layout(
@@ -91,16 +89,16 @@ class _Grid:
         self.ways: dict[Edge, list[int]] = {}
         self._lines: dict[Edge, int] = {}
         for source, target in sorted(edges, key=lambda edge: (ranks[edge[1]] - ranks[edge[0]], edge)):
-            self._tie(source, target, ranks)
+            self._connect(source, target, ranks)
 
     def size(self, point: int) -> int:
         """How high a point is."""
         return HEIGHT if point < self.count else 2
 
-    def _tie(self, source: int, target: int, ranks: Sequence[int]) -> None:
+    def _connect(self, source: int, target: int, ranks: Sequence[int]) -> None:
         between = range(ranks[source] + 1, ranks[target])
         missing = [rank for rank in between if (source, rank) not in self._lines]
-        if len(self._lines) + len(missing) > _MOST_BENDS:
+        if len(self._lines) + len(missing) > _MAX_BENDS:
             self.ways[source, target] = []
             return
         way = [self._bend(source, rank) for rank in between]
@@ -123,12 +121,12 @@ class _Grid:
         return point
 
 
-def _lefts(columns: Points, after: Points) -> list[int]:
+def _column_offsets(columns: Points, after: Points) -> list[int]:
     """Return where each column begins."""
     lefts = [MARGIN]
     for column in columns[:-1]:
         edges = sum(len(after[point]) for point in column)
-        lefts.append(lefts[-1] + WIDTH + min(_MOST_GAP, _LEAST_GAP + 2 * edges))
+        lefts.append(lefts[-1] + WIDTH + min(_MAX_GAP, _MIN_GAP + 2 * edges))
     return lefts
 
 

@@ -11,12 +11,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ...core.durations import lasting
-from .boxes import Box
-from .drawing import Style
-from .labels import cut, word_of
+from .boxes import GraphBox
+from .drawing import DrawingStyle
+from .labels import status_label, truncate
 
 #: Bars that are drawn: those on the critical path, and of the others those that took longest.
-BARS: Final = 40
+MAX_BARS: Final = 40
 
 _LABEL: Final = 190
 _WIDTH: Final = 920
@@ -25,13 +25,13 @@ _LINE: Final = 24
 _TICKS: Final = 5
 
 
-def draw_timeline(boxes: Sequence[Box], style: Style) -> SafeString | str:
+def draw_timeline(boxes: Sequence[GraphBox], style: DrawingStyle) -> SafeString | str:
     """Return the bars of the boxes that have begun, in the order in which they did; nothing if there are none."""
     known = [(number, *times) for number, box in enumerate(boxes) if (times := _times(box, style.now))]
     if not known:
         return ""
     critical = set(style.critical)
-    longest = sorted(known, key=lambda bar: (bar[0] not in critical, bar[1] - bar[2], bar[0]))[:BARS]
+    longest = sorted(known, key=lambda bar: (bar[0] not in critical, bar[1] - bar[2], bar[0]))[:MAX_BARS]
     bars = sorted(longest, key=lambda bar: (bar[1], bar[0]))
     first = min(began for _number, began, _ended in known)
     whole = max(ended for _number, _began, ended in known) - first or timedelta(milliseconds=1)
@@ -60,7 +60,7 @@ def draw_timeline(boxes: Sequence[Box], style: Style) -> SafeString | str:
     )
 
 
-def _times(box: Box, now: datetime | None) -> tuple[datetime, datetime] | None:
+def _times(box: GraphBox, now: datetime | None) -> tuple[datetime, datetime] | None:
     if box.began is None or box.status in ("PENDING", "READY", "SKIPPED"):
         return None
     ended = box.ended or now or box.began
@@ -78,12 +78,14 @@ def _axis(whole: timedelta, height: int) -> SafeString:
     )
 
 
-def _bar(box: Box, style: Style, is_critical: bool, y: int, start: float, end: float) -> SafeString:
+def _bar(box: GraphBox, style: DrawingStyle, is_critical: bool, y: int, start: float, end: float) -> SafeString:
     room = _WIDTH - _LABEL - _END
     left, width = _LABEL + room * start, max(2.0, room * (end - start))
     times = _times(box, style.now)
     lasted = lasting(times[1] - times[0]) if times else ""
-    told = ", ".join([box.label, word_of(box.status), lasted] + ([_("on the critical path")] if is_critical else []))
+    told = ", ".join(
+        [box.label, status_label(box.status), lasted] + ([_("on the critical path")] if is_critical else [])
+    )
     return format_html(
         '<a class="horsies-node horsies-is-{}{}" href="{}"><title>{}</title>'
         '<text class="horsies-name" x="{}" y="{}" text-anchor="end">{}</text>'
@@ -95,7 +97,7 @@ def _bar(box: Box, style: Style, is_critical: bool, y: int, start: float, end: f
         told,
         _LABEL - 10,
         y + 12,
-        cut(box.label, 24),
+        truncate(box.label, 24),
         f"{left:.1f}",
         y,
         f"{width:.1f}",

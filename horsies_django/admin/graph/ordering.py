@@ -14,23 +14,23 @@ _SWEEPS: Final = 8
 Points = list[list[int]]
 
 
-def ordered(columns: Points, before: Points, after: Points) -> Points:
+def minimize_crossings(columns: Points, before: Points, after: Points) -> Points:
     """Return the columns with the points of each in an order in which few edges cross.
 
     ``before`` and ``after`` are each point's neighbours, all of them one column away.
     """
-    here = _first(columns, after)
-    best, fewest = here, _crossings(here, after)
+    here = _depth_first_order(columns, after)
+    best, fewest = here, _count_crossings(here, after)
     for sweep in range(_SWEEPS):
         if fewest == 0:
             break
-        here = _swept(here, after, backward=True) if sweep % 2 else _swept(here, before, backward=False)
-        if (count := _crossings(here, after)) < fewest:
+        here = _sweep(here, after, backward=True) if sweep % 2 else _sweep(here, before, backward=False)
+        if (count := _count_crossings(here, after)) < fewest:
             best, fewest = here, count
     return best
 
 
-def _first(columns: Points, after: Points) -> Points:
+def _depth_first_order(columns: Points, after: Points) -> Points:
     """Return the points in the order in which one comes to them that goes as deep as it can."""
     column_of = {point: number for number, column in enumerate(columns) for point in column}
     found: Points = [[] for _ in columns]
@@ -45,7 +45,7 @@ def _first(columns: Points, after: Points) -> Points:
     return found
 
 
-def _swept(columns: Points, neighbours: Points, *, backward: bool) -> Points:
+def _sweep(columns: Points, neighbours: Points, *, backward: bool) -> Points:
     """Put each point where its neighbours in the column gone before are on average."""
     result = [list(column) for column in columns]
     numbers = range(len(columns) - 2, -1, -1) if backward else range(1, len(columns))
@@ -62,7 +62,7 @@ def _swept(columns: Points, neighbours: Points, *, backward: bool) -> Points:
     return result
 
 
-def _crossings(columns: Points, after: Points) -> int:
+def _count_crossings(columns: Points, after: Points) -> int:
     """Return how many pairs of edges cross."""
     count = 0
     for column, following in pairwise(columns):

@@ -11,10 +11,12 @@ from .ordering import Points
 _SWEEPS: Final = 6
 
 #: How much a piece of an edge wants to be straight, by how many of its ends are boxes: a long edge wants it most.
-_PULL: Final = (8.0, 2.0, 1.0)
+_WEIGHTS: Final = (8.0, 2.0, 1.0)
 
 
-def heights(columns: Points, before: Points, after: Points, apart: Callable[[int, int], int], boxes: int) -> list[int]:
+def place_points(
+    columns: Points, before: Points, after: Points, apart: Callable[[int, int], int], boxes: int
+) -> list[int]:
     """Return the height of the middle of each point, the least of them 0.
 
     ``apart`` is how far two that follow one another have to be from each other, at least. Points below ``boxes`` are
@@ -31,7 +33,7 @@ def heights(columns: Points, before: Points, after: Points, apart: Callable[[int
         column = columns[number]
         wanted, weights = [], []
         for point in column:
-            pulls = [(one, _PULL[(one < boxes) + (point < boxes)]) for side in neighbours for one in side[point]]
+            pulls = [(one, _WEIGHTS[(one < boxes) + (point < boxes)]) for side in neighbours for one in side[point]]
             weight = sum(pull for _, pull in pulls)
             wanted.append(sum(found[one] * pull for one, pull in pulls) / weight if weight else found[point])
             weights.append(weight or 0.01)
@@ -43,7 +45,7 @@ def heights(columns: Points, before: Points, after: Points, apart: Callable[[int
             settle(number, before if sweep % 2 == 0 else after)
     for number in range(len(columns)):
         settle(number, before, after)
-    return _whole(columns, offsets, found)
+    return _rounded_down(columns, offsets, found)
 
 
 def _offsets(column: Sequence[int], apart: Callable[[int, int], int]) -> list[int]:
@@ -70,7 +72,7 @@ def _spread(wanted: Sequence[float], weights: Sequence[float], offsets: Sequence
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
 
 
-def _whole(columns: Points, offsets: dict[int, list[int]], found: Sequence[float]) -> list[int]:
+def _rounded_down(columns: Points, offsets: dict[int, list[int]], found: Sequence[float]) -> list[int]:
     """Round down, in a way that leaves no two closer than they were allowed to be."""
     whole = [0] * len(found)
     for number, column in enumerate(columns):

@@ -9,12 +9,12 @@ from typing import TypeAlias
 Edge: TypeAlias = tuple[int, int]
 
 
-def ranked(count: int, edges: Iterable[Edge]) -> tuple[list[int], list[Edge]]:
+def assign_columns(count: int, edges: Iterable[Edge]) -> tuple[list[int], list[Edge]]:
     """Return the column of each of ``count`` boxes, and those of the edges that go forward.
 
     All do, unless they are damaged: an edge to nowhere is left out, and of each circle one that closes it.
     """
-    after = _targets(count, edges)
+    after = _targets_by_source(count, edges)
     open_count = [0] * count
     for targets in after:
         for target in targets:
@@ -41,7 +41,7 @@ def ranked(count: int, edges: Iterable[Edge]) -> tuple[list[int], list[Edge]]:
     return columns, sorted(forward)
 
 
-def reduced(columns: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
+def transitive_reduction(columns: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
     """Return the edges without those that a longer way says already. ``columns`` has all of them go forward."""
     after: list[list[int]] = [[] for _ in columns]
     for source, target in edges:
@@ -58,7 +58,7 @@ def reduced(columns: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
     return sorted(kept)
 
 
-def _targets(count: int, edges: Iterable[Edge]) -> list[list[int]]:
+def _targets_by_source(count: int, edges: Iterable[Edge]) -> list[list[int]]:
     after: list[set[int]] = [set() for _ in range(count)]
     for source, target in edges:
         if source != target and 0 <= source < count and 0 <= target < count:

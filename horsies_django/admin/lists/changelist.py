@@ -12,16 +12,16 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from ...ops.keyset.keys import Key, as_cursor, oldest
-from ...ops.keyset.scan import PAGE, Bounds, Page, Walk
-from ..formatting import at
+from ...ops.keyset.keys import Key, lowest_key, parse_key
+from ...ops.keyset.scan import PAGE, Bounds, KeysetScan, Page
+from ..formatting import format_time
 from .search import Search
 
 #: The parameters of the cursor.
 BEFORE, AFTER = "before", "after"
 
 
-class WalkingList(ChangeList):
+class KeysetChangeList(ChangeList):
     """Shows a page of a walk. The address says where it begins, and all else.
 
     What Django's own templates, and those of themes, ask of a list that is not divided into numbered pages is answered
@@ -36,7 +36,7 @@ class WalkingList(ChangeList):
         """Take the cursor out of the parameters first: it is no filter, and no other link has it."""
         for name in (BEFORE, AFTER):
             if name in self.params:
-                setattr(self, name, as_cursor(self.model, self.params.pop(name)))
+                setattr(self, name, parse_key(self.model, self.params.pop(name)))
                 self.filter_params.pop(name)
             elif not hasattr(self, name):
                 setattr(self, name, None)
@@ -59,31 +59,31 @@ class WalkingList(ChangeList):
         return model_ngettext(self.opts, self.result_count)
 
     @cached_property
-    def walk(self) -> Walk:
+    def scan(self) -> KeysetScan:
         """The rows, and where they are."""
-        sources = [*self.filter_specs, self.searched]
+        sources = [*self.filter_specs, self.search]
         bounds = Bounds()
         for source in sources:
             bounds &= getattr(source, "bounds", Bounds())
-        known = [source.ground for source in sources if hasattr(source, "ground")]
-        ground = min(known, key=lambda ground: ground.width)
+        known = [source.scope for source in sources if hasattr(source, "scope")]
+        scope = min(known, key=lambda scope: scope.cost)
         for spec in self.filter_specs:
-            ground = spec.narrow(ground) if hasattr(spec, "narrow") else ground
-        return Walk(self.queryset, ground, bounds, self.searched.sift, self.searched.is_slow)
+            scope = spec.narrow(scope) if hasattr(spec, "narrow") else scope
+        return KeysetScan(self.queryset, scope, bounds, self.search.row_filter, self.search.is_slow)
 
     @cached_property
-    def searched(self) -> Search:
+    def search(self) -> Search:
         """What was typed."""
-        return self.parse(self.query)
+        return self.parse_search(self.query)
 
-    def parse(self, text: str) -> Search:
+    def parse_search(self, text: str) -> Search:
         """Read what was typed."""
         return Search()
 
     @cached_property
     def page(self) -> Page:
         """The rows of the page."""
-        return self.walk.page(before=self.before, after=self.after)
+        return self.scan.page(before=self.before, after=self.after)
 
     @property
     def result_list(self) -> list[Any]:
@@ -106,44 +106,44 @@ class WalkingList(ChangeList):
         return bool(self.page.rows)
 
     @property
-    def said(self) -> list[str]:
+    def descriptions(self) -> list[str]:
         """What it is narrowed to, in words."""
-        words = [said for spec in self.filter_specs if (said := getattr(spec, "said", None))]
+        words = [text for spec in self.filter_specs if (text := getattr(spec, "description", None))]
         return [*words, *([f"{self.query!r}"] if self.query else [])]
 
     # How far it has looked.
 
     @property
-    def since(self) -> str:
+    def scanned_from(self) -> str:
         """The older end of what was looked through, if there is more to look through."""
-        return at(self.page.since, exactly=False) if self.page.since else ""
+        return format_time(self.page.scanned_from, exactly=False) if self.page.scanned_from else ""
 
     @property
-    def until(self) -> str:
+    def scanned_to(self) -> str:
         """The newer end, if that is not the newest there is."""
-        return at(self.page.until, exactly=False) if self.page.until else ""
+        return format_time(self.page.scanned_to, exactly=False) if self.page.scanned_to else ""
 
     # Links to other pages of it.
 
     @property
-    def newest(self) -> str:
+    def newest_url(self) -> str:
         """The first page, from any other."""
         return self.get_query_string() if self.before or self.after else ""
 
     @property
-    def newer(self) -> str:
+    def newer_url(self) -> str:
         """The page before this one."""
-        return self._at(AFTER, self.page.newer)
+        return self._page_url(AFTER, self.page.newer)
 
     @property
-    def older(self) -> str:
+    def older_url(self) -> str:
         """The page after this one."""
-        return self._at(BEFORE, self.page.older)
+        return self._page_url(BEFORE, self.page.older)
 
     @property
-    def oldest(self) -> str:
+    def oldest_url(self) -> str:
         """The last page, if this is not it."""
-        return self._at(AFTER, oldest(self.model)) if self.page.older else ""
+        return self._page_url(AFTER, lowest_key(self.model)) if self.page.older else ""
 
-    def _at(self, name: str, key: Key | None) -> str:
+    def _page_url(self, name: str, key: Key | None) -> str:
         return self.get_query_string({name: str(key)}) if key is not None else ""

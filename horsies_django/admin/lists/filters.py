@@ -20,19 +20,19 @@ from ...models.claim.query import not_past_deadline
 from ...models.operator_actions import INTERNAL
 from ...ops.keyset import scopes
 from ...ops.keyset.scan import Bounds
-from ...ops.keyset.scopes import Ground
+from ...ops.keyset.scopes import ScanScope
 from ..base import queue_database
 from .registered_tasks import error_codes, task_names
 from .search import is_id
 
 #: Choices that a filter offers at most; there is the search for others.
-OFFERED: Final = 30
+MAX_CHOICES: Final = 30
 
 #: Seconds after which a task that could have begun has waited long.
-LONG: Final = 60
+LATE_AFTER: Final = 60
 
 
-class Filter(admin.SimpleListFilter):
+class ChoiceFilter(admin.SimpleListFilter):
     """One choice of several, by one parameter. What is none of them finds nothing.
 
     It must not find everything, for something may be done to all that is found.
@@ -50,10 +50,10 @@ class Filter(admin.SimpleListFilter):
 
     def _choice(self, changelist: Any, value: Any, title: Any) -> dict[str, Any]:
         query = changelist.get_query_string({self.parameter_name: value})
-        return {"selected": self.chosen == (value or self.default), "query_string": query, "display": title}
+        return {"selected": self.selected == (value or self.default), "query_string": query, "display": title}
 
     @property
-    def chosen(self) -> str | None:
+    def selected(self) -> str | None:
         """What was chosen, if it is one of the choices."""
         known = {value for value, _ in self.lookup_choices}
         return value if (value := self.value()) in known else self.default
@@ -68,49 +68,49 @@ class Filter(admin.SimpleListFilter):
         return bool(self.value()) and self.value() not in {value for value, _ in self.lookup_choices}
 
     @property
-    def said(self) -> str | None:
+    def description(self) -> str | None:
         """What was chosen, in words; None if nothing was."""
         if self.is_unknown:
             return f"{self.title}: {self.value()!r}"
-        return next((f"{self.title}: {title}" for value, title in self.lookup_choices if value == self.chosen), None)
+        return next((f"{self.title}: {title}" for value, title in self.lookup_choices if value == self.selected), None)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep what was chosen."""
         if self.is_unknown:
             return queryset.none()
-        return queryset.filter(self.condition(self.chosen)) if self.chosen is not None else queryset
+        return queryset.filter(self.condition(self.selected)) if self.selected is not None else queryset
 
     def condition(self, chosen: str) -> Q:
         """Return what is true of the rows that were chosen."""
         return Q(**{str(self.parameter_name): chosen})
 
     @property
-    def ground(self) -> Ground:
+    def scope(self) -> ScanScope:
         """Where the rows are."""
-        return scopes.WHOLE
+        return scopes.TABLE
 
     @property
     def bounds(self) -> Bounds:
         """Between which ids the rows are."""
         return Bounds()
 
-    def narrow(self, ground: Ground) -> Ground:
+    def narrow(self, scope: ScanScope) -> ScanScope:
         """Return the part of a ground where the rows are."""
-        return ground
+        return scope
 
 
-class FoldedFilter(Filter):
+class FoldedFilter(ChoiceFilter):
     """One with so many choices that it is folded until something is chosen."""
 
     template = "admin/horsies_django/folded_filter.html"
 
-    def with_asked(self, request: HttpRequest, values: set[str]) -> list[tuple[str, str]]:
+    def choices_with_selected(self, request: HttpRequest, values: set[str]) -> list[tuple[str, str]]:
         """Return the choices, with one that was asked for and is not among them."""
         asked = {value.replace("\0", "") for value in request.GET.getlist(str(self.parameter_name))[-1:]}
         return [(value, value) for value in sorted((values | asked) - {""})]
 
 
-class StatusFilter(Filter):
+class StatusFilter(ChoiceFilter):
     """By status."""
 
     title = _("status")
@@ -121,24 +121,24 @@ class StatusFilter(Filter):
         return list(TaskStatus.choices)
 
     @property
-    def ground(self) -> Ground:
+    def scope(self) -> ScanScope:
         """Failed ones and those that live have an index."""
-        return scopes.of_status(self.chosen) if self.chosen else scopes.WHOLE
+        return scopes.of_status(self.selected) if self.selected else scopes.TABLE
 
 
-class StateFilter(Filter):
+class StateFilter(ChoiceFilter):
     """By the states that asynq has, which tell of a pending task why it waits."""
 
     title = _("state")
     parameter_name = "state"
-    _GROUNDS: Final = {
+    _SCOPES: Final = {
         "scheduled": scopes.DEFERRED,
         "aggregating": scopes.DEFERRED,
         "retrying": scopes.DEFERRED,
         "due": scopes.DUE,
         "active": scopes.HELD,
         "archived": scopes.of_status(TaskStatus.FAILED),
-        "completed": scopes.WHOLE,
+        "completed": scopes.TABLE,
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -157,16 +157,16 @@ class StateFilter(Filter):
         """Keep the tasks in that state."""
         if self.is_unknown:
             return queryset.none()
-        rows: QuerySet[Any] = getattr(queryset, self.chosen or "all")()
+        rows: QuerySet[Any] = getattr(queryset, self.selected or "all")()
         return rows
 
     @property
-    def ground(self) -> Ground:
+    def scope(self) -> ScanScope:
         """Where tasks in that state are."""
-        return self._GROUNDS.get(self.chosen or "", scopes.WHOLE)
+        return self._SCOPES.get(self.selected or "", scopes.TABLE)
 
 
-class KindFilter(Filter):
+class KindFilter(ChoiceFilter):
     """The project's own tasks, or the steps of workflows that the engine has run, which are many and tell little."""
 
     title = _("kind")
@@ -198,11 +198,11 @@ class QueueFilter(FoldedFilter):
         """Return the queues that are known, and the one that was asked for."""
         configured = {name for alias in task_backends for name in task_backends[alias].queues}
         rows = Queue.objects.using(queue_database()).order_by("name").values_list("name", flat=True)
-        return self.with_asked(request, {DEFAULT_TASK_QUEUE_NAME, *configured, *rows[:OFFERED]})
+        return self.choices_with_selected(request, {DEFAULT_TASK_QUEUE_NAME, *configured, *rows[:MAX_CHOICES]})
 
-    def narrow(self, ground: Ground) -> Ground:
+    def narrow(self, scope: ScanScope) -> ScanScope:
         """What is in line is so queue by queue: a queue that nobody serves is found behind any number of others."""
-        return ground.of_queue(self.chosen) if self.chosen else ground
+        return scope.for_queue(self.selected) if self.selected else scope
 
 
 class TaskFilter(FoldedFilter):
@@ -214,14 +214,14 @@ class TaskFilter(FoldedFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the tasks in the modules that are loaded, and the one that was asked for."""
         names = task_names()
-        return self.with_asked(request, names if len(names) <= OFFERED else set())
+        return self.choices_with_selected(request, names if len(names) <= MAX_CHOICES else set())
 
     def condition(self, chosen: str) -> Q:
         """Return what is true of its rows; those from before it was renamed have an old name."""
         return Q(task_name__in=registry.names_of(chosen))
 
 
-class PriorityFilter(Filter):
+class PriorityFilter(ChoiceFilter):
     """By priority, as far as it matters to whoever looks."""
 
     title = _("priority")
@@ -246,7 +246,7 @@ class WorkerFilter(FoldedFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the workers that are there, and the one that was asked for."""
         rows = Worker.objects.using(queue_database()).order_by("-last_beat_at").values_list("pk", flat=True)
-        return self.with_asked(request, set(rows[:OFFERED]))
+        return self.choices_with_selected(request, set(rows[:MAX_CHOICES]))
 
     def condition(self, chosen: str) -> Q:
         """The column of who has claimed it."""
@@ -262,15 +262,15 @@ class ErrorFilter(FoldedFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the codes that are known, and the one that was asked for."""
         ours = {code.value for family in (OperationalCode, ContractCode, OutcomeCode) for code in family}
-        return self.with_asked(request, ours | set(sorted(error_codes())[:OFFERED]))
+        return self.choices_with_selected(request, ours | set(sorted(error_codes())[:MAX_CHOICES]))
 
     @property
-    def ground(self) -> Ground:
+    def scope(self) -> ScanScope:
         """What has a code has an index."""
-        return scopes.WITH_ERROR if self.chosen else scopes.WHOLE
+        return scopes.WITH_ERROR if self.selected else scopes.TABLE
 
 
-class TroubleFilter(Filter):
+class TroubleFilter(ChoiceFilter):
     """Tasks that need a look: tried more than once, or still waiting though they could have begun."""
 
     title = _("trouble")
@@ -286,7 +286,7 @@ class TroubleFilter(Filter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep what is in this trouble; what is overdue is said in one place."""
-        if self.chosen == "overdue" and not self.is_unknown:
+        if self.selected == "overdue" and not self.is_unknown:
             rows: QuerySet[Any] = queryset.overdue()  # type: ignore[attr-defined]  # tasks have it
             return rows
         return super().queryset(request, queryset)
@@ -295,9 +295,9 @@ class TroubleFilter(Filter):
         """Return what is true of the rows."""
         if chosen == "retried":
             return Q(attempt__gt=1) | Q(retry_count__gt=0)
-        return Q(not_past_deadline(), status=TaskStatus.PENDING, enqueued_at__lt=NowPlus(-LONG))
+        return Q(not_past_deadline(), status=TaskStatus.PENDING, enqueued_at__lt=NowPlus(-LATE_AFTER))
 
     @property
-    def ground(self) -> Ground:
+    def scope(self) -> ScanScope:
         """What has not begun is pending."""
-        return {"late": scopes.DUE, "overdue": scopes.OVERDUE}.get(self.chosen or "", scopes.WHOLE)
+        return {"late": scopes.DUE, "overdue": scopes.OVERDUE}.get(self.selected or "", scopes.TABLE)

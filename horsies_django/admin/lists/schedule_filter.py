@@ -10,9 +10,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ...models import Schedule
 from ...ops.keyset import scopes
-from ...ops.keyset.scopes import Ground
+from ...ops.keyset.scopes import ScanScope
 from ..base import queue_database
-from ..links import may_look
+from ..links import can_view
 from .filters import FoldedFilter
 
 #: Digits of a key that every database takes.
@@ -31,12 +31,12 @@ class ScheduleFilter(FoldedFilter):
         if not (asked.isdecimal() and asked.isascii() and len(asked) <= _DIGITS):
             return []
         name = None
-        if may_look(model_admin.admin_site, request, Schedule):
+        if can_view(model_admin.admin_site, request, Schedule):
             rows = Schedule.objects.using(queue_database()).filter(pk=asked)
             name = rows.values_list("name", flat=True).first()
         return [(asked, name or asked)]
 
     @property
-    def ground(self) -> Ground:
+    def scope(self) -> ScanScope:
         """They have an index."""
-        return Ground(lanes=(Q(schedule_id=self.chosen),)) if self.chosen else scopes.WHOLE
+        return ScanScope(partitions=(Q(schedule_id=self.selected),)) if self.selected else scopes.TABLE

@@ -22,10 +22,10 @@ from ...enqueue.masking import Mask, mask_of
 from ...models import TaskAttempt
 from ...ops.keyset import scopes
 from ...ops.keyset.keys import Key
-from ...ops.keyset.scan import PAGE, Bounds, Sift
-from ...ops.keyset.scopes import Ground
+from ...ops.keyset.scan import PAGE, Bounds, RowFilter
+from ...ops.keyset.scopes import ScanScope
 from ...ops.payload_view.contents import contents_of
-from ...ops.payload_view.excerpt import with_small_calls
+from ...ops.payload_view.excerpt import with_short_arguments
 
 HELP: Final = _(
     "An id; a part of a task's name; status:failed for the tasks of a status; args:text for what is in the arguments; "
@@ -34,7 +34,7 @@ HELP: Final = _(
 )
 
 #: Bytes, as they are stored, up to which arguments are searched.
-SEARCHED: Final = 32_000
+MAX_SEARCHED_BYTES: Final = 32_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Search:
     """
 
     rows: Q = field(default_factory=Q)
-    ground: Ground = scopes.WHOLE
+    scope: ScanScope = scopes.TABLE
     bounds: Bounds = field(default_factory=Bounds)
-    sift: Sift | None = None
+    row_filter: RowFilter | None = None
     is_slow: bool = False
 
 
@@ -56,7 +56,7 @@ def is_unreadable(request: HttpRequest) -> bool:
     return "\0" in request.GET.get(SEARCH_VAR, "")
 
 
-def parse(text: str) -> Search:
+def parse_search(text: str) -> Search:
     """Read what was typed. Nothing is wrong: what is no id and has no qualifier is part of a name."""
     text = text.replace("\0", "").strip()
     if not text:
@@ -82,24 +82,24 @@ def _in_args(text: str) -> Search:
     The database gets no condition with the text: it would have to read what is masked, and how long the answer takes
     would tell whether the text is in there. So each task is masked first, whatever is in it.
     """
-    return Search(sift=partial(_with_text_in_sight, text), is_slow=True)
+    return Search(row_filter=partial(_ids_with_visible_text, text), is_slow=True)
 
 
-def _with_text_in_sight(text: str, tasks: QuerySet[Any]) -> Iterator[Key]:
+def _ids_with_visible_text(text: str, tasks: QuerySet[Any]) -> Iterator[Key]:
     """Yield the ids of the tasks whose masked arguments contain a text."""
-    wanted = {_bare(spelling) for spelling in (text, json.dumps(text, ensure_ascii=False)[1:-1])}
+    wanted = {_normalize(spelling) for spelling in (text, json.dumps(text, ensure_ascii=False)[1:-1])}
     masks: dict[str, Mask] = {}
-    for task in with_small_calls(tasks.only("task_name"), SEARCHED).iterator(chunk_size=PAGE):
+    for task in with_short_arguments(tasks.only("task_name"), MAX_SEARCHED_BYTES).iterator(chunk_size=PAGE):
         contents = contents_of(task)
         if task.task_name not in masks:
             masks[task.task_name] = mask_of(task.task_name)
         contents.mask = masks[task.task_name]
-        seen = [_bare(contents.text(part)) for part in ("args", "kwargs")]
+        seen = [_normalize(contents.text(part)) for part in ("args", "kwargs")]
         if any(one in part for one in wanted for part in seen):
             yield task.pk
 
 
-def _bare(text: str) -> str:
+def _normalize(text: str) -> str:
     """Return a text without what a database and a page write differently: the space, and upper and lower case."""
     return "".join(text.split()).casefold()
 

@@ -20,8 +20,8 @@ from ...db.expressions import NowPlus
 from ...ops.keyset import scopes
 from ...ops.keyset.keys import SKEW, id_at
 from ...ops.keyset.scan import Bounds
-from ...ops.keyset.scopes import Ground
-from ..times import zone
+from ...ops.keyset.scopes import ScanScope
+from ..times import display_zone
 
 WINDOWS: Final = {
     "hour": (_("last hour"), timedelta(hours=1)),
@@ -46,7 +46,7 @@ class SentFilter(admin.ListFilter):
         self.start = _moment(given.get("sent_from"), time.min)
         self.end = _moment(given.get("sent_to"), time.max)
         read = {"sent": self.window, "sent_from": self.start, "sent_to": self.end}
-        self.unread = [text for name, text in given.items() if text and read[name] is None]
+        self.unreadable = [text for name, text in given.items() if text and read[name] is None]
 
     def has_output(self) -> bool:
         """It needs nothing."""
@@ -69,7 +69,7 @@ class SentFilter(admin.ListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep what was sent then, by the database's clock; nothing if that can't be read, lest it be everything."""
-        if self.unread:
+        if self.unreadable:
             return queryset.none()
         rows = Q()
         if self.window:
@@ -81,10 +81,10 @@ class SentFilter(admin.ListFilter):
         return queryset.filter(rows)
 
     @property
-    def said(self) -> str | None:
+    def description(self) -> str | None:
         """What was chosen, in words; None if nothing was."""
-        if self.unread:
-            return f"{self.title}: {', '.join(map(repr, self.unread))}"
+        if self.unreadable:
+            return f"{self.title}: {', '.join(map(repr, self.unreadable))}"
         if self.window:
             return f"{self.title}: {WINDOWS[self.window][0]}"
         if not (self.start or self.end):
@@ -92,9 +92,9 @@ class SentFilter(admin.ListFilter):
         return f"{self.title}: {_as_input(self.start) or '…'} – {_as_input(self.end) or '…'}"
 
     @property
-    def ground(self) -> Ground:
+    def scope(self) -> ScanScope:
         """Anywhere."""
-        return scopes.WHOLE
+        return scopes.TABLE
 
     @property
     def bounds(self) -> Bounds:
@@ -115,7 +115,9 @@ def _moment(text: str | None, of_day: time) -> datetime | None:
             return None
         if settings.USE_TZ and timezone.is_naive(moment):
             return timezone.make_aware(moment)
-        return timezone.make_naive(moment, zone()) if not settings.USE_TZ and timezone.is_aware(moment) else moment
+        return (
+            timezone.make_naive(moment, display_zone()) if not settings.USE_TZ and timezone.is_aware(moment) else moment
+        )
     return None
 
 
@@ -128,5 +130,5 @@ def _as_input(moment: datetime | None) -> str:
 
 
 def _id(moment: datetime, skew: timedelta) -> UUID:
-    aware = moment if timezone.is_aware(moment) else moment.replace(tzinfo=zone())
+    aware = moment if timezone.is_aware(moment) else moment.replace(tzinfo=display_zone())
     return id_at(aware + skew)

@@ -12,13 +12,13 @@ from django.utils.translation import gettext_lazy as _
 
 from ...db.expressions import NowPlus
 from ...ops.keyset import scopes
-from ...ops.keyset.scopes import Ground
+from ...ops.keyset.scopes import ScanScope
 from .filters import FoldedFilter
 
 _ENDS: Final = ("completed_at", "failed_at", "cancelled_at", "expired_at")
 
 
-class LengthFilter(FoldedFilter):
+class DurationFilter(FoldedFilter):
     """By a length of time: longer than one of these."""
 
     #: Seconds by what the address has for them, and the words.
@@ -34,12 +34,12 @@ class LengthFilter(FoldedFilter):
         """Return the lengths."""
         return [(name, words) for name, (_seconds, words) in self.LENGTHS.items()]
 
-    def before(self, chosen: str, *ends: str) -> Any:
+    def threshold(self, chosen: str, *ends: str) -> Any:
         """Return the moment that lies so long before the first of these that there is, or before now."""
         return Coalesce(*ends, Now()) - Value(timedelta(seconds=self.LENGTHS[chosen][0]))
 
 
-class WaitedFilter(LengthFilter):
+class WaitedFilter(DurationFilter):
     """By how long they have waited since they were due; those that wait, so far."""
 
     title = _("waited")
@@ -47,10 +47,10 @@ class WaitedFilter(LengthFilter):
 
     def condition(self, chosen: str) -> Q:
         """Until the start; of what never began, until the end."""
-        return Q(enqueued_at__lt=self.before(chosen, "started_at", *_ENDS))
+        return Q(enqueued_at__lt=self.threshold(chosen, "started_at", *_ENDS))
 
 
-class RanFilter(LengthFilter):
+class RanFilter(DurationFilter):
     """By how long they ran; those that run, so far."""
 
     title = _("ran")
@@ -58,7 +58,7 @@ class RanFilter(LengthFilter):
 
     def condition(self, chosen: str) -> Q:
         """Until the end."""
-        return Q(started_at__lt=self.before(chosen, *_ENDS))
+        return Q(started_at__lt=self.threshold(chosen, *_ENDS))
 
 
 class DueFilter(FoldedFilter):
@@ -83,9 +83,9 @@ class DueFilter(FoldedFilter):
         return Q(enqueued_at__gte=NowPlus(since), enqueued_at__lt=NowPlus(until))
 
     @property
-    def ground(self) -> Ground:
+    def scope(self) -> ScanScope:
         """What is due later is pending."""
-        return scopes.DEFERRED if (self.chosen or "").startswith("next") else scopes.WHOLE
+        return scopes.DEFERRED if (self.selected or "").startswith("next") else scopes.TABLE
 
 
 class AttemptsFilter(FoldedFilter):

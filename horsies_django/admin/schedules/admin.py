@@ -18,10 +18,10 @@ from ...db.expressions import SecondsUntil
 from ...models import Schedule
 from ..base import is_read_only, queue_database
 from ..lists.search import is_unreadable
-from ..workflows.event_form import PayloadField
+from ..workflows.event_form import JSONPayloadField
 from .filters import SourceFilter, StateFilter, TroubleFilter
 from .form import JSON_BOX, ScheduleForm, backends
-from .schedule_actions import ENABLE, SCHEDULE_VERBS
+from .schedule_actions import ENABLE, SCHEDULE_ACTIONS
 from .schedule_page import SchedulePage
 
 #: What may hold something that not everybody is to see.
@@ -31,9 +31,9 @@ _VALUES: Final = ("args", "kwargs", "options")
 class ScheduleAdmin(SchedulePage):
     """Shows schedules and acts on them; makes and edits those that are not in code."""
 
-    verbs = SCHEDULE_VERBS
+    admin_actions = SCHEDULE_ACTIONS
     form = ScheduleForm
-    formfield_overrides = {JSONField: {"form_class": PayloadField, "widget": Textarea(attrs=JSON_BOX)}}
+    formfield_overrides = {JSONField: {"form_class": JSONPayloadField, "widget": Textarea(attrs=JSON_BOX)}}
     list_display = (
         "name",
         "shown_state",
@@ -69,7 +69,7 @@ class ScheduleAdmin(SchedulePage):
     def _has_right(self, request: HttpRequest, name: str) -> bool:
         return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_schedule")
 
-    def report(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
+    def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
         """Say what was done, and how many were left alone: here that is no matter of a status."""
         if left > 0:
             alone = ngettext(

@@ -8,11 +8,11 @@ from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ..lists.filters import Filter
+from ..lists.filters import ChoiceFilter
 from .state_badge import DISABLED
 
 
-class StateFilter(Filter):
+class StateFilter(ChoiceFilter):
     """Whether they are enabled, and who has disabled them."""
 
     title = _("state")
@@ -30,7 +30,7 @@ class StateFilter(Filter):
         return Q(enabled=False) if chosen == "disabled" else Q(enabled=False, disabled_by=chosen)
 
 
-class TroubleFilter(Filter):
+class TroubleFilter(ChoiceFilter):
     """Those whose latest run went wrong before it was sent."""
 
     title = _("trouble")
@@ -45,7 +45,7 @@ class TroubleFilter(Filter):
         return ~Q(last_error="")
 
 
-class SourceFilter(Filter):
+class SourceFilter(ChoiceFilter):
     """Where they are kept."""
 
     title = _("source")

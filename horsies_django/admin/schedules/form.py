@@ -20,7 +20,7 @@ from ...workflows.registry import registry
 from ..base import queue_database
 from ..lists.registered_tasks import task_names
 from ..times import validate_date
-from ..workflows.event_form import OfferingInput
+from ..workflows.event_form import SuggestionInput
 
 if TYPE_CHECKING:
     AnyModelForm = ModelForm[Schedule]
@@ -39,8 +39,8 @@ class ScheduleForm(AnyModelForm):
         offered = {"task_name": task_names, "workflow_name": _workflow_names, "timezone": available_timezones}
         for name, names in offered.items():
             if name in self.fields:
-                self.fields[name].widget = OfferingInput(attrs={"class": "vTextField", "spellcheck": "false"})
-                self.fields[name].widget.offered = sorted(names())
+                self.fields[name].widget = SuggestionInput(attrs={"class": "vTextField", "spellcheck": "false"})
+                self.fields[name].widget.suggestions = sorted(names())
         if "timezone" in self.fields:
             self.fields["timezone"].show_hidden_initial = False  # which Django sets, as the default is a callable
         if "timing" in self.fields:

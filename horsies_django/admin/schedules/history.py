@@ -17,10 +17,10 @@ from ...core.durations import lasting
 from ...models import Task, Workflow
 from ..links import Links
 from ..status_text import status_badge
-from ..times import when
+from ..times import relative_time
 
 #: Runs that a page lists.
-SHOWN: Final = 20
+MAX_RUNS: Final = 20
 
 #: What is read of each.
 _TIMES: Final = ("sent_at", "started_at", "completed_at", "cancelled_at")
@@ -29,7 +29,7 @@ _OF_WORKFLOW: Final = ("pk", "name", "status", *_TIMES)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ScheduleRun:
     """One task or workflow that a schedule has sent."""
 
     sent_at: datetime
@@ -44,40 +44,40 @@ class Run:
 class History:
     """The newest runs, links to all of them, and whether there may be some that this user may not look at."""
 
-    runs: list[Run]
+    runs: list[ScheduleRun]
     all: list[SafeString | str]
     is_hidden: bool
 
 
 def history_of(key: int, database: str | None, links: Links) -> History:
     """Read what the schedule with this key has sent and this user may look at: two statements, each by its index."""
-    runs: list[Run] = []
+    runs: list[ScheduleRun] = []
     everything = []
-    if links.may(Task):
+    if links.can_view(Task):
         tasks = Task.objects.using(database).only(*_OF_TASK)
         runs += (_run(links, task, task.task_name, task.finished_at) for task in _newest(tasks, key))
-        everything.append(links.among(Task, _("All its tasks"), schedule_id=str(key), kind="all"))
-    if links.may(Workflow):
+        everything.append(links.to_list(Task, _("All its tasks"), schedule_id=str(key), kind="all"))
+    if links.can_view(Workflow):
         workflows = Workflow.objects.using(database).only(*_OF_WORKFLOW).annotate(error_code=KT("error__error_code"))
         found = [_run(links, one, one.name, one.completed_at or one.cancelled_at) for one in _newest(workflows, key)]
         runs += found
-        everything += [links.among(Workflow, _("All its workflows"), schedule_id=str(key))] if found else []
+        everything += [links.to_list(Workflow, _("All its workflows"), schedule_id=str(key))] if found else []
     runs.sort(key=attrgetter("sent_at"), reverse=True)
-    return History(runs[:SHOWN], everything, is_hidden=not (links.may(Task) and links.may(Workflow)))
+    return History(runs[:MAX_RUNS], everything, is_hidden=not (links.can_view(Task) and links.can_view(Workflow)))
 
 
 def _newest(rows: QuerySet[Any], key: int) -> QuerySet[Any]:
     found: QuerySet[Any] = rows.filter(schedule_id=key).annotate(read_at=Now())
-    return found.order_by("-schedule_id", "-pk")[:SHOWN]
+    return found.order_by("-schedule_id", "-pk")[:MAX_RUNS]
 
 
-def _run(links: Links, row: Any, name: str, ended: datetime | None) -> Run:
+def _run(links: Links, row: Any, name: str, ended: datetime | None) -> ScheduleRun:
     model: type[Model] = type(row)
-    return Run(
+    return ScheduleRun(
         row.sent_at,
         links.to(model, row.pk, name),
         status_badge(row),
         row.error_code or "",
-        when(row.sent_at, row.read_at),
+        relative_time(row.sent_at, row.read_at),
         lasting((ended or row.read_at) - row.started_at) if row.started_at else "-",
     )

@@ -16,15 +16,15 @@ from django.utils.safestring import SafeString
 
 from ...core.schedule_patterns import with_kind
 from ...models import Schedule
-from ..times import validate_date, when
-from .timing_text import words_of
+from ..times import relative_time, validate_date
+from .timing_text import describe_timing
 
 #: Runs that are shown.
-SHOWN: Final = 5
+MAX_RUNS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class UpcomingRun:
     """One run that will be: its time in the zone of its schedule, and as seen from now."""
 
     text: str
@@ -36,7 +36,7 @@ class Preview:
     """When it will be due, in words and as times; or what is wrong with that. Neither: nobody has said when."""
 
     words: str = ""
-    runs: tuple[Coming, ...] = ()
+    runs: tuple[UpcomingRun, ...] = ()
     errors: tuple[str, ...] = ()
 
 
@@ -58,11 +58,11 @@ NAMES: Final = (
 )  # fmt: skip
 
 
-def preview_of_typed(typed: QueryDict, schedule: Schedule, now: datetime) -> Preview:
+def preview_of_form(typed: QueryDict, schedule: Schedule, now: datetime) -> Preview:
     """Return the next runs of a schedule as somebody has typed it so far; it is not saved."""
     form = TimingForm(typed)
     if not form.is_valid():
-        return Preview(errors=tuple(_lines(form.errors)))
+        return Preview(errors=tuple(_error_lines(form.errors)))
     values = form.cleaned_data | {"jitter": form.cleaned_data["jitter"] or 0.0}
     values["timing"] = with_kind(values["timing"])
     if not values["timing"]:
@@ -75,7 +75,7 @@ def preview_of_typed(typed: QueryDict, schedule: Schedule, now: datetime) -> Pre
         schedule.full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
         if wrong := {name: told for name, told in error.message_dict.items() if name in form.fields and name != "name"}:
-            return Preview(errors=tuple(_lines(wrong)))
+            return Preview(errors=tuple(_error_lines(wrong)))
     return preview_of(schedule, now)
 
 
@@ -83,14 +83,14 @@ def preview_of(schedule: Schedule, now: datetime) -> Preview:
     """Return the next runs of a schedule: what is wrong with it, if it can't be read."""
     try:
         slots = schedule.slots
-        dues = [slots.due_at(slot).astimezone(slots.zone) for slot in slots.upcoming(now, SHOWN)]
+        dues = [slots.due_at(slot).astimezone(slots.zone) for slot in slots.upcoming(now, MAX_RUNS)]
     except (ValueError, OverflowError) as error:  # a row that no form has made may be past the calendar
         return Preview(errors=(str(error),))
-    runs = tuple(Coming(date_format(due, "D Y-m-d H:i:s T"), when(due, now)) for due in dues)
-    return Preview(words_of(schedule.timing, schedule.timezone), runs)
+    runs = tuple(UpcomingRun(date_format(due, "D Y-m-d H:i:s T"), relative_time(due, now)) for due in dues)
+    return Preview(describe_timing(schedule.timing, schedule.timezone), runs)
 
 
-def _lines(errors: Mapping[str, Any]) -> Iterator[str]:
+def _error_lines(errors: Mapping[str, Any]) -> Iterator[str]:
     for name, told in errors.items():
         field: Any = Schedule._meta.get_field(name) if name in TimingForm.base_fields else None
         label = field.verbose_name if field else ""

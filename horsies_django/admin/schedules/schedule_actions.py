@@ -11,10 +11,10 @@ from django.utils.translation import ngettext
 from ...core.schedule_enums import DisabledBy
 from ...models.schedule import ScheduleQuerySet
 from ...schedules.dispatch import try_run
-from ..actions.admin_action import Verb
+from ..actions.admin_action import AdminAction
 
 #: Errors that are told at once.
-_TOLD: Final = 3
+_MAX_ERRORS: Final = 3
 
 
 def _run(rows: ScheduleQuerySet) -> int:
@@ -23,43 +23,43 @@ def _run(rows: ScheduleQuerySet) -> int:
     return sum(try_run(rows.rows().filter(pk=key)) is not None for key in keys)
 
 
-def _why_not_run(rows: QuerySet[Any]) -> str:
+def _run_errors(rows: QuerySet[Any]) -> str:
     """Return what was wrong: a run that was sent has cleared the error."""
-    failed = rows.order_by("name").exclude(last_error="").values_list("name", "last_error")[:_TOLD]
+    failed = rows.order_by("name").exclude(last_error="").values_list("name", "last_error")[:_MAX_ERRORS]
     return " ".join(f"{name}: {error}" for name, error in failed)
 
 
-ENABLE: Final = Verb(
+ENABLE: Final = AdminAction(
     name="enable",
     label=_("Enable"),
     button=lambda count, shown: ngettext("Enable %s schedule", "Enable %s schedules", count) % shown,
-    label_of_many=_("Enable selected schedules"),
+    list_label=_("Enable selected schedules"),
     act=ScheduleQuerySet.enable,
-    told=lambda count: ngettext("%d schedule is enabled.", "%d schedules are enabled.", count) % count,
-    fits=lambda schedule: not schedule.enabled,
-    watched=("enabled", "next_run_at"),
+    message=lambda count: ngettext("%d schedule is enabled.", "%d schedules are enabled.", count) % count,
+    applies_to=lambda schedule: not schedule.enabled,
+    logged_columns=("enabled", "next_run_at"),
 )
 
-DISABLE: Final = Verb(
+DISABLE: Final = AdminAction(
     name="disable",
     label=_("Disable"),
     button=lambda count, shown: ngettext("Disable %s schedule", "Disable %s schedules", count) % shown,
-    label_of_many=_("Disable selected schedules"),
+    list_label=_("Disable selected schedules"),
     act=ScheduleQuerySet.disable,
-    told=lambda count: ngettext("%d schedule is disabled.", "%d schedules are disabled.", count) % count,
-    fits=lambda schedule: schedule.enabled or schedule.disabled_by == DisabledBy.CODE,
-    watched=("enabled",),
+    message=lambda count: ngettext("%d schedule is disabled.", "%d schedules are disabled.", count) % count,
+    applies_to=lambda schedule: schedule.enabled or schedule.disabled_by == DisabledBy.CODE,
+    logged_columns=("enabled",),
 )
 
-RUN_NOW: Final = Verb(
+RUN_NOW: Final = AdminAction(
     name="run_now",
     label=_("Run now"),
     button=lambda count, shown: ngettext("Run %s schedule now", "Run %s schedules now", count) % shown,
-    label_of_many=_("Run selected schedules now"),
+    list_label=_("Run selected schedules now"),
     act=_run,
-    told=lambda count: ngettext("%d run was sent.", "%d runs were sent.", count) % count,
-    watched=("last_task_id", "last_workflow_id"),
-    why_not=_why_not_run,
+    message=lambda count: ngettext("%d run was sent.", "%d runs were sent.", count) % count,
+    logged_columns=("last_task_id", "last_workflow_id"),
+    skipped_reason=_run_errors,
 )
 
-SCHEDULE_VERBS: Final = (RUN_NOW, ENABLE, DISABLE)
+SCHEDULE_ACTIONS: Final = (RUN_NOW, ENABLE, DISABLE)

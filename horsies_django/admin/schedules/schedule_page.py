@@ -23,10 +23,10 @@ from ...models import Schedule
 from ..base import queue_database
 from ..formatting import as_json
 from ..links import Links
-from .columns import ScheduleColumns, moment_of
+from .columns import ScheduleColumns, format_moment
 from .history import history_of
-from .preview import NAMES, Preview, preview_of, preview_of_typed
-from .state_badge import is_gone, is_late, state_of
+from .preview import NAMES, Preview, preview_of, preview_of_form
+from .state_badge import is_gone_from_code, is_late, state_badge
 
 #: The place of the fields that say when, among the fieldsets: the next runs stand below them.
 WHEN_AT: Final = 1
@@ -59,19 +59,19 @@ class SchedulePage(ScheduleColumns):
     def preview_view(self, request: HttpRequest, object_id: str | None = None) -> HttpResponse:
         """Say when what is typed would run, to those who may save it. Nothing is written."""
         schedule = Schedule() if object_id is None else self.get_object(request, unquote(object_id))
-        if not self._may_type(request, None if object_id is None else schedule):
+        if not self._can_edit(request, None if object_id is None else schedule):
             raise PermissionDenied
         if request.method != "GET":
             return HttpResponseNotAllowed(["GET"])
         if schedule is None:
-            return self.gone(request, str(object_id))
+            return self.not_found(request, str(object_id))
         now = database_now(queue_database() or DEFAULT_DB_ALIAS)
-        context = {"preview": preview_of_typed(request.GET, schedule, now)}
+        context = {"preview": preview_of_form(request.GET, schedule, now)}
         answer = TemplateResponse(request, "admin/horsies_django/schedule_preview.html", context)
         answer.headers["Cache-Control"] = "private, no-store"
         return answer
 
-    def _may_type(self, request: HttpRequest, schedule: Any) -> bool:
+    def _can_edit(self, request: HttpRequest, schedule: Any) -> bool:
         is_new = schedule is None or schedule.pk is None
         return self.has_add_permission(request) if is_new else self.has_change_permission(request, schedule)
 
@@ -82,30 +82,30 @@ class SchedulePage(ScheduleColumns):
         schedule = kwargs.get("obj")
         context |= {"show_save_and_add_another": False, "when_at": WHEN_AT, "preview": Preview()}
         if schedule is not None:
-            context |= self._about(request, schedule)
+            context |= self._page_context(request, schedule)
         if request.method == "POST":  # and is shown again, for something was wrong
             now = database_now(queue_database() or DEFAULT_DB_ALIAS)
-            context["preview"] = preview_of_typed(request.POST, schedule or Schedule(), now)
+            context["preview"] = preview_of_form(request.POST, schedule or Schedule(), now)
         elif schedule is not None:
             context["preview"] = preview_of(schedule, schedule.read_at)
-        if self._may_type(request, schedule):
+        if self._can_edit(request, schedule):
             name, key = f"{self.admin_site.name}:{self._url_name('preview')}", getattr(schedule, "pk", None)
             address = reverse(f"{name}_new") if key is None else reverse(name, args=[quote(key)])
             context |= {"preview_address": address, "preview_fields": " ".join(NAMES)}
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _about(self, request: HttpRequest, schedule: Any) -> dict[str, Any]:
+    def _page_context(self, request: HttpRequest, schedule: Any) -> dict[str, Any]:
         return {
             "summary": self._summary(schedule),
-            "notices": list(_notices(schedule, [verb.label for verb in self.allowed_verbs(request)])),
+            "notices": list(_notices(schedule, [action.label for action in self.allowed_actions(request)])),
             "history": history_of(schedule.pk, queue_database(), Links(self.admin_site, request)),
         }
 
     def _summary(self, schedule: Any) -> list[tuple[Any, Any]]:
         return [
-            (_("state"), state_of(schedule)),
-            (_("next run"), moment_of(schedule.next_run_at if schedule.enabled else None, schedule.read_at)),
-            (_("last run"), moment_of(schedule.last_run_at, schedule.read_at)),
+            (_("state"), state_badge(schedule)),
+            (_("next run"), format_moment(schedule.next_run_at if schedule.enabled else None, schedule.read_at)),
+            (_("last run"), format_moment(schedule.last_run_at, schedule.read_at)),
             (_("sent so far"), self.shown_count(schedule)),
         ]
 
@@ -136,17 +136,17 @@ def _mask_of(schedule: Schedule) -> Mask:
     return mask_of(schedule.task_name) if schedule.task_name else Mask()
 
 
-def _notices(schedule: Any, verbs: Sequence[Any]) -> Iterator[tuple[str, str]]:
+def _notices(schedule: Any, actions: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """Yield what needs somebody, and what somebody has to know who came to edit it, each with its level.
 
     ``verbs`` are the labels of what this user may do to it.
     """
-    if is_gone(schedule):
+    if is_gone_from_code(schedule):
         gone = gettext("It is gone from the code of %(source)s, and runs no more by itself.")
         yield "info", gone % {"source": schedule.source}
     elif schedule.source:
         where = gettext("It stands in the code of %(source)s: change it there.") % {"source": schedule.source}
-        allowed = gettext("Allowed here: %s.") % ", ".join(map(str, verbs)) if verbs else ""
+        allowed = gettext("Allowed here: %s.") % ", ".join(map(str, actions)) if actions else ""
         yield "info", f"{where} {allowed}".rstrip()
     if is_late(schedule):
         late = gettext("It is due, and nobody has sent it. Start a worker without --no-scheduler, or %(command)s")

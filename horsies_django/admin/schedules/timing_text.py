@@ -34,10 +34,10 @@ _ANY_NAME: Final = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 _REGIONS: Final = {"en": "en_US", "cs": "cs_CZ", "da": "da_DK", "sv": "sv_SE", "uk": "uk_UA"}
 
 #: What it raises for what croniter knows and it does not: its own errors, and those of its parser.
-_UNTOLD: Final = (ValueError, LookupError, TypeError, AttributeError)
+_DESCRIPTOR_ERRORS: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
-def words_of(timing: str, timezone: str = "") -> str:
+def describe_timing(timing: str, timezone: str = "") -> str:
     """Return a timing in words, with its zone where that matters; the timing itself where there are no words for it.
 
     >>> words_of("every:300", "Europe/Berlin")
@@ -45,13 +45,13 @@ def words_of(timing: str, timezone: str = "") -> str:
     """
     kind, _colon, text = timing.partition(":")
     if kind == "every":
-        return _every(text) or timing
-    said = _cron(text) if kind == "cron" else ""
+        return _describe_every(text) or timing
+    said = _describe_cron(text) if kind == "cron" else ""
     words = said or text or timing
     return f"{words} ({timezone})" if timezone else words
 
 
-def _every(text: str) -> str:
+def _describe_every(text: str) -> str:
     try:
         seconds = float(text)
     except ValueError:
@@ -63,7 +63,7 @@ def _every(text: str) -> str:
     return gettext("every %s seconds") % number_format(seconds)
 
 
-def _cron(text: str) -> str:
+def _describe_cron(text: str) -> str:
     """Return an expression in words; nothing without cron-descriptor, or if it has none for this one."""
     if find_spec("cron_descriptor") is None:
         return ""
@@ -72,7 +72,7 @@ def _cron(text: str) -> str:
     options = descriptor.Options(use_24hour_time_format=True, locale_code=_locale())
     try:
         said = descriptor.get_description(fields, options)
-    except (descriptor.FormatError, descriptor.MissingFieldError, descriptor.WrongArgumentError, *_UNTOLD):
+    except (descriptor.FormatError, descriptor.MissingFieldError, descriptor.WrongArgumentError, *_DESCRIPTOR_ERRORS):
         return ""
     return _ANY_NAME.sub(_in_own_language, said)
 

@@ -8,9 +8,9 @@ from django.db.models import QuerySet
 from django.forms import Form
 from django.http import HttpRequest
 
-from ...ops.keyset.scan import Walk
+from ...ops.keyset.scan import KeysetScan
 from ...ops.payload_view.contents import PARTS
-from ..actions.admin_action import Verb
+from ..actions.admin_action import AdminAction
 from ..lists import search
 from ..lists.filters import (
     ErrorFilter,
@@ -26,10 +26,10 @@ from ..lists.filters import (
 from ..lists.schedule_filter import ScheduleFilter
 from ..lists.sent_filter import SentFilter
 from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
-from .changelist import TaskList
+from .changelist import TaskChangeList
 from .columns import TaskColumns
 from .move_form import MoveForm
-from .task_actions import TASK_VERBS
+from .task_actions import TASK_ACTIONS
 from .task_page import TaskPage
 
 
@@ -77,7 +77,7 @@ class TaskAdmin(TaskColumns, TaskPage):
     sortable_by = ()
     search_fields = ("task_name",)
     search_help_text = search.HELP
-    verbs = TASK_VERBS
+    admin_actions = TASK_ACTIONS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the large columns where they are until a page shows them."""
@@ -94,23 +94,23 @@ class TaskAdmin(TaskColumns, TaskPage):
         """
         if search.is_unreadable(request):
             return queryset.none(), False
-        searched = search.parse(search_term)
+        searched = search.parse_search(search_term)
         rows = queryset.filter(searched.rows)
         if _is_list(request):
             return rows, False
-        page = Walk(rows, searched.ground, searched.bounds, searched.sift, searched.is_slow).page()
+        page = KeysetScan(rows, searched.scope, searched.bounds, searched.row_filter, searched.is_slow).page()
         return queryset.filter(pk__in=[row.pk for row in page.rows]), False
 
-    def _form_of(self, verb: Verb, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
+    def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Show what a task has that is to be moved; all that match are never one."""
-        form = super()._form_of(verb, request, rows)
+        form = super()._action_form(action, request, rows)
         if isinstance(form, MoveForm) and not _is_across(request):
-            form.show_present(rows)
+            form.show_current(rows)
         return form
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
         """Walk."""
-        return TaskList
+        return TaskChangeList
 
 
 def _is_list(request: HttpRequest) -> bool:

@@ -14,19 +14,19 @@ from ...core.durations import lasting
 from ...core.status import BeatRole
 from ...models import Heartbeat, Task, TaskAttempt, Worker
 from ...ops.payload_view.contents import contents_of
-from ..formatting import at, block
+from ..formatting import format_time, text_block
 from ..links import Links
 
 #: Attempts and beats that a page shows, the latest.
-ATTEMPTS: Final = 50
-BEATS: Final = 10
+MAX_ATTEMPTS: Final = 50
+MAX_HEARTBEATS: Final = 10
 
 #: Characters of the task's error message that stand at the top of its page.
-MESSAGE: Final = 1_000
+MAX_MESSAGE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class ShownAttempt:
+class AttemptRow:
     """An attempt as a page has it. ``again`` says in words whether another one followed."""
 
     row: TaskAttempt
@@ -41,7 +41,7 @@ class ShownAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownBeat:
+class HeartbeatRow:
     """A beat as a page has it."""
 
     role: str
@@ -59,7 +59,7 @@ def latest_attempts(task: Task) -> list[TaskAttempt]:
     found: list[TaskAttempt] | None = task.__dict__.get("_latest_attempts")
     if found is None:
         rows = TaskAttempt.objects.using(task._state.db).filter(task=task.pk).order_by("-attempt")
-        found = task.__dict__["_latest_attempts"] = list(rows[:ATTEMPTS])[::-1]
+        found = task.__dict__["_latest_attempts"] = list(rows[:MAX_ATTEMPTS])[::-1]
     return found
 
 
@@ -77,17 +77,17 @@ def own_traceback(task: Task) -> str:
     return "" if any(attempt.traceback == text for attempt in latest_attempts(task)) else text
 
 
-def shown_attempts(task: Task, links: Links) -> list[ShownAttempt]:
+def attempt_rows(task: Task, links: Links) -> list[AttemptRow]:
     """Return the latest attempts of a task for its page, the latest first. What the page's top says is not repeated."""
     attempts = latest_attempts(task)
     starts = [task.sent_at, *(attempt.finished_at for attempt in attempts)]
     shown = [_shown(task, attempt, since, links) for attempt, since in zip(attempts, starts, strict=False)]
-    if shown and len(shown[-1].message) <= MESSAGE and shown[-1].message == error_of(task)[1]:
+    if shown and len(shown[-1].message) <= MAX_MESSAGE and shown[-1].message == error_of(task)[1]:
         shown[-1] = replace(shown[-1], message="")
     return shown[::-1]
 
 
-def _again(task: Task, attempt: TaskAttempt) -> str:
+def _retry_text(task: Task, attempt: TaskAttempt) -> str:
     """Say whether it was tried again: what ended the task meanwhile, as cancelling does, may have been first."""
     if not attempt.will_retry:
         return ""
@@ -96,36 +96,36 @@ def _again(task: Task, attempt: TaskAttempt) -> str:
     return _("is to be tried again") if task.finished_at is None else _("was to be tried again")
 
 
-def _shown(task: Task, attempt: TaskAttempt, since: datetime, links: Links) -> ShownAttempt:
+def _shown(task: Task, attempt: TaskAttempt, since: datetime, links: Links) -> AttemptRow:
     is_after_others = attempt.attempt > 1 and since > attempt.started_at
-    return ShownAttempt(
+    return AttemptRow(
         attempt,
-        _again(task, attempt),
-        at(attempt.started_at),
-        at(attempt.finished_at),
+        _retry_text(task, attempt),
+        format_time(attempt.started_at),
+        format_time(attempt.finished_at),
         "-" if is_after_others else lasting(attempt.started_at - since),
         lasting(attempt.finished_at - attempt.started_at),
         links.to(Worker, attempt.worker_id) if attempt.worker_id else "-",
         attempt.error_message,
-        block(attempt.traceback, end=True) if attempt.traceback else "",
+        text_block(attempt.traceback, end=True) if attempt.traceback else "",
     )
 
 
-def latest_beats(task: Task) -> list[Heartbeat]:
+def latest_heartbeats(task: Task) -> list[Heartbeat]:
     """Return the latest beats for a task, the latest first; by its index, a role at a time."""
     if not task.claim:
         return []
     rows = Heartbeat.objects.using(task._state.db).filter(task=task.pk).order_by("-sent_at")
-    beats = [beat for role in BeatRole for beat in rows.filter(role=role)[:BEATS]]
-    return sorted(beats, key=lambda beat: beat.sent_at, reverse=True)[:BEATS]
+    beats = [beat for role in BeatRole for beat in rows.filter(role=role)[:MAX_HEARTBEATS]]
+    return sorted(beats, key=lambda beat: beat.sent_at, reverse=True)[:MAX_HEARTBEATS]
 
 
-def shown_beats(beats: Sequence[Heartbeat], now: datetime, links: Links) -> list[ShownBeat]:
+def heartbeat_rows(beats: Sequence[Heartbeat], now: datetime, links: Links) -> list[HeartbeatRow]:
     """Return beats for a page; ``now`` is the database's clock."""
     return [
-        ShownBeat(
+        HeartbeatRow(
             str(beat.get_role_display()),
-            at(beat.sent_at),
+            format_time(beat.sent_at),
             lasting(now - beat.sent_at),
             links.to(Worker, beat.sender_id),
             beat.hostname,

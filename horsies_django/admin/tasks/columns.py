@@ -18,8 +18,8 @@ from ...core.durations import lasting
 from ...models import Task
 from ...ops.payload_view.excerpt import excerpt_of
 from ..formatting import progress_bar
-from ..status_text import is_overdue, state_by_asynq, status_badge
-from ..times import when
+from ..status_text import asynq_state, is_overdue, status_badge
+from ..times import relative_time
 
 #: Characters of an id that a column shows.
 SHORT = 13
@@ -32,7 +32,7 @@ class TaskColumns:
     def shown_states(self, task: Task) -> SafeString:
         """The status, and what asynq calls it, if that is another word; or that it is overdue."""
         now = _now(task)
-        state = gettext("overdue") if is_overdue(task, now) else state_by_asynq(task, now)
+        state = gettext("overdue") if is_overdue(task, now) else asynq_state(task, now)
         if not state:
             return status_badge(task)
         return format_html('{} <span class="horsies-state">{}</span>', status_badge(task), state)
@@ -58,7 +58,7 @@ class TaskColumns:
     @admin.display(description=_("due"))
     def shown_due(self, task: Task) -> SafeString | str:
         """When it may, or might, begin."""
-        return when(task.enqueued_at, _now(task))
+        return relative_time(task.enqueued_at, _now(task))
 
     @admin.display(description=_("waited"))
     def shown_wait(self, task: Task) -> str:
@@ -73,12 +73,12 @@ class TaskColumns:
     @admin.display(description=_("sent at"))
     def shown_sent(self, task: Task) -> SafeString:
         """When it was sent."""
-        return when(task.sent_at, _now(task))
+        return relative_time(task.sent_at, _now(task))
 
     @admin.display(description=_("finished at"))
     def shown_ended(self, task: Task) -> SafeString | str:
         """When it ended, however that was."""
-        return "-" if task.finished_at is None else when(task.finished_at, _now(task))
+        return "-" if task.finished_at is None else relative_time(task.finished_at, _now(task))
 
     @admin.display(description=_("id"))
     def shown_id(self, task: Task) -> SafeString:

@@ -17,34 +17,34 @@ from ...core.retention import LONGEST, retention_of
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...models import Limit, Task, Worker
 from ...ops.payload_view.contents import contents_of
-from ...ops.payload_view.retry_policy import policy_in_words
-from ..actions.action_admin import ActingAdmin
-from ..formatting import as_json, at, block, masked_json, moment, progress_bar
+from ...ops.payload_view.retry_policy import describe_retry_policy
+from ..actions.action_admin import ActionAdmin
+from ..formatting import as_json, format_time, masked_json, progress_bar, text_block, time_column
 from ..links import Links
 from ..schedules.link import schedule_link
-from ..status_text import is_overdue, state_by_asynq, status_badge
-from .attempts import MESSAGE, error_of
-from .items import shown_items
-from .unique_words import unique_words
+from ..status_text import asynq_state, is_overdue, status_badge
+from .attempts import MAX_MESSAGE, error_of
+from .items import format_items
+from .unique_words import describe_unique_until
 
 
-class TaskFields(ActingAdmin):
+class TaskFields(ActionAdmin):
     """What stands in each field. The page has set ``page_links`` on its task, and has read ``read_at`` with it."""
 
-    page_sent_at = moment("sent_at", _("sent at"), exactly=True)
-    page_enqueued_at = moment("enqueued_at", _("may run from"), exactly=True)
-    page_claimed_at = moment("claimed_at", _("claimed at"), exactly=True)
-    page_started_at = moment("started_at", _("started at"), exactly=True)
-    page_finished_at = moment("finished_at", _("finished at"), exactly=True)
-    page_next_retry_at = moment("next_retry_at", _("next retry at"), exactly=True)
-    page_run_after = moment("run_after", _("run after"), exactly=True)
-    page_good_until = moment("good_until", _("good until"), exactly=True)
-    page_kept_until = moment("kept_until", _("kept until"), exactly=True)
+    page_sent_at = time_column("sent_at", _("sent at"), exactly=True)
+    page_enqueued_at = time_column("enqueued_at", _("may run from"), exactly=True)
+    page_claimed_at = time_column("claimed_at", _("claimed at"), exactly=True)
+    page_started_at = time_column("started_at", _("started at"), exactly=True)
+    page_finished_at = time_column("finished_at", _("finished at"), exactly=True)
+    page_next_retry_at = time_column("next_retry_at", _("next retry at"), exactly=True)
+    page_run_after = time_column("run_after", _("run after"), exactly=True)
+    page_good_until = time_column("good_until", _("good until"), exactly=True)
+    page_kept_until = time_column("kept_until", _("kept until"), exactly=True)
 
     @admin.display(description=_("status"))
     def page_status(self, task: Any) -> SafeString:
         """The status by word and mark, and what asynq would call it, if that is another word; or that it is overdue."""
-        state = state_by_asynq(task, task.read_at)
+        state = asynq_state(task, task.read_at)
         said = gettext("asynq: %s") % state if state else ""
         if is_overdue(task, task.read_at):
             said = gettext("overdue")
@@ -54,7 +54,7 @@ class TaskFields(ActingAdmin):
     def page_error(self, task: Task) -> SafeString:
         """The code, exception and message of the error; of one that is tried again, what its latest attempt has."""
         code, message = error_of(task)
-        text = Truncator(message).chars(MESSAGE)
+        text = Truncator(message).chars(MAX_MESSAGE)
         kind = contents_of(task).exception_type
         shown = '<strong>{}</strong> {}<span class="horsies-message">{}</span>'
         return format_html(shown, code, f"{kind}: " if kind else "", text)
@@ -62,12 +62,12 @@ class TaskFields(ActingAdmin):
     @admin.display(description=_("task"))
     def page_name(self, task: Any) -> SafeString | str:
         """The name, with a link to the tasks that have it."""
-        return _links(task).among(Task, task.task_name, q=task.task_name)
+        return _links(task).to_list(Task, task.task_name, q=task.task_name)
 
     @admin.display(description=_("queue"))
     def page_queue(self, task: Any) -> SafeString | str:
         """The queue, with a link to its tasks."""
-        return _links(task).among(Task, task.queue_name, queue_name=task.queue_name)
+        return _links(task).to_list(Task, task.queue_name, queue_name=task.queue_name)
 
     @admin.display(description=_("priority"))
     def page_priority(self, task: Task) -> int:
@@ -123,7 +123,7 @@ class TaskFields(ActingAdmin):
     @admin.display(description=_("unique"))
     def page_unique(self, task: Any) -> str:
         """Until when no other task may have its key."""
-        return unique_words(task, task.read_at)
+        return describe_unique_until(task, task.read_at)
 
     @admin.display(description=_("worker"))
     def page_worker(self, task: Any) -> SafeString | str:
@@ -138,7 +138,7 @@ class TaskFields(ActingAdmin):
     @admin.display(description=_("scheduled for"))
     def page_scheduled_for(self, task: Task) -> str:
         """The slot of the schedule that it is the run for."""
-        return at(contents_of(task).slot, exactly=False)
+        return format_time(contents_of(task).slot, exactly=False)
 
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:
@@ -158,7 +158,7 @@ class TaskFields(ActingAdmin):
     @admin.display(description=_("gathered calls"))
     def page_items(self, task: Task) -> SafeString | str:
         """The calls that it is handed as a list."""
-        return shown_items(task)
+        return format_items(task)
 
     @admin.display(description=_("result"))
     def page_result(self, task: Task) -> SafeString | str:
@@ -169,14 +169,14 @@ class TaskFields(ActingAdmin):
     def page_traceback(self, task: Task) -> SafeString | str:
         """The traceback of the error, if the task failed with one."""
         text = contents_of(task).traceback
-        shown = block(text, end=True)
+        shown = text_block(text, end=True)
         folded = '<details id="horsies-traceback"><summary>{}</summary>{}</details>'
         return format_html(folded, _("Traceback"), shown) if text else "-"
 
     @admin.display(description=_("retry policy"))
     def page_policy(self, task: Task) -> SafeString | str:
         """The retry policy in force in words, and as the row has it."""
-        words = policy_in_words(task)
+        words = describe_retry_policy(task)
         if not task.retry_policy:
             return words
         folded = '{}<details id="horsies-policy"><summary>{}</summary>{}</details>'
@@ -194,7 +194,7 @@ class TaskFields(ActingAdmin):
 
     def _value(self, task: Task, part: str) -> SafeString | str:
         contents = contents_of(task)
-        value = contents.seen_result() if part == "result" else contents.seen(part)
+        value = contents.visible_result() if part == "result" else contents.visible(part)
         name = f"{self.admin_site.name}:{self._url_name('download')}"
         address = reverse(name, args=[task.pk, part])
         is_folded = part == "result" and bool(contents.error)  # what went wrong stands at the top of the page

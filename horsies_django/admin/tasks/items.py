@@ -11,20 +11,20 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from ...models import Task, TaskItem
-from ...ops.payload_view.contents import contents_of, read
-from ..formatting import as_json, grouped
+from ...ops.payload_view.contents import contents_of, decode
+from ..formatting import as_json, format_number
 
 #: Calls that a page shows.
-ITEMS: Final = 50
+MAX_ITEMS: Final = 50
 
 
-def shown_items(task: Task) -> SafeString | str:
+def format_items(task: Task) -> SafeString | str:
     """Return the first calls of a task, masked as its arguments are, and how many there are."""
     items = TaskItem.objects.using(task._state.db).filter(task=task.pk).order_by("position")
-    texts = items.values_list(Cast("kwargs", TextField()), flat=True)[:ITEMS]
-    calls: list[Any] = [read(text) for text in texts]
+    texts = items.values_list(Cast("kwargs", TextField()), flat=True)[:MAX_ITEMS]
+    calls: list[Any] = [decode(text) for text in texts]
     shown = as_json(calls, contents_of(task).mask)
     if (task.item_count or 0) <= len(calls):
         return shown
-    counts = {"shown": grouped(len(calls)), "count": grouped(task.item_count)}
+    counts = {"shown": format_number(len(calls)), "count": format_number(task.item_count)}
     return format_html('{}<p class="horsies-more">{}</p>', shown, gettext("The first %(shown)s of %(count)s.") % counts)

@@ -33,12 +33,12 @@ class MoveForm(forms.Form):
         if self._queues is None:
             self.fields["queue_name"].help_text = _("Empty: as it is.")
         else:
-            self._offer([("", _("leave as it is")), *((name, name) for name in self._queues)])
+            self._set_choices([("", _("leave as it is")), *((name, name) for name in self._queues)])
 
-    def _offer(self, choices: list[tuple[str, Any]]) -> None:
+    def _set_choices(self, choices: list[tuple[str, Any]]) -> None:
         self.fields["queue_name"].widget = forms.Select(choices=choices)
 
-    def show_present(self, tasks: QuerySet[Any]) -> None:
+    def show_current(self, tasks: QuerySet[Any]) -> None:
         """Begin with what the task has, if it is one; several are left as they are."""
         found = list(tasks.order_by().values("queue_name", "priority")[:2])
         if len(found) != 1:
@@ -46,7 +46,7 @@ class MoveForm(forms.Form):
         self.initial = found[0]
         if self._queues is not None:
             names = sorted({self.initial["queue_name"], *self._queues})  # it may be in one that was known once
-            self._offer([(name, name) for name in names])
+            self._set_choices([(name, name) for name in names])
 
     def clean_queue_name(self) -> str | None:
         """Refuse a queue that no backend has."""

@@ -14,7 +14,7 @@ from ...core.workflow_status import WorkflowStatus
 from ...models import Task, WorkflowTask
 from ...models.transitions import TaskQuerySet
 from ...ops.inspector.delete_tasks import delete_ended
-from ..actions.admin_action import Verb, keep
+from ..actions.admin_action import AdminAction, keep_label
 from .move_form import MoveForm
 
 
@@ -22,7 +22,7 @@ def _due(count: int) -> str:
     return ngettext("%d task is due again.", "%d tasks are due again.", count) % count
 
 
-def _may_run_again(task: Task) -> bool:
+def _can_retry(task: Task) -> bool:
     """Whether it has ended badly, and not within a workflow that has completed all the same."""
     if task.status not in TASK_RETRYABLE_STATES or task.workflow_id is None:
         return task.status in TASK_RETRYABLE_STATES
@@ -46,85 +46,85 @@ def _deleted(count: int) -> str:
     return ngettext("%d task was deleted.", "%d tasks were deleted.", count) % count
 
 
-RETRY: Final = Verb(
+RETRY: Final = AdminAction(
     name="retry",
     label=_("Retry"),
     button=lambda count, shown: ngettext("Retry %s task", "Retry %s tasks", count) % shown,
-    label_of_many=_("Retry selected tasks"),
+    list_label=_("Retry selected tasks"),
     act=TaskQuerySet.retry,
-    told=_due,
-    fits=_may_run_again,
+    message=_due,
+    applies_to=_can_retry,
     statuses=TASK_RETRYABLE_STATES,
 )
 
-CANCEL: Final = Verb(
+CANCEL: Final = AdminAction(
     name="cancel",
     label=_("Cancel task"),
     button=lambda count, shown: ngettext("Cancel %s task", "Cancel %s tasks", count) % shown,
-    keep=keep,
-    counts=True,
-    label_of_many=_("Cancel selected tasks that have not begun"),
+    back_label=keep_label,
+    counts_all=True,
+    list_label=_("Cancel selected tasks that have not begun"),
     act=TaskQuerySet.cancel,
-    told=_cancelled,
-    fits=lambda task: task.status in TASK_LIVE_STATES - {TaskStatus.RUNNING},
+    message=_cancelled,
+    applies_to=lambda task: task.status in TASK_LIVE_STATES - {TaskStatus.RUNNING},
     statuses=TASK_LIVE_STATES - {TaskStatus.RUNNING},
 )
 
-CANCEL_RUNNING: Final = Verb(
+CANCEL_RUNNING: Final = AdminAction(
     name="cancel_running",
     label=_("Cancel task and tell it to stop"),
     button=lambda count, shown: (
         ngettext("Cancel %s task, and tell it to stop", "Cancel %s tasks, and tell those that run to stop", count)
         % shown
     ),
-    keep=keep,
-    counts=True,
-    label_of_many=_("Cancel selected tasks, and tell those that run to stop"),
+    back_label=keep_label,
+    counts_all=True,
+    list_label=_("Cancel selected tasks, and tell those that run to stop"),
     act=partial(TaskQuerySet.cancel, include_running=True),
-    told=_cancelled,
-    fits=lambda task: task.status == TaskStatus.RUNNING,
+    message=_cancelled,
+    applies_to=lambda task: task.status == TaskStatus.RUNNING,
     statuses=TASK_LIVE_STATES,
     permission="cancel",
     warning=_("A body that runs is told to stop. What it has done so far stays done; what it gives back is dropped."),
 )
 
-RUN_NOW: Final = Verb(
+RUN_NOW: Final = AdminAction(
     name="run_now",
     label=_("Run now"),
     button=lambda count, shown: ngettext("Run %s task now", "Run %s tasks now", count) % shown,
-    label_of_many=_("Run selected tasks now that wait for their time"),
+    list_label=_("Run selected tasks now that wait for their time"),
     act=TaskQuerySet.run_now,
-    told=_due_now,
-    fits=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.gated,
+    message=_due_now,
+    applies_to=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.gated,
     statuses=(TaskStatus.PENDING,),
-    watched=("enqueued_at",),
+    logged_columns=("enqueued_at",),
 )
 
-MOVE: Final = Verb(
+MOVE: Final = AdminAction(
     name="move",
     label=_("Move"),
     button=lambda count, shown: ngettext("Move %s task", "Move %s tasks", count) % shown,
-    counts=True,
-    label_of_many=_("Move selected tasks that have not begun to another queue or priority"),
+    counts_all=True,
+    list_label=_("Move selected tasks that have not begun to another queue or priority"),
     act=TaskQuerySet.move,
-    told=_moved,
-    fits=lambda task: task.status == TaskStatus.PENDING,
+    message=_moved,
+    applies_to=lambda task: task.status == TaskStatus.PENDING,
     statuses=(TaskStatus.PENDING,),
-    watched=("queue_name", "priority"),
+    logged_columns=("queue_name", "priority"),
     form=MoveForm,
 )
 
-DELETE: Final = Verb(
+DELETE: Final = AdminAction(
     name="delete",
     label=_("Delete"),
     button=lambda count, shown: ngettext("Delete %s task", "Delete %s tasks", count) % shown,
-    keep=keep,
-    counts=True,
-    typed_above=1_000,
-    label_of_many=_("Delete selected tasks that have ended"),
+    back_label=keep_label,
+    counts_all=True,
+    typed_number_above=1_000,
+    list_label=_("Delete selected tasks that have ended"),
     act=delete_ended,
-    told=_deleted,
-    fits=lambda task: task.status in TASK_TERMINAL_STATES,
+    message=_deleted,
+    applies_to=lambda task: task.status in TASK_TERMINAL_STATES,
     statuses=TASK_TERMINAL_STATES,
     warning=_(
         "What is deleted is gone, with its result and its attempts. Tasks that live, and those that a live "
@@ -134,4 +134,4 @@ DELETE: Final = Verb(
 )
 
 #: In the order of the buttons.
-TASK_VERBS: Final = (RETRY, RUN_NOW, MOVE, CANCEL, CANCEL_RUNNING, DELETE)
+TASK_ACTIONS: Final = (RETRY, RUN_NOW, MOVE, CANCEL, CANCEL_RUNNING, DELETE)

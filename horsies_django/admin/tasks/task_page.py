@@ -17,16 +17,16 @@ from django.utils.translation import gettext_lazy as _
 from ...core.status import TaskStatus
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
 from ...ops.inspector.task_states import State, state_of
-from ...ops.payload_view.contents import PARTS, contents_of, with_texts
+from ...ops.payload_view.contents import PARTS, contents_of, with_payload_texts
 from ..links import Links
-from ..times import zone
-from .attempts import latest_attempts, latest_beats, own_traceback, shown_attempts, shown_beats
+from ..times import display_zone
+from .attempts import attempt_rows, heartbeat_rows, latest_attempts, latest_heartbeats, own_traceback
 from .fields import TaskFields
-from .timeline import FEW, WIDTH, bars_of, steps_of
-from .why import shown_reasons
+from .timeline import MAX_UNFOLDED, WIDTH, bars_of, steps_of
+from .why import reason_rows
 
 #: Fieldsets with this class are kept fresh while the task lives.
-LIVE: Final = "horsies-live"
+LIVE_CLASS: Final = "horsies-live"
 
 #: Columns that the page shows under another name.
 _COLUMNS: Final = {
@@ -38,7 +38,7 @@ _COLUMNS: Final = {
 }
 
 #: What the task is.
-WHAT: Final = (
+IDENTITY_FIELDS: Final = (
     "page_name",
     "page_queue",
     "page_priority",
@@ -57,14 +57,14 @@ class TaskPage(TaskFields):
     fieldsets: ClassVar[Any] = (
         (
             _("State"),
-            {"classes": (LIVE,), "fields": ("page_status", "page_error", "page_progress", WHAT)},
+            {"classes": (LIVE_CLASS,), "fields": ("page_status", "page_error", "page_progress", IDENTITY_FIELDS)},
         ),
         (_("Call"), {"fields": ("page_args", "page_kwargs", "page_items")}),
-        (_("Result"), {"classes": (LIVE,), "fields": ("page_result", "page_traceback")}),
+        (_("Result"), {"classes": (LIVE_CLASS,), "fields": ("page_result", "page_traceback")}),
         (
             _("Times"),
             {
-                "classes": (LIVE,),
+                "classes": (LIVE_CLASS,),
                 "fields": (
                     ("page_sent_at", "page_enqueued_at", "page_claimed_at", "page_started_at", "page_finished_at"),
                     ("page_next_retry_at", "page_run_after", "page_good_until", "page_kept_until"),
@@ -74,7 +74,7 @@ class TaskPage(TaskFields):
         (
             _("Options"),
             {
-                "classes": (LIVE,),
+                "classes": (LIVE_CLASS,),
                 "fields": (
                     ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention"),
                     ("unique_key", "page_unique", "page_group", "page_limit_key"),
@@ -140,9 +140,9 @@ class TaskPage(TaskFields):
         if match is None:
             return rows
         if match.url_name == self._url_name("change"):
-            rows = with_texts(rows, *PARTS).annotate(read_at=Now())
+            rows = with_payload_texts(rows, *PARTS).annotate(read_at=Now())
         if match.url_name == self._url_name("download"):
-            rows = with_texts(rows, *(PARTS.keys() & {str(match.kwargs.get("part"))}))
+            rows = with_payload_texts(rows, *(PARTS.keys() & {str(match.kwargs.get("part"))}))
         return rows
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -150,29 +150,29 @@ class TaskPage(TaskFields):
         task = kwargs.get("obj")
         if task is not None:
             links = Links(self.admin_site, request)
-            context |= self._about(task, links)
+            context |= self._page_context(task, links)
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _about(self, task: Any, links: Links) -> dict[str, Any]:
+    def _page_context(self, task: Any, links: Links) -> dict[str, Any]:
         task.page_links = links
-        reasons = shown_reasons(task, task.read_at, links)
+        reasons = reason_rows(task, task.read_at, links)
         attempts = latest_attempts(task)
-        beats = [] if task.status == TaskStatus.PENDING else latest_beats(task)
-        links.look_up(Worker, _workers(task, attempts, beats), task._state.db)
+        beats = [] if task.status == TaskStatus.PENDING else latest_heartbeats(task)
+        links.load_existing(Worker, _workers(task, attempts, beats), task._state.db)
         steps = steps_of(task, attempts, task.read_at)
         return {
             "live": task.finished_at is None,
-            "live_class": LIVE,
+            "live_class": LIVE_CLASS,
             "reasons": reasons,
             "node": self._node(task, links),
-            "zone": str(zone()),
+            "zone": str(display_zone()),
             "steps": steps,
-            "has_many_steps": len(steps) > FEW,
+            "has_many_steps": len(steps) > MAX_UNFOLDED,
             "bars": bars_of(steps),
             "picture_width": WIDTH,
-            "attempts": shown_attempts(task, links),
+            "attempts": attempt_rows(task, links),
             "earlier_attempts": attempts[0].attempt - 1 if attempts else 0,
-            "beats": shown_beats(beats, task.read_at, links),
+            "beats": heartbeat_rows(beats, task.read_at, links),
         }
 
     def _node(self, task: Task, links: Links) -> dict[str, Any] | None:
@@ -198,7 +198,7 @@ class TaskPage(TaskFields):
         if not self.has_view_permission(request, task):
             raise PermissionDenied
         if task is None:
-            return self.gone(request, object_id)
+            return self.not_found(request, object_id)
         return HttpResponse(
             contents_of(task).text(part),
             content_type="text/plain; charset=utf-8",

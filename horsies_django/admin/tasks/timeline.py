@@ -13,17 +13,17 @@ from django.utils.translation import gettext as _
 from ...core.durations import lasting
 from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
-from ..formatting import at
+from ..formatting import format_time
 
 #: The picture's own units.
 WIDTH: Final = 1_000
-NARROWEST: Final = 3
+MIN_WIDTH: Final = 3
 
 #: Steps that are shown unfolded.
-FEW: Final = 12
+MAX_UNFOLDED: Final = 12
 
 
-class Kind(StrEnum):
+class StepKind(StrEnum):
     """What a task does in a step of its life; also the class of the step's bar."""
 
     LATER = "later"
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 class Step:
     """One step: what the task did from one time to another. ``is_open``: it still does, at ``until``."""
 
-    kind: Kind
+    kind: StepKind
     words: str
     since: datetime
     until: datetime
@@ -52,14 +52,14 @@ class Step:
     @property
     def columns(self) -> tuple[str, str, str, str]:
         """What a table shows of it."""
-        return self.words, at(self.since), "…" if self.is_open else at(self.until), lasting(self.took)
+        return self.words, format_time(self.since), "…" if self.is_open else format_time(self.until), lasting(self.took)
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class TimelineBar:
     """A step in the picture."""
 
-    kind: Kind
+    kind: StepKind
     x: float
     width: float
     title: str
@@ -75,7 +75,7 @@ def _past(task: Task, attempts: Sequence[TaskAttempt]) -> Iterator[Step]:
     since = task.sent_at
     if attempts and attempts[0].attempt > 1:
         words = _("Attempts 1 to %d, and the waits between them") % (attempts[0].attempt - 1)
-        yield Step(Kind.EARLIER, words, since, attempts[0].started_at)
+        yield Step(StepKind.EARLIER, words, since, attempts[0].started_at)
         since = attempts[0].started_at
     for number, attempt in enumerate(attempts):
         is_last = number == len(attempts) - 1 and task.started_at == attempt.started_at
@@ -85,7 +85,7 @@ def _past(task: Task, attempts: Sequence[TaskAttempt]) -> Iterator[Step]:
             "number": attempt.attempt,
             "outcome": attempt.get_outcome_display(),
         }
-        yield Step(Kind.RUNS if is_good else Kind.FAILS, words, attempt.started_at, attempt.finished_at)
+        yield Step(StepKind.RUNS if is_good else StepKind.FAILS, words, attempt.started_at, attempt.finished_at)
         since = attempt.finished_at
 
 
@@ -97,21 +97,21 @@ def _waiting(
     When it was due is known of the latest start, and of the first if the sender has asked for a time.
     """
     if not (is_first or is_latest):
-        yield Step(Kind.LATER, _("Waited for the next attempt"), since, until)
+        yield Step(StepKind.LATER, _("Waited for the next attempt"), since, until)
         return
     due = task.enqueued_at if is_latest else task.run_after
     if due is not None and since < due <= until:
         words = _("Sent for later") if is_first else _("Waited for the next attempt")
-        yield Step(Kind.LATER, words, since, due)
+        yield Step(StepKind.LATER, words, since, due)
         since = due
     claimed = task.claimed_at if is_latest else None
     if claimed is not None and since < claimed < until:
-        yield Step(Kind.WAITS, _("Waited for a worker"), since, claimed)
+        yield Step(StepKind.WAITS, _("Waited for a worker"), since, claimed)
         words = _("Claimed, waits for a slot") if is_open else _("Claimed, waited for a slot")
-        yield Step(Kind.CLAIMED, words, claimed, until, is_open)
+        yield Step(StepKind.CLAIMED, words, claimed, until, is_open)
     elif since < until:
         words = _("Waits for a worker") if is_open else _("Waited for a worker")
-        yield Step(Kind.WAITS, words, since, until, is_open)
+        yield Step(StepKind.WAITS, words, since, until, is_open)
 
 
 def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iterator[Step]:
@@ -123,27 +123,27 @@ def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iter
         return  # that was its end
     if task.status == TaskStatus.PENDING and task.enqueued_at > now:
         words = _("Sent for later") if is_first and not task.retry_count else _("Waits for the next attempt")
-        yield Step(Kind.LATER, words, since, task.enqueued_at)
+        yield Step(StepKind.LATER, words, since, task.enqueued_at)
         return
     until = task.started_at or task.finished_at or now
     is_open = task.started_at is None and task.finished_at is None
     yield from _waiting(task, since, until, is_first=is_first, is_latest=True, is_open=is_open)
     if task.started_at is not None:
         if task.finished_at is None:
-            yield Step(Kind.RUNS, _("Attempt %d runs") % task.attempt, task.started_at, now, is_open=True)
+            yield Step(StepKind.RUNS, _("Attempt %d runs") % task.attempt, task.started_at, now, is_open=True)
         else:
             words = _("Attempt %d ran until the task was cancelled") % task.attempt
-            yield Step(Kind.EARLIER, words, task.started_at, task.finished_at)
+            yield Step(StepKind.EARLIER, words, task.started_at, task.finished_at)
 
 
-def bars_of(steps: Sequence[Step]) -> list[Bar]:
+def bars_of(steps: Sequence[Step]) -> list[TimelineBar]:
     """Return the picture: bars side by side, as wide as their steps were long, and none too narrow to be seen."""
     total = sum(step.took.total_seconds() for step in steps)
-    free = WIDTH - NARROWEST * len(steps)
-    bars, x = list[Bar](), 0.0
+    free = WIDTH - MIN_WIDTH * len(steps)
+    bars, x = list[TimelineBar](), 0.0
     for step in steps:
         share = step.took.total_seconds() / total if total else 1 / len(steps)
-        width = NARROWEST + max(free, 0) * share
-        bars.append(Bar(step.kind, round(x, 2), round(width, 2), f"{step.words}: {lasting(step.took)}"))
+        width = MIN_WIDTH + max(free, 0) * share
+        bars.append(TimelineBar(step.kind, round(x, 2), round(width, 2), f"{step.words}: {lasting(step.took)}"))
         x += width
     return bars

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 from ...core.status import TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
 from ...models import Task
-from ..formatting import at
+from ..formatting import format_time
 
 _WORDS: Final[Mapping[UniqueUntil, Any]] = {
     UniqueUntil.STARTED: gettext_lazy("until it starts"),
@@ -22,14 +22,17 @@ _WORDS: Final[Mapping[UniqueUntil, Any]] = {
 }
 
 
-def unique_words(task: Task, now: datetime) -> str:
+def describe_unique_until(task: Task, now: datetime) -> str:
     """Return until when no other task may have its key, and whether that is over."""
     until = UniqueUntil(task.unique_until or UniqueUntil.DONE)
     if until == UniqueUntil.RELEASED:
         return _("no more: it has given its key back")
     words = str(_WORDS[until])
     if task.unique_expires_at is not None:
-        words = _("%(rule)s, but no longer than %(time)s") % {"rule": words, "time": at(task.unique_expires_at)}
+        words = _("%(rule)s, but no longer than %(time)s") % {
+            "rule": words,
+            "time": format_time(task.unique_expires_at),
+        }
     is_past = task.unique_expires_at is not None and task.unique_expires_at <= now
     is_over = is_past or TaskStatus(task.status) not in HOLDING[until]
     return _("%s: that is over") % words if is_over else words

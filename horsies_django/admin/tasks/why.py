@@ -12,12 +12,12 @@ from django.utils.translation import gettext as _
 from ...core.durations import lasting
 from ...models import Task
 from ...ops.diagnosis import Reason, reasons_of
-from ..formatting import at
+from ..formatting import format_time
 from ..links import Links
 
 
 @dataclass(frozen=True, slots=True)
-class ShownReason:
+class ReasonRow:
     """A reason as a page has it."""
 
     code: str
@@ -27,18 +27,18 @@ class ShownReason:
     links: SafeString
 
 
-def shown_reasons(task: Task, now: datetime, links: Links) -> list[ShownReason]:
+def reason_rows(task: Task, now: datetime, links: Links) -> list[ReasonRow]:
     """Return why a task is not running, the nearest reason first."""
     return [_shown(reason, now, links) for reason in reasons_of(task, now)]
 
 
-def _shown(reason: Reason, now: datetime, links: Links) -> ShownReason:
-    return ShownReason(
+def _shown(reason: Reason, now: datetime, links: Links) -> ReasonRow:
+    return ReasonRow(
         reason.code.value,
         reason.words,
-        at(reason.when) if reason.when else "",
+        format_time(reason.when) if reason.when else "",
         _left(reason.when, now) if reason.when else "",
-        format_html_join(", ", "{}", ((links.to(about.model, about.key, about.words),) for about in reason.about)),
+        format_html_join(", ", "{}", ((links.to(about.model, about.key, about.label),) for about in reason.about)),
     )
 
 

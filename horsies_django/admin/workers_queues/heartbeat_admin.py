@@ -16,39 +16,39 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import lasting
 from ...models import Heartbeat, Task, Worker
 from ...ops.keyset.scan import Page
-from ...ops.keyset.scopes import Ground
+from ...ops.keyset.scopes import ScanScope
 from ..base import ReadOnlyAdmin, queue_database
-from ..formatting import moment
+from ..formatting import time_column
 from ..links import Links
-from ..lists.changelist import WalkingList
+from ..lists.changelist import KeysetChangeList
 from ..lists.search import Search, is_id
 
 
-class BeatList(WalkingList):
+class HeartbeatChangeList(KeysetChangeList):
     """Lets each beat link to what this user may see."""
 
-    def parse(self, text: str) -> Search:
+    def parse_search(self, text: str) -> Search:
         """The id of a task."""
-        return _beats_of(text)
+        return _parse_search(text)
 
     @cached_property
     def page(self) -> Page:
         """The rows of the page, with what its columns need."""
         page = super().page
         links = Links(self.model_admin.admin_site, self.request)
-        links.look_up(Task, {beat.task_id for beat in page.rows}, queue_database())
-        links.look_up(Worker, {beat.sender_id for beat in page.rows}, queue_database())
+        links.load_existing(Task, {beat.task_id for beat in page.rows}, queue_database())
+        links.load_existing(Worker, {beat.sender_id for beat in page.rows}, queue_database())
         for beat in page.rows:
             beat.page_links = links
         return page
 
 
-def _beats_of(text: str) -> Search:
+def _parse_search(text: str) -> Search:
     """Find the beats for a task by its id: the index of the latest beats has them."""
     if not text.strip():
         return Search()
     rows = Q(task=UUID(text.strip())) if is_id(text) else Q(pk__in=[])
-    return Search(rows, Ground(lanes=(rows,)))
+    return Search(rows, ScanScope(partitions=(rows,)))
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):
@@ -62,8 +62,8 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     fields = ("id", "role", "exact_sent_at", "age", "task_link", "sender_link", "hostname", "pid")
     readonly_fields = fields
 
-    shown_sent_at = moment("sent_at", _("sent at"))
-    exact_sent_at = moment("sent_at", _("sent at"), exactly=True)
+    shown_sent_at = time_column("sent_at", _("sent at"))
+    exact_sent_at = time_column("sent_at", _("sent at"), exactly=True)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read the database's clock beside the beats, for their age."""
@@ -74,11 +74,11 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """Find the beats for a task by its id."""
-        return queryset.filter(_beats_of(search_term).rows), False
+        return queryset.filter(_parse_search(search_term).rows), False
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[BeatList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeartbeatChangeList]:
         """Walk."""
-        return BeatList
+        return HeartbeatChangeList
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Let the page of a beat link to what this user may see."""

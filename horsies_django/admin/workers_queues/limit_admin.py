@@ -14,12 +14,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ...models import Limit, Task
 from ..base import ReadOnlyAdmin
-from ..formatting import moment
+from ..formatting import time_column
 from ..links import Links
 
 #: Tasks that are listed, and those that are counted, at most.
-LISTED: Final = 20
-COUNTED: Final = 1_000
+MAX_LISTED: Final = 20
+MAX_COUNTED: Final = 1_000
 
 
 class LimitAdmin(ReadOnlyAdmin):
@@ -33,9 +33,9 @@ class LimitAdmin(ReadOnlyAdmin):
     fields = ("key", "max_concurrency", "rate", "held", "inside", "waiting", "exact_admitted_at", "exact_next_at")
     readonly_fields = fields
 
-    shown_admitted_at = moment("admitted_at", _("last let in"))
-    exact_admitted_at = moment("admitted_at", _("last let in"), exactly=True)
-    exact_next_at = moment("next_at", _("next look"), exactly=True)
+    shown_admitted_at = time_column("admitted_at", _("last let in"))
+    exact_admitted_at = time_column("admitted_at", _("last let in"), exactly=True)
+    exact_next_at = time_column("next_at", _("next look"), exactly=True)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Count the places that are taken, of which there are few."""
@@ -69,15 +69,15 @@ class LimitAdmin(ReadOnlyAdmin):
     @admin.display(description=_("has a place"))
     def inside(self, limit: Any) -> SafeString | str:
         """The tasks that are in."""
-        keys = _tasks(limit).released().filter(limit_key=limit.pk).values_list("pk", flat=True)[:LISTED]
+        keys = _tasks(limit).released().filter(limit_key=limit.pk).values_list("pk", flat=True)[:MAX_LISTED]
         links: Links = limit.page_links
         return format_html_join(", ", "{}", ((links.to(Task, key),) for key in keys)) or "-"
 
     @admin.display(description=_("waits for a place"))
     def waiting(self, limit: Limit) -> str:
         """How many tasks wait."""
-        count = _tasks(limit).gated().filter(limit_key=limit.pk)[: COUNTED + 1].count()
-        return str(count) if count <= COUNTED else f"{COUNTED}+"
+        count = _tasks(limit).gated().filter(limit_key=limit.pk)[: MAX_COUNTED + 1].count()
+        return str(count) if count <= MAX_COUNTED else f"{MAX_COUNTED}+"
 
 
 def _tasks(limit: Limit) -> Any:

@@ -23,13 +23,13 @@ from ...core.operations import acting_as
 from ...core.queue_policy import COLUMNS
 from ...models import Queue, Task
 from ...models.queue import QueueQuerySet
-from ..actions.admin_action import Verb
+from ..actions.admin_action import AdminAction
 from ..base import is_read_only, queue_database
 from ..links import Links
-from ..live_columns import LiveAdmin, live
+from ..live_columns import LiveAdmin, live_column
 from ..schedules.form import JSON_BOX
-from ..workflows.event_form import PayloadField
-from .load import figures_of, give_figures, known_queues, unsaved
+from ..workflows.event_form import JSONPayloadField
+from .load import attach_loads, known_queues, queue_loads, unsaved_queue
 
 if TYPE_CHECKING:
     AnyModelForm = ModelForm[Queue]
@@ -38,26 +38,26 @@ else:  # generic in the type stubs only
 
 NAME_LENGTH: Final[int] = Queue._meta.get_field("name").max_length or 0
 
-PAUSE: Final = Verb(
+PAUSE: Final = AdminAction(
     name="pause",
     label=_("Pause"),
     button=lambda count, shown: ngettext("Pause %s queue", "Pause %s queues", count) % shown,
-    label_of_many=_("Pause selected queues"),
+    list_label=_("Pause selected queues"),
     act=QueueQuerySet.pause,
-    told=lambda count: ngettext("%d queue is paused.", "%d queues are paused.", count) % count,
-    fits=lambda queue: not queue.paused,
-    watched=("paused",),
+    message=lambda count: ngettext("%d queue is paused.", "%d queues are paused.", count) % count,
+    applies_to=lambda queue: not queue.paused,
+    logged_columns=("paused",),
 )
 
-RESUME: Final = Verb(
+RESUME: Final = AdminAction(
     name="resume",
     label=_("Resume"),
     button=lambda count, shown: ngettext("Resume %s queue", "Resume %s queues", count) % shown,
-    label_of_many=_("Resume selected queues"),
+    list_label=_("Resume selected queues"),
     act=QueueQuerySet.resume,
-    told=lambda count: ngettext("%d queue goes on.", "%d queues go on.", count) % count,
-    fits=lambda queue: queue.paused,
-    watched=("paused",),
+    message=lambda count: ngettext("%d queue goes on.", "%d queues go on.", count) % count,
+    applies_to=lambda queue: queue.paused,
+    logged_columns=("paused",),
 )
 
 
@@ -65,7 +65,7 @@ class QueueList(ChangeList):
     """Every queue that is known, on one page."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Put those without a row beside the others, and their figures on all."""
+        """Put those without a row beside the others, and the load of all."""
         super().get_results(request)
         known = known_queues(self.queryset, queue_database())
         self.result_list = known
@@ -86,9 +86,9 @@ class QueueForm(AnyModelForm):
 class QueueAdmin(LiveAdmin):
     """Shows, pauses and resumes queues, and keeps their limits."""
 
-    verbs = (PAUSE, RESUME)
+    admin_actions = (PAUSE, RESUME)
     form = QueueForm
-    formfield_overrides = {JSONField: {"form_class": PayloadField, "widget": Textarea(attrs=JSON_BOX)}}
+    formfield_overrides = {JSONField: {"form_class": JSONPayloadField, "widget": Textarea(attrs=JSON_BOX)}}
     list_display = (
         "name",
         "shown_state",
@@ -159,12 +159,12 @@ class QueueAdmin(LiveAdmin):
             return super().get_object(request, object_id, from_field)
         if not _is_name(name := object_id[1:]):
             return None
-        return self.get_queryset(request).filter(name=name).first() or unsaved(name)
+        return self.get_queryset(request).filter(name=name).first() or unsaved_queue(name)
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         """Act on those that have no row yet, too."""
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        is_allowed = any(known.name == request.POST.get("action") for known in self.allowed_verbs(request))
+        is_allowed = any(known.name == request.POST.get("action") for known in self.allowed_actions(request))
         if is_allowed and any(key.startswith("~") for key in keys):
             posted = request.POST.copy()
             posted.setlist(ACTION_CHECKBOX_NAME, [self._row_of(key) for key in keys])
@@ -177,14 +177,14 @@ class QueueAdmin(LiveAdmin):
             object_id = quote(self._row_of(unquote(object_id)))
         return super().changeform_view(request, object_id, *args, **kwargs)
 
-    def do_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
+    def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Act on what has no row yet, too."""
         key, may_look = unquote(object_id), self.has_view_permission(request)
-        if may_look and key.startswith("~") and any(known.name == verb for known in self.allowed_verbs(request)):
+        if may_look and key.startswith("~") and any(known.name == action for known in self.allowed_actions(request)):
             if request.method != "POST":
                 return HttpResponseRedirect(self._page_of(key))
             object_id = self._row_of(key)
-        return super().do_view(request, object_id, verb)
+        return super().action_view(request, object_id, action)
 
     def _row_of(self, key: str) -> str:
         """Return the primary key of a row, which is made if there is none; the key itself if there can be none."""
@@ -199,24 +199,24 @@ class QueueAdmin(LiveAdmin):
     # The page.
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Show the figures, and one button that saves."""
+        """Add the load to the page, and leave one save button."""
         context = context | {"show_save_and_add_another": False, "show_save_and_continue": False}
         if (queue := kwargs.get("obj")) is not None:
-            give_figures([queue], figures_of(queue_database(), queue.name), queue_database())
+            attach_loads([queue], queue_loads(queue_database(), queue.name), queue_database())
             context = context | {"summary": self._summary(request, queue)}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _summary(self, request: HttpRequest, queue: Any) -> list[tuple[Any, Any]]:
-        figures, links = queue.figures, Links(self.admin_site, request)
+        load, links = queue.load, Links(self.admin_site, request)
         return [
-            (_("state"), state_of(queue)),
+            (_("state"), queue_state(queue)),
             (_("limits"), self.shown_rules(queue)),
-            (_("due"), _tasks_of(links, queue, "due", figures.shown_due)),
-            (_("oldest has waited"), lasting(figures.depth.waits)),
-            (_("held by workers"), _tasks_of(links, queue, "active", str(figures.held))),
-            (_("waiting for their time"), _tasks_of(links, queue, "scheduled", figures.shown_scheduled)),
-            (_("ended in the last hour"), figures.shown_hour),
-            (_("served by"), self._workers_of(figures.workers)),
+            (_("due"), _tasks_of(links, queue, "due", load.shown_due)),
+            (_("oldest has waited"), lasting(load.depth.waits)),
+            (_("held by workers"), _tasks_of(links, queue, "active", str(load.held))),
+            (_("waiting for their time"), _tasks_of(links, queue, "scheduled", load.shown_scheduled)),
+            (_("ended in the last hour"), load.shown_hour),
+            (_("served by"), self._workers_of(load.workers)),
         ]
 
     def _workers_of(self, workers: tuple[str, ...]) -> str:
@@ -225,58 +225,58 @@ class QueueAdmin(LiveAdmin):
 
     # Columns.
 
-    @live
+    @live_column
     @admin.display(description=_("state"))
     def shown_state(self, queue: Queue) -> SafeString:
         """Whether it is paused, by word."""
-        return state_of(queue)
+        return queue_state(queue)
 
-    @live
+    @live_column
     @admin.display(description=_("due"))
     def shown_due(self, queue: Any) -> str:
         """How many tasks could be claimed now."""
-        return str(queue.figures.shown_due)
+        return str(queue.load.shown_due)
 
-    @live
+    @live_column
     @admin.display(description=_("oldest has waited"))
     def shown_oldest(self, queue: Any) -> str:
         """For how long the oldest of them could have been."""
-        return lasting(queue.figures.depth.waits)
+        return lasting(queue.load.depth.waits)
 
-    @live
+    @live_column
     @admin.display(description=_("held"))
     def shown_held(self, queue: Any) -> str:
         """How many of its tasks workers hold."""
-        return str(queue.figures.held)
+        return str(queue.load.held)
 
-    @live
+    @live_column
     @admin.display(description=_("for later"))
     def shown_scheduled(self, queue: Any) -> str:
         """How many wait for their time."""
-        return str(queue.figures.shown_scheduled)
+        return str(queue.load.shown_scheduled)
 
-    @live
+    @live_column
     @admin.display(description=_("last hour"))
     def shown_hour(self, queue: Any) -> str:
         """How many attempts have ended."""
-        return str(queue.figures.shown_hour)
+        return str(queue.load.shown_hour)
 
-    @live
+    @live_column
     @admin.display(description=_("workers"))
     def shown_workers(self, queue: Any) -> str:
         """How many serve it."""
-        return str(len(queue.figures.workers))
+        return str(len(queue.load.workers))
 
-    @live
+    @live_column
     @admin.display(description=_("limits"))
     def shown_rules(self, queue: Any) -> str:
         """What is not as for any queue, in words, with how much of its limits is used."""
-        return "; ".join(queue.figures.standing.words) or "-"
+        return "; ".join(queue.load.status.descriptions) or "-"
 
 
 def _tasks_of(links: Links, queue: Queue, state: str, words: str) -> SafeString | str:
     """Return a number as a link to the tasks of a queue that it counts."""
-    return links.among(Task, words, queue_name=queue.name, state=state, kind="all")
+    return links.to_list(Task, words, queue_name=queue.name, state=state, kind="all")
 
 
 def _is_name(text: str) -> bool:
@@ -284,7 +284,7 @@ def _is_name(text: str) -> bool:
     return 0 < len(text) <= NAME_LENGTH and "\0" not in text
 
 
-def state_of(queue: Queue) -> SafeString:
+def queue_state(queue: Queue) -> SafeString:
     """Return whether it is paused, by word."""
     if queue.paused:
         return format_html('<span class="horsies-paused">{}</span>', _("paused"))

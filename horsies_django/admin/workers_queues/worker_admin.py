@@ -21,22 +21,22 @@ from ...db.expressions import SecondsUntil
 from ...models import Task, Worker
 from ...models.fields import texts_in
 from ...models.worker import WorkerQuerySet
-from ..actions.admin_action import Verb
+from ..actions.admin_action import AdminAction
 from ..base import queue_database
-from ..formatting import moment
-from ..links import may_look
-from ..live_columns import LiveAdmin, live
-from .load import NAMED, Holding, Load, loads, soonest_silent
+from ..formatting import time_column
+from ..links import can_view
+from ..live_columns import LiveAdmin, live_column
+from .load import MAX_NAMED, HeldTask, WorkerLoad, silent_after, worker_loads
 
-STOP: Final = Verb(
+STOP: Final = AdminAction(
     name="stop",
     label=_("Stop gracefully"),
     button=lambda count, shown: ngettext("Stop %s worker gracefully", "Stop %s workers gracefully", count) % shown,
-    label_of_many=_("Stop selected workers gracefully"),
+    list_label=_("Stop selected workers gracefully"),
     act=WorkerQuerySet.request_stop,
-    told=lambda count: ngettext("%d worker was asked to stop.", "%d workers were asked to stop.", count) % count,
-    fits=lambda worker: worker.stop_requested_at is None,
-    watched=("stop_requested_at",),
+    message=lambda count: ngettext("%d worker was asked to stop.", "%d workers were asked to stop.", count) % count,
+    applies_to=lambda worker: worker.stop_requested_at is None,
+    logged_columns=("stop_requested_at",),
     warning=_(
         "It claims nothing more, finishes what it runs however long that takes, and then its process ends. Nothing"
         " takes its place: with the last of them horsies_worker itself ends, with exit status 0. This can't be taken"
@@ -52,21 +52,21 @@ class WorkerList(ChangeList):
         """Read what the workers of this page hold, at once."""
         super().get_results(request)
         workers = list(self.result_list)
-        weigh(workers, named=may_look(self.model_admin.admin_site, request, Task))
+        attach_worker_loads(workers, named=can_view(self.model_admin.admin_site, request, Task))
         self.result_list = workers
 
 
-def weigh(workers: list[Any], *, named: bool) -> None:
+def attach_worker_loads(workers: list[Any], *, named: bool) -> None:
     """Give each worker its load: ``named`` for those who may see tasks."""
-    found = loads([worker.pk for worker in workers], queue_database(), named=named)
+    found = worker_loads([worker.pk for worker in workers], queue_database(), named=named)
     for worker in workers:
-        worker.load = found.get(worker.pk, Load())
+        worker.load = found.get(worker.pk, WorkerLoad())
 
 
 class WorkerAdmin(LiveAdmin):
     """Shows the processes that claim tasks, and asks them to stop."""
 
-    verbs = (STOP,)
+    admin_actions = (STOP,)
     list_display = (
         "shown_name",
         "shown_state",
@@ -89,9 +89,9 @@ class WorkerAdmin(LiveAdmin):
         (_("Times"), {"fields": (("shown_started_at", "shown_last_beat_at", "shown_stop_requested_at"),)}),
     )
 
-    shown_started_at = moment("started_at", _("started at"))
-    shown_last_beat_at = moment("last_beat_at", _("last beat at"))
-    shown_stop_requested_at = moment("stop_requested_at", _("stop requested at"))
+    shown_started_at = time_column("started_at", _("started at"))
+    shown_last_beat_at = time_column("last_beat_at", _("last beat at"))
+    shown_stop_requested_at = time_column("stop_requested_at", _("stop requested at"))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Return every field that a page shows."""
@@ -109,21 +109,21 @@ class WorkerAdmin(LiveAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Show what it runs."""
         if (worker := kwargs.get("obj")) is not None:
-            weigh([worker], named=may_look(self.admin_site, request, Task))
-            rows = [(hold, self._task_address(hold), lasting(hold.seconds)) for hold in worker.load.holds]
-            many = how_many(worker.load.count)
+            attach_worker_loads([worker], named=can_view(self.admin_site, request, Task))
+            rows = [(hold, self._task_address(hold), lasting(hold.seconds)) for hold in worker.load.held_tasks]
+            many = format_task_count(worker.load.count)
             context = context | {"worker": worker, "holds": rows, "many": many, "summary": self._summary(worker)}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _summary(self, worker: Any) -> list[tuple[Any, Any]]:
         return [
-            (_("state"), state_of(worker)),
-            (_("load"), load_of(worker)),
+            (_("state"), worker_state(worker)),
+            (_("load"), format_load(worker)),
             (_("memory"), filesizeformat(worker.memory) if worker.memory else "-"),
-            (_("last beat"), beat_of(worker)),
+            (_("last beat"), format_last_beat(worker)),
         ]
 
-    def _task_address(self, holding: Holding) -> str | None:
+    def _task_address(self, holding: HeldTask) -> str | None:
         try:
             return reverse(f"{self.admin_site.name}:horsies_django_task_change", args=[holding.task_id])
         except NoReverseMatch:  # a site that has no page for tasks
@@ -137,35 +137,35 @@ class WorkerAdmin(LiveAdmin):
         name, _, number = worker.pk.rpartition("-")
         return f"{name}-{number[:8]}" if name else worker.pk
 
-    @live
+    @live_column
     @admin.display(description=_("state"))
     def shown_state(self, worker: Any) -> SafeString | str:
         """Whether it lives, by word."""
-        return state_of(worker)
+        return worker_state(worker)
 
-    @live
+    @live_column
     @admin.display(description=_("load"))
     def shown_load(self, worker: Any) -> str:
         """How many of its slots are taken."""
-        return load_of(worker)
+        return format_load(worker)
 
-    @live
+    @live_column
     @admin.display(description=_("runs now"))
     def shown_tasks(self, worker: Any) -> SafeString | str:
         """Those that it has held for longest, with links; only how many, for those who may not see tasks."""
-        lines = [self._line(hold) for hold in worker.load.holds[:NAMED]]
+        lines = [self._line(hold) for hold in worker.load.held_tasks[:MAX_NAMED]]
         if not lines:
-            return how_many(worker.load.count)
+            return format_task_count(worker.load.count)
         more = worker.load.count - len(lines)
         if more:
             lines.append((ngettext("and %d more", "and %d more", more) % more,))
         return format_html_join("", "<div>{}</div>", lines)
 
-    def _line(self, hold: Holding) -> tuple[SafeString]:
+    def _line(self, hold: HeldTask) -> tuple[SafeString]:
         address, words = self._task_address(hold), f"{hold.task_name.rpartition('.')[2]} {lasting(hold.seconds)}"
         return (format_html('<a href="{}">{}</a>', address, words) if address else format_html("{}", words),)
 
-    @live
+    @live_column
     @admin.display(description=_("memory"))
     def shown_memory(self, worker: Worker) -> str:
         """What it took at its last beat."""
@@ -182,23 +182,23 @@ class WorkerAdmin(LiveAdmin):
             }
         return served
 
-    @live
+    @live_column
     @admin.display(description=_("last beat"))
     def shown_beat(self, worker: Any) -> str:
         """How long ago it has last said that it lives."""
-        return beat_of(worker)
+        return format_last_beat(worker)
 
 
-def state_of(worker: Any) -> SafeString:
+def worker_state(worker: Any) -> SafeString:
     """Return whether it lives, by word."""
-    if -worker.beats_in > soonest_silent():
+    if -worker.beats_in > silent_after():
         return format_html('<span class="horsies-silent">{}</span>', _("silent"))
     if worker.stop_requested_at is not None:
         return format_html('<span class="horsies-stopping">{}</span>', _("stopping"))
     return format_html('<span class="horsies-alive">{}</span>', _("alive"))
 
 
-def load_of(worker: Any) -> str:
+def format_load(worker: Any) -> str:
     """Return how many of its slots are taken, of each kind."""
     load = worker.load
     text = f"{load.sync}/{'?' if worker.threads is None else worker.threads}"
@@ -212,11 +212,11 @@ def load_of(worker: Any) -> str:
     }
 
 
-def how_many(count: int) -> str:
+def format_task_count(count: int) -> str:
     """Return a number of tasks in words, or a dash."""
     return ngettext("%d task", "%d tasks", count) % count if count else "-"
 
 
-def beat_of(worker: Any) -> str:
+def format_last_beat(worker: Any) -> str:
     """Return how long ago it has last said that it lives."""
     return from_now(-worker.beats_in)

@@ -22,29 +22,29 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import lasting
 from ...core.workflow_status import NodeKind
 from ...models import Task, Workflow, WorkflowTask
-from ...ops.payload_view.contents import as_texts, give_values
+from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
-from ..actions.action_admin import ActingAdmin
-from ..actions.admin_action import Verb
-from ..formatting import as_json, grouped, moment
+from ..actions.action_admin import ActionAdmin
+from ..actions.admin_action import AdminAction
+from ..formatting import as_json, format_number, time_column
 from ..links import Links
 from ..lists.schedule_filter import ScheduleFilter
 from ..lists.search import is_unreadable
 from ..lists.sent_filter import SentFilter
 from ..schedules.link import schedule_link
 from ..status_text import status_badge
-from .changelist import WorkflowList, parse
+from .changelist import WorkflowChangeList, parse_search
 from .event_form import EventForm
 from .filters import NameFilter, StatusFilter, TreeFilter
 from .masking import mask_of_workflow
-from .workflow_actions import RETRY, WORKFLOW_VERBS
+from .workflow_actions import RETRY, WORKFLOW_ACTIONS
 from .workflow_page import WorkflowPage
 
 #: What only a page of one shows.
-_LARGE = ("success_policy", "result", "error")
+_LARGE_COLUMNS = ("success_policy", "result", "error")
 
 
-class WorkflowAdmin(ActingAdmin):
+class WorkflowAdmin(ActionAdmin):
     """Shows every run of a workflow; pauses, resumes, cancels, retries and sends events for those who may."""
 
     list_display = (
@@ -66,7 +66,7 @@ class WorkflowAdmin(ActingAdmin):
     search_fields = ("name",)
     search_help_text = _("An id, the beginning of a name, or the unique key of one that has not ended.")
     change_form_template = "admin/horsies_django/workflow_change_form.html"
-    verbs = WORKFLOW_VERBS
+    admin_actions = WORKFLOW_ACTIONS
     batch = 20  # each under its lock, with all its nodes
     fieldsets = (
         (_("Outcome"), {"fields": ("shown_result", "shown_failure", "shown_output")}),
@@ -84,11 +84,11 @@ class WorkflowAdmin(ActingAdmin):
         (_("Kept"), {"fields": (("shown_cancelled_at", "shown_kept_until"), ("root_id", "depth", "is_replaced"))}),
     )
 
-    shown_sent_at = moment("sent_at", _("sent at"))
-    shown_started_at = moment("started_at", _("started at"))
-    shown_good_until = moment("good_until", _("good until"))
-    shown_cancelled_at = moment("cancelled_at", _("cancelled at"))
-    shown_kept_until = moment("kept_until", _("kept until"))
+    shown_sent_at = time_column("sent_at", _("sent at"))
+    shown_started_at = time_column("started_at", _("started at"))
+    shown_good_until = time_column("good_until", _("good until"))
+    shown_cancelled_at = time_column("cancelled_at", _("cancelled at"))
+    shown_kept_until = time_column("kept_until", _("kept until"))
 
     class Media:
         js = ("horsies_django/live.js", "horsies_django/graph.js")
@@ -110,17 +110,17 @@ class WorkflowAdmin(ActingAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the large columns where they are until a page shows them; add the database's clock."""
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now()).defer(*_LARGE)
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now()).defer(*_LARGE_COLUMNS)
         name = str(request.resolver_match.url_name) if request.resolver_match else ""
         if name.endswith("_changelist"):
             rows = rows.annotate(error_code=KT("error__error_code"))
-        return as_texts(rows, *_LARGE) if name.endswith("_change") else rows
+        return with_text_columns(rows, *_LARGE_COLUMNS) if name.endswith("_change") else rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """For its page, read the large columns as far as they can be read."""
         workflow = super().get_object(request, object_id, from_field)
         if workflow is not None and "result_text" in workflow.__dict__:
-            give_values(workflow, *_LARGE)
+            decode_text_columns(workflow, *_LARGE_COLUMNS)
         return workflow
 
     def get_search_results(
@@ -129,11 +129,11 @@ class WorkflowAdmin(ActingAdmin):
         """Find by primary key if the term is an id; else by the beginning of the name, or by a key that is held."""
         if is_unreadable(request):
             return queryset.none(), False
-        return queryset.filter(parse(search_term, queryset.db).rows), False
+        return queryset.filter(parse_search(search_term, queryset.db).rows), False
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
         """Walk."""
-        return WorkflowList
+        return WorkflowChangeList
 
     def get_urls(self) -> list[URLPattern]:
         """Give the retry of a node an address below that of its workflow."""
@@ -175,7 +175,7 @@ class WorkflowAdmin(ActingAdmin):
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if row is None:
-            return self.gone(request, object_id)
+            return self.not_found(request, object_id)
         database = row._state.db
         rows = WorkflowTask.objects.using(database).filter(workflow=row, task_index=index)
         node = rows.only("node_id").order_by("task_index").first()
@@ -195,12 +195,12 @@ class WorkflowAdmin(ActingAdmin):
         LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # a list will do
         self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
 
-    def _form_of(self, verb: Verb, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
+    def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Offer the events that nodes of the workflow wait for."""
-        form = super()._form_of(verb, request, rows)
+        form = super()._action_form(action, request, rows)
         key = request.resolver_match.kwargs.get("object_id") if request.resolver_match else None
         if isinstance(form, EventForm) and key is not None:
-            form.offer(_awaited(self.get_object(request, unquote(key))))
+            form.suggest(_awaited_events(self.get_object(request, unquote(key))))
         return form
 
     # Columns.
@@ -226,7 +226,7 @@ class WorkflowAdmin(ActingAdmin):
         if not total:
             return "-"
         done = max(0, total - workflow.open_count)
-        words = gettext("%(done)s of %(total)s") % {"done": grouped(done), "total": grouped(total)}
+        words = gettext("%(done)s of %(total)s") % {"done": format_number(done), "total": format_number(total)}
         return format_html(
             '<progress class="horsies-progress" value="{}" max="{}" aria-label="{}"></progress> {}',
             done,
@@ -283,7 +283,7 @@ def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:
     return as_json(mask.seen(name, value), mask)
 
 
-def _awaited(workflow: Workflow | None) -> list[str]:
+def _awaited_events(workflow: Workflow | None) -> list[str]:
     """The names of the events that nodes of a workflow wait for, now or later."""
     if workflow is None:
         return []

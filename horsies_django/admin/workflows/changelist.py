@@ -9,29 +9,29 @@ from django.db.models import Q
 
 from ...models import Workflow
 from ...ops.keyset.scan import Bounds
-from ..lists.changelist import WalkingList
+from ..lists.changelist import KeysetChangeList
 from ..lists.search import Search, is_id
 
 
-class WorkflowList(WalkingList):
+class WorkflowChangeList(KeysetChangeList):
     """Walks the workflows."""
 
     @cached_property
-    def searched(self) -> Search:
+    def search(self) -> Search:
         """What was typed."""
-        return parse(self.query, self.root_queryset.db)
+        return parse_search(self.query, self.root_queryset.db)
 
 
-def parse(text: str, database: str) -> Search:
+def parse_search(text: str, database: str) -> Search:
     """Read what was typed: an id, the unique key of one that has not ended, or the beginning of a name."""
     text = text.replace("\0", "").strip()
     if not text:
         return Search()
     if is_id(text):
-        return _these(UUID(text))
+        return _by_id(UUID(text))
     holder = Workflow.objects.using(database).holding(text).values_list("pk", flat=True).first()
-    return _these(holder) if holder else Search(Q(name__startswith=text))
+    return _by_id(holder) if holder else Search(Q(name__startswith=text))
 
 
-def _these(key: UUID) -> Search:
+def _by_id(key: UUID) -> Search:
     return Search(Q(pk=key), bounds=Bounds(key, key))

@@ -11,15 +11,15 @@ from django.utils.translation import ngettext
 from ...core.workflow_status import WorkflowStatus
 from ...models import Workflow
 from ...workflows.error_codes import WorkflowCode
-from ..formatting import grouped
-from ..graph.boxes import Node
-from .node_rows import Nodes
+from ..formatting import format_number
+from ..graph.boxes import GraphNode
+from .node_rows import WorkflowNodes
 
 #: Nodes of a case that are named.
-_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 
-def why_completed(workflow: Workflow, nodes: Nodes) -> str:
+def completion_reason(workflow: Workflow, nodes: WorkflowNodes) -> str:
     """Return why it is COMPLETED, if some of its nodes failed or were skipped; nothing if all did as they should."""
     failed, skipped = nodes.counts.get("FAILED", 0), nodes.counts.get("SKIPPED", 0)
     if workflow.status != WorkflowStatus.COMPLETED or not (failed or skipped):
@@ -34,9 +34,9 @@ def why_completed(workflow: Workflow, nodes: Nodes) -> str:
     return _of_skipped(nodes, skipped)
 
 
-def _by_policy(policy: Any, nodes: Nodes) -> str:
+def _by_policy(policy: Any, nodes: WorkflowNodes) -> str:
     """Name the first case that is met, as that is the one that counts."""
-    by_place = {node.place: node for node in nodes.nodes}
+    by_place = {node.position: node for node in nodes.nodes}
     for number, required in _cases(policy):
         needed = [by_place[place] for place in required if place in by_place]
         if len(needed) == len(required) and all(node.status == "COMPLETED" for node in needed):
@@ -56,11 +56,11 @@ def _cases(policy: Any) -> Iterator[tuple[int, list[Any]]]:
             yield number, required
 
 
-def _named(nodes: list[Node]) -> str:
-    names = ", ".join(node.label for node in nodes[:_NAMED])
-    if (more := len(nodes) - _NAMED) <= 0:
+def _named(nodes: list[GraphNode]) -> str:
+    names = ", ".join(node.label for node in nodes[:_MAX_NAMED])
+    if (more := len(nodes) - _MAX_NAMED) <= 0:
         return names
-    return _("%(names)s and %(more)s more") % {"names": names, "more": grouped(more)}
+    return _("%(names)s and %(more)s more") % {"names": names, "more": format_number(more)}
 
 
 def _missing(failed: int, skipped: int) -> Iterator[str]:
@@ -70,16 +70,16 @@ def _missing(failed: int, skipped: int) -> Iterator[str]:
             "%s node that failed does not matter to it.",
             "%s nodes that failed do not matter to it.",
             failed,
-        ) % grouped(failed)
+        ) % format_number(failed)
     if skipped:
         yield ngettext(
             "%s node that was skipped does not matter to it.",
             "%s nodes that were skipped do not matter to it.",
             skipped,
-        ) % grouped(skipped)
+        ) % format_number(skipped)
 
 
-def _of_skipped(nodes: Nodes, skipped: int) -> str:
+def _of_skipped(nodes: WorkflowNodes, skipped: int) -> str:
     """Without a policy only a node that failed makes a workflow fail."""
     by_condition = sum(
         node.status == "SKIPPED" and node.error_code == WorkflowCode.CONDITION_NOT_MET for node in nodes.nodes
@@ -89,10 +89,11 @@ def _of_skipped(nodes: Nodes, skipped: int) -> str:
         "It counts as completed because no node failed: %s nodes were skipped, and that is no failure.",
         skipped,
     )
-    words = [told % grouped(skipped)]
+    words = [told % format_number(skipped)]
     if by_condition:
         words.append(
-            ngettext("%s by its own condition.", "%s by their own conditions.", by_condition) % grouped(by_condition)
+            ngettext("%s by its own condition.", "%s by their own conditions.", by_condition)
+            % format_number(by_condition)
         )
     if rest := skipped - by_condition:
         words.append(
@@ -101,6 +102,6 @@ def _of_skipped(nodes: Nodes, skipped: int) -> str:
                 "%s because too few of what they wait for completed.",
                 rest,
             )
-            % grouped(rest)
+            % format_number(rest)
         )
     return " ".join(words)

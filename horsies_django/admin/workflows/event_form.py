@@ -17,19 +17,19 @@ from ...enqueue.backend import HorsiesBackend
 from ...enqueue.nodes import EVENT_NAME_LENGTH, event_name_error
 
 
-class OfferingInput(forms.TextInput):
+class SuggestionInput(forms.TextInput):
     """A line of text for which a browser offers some."""
 
-    offered: Sequence[str] = ()
+    suggestions: Sequence[str] = ()
 
     def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
         """Put the list of what is offered after the input."""
         line = super().render(name, value, {**(attrs or {}), "list": f"{name}-offered"}, renderer)
-        options = format_html_join("", '<option value="{}">', ((text,) for text in self.offered))
+        options = format_html_join("", '<option value="{}">', ((text,) for text in self.suggestions))
         return format_html('{}<datalist id="{}-offered">{}</datalist>', line, name, options)
 
 
-class PayloadField(forms.JSONField):
+class JSONPayloadField(forms.JSONField):
     """JSON that stays as it was typed, and is refused in words if it is deeper or longer than Python reads."""
 
     def to_python(self, value: Any) -> Any:
@@ -52,9 +52,9 @@ class EventForm(forms.Form):
     """The name and the payload of an event, as ``handle.send_event()`` takes them."""
 
     name = forms.CharField(
-        label=_("Event"), max_length=EVENT_NAME_LENGTH, widget=OfferingInput(attrs={"class": "vTextField"})
+        label=_("Event"), max_length=EVENT_NAME_LENGTH, widget=SuggestionInput(attrs={"class": "vTextField"})
     )
-    payload = PayloadField(
+    payload = JSONPayloadField(
         label=_("Payload"),
         required=False,
         help_text=_('JSON, as {"ok": true} or "yes". It is the value of the nodes that wait for the event.'),
@@ -62,10 +62,10 @@ class EventForm(forms.Form):
         error_messages={"invalid": _("This is no JSON. A text stands in double quotes.")},
     )
 
-    def offer(self, names: Sequence[str]) -> None:
+    def suggest(self, names: Sequence[str]) -> None:
         """Offer these names, and have the first of them stand there."""
         widget: Any = self.fields["name"].widget
-        widget.offered = names
+        widget.suggestions = names
         if names:
             self.fields["name"].initial = names[0]
             self.fields["name"].help_text = _("Nodes of it wait for: %(names)s.") % {"names": ", ".join(names)}

@@ -10,13 +10,13 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.workflow_status import WorkflowStatus
 from ...ops.keyset import scopes
-from ...ops.keyset.scopes import Ground
+from ...ops.keyset.scopes import ScanScope
 from ...workflows.registry import registry
-from ..lists.filters import Filter, FoldedFilter
+from ..lists.filters import ChoiceFilter, FoldedFilter
 from ..lists.search import is_id
 
 
-class StatusFilter(Filter):
+class StatusFilter(ChoiceFilter):
     """By status: each but COMPLETED has an index."""
 
     title = _("status")
@@ -27,13 +27,13 @@ class StatusFilter(Filter):
         return list(WorkflowStatus.choices)
 
     @property
-    def ground(self) -> Ground:
+    def scope(self) -> ScanScope:
         """Where those are."""
-        is_whole = self.chosen in (None, WorkflowStatus.COMPLETED)
-        return scopes.WHOLE if is_whole else Ground(lanes=(Q(status=self.chosen),))
+        is_whole = self.selected in (None, WorkflowStatus.COMPLETED)
+        return scopes.TABLE if is_whole else ScanScope(partitions=(Q(status=self.selected),))
 
 
-class TreeFilter(Filter):
+class TreeFilter(ChoiceFilter):
     """Workflows that somebody started, or their subworkflows too."""
 
     title = _("level")
@@ -62,9 +62,11 @@ class NameFilter(FoldedFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the names; the search finds those of other workflows."""
-        return self.with_asked(request, {definition._meta.name for definition in registry.definitions.values()})
+        return self.choices_with_selected(
+            request, {definition._meta.name for definition in registry.definitions.values()}
+        )
 
     @property
-    def ground(self) -> Ground:
+    def scope(self) -> ScanScope:
         """They have an index."""
-        return Ground(lanes=(Q(name=self.chosen),)) if self.chosen else scopes.WHOLE
+        return ScanScope(partitions=(Q(name=self.selected),)) if self.selected else scopes.TABLE

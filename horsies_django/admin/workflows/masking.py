@@ -8,8 +8,8 @@ from ...enqueue.masking import AnyMask, Mask, mask_of
 from ...models import Workflow, WorkflowTask
 
 #: Tasks of one tree that are asked at most, and workflows below the root that are looked into for them.
-ASKED: Final = 200
-BELOW: Final = 200
+MAX_TASK_NAMES: Final = 200
+MAX_SUBWORKFLOWS: Final = 200
 
 
 def mask_of_workflow(workflow: Workflow) -> Mask:
@@ -30,7 +30,7 @@ def mask_of_node(node: WorkflowTask) -> Mask:
 def _task_names(workflow: Workflow) -> list[str]:
     database = workflow._state.db
     below = Workflow.objects.using(database).filter(root_id=workflow.root_id, depth__gt=0).order_by()
-    tree = {workflow.pk, workflow.root_id, *below.values_list("pk", flat=True)[:BELOW]}
+    tree = {workflow.pk, workflow.root_id, *below.values_list("pk", flat=True)[:MAX_SUBWORKFLOWS]}
     nodes = WorkflowTask.objects.using(database).filter(workflow__in=tree, task_name__isnull=False).order_by()
-    names = nodes.values_list("task_name", flat=True).distinct()[:ASKED]
+    names = nodes.values_list("task_name", flat=True).distinct()[:MAX_TASK_NAMES]
     return sorted(filter(None, names))

@@ -14,16 +14,16 @@ from django.utils.translation import ngettext
 
 from ...core.workflow_status import Join
 from ...models import WorkflowTask
-from ..formatting import as_json, at
+from ..formatting import as_json, format_time
 from .masking import mask_of_node
-from .node_table import Line
+from .node_table import NodeLine
 
 #: What the page says of it in words, and so not again of its row.
-_SAID: Final = frozenset({"workflow", "node_id", "kwargs", "result"})
+_SHOWN_ELSEWHERE: Final = frozenset({"workflow", "node_id", "kwargs", "result"})
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class NodeDetail:
     """A node in words, its large values, and the columns of its row that have something, by their names."""
 
     words: list[tuple[str, Any]]
@@ -31,38 +31,38 @@ class Facts:
     row: list[tuple[str, Any]]
 
 
-def facts_of(node: WorkflowTask, line: Line) -> Facts:
+def node_detail(node: WorkflowTask, line: NodeLine) -> NodeDetail:
     """Return what there is to say of a node, of which the table would have this line."""
-    return Facts(
+    return NodeDetail(
         words=[(name, value) for name, value in _words(node, line) if value],
         values=[(name, _shown(node, column)) for name, column in _values(node)],
         row=[
             (field.name, _shown(node, field.name))
             for field in node._meta.concrete_fields
-            if field.name not in _SAID and _is_something(field.value_from_object(node))
+            if field.name not in _SHOWN_ELSEWHERE and _is_something(field.value_from_object(node))
         ],
     )
 
 
-def _words(node: WorkflowTask, line: Line) -> Iterator[tuple[str, Any]]:
+def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
     yield _("State"), format_html('<span class="horsies-status horsies-status-{}">{}</span>', line.status, line.state)
     yield _("Error"), line.error_code
-    yield _("What it does"), _doing(line)
+    yield _("What it does"), _describe_work(line)
     yield _("Why it has not ended"), line.why
     yield _("Waits for"), _sources(line)
     yield _("Begins"), _condition(node)
     yield _("Attempts"), line.attempts
     yield _("Began"), line.began if node.started_at else ""
-    yield _("Ended"), at(node.completed_at, exactly=False) if node.completed_at else ""
+    yield _("Ended"), format_time(node.completed_at, exactly=False) if node.completed_at else ""
     yield _("Took"), line.took
     yield _("In the queue"), line.waited
-    yield _("Deadline"), at(node.good_until, exactly=False) if node.good_until else ""
+    yield _("Deadline"), format_time(node.good_until, exactly=False) if node.good_until else ""
     if node.task_name:
         yield _("Queue"), node.queue_name
         yield _("Priority"), str(node.priority)
 
 
-def _doing(line: Line) -> SafeString | str:
+def _describe_work(line: NodeLine) -> SafeString | str:
     """Name its task, its subworkflow or its event, with a link to what there is to read of it."""
     leads_away = not line.address.startswith("?node=")
     words = line.task or line.kind
@@ -70,7 +70,7 @@ def _doing(line: Line) -> SafeString | str:
     return format_html("{} ({})", shown, line.kind) if line.task and line.kind else shown
 
 
-def _sources(line: Line) -> SafeString:
+def _sources(line: NodeLine) -> SafeString:
     links = format_html_join(", ", '<a href="?node={}#node">{}</a>', line.waits_for)
     if not line.more:
         return links
@@ -108,7 +108,7 @@ def _is_something(value: Any) -> bool:
 def _shown(node: WorkflowTask, name: str) -> Any:
     value = node._meta.get_field(name).value_from_object(node)  # type: ignore[union-attr]  # a column
     if isinstance(value, datetime):
-        return at(value, exactly=False)
+        return format_time(value, exactly=False)
     if not isinstance(value, dict | list):
         return str(value)
     mask = mask_of_node(node)

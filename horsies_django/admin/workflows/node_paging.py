@@ -10,20 +10,20 @@ from django.db.models import Case, JSONField, Q, Value, When
 
 from ...core.workflow_status import NodeKind
 from ...models import Workflow, WorkflowTask
-from ...ops.payload_view.contents import as_texts, give_values
-from ..graph.boxes import Node
+from ...ops.payload_view.contents import decode_text_columns, with_text_columns
+from ..graph.boxes import GraphNode
 from ..graph.labels import STATES
-from .node_rows import AS_TEXT, LIGHT, rows_of
+from .node_rows import AS_TEXT, GRAPH_COLUMNS, node_rows
 
 #: Nodes in one page of the table.
-LISTED: Final = 200
+PAGE_SIZE: Final = 200
 
 #: In a table that is cut, or of what was chosen, what failed comes first, then what goes on, waits and is done.
-_URGENT: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
+_URGENCY_ORDER: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
 
 #: No column of these is large: what a node was given and what came of it are on a page of their own.
-_LISTED: Final = (
-    *LIGHT,
+_COLUMNS: Final = (
+    *GRAPH_COLUMNS,
     "map_index",
     "join",
     "min_success",
@@ -49,16 +49,16 @@ _LISTED: Final = (
 _JSON: Final = tuple(field.name for field in WorkflowTask._meta.concrete_fields if isinstance(field, JSONField))
 
 
-class Cursor(NamedTuple):
+class NodeCursor(NamedTuple):
     """Where a page of the table ends: how urgent its last line is, and that node's place."""
 
     urgency: int
     place: int
 
     @classmethod
-    def read(cls, text: str | None) -> Cursor | None:
+    def parse(cls, text: str | None) -> NodeCursor | None:
         """Read it from an address; None for what is none."""
-        urgency, place = (_place(part) for part in (text or "").partition(".")[::2])
+        urgency, place = (_parse_index(part) for part in (text or "").partition(".")[::2])
         return None if urgency is None or place is None else cls(urgency, place)
 
     def __str__(self) -> str:
@@ -66,90 +66,92 @@ class Cursor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NodeFilter:
     """Which nodes the table shows: all, those in one state, the items of a map, or those that are folded into a box."""
 
     state: str = ""
-    of: int | None = None
-    after: Cursor | None = None
+    box: int | None = None
+    after: NodeCursor | None = None
 
     @classmethod
-    def read(cls, query: Mapping[str, str]) -> Choice:
+    def parse(cls, query: Mapping[str, str]) -> NodeFilter:
         """Read it from the address of the page; nonsense chooses nothing."""
         state = query.get("state", "")
-        return cls(state if state in STATES else "", _place(query.get("of")), Cursor.read(query.get("after")))
+        return cls(
+            state if state in STATES else "", _parse_index(query.get("of")), NodeCursor.parse(query.get("after"))
+        )
 
     @property
-    def is_any(self) -> bool:
+    def is_filtered(self) -> bool:
         """Whether something was chosen."""
-        return bool(self.state) or self.of is not None
+        return bool(self.state) or self.box is not None
 
-    def cursor(self, row: Mapping[str, Any]) -> Cursor:
+    def cursor(self, row: Mapping[str, Any]) -> NodeCursor:
         """Return the place of a row in the order of the table. A map comes before its items."""
-        is_head = row["task_index"] == self.of and row["kind"] == NodeKind.MAP
-        return Cursor(0 if is_head else _urgency(row["status"]), row["task_index"])
+        is_head = row["task_index"] == self.box and row["kind"] == NodeKind.MAP
+        return NodeCursor(0 if is_head else _urgency(row["status"]), row["task_index"])
 
 
-def listed(workflow: Workflow, choice: Choice, alike: tuple[Node, ...] = ()) -> list[dict[str, Any]]:
+def page_rows(workflow: Workflow, choice: NodeFilter, alike: tuple[GraphNode, ...] = ()) -> list[dict[str, Any]]:
     """Return the rows of the table, one more than ``LISTED`` if there are more. ``alike`` are those of a folded box."""
-    keys = _first_of(alike, choice.after) if alike else _keys(workflow, choice)
-    found = {row["pk"]: row for row in rows_of(workflow).filter(pk__in=keys).values(*_LISTED, waits_text=AS_TEXT)}
+    keys = _keys_of_box(alike, choice.after) if alike else _matching_keys(workflow, choice)
+    found = {row["pk"]: row for row in node_rows(workflow).filter(pk__in=keys).values(*_COLUMNS, waits_text=AS_TEXT)}
     return [found[key] for key in keys if key in found]
 
 
-def _first_of(alike: Sequence[Node], after: Cursor | None) -> list[int]:
+def _keys_of_box(alike: Sequence[GraphNode], after: NodeCursor | None) -> list[int]:
     """Return the keys of the most urgent of these nodes, which have been read for the picture."""
-    ranked = sorted((Cursor(_urgency(node.status), node.place), node.key) for node in alike)
-    return [key for cursor, key in ranked if after is None or cursor > after][: LISTED + 1]
+    ranked = sorted((NodeCursor(_urgency(node.status), node.position), node.key) for node in alike)
+    return [key for cursor, key in ranked if after is None or cursor > after][: PAGE_SIZE + 1]
 
 
-def _keys(workflow: Workflow, choice: Choice) -> list[int]:
+def _matching_keys(workflow: Workflow, choice: NodeFilter) -> list[int]:
     """Return the keys of the rows alone: with all of their columns to sort, PostgreSQL reads the whole table."""
-    rows = rows_of(workflow)
+    rows = node_rows(workflow)
     if choice.state:
         rows = rows.filter(status=choice.state)
-    if choice.of is not None:
-        rows = rows.filter(Q(map_index=choice.of) | Q(task_index=choice.of))
-    if not choice.is_any and workflow.node_count <= LISTED:
-        return list(rows.order_by("task_index").values_list("pk", flat=True)[: LISTED + 1])
-    rows = rows.annotate(urgency=_ranked(choice.of))
+    if choice.box is not None:
+        rows = rows.filter(Q(map_index=choice.box) | Q(task_index=choice.box))
+    if not choice.is_filtered and workflow.node_count <= PAGE_SIZE:
+        return list(rows.order_by("task_index").values_list("pk", flat=True)[: PAGE_SIZE + 1])
+    rows = rows.annotate(urgency=_urgency_case(choice.box))
     if choice.after is not None:
         same = Q(urgency=choice.after.urgency, task_index__gt=choice.after.place)
         rows = rows.filter(Q(urgency__gt=choice.after.urgency) | same)
-    return list(rows.order_by("urgency", "task_index").values_list("pk", flat=True)[: LISTED + 1])
+    return list(rows.order_by("urgency", "task_index").values_list("pk", flat=True)[: PAGE_SIZE + 1])
 
 
-def _ranked(head: int | None) -> Case:
-    whens = [When(status=state, then=Value(_urgency(state))) for state in _URGENT]
+def _urgency_case(head: int | None) -> Case:
+    whens = [When(status=state, then=Value(_urgency(state))) for state in _URGENCY_ORDER]
     if head is not None:
         whens.insert(0, When(task_index=head, kind=NodeKind.MAP, then=Value(0)))
-    return Case(*whens, default=Value(len(_URGENT) + 1))
+    return Case(*whens, default=Value(len(_URGENCY_ORDER) + 1))
 
 
 def _urgency(status: str) -> int:
-    return _URGENT.index(status) + 1 if status in _URGENT else len(_URGENT) + 1
+    return _URGENCY_ORDER.index(status) + 1 if status in _URGENCY_ORDER else len(_URGENCY_ORDER) + 1
 
 
-def one(workflow: Workflow, place: str | None) -> WorkflowTask | None:
+def find_node(workflow: Workflow, place: str | None) -> WorkflowTask | None:
     """Return the node that the page is asked to show in full, if there is one."""
-    index = _place(place)
+    index = _parse_index(place)
     if index is None:
         return None
-    rows = rows_of(workflow).filter(task_index=index).order_by("task_index")
-    node: WorkflowTask | None = as_texts(rows, *_JSON).first()
+    rows = node_rows(workflow).filter(task_index=index).order_by("task_index")
+    node: WorkflowTask | None = with_text_columns(rows, *_JSON).first()
     if node is not None:
         node.workflow = workflow
-        give_values(node, *_JSON)
+        decode_text_columns(node, *_JSON)
     return node
 
 
-def one_listed(workflow: Workflow, place: int) -> dict[str, Any] | None:
+def find_row(workflow: Workflow, place: int) -> dict[str, Any] | None:
     """Return the row that the table would have of one node."""
     # In an order of its own: by its primary key PostgreSQL would walk the table.
-    rows = rows_of(workflow).filter(task_index=place).order_by("task_index")
-    found: dict[str, Any] | None = rows.values(*_LISTED, waits_text=AS_TEXT).first()
+    rows = node_rows(workflow).filter(task_index=place).order_by("task_index")
+    found: dict[str, Any] | None = rows.values(*_COLUMNS, waits_text=AS_TEXT).first()
     return found
 
 
-def _place(text: str | None) -> int | None:
+def _parse_index(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None

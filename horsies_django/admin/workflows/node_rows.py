@@ -11,20 +11,20 @@ from django.db.models import Count, Q, QuerySet, Sum, TextField, Value
 from django.db.models.functions import Cast, Length
 
 from ...models import Workflow, WorkflowTask
-from ...ops.payload_view.contents import read
-from ..graph.boxes import Node
+from ...ops.payload_view.contents import decode
+from ..graph.boxes import GraphNode
 from ..graph.labels import STATES
 
 #: Nodes that are read for the picture, without the items of maps.
-READ: Final = 5_000
+MAX_NODES: Final = 5_000
 
 #: Characters of all that nodes wait for, up to which that is read, a hundred thousand edges or so.
-EDGES: Final = 500_000
+MAX_EDGE_CHARACTERS: Final = 500_000
 
 _NO_ITEMS: Final[Mapping[str, int]] = {}
 
 #: In the order in which :class:`Node` has them, as far as it does.
-LIGHT: Final = (
+GRAPH_COLUMNS: Final = (
     "pk",
     "task_index",
     "node_id",
@@ -45,16 +45,16 @@ AS_TEXT: Final = Cast("waits_for", TextField())
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class WorkflowNodes:
     """The nodes of a workflow but for items of maps, and how many there are in each state, items too.
 
     If it is tangled, there are so many edges that none was read.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     counts: Mapping[str, int]
-    is_cut: bool
-    is_tangled: bool
+    is_truncated: bool
+    has_too_many_edges: bool
 
     @property
     def total(self) -> int:
@@ -62,9 +62,9 @@ class Nodes:
         return sum(self.counts.values())
 
 
-def nodes_of(workflow: Workflow) -> Nodes:
+def read_nodes(workflow: Workflow) -> WorkflowNodes:
     """Read a workflow's nodes, in their order, no more than ``READ`` of them."""
-    mine = rows_of(workflow)
+    mine = node_rows(workflow)
     items: dict[int | None, dict[str, int]] = {}
     size = 0
     characters_of = Sum(Length(AS_TEXT), filter=Q(map_index__isnull=True))
@@ -72,18 +72,22 @@ def nodes_of(workflow: Workflow) -> Nodes:
     for index, status, count, characters in groups:
         items.setdefault(index, {})[status] = count
         size += characters or 0
-    is_tangled = size > EDGES
+    is_tangled = size > MAX_EDGE_CHARACTERS
     sources = Value(None, TextField()) if is_tangled else AS_TEXT
-    rows = mine.filter(map_index__isnull=True).order_by("task_index").values_list(*LIGHT, sources)[: READ + 1]
+    rows = (
+        mine.filter(map_index__isnull=True).order_by("task_index").values_list(*GRAPH_COLUMNS, sources)[: MAX_NODES + 1]
+    )
     found = _nodes(list(rows), items)
     totals = {state: sum(counts.get(state, 0) for counts in items.values()) for state in STATES}
-    return Nodes(tuple(found[:READ]), totals, len(found) > READ, is_tangled)
+    return WorkflowNodes(tuple(found[:MAX_NODES]), totals, len(found) > MAX_NODES, is_tangled)
 
 
-def _nodes(rows: list[tuple[Any, ...]], items: Mapping[int | None, Mapping[str, int]]) -> list[Node]:
+def _nodes(rows: list[tuple[Any, ...]], items: Mapping[int | None, Mapping[str, int]]) -> list[GraphNode]:
     waits_for = _parsed([row[-1] for row in rows])
     return [
-        Node._make((*light, task or made or "", places_in(sources), bool(run or skip), items.get(light[1], _NO_ITEMS)))
+        GraphNode._make(
+            (*light, task or made or "", valid_indexes(sources), bool(run or skip), items.get(light[1], _NO_ITEMS))
+        )
         for (*light, task, made, run, skip, _text), sources in zip(rows, waits_for, strict=True)
     ]
 
@@ -94,10 +98,10 @@ def _parsed(texts: Sequence[str | None]) -> list[Any]:
         parsed: list[Any] = json.loads(f"[{','.join(text or 'null' for text in texts)}]")
     except (ValueError, RecursionError):
         parsed = []
-    return parsed if len(parsed) == len(texts) else [read(text) for text in texts]
+    return parsed if len(parsed) == len(texts) else [decode(text) for text in texts]
 
 
-def places_in(value: Any) -> tuple[int, ...]:
+def valid_indexes(value: Any) -> tuple[int, ...]:
     """Return the places of nodes that a column has; what is none of them is left out, for a row may be damaged."""
     if not isinstance(value, list):
         return ()
@@ -105,6 +109,6 @@ def places_in(value: Any) -> tuple[int, ...]:
     return tuple(value) if is_sound else tuple(place for place in value if type(place) is int)
 
 
-def rows_of(workflow: Workflow) -> QuerySet[WorkflowTask]:
+def node_rows(workflow: Workflow) -> QuerySet[WorkflowTask]:
     """Return the nodes of one workflow, where it was read."""
     return WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow)

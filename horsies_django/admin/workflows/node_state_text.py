@@ -11,10 +11,10 @@ from django.utils.translation import ngettext
 from ...core.status import TaskStatus
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow
-from ..formatting import at
+from ..formatting import format_time
 
 
-def why(workflow: Workflow, node: Mapping[str, Any]) -> str:
+def node_state_text(workflow: Workflow, node: Mapping[str, Any]) -> str:
     """Return what a node waits for; nothing if it has ended. ``node`` has the columns of the table of nodes."""
     told = {
         WorkflowTaskStatus.PENDING: _pending,
@@ -59,37 +59,37 @@ def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:
     if workflow.status == WorkflowStatus.PAUSED and node["task__gated"]:
         return _("Would begin, but the workflow is paused.")
     if node["kind"] == NodeKind.SLEEP:
-        return _("Sleeps until %s.") % at(node["until"], exactly=False)
+        return _("Sleeps until %s.") % format_time(node["until"], exactly=False)
     if (node["run_when"] or node["skip_when"]) and not node["is_decided"]:
         return _("A worker is to ask its condition.")
-    if again := _again(workflow, node):
+    if again := _retry_text(workflow, node):
         return again
     if node["kind"] == NodeKind.SUBWORKFLOW:
         return _("A worker is to build its subworkflow.")
-    return _waits(node)
+    return _task_wait_text(node)
 
 
 def _running(workflow: Workflow, node: Mapping[str, Any]) -> str:
     if node["kind"] == NodeKind.EVENT:
         waits = _("Waits for the event “%s”.") % (node["event_name"] or "")
-        until = _("Until %s.") % at(node["until"], exactly=False) if node["until"] else ""
+        until = _("Until %s.") % format_time(node["until"], exactly=False) if node["until"] else ""
         return f"{waits} {until}".strip()
     if node["kind"] == NodeKind.MAP:
         return _("Its items run.")
     if node["kind"] == NodeKind.SUBWORKFLOW:
         return _("Its subworkflow runs.")
     if node["task__status"] == TaskStatus.PENDING:
-        return _again(workflow, node) or _waits(node)
+        return _retry_text(workflow, node) or _task_wait_text(node)
     return ""
 
 
-def _again(workflow: Any, node: Mapping[str, Any]) -> str:
+def _retry_text(workflow: Any, node: Mapping[str, Any]) -> str:
     """Say when its task is tried again; nothing once that time has come."""
     due = node["task__next_retry_at"]
     if due is None or node["task__status"] != TaskStatus.PENDING or due <= workflow.now:
         return ""
-    return _("Its task is tried again at %s.") % at(due, exactly=False)
+    return _("Its task is tried again at %s.") % format_time(due, exactly=False)
 
 
-def _waits(node: Mapping[str, Any]) -> str:
+def _task_wait_text(node: Mapping[str, Any]) -> str:
     return _("Its task waits for a place.") if node["task__gated"] else _("Its task waits for a worker.")

@@ -16,24 +16,24 @@ from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...enqueue.backend import HorsiesBackend
 from ...workflows import control
 from ...workflows.engine.retry_nodes import has_failed
-from ..actions.admin_action import Verb, keep
+from ..actions.admin_action import AdminAction, keep_label
 from .event_form import EventForm
 
 
-class EventVerb(Verb):
+class EventAction(AdminAction):
     """Sending an event: the log says which."""
 
-    def do(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
-        """See :meth:`Verb.do`."""
-        count, logged = super().do(rows, values)
+    def apply(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
+        """See :meth:`AdminAction.apply`."""
+        count, logged = super().apply(rows, values)
         return count, {f"{message} {values['name']}": changed for message, changed in logged.items()}
 
-    def called(self, values: dict[str, Any]) -> str:
-        """See :meth:`Verb.called`."""
+    def log_label(self, values: dict[str, Any]) -> str:
+        """See :meth:`AdminAction.log_label`."""
         return f"{self.label}: {values['name']}"
 
 
-def _each(change: Callable[..., bool]) -> Callable[..., int]:
+def _for_each(change: Callable[..., bool]) -> Callable[..., int]:
     """Return what does it to each of some rows and returns to how many it could be done."""
 
     def act(rows: QuerySet[Any], **values: Any) -> int:
@@ -51,7 +51,7 @@ def _send_event(database: str, key: UUID, **values: Any) -> bool:
         return False
 
 
-def _gone_backends(rows: QuerySet[Any]) -> str:
+def _missing_backends(rows: QuerySet[Any]) -> str:
     """Say which backends of these workflows are in the settings no more."""
     aliases = set(rows.order_by().values_list("backend", flat=True).distinct())
     gone = sorted(aliases - {alias for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend)})
@@ -66,7 +66,7 @@ def is_live(workflow: Any) -> bool:
     return workflow.status not in WORKFLOW_TERMINAL_STATES
 
 
-def may_run_still(workflow: Any) -> bool:
+def has_running_bodies(workflow: Any) -> bool:
     """Whether bodies of it may run: also of one that was called off."""
     return is_live(workflow) or workflow.open_count > 0
 
@@ -75,81 +75,83 @@ def _cancelled(count: int) -> str:
     return ngettext("%d workflow was cancelled.", "%d workflows were cancelled.", count) % count
 
 
-PAUSE: Final = Verb(
+PAUSE: Final = AdminAction(
     name="pause",
     label=_("Pause"),
     button=lambda count, shown: ngettext("Pause %s workflow", "Pause %s workflows", count) % shown,
-    label_of_many=_("Pause selected workflows"),
-    act=_each(control.pause),
-    told=lambda count: ngettext("%d workflow is paused.", "%d workflows are paused.", count) % count,
-    fits=lambda workflow: workflow.status == WorkflowStatus.RUNNING,
+    list_label=_("Pause selected workflows"),
+    act=_for_each(control.pause),
+    message=lambda count: ngettext("%d workflow is paused.", "%d workflows are paused.", count) % count,
+    applies_to=lambda workflow: workflow.status == WorkflowStatus.RUNNING,
 )
 
-RESUME: Final = Verb(
+RESUME: Final = AdminAction(
     name="resume",
     label=_("Resume"),
     button=lambda count, shown: ngettext("Resume %s workflow", "Resume %s workflows", count) % shown,
-    label_of_many=_("Resume selected workflows"),
-    act=_each(control.resume),
-    told=lambda count: ngettext("%d workflow goes on.", "%d workflows go on.", count) % count,
-    fits=lambda workflow: workflow.status == WorkflowStatus.PAUSED,
+    list_label=_("Resume selected workflows"),
+    act=_for_each(control.resume),
+    message=lambda count: ngettext("%d workflow goes on.", "%d workflows go on.", count) % count,
+    applies_to=lambda workflow: workflow.status == WorkflowStatus.PAUSED,
 )
 
-RETRY: Final = Verb(
+RETRY: Final = AdminAction(
     name="retry",
     label=_("Retry failed"),
     button=lambda count, shown: (
         ngettext("Retry what failed of %s workflow", "Retry what failed of %s workflows", count) % shown
     ),
-    label_of_many=_("Retry what failed of selected workflows"),
-    act=_each(control.retry),
-    told=lambda count: ngettext("%d workflow runs again.", "%d workflows run again.", count) % count,
-    fits=has_failed,
+    list_label=_("Retry what failed of selected workflows"),
+    act=_for_each(control.retry),
+    message=lambda count: ngettext("%d workflow runs again.", "%d workflows run again.", count) % count,
+    applies_to=has_failed,
 )
 
-SEND_EVENT: Final = EventVerb(
+SEND_EVENT: Final = EventAction(
     name="send_event",
     label=_("Send event"),
     button=lambda count, shown: (
         ngettext("Send the event to %s workflow", "Send the event to %s workflows", count) % shown
     ),
-    label_of_many=_("Send an event to selected workflows"),
-    act=_each(_send_event),
-    told=lambda count: ngettext("%d workflow was sent the event.", "%d workflows were sent the event.", count) % count,
-    fits=is_live,
-    watched=(),
+    list_label=_("Send an event to selected workflows"),
+    act=_for_each(_send_event),
+    message=lambda count: (
+        ngettext("%d workflow was sent the event.", "%d workflows were sent the event.", count) % count
+    ),
+    applies_to=is_live,
+    logged_columns=(),
     form=EventForm,
-    why_not=_gone_backends,
+    skipped_reason=_missing_backends,
 )
 
-CANCEL: Final = Verb(
+CANCEL: Final = AdminAction(
     name="cancel",
     label=_("Cancel workflow"),
     button=lambda count, shown: ngettext("Cancel %s workflow", "Cancel %s workflows", count) % shown,
-    keep=keep,
-    counts=True,
-    label_of_many=_("Cancel selected workflows"),
-    act=_each(control.cancel),
-    told=_cancelled,
-    fits=is_live,
+    back_label=keep_label,
+    counts_all=True,
+    list_label=_("Cancel selected workflows"),
+    act=_for_each(control.cancel),
+    message=_cancelled,
+    applies_to=is_live,
     warning=_(
         "What has not begun is skipped, here and in all subworkflows. Bodies that run come to their end and keep their "
         "results. What was skipped can be run again with “Retry failed”."
     ),
 )
 
-CANCEL_RUNNING: Final = Verb(
+CANCEL_RUNNING: Final = AdminAction(
     name="cancel_running",
     label=_("Cancel workflow, running bodies too"),
     button=lambda count, shown: (
         ngettext("Cancel %s workflow, running bodies too", "Cancel %s workflows, running bodies too", count) % shown
     ),
-    keep=keep,
-    counts=True,
-    label_of_many=_("Cancel selected workflows, running bodies too"),
-    act=_each(partial(control.cancel, include_running=True)),
-    told=_cancelled,
-    fits=may_run_still,
+    back_label=keep_label,
+    counts_all=True,
+    list_label=_("Cancel selected workflows, running bodies too"),
+    act=_for_each(partial(control.cancel, include_running=True)),
+    message=_cancelled,
+    applies_to=has_running_bodies,
     permission="cancel",
     warning=_(
         "What has not begun is skipped, here and in all subworkflows. Bodies that run are told to stop, and what they "
@@ -158,4 +160,4 @@ CANCEL_RUNNING: Final = Verb(
 )
 
 #: In the order of the buttons.
-WORKFLOW_VERBS: Final = (RETRY, PAUSE, RESUME, SEND_EVENT, CANCEL, CANCEL_RUNNING)
+WORKFLOW_ACTIONS: Final = (RETRY, PAUSE, RESUME, SEND_EVENT, CANCEL, CANCEL_RUNNING)

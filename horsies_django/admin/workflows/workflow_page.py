@@ -16,22 +16,22 @@ from ...core.durations import lasting
 from ...core.workflow_status import NodeKind, WorkflowStatus
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...workflows.engine.retry_nodes import RETRYABLE
-from ..formatting import as_json, at, grouped
-from ..graph.boxes import Box, Node, edges_of, in_groups
+from ..formatting import as_json, format_number, format_time
+from ..graph.boxes import GraphBox, GraphNode, edges_between, group_alike
 from ..graph.critical_path import critical_path
-from ..graph.drawing import Style, draw
-from ..graph.labels import MARKS, STATES, word_of
-from ..graph.layout import lay_out
+from ..graph.drawing import DrawingStyle, draw
+from ..graph.labels import MARKS, STATES, status_label
+from ..graph.layout import compute_layout
 from ..graph.node_timeline import draw_timeline
-from .completion_reason import why_completed
+from .completion_reason import completion_reason
 from .masking import mask_of_workflow
-from .node_detail import Facts, facts_of
-from .node_paging import LISTED, Choice, Cursor, listed, one, one_listed
-from .node_rows import READ, Nodes, nodes_of
-from .node_table import Line, Teller, between
+from .node_detail import NodeDetail, node_detail
+from .node_paging import PAGE_SIZE, NodeCursor, NodeFilter, find_node, find_row, page_rows
+from .node_rows import MAX_NODES, WorkflowNodes, read_nodes
+from .node_table import NodeLine, NodeTable, elapsed
 
 #: Boxes that are drawn. A picture of more would help nobody.
-DRAWN: Final = 600
+MAX_BOXES: Final = 600
 
 #: Lines of the critical path, subworkflows and events that are listed.
 _STEPS: Final = 50
@@ -44,8 +44,8 @@ class WorkflowPage:
 
     def __init__(self, workflow: Workflow, query: Mapping[str, str], site: str, *, sees_tasks: bool) -> None:
         self.workflow = workflow
-        self.choice = Choice.read(query)
-        self.node = one(workflow, query.get("node")) if "node" in query else None
+        self.filter = NodeFilter.parse(query)
+        self.node = find_node(workflow, query.get("node")) if "node" in query else None
         self.now: datetime | None = getattr(workflow, "now", None)
         self._site = site
         self._sees_tasks = sees_tasks
@@ -66,7 +66,7 @@ class WorkflowPage:
     def counts(self) -> list[tuple[str, str, str, int]]:
         """Each state that there is: its name, its mark, its word, how many."""
         counts = self._nodes.counts
-        return [(state, MARKS[state], word_of(state), counts[state]) for state in STATES if counts[state]]
+        return [(state, MARKS[state], status_label(state), counts[state]) for state in STATES if counts[state]]
 
     @property
     def times(self) -> list[tuple[str, str]]:
@@ -74,12 +74,12 @@ class WorkflowPage:
         row = self.workflow
         ended = row.completed_at or row.cancelled_at
         pairs = [
-            (_("Sent"), at(row.sent_at, exactly=False)),
-            (_("Started"), at(row.started_at, exactly=False)),
-            (_("Paused"), at(row.paused_at, exactly=False) if row.paused_at else ""),
-            (_("Ended"), at(ended, exactly=False) if ended else ""),
-            (_("Took") if ended else _("Runs for"), lasting(between(row.started_at, ended or self.now))),
-            (_("Deadline"), at(row.good_until, exactly=False) if row.good_until else ""),
+            (_("Sent"), format_time(row.sent_at, exactly=False)),
+            (_("Started"), format_time(row.started_at, exactly=False)),
+            (_("Paused"), format_time(row.paused_at, exactly=False) if row.paused_at else ""),
+            (_("Ended"), format_time(ended, exactly=False) if ended else ""),
+            (_("Took") if ended else _("Runs for"), lasting(elapsed(row.started_at, ended or self.now))),
+            (_("Deadline"), format_time(row.good_until, exactly=False) if row.good_until else ""),
         ]
         return [(name, text) for name, text in pairs if text]
 
@@ -91,9 +91,9 @@ class WorkflowPage:
         return {name: str(error.get(name) or "") for name in names} if isinstance(error, dict) else {}
 
     @property
-    def verdict(self) -> str:
+    def completion_reason(self) -> str:
         """Why it counts as completed, if not all of its nodes completed."""
-        return why_completed(self.workflow, self._nodes)
+        return completion_reason(self.workflow, self._nodes)
 
     # The picture.
 
@@ -101,14 +101,14 @@ class WorkflowPage:
     def picture(self) -> Any:
         """The graph as SVG; nothing if there are too many boxes."""
         boxes = self._boxes
-        if not boxes or self._nodes.is_cut:
+        if not boxes or self._nodes.is_truncated:
             return ""
         title = _("Graph of %(name)s: %(done)d of %(total)d nodes have ended. The table of nodes says the same.") % {
             "name": self.workflow.name,
             "done": self.done,
             "total": self.workflow.node_count,
         }
-        self.layout = lay_out(len(boxes), edges_of(boxes))
+        self.layout = compute_layout(len(boxes), edges_between(boxes))
         return draw(boxes, self.layout, self._style(title))
 
     @cached_property
@@ -116,21 +116,23 @@ class WorkflowPage:
         """When its nodes ran, as SVG; nothing if there are too many boxes."""
         return draw_timeline(self._boxes, self._style()) if self._boxes else ""
 
-    def _style(self, title: str = "") -> Style:
-        box_of = {node.place: number for number, box in enumerate(self._boxes) for node in box.nodes}
-        critical = list(dict.fromkeys(box_of[node.place] for node in self._path))
-        return Style(self._address_of_box, self.now, critical, title)
+    def _style(self, title: str = "") -> DrawingStyle:
+        box_of = {node.position: number for number, box in enumerate(self._boxes) for node in box.nodes}
+        critical = list(dict.fromkeys(box_of[node.position] for node in self._critical_path))
+        return DrawingStyle(self._box_url, self.now, critical, title)
 
     @property
     def notes(self) -> list[str]:
         """What the picture leaves out."""
         notes = []
-        if self.is_tangled:
+        if self.has_too_many_edges:
             notes.append(_("Nodes wait for so many others that there is no picture, and no critical path."))
-        elif self._nodes.is_cut:
-            notes.append(_("There are more than %(limit)s nodes: too many for a picture.") % {"limit": grouped(READ)})
-        elif len(self._groups) > DRAWN:
-            numbers = {"count": grouped(len(self._groups)), "limit": grouped(DRAWN)}
+        elif self._nodes.is_truncated:
+            notes.append(
+                _("There are more than %(limit)s nodes: too many for a picture.") % {"limit": format_number(MAX_NODES)}
+            )
+        elif len(self._groups) > MAX_BOXES:
+            numbers = {"count": format_number(len(self._groups)), "limit": format_number(MAX_BOXES)}
             notes.append(_("There are %(count)s boxes to draw, and a picture has %(limit)s at most.") % numbers)
         elif self.picture and self.layout.left_out:
             count = self.layout.left_out
@@ -141,25 +143,25 @@ class WorkflowPage:
         return notes
 
     @property
-    def is_tangled(self) -> bool:
+    def has_too_many_edges(self) -> bool:
         """Whether it has so many edges that they were not read."""
-        return self._nodes.is_tangled
+        return self._nodes.has_too_many_edges
 
     @property
     def steps(self) -> list[dict[str, Any]]:
         """The critical path in words, each with what it took and its share of the whole."""
-        path = self._path
-        whole = between(path[0].began, path[-1].ended or self.now) if path else None
+        path = self._critical_path
+        whole = elapsed(path[0].began, path[-1].ended or self.now) if path else None
         seconds = whole.total_seconds() if whole else 0
         steps = []
         for node in path[-_STEPS:]:
-            took = between(node.began, node.ended or self.now)
+            took = elapsed(node.began, node.ended or self.now)
             share = round(100 * took.total_seconds() / seconds) if took and seconds else None
             steps.append(
                 {
                     "label": node.label,
-                    "index": node.place,
-                    "word": word_of(node.status),
+                    "index": node.position,
+                    "word": status_label(node.status),
                     "took": lasting(took),
                     "share": share,
                 }
@@ -169,50 +171,50 @@ class WorkflowPage:
     @property
     def steps_before(self) -> int:
         """How many steps of the critical path are not listed."""
-        return max(0, len(self._path) - _STEPS)
+        return max(0, len(self._critical_path) - _STEPS)
 
     # The table.
 
     @cached_property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[NodeLine]:
         """The lines of the table."""
-        return [self._teller.line(row) for row in self._rows[:LISTED]]
+        return [self._table.line(row) for row in self._rows[:PAGE_SIZE]]
 
     @property
-    def next_after(self) -> Cursor | None:
+    def next_after(self) -> NodeCursor | None:
         """Where the next page of the table begins; None if there is none."""
-        return self.choice.cursor(self._rows[LISTED - 1]) if self.is_short and self.choice.is_any else None
+        return self.filter.cursor(self._rows[PAGE_SIZE - 1]) if self.has_more_rows and self.filter.is_filtered else None
 
     @property
     def is_urgent_first(self) -> bool:
         """Whether the table has what failed before the rest: it has several states, and is not in the nodes' order."""
-        return self.choice.of is not None and not self.choice.state
+        return self.filter.box is not None and not self.filter.state
 
     @property
-    def is_short(self) -> bool:
+    def has_more_rows(self) -> bool:
         """Whether the table has not all that it would show."""
-        return len(self._rows) > LISTED
+        return len(self._rows) > PAGE_SIZE
 
     @property
-    def chosen(self) -> str:
+    def filter_label(self) -> str:
         """What the table shows, if not all."""
-        if self.choice.state:
-            return word_of(self.choice.state)
-        node = next((node for node in self._nodes.nodes if node.place == self.choice.of), None)
+        if self.filter.state:
+            return status_label(self.filter.state)
+        node = next((node for node in self._nodes.nodes if node.position == self.filter.box), None)
         return node.label if node else ""
 
     @cached_property
-    def facts(self) -> Facts | None:
+    def node_detail(self) -> NodeDetail | None:
         """What there is to say of the node that is shown in full; None if none is."""
-        row = one_listed(self.workflow, self.node.task_index) if self.node else None
-        return facts_of(self.node, self._teller.line(row)) if self.node and row else None
+        row = find_row(self.workflow, self.node.task_index) if self.node else None
+        return node_detail(self.node, self._table.line(row)) if self.node and row else None
 
     # What it is tied to.
 
     @cached_property
     def children(self) -> list[dict[str, Any]]:
         """Its subworkflows, each with its address."""
-        keys = [node.key for node in self._nodes.nodes if node.kind == NodeKind.SUBWORKFLOW][:READ]
+        keys = [node.key for node in self._nodes.nodes if node.kind == NodeKind.SUBWORKFLOW][:MAX_NODES]
         if not keys:
             return []
         tree = Workflow.objects.using(self._database).filter(
@@ -221,7 +223,7 @@ class WorkflowPage:
         columns = ("pk", "name", "status", "parent_id", "parent__node_id", "is_replaced", "node_count", "open_count")
         rows = tree.order_by("is_replaced", "pk").values(*columns)[:_CHILDREN]
         return [
-            {**row, "address": self._address("workflow", row["pk"]), "word": WorkflowStatus(row["status"]).label}
+            {**row, "address": self._page_url("workflow", row["pk"]), "word": WorkflowStatus(row["status"]).label}
             for row in rows
         ]
 
@@ -232,7 +234,7 @@ class WorkflowPage:
             return None
         rows = WorkflowTask.objects.using(self._database).filter(pk=self.workflow.parent_id)
         row = rows.values("node_id", "task_index", "workflow_id", "workflow__name").first()
-        return {**row, "address": self._address("workflow", row["workflow_id"])} if row else None
+        return {**row, "address": self._page_url("workflow", row["workflow_id"])} if row else None
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
@@ -251,55 +253,59 @@ class WorkflowPage:
         return self.workflow._state.db
 
     @cached_property
-    def _nodes(self) -> Nodes:
-        return nodes_of(self.workflow)
+    def _nodes(self) -> WorkflowNodes:
+        return read_nodes(self.workflow)
 
     @cached_property
-    def _teller(self) -> Teller:
+    def _table(self) -> NodeTable:
         may = self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
-        retry = self._retry_of if may else None
-        return Teller(self.workflow, self._nodes.nodes, self.now, self._address_of, retry)
+        retry = self._retry_url if may else None
+        return NodeTable(self.workflow, self._nodes.nodes, self.now, self._node_url, retry)
 
     @cached_property
-    def _groups(self) -> list[list[Node]]:
-        return in_groups(self._nodes.nodes)
+    def _groups(self) -> list[list[GraphNode]]:
+        return group_alike(self._nodes.nodes)
 
     @cached_property
-    def _boxes(self) -> list[Box]:
+    def _boxes(self) -> list[GraphBox]:
         """The boxes of the pictures; none if there are too many."""
-        return [] if self.is_tangled or len(self._groups) > DRAWN else [Box.of(group) for group in self._groups]
+        return (
+            []
+            if self.has_too_many_edges or len(self._groups) > MAX_BOXES
+            else [GraphBox.of(group) for group in self._groups]
+        )
 
     @cached_property
-    def _path(self) -> list[Node]:
-        return [] if self.is_tangled else critical_path(self._nodes.nodes)
+    def _critical_path(self) -> list[GraphNode]:
+        return [] if self.has_too_many_edges else critical_path(self._nodes.nodes)
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        if self.choice.of is None:
-            return listed(self.workflow, self.choice)
-        folded = (group for group in self._groups if len(group) > 1 and group[0].place == self.choice.of)
-        return listed(self.workflow, self.choice, tuple(next(folded, ())))
+        if self.filter.box is None:
+            return page_rows(self.workflow, self.filter)
+        folded = (group for group in self._groups if len(group) > 1 and group[0].position == self.filter.box)
+        return page_rows(self.workflow, self.filter, tuple(next(folded, ())))
 
-    def _address_of_box(self, box: Box) -> str:
+    def _box_url(self, box: GraphBox) -> str:
         node = box.first
         if box.is_folded or (node.kind == NodeKind.MAP and node.items):
-            return f"?of={node.place}#nodes"
-        return self._address_of(node.kind, node.key, node.place, node.task_id)
+            return f"?of={node.position}#nodes"
+        return self._node_url(node.kind, node.key, node.position, node.task_id)
 
-    def _address_of(self, kind: str, key: int, index: int, task_id: UUID | None) -> str:
+    def _node_url(self, kind: str, key: int, index: int, task_id: UUID | None) -> str:
         """Where one reads more of a node: its task, its subworkflow, or what the row says."""
-        if kind == NodeKind.SUBWORKFLOW and key in self._child_of:
-            return self._child_of[key]
+        if kind == NodeKind.SUBWORKFLOW and key in self._subworkflow_urls:
+            return self._subworkflow_urls[key]
         if kind == NodeKind.TASK and task_id is not None and self._sees_tasks:
-            return self._address("task", task_id)
+            return self._page_url("task", task_id)
         return f"?of={index}#nodes" if kind == NodeKind.MAP else f"?node={index}#node"
 
     @cached_property
-    def _child_of(self) -> dict[int, str]:
+    def _subworkflow_urls(self) -> dict[int, str]:
         return {child["parent_id"]: child["address"] for child in reversed(self.children)}
 
-    def _address(self, model: str, key: Any) -> str:
+    def _page_url(self, model: str, key: Any) -> str:
         return reverse(f"{self._site}:horsies_django_{model}_change", args=[key])
 
-    def _retry_of(self, index: int) -> str:
+    def _retry_url(self, index: int) -> str:
         return reverse(f"{self._site}:horsies_django_workflow_retry_node", args=[self.workflow.pk, index])

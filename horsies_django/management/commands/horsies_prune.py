@@ -13,7 +13,7 @@ from horsies_django.core.backends import horsies_backend
 from horsies_django.core.operations import log_operation
 from horsies_django.core.status import TASK_TERMINAL_STATES, TaskStatus
 from horsies_django.management.base import QueueCommand
-from horsies_django.management.environment import duration_of, flag_or_variable
+from horsies_django.management.environment import flag_or_variable, parse_duration_flag
 from horsies_django.models import Task, Workflow
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.reaper.prune import prune, prune_older_than
@@ -42,10 +42,10 @@ class Command(QueueCommand):
 
     def handle(self, *args: Any, dry_run: bool, **options: Any) -> None:
         try:
-            alias = _given("backend", options["backend"])[1]
+            alias = _flag("backend", options["backend"])[1]
             settings = horsies_backend(alias or "default").config
-            age = _age(*_given("older-than", options["older_than"]))
-            states = _states(*_given("status", options["status"]))
+            age = _age(*_flag("older-than", options["older_than"]))
+            states = _states(*_flag("status", options["status"]))
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
@@ -70,12 +70,12 @@ class Command(QueueCommand):
         self.stdout.write(f"heartbeats {verb}: {pruned.heartbeats}")
 
 
-def _given(flag: str, value: Any) -> tuple[str, Any]:
+def _flag(flag: str, value: Any) -> tuple[str, Any]:
     return flag_or_variable(COMMAND, flag, value, str)
 
 
 def _age(where: str, given: str | float | timedelta | None) -> timedelta | None:
-    return None if given is None else duration_of(where, given)
+    return None if given is None else parse_duration_flag(where, given)
 
 
 def _states(where: str, given: str | Iterable[str] | None) -> frozenset[TaskStatus]:

@@ -18,12 +18,12 @@ from horsies_django.core.printable import one_line
 from horsies_django.core.queue_policy import parse_rules
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
-from horsies_django.management.tasks.flags import retention_of
+from horsies_django.management.tasks.flags import parse_retention
 from horsies_django.models import Queue
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.queue import QueueQuerySet
 from horsies_django.ops.inspector import QueueNotEmpty, delete_queue
-from horsies_django.ops.queue_status import standings
+from horsies_django.ops.queue_status import queue_statuses
 from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_queue"
@@ -99,7 +99,7 @@ class Command(QueueCommand):
         if verb == "list":
             self._list(backend, is_json=is_json)
             return
-        rows, (act, done, undone) = Queue.objects.using(backend.config.database), _verb(verb, rules)
+        rows, (act, done, undone) = Queue.objects.using(backend.config.database), _queue_change(verb, rules)
         changed = {name: bool(act(rows.named(name))) for name in names}
         if is_json:
             self.stdout.write(json.dumps({"verb": verb, "changed": changed}))
@@ -119,18 +119,18 @@ class Command(QueueCommand):
                 self.stdout.write(one_line(f"The queue {name} is in QUEUES, so tasks may still be sent to it."))
 
     def _list(self, backend: ConfiguredBackend, *, is_json: bool) -> None:
-        known = standings(backend.config.database, set(backend.queues) or {DEFAULT_TASK_QUEUE_NAME})
+        known = queue_statuses(backend.config.database, set(backend.queues) or {DEFAULT_TASK_QUEUE_NAME})
         if is_json:
             self.stdout.write(json.dumps({"queues": [queue.as_json() for queue in known]}, indent=2))
             return
         names = [one_line(queue.name) for queue in known]
         width = max(map(len, names))
         for name, queue in zip(names, known, strict=True):
-            said = [*(["paused"] if queue.is_paused else []), *queue.words] or ["open"]
+            said = [*(["paused"] if queue.is_paused else []), *queue.descriptions] or ["open"]
             self.stdout.write(f"{name.ljust(width)}  {one_line('; '.join(said))}")
 
 
-def _verb(verb: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:
+def _queue_change(verb: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:
     """Return what is done to a queue's row, and what is said of it then."""
     if verb == "pause":
         return QueueQuerySet.pause, "The queue %s is paused.", "The queue %s is paused already."
@@ -158,7 +158,7 @@ def _read(name: str, text: Any) -> object:
     if text == INHERIT:
         return None
     if name == "retention" and "=" in text:
-        return retention_of(text)
+        return parse_retention(text)
     return int(text) if text.lstrip("-").isdigit() else text
 
 

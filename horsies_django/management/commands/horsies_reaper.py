@@ -25,9 +25,9 @@ class Command(LoopCommand[Reaper]):
     def loop(self, options: Options, backend: str, interval: float | None) -> Reaper:
         if self.verbosity < 2:
             return Reaper(options, backend, interval)
-        return Reaper(options, backend, interval, on_pass=self._say)
+        return Reaper(options, backend, interval, on_pass=self._print_line)
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         """Print it, however LOGGING is set, and at once: a service manager reads it through a pipe."""
         self.stdout.write(one_line(line))
         self.stdout.flush()

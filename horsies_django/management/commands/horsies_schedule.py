@@ -35,7 +35,7 @@ COMMAND: Final = "horsies_schedule"
 _HEADS: Final = ("name", "state", "next run", "last run", "timing", "time zone", "sends", "runs", "")
 
 #: What each verb does, for its help.
-_VERBS: Final = {
+_ACTION_HELP: Final = {
     "run": "Send these schedules once now, enabled or not. Their next runs stay when they are.",
     "enable": "Let these schedules run again, from their next slot on.",
     "disable": "Let these schedules run no more. What was sent goes on.",
@@ -84,7 +84,7 @@ class Command(QueueCommand):
         listing = verbs.add_parser("list", help=text, description=text)
         listing.add_argument("--json", action="store_true", help="Print one JSON object; times are ISO 8601, in UTC.")
         parsers = [listing]
-        for verb, text in _VERBS.items():
+        for verb, text in _ACTION_HELP.items():
             acting = verbs.add_parser(verb, help=text, description=text)
             acting.add_argument("names", nargs="+", metavar="NAME", help="Schedules, by their names.")
             parsers.append(acting)

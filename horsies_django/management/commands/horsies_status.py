@@ -17,9 +17,9 @@ from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.text_table import table
 from horsies_django.models.check_migrated import check_tables
-from horsies_django.ops.metrics import Snapshot, take
-from horsies_django.ops.metrics.snapshot import QueueFigures
-from horsies_django.ops.metrics.workers import Member
+from horsies_django.ops.metrics import Snapshot, collect
+from horsies_django.ops.metrics.snapshot import QueueMetrics
+from horsies_django.ops.metrics.workers import WorkerStatus
 from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_status"
@@ -55,7 +55,7 @@ class Command(QueueCommand):
         try:
             check_tables(settings.database)
             with own_connection(settings.database, "status"):
-                snapshot = take(settings)
+                snapshot = collect(settings)
         except (ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
         if options["json"]:
@@ -92,9 +92,9 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
     )
 
 
-def _queue_row(queue: QueueFigures) -> tuple[str, ...]:
+def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
     due = f"{queue.depth.due:,}" + ("+" if queue.depth.is_more else "")
-    pace = queue.pace
+    pace = queue.throughput
     return (
         queue.name,
         due,
@@ -104,11 +104,11 @@ def _queue_row(queue: QueueFigures) -> tuple[str, ...]:
         f"{pace.counts['failed']:,}",
         brief(pace.wait_p95),
         brief(pace.run_p95),
-        "; ".join([*(["paused"] if queue.is_paused else []), *queue.standing.words]),
+        "; ".join([*(["paused"] if queue.is_paused else []), *queue.status.descriptions]),
     )
 
 
-def _worker_row(worker: Member) -> tuple[str, ...]:
+def _worker_row(worker: WorkerStatus) -> tuple[str, ...]:
     state = "silent" if not worker.is_alive else "stopping" if worker.is_stopping else ""
     return (worker.id, worker.hostname, str(worker.pid), worker.shown_load, _ago(worker.beat_ago), state)
 

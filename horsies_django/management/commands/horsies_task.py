@@ -16,7 +16,7 @@ from horsies_django.core.exceptions import PayloadMismatch
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks import act, enqueue, show
-from horsies_django.management.tasks.flags import add_acting, add_common, add_listing
+from horsies_django.management.tasks.flags import add_action, add_common, add_listing
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.inspector import Inspector, tasks
 from horsies_django.worker.connection import own_connection
@@ -64,13 +64,13 @@ class Command(QueueCommand):
         by_id.add_argument("ids", metavar="ID", nargs="+", help="Tasks, by their ids; - reads ids from standard input.")
         for name, text in _ACTS.items():
             acting_parser = _action(actions, name, text)
-            add_acting(acting_parser)
+            add_action(acting_parser)
             if name == "cancel":
                 acting_parser.add_argument("--running", action="store_true", help="Also those that run.")
             if name == "move":
                 acting_parser.add_argument("--to-queue", metavar="NAME", help="The queue that they go to.")
                 acting_parser.add_argument("--priority", metavar="N", help="Their new priority, from -100 to 100.")
-        enqueue.add_sending(_action(actions, "enqueue", "Send a call of a task of an installed app."))
+        enqueue.add_arguments(_action(actions, "enqueue", "Send a call of a task of an installed app."))
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -96,7 +96,7 @@ class Command(QueueCommand):
             case "show":
                 show.print_tasks(inspector, options, self.stdout, self.stderr)
             case "enqueue":
-                enqueue.send(inspector, options, self.stdout)
+                enqueue.enqueue(inspector, options, self.stdout)
             case action:
                 act.act(inspector, action, options, self.stdout, self.stderr)
 

@@ -13,7 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from horsies_django.core.options import WorkerOptions, worker_option
 from horsies_django.management.base import QueueCommand
-from horsies_django.management.environment import boolean, flag_or_variable, names_in
+from horsies_django.management.environment import boolean, flag_or_variable, parse_names
 from horsies_django.worker.config import Until, WorkerConfig
 from horsies_django.worker.console_logging import log_to_console
 from horsies_django.worker.run_worker import run_worker
@@ -24,7 +24,7 @@ COMMAND: Final = "horsies_worker"
 ALL: Final = "*"
 
 #: Flag, metavar and help of what a flag, then an environment variable, then the settings may say.
-_TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
+_OPTIONS: Final[dict[str, tuple[type, str, str]]] = {
     "processes": (int, "N", "Runner processes; each uses one core for Python code."),
     "threads": (int, "N", "Sync tasks that run at once in each runner."),
     "async_slots": (int, "N", "Coroutine tasks that run at once in each runner."),
@@ -69,7 +69,7 @@ class Command(QueueCommand):
         parser.add_argument("--queues", metavar="A,B", help="Serve these queues only; '*': all (default: QUEUES).")
         parser.add_argument("--exclude-queues", metavar="A,B", help="Serve all but these queues.")
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
-        for name, (kind, metavar, text) in _TUNABLE.items():
+        for name, (kind, metavar, text) in _OPTIONS.items():
             default = WorkerOptions.__dataclass_fields__[name].default
             shown = f"{text} Unless OPTIONS say otherwise: {default or 'none'}."
             parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=shown)
@@ -82,13 +82,13 @@ class Command(QueueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         log_to_console(options["verbosity"])
         try:
-            queues = names_in(_variable("queues", options["queues"]))
+            queues = parse_names(_variable("queues", options["queues"]))
             plan = WorkerConfig.of(
                 _variable("backend", options["backend"]) or "default",
                 queues=[] if ALL in queues else queues,
-                exclude_queues=names_in(_variable("exclude-queues", options["exclude_queues"])),
+                exclude_queues=parse_names(_variable("exclude-queues", options["exclude_queues"])),
                 until=_until(options),
-                **dict(_chosen(options)),
+                **dict(_given_options(options)),
             )
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
@@ -105,19 +105,19 @@ class Command(QueueCommand):
             sys.exit(status)
 
 
-def _chosen(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _given_options(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what flags and environment say, by option name. Raises ValueError naming where a bad value stands."""
-    for name, (kind, _, _) in _TUNABLE.items():
+    for name, (kind, _, _) in _OPTIONS.items():
         where, value = flag_or_variable(COMMAND, name.replace("_", "-"), options.get(name), kind)
         if value is not None:
-            yield name, _judged(where, name, value.total_seconds() if isinstance(value, timedelta) else value)
+            yield name, _validated(where, name, value.total_seconds() if isinstance(value, timedelta) else value)
     for name in _SWITCHES:
         where, off = flag_or_variable(COMMAND, f"no-{name}", options.get(f"no_{name}"), boolean)
         if off is not None:
-            yield name, _judged(where, name, not off if isinstance(off, bool) else off)
+            yield name, _validated(where, name, not off if isinstance(off, bool) else off)
 
 
-def _judged(where: str, name: str, value: Any) -> Any:
+def _validated(where: str, name: str, value: Any) -> Any:
     try:
         return worker_option(name, value)
     except ValueError as error:

@@ -8,13 +8,13 @@ from typing import Any
 from django.core.management.base import CommandParser, OutputWrapper
 
 from horsies_django.core.retry import ANY_CODE, RetryPolicy
-from horsies_django.management.environment import duration_of
+from horsies_django.management.environment import parse_duration_flag
 from horsies_django.ops.inspector import Inspector
 
-from .flags import moment_of, retention_of
+from .flags import parse_retention, parse_time
 
 
-def add_sending(parser: CommandParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Add what a call is made of."""
     parser.add_argument("path", metavar="NAME", help="The name of a registered task.")
     parser.add_argument("--args", metavar="JSON", dest="positional", default="[]", help="Arguments: a JSON array.")
@@ -38,7 +38,7 @@ def add_sending(parser: CommandParser) -> None:
     parser.add_argument("--id", metavar="UUID", help="Its id: the same call again sends nothing.")
 
 
-def send(inspector: Inspector, options: dict[str, Any], out: OutputWrapper) -> None:
+def enqueue(inspector: Inspector, options: dict[str, Any], out: OutputWrapper) -> None:
     """Send a call and print its id. Raises ValueError or TypeError for what is wrong with it."""
     args, kwargs = _json("--args", options["positional"], list), _json("--kwargs", options["named"], dict)
     handle = inspector.enqueue(options["path"], args, kwargs, **_options(options))
@@ -53,20 +53,20 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "queue_name": given["queue"],
         "priority": _number("--priority", given["priority"]),
         "run_after": _run_after(given),
-        "good_until": given["good_until"] and moment_of("--good-until", given["good_until"]),
-        "timeout": given["timeout"] and duration_of("--timeout", given["timeout"]).total_seconds(),
+        "good_until": given["good_until"] and parse_time("--good-until", given["good_until"]),
+        "timeout": given["timeout"] and parse_duration_flag("--timeout", given["timeout"]).total_seconds(),
         "retry_policy": _policy(_number("--retries", given["retries"])),
         "unique_key": given["unique_key"],
         "task_id": given["id"],
     }
-    kept = {} if given["retention"] is None else {"retention": retention_of(given["retention"])}
+    kept = {} if given["retention"] is None else {"retention": parse_retention(given["retention"])}
     return kept | {name: value for name, value in read.items() if value is not None}
 
 
 def _run_after(given: dict[str, Any]) -> Any:
     if given["delay"] is not None:
-        return duration_of("--in", given["delay"])
-    return given["at"] and moment_of("--at", given["at"])
+        return parse_duration_flag("--in", given["delay"])
+    return given["at"] and parse_time("--at", given["at"])
 
 
 def _policy(retries: int | None) -> RetryPolicy | None:

@@ -13,8 +13,8 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
 from horsies_django.core.ids import as_uuid
-from horsies_django.management.environment import duration_of
-from horsies_django.ops.inspector.filters import Which
+from horsies_django.management.environment import parse_duration_flag
+from horsies_django.ops.inspector.filters import TaskFilters
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.inspector.task_states import ALLOWED
 
@@ -45,7 +45,7 @@ def add_listing(parser: CommandParser) -> None:
     parser.add_argument("--ids", action="store_true", help="Print ids only, for another command's standard input.")
 
 
-def add_acting(parser: CommandParser) -> None:
+def add_action(parser: CommandParser) -> None:
     """Add what says to which tasks something is done, and how carefully."""
     parser.add_argument("ids", metavar="ID", nargs="*", help="Tasks, by their ids; - reads ids from standard input.")
     parser.add_argument("--all", action="store_true", help="All that the filters leave; it asks first.")
@@ -55,24 +55,24 @@ def add_acting(parser: CommandParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="Change nothing; say what would be done.")
 
 
-def which_of(options: dict[str, Any]) -> Which:
+def parse_filters(options: dict[str, Any]) -> TaskFilters:
     """Return what the filters say. Raises ValueError naming the flag."""
     given = options["status"]
     named = given.split(",") if isinstance(given, str) else given
     status = None if named is None else [name.strip().lower() for name in named]
     age = options["older_than"]
     try:
-        return Which.of(
+        return TaskFilters.of(
             status=status,
             queue=options["queue"],
             task=options["task"],
-            older_than=None if age is None else duration_of("--older-than", age),
+            older_than=None if age is None else parse_duration_flag("--older-than", age),
         )
     except ValueError as error:
         raise ValueError(_as_flag(str(error))) from None
 
 
-def ids_of(given: list[str]) -> list[UUID]:
+def parse_ids(given: list[str]) -> list[UUID]:
     """Return the ids that were given, those on standard input in the place of -. Raises ValueError for what is none."""
     texts: list[str] = []
     for text in given:
@@ -80,7 +80,7 @@ def ids_of(given: list[str]) -> list[UUID]:
     return [as_uuid(text) for text in texts]
 
 
-def count_of(flag: str, given: str | int | None) -> int | None:
+def parse_count(flag: str, given: str | int | None) -> int | None:
     """Return a number from 1 on. Raises ValueError naming the flag."""
     if given is None:
         return None
@@ -90,23 +90,23 @@ def count_of(flag: str, given: str | int | None) -> int | None:
     return int(text)
 
 
-def retention_of(text: Any) -> Any:
+def parse_retention(text: Any) -> Any:
     """Return the option ``retention``: one duration, or by state as in ``completed=1d,failed=forever``, unchecked."""
     if not isinstance(text, str):
         return text
     if "=" not in text:
-        return _kept(text)
+        return _parse_duration(text)
     pairs = (part.partition("=") for part in text.split(","))
-    return {state.strip().lower(): _kept(kept.strip()) for state, _, kept in pairs}
+    return {state.strip().lower(): _parse_duration(kept.strip()) for state, _, kept in pairs}
 
 
-def _kept(text: str) -> float | str | None:
+def _parse_duration(text: str) -> float | str | None:
     if text == "forever":
         return None
     return float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else text
 
 
-def moment_of(flag: str, text: str | datetime) -> datetime:
+def parse_time(flag: str, text: str | datetime) -> datetime:
     """Return a moment; without a zone of its own it is in the project's. Raises ValueError naming the flag."""
     try:
         moment = text if isinstance(text, datetime) else parse_datetime(text)

@@ -12,11 +12,11 @@ from django.core.management.base import CommandError, OutputWrapper
 from horsies_django.core.durations import brief, from_now
 from horsies_django.core.printable import one_line
 from horsies_django.management.text_table import table
-from horsies_django.ops.inspector import Inspector, ListedTask, ShownTask
+from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.inspector.task_states import WAITING
 
-from .flags import count_of, ids_of, which_of
+from .flags import parse_count, parse_filters, parse_ids
 
 _HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "")
 
@@ -48,12 +48,12 @@ _FACTS: Final = (
 
 def print_list(inspector: Inspector, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
     """Print tasks, page by page as they are found."""
-    which = which_of(options)
-    limit = None if options["all"] else count_of("--limit", options["limit"])
+    which = parse_filters(options)
+    limit = None if options["all"] else parse_count("--limit", options["limit"])
     size = PAGE if limit is None else min(limit, PAGE)
-    last: ListedTask | None = None
+    last: TaskSummary | None = None
     printed = 0
-    for page in _cut(inspector, which, size, limit, options["after"]):
+    for page in _limited_pages(inspector, which, size, limit, options["after"]):
         for line in _lines(page, options, with_heads=printed == 0):
             out.write(line)
         last, printed = page[-1], printed + len(page)
@@ -61,9 +61,9 @@ def print_list(inspector: Inspector, options: dict[str, Any], out: OutputWrapper
         err.write(f"There may be more: --after {last.id}")
 
 
-def _cut(
+def _limited_pages(
     inspector: Inspector, which: Any, size: int, limit: int | None, after: str | None
-) -> Iterator[list[ListedTask]]:
+) -> Iterator[list[TaskSummary]]:
     """Yield pages until there are as many as were asked for."""
     every = chain.from_iterable(inspector.pages(which, size=size, after=after))
     while page := list(islice(every, size if limit is None else min(size, limit))):
@@ -71,7 +71,7 @@ def _cut(
         limit = None if limit is None else limit - len(page)
 
 
-def _lines(page: list[ListedTask], options: dict[str, Any], *, with_heads: bool) -> Iterator[str]:
+def _lines(page: list[TaskSummary], options: dict[str, Any], *, with_heads: bool) -> Iterator[str]:
     if options["ids"]:
         yield from (str(task.id) for task in page)
     elif options["json"]:
@@ -82,7 +82,7 @@ def _lines(page: list[ListedTask], options: dict[str, Any], *, with_heads: bool)
         yield from rows
 
 
-def _row(task: ListedTask) -> tuple[str, ...]:
+def _row(task: TaskSummary) -> tuple[str, ...]:
     return (
         str(task.id),
         _state(task),
@@ -96,16 +96,16 @@ def _row(task: ListedTask) -> tuple[str, ...]:
     )
 
 
-def _group(task: ListedTask) -> str:
+def _group(task: TaskSummary) -> str:
     key = "" if task.group_key is None else f"{task.group_key}: "
     return f"{key}{task.item_count} call{'' if task.item_count == 1 else 's'}"
 
 
-def _state(task: ListedTask) -> str:
+def _state(task: TaskSummary) -> str:
     return f"{task.state} (orphaned)" if task.is_orphaned else str(task.state)
 
 
-def _when(task: ListedTask) -> str:
+def _when(task: TaskSummary) -> str:
     if task.ended_at is not None:
         return from_now((task.seen_at - task.ended_at).total_seconds())
     if task.state in WAITING or task.started_at is None:
@@ -116,7 +116,7 @@ def _when(task: ListedTask) -> str:
 def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
     """Print all that is known of these tasks. Raises CommandError if one is not there."""
     missing = 0
-    for key in ids_of(options["ids"]):
+    for key in parse_ids(options["ids"]):
         task = inspector.show(key)
         if task is None:
             missing += 1
@@ -124,13 +124,13 @@ def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrappe
         elif options["json"]:
             out.write(json.dumps(task.as_json(), ensure_ascii=False))
         else:
-            for line in _told(task):
+            for line in _detail_lines(task):
                 out.write(one_line(line))
     if missing:
         raise CommandError(f"{missing} not found.", returncode=1)
 
 
-def _told(task: ShownTask) -> Iterator[str]:
+def _detail_lines(task: TaskDetail) -> Iterator[str]:
     yield f"{task.id}  {task.task}"
     if not task.is_registered:
         yield "  no task of this name is registered in this process"

@@ -1,6 +1,7 @@
-"""Why a task is not running: what stands between it and a slot, as far as the tables tell.
+"""Explain why a task is not running, from what the tables say.
 
-Only what really holds a task back is a reason. Every statement reads a bounded number of rows by an index.
+Only conditions that actually hold the task back are reported. Every statement reads a bounded number of rows by an
+index.
 """
 
 from __future__ import annotations
@@ -9,33 +10,33 @@ from datetime import datetime
 
 from ...core.status import TaskStatus
 from ...models import Task, WorkflowTask
-from .claimed import of_held
-from .pending import of_pending
-from .reason import About, Reason, ReasonCode, now_of
-from .workflow_node import of_node
+from .claimed import claimed_reasons
+from .pending import pending_reasons
+from .reason import Reason, ReasonCode, RelatedRow, now_of
+from .workflow_node import node_reasons
 
-__all__ = ["About", "Reason", "ReasonCode", "reasons_of", "reasons_of_node"]
+__all__ = ["Reason", "ReasonCode", "RelatedRow", "reasons_of", "reasons_of_node"]
 
 
 def reasons_of(task: Task, now: datetime | None = None) -> list[Reason]:
-    """Return why a task, as it was read, is not running: the nearest reason first; none if it runs or has ended.
+    """Return why a task is not running, the most immediate reason first.
 
-    A task that runs has a reason if its worker has fallen silent. ``now`` is the database's clock, if the caller has
-    just read it. Costs at most seven statements.
+    The list is empty for a running task, unless its worker has gone silent, and for an ended one. ``now`` is the
+    database's current time, if the caller has just read it. Takes at most seven statements.
 
     >>> reasons_of(Task.objects.get(pk=handle.id))  # doctest: +SKIP
     [Reason(code=<ReasonCode.QUEUE_PAUSED: 'QUEUE_PAUSED'>, words='The queue emails is paused.', …)]
     """
     if task.status == TaskStatus.PENDING:
-        return list(of_pending(task, now or now_of(task)))
+        return list(pending_reasons(task, now or now_of(task)))
     if task.claimed:
-        return list(of_held(task, now or now_of(task)))
+        return list(claimed_reasons(task, now or now_of(task)))
     return []
 
 
 def reasons_of_node(node: WorkflowTask) -> list[Reason]:
-    """Return why a node of a workflow has not begun, or what it sleeps or waits for; none if its task says it.
+    """Return why a workflow node has not started, or what it sleeps or waits for.
 
-    Reads ``node.workflow``: at most three statements.
+    The list is empty if the node's task has the reasons. Reads ``node.workflow``; takes at most three statements.
     """
-    return list(of_node(node))
+    return list(node_reasons(node))

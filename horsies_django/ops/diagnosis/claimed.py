@@ -1,4 +1,4 @@
-"""Why a task that a worker holds does not run, or may not run any more."""
+"""Reasons for a task that a worker holds: it waits for a slot, or its worker is silent."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from django.utils.translation import gettext as _
 from ...core.options import RecoveryOptions
 from ...core.status import BeatRole, TaskStatus
 from ...models import Heartbeat, Task, Worker
-from .reason import About, Reason, ReasonCode, database_of, options_of
+from .reason import Reason, ReasonCode, RelatedRow, backend_options, database_of
 
 
-class _Rule(NamedTuple):
-    """When a worker's silence is taken for its death. Durations in milliseconds."""
+class _SilenceRule(NamedTuple):
+    """When the reaper takes a silent worker for dead. Durations are in milliseconds."""
 
     role: BeatRole
     interval: int
     threshold: int
-    is_acted_on: bool
+    is_enforced: bool
 
 
-def of_held(task: Task, now: datetime) -> Iterator[Reason]:
-    """Yield that it waits for a slot, and that its worker has fallen silent."""
+def claimed_reasons(task: Task, now: datetime) -> Iterator[Reason]:
+    """Yield a reason if the task waits for a slot, and one if its worker has gone silent."""
     is_claimed = task.status == TaskStatus.CLAIMED
     worker_id = task.claimed_by_worker_id or ""
-    about = (About(Worker, worker_id, worker_id),)
+    about = (RelatedRow(Worker, worker_id, worker_id),)
     if is_claimed:
         words = _("A worker has claimed it ahead, and will start it when a slot is free.")
         yield Reason(ReasonCode.CLAIMED, words, task.claimed_at, about)
-    rule = _rule(options_of(task.backend).recovery, is_claimed=is_claimed)
-    sign = _last_sign(task, rule.role, worker_id)
+    rule = _silence_rule(backend_options(task.backend).recovery, is_claimed=is_claimed)
+    sign = _last_sign_of_life(task, rule.role, worker_id)
     if sign is not None and now - sign > timedelta(milliseconds=2 * rule.interval):
-        until = sign + timedelta(milliseconds=rule.threshold) if rule.is_acted_on else None
-        yield Reason(ReasonCode.SILENT, _silence(rule), until, about)
+        until = sign + timedelta(milliseconds=rule.threshold) if rule.is_enforced else None
+        yield Reason(ReasonCode.SILENT, _silence_message(rule), until, about)
 
 
-def _last_sign(task: Task, role: BeatRole, worker_id: str) -> datetime | None:
-    """The last sign of life of the task's worker for it: a beat, else its claim or start."""
+def _last_sign_of_life(task: Task, role: BeatRole, worker_id: str) -> datetime | None:
+    """Return the time of the latest heartbeat for the task, or of its claim or start if that is later."""
     beats = Heartbeat.objects.using(database_of(task)).filter(task=task.pk, role=role, sender_id=worker_id)
     beat = beats.order_by("-sent_at").values_list("sent_at", flat=True).first()
     return max(filter(None, (beat, task.claimed_at, task.started_at)), default=None)
 
 
-def _rule(recovery: RecoveryOptions, *, is_claimed: bool) -> _Rule:
+def _silence_rule(recovery: RecoveryOptions, *, is_claimed: bool) -> _SilenceRule:
     if is_claimed:
-        return _Rule(
+        return _SilenceRule(
             BeatRole.CLAIMER,
             recovery.claimer_heartbeat_interval_ms,
             recovery.claimed_stale_threshold_ms,
             recovery.auto_requeue_stale_claimed,
         )
-    return _Rule(
+    return _SilenceRule(
         BeatRole.RUNNER,
         recovery.runner_heartbeat_interval_ms,
         recovery.running_stale_threshold_ms,
@@ -61,8 +61,8 @@ def _rule(recovery: RecoveryOptions, *, is_claimed: bool) -> _Rule:
     )
 
 
-def _silence(rule: _Rule) -> str:
-    if not rule.is_acted_on:
+def _silence_message(rule: _SilenceRule) -> str:
+    if not rule.is_enforced:
         return _("Its worker has fallen silent, and the settings say that its tasks are not taken from it.")
     if rule.role is BeatRole.CLAIMER:
         return _("Its worker has fallen silent: if it stays so, the reaper lets others claim the task.")

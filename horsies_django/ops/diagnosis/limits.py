@@ -1,4 +1,4 @@
-"""What the limits of its queue have to say to a task that is due."""
+"""Reasons from the limits of a due task's queue."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from django.utils.translation import ngettext
 
 from ...models import Task
 from ...models.transitions import TaskQuerySet
-from ..queue_status import Standing, standing
-from .reason import LISTED, About, Reason, ReasonCode, database_of, now_of
+from ..queue_status import QueueStatus, queue_status
+from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, now_of
 
 
-def of_limits(task: Task, rows: TaskQuerySet) -> Iterator[Reason]:
-    """Yield which limits of its queue are used up, and by which tasks."""
-    stands = standing(task.queue_name, database_of(task))
+def queue_limit_reasons(task: Task, rows: TaskQuerySet) -> Iterator[Reason]:
+    """Yield a reason for each exhausted limit of the task's queue, with the tasks that use it."""
+    stands = queue_status(task.queue_name, database_of(task))
     if stands.is_full:
-        yield _full(stands, rows)
+        yield _queue_full(stands, rows)
     if stands.rules.rate is not None and stands.next_in > 0:
         words = _("The queue %(queue)s may begin %(rate)s, and has done so.")
         words %= {"queue": stands.name, "rate": stands.rules.rate}
         yield Reason(ReasonCode.RATE_LIMITED, words, now_of(task) + timedelta(seconds=stands.next_in))
 
 
-def _full(stands: Standing, rows: TaskQuerySet) -> Reason:
+def _queue_full(stands: QueueStatus, rows: TaskQuerySet) -> Reason:
     most = stands.rules.max_concurrency
     if not most:
         words = _("The queue %s is stopped: its limit is 0 tasks at once.") % stands.name
@@ -36,5 +36,7 @@ def _full(stands: Standing, rows: TaskQuerySet) -> Reason:
         most,
     )
     words %= {"queue": stands.name, "most": most, "held": stands.held}
-    held = rows.active().filter(queue_name=stands.name).order_by("claimed_at").values_list("pk", "task_name")[:LISTED]
-    return Reason(ReasonCode.QUEUE_FULL, words, about=tuple(About(Task, key, name) for key, name in held))
+    held = (
+        rows.active().filter(queue_name=stands.name).order_by("claimed_at").values_list("pk", "task_name")[:MAX_RELATED]
+    )
+    return Reason(ReasonCode.QUEUE_FULL, words, about=tuple(RelatedRow(Task, key, name) for key, name in held))

@@ -1,4 +1,4 @@
-"""Why a PENDING task waits: each reason is a condition of the claim, or the lack of somebody who claims."""
+"""Reasons for a PENDING task: a condition of the claim that does not hold, or no worker that could claim it."""
 
 from __future__ import annotations
 
@@ -14,37 +14,46 @@ from django.utils.translation import ngettext
 from ...core.workflow_status import WorkflowStatus
 from ...models import Queue, Task, Worker, Workflow
 from ...models.transitions import TaskQuerySet
-from .limited import of_gated
-from .limits import of_limits
-from .reason import LISTED, About, Reason, ReasonCode, database_of, options_of, paused_workflow, rows_of
+from .limited import limit_key_reason
+from .limits import queue_limit_reasons
+from .reason import (
+    MAX_RELATED,
+    Reason,
+    ReasonCode,
+    RelatedRow,
+    backend_options,
+    database_of,
+    paused_workflow,
+    tasks_in_database_of,
+)
 
-#: Tasks that come before one, and tasks that workers hold, are counted up to here.
-COUNTED: Final = 1_000
+#: Upper bound for counting tasks ahead in the queue and tasks that workers hold.
+MAX_COUNTED: Final = 1_000
 
-#: Workers that are looked at, those that have beaten last.
-WORKERS: Final = 200
+#: How many workers are examined, those with the latest heartbeats first.
+MAX_WORKERS: Final = 200
 
-#: Seconds for which a task that nothing holds back may be due until that is strange.
-STRANGE: Final = 60
+#: Seconds after which a due task without any reason to wait is reported as stuck.
+STUCK_AFTER: Final = 60
 
 
-def of_pending(task: Task, now: datetime) -> Iterator[Reason]:
-    """Yield why it waits, the nearest reason first."""
-    rows = rows_of(task)
+def pending_reasons(task: Task, now: datetime) -> Iterator[Reason]:
+    """Yield why the task waits, the most immediate reason first."""
+    rows = tasks_in_database_of(task)
     if task.good_until is not None and task.good_until <= now:
         yield Reason(
             ReasonCode.PAST_DEADLINE, _("It must not begin any more: the reaper will expire it."), task.good_until
         )
         return
     is_due = task.enqueued_at <= now
-    found = list(_of_its_workflow(task)) if task.workflow_id is not None else []
+    found = list(_workflow_reasons(task)) if task.workflow_id is not None else []
     if task.unknown_to is not None:
         found.append(_other_version(task, is_due=is_due))
     elif not is_due:
         found.append(_not_due(task))
-    found += [of_gated(task)] if task.gated and task.limit_key is not None else []
-    found += _of_queue_and_workers(task, rows, is_due=is_due and not task.gated)
-    yield from found or [_nothing(now - task.enqueued_at)]
+    found += [limit_key_reason(task)] if task.gated and task.limit_key is not None else []
+    found += _queue_and_worker_reasons(task, rows, is_due=is_due and not task.gated)
+    yield from found or [_no_reason_found(now - task.enqueued_at)]
 
 
 def _not_due(task: Task) -> Reason:
@@ -62,7 +71,7 @@ def _not_due(task: Task) -> Reason:
 
 
 def _other_version(task: Task, *, is_due: bool) -> Reason:
-    """It went back because another version of the project's code may know it."""
+    """Return the reason for a task that was released because this version of the code can't run it."""
     stored = task.unknown_to if isinstance(task.unknown_to, dict) else {}
     versions = stored.get("versions")
     shown = ", ".join(map(str, versions)) if isinstance(versions, list) and versions else "?"
@@ -70,27 +79,27 @@ def _other_version(task: Task, *, is_due: bool) -> Reason:
     return Reason(ReasonCode.OTHER_VERSION, words % shown, None if is_due else task.enqueued_at)
 
 
-def _nothing(waited: timedelta) -> Reason:
-    if waited.total_seconds() < STRANGE:
+def _no_reason_found(waited: timedelta) -> Reason:
+    if waited.total_seconds() < STUCK_AFTER:
         return Reason(ReasonCode.NOTHING, _("Nothing is in its way: a worker should claim it within seconds."))
     words = _("Nothing that the tables tell of is in its way, and yet it waits. Look at what the workers log.")
     return Reason(ReasonCode.NOTHING, words)
 
 
-def _of_its_workflow(task: Task) -> Iterator[Reason]:
+def _workflow_reasons(task: Task) -> Iterator[Reason]:
     workflows = Workflow.objects.using(database_of(task)).filter(nodes__task=task.pk)
     for workflow in workflows.filter(status=WorkflowStatus.PAUSED).only("pk", "name")[:1]:
         yield paused_workflow(workflow)
 
 
-def _of_queue_and_workers(task: Task, rows: TaskQuerySet, *, is_due: bool) -> Iterator[Reason]:
+def _queue_and_worker_reasons(task: Task, rows: TaskQuerySet, *, is_due: bool) -> Iterator[Reason]:
     name = task.queue_name
     queue = Queue.objects.using(database_of(task)).filter(name=name).only("pk", "paused").first()
     if queue is not None and queue.paused:
-        about = About(Queue, queue.pk, name)
+        about = RelatedRow(Queue, queue.pk, name)
         yield Reason(ReasonCode.QUEUE_PAUSED, _("The queue %s is paused.") % name, about=(about,))
     elif is_due:
-        yield from of_limits(task, rows)
+        yield from queue_limit_reasons(task, rows)
     workers = _live_workers(task)
     serving = [worker for worker in workers if worker.serves(name)]
     staying = [worker for worker in serving if worker.stop_requested_at is None]
@@ -98,9 +107,9 @@ def _of_queue_and_workers(task: Task, rows: TaskQuerySet, *, is_due: bool) -> It
         yield _no_worker(name, workers)
     elif not staying:
         words = _("Every worker that serves the queue %s is stopping.") % name
-        yield Reason(ReasonCode.WORKERS_STOPPING, words, about=_listed(serving))
+        yield Reason(ReasonCode.WORKERS_STOPPING, words, about=_related_workers(serving))
     elif is_due and not (queue is not None and queue.paused):
-        yield from _of_slots(task, rows, staying)
+        yield from _slot_reasons(task, rows, staying)
 
 
 def _no_worker(name: str, workers: Sequence[Worker]) -> Reason:
@@ -111,12 +120,12 @@ def _no_worker(name: str, workers: Sequence[Worker]) -> Reason:
         "No live worker serves the queue %(queue)s; the %(count)d that live serve others.",
         len(workers),
     )
-    return Reason(ReasonCode.NO_WORKER, words % {"queue": name, "count": len(workers)}, about=_listed(workers))
+    return Reason(ReasonCode.NO_WORKER, words % {"queue": name, "count": len(workers)}, about=_related_workers(workers))
 
 
-def _of_slots(task: Task, rows: TaskQuerySet, workers: Sequence[Worker]) -> Iterator[Reason]:
+def _slot_reasons(task: Task, rows: TaskQuerySet, workers: Sequence[Worker]) -> Iterator[Reason]:
     slots = {worker.pk: worker.async_slots if task.is_async else worker.threads for worker in workers}
-    held = Counter(_held(rows, list(slots), is_async=task.is_async)) if None not in slots.values() else Counter()
+    held = Counter(_holders(rows, list(slots), is_async=task.is_async)) if None not in slots.values() else Counter()
     if all(count is not None and held[key] >= count for key, count in slots.items()):
         words = ngettext(
             "The worker that serves its queue has all %(slots)d slots taken.",
@@ -125,37 +134,37 @@ def _of_slots(task: Task, rows: TaskQuerySet, workers: Sequence[Worker]) -> Iter
         )
         total = sum(count or 0 for count in slots.values())
         words %= {"count": len(workers), "slots": total}
-        yield Reason(ReasonCode.WORKERS_BUSY, words, about=_listed(workers))
-    if ahead := _ahead(task, rows):
+        yield Reason(ReasonCode.WORKERS_BUSY, words, about=_related_workers(workers))
+    if ahead := _count_ahead(task, rows):
         words = ngettext("%s due task of its queue comes first.", "%s due tasks of its queue come first.", ahead)
-        shown = str(ahead) if ahead < COUNTED else _("%d or more") % COUNTED
+        shown = str(ahead) if ahead < MAX_COUNTED else _("%d or more") % MAX_COUNTED
         yield Reason(ReasonCode.OTHERS_FIRST, words % shown)
 
 
-def _held(rows: TaskQuerySet, workers: Sequence[str], *, is_async: bool) -> list[str]:
-    """The worker of each task of a kind that one of these workers holds; by the index of held rows."""
+def _holders(rows: TaskQuerySet, workers: Sequence[str], *, is_async: bool) -> list[str]:
+    """Return the worker id of each held task of one kind, sync or async. Reads the index of held rows."""
     held = rows.active().filter(claimed_by_worker_id__in=workers).values_list("claimed_by_worker_id", "is_async")
-    return [str(worker) for worker, kind in held[: COUNTED * 10] if kind == is_async]
+    return [str(worker) for worker, kind in held[: MAX_COUNTED * 10] if kind == is_async]
 
 
-def _ahead(task: Task, rows: TaskQuerySet) -> int:
-    """How many due tasks of its queue and kind come before it, ``COUNTED`` at most; by the index of claims."""
+def _count_ahead(task: Task, rows: TaskQuerySet) -> int:
+    """Count the due tasks of the same queue and kind that come first, up to ``MAX_COUNTED``. Reads the claim index."""
     others = rows.waiting(is_async=task.is_async).due().filter(queue_name=task.queue_name)
-    higher = others.filter(priority__gt=task.priority)[:COUNTED].count()
-    # Its time as the table has it, which may be less exact than the one that was read. The range up to it is what the
-    # index is asked for; the tie is for rows of one moment.
+    higher = others.filter(priority__gt=task.priority)[:MAX_COUNTED].count()
+    # Compare with the stored time: the value in Python may have a higher precision. The index serves the range up to
+    # that time; the primary key breaks ties.
     due = Subquery(rows.filter(pk=task.pk).values("enqueued_at"))
     is_earlier = Q(enqueued_at__lt=due) | Q(pk__lt=task.pk)
     same = others.filter(is_earlier, priority=task.priority, enqueued_at__lte=due)
-    return higher + same[: COUNTED - higher].count() if higher < COUNTED else COUNTED
+    return higher + same[: MAX_COUNTED - higher].count() if higher < MAX_COUNTED else MAX_COUNTED
 
 
 def _live_workers(task: Task) -> list[Worker]:
-    """Those that have beaten lately; a row a process, so the table is small."""
-    threshold = options_of(task.backend).recovery.claimed_stale_threshold_ms / 1_000
+    """Return the workers with a recent heartbeat. The table has one row per process, so it is small."""
+    threshold = backend_options(task.backend).recovery.claimed_stale_threshold_ms / 1_000
     alive = Worker.objects.using(database_of(task)).alive(threshold)
-    return list(alive.order_by("-last_beat_at")[:WORKERS])
+    return list(alive.order_by("-last_beat_at")[:MAX_WORKERS])
 
 
-def _listed(workers: Sequence[Worker]) -> tuple[About, ...]:
-    return tuple(About(Worker, worker.pk, worker.pk) for worker in workers[:LISTED])
+def _related_workers(workers: Sequence[Worker]) -> tuple[RelatedRow, ...]:
+    return tuple(RelatedRow(Worker, worker.pk, worker.pk) for worker in workers[:MAX_RELATED])

@@ -1,4 +1,4 @@
-"""What can hold a task back, as a value."""
+"""The reasons that hold a task back, as values."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ...enqueue.backend import HorsiesBackend
 from ...models import Task, Workflow
 from ...models.transitions import TaskQuerySet
 
-#: Names that one reason lists.
-LISTED: Final = 20
+#: Maximum number of rows that one reason names.
+MAX_RELATED: Final = 20
 
 
 class ReasonCode(StrEnum):
-    """What holds a task, or a node of a workflow, back."""
+    """The kind of reason that holds back a task or a workflow node."""
 
     SCHEDULED = "SCHEDULED"
     RETRYING = "RETRYING"
@@ -46,47 +46,47 @@ class ReasonCode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """A row that a reason is about: its model, its primary key, what to call it."""
+class RelatedRow:
+    """A row that a reason refers to: its model, its primary key and a label."""
 
     model: type[models.Model]
     key: Any
-    words: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One thing that holds a task back: a sentence, the time it is about if there is one, and the rows."""
+    """One reason: its code, a translated sentence, a time if one applies, and the rows it is about."""
 
     code: ReasonCode
     words: str
     when: datetime | None = None
-    about: tuple[About, ...] = ()
+    about: tuple[RelatedRow, ...] = ()
 
 
 def paused_workflow(workflow: Workflow) -> Reason:
-    """Return what a workflow that is paused is to its nodes, and to their tasks."""
+    """Return the reason that a paused workflow gives to its nodes and their tasks."""
     words = _("Its workflow is paused. What has not begun is taken back, and runs once the workflow is resumed.")
-    return Reason(ReasonCode.WORKFLOW_PAUSED, words, about=(About(Workflow, workflow.pk, workflow.name),))
+    return Reason(ReasonCode.WORKFLOW_PAUSED, words, about=(RelatedRow(Workflow, workflow.pk, workflow.name),))
 
 
-def rows_of(task: Task) -> TaskQuerySet:
-    """Return all tasks of the database that this one was read from."""
+def tasks_in_database_of(task: Task) -> TaskQuerySet:
+    """Return all tasks in the database that the task was read from."""
     return Task.objects.using(database_of(task))
 
 
 def database_of(row: models.Model) -> str | None:
-    """Return the alias of the database that a row was read from."""
+    """Return the alias of the database that the row was read from."""
     return row._state.db
 
 
 def now_of(task: Task) -> datetime:
-    """Return the database's clock, read beside the task's row; the time it was sent if that has gone."""
-    now = rows_of(task).filter(pk=task.pk).values_list(Now(), flat=True)
+    """Return the database's current time, or the task's ``sent_at`` if its row is gone."""
+    now = tasks_in_database_of(task).filter(pk=task.pk).values_list(Now(), flat=True)
     return now.first() or task.sent_at
 
 
-def options_of(alias: str) -> Options:
-    """The options by which the workers of a backend go; the defaults if it is none of ours any more."""
+def backend_options(alias: str) -> Options:
+    """Return the options of a backend; the defaults if the settings no longer have it as a HorsiesBackend."""
     backend = task_backends[alias] if alias in task_backends.settings else None
     return backend.parsed.options if isinstance(backend, HorsiesBackend) else Options()

@@ -1,4 +1,4 @@
-"""Why a node of a workflow has not begun."""
+"""Reasons for a workflow node that has not started."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from django.utils.translation import ngettext
 
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Task, WorkflowTask
-from .reason import LISTED, About, Reason, ReasonCode, database_of, paused_workflow
+from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, paused_workflow
 
 
-def of_node(node: WorkflowTask) -> Iterator[Reason]:
-    """Yield what it waits for."""
+def node_reasons(node: WorkflowTask) -> Iterator[Reason]:
+    """Yield what the node waits for."""
     if WorkflowTaskStatus(node.status).is_terminal:
         return
     has_not_begun = node.status in (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
     if has_not_begun and node.workflow.status == WorkflowStatus.PAUSED:
         yield paused_workflow(node.workflow)
     if has_not_begun and (node.open_deps or node.open_ctx):
-        yield _waits(node)
+        yield _waits_for_nodes(node)
     elif node.kind == NodeKind.EVENT:
         yield Reason(ReasonCode.WAITS_FOR_EVENT, _("It waits for the event %s.") % node.event_name)
     elif node.kind == NodeKind.SLEEP:
         yield Reason(ReasonCode.SLEEPS, _("It sleeps."), _wakes_at(node))
 
 
-def _waits(node: WorkflowTask) -> Reason:
+def _waits_for_nodes(node: WorkflowTask) -> Reason:
     sources = {*node.waits_for, *(node.ctx_from or ())}
     nodes = WorkflowTask.objects.using(database_of(node)).filter(
         workflow=node.workflow_id, task_index__in=sources, completed_at__isnull=True
     )
     count = max(node.open_deps, node.open_ctx)
     words = ngettext("It waits for %d node.", "It waits for %d nodes.", count) % count
-    waited_for = nodes.order_by("task_index").only("pk", "node_id")[:LISTED]
-    about = tuple(About(WorkflowTask, other.pk, other.node_id) for other in waited_for)
+    waited_for = nodes.order_by("task_index").only("pk", "node_id")[:MAX_RELATED]
+    about = tuple(RelatedRow(WorkflowTask, other.pk, other.node_id) for other in waited_for)
     return Reason(ReasonCode.WAITS_FOR_NODES, words, about=about)
 
 
 def _wakes_at(node: WorkflowTask) -> datetime | None:
-    """When the task of a sleep is due."""
+    """Return when the task of a sleep node is due."""
     tasks = Task.objects.using(database_of(node)).filter(pk=node.task_id) if node.task_id else Task.objects.none()
     return tasks.values_list("enqueued_at", flat=True).first()

@@ -1,4 +1,4 @@
-"""Inspecting the queue: listing tasks, showing them, and doing to one or to millions what an operator may do.
+"""Inspect tasks and act on them, one at a time or millions at once.
 
 >>> from horsies_django.ops.inspector import tasks
 >>> page = tasks().list(status="failed", queue="emails")  # doctest: +SKIP
@@ -7,31 +7,31 @@
 >>> tasks().matching(status="scheduled", task="shop.tasks.remind").run()  # doctest: +SKIP
 Report(verb='run', done=4012, left=0, reasons={}, left_alone=(), is_dry=False)
 
-``manage.py horsies_task`` does the same.
+``manage.py horsies_task`` offers the same from the shell.
 """
 
 from __future__ import annotations
 
 from .delete_queue import DeletedQueue, QueueNotEmpty, delete_queue
-from .detail import ShownTask
+from .detail import TaskDetail
 from .inspector import Inspector, tasks
-from .report import LeftAlone, Report
-from .selection import ByIds, Chosen, Matching
-from .summary import ListedTask
+from .report import Report, Skipped
+from .selection import ByIds, Matching, Selection
+from .summary import TaskSummary
 from .task_states import State
 
 __all__ = [
     "ByIds",
-    "Chosen",
     "DeletedQueue",
     "Inspector",
-    "LeftAlone",
-    "ListedTask",
     "Matching",
     "QueueNotEmpty",
     "Report",
-    "ShownTask",
+    "Selection",
+    "Skipped",
     "State",
+    "TaskDetail",
+    "TaskSummary",
     "delete_queue",
     "tasks",
 ]

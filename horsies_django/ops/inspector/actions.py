@@ -1,4 +1,4 @@
-"""What can be done to tasks: each verb with the states that it takes, and the QuerySet's own way of doing it."""
+"""The inspector's actions on tasks: the states that each takes and the QuerySet method that does it."""
 
 from __future__ import annotations
 
@@ -10,100 +10,100 @@ from typing import Any, Final
 from ...models.operator_actions import backends_with, checked_priority
 from ...models.transitions import TaskQuerySet
 from .delete_tasks import delete_waiting_or_ended
-from .facts import Facts
+from .facts import Candidate
 from .task_states import ENDED, WAITING, State
 
-#: Says why something can't be done to a task whose state would allow it; None if it can.
-Objection = Callable[[Facts], str | None]
+#: Returns why an action can't be applied to a task in an allowed state; None if it can.
+Objection = Callable[[Candidate], str | None]
 
 
-def _none(facts: Facts) -> None:
+def _no_objection(facts: Candidate) -> None:
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
-    """One thing that can be done.
+class TaskAction:
+    """One action on tasks.
 
     Attributes:
-        name: What it is called.
+        name: Its name in reports and logs.
         states: The states that it takes.
-        act: Does it to those of the rows that it may be done to, and returns to how many.
-        objection: What else may be in its way.
-        otherwise: What is in its way if nothing that :class:`Facts` tell is.
-        by_default: What "all" means if no states are named.
-        said: What else a line of the log says of it.
+        act: Changes the rows whose state allows it and returns how many.
+        objection: Further conditions that prevent it.
+        fallback_reason: The reason for a skipped task when nothing in :class:`Candidate` explains it.
+        default_states: The states that "all" covers if the filter names none.
+        log_fields: Additional fields of the log line.
     """
 
     name: str
     states: frozenset[State]
     act: Callable[[TaskQuerySet], int]
-    objection: Objection = _none
-    otherwise: str = "it changed at that moment"
-    by_default: frozenset[State] = frozenset()
-    said: Mapping[str, Any] = field(default_factory=dict)
+    objection: Objection = _no_objection
+    fallback_reason: str = "it changed at that moment"
+    default_states: frozenset[State] = frozenset()
+    log_fields: Mapping[str, Any] = field(default_factory=dict)
 
-    def why_not(self, facts: Facts) -> str | None:
-        """Return why it can't be done to this task; None if it can."""
+    def why_not(self, facts: Candidate) -> str | None:
+        """Return why the action can't be applied to this task; None if it can."""
         if facts.state not in self.states:
             return f"it is {facts.state}"
         return self.objection(facts)
 
     @property
-    def meant(self) -> frozenset[State]:
-        """The states that "all" means."""
-        return self.by_default or self.states
+    def states_of_all(self) -> frozenset[State]:
+        """The states that "all" covers."""
+        return self.default_states or self.states
 
 
-def _can_not_run(facts: Facts) -> str | None:
-    if facts.is_step:
+def _run_objection(facts: Candidate) -> str | None:
+    if facts.is_engine_task:
         return "it is a step of a workflow, which waits for its time"
-    return "its good_until has passed" if facts.is_too_late else None
+    return "its good_until has passed" if facts.is_past_deadline else None
 
 
-def _can_not_delete(facts: Facts) -> str | None:
+def _delete_objection(facts: Candidate) -> str | None:
     if facts.state in WAITING and facts.workflow_id is not None:
         return "it is a node of a workflow: cancel it, or the workflow"
     return None
 
 
-RUN: Final = Verb(
+RUN: Final = TaskAction(
     name="run",
     states=frozenset({State.SCHEDULED, State.AGGREGATING, State.RETRYING}),
     act=TaskQuerySet.run_now,
-    objection=_can_not_run,
+    objection=_run_objection,
 )
 
-CANCEL: Final = Verb(name="cancel", states=WAITING | {State.CLAIMED}, act=TaskQuerySet.cancel)
+CANCEL: Final = TaskAction(name="cancel", states=WAITING | {State.CLAIMED}, act=TaskQuerySet.cancel)
 
-CANCEL_RUNNING: Final = Verb(
+CANCEL_RUNNING: Final = TaskAction(
     name="cancel",
     states=CANCEL.states | {State.RUNNING},
     act=partial(TaskQuerySet.cancel, include_running=True),
-    said={"running": True},
+    log_fields={"running": True},
 )
 
-RETRY: Final = Verb(
+RETRY: Final = TaskAction(
     name="retry",
     states=ENDED - {State.COMPLETED},
     act=TaskQuerySet.retry,
-    otherwise="another live task has its unique key, or its workflow does not allow it",
+    fallback_reason="another live task has its unique key, or its workflow does not allow it",
 )
 
-DELETE: Final = Verb(
+DELETE: Final = TaskAction(
     name="delete",
     states=ENDED | WAITING,
     act=delete_waiting_or_ended,
-    objection=_can_not_delete,
-    otherwise="its workflow has still to hear of it, or somebody else has its row",
-    by_default=ENDED,
+    objection=_delete_objection,
+    fallback_reason="its workflow has still to hear of it, or somebody else has its row",
+    default_states=ENDED,
 )
 
 
-def moving(queue: str | None, priority: int | None) -> Verb:
-    """Return the verb that gives tasks another queue, another priority or both.
+def move_action(queue: str | None, priority: int | None) -> TaskAction:
+    """Return the action that changes the queue, the priority or both of pending tasks.
 
-    Raises ValueError, saying what is allowed, for a queue that no backend has and for a priority out of range.
+    Raises ValueError that names the allowed values for an unknown queue or a priority out of range.
     """
     if queue is None and priority is None:
         raise ValueError("move() needs queue, priority or both.")
@@ -111,11 +111,11 @@ def moving(queue: str | None, priority: int | None) -> Verb:
     if priority is not None:
         checked_priority(priority)
 
-    def objection(facts: Facts) -> str | None:
+    def objection(facts: Candidate) -> str | None:
         if backends is not None and facts.backend not in backends:
             return f"its backend {facts.backend!r} has no queue {queue!r}"
         return None
 
     act = partial(TaskQuerySet.move, queue_name=queue, priority=priority)
     said = {"to_queue": queue, "priority": priority}
-    return Verb(name="move", states=WAITING, act=act, objection=objection, said=said)
+    return TaskAction(name="move", states=WAITING, act=act, objection=objection, log_fields=said)

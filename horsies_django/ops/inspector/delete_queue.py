@@ -1,4 +1,4 @@
-"""Deleting a queue: its tasks, and its row."""
+"""Delete a queue: its tasks and its row."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from typing import Any, Final
 
 from ...core.operations import log_operation
 from ...models import Queue, Task
-from .filters import Which
+from .filters import TaskFilters
 from .selection import Matching
 from .task_states import ENDED, HELD, WAITING, State
 
-#: States in which a task is live.
+#: The states of tasks that have not ended.
 _LIVE: Final = WAITING | HELD
 
 
 class QueueNotEmpty(ValueError):
-    """A queue can't be deleted, for it has tasks that must not be."""
+    """The queue has tasks that must not be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedQueue:
-    """What was deleted: how many tasks, and whether there was a row with what held for the queue."""
+    """What was deleted: the number of tasks, and whether the queue had a row with limits or a pause."""
 
     name: str
     tasks: int
     had_row: bool
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a dict for JSON."""
         return asdict(self)
 
 
 def delete_queue(name: str, database: str, *, force: bool = False) -> DeletedQueue:
-    """Delete the tasks of a queue that have ended, with ``force`` those that wait, too, and its row.
+    """Delete a queue's ended tasks and its row; with ``force`` its waiting tasks as well.
 
-    Raises QueueNotEmpty, before anything is deleted, if it has tasks that wait and no ``force``, or tasks that a worker
-    holds; and afterwards, when its row is kept, if a task had to be left alone.
+    Raises QueueNotEmpty before deleting anything if a worker holds tasks of the queue, or if tasks wait and ``force``
+    is false. Raises it afterwards, and keeps the row, if some tasks could not be deleted.
     """
     _refuse(name, database, HELD if force else _LIVE)
     rows = Task.objects.using(database)
     states = ENDED | WAITING if force else ENDED
-    report = Matching(rows, Which.of(status=states, queue=name)).delete()
+    report = Matching(rows, TaskFilters.of(status=states, queue=name)).delete()
     if report.left:
         reasons = "; ".join(f"{count}: {why}" for why, count in report.reasons.items())
         raise QueueNotEmpty(
@@ -58,7 +58,7 @@ def delete_queue(name: str, database: str, *, force: bool = False) -> DeletedQue
 
 def _refuse(name: str, database: str, states: frozenset[State], more: str = "") -> None:
     """Raise QueueNotEmpty if the queue has a task in one of these states."""
-    found = Which.of(status=states, queue=name).walk(Task.objects.using(database)).first(1, None)
+    found = TaskFilters.of(status=states, queue=name).scan(Task.objects.using(database)).first(1, None)
     if not found:
         return
     task = found[0]

@@ -1,4 +1,4 @@
-"""Deleting tasks by hand."""
+"""Delete tasks at an operator's request."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ...reaper import pruning
 
 
 def delete_ended(tasks: TaskQuerySet) -> int:
-    """Delete those that have ended, as pruning does: with their attempts and beats. Return how many.
+    """Delete the ended tasks, with their attempts and heartbeats, as pruning does. Return how many.
 
-    A task that a live workflow has still to hear of is left alone, and so is one that somebody has locked.
+    Skips tasks whose workflow has not processed their end yet, and rows that another transaction has locked.
     """
     with transaction.atomic(using=tasks.db):
         return pruning.delete(tasks.deletable())
 
 
 def delete_waiting_or_ended(tasks: TaskQuerySet) -> int:
-    """Delete those that have ended, and those that have not begun, which are cancelled first. Return how many.
+    """Delete the ended tasks and the pending ones, which are cancelled first. Return how many.
 
-    A node of a workflow that has not begun is left alone, for its workflow would wait for it.
+    Skips pending tasks of workflow nodes, because their workflow would wait for them.
     """
     with transaction.atomic(using=tasks.db):
         waiting = tasks.filter(status=TaskStatus.PENDING, workflow_id__isnull=True)

@@ -1,4 +1,4 @@
-"""One task with all that is known of it, masked as in the admin."""
+"""Everything known about one task, with values masked as in the admin."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ from ...core.registry import registry
 from ...models import Task, TaskItem
 from ...models.transitions import TaskQuerySet
 from ..diagnosis import reasons_of
-from ..payload_view.contents import Contents, as_texts, contents_of, give_values, read, with_texts
-from ..payload_view.excerpt import LENGTH
-from ..payload_view.json_text import head, pieces
-from ..payload_view.retry_policy import policy_in_words
-from .summary import ListedTask, as_text, facts_by_name, orphans_among
+from ..payload_view.contents import (
+    Contents,
+    contents_of,
+    decode,
+    decode_text_columns,
+    with_payload_texts,
+    with_text_columns,
+)
+from ..payload_view.excerpt import MAX_LENGTH
+from ..payload_view.json_text import chunks, head
+from ..payload_view.retry_policy import describe_retry_policy
+from .summary import TaskSummary, as_text, orphaned_ids, summary_fields
 
-#: What is told of an attempt.
-ATTEMPT: Final = (
+#: The fields of an attempt.
+ATTEMPT_FIELDS: Final = (
     "attempt",
     "outcome",
     "will_retry",
@@ -34,27 +41,27 @@ ATTEMPT: Final = (
     "hostname",
 )
 
-#: What a task carries.
-CARRIED: Final = ("args", "kwargs", "result", "metadata", "checkpoint")
+#: The payload columns of a task.
+PAYLOADS: Final = ("args", "kwargs", "result", "metadata", "checkpoint")
 
-#: Calls of a group that are shown at most.
-ITEMS: Final = 50
+#: Maximum number of a group's calls that are returned.
+MAX_ITEMS: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownTask(ListedTask):
-    """What a row said when it was read, and what was known beside it.
+class TaskDetail(TaskSummary):
+    """A task's row and everything related to it, as of the time it was read.
 
     Attributes:
-        why: Why it is not running, in words, the nearest reason first; empty if it runs or has ended.
-        carried: Its arguments, result, metadata and checkpoint, masked; those that are not empty.
-        progress: How far its body said it is.
-        items: The first calls that were gathered for it, masked, in the order in which they came in.
-        attempts: What each run of its body came to, the first first.
-        retries: The retry policy that is in force, in words.
-        timeout: Seconds that its body may take. None: as the worker says.
-        traceback: Of its error; it does not stand in ``carried["result"]`` as well.
-        is_registered: Whether the process that read the row has a task of its name.
+        why: Why it is not running, as translated sentences, the most immediate first; empty if it runs or has ended.
+        carried: The non-empty values among arguments, result, metadata and checkpoint, masked.
+        progress: The progress that its body reported.
+        items: The first calls of its group, masked, in the order of arrival.
+        attempts: Its attempts, the oldest first.
+        retries: A description of the retry policy in force.
+        timeout: Time limit of an attempt in seconds. None: the worker's default.
+        traceback: The traceback of its error, which ``carried["result"]`` leaves out.
+        is_registered: Whether a task with its name is registered in this process.
     """
 
     why: Sequence[str]
@@ -68,30 +75,30 @@ class ShownTask(ListedTask):
     is_registered: bool
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it: ids and times are texts."""
+        """Return a dict for JSON, with ids and times as strings."""
         values = {entry.name: as_text(getattr(self, entry.name)) for entry in fields(self)}
         attempts = [{name: as_text(value) for name, value in attempt.items()} for attempt in self.attempts]
         lists = {"why": list(self.why), "items": list(self.items), "attempts": attempts}
         return {**values, **lists, "carried": dict(self.carried)}
 
 
-def shown(rows: TaskQuerySet) -> ShownTask | None:
-    """Return the task that these rows are, None if there is none. At most eleven statements."""
-    task = with_texts(as_texts(rows.annotate(seen_at=Now()), "progress"), *CARRIED).first()
+def task_detail(rows: TaskQuerySet) -> TaskDetail | None:
+    """Return the first of these rows in full, or None if there are none. Takes at most eleven statements."""
+    task = with_payload_texts(with_text_columns(rows.annotate(seen_at=Now()), "progress"), *PAYLOADS).first()
     if task is None:
         return None
-    give_values(task, "progress")
+    decode_text_columns(task, "progress")
     contents = contents_of(task)
-    return ShownTask(
-        **facts_by_name(task),
+    return TaskDetail(
+        **summary_fields(task),
         call=", ".join(_line(contents, part) for part in ("args", "kwargs") if contents.is_filled(part)),
-        is_orphaned=bool(orphans_among([task])),
+        is_orphaned=bool(orphaned_ids([task])),
         why=tuple(reason.words for reason in reasons_of(task, task.seen_at)),
-        carried={part: _seen(contents, part) for part in CARRIED if contents.is_filled(part)},
+        carried={part: _masked_part(contents, part) for part in PAYLOADS if contents.is_filled(part)},
         progress=task.progress,
         items=[] if task.item_count is None else _items(task, contents),
-        attempts=list(task.attempts.order_by("attempt").values(*ATTEMPT)),
-        retries=policy_in_words(task),
+        attempts=list(task.attempts.order_by("attempt").values(*ATTEMPT_FIELDS)),
+        retries=describe_retry_policy(task),
         timeout=task.timeout,
         traceback=contents.traceback,
         is_registered=registry.has_task(task.task_name),
@@ -100,22 +107,22 @@ def shown(rows: TaskQuerySet) -> ShownTask | None:
 
 def _items(task: Task, contents: Contents) -> list[Any]:
     rows = TaskItem.objects.using(task._state.db).filter(task=task.pk).order_by("position")
-    texts = rows.values_list(Cast("kwargs", TextField()), flat=True)[:ITEMS]
-    return [_masked(read(text), contents) for text in texts]
+    texts = rows.values_list(Cast("kwargs", TextField()), flat=True)[:MAX_ITEMS]
+    return [_masked(decode(text), contents) for text in texts]
 
 
 def _line(contents: Contents, part: str) -> str:
-    text, is_all = head(contents.seen(part), contents.mask, LENGTH)
+    text, is_all = head(contents.visible(part), contents.mask, MAX_LENGTH)
     return " ".join(text.split()) + ("" if is_all else "…")
 
 
-def _seen(contents: Contents, part: str) -> Any:
-    """Return what may be seen of a value, masked however deep it is; as text if that is more than Python reads."""
-    return _masked(contents.seen_result() if part == "result" else contents.seen(part), contents)
+def _masked_part(contents: Contents, part: str) -> Any:
+    """Return a value masked at every depth; as text if it is nested too deeply for Python to parse."""
+    return _masked(contents.visible_result() if part == "result" else contents.visible(part), contents)
 
 
 def _masked(value: Any, contents: Contents) -> Any:
-    text = "".join(pieces(value, contents.mask))
+    text = "".join(chunks(value, contents.mask))
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What has to be known of a task to say whether something can be done to it."""
+"""The columns that decide whether an action applies to a task."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ...models.transitions import TaskQuerySet
 from .task_states import State, state_of
 
 
-class Facts(NamedTuple):
-    """What a row says, and the database's clock as it was read."""
+class Candidate(NamedTuple):
+    """The columns of a task and the database's time when they were read."""
 
     id: UUID
     status: str
@@ -31,23 +31,23 @@ class Facts(NamedTuple):
 
     @property
     def state(self) -> State | str:
-        """What it is at."""
+        """The state of the task."""
         return state_of(self, self.now)
 
     @property
-    def is_too_late(self) -> bool:
-        """Whether it must not begin any more."""
+    def is_past_deadline(self) -> bool:
+        """Whether its deadline has passed."""
         return self.good_until is not None and self.good_until <= self.now
 
     @property
-    def is_step(self) -> bool:
-        """Whether it is a step of the workflows' engine."""
+    def is_engine_task(self) -> bool:
+        """Whether it is an internal task of the workflow engine."""
         return self.task_name.startswith(INTERNAL)
 
 
-def facts_of(rows: TaskQuerySet) -> Iterator[Facts]:
-    """Yield the facts of some rows, the newest first. One statement."""
-    columns: list[Any] = [*Facts._fields[:-1], Now()]
+def candidates(rows: TaskQuerySet) -> Iterator[Candidate]:
+    """Yield a candidate for each row, the newest first. Takes one statement."""
+    columns: list[Any] = [*Candidate._fields[:-1], Now()]
     columns[0] = "pk"
     for values in rows.order_by("-pk").values_list(*columns):
-        yield Facts(*values)
+        yield Candidate(*values)

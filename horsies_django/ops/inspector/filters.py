@@ -1,4 +1,4 @@
-"""Which tasks are meant: by what they are narrowed, and where the rows are that fit."""
+"""The filters of the inspector, and the index range that each of them allows to scan."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ...core.registry import registry
 from ...db.expressions import NowPlus
 from ...models.transitions import TaskQuerySet
 from ..keyset import scopes
-from ..keyset.scan import Walk
-from .task_states import ALLOWED, State, ground_of, in_states, states_of
+from ..keyset.scan import KeysetScan
+from .task_states import ALLOWED, State, in_states, parse_states, scope_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Which:
-    """What tasks are narrowed by. None, and no states: by nothing. ``task`` is any name of a task, an old one too."""
+class TaskFilters:
+    """Filters for tasks. None, or an empty set of states, means no filter. ``task`` may be an alias of a name."""
 
     states: frozenset[State] = frozenset()
     queue: str | None = None
@@ -34,31 +34,31 @@ class Which:
         task: str | None = None,
         older_than: timedelta | float | str | None = None,
     ) -> Self:
-        """Read what a caller said. Raises ValueError, saying what is allowed."""
+        """Build filters from a caller's arguments. Raises ValueError that names the allowed values."""
         for name, text in (("queue", queue), ("task", task)):
             if text is not None and (not isinstance(text, str) or not text or "\0" in text):
                 raise ValueError(f"{name} is {text!r}; allowed: a name.")
-        states = frozenset() if status is None else states_of(status)
+        states = frozenset() if status is None else parse_states(status)
         if status is not None and not states:
             raise ValueError(f"status is {status!r}; allowed: one or more of {ALLOWED}.")
         return cls(states=states, queue=queue, task=task, older_than=_age(older_than))
 
-    def walk(self, rows: TaskQuerySet) -> Walk:
-        """Return the walk over those of the rows that are meant: by an index where there is one, else by ids.
+    def scan(self, rows: TaskQuerySet) -> KeysetScan:
+        """Return a scan of the matching rows, by an index where one fits, otherwise by id.
 
-        Ids tell when they were made, and yet are not asked how old a task is: a sender may have given one of its own.
+        ``older_than`` compares ``sent_at`` although ids contain a time, because callers may choose their own ids.
         """
-        ground = ground_of(self.states) if self.states else scopes.WHOLE
+        scope = scope_of(self.states) if self.states else scopes.TABLE
         if self.states:
             rows = in_states(rows, self.states)
         if self.queue is not None:
             rows = rows.filter(queue_name=self.queue)
-            ground = ground.of_queue(self.queue)
+            scope = scope.for_queue(self.queue)
         if self.task is not None:
             rows = rows.filter(task_name__in=registry.names_of(self.task))
         if self.older_than is not None:
             rows = rows.filter(sent_at__lte=NowPlus(-self.older_than.total_seconds()))
-        return Walk(rows, ground)
+        return KeysetScan(rows, scope)
 
 
 def _age(given: timedelta | float | str | None) -> timedelta | None:

@@ -1,4 +1,4 @@
-"""The inspector: what is there, and what can be done to it, from Python."""
+"""The inspector: list tasks, show them, act on them and send them from Python."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ...core.operations import log_operation
 from ...enqueue.handle import TaskHandle
 from ...models import Task
 from ...models.transitions import TaskQuerySet
-from .detail import ShownTask, shown
-from .filters import Which
-from .report import LeftAlone, Report
+from .detail import TaskDetail, task_detail
+from .filters import TaskFilters
+from .report import Report, Skipped
 from .selection import MISSING, ByIds, Matching
-from .send_by_name import rewriting, send_by_path, task_at
-from .summary import ListedTask, as_listed, listed
+from .send_by_name import registered_task, send_by_name, update_action
+from .summary import TaskSummary, task_summaries, with_summary_columns
 from .task_states import State
 
-#: Tasks of one page.
+#: Default number of tasks on a page.
 PAGE: Final = 30
 
 
 def tasks(backend: str | None = None) -> Inspector:
-    """Return the inspector of the tasks of one backend, or of all in the database of the default one.
+    """Return an inspector for the tasks of one backend, or for all tasks in the default backend's database.
 
-    Raises ValueError for an alias that is none of ours.
+    Raises ValueError if the alias is not a HorsiesBackend.
 
     >>> tasks().matching(status="failed", queue="emails").retry().done  # doctest: +SKIP
     12
@@ -42,15 +42,15 @@ def tasks(backend: str | None = None) -> Inspector:
 
 @dataclass(frozen=True, slots=True)
 class Inspector:
-    """Lists tasks, shows them, acts on them and sends them. Every change is one that the admin makes, too.
+    """Lists tasks, shows them, acts on them and sends them. The admin uses the same updates.
 
-    An id is a UUID or its text; ids that are none raise ValueError before anything is done.
+    An id is a UUID or its string; an invalid id raises ValueError before anything changes.
     """
 
     database: str
     backend: str | None = None
 
-    # To look at.
+    # Reading.
 
     def list(
         self,
@@ -61,33 +61,33 @@ class Inspector:
         older_than: timedelta | float | str | None = None,
         limit: int = PAGE,
         after: UUID | str | None = None,
-    ) -> list[ListedTask]:
-        """Return tasks, the newest first; ``after`` the one with this id, to have the next page.
+    ) -> list[TaskSummary]:
+        """Return a page of tasks, the newest first. Pass the last id of a page as ``after`` for the next one.
 
-        ``older_than`` is how long ago they were sent: seconds, a timedelta or a text such as ``"7d"``. Raises
-        ValueError, saying what is allowed.
+        ``older_than`` is the least age: seconds, a timedelta or a string such as ``"7d"``. Raises ValueError that names
+        the allowed values.
         """
-        which = Which.of(status=status, queue=queue, task=task, older_than=older_than)
+        which = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than)
         return [*next(self.pages(which, size=_count("limit", limit), after=after), [])]
 
     def pages(
-        self, which: Which, *, size: int = PAGE, after: UUID | str | None = None
-    ) -> Iterator[Sequence[ListedTask]]:
-        """Yield page after page, as long as there is something on them."""
-        walk = which.walk(self.rows)
-        walk = replace(walk, rows=as_listed(walk.rows))  # type: ignore[arg-type]  # of tasks, as was given
+        self, which: TaskFilters, *, size: int = PAGE, after: UUID | str | None = None
+    ) -> Iterator[Sequence[TaskSummary]]:
+        """Yield pages until there are no more tasks."""
+        scan = which.scan(self.rows)
+        scan = replace(scan, rows=with_summary_columns(scan.rows))  # type: ignore[arg-type]  # of tasks, as was given
         before = None if after is None else as_uuid(after, "after")
-        while rows := walk.first(size, before):
-            yield listed(rows)
+        while rows := scan.first(size, before):
+            yield task_summaries(rows)
             if len(rows) < size:
                 return
             before = rows[-1].pk
 
-    def show(self, id: UUID | str) -> ShownTask | None:
-        """Return all that is known of a task, its values masked; None if there is no such task."""
-        return shown(self.rows.filter(pk=as_uuid(id)))
+    def show(self, id: UUID | str) -> TaskDetail | None:
+        """Return everything known about a task, with its values masked; None if there is no such task."""
+        return task_detail(self.rows.filter(pk=as_uuid(id)))
 
-    # To act on.
+    # Acting.
 
     def matching(
         self,
@@ -97,66 +97,66 @@ class Inspector:
         task: str | None = None,
         older_than: timedelta | float | str | None = None,
     ) -> Matching:
-        """Return all tasks of some kind, to act on: ``matching(status="retrying").run()``. Raises ValueError."""
-        return Matching(self.rows, Which.of(status=status, queue=queue, task=task, older_than=older_than))
+        """Select all tasks that match, as in ``matching(status="retrying").run()``. Raises ValueError."""
+        return Matching(self.rows, TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than))
 
     def chosen(self, *ids: UUID | str | Iterable[UUID | str]) -> ByIds:
-        """Return these tasks, to act on. Raises ValueError for an id that is none."""
+        """Select tasks by their ids. Raises ValueError for an invalid id."""
         every = chain.from_iterable([one] if isinstance(one, UUID | str) else one for one in ids)
         return ByIds(self.rows, tuple(dict.fromkeys(as_uuid(one) for one in every)))
 
     def run(self, *ids: UUID | str | Iterable[UUID | str]) -> Report:
-        """See :meth:`.chosen.Chosen.run`."""
+        """See :meth:`.selection.Selection.run`."""
         return self.chosen(*ids).run()
 
     def cancel(self, *ids: UUID | str | Iterable[UUID | str], include_running: bool = False) -> Report:
-        """See :meth:`.chosen.Chosen.cancel`."""
+        """See :meth:`.selection.Selection.cancel`."""
         return self.chosen(*ids).cancel(include_running=include_running)
 
     def retry(self, *ids: UUID | str | Iterable[UUID | str]) -> Report:
-        """See :meth:`.chosen.Chosen.retry`."""
+        """See :meth:`.selection.Selection.retry`."""
         return self.chosen(*ids).retry()
 
     def move(
         self, *ids: UUID | str | Iterable[UUID | str], queue: str | None = None, priority: int | None = None
     ) -> Report:
-        """See :meth:`.chosen.Chosen.move`."""
+        """See :meth:`.selection.Selection.move`."""
         return self.chosen(*ids).move(queue=queue, priority=priority)
 
     def delete(self, *ids: UUID | str | Iterable[UUID | str]) -> Report:
-        """See :meth:`.chosen.Chosen.delete`."""
+        """See :meth:`.selection.Selection.delete`."""
         return self.chosen(*ids).delete()
 
     def update(self, id: UUID | str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Report:
-        """Give a scheduled task other arguments; its keys stay those of the call that was sent.
+        """Replace the arguments of a scheduled task. Its unique key and limit key stay as they were sent.
 
-        Raises ValueError if there is no task at its path any more, and what ``send()`` raises for arguments.
+        Raises ValueError if its name is no longer registered, and whatever ``send()`` raises for invalid arguments.
         """
         chosen = self.chosen(id)
         name, backend = self.rows.filter(pk__in=chosen.ids).values_list("task_name", "backend").first() or ("", "")
         if not name:
-            return Report(verb="update").plus(0, [LeftAlone(chosen.ids[0], None, MISSING)], {})
-        return chosen.do(rewriting(task_at(name).with_options(backend=backend), args, kwargs or {}))
+            return Report(verb="update").with_batch(0, [Skipped(chosen.ids[0], None, MISSING)], {})
+        return chosen.apply(update_action(registered_task(name).with_options(backend=backend), args, kwargs or {}))
 
-    # To send.
+    # Sending.
 
     def enqueue(
         self, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> TaskHandle[Any]:
-        """Send a call of the task of a name, with the options that ``with_options()`` takes.
+        """Send a task by its registered name, with the options of ``with_options()``. Return its handle.
 
-        Only a task of an installed app is sent; nothing else that has a path is called. Raises ValueError if there is
-        none, and what ``with_options()`` and ``send()`` raise.
+        Only registered tasks are sent; no module is imported. Raises ValueError for an unknown name, and whatever
+        ``with_options()`` and ``send()`` raise.
         """
         if self.backend is not None:
             options.setdefault("backend", self.backend)
-        handle = send_by_path(path, args, kwargs or {}, options)
+        handle = send_by_name(path, args, kwargs or {}, options)
         log_operation("task.enqueue", 0 if handle.replayed else 1, task=path, ids=[handle.id])
         return handle
 
     @property
     def rows(self) -> TaskQuerySet:
-        """The tasks that it is about."""
+        """All tasks of the inspector's database, or of its backend."""
         rows: TaskQuerySet = Task.objects.using(self.database)
         return rows if self.backend is None else rows.filter(backend=self.backend)
 

@@ -1,4 +1,4 @@
-"""What has become of the tasks that somebody acted on."""
+"""The report of an action on tasks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from uuid import UUID
 
 from .task_states import State
 
-#: Tasks left alone that a report names; beyond that it only counts.
-NAMED: Final = 1_000
+#: Maximum number of skipped tasks that a report names; it counts the others.
+MAX_NAMED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAlone:
-    """A task that nothing was done to, the state that it was seen in (None: there is no such task), and why."""
+class Skipped:
+    """A task that the action skipped, its state (None if there is no such task), and the reason."""
 
     id: UUID
     state: State | str | None
@@ -28,34 +28,34 @@ class LeftAlone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """To how many tasks something was done, and which were left alone.
+    """How many tasks an action changed and which ones it skipped.
 
     Attributes:
-        verb: What was to be done: ``run``, ``cancel``, ``retry``, ``move``, ``delete``, ``update``.
-        done: To how many it was done; on a dry run, would have been.
-        left: How many were left alone.
-        reasons: Why, each with how many.
-        left_alone: The first ``NAMED`` of them, without those that others changed at that very moment.
-        is_dry: Whether nothing was to be changed.
+        verb: The name of the action: ``run``, ``cancel``, ``retry``, ``move``, ``delete`` or ``update``.
+        done: How many tasks it changed, or would have changed on a dry run.
+        left: How many tasks it skipped.
+        reasons: The number of skipped tasks by reason.
+        left_alone: The first ``MAX_NAMED`` skipped tasks, without those that changed concurrently.
+        is_dry: Whether it was a dry run.
     """
 
     verb: str
     done: int = 0
     left: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
-    left_alone: tuple[LeftAlone, ...] = ()
+    left_alone: tuple[Skipped, ...] = ()
     is_dry: bool = False
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it was done to all that were meant."""
+    def is_complete(self) -> bool:
+        """Whether no task was skipped."""
         return self.left == 0
 
-    def plus(self, done: int, left_alone: Iterable[LeftAlone], unnamed: Mapping[str, int]) -> Self:
-        """Return it with one batch more; ``unnamed`` are those left alone of which nobody knows which they are."""
+    def with_batch(self, done: int, left_alone: Iterable[Skipped], unnamed: Mapping[str, int]) -> Self:
+        """Return the report with a batch added. ``unnamed`` counts unidentified skipped tasks by reason."""
         more = tuple(left_alone)
         reasons = Counter(self.reasons) + Counter(left.why for left in more) + Counter(unnamed)
-        room = NAMED - len(self.left_alone)
+        room = MAX_NAMED - len(self.left_alone)
         return replace(
             self,
             done=self.done + done,
@@ -65,7 +65,7 @@ class Report:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a dict for JSON."""
         return {
             "verb": self.verb,
             "done": self.done,

@@ -1,4 +1,4 @@
-"""Tasks that were chosen, by their ids or by what they are, and acting on them a bounded batch at a time."""
+"""Selections of tasks, by id or by filter, and actions on them in bounded batches."""
 
 from __future__ import annotations
 
@@ -10,193 +10,197 @@ from uuid import UUID
 
 from ...core.operations import log_operation
 from ...models.transitions import TaskQuerySet
-from ..keyset.estimate import edge_of
+from ..keyset.estimate import upper_bound
 from . import actions
-from .actions import Verb
-from .facts import Facts, facts_of
-from .filters import Which
-from .report import LeftAlone, Report
+from .actions import TaskAction
+from .facts import Candidate, candidates
+from .filters import TaskFilters
+from .report import Report, Skipped
 
-#: What is said of an id that no task has.
+#: The reason for an id without a task.
 MISSING: Final = "there is no such task"
 
 
-class Chosen(ABC):
-    """Tasks that something can be done to. Each verb returns a :class:`Report` and takes ``dry_run``.
+class Selection(ABC):
+    """Tasks to act on. Each action returns a :class:`Report` and takes ``dry_run``.
 
-    Nothing is one long statement or one transaction: what was done to one batch stays done, whatever comes after.
+    An action runs in batches, each with its own statements, so a later failure does not undo earlier batches.
     """
 
-    #: Among which they were chosen.
+    #: The tasks that were selected from.
     rows: TaskQuerySet
 
     def run(self, *, dry_run: bool = False) -> Report:
-        """Let scheduled and retrying tasks be due now."""
-        return self.do(actions.RUN, dry_run=dry_run)
+        """Make scheduled, aggregating and retrying tasks due now."""
+        return self.apply(actions.RUN, dry_run=dry_run)
 
     def cancel(self, *, include_running: bool = False, dry_run: bool = False) -> Report:
-        """Cancel tasks that have not begun and, when asked, tell those that run to stop."""
-        return self.do(actions.CANCEL_RUNNING if include_running else actions.CANCEL, dry_run=dry_run)
+        """Cancel tasks that have not started; with ``include_running`` also ask running ones to stop."""
+        return self.apply(actions.CANCEL_RUNNING if include_running else actions.CANCEL, dry_run=dry_run)
 
     def retry(self, *, dry_run: bool = False) -> Report:
-        """Run failed, cancelled and expired tasks again, with a fresh budget."""
-        return self.do(actions.RETRY, dry_run=dry_run)
+        """Run failed, cancelled and expired tasks again, with all their retries."""
+        return self.apply(actions.RETRY, dry_run=dry_run)
 
     def move(self, *, queue: str | None = None, priority: int | None = None, dry_run: bool = False) -> Report:
-        """Give tasks that have not begun another queue, another priority or both. Raises ValueError."""
-        return self.do(actions.moving(queue, priority), dry_run=dry_run)
+        """Change the queue, the priority or both of pending tasks. Raises ValueError for invalid values."""
+        return self.apply(actions.move_action(queue, priority), dry_run=dry_run)
 
     def delete(self, *, dry_run: bool = False) -> Report:
-        """Delete tasks that have ended and, by id or if their states were named, such that have not begun.
+        """Delete ended tasks. Pending ones are deleted only if given by id or if the filter names their state.
 
-        Those that a worker holds stay, and so do those that a workflow waits for.
+        Skips tasks that a worker holds or that a workflow waits for.
         """
-        return self.do(actions.DELETE, dry_run=dry_run)
+        return self.apply(actions.DELETE, dry_run=dry_run)
 
-    def do(self, verb: Verb, *, dry_run: bool = False, limit: int | None = None) -> Report:
-        """Do it to all of them, to ``limit`` at most."""
-        report = Report(verb=verb.name, is_dry=dry_run)
-        for report in self.steps(verb, dry_run=dry_run, limit=limit):  # noqa: B007  # the last one counts
+    def apply(self, action: TaskAction, *, dry_run: bool = False, limit: int | None = None) -> Report:
+        """Apply an action to the selected tasks, to at most ``limit`` of them."""
+        report = Report(verb=action.name, is_dry=dry_run)
+        for report in self.apply_in_batches(action, dry_run=dry_run, limit=limit):  # noqa: B007  # the last one counts
             pass
         return report
 
-    def steps(self, verb: Verb, *, dry_run: bool = False, limit: int | None = None) -> Iterator[Report]:
-        """Do it batch by batch, and yield each time what has been done so far; log in the end what that was."""
-        report = Report(verb=verb.name, is_dry=dry_run)
+    def apply_in_batches(
+        self, action: TaskAction, *, dry_run: bool = False, limit: int | None = None
+    ) -> Iterator[Report]:
+        """Apply an action batch by batch, and yield the report so far after each. Log the final report."""
+        report = Report(verb=action.name, is_dry=dry_run)
         try:
-            for rows, keys in self.batches(verb):
+            for rows, keys in self.batches(action):
                 room = None if limit is None else limit - report.done
-                step = _Step(verb, self.rows, rows, keys, room)
-                report = step.judged(report) if dry_run else step.taken(report)
+                step = _Batch(action, self.rows, rows, keys, room)
+                report = step.preview(report) if dry_run else step.apply(report)
                 yield report
                 if limit is not None and report.done >= limit:
                     return
-        finally:  # what breaks off has done something, too
+        finally:  # log what was done before an error, too
             if not dry_run and (report.done or report.left):
-                log_operation(f"task.{verb.name}", report.done, left=report.left or None, **verb.said, **self.said)
+                log_operation(
+                    f"task.{action.name}", report.done, left=report.left or None, **action.log_fields, **self.log_fields
+                )
 
     @property
     @abstractmethod
-    def said(self) -> Mapping[str, Any]:
-        """What a line of the log says of which they are."""
+    def log_fields(self) -> Mapping[str, Any]:
+        """Fields that identify the selection in the log."""
 
     @abstractmethod
-    def batches(self, verb: Verb) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
-        """Yield the rows that may be acted on, and the ids of the next of them."""
+    def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
+        """Yield the rows that the action may change, with the ids of the next batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class ByIds(Chosen):
-    """Tasks that are named. One by one, so that the report says of each what became of it."""
+class ByIds(Selection):
+    """Tasks given by id. Each is a batch of its own, so that the report covers each one."""
 
     rows: TaskQuerySet
     ids: tuple[UUID, ...]
 
     @property
-    def said(self) -> Mapping[str, Any]:
-        """The ids, the first of them if they are many."""
+    def log_fields(self) -> Mapping[str, Any]:
+        """The ids."""
         return {"ids": self.ids}
 
-    def batches(self, verb: Verb) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
-        """Yield each by itself."""
+    def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
+        """Yield each id as a batch."""
         for key in self.ids:
             yield self.rows, [key]
 
 
 @dataclass(frozen=True, slots=True)
-class Matching(Chosen):
-    """All tasks of some kind, from the newest to the oldest; those that are sent meanwhile are not meant."""
+class Matching(Selection):
+    """All tasks that match filters, from the newest to the oldest. Tasks sent after the start are not included."""
 
     rows: TaskQuerySet
-    which: Which
+    filters: TaskFilters
 
     @property
-    def said(self) -> Mapping[str, Any]:
-        """The filters."""
-        which = self.which
+    def log_fields(self) -> Mapping[str, Any]:
+        """The filters, as log fields."""
+        which = self.filters
         age = None if which.older_than is None else f"{which.older_than.total_seconds():g}s"
         states = sorted(which.states) or None
         return {"all": True, "status": states, "queue": which.queue, "task": which.task, "older_than": age}
 
-    def batches(self, verb: Verb) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
-        """Yield them by some hundreds, of the states that the verb takes if none are named.
+    def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
+        """Yield batches of a few hundred ids, in the filter's states or else in those the action covers by default.
 
-        Raises ValueError if the verb takes none of the states that are.
+        Raises ValueError if the action takes none of the filter's states.
         """
-        which = narrowed(self.which, verb)
-        edge = edge_of(self.rows)
-        walk = which.walk(self.rows).sent_by(edge.asked)
-        rows = cast("TaskQuerySet", walk.rows)
-        for batch, _ in walk.batches(edge.upper):
+        which = narrow_to_action(self.filters, action)
+        edge = upper_bound(self.rows)
+        scan = which.scan(self.rows).sent_until(edge.asked_at)
+        rows = cast("TaskQuerySet", scan.rows)
+        for batch, _ in scan.id_batches(edge.upper):
             if batch:
                 yield rows, batch
 
 
-def narrowed(which: Which, verb: Verb) -> Which:
-    """Return what a verb means by "all" of this. Raises ValueError if it takes none of the states that are named."""
-    states = which.states or verb.meant
-    if not states & verb.states:
-        allowed = ", ".join(sorted(verb.states))
-        raise ValueError(f"status is {', '.join(sorted(which.states))}; {verb.name} takes {allowed}.")
-    return replace(which, states=states & verb.states)
+def narrow_to_action(which: TaskFilters, action: TaskAction) -> TaskFilters:
+    """Return the filters limited to the states that the action takes. Raises ValueError if none is left."""
+    states = which.states or action.states_of_all
+    if not states & action.states:
+        allowed = ", ".join(sorted(action.states))
+        raise ValueError(f"status is {', '.join(sorted(which.states))}; {action.name} takes {allowed}.")
+    return replace(which, states=states & action.states)
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """One batch: judged by what the rows say, then acted on in one go."""
+class _Batch:
+    """One batch: it is split into tasks to change and tasks to skip, then changed with one call."""
 
-    verb: Verb
-    every: TaskQuerySet
+    action: TaskAction
+    all_rows: TaskQuerySet
     rows: TaskQuerySet
     keys: Sequence[UUID]
     room: int | None
 
-    def judged(self, report: Report) -> Report:
-        """Return the report with what would be done."""
-        fit, left = self._judge()
-        return report.plus(len(fit), left, {})
+    def preview(self, report: Report) -> Report:
+        """Return the report with what the action would do."""
+        fit, left = self._split()
+        return report.with_batch(len(fit), left, {})
 
-    def taken(self, report: Report) -> Report:
-        """Do it, and return the report with what was done."""
-        fit, left = self._judge()
-        done = self.verb.act(self._of(fit)) if fit else 0
-        more, unnamed = self._look_after(fit, len(fit) - done) if done < len(fit) else ([], {})
-        return report.plus(done, [*left, *more], unnamed)
+    def apply(self, report: Report) -> Report:
+        """Apply the action, and return the report with what it did."""
+        fit, left = self._split()
+        done = self.action.act(self._with_ids(fit)) if fit else 0
+        more, unnamed = self._explain_missed(fit, len(fit) - done) if done < len(fit) else ([], {})
+        return report.with_batch(done, [*left, *more], unnamed)
 
-    def _judge(self) -> tuple[list[UUID], list[LeftAlone]]:
-        """Return those that it may be done to, as many as there is room for, and the others that came before."""
-        found = {facts.id: facts for facts in facts_of(self.every.filter(pk__in=self.keys))}
+    def _split(self) -> tuple[list[UUID], list[Skipped]]:
+        """Return the ids to change, up to the limit, and the tasks to skip before it is reached."""
+        found = {facts.id: facts for facts in candidates(self.all_rows.filter(pk__in=self.keys))}
         fit: list[UUID] = []
-        left: list[LeftAlone] = []
+        left: list[Skipped] = []
         for key in self.keys:
             if self.room is not None and len(fit) >= self.room:
                 break
             facts = found.get(key)
             if facts is None:
-                left.append(LeftAlone(key, None, MISSING))
-            elif why := self.verb.why_not(facts):
-                left.append(LeftAlone(key, facts.state, why))
+                left.append(Skipped(key, None, MISSING))
+            elif why := self.action.why_not(facts):
+                left.append(Skipped(key, facts.state, why))
             else:
                 fit.append(key)
         return fit, left
 
-    def _look_after(self, fit: Sequence[UUID], count: int) -> tuple[list[LeftAlone], dict[str, int]]:
-        """Return which of those were left all the same, and how many of which that can't be told any more."""
-        found = {facts.id: facts for facts in facts_of(self.every.filter(pk__in=fit))}
+    def _explain_missed(self, fit: Sequence[UUID], count: int) -> tuple[list[Skipped], dict[str, int]]:
+        """Return the tasks that the action did not change after all, and counts of those that can't be identified."""
+        found = {facts.id: facts for facts in candidates(self.all_rows.filter(pk__in=fit))}
         if len(fit) == 1:
-            return [self._left(fit[0], found.get(fit[0]))], {}
-        as_they_were = [facts for key in fit if (facts := found.get(key)) and not self.verb.why_not(facts)]
-        if len(as_they_were) > count:  # of those that can be moved again nobody knows which were
-            return [], {self.verb.otherwise: count}
-        named = [LeftAlone(facts.id, facts.state, self.verb.otherwise) for facts in as_they_were]
+            return [self._skip(fit[0], found.get(fit[0]))], {}
+        as_they_were = [facts for key in fit if (facts := found.get(key)) and not self.action.why_not(facts)]
+        if len(as_they_were) > count:  # a moved task can be moved again, so the unchanged ones can't be told apart
+            return [], {self.action.fallback_reason: count}
+        named = [Skipped(facts.id, facts.state, self.action.fallback_reason) for facts in as_they_were]
         rest = count - len(named)
         return named, {"it changed at that moment": rest} if rest else {}
 
-    def _left(self, key: UUID, facts: Facts | None) -> LeftAlone:
+    def _skip(self, key: UUID, facts: Candidate | None) -> Skipped:
         if facts is None:
-            return LeftAlone(key, None, MISSING)
-        return LeftAlone(key, facts.state, self.verb.why_not(facts) or self.verb.otherwise)
+            return Skipped(key, None, MISSING)
+        return Skipped(key, facts.state, self.action.why_not(facts) or self.action.fallback_reason)
 
-    def _of(self, keys: Sequence[UUID]) -> TaskQuerySet:
-        """Those of the rows that have these ids and are still meant when their turn comes."""
+    def _with_ids(self, keys: Sequence[UUID]) -> TaskQuerySet:
+        """Return the selected rows with these ids; rows that no longer match drop out."""
         return self.rows.order_by().filter(pk__in=keys)

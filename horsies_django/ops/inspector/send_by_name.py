@@ -1,4 +1,4 @@
-"""Sending a task by its name: one of the project's own, and nothing else."""
+"""Send or rewrite a task by its registered name."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from ...enqueue.handle import TaskHandle
 from ...enqueue.task import HorsiesTask
 from ...models.operator_actions import INTERNAL
 from ...models.transitions import TaskQuerySet
-from .actions import Verb
+from .actions import TaskAction
 from .task_states import State
 
 
-def send_by_path(
+def send_by_name(
     path: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
 ) -> TaskHandle[Any]:
-    """Send a call of the task of a name, with the options of ``with_options()``. Returns its handle.
+    """Send the task with this name, with the options of ``with_options()``. Return its handle.
 
-    Raises ValueError if there is no such task, and what ``with_options()`` and ``send()`` raise.
+    Raises ValueError if there is no such task, and whatever ``with_options()`` and ``send()`` raise.
     """
-    task = task_at(path)
+    task = registered_task(path)
     return (task.with_options(**options) if options else task).send(*args, **kwargs)
 
 
-def rewriting(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verb:
-    """Return the verb that gives scheduled calls of a task other arguments.
+def update_action(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskAction:
+    """Return the action that replaces the arguments of scheduled calls of a task.
 
-    Raises TypeError or ValueError, naming the parameter, for arguments that don't fit.
+    Raises TypeError or ValueError that names the parameter if the arguments don't fit.
     """
     options = config_of(task.backend)
     arguments = Calls.of(task, options).arguments(args, kwargs)
     is_rich = options.serializer == "rich"
     act = partial(TaskQuerySet.rewrite, args=arguments.args, kwargs=arguments.kwargs, rich=is_rich)
-    return Verb(
+    return TaskAction(
         name="update",
         states=frozenset({State.SCHEDULED}),
         act=act,
-        otherwise="its arguments come from its workflow, or from calls that it gathers",
+        fallback_reason="its arguments come from its workflow, or from calls that it gathers",
     )
 
 
-def task_at(path: str) -> HorsiesTask[..., Any]:
-    """Return the registered task of that name. Raises ValueError if there is none; imports nothing."""
+def registered_task(path: str) -> HorsiesTask[..., Any]:
+    """Return the registered task with this name. Raises ValueError if there is none. Imports nothing."""
     if not isinstance(path, str):
         raise ValueError(f"There is no task at {path!r}; allowed: the name of a registered task.")
     try:

@@ -1,4 +1,4 @@
-"""Tasks as a list shows them: read without what is large in them."""
+"""Tasks as lists show them, read without their large columns."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from django.db.models.functions import Now
 from ...core.status import TaskStatus
 from ...models import Task
 from ...models.transitions import TaskQuerySet
-from ..diagnosis.reason import options_of
+from ..diagnosis.reason import backend_options
 from ..payload_view.contents import PARTS
-from ..payload_view.excerpt import excerpt_of, with_small_calls
+from ..payload_view.excerpt import excerpt_of, with_short_arguments
 from .task_states import State, state_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedTask:
-    """What a row said when it was read.
+class TaskSummary:
+    """A task's row as of the time it was read.
 
     Attributes:
-        state: Its status; of a PENDING one, why it waits.
-        is_orphaned: Whether a worker holds it that has fallen silent for too long.
-        call: Its arguments in a line, masked and cut.
-        due_at: When it may be, or might have been, claimed.
-        group_key: Of a group that still takes calls, the key that they have in common.
-        item_count: The calls that were gathered for it. None: it gathers none.
-        ended_at: When it ended. None: it lives.
-        seen_at: When it was read. Every time is by the database's clock.
+        state: Its status; for a PENDING task, why it waits.
+        is_orphaned: Whether the worker that holds it has been silent for longer than the settings allow.
+        call: Its arguments on one line, masked and truncated.
+        due_at: The earliest time that a worker may claim it, or could have claimed it.
+        group_key: The key of a group that still accepts calls.
+        item_count: The number of calls in its group. None: it is not a group.
+        ended_at: When it ended. None: it has not ended.
+        seen_at: When the row was read. All times are by the database's clock.
     """
 
     id: UUID
@@ -60,32 +60,32 @@ class ListedTask:
     seen_at: datetime
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it: ids and times are texts."""
+        """Return a dict for JSON, with ids and times as strings."""
         return {name: as_text(value) for name, value in asdict(self).items()}
 
 
 def as_text(value: Any) -> Any:
-    """Return an id or a time as its text, and anything else as it is."""
+    """Return an id, state or time as a string, and any other value unchanged."""
     if isinstance(value, datetime):
         return value.isoformat()
     return str(value) if isinstance(value, UUID | State) else value
 
 
-def as_listed(rows: TaskQuerySet) -> TaskQuerySet:
-    """Read of each row what a list shows, and the database's clock."""
+def with_summary_columns(rows: TaskQuerySet) -> TaskQuerySet:
+    """Select the columns that a summary needs, and the database's time."""
     return cast(
-        "TaskQuerySet", with_small_calls(rows.annotate(seen_at=Now()).defer(*PARTS, "retry_policy", "progress"))
+        "TaskQuerySet", with_short_arguments(rows.annotate(seen_at=Now()).defer(*PARTS, "retry_policy", "progress"))
     )
 
 
-def listed(rows: Sequence[Any]) -> list[ListedTask]:
-    """Return rows that :func:`as_listed` has read. One statement more for each backend, if any of them is held."""
-    orphans = orphans_among(rows)
-    return [ListedTask(**facts_by_name(row), is_orphaned=row.pk in orphans, call=excerpt_of(row)) for row in rows]
+def task_summaries(rows: Sequence[Any]) -> list[TaskSummary]:
+    """Return summaries of rows from :func:`with_summary_columns`. Takes a statement per backend with held tasks."""
+    orphans = orphaned_ids(rows)
+    return [TaskSummary(**summary_fields(row), is_orphaned=row.pk in orphans, call=excerpt_of(row)) for row in rows]
 
 
-def facts_by_name(row: Any) -> dict[str, Any]:
-    """Return what a list and a page of its own both say of a row that was read with ``seen_at``."""
+def summary_fields(row: Any) -> dict[str, Any]:
+    """Return the fields that summary and detail share, from a row that was read with ``seen_at``."""
     return {
         "id": row.pk,
         "task": row.task_name,
@@ -112,12 +112,12 @@ def facts_by_name(row: Any) -> dict[str, Any]:
     }
 
 
-def orphans_among(rows: Iterable[Task]) -> set[UUID]:
-    """Return the ids of those whose worker has fallen silent for longer than their backend's settings allow."""
+def orphaned_ids(rows: Iterable[Task]) -> set[UUID]:
+    """Return the ids of tasks whose worker has been silent for longer than their backend's settings allow."""
     held = [row for row in rows if row.claimed]
     found: set[UUID] = set()
     for backend in sorted({row.backend for row in held}):
-        recovery = options_of(backend).recovery
+        recovery = backend_options(backend).recovery
         mine = [row for row in held if row.backend == backend]
         every = Task.objects.using(mine[0]._state.db).filter(pk__in=[row.pk for row in mine])
         stale = every.stale_running(recovery.running_stale_threshold_ms / 1_000)

@@ -1,4 +1,4 @@
-"""The states that an inspector tells apart: those of a row, and why a pending one waits (as asynq has them)."""
+"""The states that the inspector distinguishes: a row's status, and for a PENDING row why it waits, as asynq does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Final
 from ...core.status import TaskStatus
 from ...models.transitions import TaskQuerySet
 from ..keyset import scopes
-from ..keyset.scopes import Ground
+from ..keyset.scopes import ScanScope
 
 
 class State(StrEnum):
-    """What a task is at. Each task is in exactly one; the first four are all of PENDING."""
+    """The state of a task. Each task is in exactly one; the first four are kinds of PENDING."""
 
     SCHEDULED = "scheduled"
     AGGREGATING = "aggregating"
@@ -30,26 +30,26 @@ class State(StrEnum):
     EXPIRED = "expired"
 
 
-#: What has not begun and that no worker holds.
+#: States of tasks that have not started and that no worker holds.
 WAITING: Final = frozenset({State.SCHEDULED, State.AGGREGATING, State.PENDING, State.RETRYING})
 
-#: What a worker holds.
+#: States of tasks that a worker holds.
 HELD: Final = frozenset({State.CLAIMED, State.RUNNING})
 
-#: What has ended.
+#: States of ended tasks.
 ENDED: Final = frozenset(State) - WAITING - HELD
 
-#: What asynq calls states that have another name here, or that are two.
+#: asynq's names for states that are called differently here, or that are two states here.
 ASYNQ: Final = {
     "active": HELD,
     "retry": frozenset({State.RETRYING}),
     "archived": frozenset({State.FAILED}),
 }
 
-#: Every word that names a state.
+#: All accepted names of states.
 ALLOWED: Final = ", ".join([*State, *ASYNQ])
 
-_GROUNDS: Final = {
+_SCOPES: Final = {
     State.SCHEDULED: scopes.DEFERRED,
     State.AGGREGATING: scopes.DEFERRED,
     State.PENDING: scopes.DUE,
@@ -57,8 +57,8 @@ _GROUNDS: Final = {
 }
 
 
-def states_of(given: State | str | Iterable[State | str]) -> frozenset[State]:
-    """Read one state or several, by our words or asynq's. Raises ValueError for a text that is none."""
+def parse_states(given: State | str | Iterable[State | str]) -> frozenset[State]:
+    """Parse one or more states, by our names or asynq's. Raises ValueError for an unknown name."""
     names = [given] if isinstance(given, str) else list(given)
     if unknown := [name for name in names if name not in ASYNQ and name not in set(State)]:
         raise ValueError(f"status is {', '.join(map(repr, unknown))}; allowed: {ALLOWED}.")
@@ -66,26 +66,26 @@ def states_of(given: State | str | Iterable[State | str]) -> frozenset[State]:
 
 
 def in_states(rows: TaskQuerySet, states: Iterable[State]) -> TaskQuerySet:
-    """Return those of the rows that are in one of these states."""
+    """Return the rows that are in one of these states."""
     return reduce(or_, (_in_state(rows, state) for state in sorted(states)), rows.none())
 
 
-def ground_of(states: Iterable[State]) -> Ground:
-    """Return where to look for tasks in these states."""
-    found = {_GROUNDS.get(state) or scopes.of_status(state.upper()) for state in states}
+def scope_of(states: Iterable[State]) -> ScanScope:
+    """Return the scope that contains the tasks in these states."""
+    found = {_SCOPES.get(state) or scopes.of_status(state.upper()) for state in states}
     if len(found) == 1:
         return found.pop()
-    if all(ground.shelves for ground in found):
-        return Ground(shelves=tuple(dict.fromkeys(shelf for ground in found for shelf in ground.shelves)))
-    if all(ground.lanes for ground in found):
-        return Ground(lanes=tuple(lane for ground in found for lane in ground.lanes))
-    return scopes.WHOLE
+    if all(scope.ranges for scope in found):
+        return ScanScope(ranges=tuple(dict.fromkeys(index_range for scope in found for index_range in scope.ranges)))
+    if all(scope.partitions for scope in found):
+        return ScanScope(partitions=tuple(partition for scope in found for partition in scope.partitions))
+    return scopes.TABLE
 
 
 def state_of(row: Any, now: datetime) -> State | str:
-    """Return the state of a row, or of what was read of it, at ``now`` by the database's clock.
+    """Return the state of a row, or of an object with the same attributes, at ``now`` by the database's clock.
 
-    An unknown status, which only a table without its constraint can hold, is returned unchanged.
+    Returns an unknown status unchanged; only a table without its check constraint can hold one.
     """
     if row.status != TaskStatus.PENDING:
         return State(row.status.lower()) if row.status in TaskStatus.values else row.status

@@ -1,1 +1,1 @@
-"""Finding and changing rows of tables that are never read whole: a bounded stretch at a time."""
+"""Keyset scans: find and change rows of large tables in bounded chunks, without COUNT or OFFSET."""

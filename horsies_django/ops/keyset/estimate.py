@@ -1,6 +1,6 @@
-"""How many rows a walk will meet: counted in stretches, so that no statement reads all of a large table.
+"""Count the rows of a scan in chunks, so that no statement reads all of a large table.
 
-What was counted so far is a value that a page posts and a later request goes on from.
+A partial count is a value that a page can post, so that a later request continues from it.
 """
 
 from __future__ import annotations
@@ -21,107 +21,107 @@ from django.utils.formats import number_format
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
-from .keys import Key, beside
-from .scan import Walk
+from .keys import Key, offset_key
+from .scan import KeysetScan
 
-#: Rows that are counted at most where a page has a number beside other things.
-COUNTED: Final = 10_000
+#: Upper bound for counts that a page shows in passing.
+MAX_COUNTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
-    """What is there at a moment by the database's clock: what was sent later is not meant.
+class UpperBound:
+    """The newest rows that a scan includes: those sent until ``asked_at``, by the database's clock.
 
-    Nor are the rows from the id ``upper`` on, which most of those have.
+    Also excludes ids from ``upper`` on, which most of the later rows have.
     """
 
-    asked: datetime
+    asked_at: datetime
     upper: Key
 
 
-def edge_of(rows: QuerySet[Any]) -> Edge:
-    """Return the edge of the table that these rows are of, as it is now."""
+def upper_bound(rows: QuerySet[Any]) -> UpperBound:
+    """Return the current upper bound of the table that these rows belong to."""
     every = rows.model._default_manager.using(rows.db)
     newest = every.annotate(asked=Now()).order_by("-pk").values_list("pk", "asked").first()
-    return Edge(newest[1], beside(newest[0], 1)) if newest else Edge(now(), UUID(int=0))
+    return UpperBound(newest[1], offset_key(newest[0], 1)) if newest else UpperBound(now(), UUID(int=0))
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """How many rows match, as far as they were counted.
+class Estimate:
+    """How many rows match, as far as they have been counted.
 
     Attributes:
-        by_status: The rows that match, by status.
-        looked: The rows that were looked through to find them.
-        of: The rows that there are to look through, as the database estimates; None if it does not.
-        before: Where counting goes on; None if all were counted.
+        by_status: Matching rows by status.
+        scanned: Rows that were scanned to find them.
+        planner_rows: All rows to scan, as PostgreSQL's planner estimates; None without an estimate.
+        before: The id at which counting continues; None if it is complete.
     """
 
     by_status: Counter[str] = field(default_factory=Counter)
-    looked: int = 0
-    of: int | None = None
+    scanned: int = 0
+    planner_rows: int | None = None
     before: Key | None = None
 
-    def of_these(self, statuses: Collection[str] | None) -> Extent:
-        """Return what was counted in these statuses; None is all of them."""
+    def in_statuses(self, statuses: Collection[str] | None) -> Estimate:
+        """Return the count of rows in these statuses only; None means all."""
         if statuses is None:
             return self
         return replace(self, by_status=Counter({one: self.by_status[one] for one in statuses if one in self.by_status}))
 
     @property
     def counted(self) -> int:
-        """How many rows match of those that were looked through."""
+        """How many of the scanned rows match."""
         return self.by_status.total()
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all were counted."""
+    def is_complete(self) -> bool:
+        """Whether the count is complete."""
         return self.before is None
 
     @property
-    def about(self) -> int | None:
-        """The rows that there are to look through: never fewer than have been."""
-        return None if self.of is None else max(self.of, self.looked + 1)
+    def rows_to_scan(self) -> int | None:
+        """The estimated number of rows to scan, always above ``scanned``."""
+        return None if self.planner_rows is None else max(self.planner_rows, self.scanned + 1)
 
     @property
     def number(self) -> str:
-        """The number in words; it says if it is a lower bound."""
-        return _grouped(self.counted) if self.is_whole else _("at least %s") % _grouped(self.counted)
+        """The count as text, marked if it is a lower bound."""
+        return _with_separators(self.counted) if self.is_complete else _("at least %s") % _with_separators(self.counted)
 
     def __str__(self) -> str:
-        """Return the number; of a lower bound also how far it was counted."""
-        numbers = {"count": _grouped(self.counted), "looked": _grouped(self.looked)}
-        if self.is_whole:
+        """Return the count as text; for a lower bound also how far the scan has come."""
+        numbers = {"count": _with_separators(self.counted), "looked": _with_separators(self.scanned)}
+        if self.is_complete:
             return numbers["count"]
-        if self.about is None:
+        if self.rows_to_scan is None:
             return _("at least %(count)s (looked through %(looked)s)") % numbers
-        numbers["about"] = _grouped(self.about)
+        numbers["about"] = _with_separators(self.rows_to_scan)
         return _("at least %(count)s (looked through %(looked)s of about %(about)s)") % numbers
 
 
-def extent_of(walk: Walk, start: Extent, seconds: float | None = None) -> Extent:
-    """Count from where ``start`` ends: one stretch at least, then for so many seconds; None: to the end."""
+def estimate_rows(scan: KeysetScan, start: Estimate, seconds: float | None = None) -> Estimate:
+    """Continue the count ``start`` by at least one chunk, then for ``seconds``; None: until it is complete."""
     until = None if seconds is None else time.monotonic() + seconds
-    counts, looked, before = Counter(start.by_status), start.looked, start.before
-    for found, passed, end in walk.counts(start.before):
+    counts, looked, before = Counter(start.by_status), start.scanned, start.before
+    for found, passed, end in scan.counts(start.before):
         before = end
         counts.update(found)
         looked += passed
         if until is not None and time.monotonic() > until:
             break
-    of = start.of
+    of = start.planner_rows
     if of is None and before is not None:
-        of = _estimate(walk)
-    return Extent(counts, looked, of, before)
+        of = _planner_rows(scan)
+    return Estimate(counts, looked, of, before)
 
 
-def _grouped(number: int) -> str:
+def _with_separators(number: int) -> str:
     return number_format(number, force_grouping=True)
 
 
-def _estimate(walk: Walk) -> int | None:
-    """Return how many rows there are to look through, as PostgreSQL's planner has it."""
-    if connections[walk.rows.db].vendor != "postgresql":
+def _planner_rows(scan: KeysetScan) -> int | None:
+    """Return the planner's estimate of the rows to scan; None on databases other than PostgreSQL."""
+    if connections[scan.rows.db].vendor != "postgresql":
         return None
-    (plan,) = json.loads(walk.looked_through.values("pk").explain(format="json"))
+    (plan,) = json.loads(scan.scanned_rows.values("pk").explain(format="json"))
     return int(plan["Plan"]["Plan Rows"])

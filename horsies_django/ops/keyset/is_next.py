@@ -1,4 +1,4 @@
-"""The condition that a key is one of those that a bounded query finds."""
+"""A condition: the key is among those that a bounded query returns."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from django.db.models.sql.compiler import SQLCompiler
 
 
 class IsNext(Lookup):
-    """Whether a key is one of those that a bounded query finds.
+    """Tests whether a key is among those that a bounded query returns.
 
-    PostgreSQL gets them as an array: asked for what lies between two ids, it may read all rows of other statuses there.
+    PostgreSQL gets the keys as an array. With a range of ids instead it may read rows of every other status in between.
     """
 
     lookup_name = "next"
     prepare_rhs = False
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """SQLite takes the query as it is."""
+        """Render a plain subquery."""
         return self._render(compiler, connection, "{key} IN {keys}")
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """The array is made once."""
+        """Render an array, which PostgreSQL builds once."""
         return self._render(compiler, connection, "{key} = ANY(ARRAY{keys})")
 
     def _render(

@@ -1,4 +1,4 @@
-"""Keys that grow with time, as the ids of tasks and workflows and the numbers of beats do: where a walk is."""
+"""Keys that grow with time, which mark the position of a scan."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from uuid import UUID
 
 from django.db.models import Model, UUIDField
 
-#: Ids that grow with time: UUIDv7 of tasks and workflows, numbers of beats.
+#: A primary key that grows with time: a UUIDv7 of a task or workflow, or the number of a heartbeat.
 Key: TypeAlias = Any
 
-#: By how much the clocks that made the ids may differ from the database's.
+#: How far the clocks that made the ids may differ from the database's.
 SKEW: Final = timedelta(minutes=1)
 
-#: The last millisecond of the year 9998, which no zone carries out of the calendar.
-_LAST: Final = int(datetime(9998, 12, 31, tzinfo=UTC).timestamp() * 1_000)
+#: The last millisecond of the year 9998: no time zone moves it out of the range of datetime.
+_LAST_MS: Final = int(datetime(9998, 12, 31, tzinfo=UTC).timestamp() * 1_000)
 
 
 def id_at(moment: datetime) -> UUID:
-    """Return the first id that can have been made at that time."""
+    """Return the lowest UUIDv7 of that time."""
     return UUID(int=max(0, int(moment.timestamp() * 1_000)) << 80)
 
 
-def made_at(key: Key) -> datetime:
-    """Return when an id was made, by its maker's clock."""
-    return datetime.fromtimestamp(min(key.int >> 80, _LAST) / 1_000, UTC)
+def created_at(key: Key) -> datetime:
+    """Return the time in a UUIDv7, by the clock of the process that made it."""
+    return datetime.fromtimestamp(min(key.int >> 80, _LAST_MS) / 1_000, UTC)
 
 
-def as_cursor(model: type[Model], text: str | None) -> Key | None:
-    """Read a cursor from an address; None for what is none."""
-    kind, largest = _kind_of(model)
+def parse_key(model: type[Model], text: str | None) -> Key | None:
+    """Parse a primary key from a URL; return None if it is not valid."""
+    kind, largest = _key_type(model)
     try:
         key = kind(text or "")
     except ValueError:
@@ -38,17 +38,17 @@ def as_cursor(model: type[Model], text: str | None) -> Key | None:
     return key if kind is UUID or 0 <= key <= largest else None
 
 
-def oldest(model: type[Model]) -> Key:
-    """Return what comes before every id."""
-    return UUID(int=0) if _kind_of(model)[0] is UUID else 0
+def lowest_key(model: type[Model]) -> Key:
+    """Return a key that sorts before every other."""
+    return UUID(int=0) if _key_type(model)[0] is UUID else 0
 
 
-def _kind_of(model: type[Model]) -> tuple[type[Any], int]:
+def _key_type(model: type[Model]) -> tuple[type[Any], int]:
     return (UUID, (1 << 128) - 1) if isinstance(model._meta.pk, UUIDField) else (int, (1 << 63) - 1)
 
 
-def beside(key: Key, step: int) -> Key:
-    """Return the key so many steps on, or the last that there can be."""
+def offset_key(key: Key, step: int) -> Key:
+    """Return the key moved by ``step``, within the range of its type."""
     if isinstance(key, UUID):
         return UUID(int=min(max(key.int + step, 0), (1 << 128) - 1))
     return min(max(key + step, 0), (1 << 63) - 1)

@@ -1,8 +1,8 @@
-"""Grounds: where a list has to look, so that what it reads is bounded whatever it is narrowed by.
+"""Scan scopes: the part of a table that a filter needs to read, so that every list reads a bounded number of rows.
 
-The rows of a ground are found by one index. Those of a lane, as of a status that has an index, lie in the order of ids,
-and so does the whole table: that is walked, a stretch at a time. What is to be done and what is being done is mostly
-little, and lies in an order of its own: that is read whole, if it is not more than ``SHELF``.
+A partition, such as the rows of a status with its own index, is in the order of ids, like the whole table, and is
+scanned in chunks. An index range, such as the pending or the held tasks, has another order and is usually small: it is
+read at once if it has at most ``MAX_INDEX_ROWS`` rows.
 """
 
 from __future__ import annotations
@@ -16,67 +16,70 @@ from django.db.models.functions import Now
 from ...core.status import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TaskStatus
 from ...models.filters import IS_HELD
 
-#: Rows of a shelf that are read whole at most.
-SHELF: Final = 10_000
+#: Maximum number of rows of an index range that are read at once.
+MAX_INDEX_ROWS: Final = 10_000
 
-#: More lanes than any ground has.
+#: More partitions than any scope has.
 _MANY: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
-    """The rows of one partial index, or of one end of it, and the order that it has them in."""
+class IndexRange:
+    """The rows of a partial index, or of one end of it, and the order of that index."""
 
     rows: Q
     order: tuple[str, ...]
-    is_by_queue: bool = False
+    is_queue_ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """Where to look: on shelves, on lanes, or, with neither, in the whole table."""
+class ScanScope:
+    """Where to scan: index ranges, partitions or, with neither, the whole table."""
 
-    shelves: tuple[Shelf, ...] = ()
-    lanes: tuple[Q, ...] = ()
+    ranges: tuple[IndexRange, ...] = ()
+    partitions: tuple[Q, ...] = ()
 
-    def of_queue(self, name: str) -> Ground:
-        """Return the same with no more of its shelves than one queue's part, where they are sorted by queue."""
+    def for_queue(self, name: str) -> ScanScope:
+        """Return the scope with its index ranges limited to one queue, where they are sorted by queue."""
         part = Q(queue_name=name, is_async__in=[False, True])
-        shelves = (replace(shelf, rows=shelf.rows & part) if shelf.is_by_queue else shelf for shelf in self.shelves)
-        return replace(self, shelves=tuple(shelves))
+        ranges = (
+            replace(index_range, rows=index_range.rows & part) if index_range.is_queue_ordered else index_range
+            for index_range in self.ranges
+        )
+        return replace(self, ranges=tuple(ranges))
 
     @property
-    def width(self) -> tuple[int, int]:
-        """Sorts grounds by how much there is to look through."""
-        return (0, len(self.shelves)) if self.shelves else (1, len(self.lanes) or _MANY)
+    def cost(self) -> tuple[int, int]:
+        """Sort key: scopes with fewer rows to scan come first."""
+        return (0, len(self.ranges)) if self.ranges else (1, len(self.partitions) or _MANY)
 
 
-_LINE: Final = Shelf(
+_CLAIMABLE: Final = IndexRange(
     Q(status=TaskStatus.PENDING, deferred=False),
     ("is_async", "queue_name", "-priority", "enqueued_at", "pk"),
-    is_by_queue=True,
+    is_queue_ordered=True,
 )
-_LATER: Final = Shelf(Q(status=TaskStatus.PENDING, deferred=True, gated=False), ("enqueued_at",))
-#: What waits for a place of its limit: all of it is due.
-_GATED: Final = Shelf(Q(status=TaskStatus.PENDING, gated=True), ("limit_key", "-priority", "enqueued_at", "pk"))
-#: What is due already, and has not been let into the line yet.
-_JUST_DUE: Final = Shelf(_LATER.rows & Q(enqueued_at__lte=Now()), _LATER.order)
-_TOO_LATE: Final = Shelf(Q(status=TaskStatus.PENDING, good_until__lte=Now()), ("good_until",))
+_DEFERRED: Final = IndexRange(Q(status=TaskStatus.PENDING, deferred=True, gated=False), ("enqueued_at",))
+#: Tasks that wait for their limit; all of them are due.
+_GATED: Final = IndexRange(Q(status=TaskStatus.PENDING, gated=True), ("limit_key", "-priority", "enqueued_at", "pk"))
+#: Deferred tasks that are due already and that no worker has made claimable yet.
+_JUST_DUE: Final = IndexRange(_DEFERRED.rows & Q(enqueued_at__lte=Now()), _DEFERRED.order)
+_TOO_LATE: Final = IndexRange(Q(status=TaskStatus.PENDING, good_until__lte=Now()), ("good_until",))
 
-WHOLE: Final = Ground()
-PENDING: Final = Ground((_LINE, _LATER, _GATED))
-DEFERRED: Final = Ground((_LATER,))
-DUE: Final = Ground((_LINE, _JUST_DUE, _GATED))
-OVERDUE: Final = Ground((_TOO_LATE,))
-HELD: Final = Ground((Shelf(IS_HELD, ("claimed_by_worker_id",)),))
-#: What ended without success, and what is tried again.
-WITH_ERROR: Final = Ground(lanes=(Q(error_code__isnull=False),))
+TABLE: Final = ScanScope()
+PENDING: Final = ScanScope((_CLAIMABLE, _DEFERRED, _GATED))
+DEFERRED: Final = ScanScope((_DEFERRED,))
+DUE: Final = ScanScope((_CLAIMABLE, _JUST_DUE, _GATED))
+OVERDUE: Final = ScanScope((_TOO_LATE,))
+HELD: Final = ScanScope((IndexRange(IS_HELD, ("claimed_by_worker_id",)),))
+#: Tasks with an error code: failed ones, and those that wait for a retry.
+WITH_ERROR: Final = ScanScope(partitions=(Q(error_code__isnull=False),))
 
 
-def of_status(status: str) -> Ground:
-    """Return where tasks of a status are found."""
+def of_status(status: str) -> ScanScope:
+    """Return the scope of the tasks in a status."""
     if status in TASK_RETRYABLE_STATES:
-        return Ground(lanes=(Q(status=status),))
+        return ScanScope(partitions=(Q(status=status),))
     if status in TASK_LIVE_STATES:
         return PENDING if status == TaskStatus.PENDING else HELD
-    return WHOLE
+    return TABLE

@@ -1,10 +1,10 @@
-"""What an operator is told in numbers. The overview of the admin and ``horsies_status`` tell the same.
+"""Metrics for operators, as the admin's overview and ``horsies_status`` show them.
 
-Nothing here costs more the more has ended: small sets are counted by their own indexes and no further than a bound,
-large ones are estimated by the planner, and what has been is read from the reaper's roll-ups.
+The cost does not grow with the number of ended tasks: small sets are counted by their indexes up to a bound, large ones
+are estimated by the planner, and the history comes from the reaper's roll-ups.
 """
 
 from .counts import Count, Exactness
-from .snapshot import Snapshot, take
+from .snapshot import Snapshot, collect
 
-__all__ = ["Count", "Exactness", "Snapshot", "take"]
+__all__ = ["Count", "Exactness", "Snapshot", "collect"]

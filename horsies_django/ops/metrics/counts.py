@@ -1,4 +1,4 @@
-"""How many tasks are in each state: exactly while they are few, else as the planner estimates."""
+"""Counts of tasks by state: exact while they are few, otherwise the planner's estimates."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from django.db.models.functions import Now
 
 from ...core.status import TaskStatus
 from ...db import postgres
-from ...db.multi_query import counting_by, read
+from ...db.multi_query import decode_rows, grouped_count_query
 from ...db.statements import Statement
 from ...models import Task
 from ...models.claim.query import not_past_deadline
 from ...models.depths import Depths
 from ...models.filters import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED
-from .workers import Held
+from .workers import HeldTasks
 
-#: Rows that are counted one by one at most.
-COUNTED: Final = 10_000
+#: Upper bound for exact counts.
+MAX_COUNTED: Final = 10_000
 
-#: What the planner is asked about.
+#: The table and the indexes whose size the planner estimates.
 _RELATIONS: Final = {
     "rows": Task._meta.db_table,
     "rows claimable": "horsies_task_claim",
@@ -32,9 +32,9 @@ _RELATIONS: Final = {
     "rows gated": "horsies_task_gated",
 }
 
-#: What is counted of everything, and what is asked of each row there.
+#: The condition that counts every row, and the conditions that are counted in each set of rows.
 ALL: Final = "all"
-_CONDITIONS: Final = {
+_CONDITION_NAMES: Final = {
     "claimable": (ALL, "due", "pending"),
     "deferred": (ALL, "retrying", "scheduled", "aggregating"),
     "latest": (ALL, "retrying", "scheduled", "aggregating"),
@@ -43,11 +43,11 @@ _CONDITIONS: Final = {
     "overdue": (ALL,),
     "newest": (ALL, "completed"),
 }
-_UNHAPPY: Final = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.EXPIRED.value)
+_FAILED_STATES: Final = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.EXPIRED.value)
 
 
 class Exactness(StrEnum):
-    """What a number is worth."""
+    """How exact a count is."""
 
     EXACT = "exact"
     ESTIMATE = "estimate"
@@ -56,7 +56,7 @@ class Exactness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many there are, and how sure that is."""
+    """A number of rows and how exact it is."""
 
     number: int
     exactness: Exactness = Exactness.EXACT
@@ -67,22 +67,22 @@ class Count:
         return f"{self.number:,}" + ("+" if self.exactness is Exactness.AT_LEAST else "")
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any rows."""
         return self.number > 0
 
     def __add__(self, other: Count) -> Count:
-        """Both together; the sum is worth what the worse of them is."""
+        """Return the sum, which is as exact as the less exact summand."""
         of = {self.exactness, other.exactness}
         worst = next(one for one in (Exactness.AT_LEAST, Exactness.ESTIMATE, Exactness.EXACT) if one in of)
         return Count(self.number + other.number, worst)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the number and its exactness."""
+        """Return a dict for JSON with the number and its exactness."""
         return {"count": self.number, "exactness": self.exactness.value}
 
 
-def _counted(database: str) -> dict[str, Any]:
-    """What is counted, each along an index that has it and nothing else."""
+def _row_sets(database: str) -> dict[str, Any]:
+    """Return the sets of rows to count, each in the order of an index that contains exactly these rows."""
     tasks = Task.objects.using(database)
     claimable = tasks.pending().filter(deferred=False)
     deferred = tasks.deferred()
@@ -96,10 +96,10 @@ def _counted(database: str) -> dict[str, Any]:
         "overdue": tasks.overdue().order_by("good_until"),
         "newest": tasks.order_by("-pk"),
     }
-    return rows | {status: tasks.filter(status=status).order_by("status", "pk") for status in _UNHAPPY}
+    return rows | {status: tasks.filter(status=status).order_by("status", "pk") for status in _FAILED_STATES}
 
 
-def _asked_of_each() -> dict[str, Q]:
+def _conditions() -> dict[str, Q]:
     return {
         "due": Q(enqueued_at__lte=Now()) & not_past_deadline(),
         "pending": Q(enqueued_at__lte=Now()),
@@ -110,12 +110,14 @@ def _asked_of_each() -> dict[str, Q]:
     }
 
 
-def parts(database: str) -> dict[str, Statement]:
-    """Return what has to be asked."""
-    conditions = _asked_of_each()
+def queries(database: str) -> dict[str, Statement]:
+    """Return the queries behind the counts, by name."""
+    conditions = _conditions()
     asked = {
-        name: counting_by(rows, "queue_name", COUNTED + 1, **{of: conditions[of] for of in _asked(name) if of != ALL})
-        for name, rows in _counted(database).items()
+        name: grouped_count_query(
+            rows, "queue_name", MAX_COUNTED + 1, **{of: conditions[of] for of in _conditions_for(name) if of != ALL}
+        )
+        for name, rows in _row_sets(database).items()
     }
     if connections[database].vendor == "postgresql":
         for name, relation in _RELATIONS.items():
@@ -124,35 +126,35 @@ def parts(database: str) -> dict[str, Statement]:
     return asked
 
 
-def of_states(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict[str, Count]:
-    """Return the counts by state, in both vocabularies, out of the answers and of how many are held in each state."""
-    found = _Answers(answers)
+def counts_by_state(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict[str, Count]:
+    """Return counts by state, under our names and asynq's, from the answers and the held tasks by state."""
+    found = _Counts(answers)
     claimed, running = (held.get(status, 0) for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING))
     return {
-        "due": found.of_claimable("due") + found.of_gated("due") + found.bounded("late", "due"),
+        "due": found.claimable("due") + found.limited("due") + found.bounded("late", "due"),
         "overdue": found.bounded("overdue"),
-        "pending": found.of_claimable("pending") + found.of_gated("pending") + found.bounded("late"),
-        "scheduled": found.of_deferred("scheduled"),
-        "aggregating": found.of_deferred("aggregating"),
-        "retrying": found.of_deferred("retrying"),
+        "pending": found.claimable("pending") + found.limited("pending") + found.bounded("late"),
+        "scheduled": found.deferred("scheduled"),
+        "aggregating": found.deferred("aggregating"),
+        "retrying": found.deferred("retrying"),
         "active": Count(claimed + running),
         "claimed": Count(claimed),
         "running": Count(running),
-        "completed": found.of_completed(),
-        "failed": found.of_status(TaskStatus.FAILED),
-        "cancelled": found.of_status(TaskStatus.CANCELLED),
-        "expired": found.of_status(TaskStatus.EXPIRED),
+        "completed": found.completed(),
+        "failed": found.in_status(TaskStatus.FAILED),
+        "cancelled": found.in_status(TaskStatus.CANCELLED),
+        "expired": found.in_status(TaskStatus.EXPIRED),
     }
 
 
-def of_queues(
-    answers: Mapping[str, Any], names: Iterable[str], holding: Held, due: Depths
+def counts_by_queue(
+    answers: Mapping[str, Any], names: Iterable[str], holding: HeldTasks, due: Depths
 ) -> dict[str, dict[str, Count]]:
-    """Return the counts by state of each of these queues; each task is in one of the states.
+    """Return counts by state for each of these queues; each task counts in one state.
 
-    They are made of the rows that were counted for all queues together, so with many rows they are lower bounds.
+    They come from the rows counted for all queues together, so with many rows they are lower bounds.
     """
-    found = _Answers(answers)
+    found = _Counts(answers)
     counts = {}
     for name in names:
         pending = found.in_queue(name, "claimable", "pending") + found.in_queue(name, "gated", "pending")
@@ -167,73 +169,74 @@ def of_queues(
             "claimed": Count(holding.states_of_queues[name, TaskStatus.CLAIMED]),
             "running": Count(holding.states_of_queues[name, TaskStatus.RUNNING]),
             "completed": found.in_queue(name, "newest", "completed"),
-            **{status.lower(): found.in_queue(name, status) for status in _UNHAPPY},
+            **{status.lower(): found.in_queue(name, status) for status in _FAILED_STATES},
         }
     return counts
 
 
-def _asked(name: str) -> tuple[str, ...]:
-    return _CONDITIONS.get(name, (ALL,))
+def _conditions_for(name: str) -> tuple[str, ...]:
+    return _CONDITION_NAMES.get(name, (ALL,))
 
 
-class _Answers:
+class _Counts:
     def __init__(self, answers: Mapping[str, Any]) -> None:
-        self._of_queues = {
-            name: {queue: numbers for queue, *numbers in read(answers[name])} for name in (*_CONDITIONS, *_UNHAPPY)
+        self._by_queue = {
+            name: {queue: numbers for queue, *numbers in decode_rows(answers[name])}
+            for name in (*_CONDITION_NAMES, *_FAILED_STATES)
         }
         self._numbers = {
-            name: [sum(numbers) for numbers in zip(*queues.values(), strict=True)] or [0] * len(_asked(name))
-            for name, queues in self._of_queues.items()
+            name: [sum(numbers) for numbers in zip(*queues.values(), strict=True)] or [0] * len(_conditions_for(name))
+            for name, queues in self._by_queue.items()
         }
         self._estimates = {name: answers.get(name) or -1 for name in _RELATIONS}
-        self._shares = dict(read(answers.get("shares")))
+        self._shares = dict(decode_rows(answers.get("shares")))
 
     def bounded(self, name: str, condition: str = ALL) -> Count:
-        """What was counted, or at least so much."""
+        """Return the count, or the bound as a lower bound."""
         number = self._number(name, condition)
-        is_more = self._number(name) > COUNTED
-        return Count(min(number, COUNTED), Exactness.AT_LEAST) if is_more else Count(number)
+        is_more = self._number(name) > MAX_COUNTED
+        return Count(min(number, MAX_COUNTED), Exactness.AT_LEAST) if is_more else Count(number)
 
     def in_queue(self, queue: str, name: str, condition: str = ALL) -> Count:
-        """What was counted of one queue, or at least so much."""
-        numbers = self._of_queues[name].get(queue)
-        number = 0 if numbers is None else int(numbers[_asked(name).index(condition)])
-        return Count(number, Exactness.AT_LEAST if self._number(name) > COUNTED else Exactness.EXACT)
+        """Return the count of one queue, as a lower bound if the bound was reached."""
+        numbers = self._by_queue[name].get(queue)
+        number = 0 if numbers is None else int(numbers[_conditions_for(name).index(condition)])
+        return Count(number, Exactness.AT_LEAST if self._number(name) > MAX_COUNTED else Exactness.EXACT)
 
-    def of_claimable(self, condition: str) -> Count:
-        """Those that may be claimed as far as they are due, and meet a condition."""
-        return self._share(["claimable"], condition, "rows claimable")
+    def claimable(self, condition: str) -> Count:
+        """Return the claimable tasks that meet a condition."""
+        return self._scaled(["claimable"], condition, "rows claimable")
 
-    def of_deferred(self, condition: str) -> Count:
-        """Those that wait for their time: retries come soonest, so an estimate looks at the latest, too."""
-        return self._share(["deferred", "latest"], condition, "rows deferred")
+    def deferred(self, condition: str) -> Count:
+        """Return the deferred tasks that meet a condition. Retries are due soonest, so estimates sample both ends."""
+        return self._scaled(["deferred", "latest"], condition, "rows deferred")
 
-    def of_gated(self, condition: str) -> Count:
-        """Those for which their limit has no place yet."""
-        return self._share(["gated"], condition, "rows gated")
+    def limited(self, condition: str) -> Count:
+        """Return the tasks that wait for their limit and meet a condition."""
+        return self._scaled(["gated"], condition, "rows gated")
 
-    def of_status(self, status: TaskStatus) -> Count:
-        """Those of one state."""
+    def in_status(self, status: TaskStatus) -> Count:
+        """Return the tasks in one status."""
         counted, estimated = self.bounded(status), self._estimated(status)
-        is_more = counted.exactness is Exactness.AT_LEAST and estimated > COUNTED
+        is_more = counted.exactness is Exactness.AT_LEAST and estimated > MAX_COUNTED
         return Count(estimated, Exactness.ESTIMATE) if is_more else counted
 
-    def of_completed(self) -> Count:
-        """Those that are completed: no index has them, for that would cost each task."""
+    def completed(self) -> Count:
+        """Return the completed tasks. No index covers them, because every task would pay for its upkeep."""
         counted, estimated = self.bounded("newest", "completed"), self._estimated(TaskStatus.COMPLETED)
         is_more = counted.exactness is Exactness.AT_LEAST and estimated > counted.number
         return Count(estimated, Exactness.ESTIMATE) if is_more else counted
 
-    def _share(self, names: list[str], condition: str, relation: str) -> Count:
-        """As many of an index as of those of its rows that were counted."""
+    def _scaled(self, names: list[str], condition: str, relation: str) -> Count:
+        """Scale the estimated size of an index by the share of its counted rows that meet the condition."""
         counted, estimated = self.bounded(names[0], condition), self._estimates[relation]
-        if counted.exactness is Exactness.EXACT or estimated <= COUNTED:
+        if counted.exactness is Exactness.EXACT or estimated <= MAX_COUNTED:
             return counted
         number, whole = (sum(self._number(name, of) for name in names) for of in (condition, ALL))
         return Count(round(estimated * number / whole), Exactness.ESTIMATE)
 
     def _number(self, name: str, condition: str = ALL) -> int:
-        return int(self._numbers[name][_asked(name).index(condition)])
+        return int(self._numbers[name][_conditions_for(name).index(condition)])
 
     def _estimated(self, status: TaskStatus) -> int:
         return round(float(self._shares.get(status.value, 0)) * int(self._estimates["rows"]))

@@ -1,4 +1,4 @@
-"""What has been, out of the reaper's roll-ups."""
+"""The history of attempts, from the reaper's roll-ups."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from ...db.expressions import NowPlus
 from ...models import Rollup
 from ...models.rollup import MINUTES, Span, start_of
 
-#: What becomes of an attempt: it succeeded, it is tried again, or it failed for good.
+#: The outcome of an attempt: it completed, it is retried, or it failed for good.
 COMPLETED, RETRIED, FAILED = "completed", "retried", "failed"
-FATES: Final = (COMPLETED, RETRIED, FAILED)
+OUTCOMES: Final = (COMPLETED, RETRIED, FAILED)
 
 _FAILURES: Final = sorted(set(AttemptOutcome) - {AttemptOutcome.COMPLETED})
 
 
 @dataclass(slots=True)
-class Bar:
-    """What ended in one minute or hour."""
+class TimeBucket:
+    """The attempts that ended in one minute or hour, by outcome."""
 
     start: datetime
     counts: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
-class Pace:
-    """How a queue does: attempts that ended in the last hour by what became of them, and how long tasks take.
+class Throughput:
+    """The throughput of a queue: attempts that ended in the last hour by outcome, and percentiles of times.
 
-    Times are of this hour and the one before, in seconds.
+    Percentiles cover this hour and the one before, in seconds.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -46,8 +46,8 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
-    """A task that fails, in which way and how often."""
+class FailingTask:
+    """A task and an error code, with the number of failed attempts."""
 
     task_name: str
     error_code: str
@@ -55,76 +55,78 @@ class Failing:
     retried: int
 
 
-def fate_of(outcome: str, will_retry: bool) -> str:
-    """Return what became of an attempt."""
+def outcome_of(outcome: str, will_retry: bool) -> str:
+    """Return the outcome of an attempt."""
     if outcome == AttemptOutcome.COMPLETED:
         return COMPLETED
     return RETRIED if will_retry else FAILED
 
 
-def last_hour(database: str, minute: int) -> tuple[list[Bar], dict[str, Counter[str]]]:
-    """Return what ended in each of the last 60 minutes, up to the database's ``minute``, and in each queue."""
-    rows = _since(database, Span.MINUTE, 60).order_by()
-    bars, queues = _bars(Span.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
+def last_hour(database: str, minute: int) -> tuple[list[TimeBucket], dict[str, Counter[str]]]:
+    """Return the attempts of the last 60 minutes up to ``minute`` of the database's clock, per minute and per queue."""
+    rows = _rollups_since(database, Span.MINUTE, 60).order_by()
+    bars, queues = _empty_buckets(Span.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
     columns = ("start", "queue_name", "outcome", "will_retry")
     for start, queue, outcome, will_retry, count in rows.values_list(*columns).annotate(Sum("count")):
-        fate = fate_of(outcome, will_retry)
+        fate = outcome_of(outcome, will_retry)
         if start in bars:
             bars[start].counts[fate] += count
             queues[queue][fate] += count
     return list(bars.values()), queues
 
 
-def last_week(database: str, minute: int) -> list[Bar]:
-    """Return what ended in each of the last 168 hours."""
-    rows, bars = _since(database, Span.HOUR, 168).order_by(), _bars(Span.HOUR, 168, minute)
+def last_week(database: str, minute: int) -> list[TimeBucket]:
+    """Return the attempts of each of the last 168 hours."""
+    rows, bars = _rollups_since(database, Span.HOUR, 168).order_by(), _empty_buckets(Span.HOUR, 168, minute)
     for start, outcome, will_retry, count in rows.values_list("start", "outcome", "will_retry").annotate(Sum("count")):
         if start in bars:
-            bars[start].counts[fate_of(outcome, will_retry)] += count
+            bars[start].counts[outcome_of(outcome, will_retry)] += count
     return list(bars.values())
 
 
-def together(bars: Sequence[Bar], number: int) -> list[Bar]:
-    """Return bars that stand for ``number`` of these each."""
+def merge_buckets(bars: Sequence[TimeBucket], number: int) -> list[TimeBucket]:
+    """Merge each ``number`` consecutive buckets into one."""
     parts = [bars[at : at + number] for at in range(0, len(bars), number)]
-    return [Bar(part[0].start, sum((bar.counts for bar in part), Counter())) for part in parts]
+    return [TimeBucket(part[0].start, sum((bar.counts for bar in part), Counter())) for part in parts]
 
 
-def paces(database: str, hour: dict[str, Counter[str]]) -> dict[str, Pace]:
-    """Return how each queue does, given what ended there in the last hour."""
+def throughput_by_queue(database: str, hour: dict[str, Counter[str]]) -> dict[str, Throughput]:
+    """Return the throughput of each queue, given its attempts of the last hour."""
     waits, runs = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
-    for queue, wait, run in _since(database, Span.HOUR, 2).values_list("queue_name", "waits", "runs"):
+    for queue, wait, run in _rollups_since(database, Span.HOUR, 2).values_list("queue_name", "waits", "runs"):
         waits[queue].append(wait)
         runs[queue].append(run)
     return {
-        queue: Pace(hour.get(queue, Counter()), *_middle_and_late(waits[queue]), *_middle_and_late(runs[queue]))
+        queue: Throughput(hour.get(queue, Counter()), *_median_and_p95(waits[queue]), *_median_and_p95(runs[queue]))
         for queue in {*hour, *waits}
     }
 
 
-def failing_most(database: str, limit: int = 10) -> list[Failing]:
-    """Return what failed most in the last day, a retry being a failure too."""
-    rows = _since(database, Span.HOUR, 24).filter(outcome__in=_FAILURES).order_by()
+def most_failing(database: str, limit: int = 10) -> list[FailingTask]:
+    """Return the tasks and error codes with the most failed attempts of the last day, retried ones included."""
+    rows = _rollups_since(database, Span.HOUR, 24).filter(outcome__in=_FAILURES).order_by()
     sums = rows.values_list("task_name", "error_code").annotate(
         total=Sum("count"), again=Sum("count", filter=Q(will_retry=True))
     )
-    return [Failing(name, code, n, again or 0) for name, code, n, again in sums.order_by("-total", "task_name")[:limit]]
+    return [
+        FailingTask(name, code, n, again or 0) for name, code, n, again in sums.order_by("-total", "task_name")[:limit]
+    ]
 
 
-def _middle_and_late(histograms: list[Any]) -> tuple[float | None, float | None]:
+def _median_and_p95(histograms: list[Any]) -> tuple[float | None, float | None]:
     histogram = merged(histograms)
     return percentile(histogram, 0.5), percentile(histogram, 0.95)
 
 
-def _since(database: str, span: Span, number: int) -> Any:
-    """The roll-ups of the last ``number`` minutes or hours; of the oldest of them all, for it may have begun before."""
+def _rollups_since(database: str, span: Span, number: int) -> Any:
+    """Return the roll-ups of the last ``number`` minutes or hours, including the one that began before."""
     seconds = number * MINUTES[span] * 60
     return Rollup.objects.using(database).filter(span=span, start__gt=NowPlus(-seconds))
 
 
-def _bars(span: Span, number: int, minute: int) -> dict[datetime, Bar]:
-    """Empty bars up to the database's ``minute``, by their starts."""
+def _empty_buckets(span: Span, number: int, minute: int) -> dict[datetime, TimeBucket]:
+    """Return empty buckets up to ``minute`` of the database's clock, by their start."""
     length = MINUTES[span]
     last = minute // length
     starts = [start_of(at * length) for at in range(last - number + 1, last + 1)]
-    return {start: Bar(start) for start in starts}
+    return {start: TimeBucket(start) for start in starts}

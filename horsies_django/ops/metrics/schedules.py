@@ -1,4 +1,4 @@
-"""Schedules: those that are due next, and how many can't be read."""
+"""Metrics of schedules: those that are due next, and how many have an invalid timing."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from django.db.models import F
 
 from ...core.schedule_enums import DisabledBy
 from ...db.expressions import SecondsUntil
-from ...db.multi_query import ask, counting, listing, read
+from ...db.multi_query import count_query, decode_rows, rows_query, run_queries
 from ...models import Schedule
 
-#: Schedules that are told of, and of those that can't be read so many are counted.
-SHOWN: Final = 5
-COUNTED: Final = 1_000
+#: How many schedules are listed, and the upper bound for counting invalid ones.
+MAX_SHOWN: Final = 5
+MAX_COUNTED: Final = 1_000
 
-#: Seconds after which a run that nobody has sent is late.
-LATE: Final = 30
+#: Seconds after which a due run counts as late.
+LATE_AFTER: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """One schedule, what it runs, and the seconds until it is due."""
+class DueSchedule:
+    """A schedule, what it runs, and the seconds until it is due."""
 
     id: int
     name: str
@@ -34,39 +34,41 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedules:
-    """Those that are due next, and how many were disabled because their timing can't be read."""
+class NextSchedules:
+    """The schedules that are due next, and how many are disabled because of an invalid timing."""
 
-    next: tuple[Due, ...]
+    next: tuple[DueSchedule, ...]
     broken: int
 
     @property
     def is_late(self) -> bool:
-        """Whether one is due that nobody has sent."""
-        return any(one.due_in < -LATE for one in self.next)
+        """Whether a run is late."""
+        return any(one.due_in < -LATE_AFTER for one in self.next)
 
 
-def due_next(database: str, backends: Collection[str]) -> Schedules:
-    """Read the schedules of these backends, in one statement, each part of it by an index."""
+def next_schedules(database: str, backends: Collection[str]) -> NextSchedules:
+    """Read the schedules of these backends in one statement, each part of it by an index."""
     rows = Schedule.objects.using(database)
     columns = {
         "id": F("pk"), "name": F("name"), "task": F("task_name"), "workflow": F("workflow_name"),
         "timing": F("timing"), "timezone": F("timezone"), "due_in": SecondsUntil("next_run_at"),
     }  # fmt: skip
     parts = {
-        alias: listing(
-            rows.filter(enabled=True, backend=alias, next_run_at__isnull=False).order_by("next_run_at")[:SHOWN],
+        alias: rows_query(
+            rows.filter(enabled=True, backend=alias, next_run_at__isnull=False).order_by("next_run_at")[:MAX_SHOWN],
             columns,
             database,
         )
         for alias in backends
     }
     broken = rows.filter(enabled=False, disabled_by=DisabledBy.TIMING)
-    answers = ask(database, {**parts, "": counting(broken, COUNTED)})
-    found = [_due(*row) for alias in backends for row in read(answers[alias])]
+    answers = run_queries(database, {**parts, "": count_query(broken, MAX_COUNTED)})
+    found = [_due_schedule(*row) for alias in backends for row in decode_rows(answers[alias])]
     found.sort(key=lambda one: one.due_in)
-    return Schedules(tuple(found[:SHOWN]), read(answers[""])[0])
+    return NextSchedules(tuple(found[:MAX_SHOWN]), decode_rows(answers[""])[0])
 
 
-def _due(key: int, name: str, task: str | None, workflow: str | None, timing: str, timezone: str, due_in: float) -> Due:
-    return Due(key, name, task or workflow or "", timing, timezone, due_in)
+def _due_schedule(
+    key: int, name: str, task: str | None, workflow: str | None, timing: str, timezone: str, due_in: float
+) -> DueSchedule:
+    return DueSchedule(key, name, task or workflow or "", timing, timezone, due_in)

@@ -1,4 +1,4 @@
-"""The workers, and what they hold."""
+"""Metrics of workers and the tasks that they hold."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ...db.expressions import SecondsUntil
 from ...models import Task, Worker
 from ...models.fields import texts_in
 
-#: Workers that are told of at most.
-WORKERS = 200
+#: Maximum number of workers in a snapshot.
+MAX_WORKERS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What workers hold: how many in each state, in each queue, by each worker and kind: functions or coroutines."""
+class HeldTasks:
+    """Counts of held tasks: by status, by queue, by queue and status, and by worker and kind (True: coroutines)."""
 
     states: Counter[str]
     queues: Counter[str]
@@ -28,8 +28,8 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A worker: what it holds of how many slots of each kind, which queues are its, the seconds since its last beat."""
+class WorkerStatus:
+    """A worker: its slots of each kind and how many are taken, its queues, and the seconds since its last heartbeat."""
 
     id: str
     name: str
@@ -47,35 +47,35 @@ class Member:
 
     @property
     def held(self) -> int:
-        """The tasks that it holds."""
+        """How many tasks it holds."""
         return self.threads_taken + self.async_slots_taken
 
     @property
     def load(self) -> float | None:
-        """The share that is taken of the slots of which it has least left; None where they are not known."""
+        """The higher share of taken slots of the two kinds, from 0 to 1; None if its slots are not known."""
         kinds = ((self.threads_taken, self.threads), (self.async_slots_taken, self.async_slots))
         return max((min(1.0, taken / slots) for taken, slots in kinds if slots), default=None)
 
     @property
     def shown_load(self) -> str:
-        """What is taken of each kind, the coroutines if there are any."""
+        """The taken slots of each kind as text, coroutines only if there are any."""
         threads = f"{self.threads_taken}/{'?' if self.threads is None else self.threads}"
         if not self.async_slots_taken:
             return threads
         return f"{threads} + {self.async_slots_taken}/{'?' if self.async_slots is None else self.async_slots} async"
 
     def serves(self, queue: str) -> bool:
-        """Whether it takes tasks of this queue."""
+        """Return whether it takes tasks from this queue."""
         return queue not in self.excluded_queues and (not self.queues or queue in self.queues)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as ``horsies_status --json`` prints it. Times are seconds."""
+        """Return the dict that ``horsies_status --json`` prints. Times are in seconds."""
         return asdict(self) | {"held": self.held, "load": self.load}
 
 
-def held(database: str) -> Held:
-    """Count what is held, by the index of held rows: there are no more than the workers have slots."""
-    found = Held(Counter(), Counter(), Counter(), Counter())
+def count_held(database: str) -> HeldTasks:
+    """Count the held tasks by their index, which has no more rows than the workers have slots."""
+    found = HeldTasks(Counter(), Counter(), Counter(), Counter())
     rows = Task.objects.using(database).active().order_by()
     columns = ("status", "queue_name", "claimed_by_worker_id", "is_async")
     for status, queue, worker, is_async, count in rows.values_list(*columns).annotate(Count("pk")):
@@ -86,11 +86,11 @@ def held(database: str) -> Held:
     return found
 
 
-def crew(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, bool]]) -> list[Member]:
-    """Return the workers, those first that beat last."""
+def worker_statuses(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, bool]]) -> list[WorkerStatus]:
+    """Return the workers, those with the latest heartbeat first."""
     workers: QuerySet[Any] = Worker.objects.using(database).annotate(beat_in=SecondsUntil("last_beat_at"))
     return [
-        Member(
+        WorkerStatus(
             worker.pk,
             worker.name,
             worker.hostname,
@@ -105,5 +105,5 @@ def crew(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, b
             -worker.beat_in < recovery.silent_after,
             worker.stop_requested_at is not None,
         )
-        for worker in workers.order_by("-last_beat_at", "pk")[:WORKERS]
+        for worker in workers.order_by("-last_beat_at", "pk")[:MAX_WORKERS]
     ]

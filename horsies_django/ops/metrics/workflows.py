@@ -1,4 +1,4 @@
-"""Workflows in progress."""
+"""Metrics of workflows in progress."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from django.db.models import F
 
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...db.expressions import SecondsUntil
-from ...db.multi_query import counting, listing, read
+from ...db.multi_query import count_query, decode_rows, rows_query
 from ...db.statements import Statement
 from ...models import Workflow
-from .counts import COUNTED, Count, Exactness
+from .counts import MAX_COUNTED, Count, Exactness
 
-#: Workflows that are told of, and rows of each state, parts of them, by which they are found.
-SHOWN: Final = 10
-LOOKED_AT: Final = 200
+#: How many workflows are listed, and how many rows of each state are read to find them.
+MAX_SHOWN: Final = 10
+MAX_ROWS: Final = 200
 
 LIVE: Final = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
-    """A workflow: how many of its nodes have ended, and the seconds since it was started."""
+class WorkflowProgress:
+    """A workflow: how many of its nodes have ended, and the seconds since it was sent."""
 
     id: UUID
     name: str
@@ -35,37 +35,37 @@ class Flow:
     age: float
 
 
-def parts(database: str) -> dict[str, Statement]:
-    """Return what has to be asked: how many are in each live state, and the trees of the newest."""
+def queries(database: str) -> dict[str, Statement]:
+    """Return the queries for the number of workflows in each live state and for the roots of the newest."""
     asked = {}
     for status in LIVE:
         rows = Workflow.objects.using(database).filter(status=status).order_by("status", "pk")
-        asked[f"workflows {status}"] = counting(rows, COUNTED + 1)
-        newest = rows.order_by("-status", "-pk")[:LOOKED_AT]
-        asked[f"newest {status}"] = listing(newest, {"root": F("root_id")}, database)
+        asked[f"workflows {status}"] = count_query(rows, MAX_COUNTED + 1)
+        newest = rows.order_by("-status", "-pk")[:MAX_ROWS]
+        asked[f"newest {status}"] = rows_query(newest, {"root": F("root_id")}, database)
     return asked
 
 
 def counts(answers: Mapping[str, Any]) -> dict[str, Count]:
-    """Return how many workflows, subworkflows too, are in each live state."""
-    found = {status.lower(): read(answers[f"workflows {status}"])[0] for status in LIVE}
+    """Return the number of workflows, subworkflows included, in each live state."""
+    found = {status.lower(): decode_rows(answers[f"workflows {status}"])[0] for status in LIVE}
     return {
-        name: Count(COUNTED, Exactness.AT_LEAST) if number > COUNTED else Count(number)
+        name: Count(MAX_COUNTED, Exactness.AT_LEAST) if number > MAX_COUNTED else Count(number)
         for name, number in found.items()
     }
 
 
-def newest(answers: Mapping[str, Any]) -> list[UUID]:
-    """Return the ids of the newest that are in progress."""
-    roots: Iterable[str] = {root for status in LIVE for (root,) in read(answers[f"newest {status}"])}
-    return sorted(map(UUID, roots), reverse=True)[:SHOWN]
+def newest_ids(answers: Mapping[str, Any]) -> list[UUID]:
+    """Return the ids of the newest workflows in progress."""
+    roots: Iterable[str] = {root for status in LIVE for (root,) in decode_rows(answers[f"newest {status}"])}
+    return sorted(map(UUID, roots), reverse=True)[:MAX_SHOWN]
 
 
-def in_progress(database: str, ids: Iterable[UUID]) -> list[Flow]:
-    """Return these workflows, the newest first."""
+def workflow_progress(database: str, ids: Iterable[UUID]) -> list[WorkflowProgress]:
+    """Return the progress of these workflows, the newest first."""
     rows = Workflow.objects.using(database).filter(pk__in=list(ids)).order_by("-pk")
     columns = ("pk", "name", "status", "node_count", "open_count", SecondsUntil("sent_at"))
     return [
-        Flow(key, name, WorkflowStatus(status), nodes - still_open, nodes, max(0.0, -sent_in))
+        WorkflowProgress(key, name, WorkflowStatus(status), nodes - still_open, nodes, max(0.0, -sent_in))
         for key, name, status, nodes, still_open, sent_in in rows.values_list(*columns)
     ]

@@ -1,1 +1,1 @@
-"""What a task carries, as people may see it: masked, and read no further than it is shown."""
+"""Payloads of tasks for people: masked, and read only as far as they are shown."""

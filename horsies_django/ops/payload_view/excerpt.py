@@ -1,6 +1,6 @@
-"""The arguments of a task on one short line of the list, masked as on the task's own page.
+"""A one-line excerpt of a task's arguments for lists, masked as on the task's page.
 
-Large values stay where they are: a page of fifty tasks that each carry megabytes costs no more than any other.
+Large values are not read, so a page of fifty tasks with megabytes of arguments costs no more than any other.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from django.template.defaultfilters import filesizeformat
 from .contents import PARTS, Contents, contents_of
 from .json_text import head
 
-#: Characters of an excerpt.
-LENGTH: Final = 72
+#: Maximum number of characters in an excerpt.
+MAX_LENGTH: Final = 72
 
-#: Bytes, as they are stored, up to which a value is read for the list.
-SMALL: Final = 4_000
+#: Maximum stored size in bytes of a value that is read.
+MAX_BYTES: Final = 4_000
 
-#: What is shown of one value before it is cut with all others: indented, it is longer.
-_INDENTED: Final = 4 * LENGTH
+#: Characters of indented JSON to read of one value, which is longer than on one line.
+_INDENTED: Final = 4 * MAX_LENGTH
 
-#: Each part of a call, with the annotation of its size.
+#: The columns of a call, each with the name of the annotation that has its size.
 _SIZES: Final = {"args": "args_size", "kwargs": "kwargs_size"}
 
-#: Within strings JSON has no line breaks, so those that are there belong to the indentation.
+#: JSON strings have no line breaks, so all line breaks belong to the indentation.
 _BEFORE_OR_AFTER_BRACKET: Final = re.compile(r"(?<=[\[{])\n *|\n *(?=[\]}])")
 _BETWEEN: Final = re.compile(r"\n *")
 
 
 class StoredSize(Func):
-    """The bytes that a value takes in its table."""
+    """The number of bytes that a value takes in its table."""
 
     function = "OCTET_LENGTH"
     output_field = IntegerField()
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """Compressed, and known without reading what is stored out of line."""
+        """Render PG_COLUMN_SIZE: the compressed size, known without reading values stored out of line."""
         return self.as_sql(compiler, connection, function="PG_COLUMN_SIZE")
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
-        """Before 3.43 SQLite has to read a text to know how long it is."""
+        """Render a cast before SQLite 3.43, which has no OCTET_LENGTH."""
         if connection.Database.sqlite_version_info >= (3, 43):  # type: ignore[attr-defined]  # sqlite3's
             return self.as_sql(compiler, connection)
         return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))")
 
 
-def with_small_calls(tasks: QuerySet[Any], limit: int = SMALL) -> QuerySet[Any]:
-    """Read the size of each task's arguments and, up to ``limit`` bytes as they are stored, the arguments."""
+def with_short_arguments(tasks: QuerySet[Any], limit: int = MAX_BYTES) -> QuerySet[Any]:
+    """Read the stored size of each task's arguments, and the arguments if they take at most ``limit`` bytes."""
     sizes: dict[str, Any] = {size: StoredSize(part) for part, size in _SIZES.items()}
     texts: dict[str, Any] = {
         PARTS[part]: Case(When(**{f"{size}__lte": limit}, then=Cast(part, TextField())), default=None)
@@ -64,33 +64,33 @@ def with_small_calls(tasks: QuerySet[Any], limit: int = SMALL) -> QuerySet[Any]:
 
 
 def excerpt_of(task: Any) -> str:
-    """Return the arguments of a task that :func:`with_small_calls` has read, as a call has them, cut at ``LENGTH``.
+    """Return the arguments of a task from :func:`with_short_arguments` as in a call, cut at ``MAX_LENGTH``.
 
-    What was too large to be read is told by its size.
+    Values that were too large to be read appear as their size.
     """
     words = ""
     for part in _parts(task, contents_of(task)):
         words = f"{words}, {part}" if words else part
-        if len(words) > LENGTH:
-            return f"{words[: LENGTH - 1]}…"
+        if len(words) > MAX_LENGTH:
+            return f"{words[: MAX_LENGTH - 1]}…"
     return words
 
 
 def _parts(task: Any, contents: Contents) -> Iterator[str]:
     for part in _SIZES:
-        if (size := getattr(task, _SIZES[part], None) or 0) > SMALL:
+        if (size := getattr(task, _SIZES[part], None) or 0) > MAX_BYTES:
             yield f"({filesizeformat(size)})"
         elif contents.is_filled(part):
             yield from _members(part, contents)
 
 
 def _members(part: str, contents: Contents) -> Iterator[str]:
-    value = contents.seen(part)
+    value = contents.visible(part)
     if part == "args" and isinstance(value, list):
         yield from (_line(member, contents) for member in value)
     elif part == "kwargs" and isinstance(value, dict):
         yield from (f"{name}={_line(contents.mask.seen(name, member), contents)}" for name, member in value.items())
-    else:  # no call has such a value
+    else:  # a damaged row
         yield _line(value, contents)
 
 

@@ -1,4 +1,4 @@
-"""JSON as people read it: indented, masked, written no further than it is wanted, however large or deep it is."""
+"""Indented, masked JSON, produced in chunks so that large and deep values can be cut off early."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ...enqueue.masking import Mask
 
 _INDENT: Final = "  "
 
-#: Of one value; json.dumps() would make an encoder for each.
+#: Encodes a scalar. json.dumps() would create an encoder for each.
 _encode: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 @dataclass(slots=True)
 class _Level:
-    """A list or a dict that is being written."""
+    """A list or dict that is being written."""
 
     members: Iterator[tuple[str | None, Any]]
     closing: str
     is_empty: bool = True
 
 
-def pieces(value: Any, mask: Mask) -> Iterator[str]:
-    """Yield the text of ``value`` piece by piece; what a key says is sensitive is masked.
+def chunks(value: Any, mask: Mask) -> Iterator[str]:
+    """Yield the text of ``value`` in chunks, with the values of sensitive keys masked.
 
-    Without recursion: what a database holds may be deeper than Python's stack.
+    Does not recurse, because stored JSON may be deeper than Python's stack.
     """
     levels: list[_Level] = []
-    yield from _opened(value, mask, levels)
+    yield from _open(value, mask, levels)
     while levels:
         level = levels[-1]
         if (found := next(level.members, None)) is None:
@@ -42,14 +42,14 @@ def pieces(value: Any, mask: Mask) -> Iterator[str]:
         level.is_empty = False
         if name is not None:
             yield f"{_encode(name)}: "
-        yield from _opened(member, mask, levels)
+        yield from _open(member, mask, levels)
 
 
 def head(value: Any, mask: Mask, limit: int) -> tuple[str, bool]:
-    """Return the first ``limit`` characters of the text of ``value``, and whether that is all of it."""
+    """Return the first ``limit`` characters of the text of ``value``, and whether that is the whole text."""
     parts: list[str] = []
     length = 0
-    for piece in pieces(value, mask):
+    for piece in chunks(value, mask):
         parts.append(piece[: limit - length + 1])
         length += len(parts[-1])
         if length > limit:
@@ -57,8 +57,8 @@ def head(value: Any, mask: Mask, limit: int) -> tuple[str, bool]:
     return "".join(parts), True
 
 
-def _opened(value: Any, mask: Mask, levels: list[_Level]) -> Iterator[str]:
-    """Yield a scalar, or the bracket that opens a container, whose members then are next."""
+def _open(value: Any, mask: Mask, levels: list[_Level]) -> Iterator[str]:
+    """Yield a scalar, or the opening bracket of a container after pushing it on ``levels``."""
     if isinstance(value, dict):
         levels.append(_Level(((key, mask.seen(key, member)) for key, member in value.items()), "}"))
         yield "{"

@@ -1,4 +1,4 @@
-"""The retry policy that is in force for a task, in words."""
+"""A description of the retry policy in force for a task."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ...core.registry import registry
 from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy
 from ...enqueue.task import HorsiesTask
 from ...models import Task
-from ..diagnosis.reason import options_of
+from ..diagnosis.reason import backend_options
 
-#: Waits that are named.
+#: How many waits are listed.
 _NAMED: Final = 5
 
 
-def policy_in_words(task: Task) -> str:
-    """Return how often a task is tried, after which errors and after which waits, as its worker would judge it.
+def describe_retry_policy(task: Task) -> str:
+    """Describe how often a task is tried, after which errors and with which waits.
 
-    That is what its row has, which is what it was sent with; a ``backoff`` that only code knows is that of the task
-    that is registered in this process.
+    The policy is the one in its row, with which it was sent. A ``backoff`` function comes from the task registered in
+    this process.
     """
     if task.retry_policy is None:
         said = _("No retries: one attempt. A body that raises Retry is tried again, %d times at most.")
@@ -35,20 +35,20 @@ def policy_in_words(task: Task) -> str:
     if not task.max_retries:
         return _("No retries: one attempt.")
     attempts = _("Up to %d attempts.") % (task.max_retries + 1)
-    return f"{attempts} {_errors(policy)} {_waits(task, policy)}"
+    return f"{attempts} {_describe_errors(policy)} {_describe_waits(task, policy)}"
 
 
-def _errors(policy: RetryPolicy) -> str:
+def _describe_errors(policy: RetryPolicy) -> str:
     if ANY_CODE in policy.auto_retry_for:
         return _("Any error is retried that another attempt can mend.")
     return _("These errors are retried: %s.") % ", ".join(policy.auto_retry_for)
 
 
-def _waits(task: Task, policy: RetryPolicy) -> str:
+def _describe_waits(task: Task, policy: RetryPolicy) -> str:
     registered = registry.tasks.get(task.task_name)
     backoff = None
     if isinstance(registered, HorsiesTask):
-        backoff = registered.own_backoff(policy, options_of(task.backend).defaults)
+        backoff = registered.own_backoff(policy, backend_options(task.backend).defaults)
     if callable(backoff):
         return _("The task's own backoff function says how long to wait, or that there is no retry.")
     numbers = range(1, task.max_retries + 1)

@@ -109,15 +109,15 @@ class Pages:
 
     def of_rows(self) -> Iterator[Request]:
         """Those of some rows, among them what is asked before a verb is done."""
-        verbs = [verb.name for verb in getattr(self.admin, "verbs", ())]
+        verbs = [verb.name for verb in getattr(self.admin, "admin_actions", ())]
         for key in rows_of(self.model):
             for each in self._addresses:
                 needs = set(each.pattern.converters)
                 if needs == {"object_id"}:
                     yield Request(self._reverse(each.name, object_id=key))
                     yield from self._led_to(Request(self._reverse(each.name, object_id=key)), key)
-                if needs == {"object_id", "verb"}:
-                    yield from (Request(self._reverse(each.name, object_id=key, verb=verb)) for verb in verbs)
+                if needs == {"object_id", "action"}:
+                    yield from (Request(self._reverse(each.name, object_id=key, action=verb)) for verb in verbs)
 
     def _led_to(self, request: Request, key: Any) -> Iterator[Request]:
         """What a row's page leads to below itself: another view of it, more of what it has too much of."""
@@ -159,9 +159,9 @@ class Pages:
         """Each verb on all that the list has, and on all that a choice leaves: what is asked first."""
         keys = [str(key) for key in rows_of(self.model)[:1]]
         for query in [{}, *self.choices()[:5]]:
-            for verb in getattr(self.admin, "verbs", ())[: FEW if query else None]:
+            for verb in getattr(self.admin, "admin_actions", ())[: FEW if query else None]:
                 data = {"action": verb.name, "select_across": "1", "index": "0", ACTION_CHECKBOX_NAME: keys}
-                yield Request(self._list(query).address, data, verb.counts)
+                yield Request(self._list(query).address, data, verb.counts_all)
 
     def _searches(self) -> Iterator[Query]:
         if self._has_search():
