@@ -68,7 +68,7 @@ def test_each_bad_field_is_named_at_once():
 
 
 @pytest.mark.parametrize("day", ["0", "7", "SUN"])
-def test_and_7_are_sunday(day):
+def test_0_and_7_are_sunday(day):
     from tests.schedules.test_slots import local_slots
 
     assert local_slots(f"cron:0 0 * * {day}", "UTC", "2026-11-20T00:00", 1) == ["2026-11-22T00:00:00+00:00"]
