@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django.models import Task
 from horsies_django.ops.payload_view.excerpt import MAX_LENGTH
 from tests.admin import page_jobs as jobs
-from tests.admin.looking import log_in
+from tests.admin.client import log_in
 
 pytestmark = pytest.mark.django_db
 

@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from horsies_django.core.status import BeatRole
 from horsies_django.models import Heartbeat, Task, Worker
-from tests.admin.looking import log_in
+from tests.admin.client import log_in
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db

@@ -20,7 +20,7 @@ import horsies_django
 from horsies_django.models import Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
 from horsies_django.workflows.registry import registry
 
-from .makers import made
+from .factories import made
 
 PACKAGE = Path(horsies_django.__file__).parent
 LOCALE = PACKAGE / "locale"

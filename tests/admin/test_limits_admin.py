@@ -5,7 +5,7 @@ from django.test import TestCase
 from django.urls import reverse
 
 from horsies_django.models import Limit
-from tests.admin.looking import log_in
+from tests.admin.client import log_in
 from tests.jobs import limited
 
 pytestmark = pytest.mark.django_db

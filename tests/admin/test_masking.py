@@ -9,7 +9,7 @@ from horsies_django import task
 from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task
 from tests.admin import page_jobs as jobs
-from tests.admin.looking import html_of, log_in, text_of
+from tests.admin.client import html_of, log_in, text_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 

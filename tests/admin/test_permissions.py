@@ -22,7 +22,7 @@ from django.forms import ChoiceField, Form, IntegerField, JSONField
 from django.test import Client
 from django.urls import reverse
 
-from tests.admin.makers import made
+from tests.admin.factories import made
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 
@@ -124,7 +124,7 @@ def place(model: type[Model], verb: Any = None) -> Place:
 def places(model: type[Model], verb: Any = None) -> list[Place]:
     """Return the places of a row of each kind that the verb fits."""
     fitting = [row for row in made(model) if verb is None or verb.applies_to(row)]
-    assert fitting, f"tests.admin.makers has no {model._meta.verbose_name} to {verb.name}: add one"
+    assert fitting, f"tests.admin.factories has no {model._meta.verbose_name} to {verb.name}: add one"
     return [Place(model, row) for row in fitting]
 
 

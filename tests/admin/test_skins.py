@@ -14,9 +14,9 @@ pytestmark = pytest.mark.once
 @pytest.mark.parametrize("skin", ["unfold", "jazzmin"])
 def test_every_page_opens_in_another_skin(skin, tmp_path, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/skin.sqlite3")
-    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", f"tests.skins.{skin}")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", f"tests.admin.skins.{skin}")
 
-    visit = [sys.executable, "-m", "tests.skins.visit"]
+    visit = [sys.executable, "-m", "tests.admin.skins.visit"]
     done = subprocess.run(visit, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 0, done.stderr

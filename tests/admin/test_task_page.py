@@ -18,7 +18,7 @@ from django.utils import timezone
 from horsies_django import Workflow
 from horsies_django.core.status import BeatRole
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
-from tests.admin.looking import address, html_of, log_in, text_of
+from tests.admin.client import address, html_of, log_in, text_of
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db

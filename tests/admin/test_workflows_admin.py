@@ -21,7 +21,7 @@ from horsies_django.models import Workflow as Row
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.jobs import limited
 from tests.workflows.bodies import Silent, fail, give, noted, try_, try_item
-from tests.workflows.running import children, die, ran, states, value
+from tests.workflows.runs import children, die, ran, states, value
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]  # with ``drain``, transactions and all
 

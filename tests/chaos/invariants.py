@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from horsies_django import TASK_TERMINAL_STATES, TaskStatus
 from horsies_django.models import Task, TaskAttempt, Workflow
 from tests.chaos import ledger
+from tests.chaos.disruptions import Event, clock
 from tests.chaos.fleet import Fleet
-from tests.chaos.mischief import Event, clock
 from tests.jobs.models import Entry
 
 #: The engine's own tasks, which leave nothing behind.

@@ -15,12 +15,12 @@ from horsies_django import TASK_TERMINAL_STATES, HorsiesTask
 from horsies_django.models import Task, TaskAttempt, Workflow, WorkflowTask
 from tests.chaos import jobs
 from tests.chaos.cluster import Cluster
+from tests.chaos.disruptions import Event, Mischief
 from tests.chaos.fleet import Fleet
 from tests.chaos.invariants import Found, Violation, explain, kind, violations
-from tests.chaos.mischief import Event, Mischief
+from tests.chaos.lossy_proxy import Wire
 from tests.chaos.producer import Producer
-from tests.chaos.trees import tree_violations
-from tests.chaos.wire import Wire
+from tests.chaos.workflow_invariants import tree_violations
 
 FLAGS = ["--processes", "2", "--threads", "4", "--async-slots", "8", "--prefetch", "2", "--shutdown-timeout", "2"]
 FLAGS += ["--timeout-grace", "1"]

@@ -84,8 +84,8 @@ def _run(case: Case, own: Cluster) -> int:
     from horsies_django.models import TaskAttempt
     from tests.conftest import Process, wait_until
     from tests.faults import jobs
-    from tests.faults.crew import STALLS, Crew, pass_the_time
     from tests.faults.server import DatabaseClock
+    from tests.faults.silence import STALLS, Crew, pass_the_time
     from tests.jobs.models import Entry
 
     DatabaseClock(own.url).install()

@@ -9,9 +9,9 @@ import pytest
 
 from tests.chaos.cluster import Cluster
 from tests.conftest import Process
-from tests.faults.crew import STALLS, Crew, pass_the_time
 from tests.faults.network import Host, Proxy
 from tests.faults.server import DatabaseClock
+from tests.faults.silence import STALLS, Crew, pass_the_time
 
 #: Seconds of a threshold that a worker outlasts which only stands still for a moment, and of a stall twice as long.
 THRESHOLD, STALL = 3.0, 6.0

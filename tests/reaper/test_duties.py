@@ -18,7 +18,7 @@ from horsies_django.reaper.duties import DUTIES
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
-from tests.reaping.silence import grow_old, wait_for_beats
+from tests.reaper.age_heartbeats import grow_old, wait_for_beats
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

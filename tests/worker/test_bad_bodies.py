@@ -106,7 +106,7 @@ def test_hostile_error_texts_are_stored_safely(drain, text):
     row = Task.objects.create(task_name=tasks.fail.module_path)
     # Such a text can't be an argument, so the body makes it.
     Task.objects.filter(pk=row.pk).update(
-        task_name="tests.worker.hostile.fail_with", args=[text.encode("utf-8", "surrogatepass").hex()]
+        task_name="tests.worker.unstorable_results.fail_with", args=[text.encode("utf-8", "surrogatepass").hex()]
     )
 
     drain()
@@ -121,7 +121,7 @@ def test_hostile_error_texts_are_stored_safely(drain, text):
 
 @pytest.mark.parametrize("kind", ["nan", "infinity", "nul", "surrogate", "nested nan", "key"])
 def test_hostile_results_fail_with_a_code_and_never_break_a_write(drain, kind):
-    from tests.worker.hostile import give
+    from tests.worker.unstorable_results import give
 
     bad, good = give.send(kind), tasks.add.send(1)
 

@@ -11,7 +11,7 @@ from horsies_django import TaskStatus
 from horsies_django.signals import task_cancelled, task_finished, task_retrying
 from tests.jobs import tasks
 from tests.jobs.models import Entry
-from tests.signals import jobs as signal_jobs
+from tests.worker.signals import jobs as signal_jobs
 
 
 class InsideATestCase(TestCase):

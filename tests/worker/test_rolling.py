@@ -13,10 +13,10 @@ from horsies_django.models import Task, TaskAttempt, Worker, WorkflowTask
 from horsies_django.ops.diagnosis import ReasonCode, reasons_of
 from horsies_django.worker import code_version
 from tests.conftest import wait_until
+from tests.core.registry.jobs import conditional, says_so
 from tests.jobs import tasks
 from tests.jobs.models import Entry
-from tests.lifecycle import jobs
-from tests.registered.jobs import conditional, says_so
+from tests.worker.lifecycle import jobs
 
 RICH = {
     "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
@@ -247,8 +247,8 @@ def test_a_task_that_is_registered_late_is_no_part_of_the_fingerprint(monkeypatc
 def test_a_newer_worker_runs_what_an_older_one_has_met_first(worker, tmp_path):
     """The newer one's only slot is taken while the older one claims what it does not know."""
     gate = tmp_path / "gate"
-    worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.sending.jobs")
-    worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.sending.jobs,tests.lifecycle.jobs")
+    worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.enqueue.jobs")
+    worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.enqueue.jobs,tests.worker.lifecycle.jobs")
     assert len(set(Worker.objects.values_list("code_version", flat=True))) == 2
     first = jobs.hold_again.send("first", str(gate))
     wait_until(lambda: Entry.objects.filter(key="first").exists(), 60, "it runs where it is known")

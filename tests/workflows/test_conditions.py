@@ -6,7 +6,7 @@ import pytest
 
 from horsies_django import InvalidWorkflow, Join, Workflow
 from tests.workflows import bodies, jobs
-from tests.workflows.running import codes, contradictions, ran, states, times
+from tests.workflows.runs import codes, contradictions, ran, states, times
 
 
 @pytest.mark.parametrize(

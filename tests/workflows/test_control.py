@@ -11,7 +11,7 @@ from horsies_django import Join, RetryPolicy, Workflow, wait_for_event
 from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowTask
 from tests.workflows import bodies
-from tests.workflows.running import (
+from tests.workflows.runs import (
     children,
     codes,
     contradictions,

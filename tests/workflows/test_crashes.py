@@ -14,19 +14,7 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.workflows import bodies
-from tests.workflows.running import (
-    children,
-    codes,
-    contradictions,
-    die,
-    make_due,
-    ran,
-    reap,
-    states,
-    step,
-    times,
-    value,
-)
+from tests.workflows.runs import children, codes, contradictions, die, make_due, ran, reap, states, step, times, value
 
 LONG_AGO = timedelta(hours=1)
 

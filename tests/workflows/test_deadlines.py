@@ -15,7 +15,7 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.duties import run_pass
 from tests.workflows import bodies
-from tests.workflows.running import children, codes, contradictions, ran, states, times, value
+from tests.workflows.runs import children, codes, contradictions, ran, states, times, value
 
 SOON = timedelta(hours=1)
 

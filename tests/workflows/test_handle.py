@@ -25,14 +25,14 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from tests.asking import asking_for
 from tests.conftest import wait_until
-from tests.waiting.telling import all_tell, ears
+from tests.enqueue.completions.listening import all_tell, ears
 from tests.workflows import bodies, jobs
-from tests.workflows.running import children, codes, ran, states
+from tests.workflows.runs import children, codes, ran, states
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 GETS = {"get": WorkflowHandle.get, "aget": async_to_sync(WorkflowHandle.aget)}
-EARS = {"listens": {}, "deaf": {"DJANGO_SETTINGS_MODULE": "tests.workflows.deaf_settings"}}
+EARS = {"listens": {}, "deaf": {"DJANGO_SETTINGS_MODULE": "tests.workflows.polling_settings"}}
 
 
 @pytest.fixture(params=GETS)

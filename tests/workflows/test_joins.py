@@ -6,7 +6,7 @@ from itertools import product
 
 from horsies_django import Join, Workflow
 from tests.workflows import bodies
-from tests.workflows.running import codes, contradictions, ran, states
+from tests.workflows.runs import codes, contradictions, ran, states
 
 OUTCOMES = ("ok", "failed", "skipped", "unwanted")
 

@@ -16,7 +16,7 @@ from horsies_django.reaper.recovery import recover_stuck_workflows
 from horsies_django.workflows.engine import repair
 from horsies_django.workflows.lifecycle import NODE_TRANSITIONS, WORKFLOW_TRANSITIONS
 from tests.workflows import bodies
-from tests.workflows.running import end_unheard, ran, states, step, wait_and_drain
+from tests.workflows.runs import end_unheard, ran, states, step, wait_and_drain
 
 TABLES = {"horsies_workflows": WORKFLOW_TRANSITIONS, "horsies_workflow_tasks": NODE_TRANSITIONS}
 

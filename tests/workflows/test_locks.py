@@ -16,7 +16,7 @@ from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.workflows import bodies
-from tests.workflows.running import contradictions, states, times
+from tests.workflows.runs import contradictions, states, times
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -7,7 +7,7 @@ import pytest
 from horsies_django import Join, Workflow
 from horsies_django.models import WorkflowTask
 from tests.workflows import bodies
-from tests.workflows.running import codes, contradictions, ran, states, times, value
+from tests.workflows.runs import codes, contradictions, ran, states, times, value
 
 
 def mapped(items, **kwargs):

@@ -11,7 +11,7 @@ from horsies_django import OnError, SuccessCase, SuccessPolicy, Workflow
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from tests.workflows import bodies
-from tests.workflows.running import contradictions, ran, states, times
+from tests.workflows.runs import contradictions, ran, states, times
 
 
 def nodes():

@@ -19,8 +19,8 @@ from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
-from tests.workflows import racing
-from tests.workflows.running import contradictions
+from tests.workflows import race_jobs
+from tests.workflows.runs import contradictions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -70,7 +70,7 @@ def test_both_sides_of_a_diamond_end_at_once_in_two_workers(worker, tmp_path, co
 
     handles = []
     for tree in range(trees):
-        nodes = [node for key in keys[tree::trees] for node in racing.diamond(str(tmp_path), key)]
+        nodes = [node for key in keys[tree::trees] for node in race_jobs.diamond(str(tmp_path), key)]
         handles.append(Workflow("diamonds", nodes).start())
     wait_until(have_ended, 300)
 
@@ -143,7 +143,7 @@ def meddle(runs, number, seed, times):
     random = Random(seed)
     try:
         for one in range(number):
-            runs.append(Meddled(racing.anything(f"{seed}-{one}", random).start()))
+            runs.append(Meddled(race_jobs.anything(f"{seed}-{one}", random).start()))
             for _ in range(6):
                 times.append(random.choice(runs[-12:]).do(random.choice(ACTIONS)))
                 time.sleep(random.choice([0, 0, 0.01, 0.03]))
@@ -180,7 +180,7 @@ def test_people_and_workers_at_the_same_time(worker, count):
     """Workflows are paused, resumed, cancelled, retried and sent events by four threads, while workers run them."""
     before = deadlocks() if connection.vendor == "postgresql" else 0
     flags = ("--processes", "1", "--threads", "4", "--no-reaper")  # which would mend what got lost
-    workers = [worker(*flags, TEST_IMPORT="tests.workflows.racing") for _ in range(2)]
+    workers = [worker(*flags, TEST_IMPORT="tests.workflows.race_jobs") for _ in range(2)]
     runs, times = list[Meddled](), list[float]()
     people = [threading.Thread(target=meddle, args=(runs, count // 4, seed, times)) for seed in range(4)]
 

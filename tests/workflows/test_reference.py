@@ -16,7 +16,7 @@ from horsies_django.models import WorkflowTask
 from tests.jobs.models import Entry
 from tests.workflows import bodies
 from tests.workflows.reference import SKIPPED, UNWANTED, Reference, Spec
-from tests.workflows.running import children, contradictions, die, make_due, reap, step
+from tests.workflows.runs import children, contradictions, die, make_due, reap, step
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

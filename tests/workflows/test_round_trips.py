@@ -16,7 +16,7 @@ from django.db.backends.signals import connection_created
 from horsies_django import Join, OnError, Workflow, sleep, wait_for_event
 from horsies_django.models import Workflow as WorkflowRow
 from tests.workflows import bodies
-from tests.workflows.running import make_due
+from tests.workflows.runs import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

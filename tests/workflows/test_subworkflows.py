@@ -13,7 +13,7 @@ from horsies_django.models import Task
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.workflows import bodies
-from tests.workflows.running import (
+from tests.workflows.runs import (
     children,
     codes,
     contradictions,

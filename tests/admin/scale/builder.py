@@ -6,16 +6,16 @@ from pathlib import Path
 
 from django.db import connections, transaction
 
-from . import calls, flows, places
+from . import queues_workers, tasks, workflows
 
 #: In this order: tasks look at the nodes that they are of, attempts and beats at their tasks.
 STEPS = (
-    places.queues_and_workers,
-    flows.workflows,
-    calls.tasks,
-    calls.attempts,
-    calls.heartbeats,
-    calls.rollups,
+    queues_workers.queues_and_workers,
+    workflows.workflows,
+    tasks.tasks,
+    tasks.attempts,
+    tasks.heartbeats,
+    tasks.rollups,
 )
 
 

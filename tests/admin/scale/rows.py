@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db.models import Model, Q
 
-from .numbers import GRAPH, LARGE, MAP
+from .sizes import GRAPH, LARGE, MAP
 
 WORST = {
     "task": [

@@ -1,0 +1,162 @@
+"""Some of everything there is to look at, and the address of every page. Whoever adds a page adds it here.
+
+Whatever somebody else has named is named in HTML.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib.admin.utils import quote
+from django.db.models.functions import Now
+from django.urls import reverse
+
+from horsies_django.core.status import BeatRole
+from horsies_django.models import Heartbeat, Queue, Rollup, Schedule, Task, TaskAttempt, Worker, WorkflowEvent
+from tests.admin.factories import LATER, LONG_AGO
+from tests.admin.test_workflows_admin import diamond, row
+from tests.jobs import tasks
+
+HOSTILE: Final = '<script>document.title = "taken"</script><img src=x onerror="document.title=\'taken\'">'
+
+_LONG: Final = "a-name-that-is-as-long-as-they-come-" + "0" * 60
+
+
+def furnish() -> dict[str, str]:
+    """Make some of everything, without a worker; return the address of each page by its name."""
+    queue = Queue.objects.create(name=HOSTILE, paused=True, max_concurrency=5)
+    worker = _worker(HOSTILE)
+    _worker(_LONG)
+    pages = {
+        "index": reverse("admin:index"),
+        "overview": _list("overview"),
+        **_pages_of_tasks(worker),
+        **_pages_of_workflows(),
+        "queues": _list("queue"),
+        "queue": _page("queue", queue.pk),
+        "queue without a row": _page("queue", "~default"),
+        "new queue": reverse("admin:horsies_django_queue_add"),
+        **_pages_of_schedules(),
+        "workers": _list("worker"),
+        "worker": _page("worker", worker),
+        "stop a worker": _ask("worker", worker, "stop"),
+        "heartbeats": _list("heartbeat"),
+        "heartbeat": _page("heartbeat", Heartbeat.objects.values_list("pk", flat=True)[0]),
+    }
+    of_all = {"queue_name": HOSTILE, "task_name": HOSTILE, "error_code": HOSTILE}
+    for outcome in ("COMPLETED", "FAILED"):
+        Rollup.objects.create(span="H", start=Now(), count=3, outcome=outcome, **of_all)
+    return pages
+
+
+def _pages_of_tasks(worker: str) -> dict[str, str]:
+    result = {"err": {"error_code": HOSTILE, "message": HOSTILE, "exception": {"traceback": HOSTILE}}}
+    failed = _task(
+        status="FAILED", failed_at=Now(), error_code=HOSTILE, result=result, args=[HOSTILE, "x" * 300],
+        kwargs={HOSTILE: 1}, queue_name=HOSTILE, attempt=2, claim=2, sent_at=LONG_AGO,
+        claimed_at=LONG_AGO, started_at=LONG_AGO,
+    )  # fmt: skip
+    running = _task(
+        status="RUNNING", attempt=1, claim=1, claimed_by_worker_id=worker, claimed_at=Now(), started_at=Now(),
+        progress={"done": 1, "total": 3, "message": HOSTILE}, metadata={HOSTILE: HOSTILE},
+    )  # fmt: skip
+    completed = _task(status="COMPLETED", completed_at=Now(), result={"ok": HOSTILE}, attempt=1, claim=1)
+    for number, outcome in ((1, "FAILED"), (2, "FAILED")):
+        TaskAttempt.objects.create(
+            task=failed, attempt=number, outcome=outcome, started_at=LONG_AGO, finished_at=LONG_AGO, traceback=HOSTILE,
+            error_message=HOSTILE, error_code=HOSTILE, worker_id=worker, hostname=HOSTILE, pid=1,
+        )  # fmt: skip
+    Heartbeat.objects.beat(Task.objects.filter(pk=running.pk), BeatRole.RUNNER, worker, HOSTILE, 1)
+    Task.objects.bulk_create(Task(task_name=f"shop.tasks.task_{number}", priority=number) for number in range(60))
+    return {
+        "tasks": _list("task"),
+        "failed tasks": _list("task", "?status__exact=FAILED"),
+        "tasks, searched for": _list("task", "?q=shop&sent=hour"),
+        "no tasks": _list("task", "?q=nothing-has-this-name"),
+        "failed task": _page("task", failed.pk),
+        "running task": _page("task", running.pk),
+        "completed task": _page("task", completed.pk),
+        "scheduled task": _page("task", _task(deferred=True, enqueued_at=LATER).pk),
+        "task without a worker": _page("task", _task(queue_name=HOSTILE).pk),
+        "history of a task": reverse("admin:horsies_django_task_history", args=[failed.pk]),
+        "cancel a task that runs": _ask("task", running.pk, "cancel_running"),
+        "delete a task": _ask("task", completed.pk, "delete"),
+        "move a task": _ask("task", tasks.noop.send().id, "move"),
+    }
+
+
+def _pages_of_workflows() -> dict[str, str]:
+    new = diamond().start()
+    hostile = {"node_id": HOSTILE, "task_name": HOSTILE, "error_code": HOSTILE, "result": {"err": HOSTILE}}
+    failed = row(
+        HOSTILE,
+        {**hostile, "status": "FAILED", "completed_at": Now()},
+        {"node_id": "left-out", "status": "SKIPPED", "waits_for": [0]},
+        {"node_id": _LONG, "kind": "event", "event_name": HOSTILE, "status": "ENQUEUED"},
+        status="FAILED",
+        error={"error_code": HOSTILE, "message": HOSTILE, "node_id": HOSTILE},
+        result=HOSTILE,
+        unique_key=HOSTILE,
+    )
+    WorkflowEvent.objects.create(workflow_id=failed.id, name=HOSTILE, payload={HOSTILE: HOSTILE})
+    items = [{"map_index": 1, "status": "COMPLETED" if item < 90 else "RUNNING"} for item in range(100)]
+    mapped = row("map", {"status": "COMPLETED"}, {"kind": "map", "status": "RUNNING", "waits_for": [0]}, *items)
+    many = row(
+        "many", *({"waits_for": [place // 2] if place else [], "task_name": f"t{place}"} for place in range(120))
+    )
+    return {
+        "workflows": _list("workflow"),
+        "no workflows": _list("workflow", "?q=nothing-has-this-name"),
+        "new workflow": _page("workflow", new.id),
+        "failed workflow": _page("workflow", failed.id),
+        "node of a workflow": _page("workflow", failed.id, "?node=0"),
+        "workflow with a map": _page("workflow", mapped.id),
+        "workflow of 120 nodes": _page("workflow", many.id),
+        "cancel a workflow": _ask("workflow", new.id, "cancel"),
+        "send an event": _ask("workflow", new.id, "send_event"),
+    }
+
+
+def _pages_of_schedules() -> dict[str, str]:
+    def made(**columns: Any) -> Schedule:
+        schedule = Schedule(**{"task_name": HOSTILE, "timing": "cron:0 9 * * MON-FRI", **columns})
+        schedule.save()
+        return schedule
+
+    of_code = made(name=_LONG, source=HOSTILE, kwargs={HOSTILE: HOSTILE}, run_count=3)
+    by_hand = made(name=HOSTILE, timezone="Europe/Berlin", jitter=30.0)
+    rows = Schedule.objects.filter(pk=by_hand.pk)
+    rows.update(timing=f"cron:{HOSTILE}", enabled=False, disabled_by="TIMING", last_error=HOSTILE)
+    Task.objects.create(task_name=HOSTILE, schedule_id=of_code.pk, status="FAILED", failed_at=Now(), error_code=HOSTILE)
+    return {
+        "schedules": _list("schedule"),
+        "schedule of the code": _page("schedule", of_code.pk),
+        "schedule by hand": _page("schedule", by_hand.pk),
+        "new schedule": reverse("admin:horsies_django_schedule_add"),
+        "delete a schedule": reverse("admin:horsies_django_schedule_delete", args=[by_hand.pk]),
+        "tasks of a schedule": _list("task", f"?schedule_id={of_code.pk}"),
+    }
+
+
+def _task(**columns: Any) -> Task:
+    return Task.objects.create(**{"task_name": HOSTILE, **columns})
+
+
+def _worker(name: str) -> str:
+    Worker.objects.register(
+        name, name, name, 1, threads=8, async_slots=100, memory=80_000_000,
+        queues=["default", "emails", HOSTILE], version="1.2.3",
+    )  # fmt: skip
+    return name
+
+
+def _list(model: str, query: str = "") -> str:
+    return reverse(f"admin:horsies_django_{model}_changelist") + query
+
+
+def _page(model: str, key: Any, query: str = "") -> str:
+    return reverse(f"admin:horsies_django_{model}_change", args=[quote(key)]) + query
+
+
+def _ask(model: str, key: Any, verb: str) -> str:
+    return reverse(f"admin:horsies_django_{model}_do", args=[quote(key), verb])

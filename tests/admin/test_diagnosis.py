@@ -1,0 +1,329 @@
+"""Why a task is not running: each reason with real rows, and none that is not true."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+from django.db.models.functions import Now
+from django.test import TestCase
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from horsies_django import RetryPolicy, Workflow, sleep, wait_for_event
+from horsies_django.core.status import BeatRole
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import Heartbeat, Queue, Task, Worker, WorkflowTask
+from horsies_django.ops.diagnosis import ReasonCode, reasons_of, reasons_of_node
+from horsies_django.ops.diagnosis.pending import MAX_COUNTED
+from tests.admin.client import html_of, log_in
+from tests.conftest import ROOT, wait_until
+from tests.jobs import limited, tasks
+
+pytestmark = pytest.mark.django_db
+
+
+def row_of(handle):
+    return Task.objects.get(pk=handle.id)
+
+
+def codes(handle):
+    return [str(reason.code) for reason in reasons_of(row_of(handle))]
+
+
+def captured_commits():
+    """Do after the block what waits for the commit."""
+    return TestCase.captureOnCommitCallbacks(execute=True)
+
+
+def worker_row(key="w", **columns):
+    Worker.objects.register(key, "", "host", 1)
+    Worker.objects.filter(pk=key).update(**{"threads": 1, "async_slots": 1} | columns)
+
+
+def claim(worker, **counts):
+    with transaction.atomic():
+        return Task.objects.claim(worker, **counts)
+
+
+def test_nothing_is_in_the_way_of_a_due_task_with_a_free_worker(client):
+    worker_row()
+    handle = tasks.noop.send()
+
+    assert codes(handle) == ["NOTHING"]
+    assert "a worker should claim it within seconds" in html_of(log_in(client, "view_task"), handle)
+
+
+def test_what_waits_long_for_nothing_is_said_to_be_strange():
+    worker_row()
+    handle = tasks.noop.send()
+    Task.objects.update(enqueued_at=NowPlus(-100))
+
+    assert "what the workers log" in reasons_of(row_of(handle))[0].words
+
+
+def test_it_is_not_due():
+    worker_row()
+    handle = tasks.noop.schedule(3_600)
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.SCHEDULED
+    assert reason.when == row_of(handle).enqueued_at
+
+
+def test_it_waits_for_another_attempt(drain):
+    policy = RetryPolicy.fixed([3_600], auto_retry_for=["DOWN"], jitter=False)
+    handle = tasks.fixed.with_options(retry_policy=policy).send("k")
+    drain()
+    worker_row()
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.RETRYING
+    assert "attempt 1" in reason.words
+
+
+def test_its_time_has_passed():
+    handle = tasks.noop.send()
+    Task.objects.update(good_until=Now())
+
+    assert codes(handle) == ["PAST_DEADLINE"]
+
+
+def test_its_queue_is_paused_whatever_else_there_is(client):
+    worker_row()
+    queue = Queue.objects.create(name="emails", paused=True)
+    handle = tasks.on_emails.send()
+
+    assert codes(handle) == ["QUEUE_PAUSED"]
+    html = html_of(log_in(client, "view_task", "view_queue"), handle)
+    assert f"/admin/horsies_django/queue/{queue.pk}/change/" in html
+
+
+def test_its_queue_is_full_and_the_tasks_that_run_instead_are_named():
+    worker_row()
+    Queue.objects.create(name="default", max_concurrency=1)
+    running = tasks.noop.send()
+    claim("other", start=1)
+
+    (reason,) = reasons_of(row_of(tasks.noop.send()))
+
+    assert reason.code is ReasonCode.QUEUE_FULL
+    assert reason.words == "The queue default may have 1 task at once, and workers hold 1."
+    assert [about.key for about in reason.about] == [running.id]
+
+
+def test_its_queue_is_stopped_by_a_limit_of_0():
+    worker_row()
+    Queue.objects.create(name="default", max_concurrency=0)
+
+    assert codes(tasks.noop.send()) == ["QUEUE_FULL"]
+
+
+def test_the_rate_of_its_queue_is_used_up_until_a_moment_that_is_told():
+    worker_row()
+    Queue.objects.create(name="default", rate_limit="1/h", tokens=0.5, refilled_at=Now())
+
+    (reason,) = reasons_of(row_of(tasks.noop.send()))
+
+    assert reason.code is ReasonCode.RATE_LIMITED
+    assert reason.words == "The queue default may begin 1/h, and has done so."
+    assert 1_700 < (reason.when - timezone.now()).total_seconds() < 1_900
+
+
+def test_nobody_is_alive():
+    handle = tasks.noop.send()
+    worker_row(last_beat_at=NowPlus(-3_600))
+
+    assert codes(handle) == ["NO_WORKER"]
+    assert "No worker is alive" in reasons_of(row_of(handle))[0].words
+
+
+@pytest.mark.parametrize("columns", [{"queues": ["other"]}, {"excluded_queues": ["emails"]}])
+def test_nobody_serves_its_queue(columns):
+    handle = tasks.on_emails.send()
+    worker_row(**columns)
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.NO_WORKER
+    assert "serves the queue emails" in reason.words
+    assert [about.key for about in reason.about] == ["w"]
+
+
+def test_those_that_serve_it_are_stopping():
+    handle = tasks.noop.send()
+    worker_row(stop_requested_at=Now())
+
+    assert codes(handle) == ["WORKERS_STOPPING"]
+    worker_row("w2", queues=["default"])
+    assert codes(handle) == ["NOTHING"]
+
+
+def test_every_slot_is_taken_and_others_come_first():
+    worker_row(threads=2)
+    tasks.noop.send()
+    tasks.noop.send()
+    claim("w", start=2)
+    handle = tasks.noop.send()
+    assert codes(handle) == ["WORKERS_BUSY"]
+
+    Task.objects.filter(pk=handle.id).update(enqueued_at=NowPlus(-5))
+    handle = tasks.noop.send()
+    tasks.noop.with_options(priority=9).send()
+    tasks.noop.with_options(priority=-9).send()
+    tasks.awrite.with_options(priority=9).send("another kind")
+    tasks.on_emails.with_options(priority=9).send()
+    busy, first = reasons_of(row_of(handle))
+    assert [busy.code, first.code] == ["WORKERS_BUSY", "OTHERS_FIRST"]
+    assert "all 2 slots" in busy.words
+    assert first.words.startswith("2 due tasks")
+
+
+def test_slots_are_counted_by_their_kind():
+    worker_row(threads=1, async_slots=1)
+    tasks.noop.send()
+    claim("w", start=1)
+
+    assert codes(tasks.noop.send()) == ["WORKERS_BUSY"]
+    assert codes(tasks.awrite.send("k")) == ["NOTHING"]
+
+
+def test_of_workers_that_tell_no_slots_none_is_called_busy():
+    worker_row(threads=None)
+    tasks.noop.send()
+    claim("w", start=1)
+
+    assert codes(tasks.noop.send()) == ["NOTHING"]
+
+
+def test_who_comes_first_is_counted_no_further_than_it_matters():
+    worker_row(threads=1)
+    Task.objects.bulk_create([Task(task_name="x.y") for _ in range(MAX_COUNTED + 50)], batch_size=500)
+    handle = tasks.noop.send()
+
+    with CaptureQueriesContext(connection) as captured:
+        (reason,) = reasons_of(row_of(handle))
+
+    assert f"{MAX_COUNTED} or more" in reason.words
+    assert len(captured) <= 8
+
+
+def test_it_is_claimed_and_waits_for_a_slot(client):
+    handle = tasks.noop.send()
+    worker_row()
+    claim("w", start=0, prefetch=1)
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.CLAIMED
+    html = html_of(log_in(client, "view_task", "view_worker"), handle)
+    assert "/admin/horsies_django/worker/w/change/" in html
+
+
+@pytest.mark.parametrize("status", ["CLAIMED", "RUNNING"])
+def test_its_worker_has_fallen_silent(status):
+    handle = tasks.noop.send()
+    claim("w", start=int(status == "RUNNING"), prefetch=int(status == "CLAIMED"))
+    Task.objects.update(claimed_at=NowPlus(-90), **({"started_at": NowPlus(-90)} if status == "RUNNING" else {}))
+    role = BeatRole.CLAIMER if status == "CLAIMED" else BeatRole.RUNNER
+
+    *_, reason = reasons_of(row_of(handle))
+    assert reason.code is ReasonCode.SILENT
+    assert reason.when - row_of(handle).claimed_at == timedelta(seconds=120)
+
+    Heartbeat.objects.beat(Task.objects.all(), role, "w", "host", 1)
+    assert "SILENT" not in codes(handle)
+
+
+def test_what_runs_or_has_ended_needs_no_reason():
+    handle = tasks.noop.send()
+    claim("w", start=1)
+    assert codes(handle) == []
+    handle.cancel(include_running=True)
+    assert codes(handle) == []
+
+
+def test_its_workflow_is_paused():
+    worker_row()
+    root = Workflow("nightly", [tasks.noop.node()()]).start()
+    task = Task.objects.get(workflow_id=root.id)
+    from horsies_django.models import Workflow as Rows
+
+    Rows.objects.update(status="PAUSED")  # as if the task was locked while it was paused
+
+    assert [str(reason.code) for reason in reasons_of(task)] == ["WORKFLOW_PAUSED"]
+
+
+def test_what_a_node_waits_for(client):
+    first = tasks.noop.node(node_id="first")()
+    nap, news = sleep(3_600, node_id="nap"), wait_for_event("news", node_id="ear")
+    last = tasks.noop.node(node_id="last", waits_for=[first, nap])()
+    root = Workflow("w", [first, nap, news, last]).start()
+    nodes = {node.node_id: node for node in WorkflowTask.objects.select_related("workflow")}
+
+    (waits,) = reasons_of_node(nodes["last"])
+    assert waits.code is ReasonCode.WAITS_FOR_NODES
+    assert [about.label for about in waits.about] == ["first", "nap"]
+    (sleeps,) = reasons_of_node(nodes["nap"])
+    assert sleeps.code is ReasonCode.SLEEPS
+    assert sleeps.when == Task.objects.get(pk=nodes["nap"].task_id).enqueued_at
+    assert "news" in reasons_of_node(nodes["ear"])[0].words
+    assert reasons_of_node(nodes["first"]) == []
+    root.pause()
+    node = WorkflowTask.objects.select_related("workflow").get(node_id="last")
+    assert [str(reason.code) for reason in reasons_of_node(node)] == ["WORKFLOW_PAUSED", "WAITS_FOR_NODES"]
+
+
+def test_a_real_worker_is_seen(worker):
+    handle = tasks.noop.schedule(3_600)
+    assert codes(handle) == ["SCHEDULED", "NO_WORKER"]
+
+    worker()
+
+    wait_until(lambda: codes(handle) == ["SCHEDULED"], what="the worker's row")
+
+
+def test_the_page_of_the_admin_has_every_reason():
+    page = (ROOT / "docs" / "admin.md").read_text()
+
+    assert all(f"`{code}`" in page for code in ReasonCode)
+
+
+def test_all_places_of_its_limit_are_taken(client):
+    worker_row(threads=9)
+    with captured_commits():
+        running = [limited.two_of.send("a") for _ in range(2)]
+        handle = limited.two_of.send("a")
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.LIMIT_FULL
+    assert reason.words == "It waits for a place: 2 of 2 of tests.jobs.limited.two_of:a are taken."
+    assert [about.key for about in reason.about] == [one.id for one in running]
+    html = html_of(log_in(client, "view_task"), handle)
+    assert f"/admin/horsies_django/task/{running[0].id}/change/" in html
+    assert "waits for a place" in html
+    assert "has a place" in html_of(client, running[0])
+
+
+def test_the_rate_of_its_limit_is_used_up():
+    worker_row(threads=9)
+    with captured_commits():
+        *_, handle = [limited.often.send("a") for _ in range(5)]
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.RATE_LIMITED
+    assert "no more than 20/s, 4 of tests.jobs.limited.often:a may begin" in reason.words
+    assert reason.when is not None
+
+
+def test_its_limit_has_room_and_nobody_has_looked():
+    worker_row(threads=9)
+    handle = limited.two_of.send("a")  # the commit that lets it in never comes here
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.LIMIT_FULL
+    assert "has room for it" in reason.words

@@ -1,0 +1,184 @@
+"""What an address may ask of a list: its own filters and its search, and nothing that reads what is masked."""
+
+import re
+from secrets import token_hex
+
+import pytest
+from django.contrib import admin
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from horsies_django.admin.tasks.admin import TaskAdmin
+from horsies_django.models import Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
+from tests.admin import page_jobs
+from tests.admin.factories import made
+from tests.jobs import tasks
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.slow]
+
+LISTED = (Task, Workflow, Schedule, Queue, Worker, Heartbeat, Limit)
+SECRET = "geheim"
+
+#: What was tried, and the like of it for each list.
+LOOKUPS = {
+    "task": (
+        "kwargs__password__startswith",
+        "kwargs__password",
+        "kwargs__regex",
+        "kwargs__icontains",
+        "args__0__startswith",
+        "args__contains",
+        "result__ok__startswith",
+        "metadata__x__startswith",
+        "checkpoint__x",
+        "task_name__regex",
+        "task_name__startswith",
+        "status__regex",
+        "attempt",
+        "attempts__error_message__startswith",
+        "sent_at__year",
+        "pk__in",
+        "id__gte",
+    ),
+    "workflow": ("result__ok__password__startswith", "result__icontains", "error__regex", "tasks__result__ok"),
+    "schedule": (
+        "kwargs__password__startswith",
+        "args__regex",
+        "options__icontains",
+        "name__regex",
+        "last_error__regex",
+    ),
+    "queue": ("name__regex", "name", "paused"),
+    "worker": ("hostname__regex", "id__startswith"),
+    "heartbeat": ("task__kwargs__password__startswith", "task__kwargs__regex", "hostname__regex", "role"),
+    "limit": ("key__regex", "key__startswith"),
+}
+
+
+def list_of(model):
+    return reverse(f"admin:horsies_django_{model._meta.model_name}_changelist")
+
+
+@pytest.mark.parametrize("model", LISTED)
+def test_a_lookup_that_is_no_filter_of_the_list_is_refused(staff, model):
+    name = model._meta.model_name
+    made(model)
+    client = staff(f"view_{name}")
+
+    for lookup in LOOKUPS[name]:
+        with CaptureQueriesContext(connection) as asked:
+            status = client.get(list_of(model), {lookup: "(a+)+$"}).status_code
+        assert status == 400, lookup
+        assert not any("(a+)+$" in query["sql"] for query in asked), lookup
+
+
+@pytest.mark.parametrize("model", LISTED)
+def test_no_column_of_a_list_can_be_looked_up_but_by_its_filters(staff, model):
+    name = model._meta.model_name
+    client = staff(f"view_{name}")
+    declared = admin.site.get_model_admin(model).list_filter
+    own = {parameter for one in declared for parameter in getattr(one, "parameter_names", (one.parameter_name,))}
+
+    for field in model._meta.get_fields():
+        for lookup in ("", "__exact", "__startswith", "__regex", "__isnull", "__in"):
+            if (asked := f"{field.name}{lookup}") not in own:
+                assert client.get(list_of(model), {asked: "x"}).status_code == 400, asked
+
+
+@pytest.mark.parametrize("model", LISTED)
+def test_every_filter_that_a_list_offers_can_be_chosen(staff, model):
+    made(model)
+    client = staff(f"view_{model._meta.model_name}")
+    listed = client.get(list_of(model)).context["cl"]
+
+    for spec in listed.filter_specs:
+        for choice in spec.choices(listed):
+            if "query_string" in choice:
+                assert client.get(list_of(model) + choice["query_string"]).status_code == 200, choice
+
+
+def test_nothing_is_done_to_what_was_selected_by_a_lookup(staff):
+    handle = page_jobs.log_in.send("ann", password=SECRET)
+    client = staff("view_task", "cancel_task")
+
+    response = client.post(
+        list_of(Task) + "?kwargs__password__startswith=g",
+        {"action": "cancel", "_selected_action": [str(handle.id)], "index": "0"},
+    )
+
+    assert response.status_code == 400
+    assert handle.status() == "PENDING"
+
+
+def test_filters_of_a_field_that_a_project_adds_work_and_others_of_the_field_do_not(rf, admin_user):
+    class Own(TaskAdmin):
+        list_filter = ("backend", ("queue_name", admin.AllValuesFieldListFilter))
+        date_hierarchy = "sent_at"
+
+    request = rf.get("/")
+    request.user = admin_user
+    own = Own(Task, admin.site)
+
+    for lookup in ("backend", "backend__exact", "backend__isnull", "queue_name", "sent_at__year", "sent_at__day"):
+        assert own.lookup_allowed(lookup, "x", request), lookup
+    for lookup in ("backend__regex", "queue_name__startswith", "status__exact", "kwargs__a", "sent_at__regex"):
+        assert not own.lookup_allowed(lookup, "x", request), lookup
+
+
+# The search.
+
+
+def test_what_a_search_of_arguments_asks_the_database_is_the_same_whatever_is_searched(staff):
+    page_jobs.log_in.send("ann", password=SECRET)
+    page_jobs.log_in.send("geheimnis", "x")
+    client = staff("view_task")
+    client.get(list_of(Task))
+
+    asked = {}
+    for text in ("xxxxxx", SECRET, "geheix"):
+        with CaptureQueriesContext(connection) as queries:
+            client.get(list_of(Task), {"q": f"args:{text}"})
+        asked[text] = [
+            re.sub(r"_django_curs_\w+", "", query["sql"]) for query in queries if "horsies_tasks" in query["sql"]
+        ]
+
+    assert asked["xxxxxx"] == asked["geheix"]
+    assert not any(text in sql for text, found in asked.items() for sql in found)
+
+
+def test_as_much_is_judged_for_a_text_that_is_masked_as_for_one_that_is_nowhere(staff):
+    page_jobs.weigh.send_many([{"number": number, "note": SECRET} for number in range(20)])
+    client = staff("view_task")
+
+    counts = []
+    for text in (SECRET, "nowhere"):
+        page_jobs.judged.clear()
+        with CaptureQueriesContext(connection) as queries:
+            assert not client.get(list_of(Task), {"q": f"args:{text}"}).context["cl"].result_list
+        counts.append((len(page_jobs.judged), len(queries)))
+
+    assert counts[0] == counts[1]
+    assert counts[0][0] >= 20
+
+
+@pytest.mark.parametrize("term", [f"args:{SECRET}", "args:ann", "kwargs__password", "log_in", ""])
+def test_a_field_that_completes_what_is_typed_finds_no_more_than_the_list(staff, term):
+    page_jobs.log_in.send("ann", password=SECRET)
+    tasks.noop.send()
+    client = staff("view_task")
+    source = {"app_label": "horsies_django", "model_name": "taskattempt", "field_name": "task"}
+
+    answer = client.get(reverse("admin:autocomplete"), source | {"term": term})
+
+    listed = client.get(list_of(Task), {"q": term}).context["cl"].result_list
+    assert [one["id"] for one in answer.json()["results"]] == [str(row.pk) for row in listed]
+
+
+def test_arguments_that_are_too_large_to_be_read_by_the_thousand_are_not_searched(staff):
+    small, _large = (tasks.echo.send(value=f"needle {token_hex(size)}") for size in (10, 40_000))
+    client = staff("view_task")
+
+    listed = client.get(list_of(Task), {"q": "args:needle"}).context["cl"]
+
+    assert [row.pk for row in listed.result_list] == [small.id]

@@ -1,0 +1,153 @@
+"""``python manage.py check``, as a process of its own."""
+
+import pytest
+
+from horsies_django import Workflow, sleep
+from horsies_django.core.compat import InvalidTask, task_backends
+from horsies_django.models import Task
+from tests.checks import alone
+from tests.conftest import Process
+from tests.jobs import tasks
+
+FOLDER = "tests.checks"
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def check(transactional_db):
+    """Run the command under one of this folder's settings and return its exit status and its words."""
+
+    def run(module):
+        process = Process("check", DJANGO_SETTINGS_MODULE=f"{FOLDER}.{module}")
+        status = process.wait()
+        return status, process.output
+
+    return run
+
+
+def test_check_prints_every_mistake_of_every_backend_with_a_hint_for_each(check):
+    status, output = check("all_wrong")
+
+    assert status == 1
+    assert "Traceback" not in output
+    for words in (
+        "['default']['OPTIONS']['database'] is 'nowhere'; allowed: 'default'.",
+        "['default']['OPTIONS']['colour'] is not an option; allowed: database, serializer, queues, recovery, ",
+        "['default']['OPTIONS']['serializer'] is 'pickle'; allowed: 'json' or 'rich'.",
+        "['queues']['emials'] is not an option; allowed: the names in QUEUES: default, emails.",
+        "['queues']['emails']['priority'] is 1000; allowed: a whole number from -100 to 100.",
+        "['queues']['emails']['max_concurency'] is not an option; allowed: priority, weight, max_concurrency, ",
+        "rate_limit, retention.",
+        "['recovery']['claimed_stale_threshold_ms'] is 30000; allowed: at least 60000, twice ",
+        "['retention']['completed'] is '7 fortnights'; allowed: ",
+        "['retention']['failed'] is -1; allowed: ",
+        "['worker']['threads'] is 0; allowed: a whole number from 1 to 1000.",
+        "['worker']['processes'] is '2'; allowed: a whole number from 1 to 256.",
+        "['worker']['treads'] is not an option; allowed: processes, threads, ",
+        "['second']['OPTIONS']['worker']['poll_interval'] is 0; allowed: 0.01 to 3600 (seconds).",
+        "['second']['OPTIONS']['recovery'] is None; allowed: a dict.",
+    ):
+        assert output.count(words) == 1, words
+    assert output.count("horsies.E001") + output.count("horsies.E002") == 14
+    assert output.count("horsies.W001") == 2
+    assert output.count("HINT: ") == output.count("(horsies.")
+    for hint in ("Did you mean 'emails'?", "Did you mean 'max_concurrency'?", "Did you mean 'threads'?"):
+        assert output.count(hint) == 1
+
+
+def test_check_warns_of_sqlite_as_it_comes(check):
+    status, output = check("bare_sqlite")
+
+    assert status == 0
+    assert "(horsies.W002) DATABASES['default'] is SQLite with deferred transactions" in output
+    assert "HINT: Set OPTIONS['transaction_mode'] = 'IMMEDIATE'." in output
+    assert "(horsies.W003) DATABASES['default'] is SQLite without write-ahead logging" in output
+    assert "HINT: Set OPTIONS['init_command'] = 'PRAGMA journal_mode=WAL;'." in output
+    assert "2 issues" in output
+
+
+def test_check_is_content_with_sqlite_as_the_page_on_settings_has_it(check):
+    status, output = check("good_sqlite")
+
+    assert (status, "no issues" in output, "horsies." in output) == (0, True, False)
+
+
+def test_check_warns_of_a_small_pool_and_of_connections_that_nobody_checks_and_asks_no_server(check):
+    status, output = check("poor_postgres")
+
+    assert status == 0
+    assert "(horsies.W005) DATABASES['default'] has a pool of 3 connections, and a runner has 6 threads" in output
+    assert "(horsies.W004) DATABASES['default'] keeps its connections and never checks them" in output
+    assert output.count("HINT: ") == 2
+    assert "horsies.W002" not in output
+
+
+def test_check_says_so_if_the_app_is_not_installed(check):
+    status, output = check("not_installed")
+
+    assert status == 1
+    assert "(horsies.E003)" in output
+    assert "HINT: Add 'horsies_django' to INSTALLED_APPS and run migrate." in output
+
+
+def test_check_says_so_if_the_urlconf_is_the_first_to_import_a_task(check):
+    status, output = check("late_and_not_installed")
+
+    assert status == 1
+    assert "TASKS['default'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS." in output
+
+
+def test_check_names_wrong_queues_of_tasks_keys_beside_options_and_ranks_that_no_order_heeds(check):
+    status, output = check("careless")
+
+    assert status == 1
+    assert "Traceback" not in output
+    for words in (
+        "(horsies.E010) queue_name of tests.checks.lost_queues.tasks.mistyped is 'emials'; allowed: "
+        "the QUEUES of TASKS['default'], default, emails.",
+        "(horsies.E010) queue_name of tests.checks.lost_queues.tasks.unknown is 'reports'; allowed: ",
+        "Did you mean 'emails'?",
+        "(horsies.E001) TASKS['default']['QUEUE'] is not an option; allowed: BACKEND, QUEUES, OPTIONS.",
+        "Did you mean 'QUEUES'?",
+        "(horsies.E001) TASKS['default']['retention'] is not an option",
+        "Put 'retention' into OPTIONS.",
+        "(horsies.E002) TASKS['second']['QUEUES'] is 'default'; allowed: a list of names of queues.",
+        "(horsies.W010) TASKS['default']['OPTIONS']['queues']['emails']['priority'] is 5, which counts where the "
+        "workers' order is 'strict' alone; it is 'weighted'.",
+    ):
+        assert output.count(words) == 1, (words, output)
+    assert output.count("(horsies.") == 6
+
+
+def test_a_project_needs_neither_the_admin_nor_a_queue_that_is_called_default(settings, manage):
+    settings.TASKS = alone.TASKS
+    handle = Workflow("to be woken", [sleep(0)]).start()
+    assert set(Task.objects.values_list("queue_name", flat=True)) == {"alarms"}
+
+    worker = manage("horsies_worker", "--drain", DJANGO_SETTINGS_MODULE=f"{FOLDER}.alone")
+
+    assert worker.wait() == 0, worker.output
+    assert handle.status() == "COMPLETED"
+
+
+def test_check_warns_of_connections_that_are_made_for_each_task(check):
+    status, output = check("plain_postgres")
+
+    assert status == 0
+    assert output.count("(horsies.W009) DATABASES['default'] has CONN_MAX_AGE = 0") == 1
+
+
+def test_to_send_a_task_for_an_unknown_queue_is_an_error_all_the_same(settings):
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["default"]}}
+    task = tasks.noop.using(queue_name="default")
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["emails"]}}
+
+    with pytest.raises(InvalidTask, match="default"):
+        task.send()
+
+
+def test_the_tests_own_settings_have_no_mistake():
+    found = task_backends["default"].check()
+
+    assert [message for message in found if message.id.startswith("horsies.E")] == []

@@ -1,0 +1,322 @@
+"""What travels with a task: the task's own metadata, the call's, and what middleware adds where it is sent."""
+
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.core.management import CommandError, call_command
+from django.db.models.functions import Now
+from django.utils import timezone, translation
+
+from horsies_django import Batch, Workflow
+from horsies_django.models import Schedule, Task, WorkflowTask
+from horsies_django.schedules import dispatch
+from tests.core.middleware import jobs, samples
+from tests.enqueue.grouping import jobs as gathered
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def sender(middleware):
+    """Somebody who speaks German, lives in Tokyo and works for acme."""
+    middleware(*samples.TRAVELLING)
+    token = samples.tenant.set("acme")
+    with translation.override("de"), timezone.override("Asia/Tokyo"):
+        yield
+    samples.tenant.reset(token)
+
+
+AWAY = {"language": "de", "timezone": "Asia/Tokyo", "tenant": "acme"}
+
+
+@pytest.mark.once
+def test_what_is_active_where_a_task_is_sent_is_active_in_its_body_in_a_worker(worker, sender):
+    worker("--threads", "2", DJANGO_SETTINGS_MODULE="tests.core.middleware.settings")
+    handles = [jobs.look.send(), jobs.alook.send(), jobs.alook_into_the_database.send()]
+    flow = Workflow("travels", {"outer": jobs.look.node()(), "inner": jobs.Inner.node()()}).start()
+    retried = jobs.look_at_the_second.send()
+
+    assert [handle.value(timeout=30) for handle in handles] == [AWAY] * 3
+    results = flow.value(timeout=30)
+    assert {name: result.ok for name, result in results.items()} == {"outer": AWAY, "inner": AWAY}
+    assert retried.value(timeout=30) == AWAY | {"metadata": AWAY}
+
+
+def test_headers_travel_with_the_calls_of_a_batch_and_with_who_opens_a_group(sender):
+    handle = gathered.three.send(key="a", value=1)
+    with Batch("b", on_success=jobs.look) as batch:
+        batch.add(jobs.look)
+    batch.handle.add(jobs.look)
+
+    nodes = WorkflowTask.objects.filter(workflow=batch.id, task_name__isnull=False)
+    assert Task.objects.get(pk=handle.id).metadata == AWAY
+    assert list(nodes.values_list("metadata", flat=True)) == [AWAY] * 3
+    assert list(Task.objects.filter(workflow_id=batch.id).values_list("metadata", flat=True)) == [AWAY] * 2
+
+
+def test_a_body_that_follows_is_itself_again(drain, sender):
+    home = {"language": translation.get_language(), "timezone": timezone.get_current_timezone_name()}
+    with translation.override("tr"), timezone.override("UTC"):
+        foreign = jobs.look.send()
+    plain = Task.objects.create(task_name=jobs.look.module_path)
+
+    drain(threads=1)
+
+    plain.refresh_from_db()
+    assert foreign.value(0) == {"language": "tr", "timezone": "UTC", "tenant": "acme"}
+    assert plain.result["ok"]["tenant"] == "nobody"
+    assert home == {"language": "de", "timezone": "Asia/Tokyo"}
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda: [jobs.look.send()],
+        lambda: [async_to_sync(jobs.look.asend)()],
+        lambda: [jobs.look.enqueue()],
+        lambda: [async_to_sync(jobs.look.aenqueue)()],
+        lambda: [jobs.look.schedule(60)],
+        lambda: [jobs.look.using(run_after=timezone.now() + timedelta(hours=1)).enqueue()],
+        lambda: jobs.look.send_many({} for _ in range(3)),
+        lambda: async_to_sync(jobs.look.asend_many)({} for _ in range(3)),
+        lambda: [jobs.look.with_options(unique_key="one").send()],
+    ],
+    ids=["send", "asend", "enqueue", "aenqueue", "schedule", "run_after", "send_many", "asend_many", "unique_key"],
+)
+def test_headers_travel_however_a_task_is_sent(sender, send):
+    sent = send()
+
+    assert [Task.objects.get(pk=handle.id).metadata for handle in sent] == [AWAY] * len(sent)
+
+
+@pytest.mark.once
+def test_what_the_call_says_goes_before_what_the_task_says(sender):
+    plain = jobs.labelled.send()
+    said = jobs.labelled.with_options(metadata={"shown": "call"}).send()
+    cleared = jobs.labelled.with_options(metadata=None).send()
+    many = jobs.labelled.with_options(metadata={"shown": "calls"}).send_many([{}])
+
+    stored = [Task.objects.get(pk=handle.id).metadata for handle in (plain, said, cleared, *many)]
+    own = {"team": "billing"}
+    assert stored == [
+        AWAY | own | {"shown": "task"},
+        AWAY | own | {"shown": "call"},
+        AWAY,
+        AWAY | own | {"shown": "calls"},
+    ]
+    assert jobs.labelled.metadata == {"team": "billing", "shown": "task"}
+
+
+FORGED = {"tenant": "other"}
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda: jobs.look.with_options(metadata=FORGED).send(),
+        lambda: async_to_sync(jobs.look.with_options(metadata=FORGED).asend)(),
+        lambda: jobs.look.with_options(metadata=FORGED).enqueue(),
+        lambda: jobs.look.with_options(metadata=FORGED).schedule(60),
+        lambda: jobs.look.with_options(metadata=FORGED).send_many([{}]),
+        lambda: jobs.pretending.send(),
+        lambda: jobs.pretending.send_many([{}]),
+        lambda: gathered.three.with_options(metadata=FORGED).send(key="a", value=1),
+        lambda: Workflow("w", [jobs.look.node(metadata=FORGED)()]).start(),
+        lambda: Workflow("w", [jobs.pretending.node()()]).start(),
+    ],
+    ids="send asend enqueue schedule send_many task task_many gathered node node_of_task".split(),
+)
+def test_no_metadata_takes_the_place_of_a_header(sender, send):
+    with pytest.raises(ValueError, match=r"metadata has the key 'tenant'; allowed: others, .* a header of"):
+        send()
+
+    assert not Task.objects.exists()
+    assert not WorkflowTask.objects.exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [("language", "fr"), ("timezone", "UTC")])
+def test_nor_of_one_that_middleware_has_reserved_and_does_not_send_now(middleware, key, value):
+    middleware(*samples.TRAVELLING)
+
+    with (
+        translation.override(None),
+        timezone.override(timezone.get_fixed_timezone(60)),
+        pytest.raises(ValueError, match=f"metadata has the key '{key}'.*Middleware'"),
+    ):
+        jobs.look.with_options(metadata={key: value}).send()
+
+    assert not Task.objects.exists()
+
+
+def test_the_nodes_of_a_subworkflow_have_the_headers_whatever_they_say(drain, sender):
+    Workflow("w", [jobs.Pretending.node()()]).start()
+
+    drain()
+
+    assert Task.objects.get(task_name=jobs.pretending.module_path).metadata == AWAY
+
+
+def test_a_command_says_which_key_is_reserved(sender):
+    with pytest.raises(CommandError, match="metadata has the key 'tenant'"):
+        call_command("horsies_task", "enqueue", jobs.pretending.module_path)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.once
+def test_the_form_of_a_schedule_says_so_too_and_what_is_stored_all_the_same_is_not_sent(sender, admin_client):
+    columns = {"timing": "every:60", "task_name": jobs.look.module_path, "options": {"metadata": FORGED}}
+    with pytest.raises(ValidationError, match="metadata has the key 'tenant'"):
+        Schedule(name="typed", **columns).full_clean()
+    row = Schedule.objects.create(name="stored", **columns)
+
+    with pytest.raises(ValueError, match="metadata has the key 'tenant'"):
+        dispatch.run_now(row)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.once
+def test_reserved_headers_are_a_collection_of_names(middleware):
+    middleware("reserving_a_text")
+
+    with pytest.raises(ImproperlyConfigured, match="has reserved_headers 'tenant'; allowed: a collection of names"):
+        jobs.look.with_options(metadata={"x": 1}).send()
+
+
+@pytest.mark.once
+def test_a_result_of_the_framework_shows_what_travelled(sender):
+    assert jobs.labelled.enqueue().task.metadata == AWAY | {"team": "billing", "shown": "task"}
+
+
+def test_each_node_has_the_headers_of_who_started_its_workflow(drain, sender):
+    several = jobs.several.node(metadata={"own": 1})()
+    each = jobs.one_of.map(over=several)
+    made_elsewhere = Workflow("made before", [several, each, jobs.Inner.node()()])
+    with translation.override("tr"):
+        handle = made_elsewhere.start()
+
+    drain()
+
+    rows = Task.objects.filter(workflow_id=handle.id).exclude(task_name__contains=".engine_tasks.")
+    here = AWAY | {"language": "tr"}
+    by_name = {(row.task_name.rpartition(".")[2], tuple(sorted(row.metadata.items()))) for row in rows}
+    own = tuple(sorted((here | {"own": 1}).items()))
+    plain = tuple(sorted(here.items()))
+    assert by_name == {("several", own), ("one_of", plain), ("look", plain)}
+
+
+@pytest.mark.once
+def test_without_a_language_or_a_named_zone_there_is_nothing_to_travel(middleware):
+    middleware(*samples.TRAVELLING[:2])
+    translation.deactivate_all()
+    try:
+        with timezone.override(timezone.get_fixed_timezone(90)):
+            handle = jobs.look.send()
+    finally:
+        translation.deactivate()
+
+    assert Task.objects.get(pk=handle.id).metadata is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        (
+            "Odd",
+            TypeError,
+            r"headers\(\) of middleware '[\w.]+.samples.Odd' gave 'language'; allowed: a dict",
+        ),
+        ("Unstorable", TypeError, r"Unsupported type: <class 'set'> in metadata\['some'\]"),
+        ("Huge", ValueError, "metadata is too large"),
+        ("missing", ImproperlyConfigured, "middleware 'tests.core.middleware.samples.missing' can't be imported"),
+    ],
+)
+@pytest.mark.once
+def test_headers_that_cannot_travel_are_named_and_leave_no_row(middleware, name, kind, message):
+    middleware(name)
+
+    for send in (
+        jobs.look.send,
+        jobs.look.enqueue,
+        lambda: jobs.look.send_many([{}]),
+        Workflow("w", jobs.look.node()()).start,
+    ):
+        with pytest.raises(kind, match=message):
+            send()
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.once
+def test_metadata_is_limited_as_arguments_are():
+    huge = jobs.look.with_options(metadata={"much": "x" * 20_000_000})
+
+    with pytest.raises(ValueError, match="metadata is too large: 20,000,011 bytes"):
+        huge.send()
+
+
+@pytest.mark.parametrize("stored", [None, 3, ["language"], {"language": 5, "timezone": None}], ids=repr)
+def test_a_row_with_something_else_in_its_place_runs_as_one_without(drain, middleware, stored):
+    middleware(*samples.TRAVELLING)
+    row = Task.objects.create(task_name=jobs.look.module_path, metadata=stored)
+    other = Task.objects.create(task_name=jobs.ametadata.module_path, metadata=stored, is_async=True)
+
+    drain()
+
+    row.refresh_from_db()
+    other.refresh_from_db()
+    assert row.result["ok"]["tenant"] == "nobody"
+    assert other.result == {"ok": stored if isinstance(stored, dict) else {}}
+
+
+def test_a_context_tells_of_headers_without_any_middleware(drain):
+    handle = jobs.ametadata.with_options(metadata={"trace": 1}).send()
+
+    drain()
+
+    assert handle.value(0) == {"trace": 1}
+
+
+@pytest.mark.once
+def test_a_group_travels_with_the_headers_of_the_call_that_opened_it(sender):
+    first = jobs.gathered.send(item=1)
+    with translation.override("tr"):
+        second = jobs.gathered.send(item=2)
+        (third,) = jobs.gathered.send_many([{"item": 3}])
+
+    assert first.id == second.id == third.id
+    assert Task.objects.get(pk=first.id).metadata == AWAY
+
+
+@pytest.mark.once
+def test_a_schedule_sends_its_own_metadata_with_the_headers_of_who_runs_it(sender):
+    row = Schedule.objects.create(
+        name="nightly",
+        timing="every:60",
+        task_name=jobs.labelled.module_path,
+        options={"metadata": {"shown": "schedule"}},
+    )
+
+    handle = dispatch.run_now(row)
+
+    stored = Task.objects.get(pk=handle.id)
+    assert (stored.schedule_id, stored.metadata) == (row.pk, AWAY | {"team": "billing", "shown": "schedule"})
+
+
+def test_a_call_for_later_takes_its_headers_along_and_only_the_run_of_its_group_is_one_of_bodies(drain, middleware):
+    middleware("outer", *samples.TRAVELLING)
+    with translation.override("de"):
+        late = gathered.three.schedule(60, key="a", value=1)
+    Task.objects.update(enqueued_at=Now(), run_after=Now())
+
+    drain()
+    gathered.three.send_many([{"key": "a", "value": value} for value in (2, 3)])
+    drain()
+
+    group = Task.objects.get(pk=late.value(timeout=0))
+    assert (group.result, group.metadata) == ({"ok": [1, 2, 3]}, Task.objects.get(pk=late.id).metadata)
+    assert group.metadata["language"] == "de"
+    assert [call.id for call in samples.calls] == [group.pk]

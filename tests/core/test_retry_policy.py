@@ -1,0 +1,511 @@
+"""Retry policies: their bounds, their delays, their stored form; and what ``@task`` says of a bad option."""
+
+import json
+import math
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horsies_django import OperationalCode, OutcomeCode, RetryPolicy, task
+from horsies_django.core.compat import InvalidTask
+from horsies_django.models import Task, TaskAttempt
+from tests.enqueue import jobs
+from tests.jobs import tasks
+from tests.naming import stable
+from tests.worker.execution.jobs import succeeds_at_last
+
+GOOD = {"max_retries": 2, "intervals": (1, 2), "auto_retry_for": ("X",)}
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def problems(**changes):
+    with pytest.raises(ValueError, match=r"RetryPolicy: .*allowed") as caught:
+        RetryPolicy(**{**GOOD, **changes})
+    return str(caught.value)
+
+
+# Bounds.
+
+
+def test_the_defaults_are_three_retries_after_one_five_and_fifteen_minutes():
+    policy = RetryPolicy(auto_retry_for=["X"])
+
+    assert (policy.max_retries, policy.intervals, policy.backoff_strategy) == (3, (60, 300, 900), "fixed")
+    assert (policy.jitter, policy.max_delay_seconds) == (True, None)
+    assert RetryPolicy.fixed(auto_retry_for=["X"]) == policy
+
+
+def test_the_codes_have_to_be_said():
+    with pytest.raises(TypeError, match="auto_retry_for"):
+        RetryPolicy()
+
+
+@pytest.mark.parametrize("count", [1, 999])
+def test_from_1_to_999_retries_are_allowed(count):
+    fixed = RetryPolicy.fixed([5] * count, auto_retry_for=["X"])
+    exponential = RetryPolicy.exponential(max_retries=count, auto_retry_for=["X"])
+
+    assert fixed.max_retries == exponential.max_retries == count
+
+
+@pytest.mark.parametrize("count", [0, 1000, -1, 1.5, 2.0, "3", None, True], ids=repr)
+def test_any_other_number_of_retries_is_named(count):
+    message = problems(max_retries=count, intervals=(5,), backoff_strategy="exponential")
+
+    assert f"max_retries is {count!r}; allowed: a whole number from 1 to 999." in message
+
+
+@pytest.mark.parametrize("seconds", [1, 1.0, 86_400])
+def test_an_interval_is_from_a_second_to_a_day(seconds):
+    policy = RetryPolicy.fixed([seconds], auto_retry_for=["X"], jitter=False)
+
+    assert policy.delay(1) == seconds
+
+
+@pytest.mark.parametrize("seconds", [0, 0.99, 86_400.5, -1, NAN, INFINITY])
+def test_any_other_interval_is_named(seconds):
+    message = problems(intervals=(1, seconds))
+
+    assert f"intervals has {seconds:g}; allowed: 1 to 86400 seconds." in message
+
+
+@pytest.mark.parametrize("intervals", [("soon", 2), (None, 2), 60, None, ([1], 2), (timedelta(1), 2)], ids=repr)
+def test_intervals_that_are_no_numbers_are_named_with_what_is_allowed(intervals):
+    message = problems(intervals=intervals)
+
+    assert "intervals" in message
+
+
+@pytest.mark.parametrize("seconds", [0, 0.99, 86_401, -1, NAN, INFINITY, "long", timedelta(1)], ids=repr)
+def test_a_bad_longest_delay_is_named(seconds):
+    message = problems(max_delay_seconds=seconds)
+
+    assert f"max_delay_seconds is {seconds!r}; allowed: 1 to 86400, or None." in message
+
+
+@pytest.mark.parametrize("seconds", [1, 86_400, None])
+def test_a_longest_delay_is_from_a_second_to_a_day_or_none(seconds):
+    policy = RetryPolicy(**GOOD, max_delay_seconds=seconds)
+
+    assert policy.max_delay_seconds == seconds
+
+
+@pytest.mark.parametrize("codes", [(), [], "", [""], ["X", ""]], ids=repr)
+def test_no_code_and_an_empty_one_are_named(codes):
+    message = problems(auto_retry_for=codes)
+
+    assert "auto_retry_for is " in message
+    assert "allowed: at least one" in message
+
+
+@pytest.mark.parametrize("codes", [None, 5, [None], [5], ["a\0b"], ["\ud800"]], ids=ascii)
+def test_codes_that_are_no_texts_or_that_no_row_holds_are_named(codes):
+    message = problems(auto_retry_for=codes)
+
+    assert "auto_retry_for" in message
+
+
+@pytest.mark.parametrize("strategy", ["linear", "", None, "FIXED"], ids=repr)
+def test_an_unknown_strategy_is_named(strategy):
+    message = problems(backoff_strategy=strategy)
+
+    assert f"backoff_strategy is {strategy!r}; allowed: 'fixed' or 'exponential'." in message
+
+
+@pytest.mark.parametrize("jitter", ["no", 1, None], ids=repr)
+def test_jitter_is_true_or_false(jitter):
+    message = problems(jitter=jitter)
+
+    assert f"jitter is {jitter!r}; allowed: True or False." in message
+
+
+@pytest.mark.parametrize("intervals", [(), (1,), (1, 2, 3)])
+def test_a_fixed_policy_has_one_interval_for_each_retry(intervals):
+    message = problems(max_retries=2, intervals=intervals)
+
+    assert f"intervals has {len(intervals)} entries; allowed: one for each of 2 retries." in message
+
+
+@pytest.mark.parametrize("intervals", [(), (1, 2)])
+def test_an_exponential_policy_has_one_base_interval(intervals):
+    message = problems(backoff_strategy="exponential", intervals=intervals)
+
+    assert f"intervals has {len(intervals)} entries; allowed: exactly one base interval." in message
+
+
+def test_every_bad_field_is_named_at_once():
+    message = problems(
+        max_retries=0, intervals=(0.5, 90_000), backoff_strategy="slow", max_delay_seconds=0, auto_retry_for=()
+    )
+
+    for words in (
+        "max_retries is 0",
+        "has 0.5",
+        "has 90000",
+        "is 'slow'",
+        "max_delay_seconds is 0",
+        "auto_retry_for is",
+    ):
+        assert message.count(words) == 1, words
+
+
+@pytest.mark.parametrize("make", [RetryPolicy.fixed, RetryPolicy.exponential])
+def test_one_code_may_be_given_as_a_text(make):
+    policy = make(auto_retry_for="DOWN")
+
+    assert policy.auto_retry_for == ("DOWN",)
+
+
+# Delays.
+
+
+def test_a_fixed_policy_waits_as_its_list_says():
+    policy = RetryPolicy.fixed([5, 1, 9], auto_retry_for=["X"], jitter=False)
+
+    delays = [policy.delay(retry) for retry in (1, 2, 3)]
+
+    assert delays == [5, 1, 9]
+
+
+def test_an_exponential_policy_waits_2_4_8_seconds_and_5_minutes_at_most():
+    policy = RetryPolicy.exponential(max_retries=20, auto_retry_for=["X"], jitter=False)
+
+    delays = [policy.delay(retry) for retry in range(1, 21)]
+
+    assert delays == [min(2 * 2 ** (attempts - 1), 300) for attempts in range(1, 21)]
+
+
+@pytest.mark.parametrize(("base", "limit"), [(1, 10), (3, 1), (7.5, 86_400), (86_400, None), (2, None)])
+def test_the_formula_holds_for_any_base_and_limit(base, limit):
+    policy = RetryPolicy.exponential(
+        base_seconds=base, max_retries=20, max_delay_seconds=limit, auto_retry_for=["X"], jitter=False
+    )
+
+    delays = [policy.delay(retry) for retry in range(1, 21)]
+
+    assert delays == [min(base * 2 ** (attempts - 1), limit or 86_400) for attempts in range(1, 21)]
+
+
+def test_a_longest_delay_caps_a_fixed_policy_too():
+    policy = RetryPolicy(**{**GOOD, "intervals": (5, 500)}, max_delay_seconds=60, jitter=False)
+
+    delays = [policy.delay(1), policy.delay(2)]
+
+    assert delays == [5, 60]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        RetryPolicy.fixed([100], auto_retry_for=["X"]),
+        RetryPolicy.exponential(base_seconds=100, max_retries=1, auto_retry_for=["X"]),
+    ],
+    ids=["fixed", "exponential"],
+)
+def test_jitter_goes_both_ways_within_a_quarter(policy):
+    delays = [policy.delay(1) for _ in range(2_000)]
+
+    assert 75 <= min(delays) < 80
+    assert 120 < max(delays) <= 125
+    assert 97 < math.fsum(delays) / len(delays) < 103
+    assert len(set(delays)) > 1_900
+
+
+def test_jitter_never_goes_past_the_longest_delay():
+    policy = RetryPolicy.exponential(base_seconds=300, max_retries=5, auto_retry_for=["X"])
+
+    delays = [policy.delay(retry) for retry in (1, 2, 3, 4, 5) for _ in range(200)]
+
+    assert max(delays) == 300
+    assert 225 <= min(delays) < 250
+
+
+# Which codes.
+
+
+def test_only_codes_that_are_listed_are_covered():
+    policy = RetryPolicy.fixed([1], auto_retry_for=["DOWN", OperationalCode.WORKER_CRASHED])
+
+    covered = {code for code in ("DOWN", "WORKER_CRASHED", "down", "OTHER", "TASK_TIMEOUT") if policy.covers(code)}
+
+    assert covered == {"DOWN", "WORKER_CRASHED"}
+
+
+def test_every_code_means_every_one_that_another_attempt_may_mend():
+    policy = jobs.with_attempts.stored_policy()
+
+    assert all(
+        policy.covers(code) for code in ("MINE", "UNHANDLED_EXCEPTION", "WORKER_CRASHED", OutcomeCode.TASK_TIMEOUT)
+    )
+    assert not any(policy.covers(code) for code in ("WORKER_RESOLUTION_ERROR", "WORKER_SERIALIZATION_ERROR"))
+
+
+def test_a_code_that_another_attempt_cannot_mend_is_covered_if_it_is_listed_by_name():
+    policy = RetryPolicy.fixed([1], auto_retry_for=["*", "WORKER_RESOLUTION_ERROR"])
+
+    assert policy.covers("WORKER_RESOLUTION_ERROR")
+    assert not policy.covers("WORKER_SERIALIZATION_ERROR")
+
+
+# The stored form.
+
+SECONDS = st.floats(1, 86_400)
+CODES = st.lists(st.text("ABC_", min_size=1), min_size=1, max_size=3)
+POLICIES = st.builds(
+    RetryPolicy.fixed,
+    st.lists(SECONDS, min_size=1, max_size=20),
+    auto_retry_for=CODES,
+    jitter=st.booleans(),
+) | st.builds(
+    RetryPolicy.exponential,
+    SECONDS,
+    max_retries=st.integers(1, 20),
+    max_delay_seconds=st.none() | SECONDS,
+    auto_retry_for=CODES,
+    jitter=st.booleans(),
+)
+
+
+@given(POLICIES)
+@settings(max_examples=200, deadline=None)
+def test_any_policy_comes_back_from_its_json_as_it_was(policy):
+    stored = json.dumps(policy.as_json())
+
+    assert RetryPolicy.from_json(json.loads(stored)) == policy
+    assert RetryPolicy.read(stored, "id") == policy
+    assert RetryPolicy.read(json.loads(stored), "id") == policy
+
+
+@pytest.mark.django_db
+def test_a_policy_comes_back_from_its_row_as_it_was():
+    policy = RetryPolicy.exponential(
+        3.5, max_retries=4, max_delay_seconds=None, auto_retry_for=["A", "B"], jitter=False
+    )
+
+    jobs.triple.with_options(retry_policy=policy).send(1)
+
+    row = Task.objects.get()
+    assert RetryPolicy.read(row.retry_policy, row.pk) == policy
+    assert row.max_retries == 4
+
+
+@pytest.mark.parametrize(
+    "stored", [[], 5, "text", "[", {"max_retries": 0}, {"colour": 1}, {"auto_retry_for": None}, True], ids=repr
+)
+def test_a_stored_policy_that_was_damaged_counts_as_none(stored, caplog):
+    policy = RetryPolicy.read(stored, "the-id")
+
+    assert policy is None
+    assert "the-id" in caplog.text
+
+
+@pytest.mark.parametrize("stored", [None, {}, "{}"], ids=repr)
+def test_no_stored_policy_is_none_and_nothing_to_tell(stored, caplog):
+    policy = RetryPolicy.read(stored, "id")
+
+    assert policy is None
+    assert not caplog.records
+
+
+# What a worker makes of them.
+
+
+def test_a_listed_code_is_tried_again_after_the_policys_delay(drain):
+    policy = RetryPolicy.fixed([60], auto_retry_for=["UNHANDLED_EXCEPTION"], jitter=False)
+    handle = tasks.fail.with_options(retry_policy=policy).send()
+
+    drain()
+
+    row, attempt = Task.objects.get(), TaskAttempt.objects.get()
+    assert (handle.status(), row.retry_count, attempt.will_retry) == ("PENDING", 1, True)
+    assert abs((row.next_retry_at - attempt.finished_at).total_seconds() - 60) < 5
+    assert row.enqueued_at == row.next_retry_at
+    assert list(Task.objects.retrying()) == [row]
+
+
+@pytest.mark.parametrize(
+    ("codes", "good_until"),
+    [(["OTHER"], None), (["UNHANDLED_EXCEPTION"], timedelta(seconds=30))],
+    ids=["a code that is not listed", "a deadline before the next attempt"],
+)
+def test_else_the_task_ends_failed_with_its_own_error(drain, codes, good_until):
+    policy = RetryPolicy.fixed([60], auto_retry_for=codes, jitter=False)
+    deadline = good_until and timezone.now() + good_until
+    handle = tasks.fail.with_options(retry_policy=policy, good_until=deadline).send()
+
+    drain()
+
+    assert handle.get(0).err.error_code == "UNHANDLED_EXCEPTION"
+    assert (handle.status(), TaskAttempt.objects.get().will_retry) == ("FAILED", False)
+
+
+def test_a_body_knows_how_many_attempts_it_has_and_whether_one_follows(drain):
+    once = succeeds_at_last.with_options(max_attempts=1).send()
+    thrice = succeeds_at_last.send()
+
+    drain()
+
+    assert (once.value(0), thrice.value(0)) == ([1, 1], [3, 3])
+
+
+def test_a_call_that_is_tried_more_often_waits_as_its_tasks_own_backoff_says(drain):
+    computed = tasks.choosy.with_options(max_attempts=9).send("choosy")
+    at_once = tasks.flaky.with_options(max_attempts=5).send("at once", fails=4)
+    later = tasks.flaky.with_options(backoff=1).send("later", fails=1)
+
+    drain()  # which waits for nothing
+
+    assert computed.get(0).err.message == "choosy"
+    assert at_once.value(0) == 5
+    row = Task.objects.get(pk=later.id)
+    assert row.enqueued_at - row.attempts.get(attempt=1).finished_at > timedelta(seconds=0.9)
+
+
+def test_a_task_that_has_had_its_attempts_is_failed(drain):
+    handle = tasks.flaky.send("s4_30", fails=5)
+
+    drain()
+
+    assert handle.status() == "FAILED"
+    assert list(TaskAttempt.objects.order_by("attempt").values_list("attempt", "will_retry")) == [
+        (1, True),
+        (2, True),
+        (3, False),
+    ]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("options", "retries"),
+    [
+        ({}, 0),
+        ({"max_attempts": 1}, 0),
+        ({"max_attempts": 5}, 4),
+        ({"max_attempts": 1000}, 999),
+        ({"backoff": 5}, 2),
+        ({"backoff": lambda exception, result: 1.0}, 2),
+        ({"backoff": RetryPolicy.fixed([1, 1, 1, 1], auto_retry_for=["X"])}, 4),
+        ({"max_attempts": 1, "backoff": 5}, 0),
+        ({"retry_policy": RetryPolicy.fixed([1], auto_retry_for=["X"])}, 1),
+    ],
+    ids=stable,
+)
+def test_the_row_knows_how_often_its_task_may_be_tried_again(options, retries):
+    job = task(**options)(tasks.noop.func)
+
+    job.send()
+
+    assert Task.objects.get().max_retries == retries
+
+
+# What @task says of a bad option.
+
+POLICY = RetryPolicy.fixed([1], auto_retry_for=["X"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_attempts": 0}, "max_attempts is 0; allowed: a whole number from 1 to 1000."),
+        ({"max_attempts": 1001}, "max_attempts is 1001; allowed: a whole number from 1 to 1000."),
+        ({"max_attempts": -1}, "max_attempts is -1; "),
+        ({"max_attempts": True}, "max_attempts is True; "),
+        ({"max_attempts": 3.0}, "max_attempts is 3.0; "),
+        ({"max_attempts": "3"}, "max_attempts is '3'; "),
+        ({"backoff": -1}, "backoff is -1; allowed: seconds from 0 on, a RetryPolicy or a callable."),
+        ({"backoff": "soon"}, "backoff is 'soon'; "),
+        ({"backoff": True}, "backoff is True; "),
+        ({"backoff": NAN}, "backoff is nan; "),
+        ({"backoff": INFINITY}, "backoff is inf; "),
+        ({"backoff": [1, 2]}, "backoff is [1, 2]; "),
+        ({"retry_policy": 3}, "retry_policy is 3; allowed: a RetryPolicy."),
+        ({"retry_policy": RetryPolicy}, "retry_policy is <class "),
+        (
+            {"retry_policy": POLICY, "max_attempts": 3},
+            "retry_policy says it all; allowed beside it: neither max_attempts",
+        ),
+        ({"retry_policy": POLICY, "backoff": 3}, "retry_policy says it all; allowed beside it: neither max_attempts"),
+        ({"backoff": POLICY, "max_attempts": 3}, "backoff is a RetryPolicy, which has its own max_retries"),
+        ({"timeout": 0}, "timeout is 0; allowed: a positive number of seconds, 3153600000 at most, or None."),
+        ({"timeout": -5}, "timeout is -5; "),
+        ({"timeout": "30"}, "timeout is '30'; "),
+        ({"timeout": True}, "timeout is True; "),
+        ({"timeout": NAN}, "timeout is nan; "),
+        ({"timeout": timedelta(seconds=5)}, "timeout is datetime.timedelta"),
+        (
+            {"exception_mapper": [OSError]},
+            "exception_mapper is [<class 'OSError'>]; allowed: a dict of exception class",
+        ),
+        ({"exception_mapper": {"OSError": "X"}}, "exception_mapper has the key 'OSError'; allowed: exception classes."),
+        ({"exception_mapper": {int: "X"}}, "exception_mapper has the key <class 'int'>; "),
+        ({"exception_mapper": {OSError: 5}}, "exception_mapper has the code 5; allowed: a text"),
+        ({"exception_mapper": {OSError: []}}, "exception_mapper has the code []; allowed: a text"),
+        ({"exception_mapper": {OSError: ""}}, "exception_mapper has the code ''; "),
+        ({"exception_mapper": {OSError: "x" * 101}}, "exception_mapper has the code 'xxx"),
+        ({"exception_mapper": {OSError: "WORKER_CRASHED"}}, "not one of the library's own codes."),
+        ({"exception_mapper": {OSError: OutcomeCode.TASK_TIMEOUT}}, "not one of the library's own codes."),
+        ({"exception_mapper": {OSError: "a\0b"}}, "exception_mapper has the code 'a\\x00b'; "),
+        ({"exception_mapper": {OSError: "\ud800"}}, "exception_mapper has the code '\\ud800'; "),
+        ({"retention": "soon"}, "retention: 'soon' is not a duration; allowed: seconds, a timedelta, "),
+        ({"retention": -1}, "retention: -1 is not a duration; "),
+        ({"metadata": ["x"]}, "metadata is ['x']; allowed: a dict"),
+        ({"queue_name": "x" * 101}, "queue_name is 'xxx"),
+    ],
+    ids=lambda value: ascii(value)[:70],
+)
+def test_a_bad_option_of_a_task_is_told_where_the_task_is_made(options, words):
+    with pytest.raises(InvalidTask) as caught:
+        task(**options)(tasks.noop.func)
+
+    assert words in str(caught.value)
+    assert "allowed" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_attempts": 1},
+        {"max_attempts": 21, "backoff": 0},
+        {"backoff": 0.5},
+        {"backoff": POLICY},
+        {"retry_policy": POLICY},
+        {"timeout": 0.1},
+        {"retention": "7d", "metadata": {}},
+        {"exception_mapper": {OSError: "x" * 100, BaseException: "ANY"}},
+        {"max_attempts": None, "backoff": None, "retry_policy": None, "timeout": None, "retention": None},
+    ],
+    ids=repr,
+)
+def test_a_good_option_of_a_task_is_kept(options):
+    job = task(**options)(tasks.noop.func)
+
+    assert {name: getattr(job, name) for name in options} == options
+
+
+@pytest.mark.parametrize("option", ["good_until", "run_after", "unique_key"])
+@pytest.mark.parametrize("value", [None, timezone.now()], ids=["none", "a time"])
+def test_what_belongs_to_a_call_is_a_type_error_in_the_decorator_with_a_hint(option, value):
+    with pytest.raises(TypeError) as caught:
+        task(**{option: value})(tasks.noop.func)
+
+    assert f"@task can't fix {option} for every call" in str(caught.value)
+    assert f"with_options({option}=…)" in str(caught.value)
+
+
+def test_unknown_options_are_all_named_with_those_there_are():
+    with pytest.raises(TypeError) as caught:
+        task(retries=3, backof=1)(tasks.noop.func)
+
+    assert "@task got unknown option backof, retries; allowed: " in str(caught.value)
+    assert all(f"{known}" in str(caught.value) for known in ("max_attempts", "backoff", "timeout", "metadata"))
+
+
+def test_an_unknown_option_is_answered_with_the_options_of_the_framework_too():
+    with pytest.raises(TypeError) as caught:
+        task(prioritty=3)(tasks.noop.func)
+
+    allowed = str(caught.value).partition("allowed: ")[2]
+    assert {"priority", "queue_name", "backend", "takes_context"} <= set(allowed.rstrip(".").split(", "))

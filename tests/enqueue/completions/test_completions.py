@@ -1,0 +1,239 @@
+"""On PostgreSQL those who wait are told of the end, all of them over one connection; if nobody waits, nobody pays."""
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from statistics import median
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection
+from django.db.backends.signals import connection_created
+
+from horsies_django import TaskHandle
+from horsies_django.db import postgres
+from horsies_django.models import Task
+from tests.conftest import wait_until
+from tests.enqueue.completions.listening import all_tell, backends, ears
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def only_where_somebody_can_tell(transactional_db):
+    if connection.vendor != "postgresql":
+        pytest.skip("nobody can tell")
+
+
+@pytest.fixture
+def asked(transactional_db):
+    """One entry for each query for tasks that another thread has sent."""
+    queries = []
+
+    def count(execute, sql, params, many, context):
+        if sql.startswith("SELECT") and "horsies_tasks" in sql:
+            queries.append(threading.current_thread().name)
+        return execute(sql, params, many, context)
+
+    def watch(connection, **_):
+        connection.execute_wrappers.append(count)
+
+    connection_created.connect(watch)
+    yield queries
+    connection_created.disconnect(watch)
+
+
+def terminate(pids):
+    with connection.cursor() as cursor:
+        for pid in pids:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+
+def later(seconds, count=1):
+    return tasks.noop.with_options(run_after=timedelta(seconds=seconds)).send_many([{}] * count)
+
+
+def since_the_end(handle):
+    return time.time() - Task.objects.get(pk=handle.id).completed_at.timestamp()
+
+
+@pytest.mark.parametrize("get", [TaskHandle.get, async_to_sync(TaskHandle.aget)])
+def test_who_waits_is_told_within_milliseconds(worker, get):
+    worker("--processes", "2", "-v0", "--name", "w", runners=2)
+    with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
+        wait_until(lambda: all_tell(line, 2))
+    late = []
+
+    for number in range(9):
+        (handle,) = later(0.5 + number / 20)
+        assert get(handle, 20).is_ok()
+        late.append(since_the_end(handle))
+
+    print(f"told after {median(late) * 1000:.1f} ms")
+    assert median(late) < 0.1  # the poll alone: a quarter of a second
+
+
+class Waiters:
+    """Threads that wait, when each of them began to, and when it knew."""
+
+    def __init__(self, handles):
+        self.began, self.knew = {}, {}
+        self.threads = [threading.Thread(target=self.wait, args=(handle,), daemon=True) for handle in handles]
+        for thread in self.threads:
+            thread.start()
+
+    def wait(self, handle):
+        self.began[handle.id] = time.time()
+        try:
+            if TaskHandle(handle.id).get(60).is_ok():
+                self.knew[handle.id] = time.time()
+        finally:
+            connection.close()
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(60)
+        return self.knew
+
+
+@pytest.mark.slow
+def test_a_thousand_threads_that_wait_cost_one_listener(worker, asked):
+    worker("--processes", "2", "-v0", runners=2)
+    handles = later(3, 1_000)
+    start = time.monotonic()
+    waiters = Waiters(handles)
+    wait_until(ears)
+
+    connections = backends("application_name NOT LIKE 'horsies%'")
+    listeners = ears()
+    knew = waiters.join()
+    seconds = time.monotonic() - start
+
+    ended = {row.pk: row.completed_at.timestamp() for row in Task.objects.filter(pk__in=knew)}
+    late = median(knew[key] - max(ended[key], waiters.began[key]) for key in ended)
+    print(f"{len(connections)} connections, {len(asked)} queries in {seconds:.1f} s, told after {late * 1000:.1f} ms")
+    assert len(knew) == 1_000
+    assert len(listeners) == 1
+    assert len(connections) <= 3  # this one's, the leader's, and that of one who leads no more
+    assert len(asked) < 2 * seconds / 0.01
+    # A thousand threads take turns, and all of them stand still with this process; but nobody waits for another to take
+    # the lead, which takes five seconds. How soon one of few is told is asked above.
+    assert late < 3
+
+
+@pytest.mark.slow
+def test_a_thousand_coroutines_that_wait_cost_one_listener(worker):
+    worker("--processes", "2", "-v0", runners=2)
+    handles = later(3, 1_000)
+    late = []
+
+    async def wait(handle):
+        result = await TaskHandle(handle.id).aget(60)
+        late.append(time.time())
+        return result
+
+    async def all_wait():
+        waits = asyncio.gather(*(wait(handle) for handle in handles))
+        await asyncio.sleep(1.5)
+        async with asyncio.timeout(20):
+            while not (found := ears_of_another_thread()):  # it has stood still meanwhile
+                await asyncio.sleep(0.01)
+        return found, await waits
+
+    def ears_of_another_thread():
+        found = []
+        thread = threading.Thread(target=lambda: (found.extend(ears()), connection.close()))
+        thread.start()
+        thread.join()
+        return found
+
+    listeners, results = async_to_sync(all_wait)()
+
+    assert all(result.is_ok() for result in results)
+    assert len(listeners) == 1
+
+
+def test_the_listener_goes_when_nobody_waits_any_more(worker):
+    worker("-v0")
+    (handle,) = later(0.5)
+    waiters = Waiters([handle])
+
+    had = wait_until(ears)
+
+    assert set(waiters.join()) == {handle.id}
+    assert len(had) == 1
+    wait_until(lambda: not ears())
+    wait_until(lambda: not any(thread.name == "horsies-completion-listener" for thread in threading.enumerate()))
+
+
+def test_a_listener_that_is_lost_costs_no_answer(worker):
+    worker("-v0")
+    (handle,) = later(1.5)
+    waiters = Waiters([handle])
+    wait_until(ears)
+
+    terminate(ears())
+
+    assert set(waiters.join()) == {handle.id}
+
+
+def test_while_nobody_waits_workers_tell_nobody(worker):
+    wait_until(lambda: not ears())  # one of before lingers, and may say so once more
+    worker("-v0")
+    with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
+        handles = tasks.noop.send_many([{}] * 20)
+        wait_until(lambda: Task.objects.completed().count() == 20)
+        unasked = line.receive(0)
+
+        def told_of():
+            line.notify(postgres.CHANNEL, [postgres.SUBSCRIBE])  # a worker may not listen yet
+            tasks.noop.send()
+            return line.receive(0.2)
+
+        told = wait_until(told_of)
+
+    assert unasked == []
+    assert told
+    assert not any(handle.id.hex[-8:] in payload for handle in handles for payload in told)
+
+
+SCRIPT = """
+import os, threading
+from datetime import timedelta
+from django.db import connection
+from tests.jobs import tasks
+
+def waits():
+    handle = tasks.noop.with_options(run_after=timedelta(seconds=1)).send()
+    ok = handle.get(20).is_ok()
+    connection.close()
+    return ok
+
+before = threading.Thread(target=waits)
+before.start()
+before.join()
+{fork}
+assert waits()
+"""
+FORK = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # a process with threads may fork here: that is the point
+child = os.fork()
+if not child:
+    os._exit(0 if waits() else 3)
+assert waits()
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("fork", ["", FORK], ids=["plain", "forked"])
+def test_a_process_that_waited_ends_in_silence_and_may_fork(worker, manage, fork):
+    worker("-v0")
+
+    process = manage("shell", "-v0", "-c", SCRIPT.format(fork=fork), PYTHONWARNINGS="error::ResourceWarning")
+
+    assert process.wait(60) == 0, process.output
+    assert process.output == ""

@@ -1,0 +1,156 @@
+"""When a task gives its key back."""
+
+import pytest
+from django.core.management import call_command
+from django.db import transaction
+from django.db.models import F
+
+from horsies_django import TaskStatus, Unique
+from horsies_django.models import Task
+from horsies_django.models.claims import Completion, WorkerInfo
+from tests.enqueue.dedupe import jobs
+
+pytestmark = pytest.mark.django_db
+
+RUNNER = WorkerInfo("w", "host", 1)
+UNTIL = ("started", "done", "success")
+
+
+def job(until):
+    return jobs.note.with_options(unique=Unique(by=("name",), until=until))
+
+
+def taken(*, start=1, prefetch=0):
+    with transaction.atomic():
+        (claim,) = Task.objects.claim("w", start=start, prefetch=prefetch)
+    return claim
+
+
+def end(claim, again_in=None):
+    return Completion(claim.task_id, claim.claim, '{"err": null}', None, again_in)
+
+
+#: A way to each state, from one that waits.
+WAYS = {
+    "PENDING": lambda: None,
+    "CLAIMED": lambda: taken(start=0, prefetch=1),
+    "RUNNING": taken,
+    "COMPLETED": lambda: Task.objects.complete([end(taken())], RUNNER),
+    "FAILED": lambda: Task.objects.fail([end(taken())], RUNNER),
+    "CANCELLED": lambda: Task.objects.cancel(),
+}
+HELD = {
+    "started": {"PENDING", "CLAIMED"},
+    "done": {"PENDING", "CLAIMED", "RUNNING"},
+    "success": {"PENDING", "CLAIMED", "RUNNING", "FAILED", "CANCELLED"},
+}
+
+
+@pytest.mark.parametrize("state", WAYS)
+@pytest.mark.parametrize("until", UNTIL)
+def test_the_release_point_is_what_it_says(until, state):
+    first = job(until).send("a")
+    WAYS[state]()
+    assert first.status() == state
+
+    assert job(until).send("a").replayed is (state in HELD[until])
+
+
+#: The ways back from a start to waiting.
+BACK = {
+    "unstart": lambda claim: Task.objects.unstart([claim], "w"),
+    "snooze": lambda claim: Task.objects.snooze([end(claim, 0)], "w"),
+    "retry_later": lambda claim: Task.objects.retry_later([end(claim, 0)], RUNNER),
+    "retry": lambda claim: (Task.objects.fail([end(claim)], RUNNER), Task.objects.filter(pk=claim.task_id).retry()),
+}
+
+
+@pytest.mark.parametrize("way", BACK)
+def test_what_comes_back_from_a_start_while_another_has_its_key_waits_without_it(way):
+    first = job("started").send("a")
+    claim = taken()
+    second = job("started").send("a")
+
+    with transaction.atomic():
+        BACK[way](claim)
+
+    assert (first.status(), second.status()) == (TaskStatus.PENDING, TaskStatus.PENDING)
+    assert Task.objects.get(pk=first.id).unique_until == "released"
+    assert job("started").send("a").id == second.id
+
+
+@pytest.mark.parametrize("until", ["done", "success"])
+@pytest.mark.parametrize("way", BACK)
+def test_what_is_held_longer_is_held_on_the_way_back(way, until):
+    first = job(until).send("a")
+
+    with transaction.atomic():
+        BACK[way](taken())
+
+    assert first.status() == TaskStatus.PENDING
+    assert job(until).send("a").id == first.id
+
+
+@pytest.mark.parametrize("way", ["release", "requeue"])
+def test_what_was_only_claimed_comes_back_with_its_key(way):
+    first = job("started").send("a")
+    claim = taken(start=0, prefetch=1)
+    assert job("started").send("a").id == first.id
+
+    with transaction.atomic():
+        Task.objects.release([claim], "w") if way == "release" else Task.objects.requeue()
+
+    assert first.status() == TaskStatus.PENDING
+    assert job("started").send("a").id == first.id
+
+
+def test_a_failure_keeps_the_key_until_it_is_retried_with_success_or_deleted(drain):
+    first = jobs.breaks.with_options(retry_policy=None).send("a")
+    Task.objects.update(max_retries=0)
+    drain()
+    assert first.status() == TaskStatus.FAILED
+    assert jobs.breaks.send("a").id == first.id
+
+    assert Task.objects.retry() == 1
+    assert jobs.breaks.send("a").id == first.id
+    Task.objects.all().delete()
+    assert jobs.breaks.send("a").replayed is False
+
+
+def test_a_key_cancels_the_live_task_that_holds_it_and_no_other():
+    first = job("started").with_options(unique_key="k").send("a")
+    assert jobs.note.cancel("other") is False
+    taken()
+
+    assert jobs.note.cancel("k", include_running=True) is False
+    second = job("started").with_options(unique_key="k").send("a")
+    assert jobs.note.cancel("k", include_running=True) is True
+    assert (first.status(), second.status()) == (TaskStatus.RUNNING, TaskStatus.CANCELLED)
+
+
+def test_a_retry_of_one_whose_key_another_has_stays_as_it_is():
+    first = job("done").send("a")
+    Task.objects.cancel()
+    second = job("done").send("a")
+
+    assert Task.objects.filter(pk=first.id).retry() == 0
+    assert (first.status(), second.status()) == (TaskStatus.CANCELLED, TaskStatus.PENDING)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_stays_for_its_period_whatever_its_retention(drain):
+    throttled = jobs.note.with_options(unique=Unique.throttle("1h", by=("name",)), retention=0)
+    first, other = throttled.send("a"), job("done").with_options(retention=0).send("b")
+
+    drain()
+    reap()
+
+    assert (first.status(), other.status()) == (TaskStatus.COMPLETED, None)
+    assert throttled.send("a").id == first.id
+    Task.objects.update(unique_expires_at=F("sent_at"))
+    reap()
+    assert first.status() is None
+
+
+def reap():
+    call_command("horsies_prune", verbosity=0)

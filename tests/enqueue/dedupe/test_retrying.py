@@ -1,0 +1,84 @@
+"""Retries by hand of many unique tasks: each key goes to one of them, unless a task that lives has it."""
+
+import threading
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django import TaskStatus, Unique
+from horsies_django.models import Task
+from tests.conftest import wait_until
+from tests.enqueue.dedupe import jobs
+
+
+def job(until):
+    return jobs.note.with_options(unique=Unique(by=("name",), until=until, period=None if until else "1h"))
+
+
+def dead(until, *names):
+    handles = job(until).send_many({"name": name} for name in names)
+    Task.objects.filter(pk__in=[handle.id for handle in handles]).cancel()
+    return handles
+
+
+def waiting():
+    return sorted(Task.objects.filter(status=TaskStatus.PENDING).values_list("kwargs__name", flat=True))
+
+
+@pytest.mark.django_db
+def test_many_are_retried_in_few_statements():
+    dead("done", *[f"n{number}" for number in range(60)])
+    dead("done", *[f"n{number}" for number in range(60)])
+    live = job("done").send_many([{"name": "n7"}, {"name": "n8"}])
+
+    with CaptureQueriesContext(connection) as queries:
+        assert Task.objects.retry() == 58
+
+    assert len(queries) <= 12, [query["sql"][:60] for query in queries]
+    assert Task.objects.filter(status=TaskStatus.PENDING).values("unique_key").distinct().count() == 60
+    assert {handle.status() for handle in live} == {TaskStatus.PENDING}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("until", "revived"),
+    [("done", ["a", "b"]), ("success", ["a", "b"]), (None, ["a", "b"]), ("started", ["a", "a", "b"])],
+)
+def test_of_those_with_one_key_the_oldest_is_retried_unless_it_needs_no_key(until, revived):
+    first, *_ = dead("done" if until in ("success", None) else until, "a")
+    dead(until, "a", "b")
+
+    assert Task.objects.retry() == len(revived)
+
+    assert waiting() == revived
+    assert (first.status() == TaskStatus.PENDING) is (until in ("done", "started"))  # else the second has the key
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="one writes there at a time")
+def test_a_key_that_is_taken_meanwhile_keeps_no_other_from_its_retry(transactional_db):
+    handles = dead("done", *"abcdefg")
+    counts = []
+
+    def retry():
+        try:
+            counts.append(Task.objects.retry())
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=retry, daemon=True)
+    with transaction.atomic():
+        job("done").send(name="c")
+        thread.start()
+        wait_until(is_somebody_blocked)
+    thread.join(30)
+
+    assert counts == [6]
+    assert waiting() == list("abcdefg")
+    assert [handle.status() for handle in handles].index(TaskStatus.CANCELLED) == 2
+
+
+def is_somebody_blocked():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
+        return cursor.fetchone()[0] > 0

@@ -1,0 +1,72 @@
+"""Many calls of a unique task in one statement."""
+
+import uuid
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django import TaskStatus, Unique
+from horsies_django.models import Task
+from tests.enqueue.dedupe import jobs
+
+pytestmark = pytest.mark.django_db
+
+SKIP = jobs.note.with_options(unique=Unique(by=("name",)))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("options", [{"task_id": uuid.UUID(int=7)}, {"unique_key": "k"}])
+def test_an_option_for_one_call_is_refused_and_nothing_is_sent(options):
+    job = SKIP.with_options(**options)
+
+    with pytest.raises(ValueError, match=f"^send_many.. can't give '.*' to every call: {next(iter(options))} is for"):
+        job.send_many([{"name": "a"}, {"name": "b"}])
+
+    assert Task.objects.count() == 0
+
+
+@pytest.mark.slow
+def test_more_calls_than_are_read_at_a_time_are_each_what_they_would_be_alone():
+    names = [f"n{number % 10_500:05}" for number in range(10_600)][::-1]
+
+    handles = SKIP.send_many({"name": name} for name in names)
+
+    assert [handle.replayed for handle in handles] == [False] * 10_500 + [True] * 100
+    assert {handle.id for handle in handles} == set(Task.objects.values_list("pk", flat=True))
+    assert list(Task.objects.order_by("pk").values_list("kwargs__name", flat=True)) == names[:10_500]
+
+
+def test_calls_keep_their_values_and_their_order():
+    values = [2.5, 1e22, -0.0, 10**17, "ä\u2028", [1, {"b": None}], {"7": True}]
+    job = jobs.anything.with_options(unique=Unique(on_conflict="replace"))
+
+    handles = job.send_many({"name": f"n{place}", "value": value} for place, value in reversed(list(enumerate(values))))
+
+    kwargs = [Task.objects.get(pk=handle.id).kwargs for handle in handles]
+    assert [one["value"] for one in kwargs] == values[::-1]
+    assert [handle.id for handle in handles] == sorted(handle.id for handle in handles)
+
+
+def test_calls_that_replace_others_need_no_insert_of_their_own():
+    job = jobs.note.with_options(unique=Unique.debounce(60, by=("name",)))
+    first = job.send_many({"name": f"n{number}"} for number in range(20))
+
+    with CaptureQueriesContext(connection) as queries:
+        second = job.send_many({"name": f"n{number}", "text": "new"} for number in reversed(range(20)))
+
+    assert [handle.id for handle in second] == [handle.id for handle in first][::-1]
+    assert set(Task.objects.values_list("kwargs__text", flat=True)) == {"new"}
+    assert sum(query["sql"].startswith("INSERT") for query in queries) == 1
+
+
+def test_calls_that_replace_others_make_anew_what_has_begun():
+    job = jobs.note.with_options(unique=Unique.debounce(60, by=("name",)))
+    begun, waits = job.send_many([{"name": "a"}, {"name": "b"}])
+    Task.objects.filter(pk=begun.id).update(status=TaskStatus.CLAIMED)
+
+    handles = job.send_many({"name": name, "text": str(place)} for place, name in enumerate("baac"))
+
+    assert [handle.replayed for handle in handles] == [True, False, True, False]
+    assert (handles[0].id, handles[1].id) == (waits.id, handles[2].id)
+    assert Task.objects.get(pk=handles[2].id).kwargs["text"] == "2"

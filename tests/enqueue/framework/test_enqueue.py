@@ -1,0 +1,238 @@
+"""What enqueueing gives back, and what it leaves in the database."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, transaction
+from django.utils import timezone
+
+from horsies_django.core.compat import FrameworkTaskResult, TaskResultStatus, default_task_backend, normalize_json
+from horsies_django.models import Task
+from tests.enqueue.framework import jobs
+
+
+@pytest.fixture(params=["enqueue", "aenqueue"])
+def enqueue(request):
+    """Enqueue by either verb."""
+
+    def call(made, /, *args, **kwargs):
+        verb = getattr(made, request.param)
+        return verb(*args, **kwargs) if request.param == "enqueue" else async_to_sync(verb)(*args, **kwargs)
+
+    return call
+
+
+@pytest.mark.django_db
+def test_the_result_of_enqueueing_is_ready_and_has_not_begun(enqueue):
+    before = timezone.now() - timedelta(seconds=5)
+
+    result = enqueue(jobs.add, 1, b=2)
+
+    assert isinstance(result, FrameworkTaskResult)
+    assert (result.task, result.status, result.backend) == (jobs.add, TaskResultStatus.READY, "default")
+    assert (result.args, result.kwargs) == ([1], {"b": 2})
+    assert (result.errors, result.worker_ids, result.attempts) == ([], [], 0)
+    assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)
+    assert result.is_finished is False
+    assert before < result.enqueued_at < timezone.now() + timedelta(seconds=5)
+    assert result.enqueued_at.utcoffset() == timedelta()
+
+
+@pytest.mark.django_db
+def test_the_id_is_a_text_shorter_than_64_characters_and_another_each_time(enqueue):
+    first, second = enqueue(jobs.add, 1), enqueue(jobs.add, 1)
+
+    assert isinstance(first.id, str)
+    assert 0 < len(first.id) < 64
+    assert first.id != second.id
+
+
+@pytest.mark.django_db
+def test_each_call_is_one_row(enqueue):
+    result = enqueue(jobs.add, 1, b=2)
+
+    row = Task.objects.get()
+    assert str(row.pk) == result.id
+    assert (row.task_name, row.args, row.kwargs) == ("tests.enqueue.framework.jobs.add", [1], {"b": 2})
+
+
+@pytest.mark.django_db
+def test_the_backend_enqueues_with_the_frameworks_argument_names():
+    result = default_task_backend.enqueue(task=jobs.add, args=[1], kwargs={"b": 2})
+    other = async_to_sync(default_task_backend.aenqueue)(task=jobs.add, args=(1,), kwargs={"b": 2})
+
+    assert default_task_backend.get_result(result_id=result.id) == result
+    assert async_to_sync(default_task_backend.aget_result)(result_id=other.id) == other
+
+
+@pytest.mark.django_db
+def test_a_task_may_have_arguments_with_any_name(enqueue):
+    names = {"args": 1, "kwargs": 2, "task": 3, "priority": 4, "run_after": 5, "backend": 6, "context": 7}
+
+    result = enqueue(jobs.echo, **names)
+
+    assert Task.objects.get(pk=result.id).kwargs == names
+
+
+@pytest.mark.django_db
+def test_what_using_said_is_stored(enqueue):
+    moment = datetime(2040, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+    result = enqueue(jobs.add.using(priority=-5, queue_name="emails", run_after=moment), 1)
+
+    row = Task.objects.get(pk=result.id)
+    assert (row.priority, row.queue_name, row.enqueued_at) == (-5, "emails", moment)
+    assert (result.task.priority, result.task.queue_name, result.task.run_after) == (-5, "emails", moment)
+
+
+@pytest.mark.django_db
+def test_a_delay_counts_from_the_moment_of_enqueueing(enqueue):
+    result = enqueue(jobs.add.using(run_after=timedelta(hours=1)), 1)
+
+    row = Task.objects.get(pk=result.id)
+    assert timedelta(minutes=59) < row.enqueued_at - row.sent_at < timedelta(minutes=61)
+
+
+PLAIN = {
+    "bytes": (b"caf\xc3\xa9", "café"),
+    "a tuple": ((1, (2, 3)), [1, [2, 3]]),
+    "a range": (range(3), [0, 1, 2]),
+    "a tuple in a dict": ({"a": (1,)}, {"a": [1]}),
+    "bytes as a key": ({b"a": 1}, {"a": 1}),
+    "numbers as keys": ({1: 1, 2.5: 2}, {"1": 1, "2.5": 2}),
+    "other keys": ({True: 1, None: 2}, {"true": 1, "null": 2}),
+    "scalars": ([1, -1.5, True, None, "text", ""], [1, -1.5, True, None, "text", ""]),
+    "not ASCII": ("naïve 🐎", "naïve 🐎"),
+    "empty": ([{}, [], ()], [{}, [], []]),
+    "a large number": (2**63, 2**63),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("given", "stored"), PLAIN.values(), ids=PLAIN)
+def test_arguments_are_made_plain_json_at_once(enqueue, given, stored):
+    result = enqueue(jobs.echo, given, key=given)
+
+    assert (result.args, result.kwargs) == ([stored], {"key": stored})
+    assert default_task_backend.get_result(result.id) == result
+    assert [type(item) for item in result.args] == [type(item) for item in normalize_json([stored])]
+
+
+UNSUPPORTED = {
+    "a set": {1},
+    "a datetime": datetime(2030, 1, 1, tzinfo=UTC),
+    "a timedelta": timedelta(1),
+    "a UUID": UUID(int=1),
+    "a Decimal": Decimal(1),
+    "an object": object(),
+    "a class": int,
+    "a generator": (item for item in ()),
+    "a set deep inside": {"a": [{"b": {1}}]},
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("value", UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_a_type_that_json_does_not_have_is_refused_and_leaves_no_row(enqueue, value):
+    with pytest.raises(TypeError, match="Unsupported type"):
+        enqueue(jobs.echo, value)
+    with pytest.raises(TypeError, match="Unsupported type"):
+        enqueue(jobs.echo, key=value)
+
+    assert not Task.objects.exists()
+
+
+BAD_VALUES = {
+    "bytes that are no text": b"\xff",
+    "NaN": float("nan"),
+    "infinity": [float("inf")],
+    "a NUL": "a\0b",
+    "a NUL in a key": {"a\0b": 1},
+    "a lone surrogate": "\ud800",
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("value", BAD_VALUES.values(), ids=BAD_VALUES)
+def test_a_value_that_no_database_takes_is_refused_and_leaves_no_row(enqueue, value):
+    with pytest.raises(ValueError, match="Unsupported value"):
+        enqueue(jobs.echo, value)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_refused_call_leaves_the_callers_transaction_usable():
+    with transaction.atomic():
+        with pytest.raises(TypeError, match="Unsupported type"):
+            jobs.echo.enqueue({1})
+        result = jobs.echo.enqueue(1)
+
+    assert [str(row.pk) for row in Task.objects.all()] == [result.id]
+
+
+@pytest.mark.django_db
+def test_what_the_caller_changes_afterwards_changes_nothing():
+    items = [1]
+
+    result = jobs.echo.enqueue(items)
+    items.append(2)
+
+    assert result.args == [[1]]
+    assert default_task_backend.get_result(result.id).args == [[1]]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_row_goes_with_the_callers_transaction_when_that_is_rolled_back(enqueue):
+    with transaction.atomic():
+        result = enqueue(jobs.add, 1)
+        assert Task.objects.filter(pk=result.id).exists()
+        transaction.set_rollback(True)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_row_stays_when_the_callers_transaction_is_committed(enqueue):
+    with transaction.atomic():
+        result = enqueue(jobs.add, 1)
+
+    assert Task.objects.filter(pk=result.id).exists()
+    assert default_task_backend.get_result(result.id) == result
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_inner_rollback_takes_only_what_was_enqueued_inside():
+    with transaction.atomic():
+        outer = jobs.add.enqueue(1)
+        with transaction.atomic():
+            jobs.add.enqueue(2)
+            transaction.set_rollback(True)
+
+    assert [str(row.pk) for row in Task.objects.all()] == [outer.id]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_enqueueing_needs_no_transaction(enqueue):
+    assert not connection.in_atomic_block
+
+    result = enqueue(jobs.add, 1)
+
+    assert Task.objects.filter(pk=result.id).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_rolled_back_transaction_enqueued_is_not_run(drain):
+    with transaction.atomic():
+        jobs.write.enqueue("rolled back")
+        transaction.set_rollback(True)
+    kept = jobs.write.enqueue("kept")
+
+    drain()
+
+    kept.refresh()
+    assert kept.status == TaskResultStatus.SUCCESSFUL
+    assert list(jobs.Entry.objects.values_list("key", flat=True)) == ["kept"]

@@ -1,0 +1,90 @@
+"""Our decorator with backends that are not ours: a project's tests run its tasks with those that come with Django."""
+
+import pytest
+
+from horsies_django import HorsiesTask, task
+from horsies_django.core.compat import InvalidTask, TaskResultStatus, default_task_backend
+from horsies_django.models import Task
+from tests.enqueue.framework import jobs
+from tests.enqueue.framework.conftest import path_of
+
+
+@pytest.fixture
+def immediate(settings):
+    """Have tasks run where they are enqueued."""
+    settings.TASKS = {"default": {"BACKEND": path_of("Immediate")}}
+
+
+@pytest.fixture
+def dummy(settings):
+    """Have tasks kept in a list."""
+    settings.TASKS = {"default": {"BACKEND": path_of("Dummy")}}
+
+
+@pytest.mark.django_db
+def test_a_task_of_ours_runs_at_once_with_the_immediate_backend(immediate):
+    result = jobs.add.enqueue(1, b=2)
+
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
+    assert (result.attempts, result.errors) == (1, [])
+    assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+def test_the_context_and_failures_work_with_the_immediate_backend(immediate):
+    seen, failed = jobs.look.enqueue(), jobs.fail.enqueue()
+
+    assert seen.return_value["attempt"] == 1
+    assert (failed.status, failed.errors[0].exception_class) == (TaskResultStatus.FAILED, jobs.Broken)
+
+
+@pytest.mark.django_db
+def test_a_task_of_ours_is_kept_by_the_dummy_backend(dummy):
+    result = jobs.with_our_options.using(priority=5).enqueue()
+
+    assert (result.status, result.task.priority) == (TaskResultStatus.READY, 5)
+    assert default_task_backend.results == [result]
+    assert default_task_backend.get_result(result.id) == result
+    assert not Task.objects.exists()
+
+
+def test_a_task_can_be_made_and_changed_with_the_immediate_backend(immediate):
+    made = task(priority=5, max_attempts=3)(jobs.taking_nothing)
+
+    assert type(made) is type(made.using(priority=6)) is HorsiesTask
+    assert (made.priority, made.max_attempts) == (5, 3)
+
+
+def test_a_task_of_ours_is_judged_by_the_backend_there_is(immediate):
+    with pytest.raises(InvalidTask, match=r"^Queue 'unknown' is not valid for backend\.$"):
+        jobs.add.using(queue_name="unknown")
+
+
+@pytest.mark.django_db
+def test_our_own_verb_says_that_it_needs_our_backend(immediate):
+    with pytest.raises(InvalidTask, match="HorsiesBackend"):
+        jobs.add.send(1)
+
+
+@pytest.mark.django_db
+def test_after_the_settings_are_back_our_backend_takes_the_task(settings):
+    ours = settings.TASKS
+    settings.TASKS = {"default": {"BACKEND": path_of("Immediate")}}
+    assert jobs.add.enqueue(1).is_finished
+
+    settings.TASKS = ours
+    result = jobs.add.enqueue(1)
+
+    assert result.status == TaskResultStatus.READY
+    assert Task.objects.filter(pk=result.id).exists()
+
+
+@pytest.mark.django_db
+def test_two_backends_can_be_used_side_by_side(settings):
+    settings.TASKS = {**settings.TASKS, "now": {"BACKEND": path_of("Immediate")}}
+
+    later, now = jobs.add.enqueue(1), jobs.add.using(backend="now").enqueue(1)
+
+    assert (later.is_finished, now.is_finished) == (False, True)
+    assert (later.backend, now.backend) == ("default", "now")
+    assert [str(row.pk) for row in Task.objects.all()] == [later.id]

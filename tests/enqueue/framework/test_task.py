@@ -1,0 +1,203 @@
+"""What a decorated function is."""
+
+import dataclasses
+import pickle
+from datetime import timedelta
+
+import django
+import pytest
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from horsies_django import HorsiesTask, task
+from horsies_django.backend import HorsiesBackend
+from horsies_django.core.compat import (
+    BaseTaskBackend,
+    FrameworkTask,
+    InvalidTask,
+    default_task_backend,
+    task_backends,
+)
+from tests.enqueue.framework import jobs
+
+pickles = pytest.mark.skipif(django.VERSION < (6, 1), reason="the framework pickles tasks from Django 6.1 on")
+
+
+def test_our_decorator_makes_a_task_of_the_framework_with_its_defaults():
+    made = jobs.add
+
+    assert isinstance(made, HorsiesTask)
+    assert isinstance(made, FrameworkTask)
+    assert (made.priority, made.queue_name, made.backend) == (0, "default", "default")
+    assert (made.run_after, made.takes_context) == (None, False)
+
+
+def test_our_decorator_takes_the_options_of_the_framework():
+    made = jobs.decorated
+
+    assert (made.priority, made.queue_name, made.takes_context) == (7, "emails", True)
+
+
+def test_djangos_own_decorator_makes_a_task_of_ours():
+    bare, with_options = jobs.made_by_django, jobs.made_by_django_with_options
+
+    assert type(bare) is type(with_options) is HorsiesTask
+    assert (with_options.priority, with_options.queue_name) == (3, "emails")
+
+
+@pytest.mark.skipif((6, 0) <= django.VERSION < (6, 1), reason="Django 6.0 forwards no options but its own")
+def test_djangos_own_decorator_forwards_the_options_that_are_ours():
+    made = jobs.framework_task(max_attempts=4, timeout=20)(jobs.taking_nothing)
+
+    assert (type(made), made.max_attempts, made.timeout) == (HorsiesTask, 4, 20)
+
+
+def test_a_task_names_its_function_and_is_found_where_that_name_says():
+    made = jobs.add
+
+    assert made.name == "add"
+    assert made.module_path == "tests.enqueue.framework.jobs.add"
+    assert import_string(made.module_path) is made
+
+
+def test_a_task_knows_its_backend():
+    backend = jobs.add.get_backend()
+
+    assert isinstance(backend, HorsiesBackend)
+    assert backend is task_backends["default"]
+    assert backend.alias == "default"
+
+
+def test_the_backend_says_that_it_supports_everything():
+    backend = default_task_backend
+
+    assert backend.supports_defer is True
+    assert backend.supports_async_task is True
+    assert backend.supports_get_result is True
+    assert backend.supports_priority is True
+
+
+def test_the_backend_is_the_frameworks_and_names_our_task_class():
+    assert issubclass(HorsiesBackend, BaseTaskBackend)
+    assert HorsiesBackend.task_class is HorsiesTask
+
+
+def test_a_task_is_immutable():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        jobs.add.priority = 5
+
+    assert jobs.add.priority == 0
+
+
+def test_tasks_are_equal_by_what_they_say_and_can_be_keys():
+    same, other = jobs.with_our_options.using(priority=0), jobs.with_our_options.using(priority=1)
+
+    assert same == jobs.with_our_options != other
+    assert {jobs.with_our_options: "found"}[same] == "found"
+
+
+def test_using_returns_a_changed_copy():
+    moment = timezone.now() + timedelta(hours=1)
+
+    copy = jobs.add.using(priority=5, queue_name="emails", run_after=moment)
+
+    assert type(copy) is HorsiesTask
+    assert (copy.priority, copy.queue_name, copy.run_after, copy.func) == (5, "emails", moment, jobs.add.func)
+    assert (jobs.add.priority, jobs.add.queue_name, jobs.add.run_after) == (0, "default", None)
+
+
+def test_using_with_nothing_changes_nothing():
+    assert jobs.decorated.using() == jobs.decorated
+
+
+def test_using_after_using_keeps_what_came_before():
+    copy = jobs.add.using(priority=5).using(queue_name="emails")
+
+    assert (copy.priority, copy.queue_name) == (5, "emails")
+
+
+def test_using_keeps_the_options_that_are_ours():
+    copy = jobs.with_our_options.using(priority=5)
+
+    for name in ("max_attempts", "timeout", "retention", "metadata", "exception_mapper"):
+        assert getattr(copy, name) == getattr(jobs.with_our_options, name)
+    assert (copy.max_attempts, copy.timeout) == (4, 20)
+
+
+def test_using_takes_no_option_that_the_framework_does_not_know():
+    with pytest.raises(TypeError, match="banana"):
+        jobs.add.using(banana=1)
+
+
+def test_using_takes_a_delay_for_run_after_as_the_documentation_says():
+    copy = jobs.add.using(run_after=timedelta(minutes=5))
+
+    assert copy.run_after == timedelta(minutes=5)
+
+
+def test_using_can_name_another_backend(settings):
+    settings.TASKS = {**settings.TASKS, "other": {**settings.TASKS["default"], "QUEUES": ["default"]}}
+
+    copy = jobs.add.using(backend="other")
+
+    assert copy.get_backend() is task_backends["other"]
+
+
+def test_using_is_judged_by_the_backend_it_names(settings):
+    settings.TASKS = {**settings.TASKS, "other": {**settings.TASKS["default"], "QUEUES": ["default"]}}
+
+    with pytest.raises(InvalidTask, match=r"^Queue 'emails' is not valid for backend\.$"):
+        jobs.add.using(backend="other", queue_name="emails")
+
+
+def test_the_decorator_refuses_run_after():
+    with pytest.raises(TypeError, match="run_after"):
+        task(run_after=timezone.now())(jobs.taking_nothing)
+
+
+def test_a_task_still_runs_its_function_here_and_now():
+    assert jobs.add.func(1, b=2) == jobs.add.call(1, b=2) == 3
+
+
+@pytest.mark.django_db
+def test_call_runs_a_coroutine_to_its_end():
+    assert jobs.awrite.call("x") == "x"
+
+
+@pytest.mark.django_db
+def test_acall_runs_functions_and_coroutines():
+    async def both():
+        return await jobs.add.acall(1, b=2), await jobs.awrite.acall("x")
+
+    assert async_to_sync(both)() == (3, "x")
+
+
+@pickles
+@pytest.mark.parametrize("changes", [{}, {"priority": 5, "queue_name": "emails"}], ids=str)
+def test_a_task_survives_pickling_with_what_it_says(changes):
+    sent = jobs.with_our_options.using(**changes)
+
+    got = pickle.loads(pickle.dumps(sent))
+
+    assert type(got) is HorsiesTask
+    assert got == sent
+    assert got.func is sent.func
+    assert got.exception_mapper == {jobs.Broken: "BROKEN"}
+
+
+@pickles
+def test_a_pickled_task_is_validated_where_it_is_read(backend_settings):
+    pickled = pickle.dumps(jobs.add.using(queue_name="emails"))
+    backend_settings(QUEUES=["default"])
+
+    with pytest.raises(InvalidTask, match=r"^Queue 'emails' is not valid for backend\.$"):
+        pickle.loads(pickled)
+
+
+@pickles
+@pytest.mark.django_db
+def test_a_result_survives_pickling():
+    result = jobs.add.enqueue(1, b=2)
+
+    assert pickle.loads(pickle.dumps(result)) == result

@@ -1,0 +1,47 @@
+"""A task of gathered calls, and a batch, where people look."""
+
+import re
+
+import pytest
+from django.urls import reverse
+
+from horsies_django import Batch
+from tests.admin.client import html_of, log_in
+from tests.batches import jobs as batch_jobs
+from tests.enqueue.grouping import jobs
+
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
+
+
+def test_the_page_of_a_gathered_task_shows_its_first_calls_masked_and_how_many_there_are(client):
+    log_in(client, "view_task")
+    calls = [{"customer_id": 1, "password": "hunter2", "text": f"call {number}"} for number in range(60)]
+    handle = jobs.mail.send_many(calls)[0]
+
+    text = html_of(client, handle)
+
+    assert "customer-1" in text
+    assert ("call 0" in text, "call 49" in text, "call 50" in text) == (True, True, False)
+    assert "The first 50 of 60." in text
+    assert "hunter2" not in text
+    assert "It gathers calls, 60 so far" in text
+    assert "asynq: aggregating" in text
+
+
+def test_the_page_of_any_other_task_says_nothing_of_calls(client):
+    log_in(client, "view_task")
+    handle = batch_jobs.double.send(1)
+
+    assert "athered calls" not in html_of(client, handle)
+
+
+def test_a_batch_is_called_one_in_the_list_and_has_its_page(client):
+    log_in(client, "view_workflow", "view_workflowtask")
+    with Batch("newsletter", on_success=batch_jobs.add_up) as batch:
+        batch.add_many(batch_jobs.double, [{"value": value} for value in range(1_200)])
+
+    listed = client.get(reverse("admin:horsies_django_workflow_changelist")).content.decode()
+    page = client.get(reverse("admin:horsies_django_workflow_change", args=[batch.id])).content.decode()
+
+    assert re.search(r"newsletter\s*<span[^>]*>batch</span>", listed)
+    assert re.search(r"0 of 1,?202 nodes have ended", page)

@@ -1,0 +1,146 @@
+"""What sending costs: statements, and client CPU beside a plain ``create()`` of the same row."""
+
+import time
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.db import notifications
+from horsies_django.models import Task
+from tests.enqueue import jobs
+
+VERBS = {
+    "send": lambda: jobs.triple.send(1, c=5),
+    "asend": lambda: async_to_sync(jobs.triple.asend)(1, c=5),
+    "schedule": lambda: jobs.triple.schedule(60, 1, c=5),
+    "enqueue": lambda: jobs.triple.enqueue(1, c=5),
+    "aenqueue": lambda: async_to_sync(jobs.triple.aenqueue)(1, c=5),
+    "a unique key": lambda: jobs.triple.with_options(unique_key="k").send(1, c=5),
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", VERBS)
+def test_outside_a_transaction_a_call_is_one_statement_that_says_its_notification_itself(verb):
+    with CaptureQueriesContext(connection) as captured:
+        VERBS[verb]()
+
+    (only,) = (query["sql"] for query in captured)
+    assert only.startswith("INSERT")
+    assert Task.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_in_a_transaction_many_calls_are_an_insert_each_and_one_notification_for_all(monkeypatch):
+    monkeypatch.setattr(notifications, "MIN_INTERVAL", 600)  # however slowly they are sent
+    job = jobs.triple.with_options(queue_name="told of once")
+    with CaptureQueriesContext(connection) as captured, transaction.atomic():
+        for number in range(20):
+            job.send(number)
+
+    said = [query["sql"] for query in captured if query["sql"].split()[0] not in ("BEGIN", "COMMIT")]
+    assert [sql.split()[0] for sql in said[:20]] == ["INSERT"] * 20
+    assert all("pg_notify" in sql for sql in said[20:])
+    assert len(said) - 20 == (connection.vendor == "postgresql")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_on_postgresql_5000_calls_are_five_inserts_and_at_most_one_notification():
+    if connection.vendor != "postgresql":
+        pytest.skip("elsewhere it is a matter of how many parameters a statement has")
+
+    with CaptureQueriesContext(connection) as captured:
+        jobs.triple.send_many({"a": number} for number in range(5_000))
+
+    verbs = [query["sql"].split()[0] for query in captured]
+    assert verbs[:7] == ["BEGIN", *["INSERT"] * 5, "COMMIT"]
+    assert len(verbs) <= 8
+    assert Task.objects.count() == 5_000
+
+
+def cpu_seconds(act, count=100):
+    began = time.thread_time()
+    for _ in range(count):
+        act()
+    return time.thread_time() - began
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("verb", "limit"), [("send", 1.0), ("enqueue", 1.2)])
+def test_a_call_costs_about_the_client_cpu_of_creating_the_same_row_or_less(verb, limit):
+    """Side by side in one process and on one thread: the speed of the machine is not in it, nor who else is on it."""
+
+    def create():
+        Task.objects.create(task_name=jobs.triple.module_path, args=[1], kwargs={"c": 5})
+
+    rounds = []
+    for _ in range(8):
+        rounds.append(cpu_seconds(VERBS[verb]) / cpu_seconds(create))
+
+    assert min(rounds) < limit, rounds
+
+
+@pytest.mark.django_db
+def test_on_postgresql_one_of_many_calls_costs_a_tenth_of_creating_a_row():
+    if connection.vendor != "postgresql":
+        pytest.skip("elsewhere it is bulk_create(), and the database in the same process")
+
+    def create():
+        Task.objects.create(task_name=jobs.triple.module_path, args=[1], kwargs={"c": 5})
+
+    rounds = []
+    for _ in range(5):
+        many = cpu_seconds(lambda: jobs.triple.send_many([{"a": 1, "c": 5}] * 2_000), count=1) / 2_000
+        rounds.append(many / (cpu_seconds(create) / 100))
+
+    assert min(rounds) < 0.1, rounds
+
+
+@pytest.mark.django_db(transaction=True)
+def test_parameters_that_the_server_binds_are_taken_too():
+    if connection.vendor != "postgresql":
+        pytest.skip("only PostgreSQL can be asked to")
+    options = connection.settings_dict["OPTIONS"]
+    connection.close()
+    options["server_side_binding"] = True
+    try:
+        handle = jobs.with_every_option.send({"x": "%s"})
+        later = jobs.with_every_option.with_options(run_after=timedelta(hours=1)).send_many([{"a": [None, "é"]}, {}])
+
+        rows = Task.objects.in_bulk()
+    finally:
+        connection.close()
+        del options["server_side_binding"]
+
+    assert (rows[handle.id].args, rows[handle.id].timeout) == ([{"x": "%s"}], 30)
+    assert [rows[one.id].kwargs for one in later] == [{"a": [None, "é"]}, {}]
+    assert {rows[one.id].deferred for one in later} == {True}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_kept_of_a_call_is_not_what_may_have_changed_since():
+    notes = {"trace": 1}
+    job = jobs.triple.with_options(metadata=notes)
+
+    first = job.send(1)
+    notes["trace"] = 2
+    second = job.send(2)
+
+    assert [Task.objects.get(pk=handle.id).metadata for handle in (first, second)] == [{"trace": 1}, {"trace": 2}]
+    assert [Task.objects.get(pk=handle.id).args for handle in (first, second)] == [[1], [2]]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_calls_of_one_task_that_is_sent_again_and_again_have_rows_of_their_own():
+    job = jobs.triple.with_options(queue_name="a '100%' \\ \"queue\"", priority=-3, timeout=2.5)
+
+    handles = [job.send(number) for number in range(3)]
+    handles += [job.enqueue(3)]
+
+    rows = [Task.objects.get(pk=handle.id) for handle in handles]
+    assert [row.args for row in rows] == [[0], [1], [2], [3]]
+    assert {(row.queue_name, row.priority, row.timeout) for row in rows} == {(job.queue_name, -3, 2.5)}
+    assert len({row.pk for row in rows}) == 4

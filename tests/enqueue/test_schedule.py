@@ -1,0 +1,177 @@
+"""A call for later: after a delay or at a time."""
+
+import datetime
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection
+from django.utils import timezone
+
+from horsies_django import TaskStatus
+from horsies_django.core.compat import InvalidTask
+from horsies_django.models import Task
+from tests.enqueue import jobs
+
+HOUR = datetime.timedelta(hours=1)
+
+
+def aschedule(*args):
+    return async_to_sync(jobs.triple.aschedule)(*args)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("schedule", [jobs.triple.schedule, aschedule])
+@pytest.mark.parametrize("delay", [3_600, 3_600.0, HOUR], ids=repr)
+def test_a_delay_counts_from_the_time_of_the_call(schedule, delay):
+    schedule(delay, 1)
+
+    row = Task.objects.get()
+
+    assert abs(row.enqueued_at - row.sent_at - HOUR) < datetime.timedelta(seconds=1)
+    assert abs(timezone.now() - row.sent_at) < datetime.timedelta(minutes=1)
+    assert row.run_after == row.enqueued_at
+    assert list(Task.objects.scheduled()) == [row]
+    assert not Task.objects.due().exists()
+
+
+@pytest.mark.django_db
+def test_a_delay_may_be_a_fraction_of_a_second():
+    jobs.triple.schedule(0.25, 1)
+
+    row = Task.objects.get()
+
+    assert abs((row.enqueued_at - row.sent_at).total_seconds() - 0.25) < 0.1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("hours", [-5.5, 0, 9])
+def test_a_time_is_kept_to_the_microsecond_whatever_its_zone(hours):
+    eta = datetime.datetime(2031, 3, 30, 2, 30, 0, 123456, datetime.timezone(datetime.timedelta(hours=hours)))
+
+    jobs.triple.schedule(eta, 1)
+
+    row = Task.objects.get()
+    assert row.enqueued_at == row.run_after == eta
+    assert list(Task.objects.scheduled()) == [row]
+
+
+@pytest.mark.django_db
+def test_without_a_time_a_call_is_due_at_once():
+    jobs.triple.send(1)
+
+    row = Task.objects.get()
+
+    assert row.run_after is None
+    assert list(Task.objects.due()) == [row]
+
+
+@pytest.mark.parametrize(
+    "delay", [0, 0.0, datetime.timedelta(0), timezone.now() - HOUR], ids=["0", "0.0", "timedelta", "past"]
+)
+def test_what_is_due_at_once_is_run(drain, delay):
+    handle = jobs.triple.schedule(delay, 1)
+
+    drain()
+
+    assert handle.value(0) == [1, 2, 3]
+
+
+def test_what_is_not_due_is_not_run(drain):
+    later, now = jobs.triple.schedule(600, 1), jobs.triple.send(2)
+
+    drain()
+
+    assert (later.status(), now.status()) == (TaskStatus.PENDING, TaskStatus.COMPLETED)
+
+
+@pytest.mark.django_db
+def test_the_time_of_the_call_wins_over_that_of_the_task():
+    job = jobs.triple.with_options(run_after=timezone.now() + 5 * HOUR, priority=4)
+
+    job.schedule(HOUR, 1)
+
+    row = Task.objects.get()
+    assert abs(row.enqueued_at - row.sent_at - HOUR) < datetime.timedelta(seconds=1)
+    assert row.priority == 4
+
+
+@pytest.mark.django_db
+def test_schedule_leaves_the_task_as_it_was():
+    jobs.triple.schedule(600, 1)
+
+    jobs.triple.send(1)
+
+    assert Task.objects.due().count() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("value", ["tomorrow", None, True, [60], datetime.date(2030, 1, 1), 5j], ids=repr)
+def test_what_is_no_time_is_a_type_error_that_says_what_is_allowed(value):
+    with pytest.raises(TypeError) as caught:
+        jobs.triple.schedule(value, 1)
+
+    assert f"schedule() got {value!r}; allowed: seconds, a timedelta or an aware datetime." in str(caught.value)
+    assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("value", [-1, -0.5, datetime.timedelta(seconds=-1)], ids=repr)
+def test_a_delay_below_zero_is_refused(value):
+    with pytest.raises(InvalidTask, match="allowed: an aware datetime or a timedelta from 0 on"):
+        jobs.triple.schedule(value, 1)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_naive_time_is_refused():
+    with pytest.raises(InvalidTask, match="aware datetime"):
+        jobs.triple.schedule(datetime.datetime(2030, 1, 1), 1)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300, 10**15], ids=repr)
+def test_a_delay_that_no_timedelta_holds_is_refused_with_what_is_allowed(value):
+    with pytest.raises((InvalidTask, TypeError, ValueError), match="allowed: "):
+        jobs.triple.schedule(value, 1)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("value", [datetime.timedelta.max, datetime.timedelta(days=3_000_000)], ids=str)
+def test_a_delay_past_the_last_year_is_refused_before_the_database_is_asked(value, django_assert_num_queries):
+    with (
+        django_assert_num_queries(0),
+        pytest.raises((InvalidTask, TypeError, ValueError), match="allowed: "),
+    ):
+        jobs.triple.schedule(value, 1)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+def test_arguments_of_a_call_for_later_are_judged_now():
+    with pytest.raises(TypeError, match="'a'"):
+        jobs.triple.schedule(60)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.slow
+def test_an_idle_worker_starts_a_delayed_task_when_it_is_due(worker):
+    # Without LISTEN a worker finds what was sent since it looked last only when it looks again.
+    is_told = connection.vendor == "postgresql"
+    worker("--poll-interval", "60" if is_told else "1")
+    handles = [jobs.triple.schedule(seconds, 1) for seconds in (0.5, 1.5, 2.5)]
+
+    results = [handle.get(30) for handle in handles]
+
+    infos = [handle.info() for handle in handles]
+    late = [(info.started_at - info.enqueued_at).total_seconds() for info in infos]
+    assert all(result.is_ok() for result in results)
+    assert all(0 <= seconds < 15 for seconds in late), late
+    # One of them comes when the machine does not stand still.
+    assert min(late) < (0.3 if is_told else 1.3), late

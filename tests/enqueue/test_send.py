@@ -1,0 +1,494 @@
+"""One call, one row: with the caller's transaction, at the price of one INSERT."""
+
+import datetime
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import DatabaseError, connection, transaction
+from django.db.models.signals import post_save
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from horsies_django import RetryPolicy, TaskHandle, TaskStatus, task
+from horsies_django.core.compat import InvalidTask
+from horsies_django.models import Task, TaskAttempt
+from tests.enqueue import jobs
+from tests.jobs.models import Entry
+from tests.naming import stable
+
+FIXED = RetryPolicy.fixed([7, 8], auto_retry_for=["X"], jitter=False)
+
+
+def statements(captured):
+    """What was said to the database beside BEGIN and COMMIT."""
+    return [query["sql"] for query in captured if query["sql"].split()[0] not in ("BEGIN", "COMMIT")]
+
+
+SENDS = {
+    "send": lambda: jobs.triple.send(1),
+    "asend": lambda: async_to_sync(jobs.triple.asend)(1),
+    "schedule": lambda: jobs.triple.schedule(60, 1),
+    "aschedule": lambda: async_to_sync(jobs.triple.aschedule)(60, 1),
+    "send_many": lambda: jobs.triple.send_many([{"a": 1}]),
+    "asend_many": lambda: async_to_sync(jobs.triple.asend_many)([{"a": 1}]),
+    "enqueue": lambda: jobs.triple.enqueue(1),
+    "unique": lambda: jobs.triple.with_options(unique_key="k").send(1),
+}
+
+
+@pytest.mark.django_db
+def test_the_row_says_what_was_sent_and_when():
+    before = timezone.now()
+
+    handle = jobs.with_every_option.send(a=[5])
+
+    row = Task.objects.get()
+    assert row.pk == handle.id
+    assert (row.task_name, row.args, row.kwargs) == ("tests.enqueue.jobs.with_every_option", [], {"a": [5]})
+    assert (row.queue_name, row.priority, row.timeout, row.metadata) == ("slow", 3, 30, {"team": "a"})
+    assert row.retention == datetime.timedelta(days=7)
+    assert (row.status, row.claim, row.attempt, row.retry_count, row.max_retries) == ("PENDING", 0, 0, 0, 2)
+    assert row.sent_at == row.enqueued_at
+    assert abs(row.sent_at - before) < datetime.timedelta(minutes=1)
+    assert {row.claimed_at, row.started_at, row.completed_at, row.failed_at, row.next_retry_at} == {None}
+
+
+@pytest.mark.django_db
+def test_the_priority_is_0_unless_said_otherwise():
+    jobs.triple.send(1)
+
+    row = Task.objects.get()
+
+    assert row.priority == 0
+
+
+@pytest.mark.django_db
+def test_the_handle_that_send_gives_is_that_of_the_row_without_a_query(django_assert_num_queries):
+    with transaction.atomic():
+        handle = jobs.triple.send(1)
+
+    with django_assert_num_queries(0):
+        copy = TaskHandle(str(handle.id))
+        same = copy == handle
+
+    assert same
+    assert Task.objects.get().pk == copy.id
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", SENDS)
+def test_a_transaction_that_is_rolled_back_leaves_nothing(verb):
+    with transaction.atomic():
+        SENDS[verb]()
+        inside = Task.objects.count()
+        transaction.set_rollback(True)
+
+    assert inside == 1
+    assert Task.objects.count() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", SENDS)
+def test_a_transaction_that_commits_leaves_one_task(verb):
+    with transaction.atomic():
+        SENDS[verb]()
+
+    assert Task.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_savepoint_that_is_rolled_back_takes_its_own_task_and_no_other():
+    with transaction.atomic():
+        kept = jobs.triple.send(1)
+        with transaction.atomic():
+            jobs.triple.send(2)
+            transaction.set_rollback(True)
+
+    assert [row.pk for row in Task.objects.all()] == [kept.id]
+
+
+def test_what_was_rolled_back_is_not_run_and_what_was_committed_is(drain):
+    with transaction.atomic():
+        lost = jobs.identity.send("lost")
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        kept = jobs.identity.send("kept")
+
+    drain()
+
+    assert kept.value(0) == "kept"
+    assert lost.status() is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_signal_handler_sends_is_stored_as_it_returns_and_shares_the_fate_of_what_it_is_about():
+    stored = []
+
+    def when_saved(instance, **kwargs):
+        handle = jobs.identity.send(instance.pk)
+        stored.append((handle.id, handle.status()))
+
+    post_save.connect(when_saved, Entry)
+    try:
+        with transaction.atomic():
+            kept = Entry.objects.create(key="kept")
+        with transaction.atomic():
+            Entry.objects.create(key="lost")
+            transaction.set_rollback(True)
+    finally:
+        post_save.disconnect(when_saved, Entry)
+
+    assert [status for _, status in stored] == [TaskStatus.PENDING] * 2
+    assert list(Task.objects.values_list("pk", "args")) == [(stored[0][0], [kept.pk])]
+
+
+# What it costs.
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", ["send", "asend", "send_many", "enqueue"])
+def test_a_call_is_one_insert_and_on_postgresql_at_most_one_notification_more(verb):
+    with CaptureQueriesContext(connection) as captured:
+        SENDS[verb]()
+
+    first, *others = statements(captured)
+    assert first.startswith("INSERT")
+    assert len(others) <= (connection.vendor == "postgresql")
+    assert all("pg_notify" in sql for sql in others)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("options", [{}, {"priority": 5, "queue_name": "q", "timeout": 3.5, "metadata": {"x": 1}}])
+def test_in_a_transaction_a_call_is_one_statement(django_assert_num_queries, options):
+    job = jobs.triple.with_options(**options)
+
+    with transaction.atomic(), django_assert_num_queries(1):
+        job.send(1, c={"deep": [1, 2]})
+
+    assert Task.objects.count() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("delay", [60, datetime.timedelta(minutes=1)])
+def test_in_a_transaction_a_call_with_a_delay_is_one_statement_too(django_assert_num_queries, delay):
+    with transaction.atomic(), django_assert_num_queries(1):
+        jobs.triple.schedule(delay, 1)
+
+    assert Task.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_in_a_transaction_a_call_at_a_time_is_one_statement_too(django_assert_num_queries):
+    eta = timezone.now() + datetime.timedelta(minutes=1)
+
+    with transaction.atomic(), django_assert_num_queries(1):
+        jobs.triple.schedule(eta, 1)
+
+    assert Task.objects.count() == 1
+
+
+# with_options().
+
+
+@pytest.mark.django_db
+def test_with_options_gives_a_copy_and_leaves_the_task_as_it_was():
+    deadline = timezone.now() + datetime.timedelta(hours=1)
+    copy = jobs.triple.with_options(priority=9, queue_name="other", good_until=deadline, unique_key="k", timeout=2)
+
+    copy.send(1)
+    jobs.triple.send(1)
+
+    changed, plain = Task.objects.order_by("pk")
+    assert (changed.priority, changed.queue_name, changed.unique_key, changed.timeout) == (9, "other", "k", 2)
+    assert changed.good_until == deadline
+    assert (plain.priority, plain.queue_name, plain.unique_key, plain.timeout) == (0, "default", None, None)
+    assert plain.good_until is None
+
+
+@pytest.mark.django_db
+def test_with_options_after_with_options_keeps_what_came_before():
+    job = jobs.triple.with_options(priority=9).with_options(timeout=2)
+
+    job.send(1)
+
+    row = Task.objects.get()
+    assert (row.priority, row.timeout) == (9, 2)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("option", "value", "column", "cleared"),
+    [
+        ("good_until", timezone.now() + datetime.timedelta(hours=1), "good_until", None),
+        ("unique_key", "k", "unique_key", None),
+        ("timeout", 5, "timeout", None),
+        ("retention", "3d", "retention", datetime.timedelta(days=36_500)),
+        ("metadata", {"x": 1}, "metadata", None),
+        ("run_after", timezone.now() + datetime.timedelta(hours=1), "run_after", None),
+        ("retry_policy", RetryPolicy.fixed([9], auto_retry_for=["X"]), "max_retries", 0),
+    ],
+)
+def test_none_clears_an_option(option, value, column, cleared):
+    job = jobs.with_every_option.with_options(**{option: value})
+
+    job.send()
+    job.with_options(**{option: None}).send()
+
+    given, none = Task.objects.order_by("pk")
+    assert getattr(given, column) != cleared
+    assert getattr(none, column) == cleared
+
+
+@pytest.mark.parametrize(("option", "default"), [("priority", 0), ("queue_name", "default"), ("backend", "default")])
+def test_none_clears_an_option_of_the_framework_too(option, default):
+    job = jobs.with_every_option.with_options(priority=5)
+
+    copy = job.with_options(**{option: None})
+
+    assert getattr(copy, option) == default
+
+
+@pytest.mark.django_db
+def test_a_retry_policy_of_a_call_stands_for_the_attempts_and_backoff_of_its_task():
+    policy = RetryPolicy.fixed([7], auto_retry_for=["X"], jitter=False)
+
+    jobs.with_attempts.with_options(retry_policy=policy).send()
+    jobs.with_attempts.send()
+
+    own, tasks_own = Task.objects.order_by("pk")
+    assert (own.max_retries, own.retry_policy["intervals"], own.retry_policy["auto_retry_for"]) == (1, [7.0], ["X"])
+    assert (tasks_own.max_retries, tasks_own.retry_policy["auto_retry_for"]) == (3, ["*"])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("own", "of_call", "retries", "intervals"),
+    [
+        ({"max_attempts": 4}, {"max_attempts": 7}, 6, [2.0]),
+        ({"max_attempts": 4}, {"max_attempts": 1}, 0, None),
+        ({"max_attempts": 4}, {"retry_policy": None}, 0, None),
+        ({"backoff": 5}, {"retry_policy": None}, 0, None),
+        ({"max_attempts": 4, "backoff": 5}, {"max_attempts": 2}, 1, [5.0]),
+        ({"max_attempts": 4}, {"backoff": 5}, 3, [5.0]),
+        ({"retry_policy": FIXED}, {"max_attempts": 1}, 0, None),
+        ({"retry_policy": FIXED}, {"max_attempts": 2}, 1, [7.0]),
+        ({"retry_policy": FIXED}, {"max_attempts": 5}, 4, [7.0, 8.0, 8.0, 8.0]),
+        ({"backoff": FIXED}, {"max_attempts": 2}, 1, [7.0]),
+        ({"retry_policy": FIXED}, {"backoff": 5}, 2, [5.0]),
+        ({"retry_policy": FIXED}, {"max_attempts": 5, "backoff": 5}, 4, [5.0]),
+        ({"retry_policy": FIXED}, {"priority": 5}, 2, [7.0, 8.0]),
+        ({}, {"max_attempts": 3}, 2, [2.0]),
+        # What no policy can have: it has what is nearest, for a crash.
+        ({"backoff": 0.25}, {}, 2, [1.0]),
+        ({"backoff": 200_000}, {}, 2, [86_400.0]),
+    ],
+    ids=repr,
+)
+def test_a_call_says_how_often_it_is_tried(own, of_call, retries, intervals):
+    job = task(**own)(jobs.triple.func)
+
+    job.with_options(**of_call).send(1)
+
+    row = Task.objects.get()
+    assert row.max_retries == retries
+    assert (row.retry_policy or {}).get("intervals") == intervals
+
+
+@pytest.mark.parametrize("options", [{"max_attempts": 0}, {"max_attempts": "3"}, {"backoff": 0}, {"backoff": max}])
+def test_bad_attempts_and_a_bad_backoff_of_a_call_are_named(options):
+    with pytest.raises(InvalidTask, match=f"{next(iter(options))} (of a call )?is "):
+        jobs.triple.with_options(**options)
+
+
+@pytest.mark.parametrize("name", ["eta", "delay", "good_untill", "func", "takes_context"])
+def test_with_options_names_an_option_that_it_does_not_know_and_those_it_does(name):
+    with pytest.raises(TypeError) as caught:
+        jobs.triple.with_options(**{name: 1})
+
+    assert f"with_options() got unknown option {name}; allowed: " in str(caught.value)
+    assert all(known in str(caught.value) for known in ("good_until", "priority", "run_after", "unique_key"))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "value",
+    [datetime.datetime(2030, 1, 1), "2030-01-01", 60, datetime.timedelta(hours=1), datetime.date(2030, 1, 1), True],
+    ids=repr,
+)
+def test_good_until_is_an_aware_datetime_and_nothing_else(value):
+    with pytest.raises(InvalidTask) as caught:
+        jobs.triple.with_options(good_until=value).send(1)
+
+    assert f"good_until is {value!r}; allowed: an aware datetime" in str(caught.value)
+    assert not Task.objects.exists()
+
+
+def test_a_deadline_that_has_passed_when_the_task_is_sent_expires_it(drain):
+    job = jobs.triple.with_options(good_until=timezone.now() - datetime.timedelta(seconds=1))
+    handle = job.send(1)
+
+    drain(no_reaper=False)
+
+    assert handle.status() == TaskStatus.EXPIRED
+    assert handle.get(0).err.error_code == "TASK_EXPIRED"
+    assert not TaskAttempt.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout": 0}, "timeout is 0"),
+        ({"timeout": "5"}, "timeout is '5'"),
+        ({"retention": "a while"}, "'a while' is not a duration"),
+        ({"retention": datetime.timedelta(days=-1)}, "is not a duration"),
+        ({"retention": float("inf")}, "is not a duration"),
+        ({"retention": "99999999999999w"}, "is not a duration"),
+        ({"unique_key": ""}, "unique_key is ''"),
+        ({"unique_key": "x" * 256}, "unique_key is 'xxx"),
+        ({"unique_key": 5}, "unique_key is 5"),
+        ({"unique_key": "a\0b"}, "unique_key is "),
+        ({"unique_key": "\ud800"}, "unique_key is "),
+        ({"queue_name": "a\0b"}, "queue_name is "),
+        ({"queue_name": "\ud800"}, "queue_name is "),
+        ({"queue_name": ""}, "queue_name is ''"),
+        ({"retry_policy": "often"}, "retry_policy is 'often'"),
+        ({"priority": 101}, "priority must be a whole number"),
+        ({"metadata": 5}, "metadata is 5"),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_a_bad_option_of_a_call_is_an_invalid_task_that_names_it_and_leaves_no_row(options, words):
+    with pytest.raises(InvalidTask) as caught:
+        jobs.triple.with_options(**options).send(1)
+
+    assert words in str(caught.value)
+    assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("metadata", [{"x": float("nan")}, {"x": "\0"}, {"x": object()}], ids=stable)
+def test_metadata_that_cannot_be_stored_is_named_and_leaves_no_row(metadata):
+    with pytest.raises((TypeError, ValueError, InvalidTask), match="metadata"):
+        jobs.triple.with_options(metadata=metadata).send(1)
+
+    assert not Task.objects.exists()
+
+
+# unique_key.
+
+
+@pytest.mark.django_db
+def test_a_unique_key_gives_back_the_handle_of_the_task_that_lives():
+    unique = jobs.triple.with_options(unique_key="nightly")
+    first = unique.send(1)
+
+    second = unique.send(2)
+
+    assert second == first
+    assert Task.objects.get().args == [1]
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
+def test_after_the_task_has_ended_its_unique_key_makes_a_new_one(drain, end):
+    job = (jobs.fail if end == "failed" else jobs.acoroutine).with_options(unique_key="nightly")
+    arguments = () if end == "failed" else (1,)
+    first = job.send(*arguments)
+    if end == "cancelled":
+        first.cancel()
+    drain()
+
+    second = job.send(*arguments)
+
+    assert first.status() == end.upper()
+    assert second != first
+    assert second.status() == TaskStatus.PENDING
+    assert Task.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_a_unique_key_that_is_taken_leaves_the_callers_transaction_usable():
+    unique = jobs.triple.with_options(unique_key="nightly")
+    with transaction.atomic():
+        first = unique.send(1)
+
+        second = unique.send(2)
+        third = jobs.triple.send(3)
+
+    assert second == first
+    assert {row.pk for row in Task.objects.all()} == {first.id, third.id}
+
+
+@pytest.mark.django_db
+def test_calls_with_other_keys_and_with_none_are_tasks_of_their_own():
+    for key in ("a", "b", None, None):
+        jobs.triple.with_options(unique_key=key).send(1)
+
+    count = Task.objects.count()
+
+    assert count == 4
+
+
+@pytest.mark.django_db
+def test_refused_arguments_are_refused_though_the_unique_key_is_taken():
+    unique = jobs.triple.with_options(unique_key="nightly")
+    unique.send(1)
+
+    with pytest.raises(TypeError, match="'a'"):
+        unique.send()
+
+    assert Task.objects.count() == 1
+
+
+# What the database refuses by itself.
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("change", "constraint"),
+    [
+        ({"status": "LOST"}, "horsies_task_status_is_known"),
+        ({"status": "pending"}, "horsies_task_status_is_known"),
+        ({"status": "COMPLETED"}, "horsies_completed_task_has_completed_at"),
+        ({"status": "FAILED"}, "horsies_failed_task_has_failed_at"),
+        ({"status": "CANCELLED"}, "horsies_cancelled_task_has_cancelled_at"),
+        ({"status": "EXPIRED"}, "horsies_expired_task_has_expired_at"),
+        ({"status": "EXPIRED", "completed_at": timezone.now()}, "horsies_expired_task_has_expired_at"),
+        ({"priority": 101}, "horsies_task_priority_is_in_range"),
+        ({"priority": -101}, "horsies_task_priority_is_in_range"),
+    ],
+)
+def test_the_database_refuses_an_unknown_state_and_an_end_without_its_time(change, constraint):
+    jobs.triple.send(1)
+
+    with pytest.raises(DatabaseError, match=constraint), transaction.atomic():
+        Task.objects.update(**change)
+
+    assert Task.objects.get().status == TaskStatus.PENDING
+
+
+@pytest.mark.django_db
+def test_the_database_refuses_two_live_tasks_with_one_unique_key_and_takes_one_that_ended():
+    live = {"task_name": "x", "unique_key": "k"}
+    Task.objects.create(**live)
+
+    Task.objects.create(**live, status="COMPLETED", completed_at=timezone.now())
+    with pytest.raises(DatabaseError), transaction.atomic():
+        Task.objects.create(**live, status="RUNNING")
+
+    assert sorted(Task.objects.values_list("status", flat=True)) == ["COMPLETED", "PENDING"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "change", [{"attempt": 1}, {"attempt": 2, "outcome": "LOST"}], ids=["twice", "unknown outcome"]
+)
+def test_the_database_refuses_an_attempt_twice_and_an_unknown_outcome(change):
+    task = Task.objects.create(task_name="x")
+    written = {"task": task, "attempt": 1, "outcome": "FAILED", "started_at": task.sent_at, "finished_at": task.sent_at}
+    TaskAttempt.objects.create(**written)
+
+    with pytest.raises(DatabaseError), transaction.atomic():
+        TaskAttempt.objects.create(**{**written, **change})
+
+    assert TaskAttempt.objects.count() == 1

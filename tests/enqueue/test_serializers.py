@@ -1,0 +1,320 @@
+"""Values to rows and back; results and errors whose texts no database takes."""
+
+import datetime
+import decimal
+import json
+import uuid
+import zoneinfo
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from horsies_django import TaskHandle, TaskStatus
+from horsies_django.core.compat import default_task_backend
+from horsies_django.core.serialization import clean_text, decode, dumps, encode
+from horsies_django.models import Task, TaskAttempt
+from tests.enqueue import jobs
+from tests.enqueue.jobs import Address, Person
+from tests.naming import stable
+
+RICH = {
+    "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
+}
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=10)
+KEYS = TEXTS | st.sampled_from(["$type", "value", "class", "", "$type "])
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=10,
+)
+OFFSETS = st.integers(-23 * 60, 23 * 60).map(lambda m: datetime.timezone(datetime.timedelta(minutes=m)))
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS
+    | st.datetimes()
+    | st.datetimes(timezones=OFFSETS)
+    | st.dates()
+    | st.times()
+    | st.times(timezones=OFFSETS)
+    | st.timedeltas()
+    | st.uuids()
+    | st.decimals(allow_nan=False)
+    | st.builds(Address, street=TEXTS, since=st.none() | st.dates())
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(KEYS, inner, max_size=4)
+        | st.builds(
+            Person,
+            name=TEXTS,
+            home=st.builds(Address, street=TEXTS, since=st.dates()),
+            others=st.lists(inner, max_size=3),
+        )
+    ),
+    max_leaves=12,
+)
+
+pytestmark = pytest.mark.once
+
+
+def shape(value):
+    """The value with the type of each part, for 1 == True == 1.0."""
+    match value:
+        case dict():
+            return {key: shape(item) for key, item in value.items()}
+        case list():
+            return [shape(item) for item in value]
+        case Person():
+            return (Person, value.name, shape(value.home), shape(value.others))
+        case Address():
+            return (Address, value.street, shape(value.since))
+        case decimal.Decimal() | datetime.datetime() | datetime.time():
+            return (type(value), str(value))
+    return (type(value), value)
+
+
+def there_and_back(value, *, rich):
+    return decode(json.loads(dumps(encode(value, rich=rich, where="it"))), rich=rich)
+
+
+@given(VALUES)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_rich_value_comes_back_as_what_it_was_type_and_all(value):
+    back = there_and_back(value, rich=True)
+
+    assert shape(back) == shape(value)
+
+
+@given(PLAIN)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_plain_value_comes_back_as_what_it_was_in_both_forms(value):
+    plain, rich = there_and_back(value, rich=False), there_and_back(value, rich=True)
+
+    assert shape(plain) == shape(rich) == shape(value)
+
+
+@pytest.mark.django_db
+@given(VALUES.filter(lambda value: "e+" not in str(value)))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_rich_value_comes_back_from_a_row(value):
+    row = Task(task_name="x", args=[encode(value, rich=True, where="it")], rich=True)
+
+    row.save()
+    row.refresh_from_db()
+
+    assert decode(row.args[0], rich=True) == value
+
+
+@given(st.text(st.sampled_from("\0\ud800\udfffé\\ux0") | st.characters(), max_size=60), st.integers(1, 40))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_cleaned_text_is_one_that_every_database_takes_with_its_end_kept(text, limit):
+    cleaned = clean_text(text, limit)
+
+    cleaned.encode()
+    assert "\0" not in cleaned
+    if len(text) <= limit:
+        assert cleaned == text or "\0" in text or any("\ud800" <= one <= "\udfff" for one in text)
+    else:
+        assert f"{len(text) - limit} characters left out" in cleaned
+        assert cleaned.endswith(clean_text(text[-limit:], limit))
+
+
+RICH_VALUES = [
+    datetime.datetime(2026, 3, 29, 2, 30, tzinfo=datetime.UTC),
+    datetime.datetime(2026, 3, 29, 2, 30),
+    datetime.datetime(2026, 7, 1, 12, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
+    datetime.date(1, 1, 1),
+    datetime.time(23, 59, 59, 999999),
+    datetime.timedelta(days=-1, microseconds=1),
+    uuid.UUID(int=2**128 - 1),
+    decimal.Decimal("1.10"),
+    decimal.Decimal("-Infinity"),
+    Address("Elm", datetime.date(2020, 2, 29)),
+    Person("Ann", Address("Elm"), [{"$type": uuid.UUID(int=1)}]),
+    {"$type": "date", "value": "a trap"},
+    {"$type": {"$type": "dict"}},
+    {"value": {"class": "x"}},
+]
+
+
+def test_rich_values_reach_the_body_and_come_back_as_result(drain, settings):
+    settings.TASKS = RICH
+    by_place = [jobs.identity.send(value) for value in RICH_VALUES]
+    by_name = [jobs.identity.send(value=value) for value in RICH_VALUES]
+
+    drain()
+
+    assert [handle.value(0) for handle in by_place] == RICH_VALUES
+    assert [handle.value(0) for handle in by_name] == RICH_VALUES
+    assert [shape(handle.info().result.ok) for handle in by_name[7:9]] == [shape(one) for one in RICH_VALUES[7:9]]
+
+
+def test_rich_values_come_back_as_the_data_of_an_error(drain, settings):
+    settings.TASKS = RICH
+    handles = [jobs.fail_with.send(value) for value in RICH_VALUES]
+
+    drain()
+
+    assert [handle.get(0).err.data for handle in handles] == RICH_VALUES
+    assert handles[0].get(0).err.error_code == "MINE"
+
+
+@pytest.mark.parametrize("name", ["$type", "value", "class"])
+def test_a_name_of_an_argument_is_never_taken_for_a_tag(drain, settings, name):
+    settings.TASKS = RICH
+    handle = jobs.anything.send(**{name: "date"})
+
+    drain()
+
+    assert handle.value(0) == {"args": [], "kwargs": {name: "date"}}
+
+
+def test_a_row_is_rich_where_its_column_and_the_backend_both_say_so(drain, settings):
+    before, tagged = settings.TASKS, {"$type": "date", "value": "2020-01-01"}
+    plain = jobs.identity.send(tagged)
+    settings.TASKS = RICH
+    rich = jobs.identity.send(datetime.date(2020, 1, 1))
+
+    drain()
+
+    assert (plain.value(0), TaskHandle(rich.id).value(0)) == (tagged, datetime.date(2020, 1, 1))
+    settings.TASKS = before
+    assert TaskHandle(rich.id).value(0) == default_task_backend.get_result(str(rich.id)).return_value == tagged
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("value", [*RICH_VALUES[:10], {1, 2}, object(), 5j], ids=stable)
+def test_the_plain_form_refuses_what_json_has_no_word_for_and_names_the_rich_one(value):
+    with pytest.raises(TypeError) as caught:
+        jobs.identity.send(value)
+
+    assert "argument 'value'" in str(caught.value)
+    assert '"serializer": "rich"' in str(caught.value)
+    assert not Task.objects.exists()
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), 5j, jobs.Outer, jobs.Outer.Inner(), Address], ids=stable)
+def test_the_rich_form_refuses_what_a_worker_could_not_make_again(value):
+    with pytest.raises(TypeError) as caught:
+        encode([value], rich=True, where="it")
+
+    assert "Unsupported type" in str(caught.value)
+    assert "it[0]" in str(caught.value)
+
+
+def test_keys_become_text_as_json_itself_writes_them():
+    value = {7: "a", None: "b", True: "c", 2.5: "d", b"e": "f"}
+
+    stored = encode(value, rich=False, where="it")
+
+    assert stored == {"7": "a", "null": "b", "true": "c", "2.5": "d", "e": "f"}
+
+
+@pytest.mark.parametrize("rich", [False, True])
+def test_keys_that_become_the_same_text_are_refused_rather_than_lost(rich):
+    value = {1: "first", "1": "second"}
+
+    with pytest.raises((TypeError, ValueError), match="it"):
+        encode(value, rich=rich, where="it")
+
+
+# Results.
+
+
+@pytest.mark.parametrize("rich", [False, True])
+def test_a_hostile_result_fails_its_task_with_a_code_and_its_neighbours_live(drain, settings, rich):
+    if rich:
+        settings.TASKS = RICH
+    bad = {name: jobs.give_hostile.send(name) for name in jobs.HOSTILE}
+    good = jobs.identity.send("fine")
+
+    drain(threads=1)
+
+    codes = {name: handle.get(0).err.error_code for name, handle in bad.items()}
+    assert codes == dict.fromkeys(jobs.HOSTILE, "WORKER_SERIALIZATION_ERROR")
+    assert good.value(0) == "fine"
+    assert TaskAttempt.objects.count() == len(bad) + 1
+
+
+def test_a_deep_result_ends_its_task_either_way_and_asking_for_it_raises_nothing(drain):
+    handles = {
+        depth: jobs.give_nested.send(depth) for depth in (50, 200, 400, 600, 800, 900, 930, 950, 960, 970, 1_500)
+    }
+
+    drain(threads=1)
+
+    results = {depth: handle.get(0) for depth, handle in handles.items()}
+    for depth, result in results.items():
+        if result.is_ok():
+            assert result.ok == jobs.nested(depth)
+        else:
+            assert depth > 100
+            assert result.err.error_code == "WORKER_SERIALIZATION_ERROR"
+    assert results[50].is_ok()
+    assert results[1_500].is_err()
+
+
+@pytest.mark.parametrize(
+    "value", [10**4_000, 2**64, 10**100, 0.1, 5e-324, "", [], {}, False, "\U0010ffff\u2028"], ids=ascii
+)
+def test_a_result_at_the_edge_comes_back_to_the_last_digit(drain, value):
+    handle = jobs.identity.send([value])
+
+    drain()
+
+    assert handle.value(0) == [value]
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("job", [jobs.raise_text, jobs.return_text], ids=["raised", "returned"])
+def test_any_text_of_an_error_is_kept_as_far_as_a_database_takes_it(drain, job):
+    handles = {name: job.send(name) for name in jobs.TEXTS}
+    good = jobs.identity.send("fine")
+
+    drain(threads=1)
+
+    assert good.value(0) == "fine"
+    for name, handle in handles.items():
+        info, text = handle.info(), jobs.TEXTS[name]
+        error, attempt = info.result.err, TaskAttempt.objects.get(task=handle.id)
+        assert info.status == TaskStatus.FAILED
+        assert info.error_code == error.error_code == ("MINE" if job is jobs.return_text else "UNHANDLED_EXCEPTION")
+        assert error.message == attempt.error_message == clean_text(text)
+        for written in (error.message, attempt.traceback):
+            assert "\0" not in written
+            written.encode()
+            assert len(written) < 400_000
+        if "\0" not in text and "\ud800" not in text and len(text) < 1_000:
+            assert error.message == text
+
+
+def test_any_text_as_the_code_of_an_error_ends_the_task_failed(drain):
+    handles = {name: jobs.return_code.send(name) for name in jobs.TEXTS}
+
+    drain(threads=1)
+
+    for name, handle in handles.items():
+        code = handle.info().error_code
+        assert handle.status() == TaskStatus.FAILED
+        assert 0 < len(code) <= 100
+        assert "\0" not in code
+        assert handle.get(0).err.error_code == code, name
+
+
+@pytest.mark.parametrize("name", ["text", "name", "module"])
+def test_an_exception_whose_class_or_text_no_database_takes_fails_its_task_with_its_own_code(drain, name):
+    bad, good = jobs.raise_class.send(name), jobs.identity.send("fine")
+
+    drain(threads=1)
+
+    assert good.value(0) == "fine"
+    assert (bad.status(), bad.get(0).err.error_code) == (TaskStatus.FAILED, "UNHANDLED_EXCEPTION")
+    assert TaskAttempt.objects.get(task=bad.id).outcome == "FAILED"

@@ -1,1 +1,0 @@
-"""What an operator is told in numbers: roll-ups, counts, the state of the queue."""

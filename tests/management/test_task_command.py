@@ -1,0 +1,320 @@
+"""``manage.py horsies_task``."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from uuid import uuid4
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from horsies_django.models import Task
+from tests.conftest import ROOT, Process, database_url
+from tests.jobs import tasks
+from tests.ops.inspector.factories import COLUMNS, make, one_of_each, some
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Terminal(io.StringIO):
+    """Standard input that somebody types into."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def task(capsys):
+    """Run it, and return its status, what it printed and what it complained of."""
+
+    def run(*words, **options):
+        try:
+            call_command("horsies_task", *map(str, words), **options)
+        except CommandError as error:
+            return error.returncode, capsys.readouterr().out, str(error)
+        out, err = capsys.readouterr()
+        return 0, out, err
+
+    return run
+
+
+def status(task):
+    return Task.objects.filter(pk=task.pk).values_list("status", flat=True).first()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("state", COLUMNS)
+def test_a_list_has_the_tasks_of_a_state(task, state):
+    made = one_of_each()
+
+    code, out, _ = task("list", "--status", state)
+
+    assert code == 0
+    heads, *rows = out.splitlines()
+    assert heads.split() == ["id", "state", "task", "queue", "priority", "attempt", "when", "error"]
+    assert [row.split()[:3] for row in rows] == [[str(made[state].pk), state, "tests.jobs.tasks.noop"]]
+
+
+@pytest.mark.once
+def test_a_list_has_thirty_and_says_how_to_have_the_next(task):
+    made = [str(key) for key in some(40, "failed")[::-1]]
+
+    _, out, err = task("list")
+    _, more, end = task("list", "--after", made[29])
+    _, few, _ = task("list", "--limit", "2")
+
+    assert [line.split()[0] for line in out.splitlines()[1:]] == made[:30]
+    assert f"--after {made[29]}" in err
+    assert [line.split()[0] for line in more.splitlines()[1:]] == made[30:]
+    assert end == ""
+    assert len(few.splitlines()) == 3
+
+
+@pytest.mark.once
+def test_all_is_printed_page_by_page_as_json_lines_or_as_ids(task):
+    made = [str(key) for key in some(65, "failed")[::-1]]
+
+    _, out, _ = task("list", "--all", "--json")
+    _, ids, _ = task("list", "--all", "--ids")
+
+    assert [json.loads(line)["id"] for line in out.splitlines()] == made
+    assert ids.split() == made
+
+
+@pytest.mark.once
+def test_filters_narrow_a_list(task):
+    make("failed")
+    wanted = make("failed", queue_name="emails", task_name="a.b", sent_at="2026-01-01T00:00Z")
+
+    for flags in (["--queue", "emails"], ["--task", "a.b"], ["--older-than", "7d"], ["--older-than", "3600.5"]):
+        _, out, _ = task("list", "--ids", *flags)
+        assert out.split() == [str(wanted.pk)]
+
+
+@pytest.mark.once
+def test_nothing_sensitive_is_printed(task):
+    handle = tasks.echo.send("open", password="secret")
+
+    for words in (["list"], ["list", "--json"], ["show", handle.id], ["show", handle.id, "--json"]):
+        code, out, _ = task(*words)
+        assert code == 0
+        assert "open" in out
+        assert "secret" not in out
+
+
+@pytest.mark.once
+def test_show_prints_one_task_after_the_other_and_names_what_is_not_there(task, drain):
+    handle, waiting, gone = tasks.fail.send("no luck"), tasks.add.schedule(3_600, 1), uuid4()
+    drain()
+
+    code, out, _ = task("show", handle.id, waiting.id)
+    missing = task("show", gone, handle.id)
+
+    assert code == 0
+    assert "state: failed" in out
+    assert "attempt 1: FAILED UNHANDLED_EXCEPTION no luck" in out
+    assert "ValueError: no luck" in out
+    assert "why: It is scheduled" in out
+    assert out.count("Traceback") == 1
+    assert missing[0] == 1
+    assert str(handle.id) in missing[1]
+    assert "1 not found" in missing[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "takes", "becomes"),
+    [
+        (["run"], "scheduled", "PENDING"),
+        (["cancel"], "pending", "CANCELLED"),
+        (["cancel", "--running"], "running", "CANCELLED"),
+        (["retry"], "failed", "PENDING"),
+        (["move", "--to-queue", "slow"], "pending", "PENDING"),
+        (["delete"], "completed", None),
+    ],
+)
+def test_each_action_is_done_to_ids_and_to_all(task, words, takes, becomes):
+    made = [make(takes) for _ in range(4)]
+    other = make("running" if takes != "running" else "failed")
+
+    one = task(*words, made[0].pk)
+    dry = task(*words, "--all", "--status", takes, "--dry-run")
+    every = task(*words, "--all", "--status", takes, "--yes", "--json")
+
+    assert one[0] == dry[0] == every[0] == 0, (one, dry, every)
+    left = 4 if takes == "pending" and "move" in words else 3
+    assert dry[1].startswith("would be")
+    assert dry[1].strip().endswith(f": {left}")
+    assert json.loads(every[1])["done"] == left
+    assert {status(task) for task in made} == {becomes}
+    assert status(other) == other.status
+
+
+@pytest.mark.once
+def test_what_was_left_alone_is_named_and_is_status_1(task):
+    running, gone = make("running"), uuid4()
+
+    code, out, said = task("retry", make("failed").pk, running.pk, gone)
+
+    assert code == 1
+    assert "due again: 1" in out
+    assert f"  {running.pk}: it is running" in out
+    assert f"  {gone}: there is no such task" in out
+    assert said == "2 left alone."
+
+
+@pytest.mark.once
+def test_of_many_that_were_left_there_are_numbers(task):
+    code, out, _ = task("run", *some(30, "pending"))
+
+    assert code == 1
+    assert "30 of them: it is pending" in out
+    assert len(out.splitlines()) == 23
+
+
+@pytest.mark.once
+def test_ids_may_come_from_standard_input(task, monkeypatch):
+    made = some(3, "failed")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(map(str, made))))
+
+    code, out, _ = task("retry", "-")
+
+    assert (code, out) == (0, "due again: 3\n")
+
+
+@pytest.mark.once
+def test_a_limit_is_how_many_are_done(task):
+    some(10, "failed")
+
+    assert task("retry", "--all", "--limit", "4", "--yes")[1] == "due again: 4\n"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("yes\n", 0, 0), ("n\n", 1, 3), ("", 1, 3)])
+def test_all_asks_first(task, monkeypatch, answer, code, left):
+    some(3, "scheduled")
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+
+    found = task("cancel", "--all")
+
+    assert found[0] == code
+    assert Task.objects.filter(status="PENDING").count() == left
+
+
+@pytest.mark.once
+def test_the_question_says_how_many_and_which(task, monkeypatch, capsys):
+    some(3, "failed")
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+
+    with pytest.raises(CommandError, match="Nothing was done"):
+        call_command("horsies_task", "retry", "--all")
+
+    assert "retry: 3 tasks (cancelled, expired, failed). Go on? [y/N]" in capsys.readouterr().err
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cancel"], "either ids, or --all"),
+        (["cancel", uuid4(), "--all"], "either ids, or --all"),
+        (["cancel", uuid4(), "--queue", "emails"], "Filters go with --all"),
+        (["cancel", "--all"], "--yes, or --dry-run"),
+        (["cancel", "nonsense"], "id is 'nonsense'"),
+        (["run", "--all", "--status", "running", "--yes"], "run takes"),
+        (["run", "--all", "--status", "dead", "--yes"], "--status is 'dead'"),
+        (["list", "--status", ""], "--status is ''"),
+        (["list", "--limit", "0"], "--limit: '0'"),
+        (["list", "--older-than", "soon"], "--older-than: 'soon'"),
+        (["list", "--after", "x"], "after is 'x'"),
+        (["move", uuid4()], "needs queue"),
+        (["move", uuid4(), "--priority", "high"], "move:"),
+        (["list", "--backend", "nonsense"], "HorsiesBackend"),
+        (["nonsense"], "invalid choice"),
+        ([], "required"),
+        (["enqueue", "os.system", "--args", '["true"]'], "no task at"),
+        (["enqueue", "tests.jobs.tasks.add", "--args", "[1"], "--args"),
+        (["enqueue", "tests.jobs.tasks.add", "--args", "{}"], "an array"),
+        (["enqueue", "tests.jobs.tasks.add"], "missing a required argument"),
+        (["enqueue", "tests.jobs.tasks.add", "--args", "[1]", "--at", "noon"], "--at"),
+        (["enqueue", "tests.jobs.tasks.add", "--args", "[1]", "--priority", "999"], "priority"),
+        (["enqueue", "tests.jobs.tasks.add", "--args", "[1]", "--retries", "many"], "--retries"),
+        (["enqueue", "tests.jobs.tasks.add", "--args", "[1]", "--id", "x"], "task_id is 'x'"),
+    ],
+)
+def test_wrong_usage_is_said_and_nothing_done(task, monkeypatch, words, said):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    waiting = make("scheduled")
+
+    code, _, found = task(*words)
+
+    assert said in found
+    assert code == 2 or words in ([], ["nonsense"])  # called from Python, the parser itself has no status
+    assert status(waiting) == "PENDING"
+    assert Task.objects.count() == 1
+
+
+def test_a_call_is_sent_with_its_options(task, drain):
+    code, out, _ = task("enqueue", "tests.jobs.tasks.add", "--args", "[2]", "--kwargs", '{"b": 3}', "--json")
+    drain()
+
+    assert code == 0
+    assert Task.objects.get(pk=json.loads(out)["id"]).result == {"ok": 5}
+
+
+@pytest.mark.once
+def test_a_call_may_wait_and_have_limits_of_its_own(task):
+    key = str(uuid4())
+    flags = "--queue slow --priority -5 --in 2h --timeout 90s --retries 4 --unique-key k --id"
+    kept = ["--retention", "completed=7d,failed=forever"]
+    words = ["enqueue", "tests.jobs.tasks.noop", *kept, *flags.split(), key]
+
+    first, second = task(*words), task(*words)
+
+    assert first == (0, f"{key}\n", "")
+    assert second[1] == f"{key} (it was there already)\n"
+    row = Task.objects.get()
+    assert (row.queue_name, row.priority, row.timeout, row.max_retries) == ("slow", -5, 90.0, 4)
+    assert (row.retention.days, row.retention_by_state) == (7, {"failed": 3_153_600_000})
+    assert row.enqueued_at > row.sent_at
+
+
+@pytest.mark.once
+def test_it_has_a_status_for_the_shell_and_help_with_examples(manage):
+    failed = make("failed")
+    processes = {
+        0: manage("horsies_task", "retry", "--all", "--yes"),
+        1: manage("horsies_task", "retry", str(uuid4())),
+        2: manage("horsies_task", "retry", "--all", "--nonsense"),
+    }
+    helped = manage("horsies_task", "--help")
+
+    assert {code: process.wait() for code, process in processes.items()} == {code: code for code in processes}
+    assert status(failed) == "PENDING"
+    assert helped.wait() == 0
+    assert "horsies_task delete -" in helped.output
+
+
+@pytest.mark.once
+def test_who_has_read_enough_may_go(transactional_db):
+    some(600, "failed")
+    environment = {**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    command = [sys.executable, "manage.py", "horsies_task", "list", "--all", "--json"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read().decode()
+
+    assert process.returncode == 0
+    assert "BrokenPipe" not in said
+
+
+@pytest.mark.once
+def test_without_tables_it_is_status_1(tmp_path):
+    process = Process("horsies_task", "list", DATABASE_URL=f"sqlite:///{tmp_path}/empty.sqlite3")
+
+    assert process.wait() == 1
+    assert "migrate" in process.output

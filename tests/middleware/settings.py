@@ -1,8 +1,0 @@
-"""The tests' settings, with middleware."""
-
-from tests.middleware.layers import TRAVELLING
-from tests.settings import *  # noqa: F403
-from tests.settings import TASKS as PLAIN
-
-OPTIONS = {**PLAIN["default"]["OPTIONS"], "middleware": TRAVELLING}
-TASKS = {"default": {**PLAIN["default"], "OPTIONS": OPTIONS}}

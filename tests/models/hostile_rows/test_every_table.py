@@ -1,0 +1,257 @@
+"""Whatever one row of any table holds, what is beside it is done, and pages and commands work.
+
+Each column of a table is set to each value that its type allows and Python, or arithmetic, does not: one row for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.core.management import CommandError, call_command
+from django.db import connection, models
+
+from horsies_django import OperationalCode, RetryPolicy, TaskStatus, Workflow, WorkflowStatus, sleep
+from horsies_django.core.bounds import beyond
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import (
+    Heartbeat,
+    Limit,
+    Mark,
+    Queue,
+    Rollup,
+    Schedule,
+    Task,
+    TaskAttempt,
+    TaskItem,
+    Turn,
+    Worker,
+    WorkflowEvent,
+    WorkflowTask,
+)
+from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.models import limit as limits
+from horsies_django.models import queue as queues
+from tests.enqueue.grouping.jobs import mail
+from tests.jobs import limited, tasks
+from tests.models.hostile_rows.conftest import _add
+from tests.schedules.conftest import make, put_back
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL keeps what Python can't read"),
+]
+
+HOSTILE: dict[str, tuple[str, ...]] = {
+    "DateTimeField": ("'infinity'", "'0001-12-31 00:00:00+00 BC'"),
+    "DurationField": ("'178000000 years'", "'-178000000 years'"),
+    "FloatField": ("'NaN'", "1e300"),
+    "JSONField": ("""'"x"'""", "'1e5000'", "(repeat('[', 3000) || repeat(']', 3000))::jsonb", """'{"err": 1}'"""),
+    "PositiveSmallIntegerField": ("32767",),
+    "PositiveIntegerField": ("2147483647",),
+    "PositiveBigIntegerField": ("9223372036854775807",),
+    "CharField": (r"E'\x01\x1b'",),
+    "TextField": (r"E'\x01\x1b'",),
+}
+AGAIN = RetryPolicy.fixed([1], auto_retry_for=["*"])
+
+Make = Callable[[int], list[Any]]
+
+
+def _running(count: int) -> list[Any]:
+    ids = [tasks.noop.send().id for _ in range(count)]
+    live = {"status": TaskStatus.RUNNING, "claim": 2, "attempt": 2, "claimed_by_worker_id": "another"}
+    Task.objects.filter(pk__in=ids).update(**live, claimed_at=NowPlus(-1), started_at=NowPlus(-1))
+    return ids
+
+
+def _stale(count: int) -> list[Any]:
+    ids = [tasks.noop.with_options(retry_policy=AGAIN).send().id for _ in range(count)]
+    gone = {"status": TaskStatus.RUNNING, "claim": 1, "attempt": 1, "claimed_by_worker_id": "gone"}
+    Task.objects.filter(pk__in=ids).update(**gone, claimed_at=NowPlus(-4_000), started_at=NowPlus(-4_000))
+    return ids
+
+
+def _attempts(count: int) -> list[Any]:
+    times = {"started_at": NowPlus(-20), "finished_at": NowPlus(-15)}
+    return [TaskAttempt.objects.create(task_id=key, attempt=1, outcome="FAILED", **times).pk for key in _running(count)]
+
+
+def _heartbeats(count: int) -> list[Any]:
+    beat = {"role": "RUNNER", "sender_id": "another", "sent_at": NowPlus(-5), "hostname": "h", "pid": 1}
+    return [Heartbeat.objects.create(task_id=key, **beat).pk for key in _running(count)]
+
+
+def _workflows(count: int) -> list[Any]:
+    handles = []
+    for number in range(count):
+        first = tasks.noop.node()()
+        handles.append(
+            Workflow(f"hostile {number}", [first, tasks.noop.node(waits_for=[first])(), sleep(3_600)]).start()
+        )
+    return [handle.id for handle in handles]
+
+
+def _nodes(index: int) -> Make:
+    def make_them(count: int) -> list[Any]:
+        mine = WorkflowTask.objects.filter(workflow__in=_workflows(count), task_index=index)
+        return list(mine.values_list("pk", flat=True))
+
+    return make_them
+
+
+def _events(count: int) -> list[Any]:
+    return [WorkflowEvent.objects.create(workflow_id=key, name="e").pk for key in _workflows(count)]
+
+
+def _schedules(count: int) -> list[Any]:
+    keys = [make(f"hostile {number}").pk for number in range(count)]
+    put_back(5, pk__in=keys)
+    return keys
+
+
+def _workers(count: int) -> list[Any]:
+    return [Worker.objects.create(id=f"w{number}", hostname="h", pid=1).pk for number in range(count)]
+
+
+def _queues(count: int) -> list[Any]:
+    keys = []
+    for number in range(count):
+        tasks.noop.with_options(queue_name=f"q{number}").send()
+        keys.append(Queue.objects.create(name=f"q{number}", rate_limit="100/s", tokens=5, refilled_at=NowPlus(-5)).pk)
+    return keys
+
+
+def _limits(count: int) -> list[Any]:
+    ids = [limited.often.send(who=f"hostile {number}").id for number in range(count)]
+    return list(Task.objects.filter(pk__in=ids).values_list("limit_key", flat=True))
+
+
+def _items(count: int) -> list[Any]:
+    ids = [mail.send(customer_id=number).id for number in range(count)]
+    Task.objects.filter(pk__in=ids).update(enqueued_at=NowPlus(-1))
+    return list(TaskItem.objects.filter(task_id__in=ids).values_list("pk", flat=True))
+
+
+def _rollups(count: int) -> list[Any]:
+    kind = {"span": "M", "queue_name": "default", "task_name": "t", "outcome": "FAILED", "count": 1}
+    return [Rollup.objects.create(start=NowPlus(-60 * (number + 1)), **kind).pk for number in range(count)]
+
+
+#: The tables by model, and how their rows come about.
+MADE: dict[str, tuple[type[models.Model], Make]] = {
+    "due tasks": (Task, lambda count: [tasks.noop.send().id for _ in range(count)]),
+    "tasks of a dead worker": (Task, _stale),
+    "tasks at gates": (Task, lambda count: [limited.two_of.send(who=f"at {number}").id for number in range(count)]),
+    "attempts": (TaskAttempt, _attempts),
+    "heartbeats": (Heartbeat, _heartbeats),
+    "gathered calls": (TaskItem, _items),
+    "workflows": (WorkflowRow, _workflows),
+    "first nodes": (WorkflowTask, _nodes(0)),
+    "second nodes": (WorkflowTask, _nodes(1)),
+    "events": (WorkflowEvent, _events),
+    "schedules": (Schedule, _schedules),
+    "workers": (Worker, _workers),
+    "queues": (Queue, _queues),
+    "limits": (Limit, _limits),
+    "turns": (Turn, lambda count: [Turn.objects.create(name=f"reaper {number}").pk for number in range(count)]),
+    "marks": (Mark, lambda count: [Mark.objects.create(name=f"mark {number}").pk for number in range(count)]),
+    "roll-ups": (Rollup, _rollups),
+}
+
+
+def _hostile(model: type[models.Model]) -> Iterator[tuple[str, str]]:
+    for field in model._meta.concrete_fields:
+        if not field.primary_key:
+            yield from ((str(field.column), value) for value in HOSTILE.get(field.get_internal_type(), ()))
+
+
+class Bystanders:
+    """A few of everything that is to be done."""
+
+    def __init__(self) -> None:
+        first = tasks.noop.node()()
+        self.tasks = [tasks.noop.send().id for _ in range(3)] + [limited.one_of.send(who="bystander").id]
+        self.workflow = Workflow("bystander", [first, tasks.noop.node(waits_for=[first])()]).start()
+        self.schedule = make("bystander").pk
+        put_back(5, pk=self.schedule)
+        self.lost = _stale(1)
+
+    def assert_done(self) -> None:
+        done = Task.objects.filter(status=TaskStatus.COMPLETED)
+        assert done.filter(pk__in=self.tasks).count() == len(self.tasks)
+        assert self.workflow.status() == WorkflowStatus.COMPLETED
+        assert done.filter(schedule_id=self.schedule).count() == 1
+        assert TaskAttempt.objects.filter(task_id__in=self.lost, error_code=OperationalCode.WORKER_CRASHED).count() == 1
+
+
+def _call(*arguments: str) -> str:
+    out = StringIO()
+    call_command(*arguments, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def _schedule() -> None:
+    with suppress(CommandError):  # a schedule that can't be sent is an error; the others are sent
+        _call("horsies_scheduler", "--once")
+
+
+def _show_everything(model: type[models.Model], client: Any) -> None:
+    _call("horsies_status")
+    _call("horsies_task", "list")
+    _call("horsies_schedule", "list")
+    _call("horsies_prune", "--dry-run")
+    assert client.get("/admin/").status_code == 200
+    if model in admin.site._registry:
+        assert client.get(f"/admin/horsies_django/{model._meta.model_name}/").status_code == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", MADE)
+def test_a_hostile_row_of_any_table_stops_none_beside_it(which, spoil, drain, admin_client):
+    model, make_rows = MADE[which]
+    hostile = list(_hostile(model))
+    spoilt = [spoil(model, key, *one) for key, one in zip(make_rows(len(hostile)), hostile, strict=True)]
+    assert sum(spoilt) > len(hostile) / 2
+    bystanders = Bystanders()
+
+    _show_everything(model, admin_client)
+    _schedule()
+    drain(processes=1)
+    assert "stopped by" not in _call("horsies_reaper", "--once")
+    drain(processes=1)
+
+    bystanders.assert_done()
+    _show_everything(model, admin_client)
+
+
+def test_rows_older_than_their_constraints_are_brought_into_range_or_fail_alone(spoil, drain, admin_client):
+    (queue,), (limit,), (workflow,) = _queues(1), _limits(1), _workflows(1)
+    for _ in range(5):  # more than its burst: some have to wait at the gate
+        limited.often.send(who="hostile 0")
+    failing = tasks.fail.with_options(queue_name="q0").send()  # what it is kept for is written with its end
+    spoil(Queue, queue, "retention", "'-178000000 years'")
+    spoil(Limit, limit, "refilled_at", "'infinity'")
+    spoil(WorkflowRow, workflow, "good_until", "'infinity'")
+    _add(is_valid=False)  # they hold for every later change of these rows
+    bystanders = Bystanders()
+
+    _schedule()
+    drain(processes=1)
+    assert "stopped by" not in _call("horsies_reaper", "--once")
+    drain(processes=1)
+
+    bystanders.assert_done()
+    assert not Queue.objects.filter(beyond(*queues.BOUNDS)).exists()
+    assert not Limit.objects.filter(beyond(*limits.BOUNDS)).exists()
+    assert failing.info().error_code == "UNHANDLED_EXCEPTION"
+    others = Task.objects.filter(workflow_id=None).exclude(pk__in=[failing.id, *bystanders.lost])
+    assert set(others.values_list("status", flat=True)) == {TaskStatus.COMPLETED}
+    row = WorkflowRow.objects.get(pk=workflow)
+    assert (row.status, row.error["error_code"]) == (WorkflowStatus.FAILED, OperationalCode.WORKER_ROW_UNREADABLE)
+    page = admin_client.get(f"/admin/horsies_django/workflow/{workflow}/change/").content.decode()
+    assert OperationalCode.WORKER_ROW_UNREADABLE in page

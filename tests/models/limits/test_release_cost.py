@@ -1,0 +1,70 @@
+"""What a worker spends on gates."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from horsies_django.core.ids import uuid7
+from horsies_django.models import Task, release_blocked
+from horsies_django.worker.config import WorkerConfig
+from horsies_django.worker.execution import Execution
+from horsies_django.worker.executors import InlineExecutor
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.limit_releaser import LimitReleaser
+from horsies_django.worker.slot_pool import SlotPool
+from horsies_django.worker.start_ahead import StartAheadTuner
+from horsies_django.worker.store import WorkerStore
+from tests.jobs import limited
+from tests.models.limits.test_limiter import RUNNER, TWO, claim, complete
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
+    keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES)]
+    limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
+    release_blocked.release_all("default", keys)
+    store = WorkerStore(WorkerConfig.of("default"), RUNNER)
+    complete(claim(len(keys)))
+
+    with CaptureQueriesContext(connection) as captured:
+        assert store.release_blocked(keys).lanes.total() == 0
+    assert len(captured) == 1
+
+    for _ in range(3):
+        limited.two_of.send(keys[-1].removeprefix(TWO))
+    Task.objects.filter(gated=False).update(status="COMPLETED", completed_at=timezone.now())
+    assert store.release_blocked(keys).lanes.total() == 1
+
+
+def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
+    keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES * 3)]
+    limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
+    config = WorkerConfig.of("default")
+    pool = SlotPool(False, 4, 0, InlineExecutor(Inbox().put), StartAheadTuner(4, 0))
+    releaser = LimitReleaser(WorkerStore(config, RUNNER), [pool])
+
+    def released():
+        return sum(admitted.lanes.total() for admitted in releaser.release())
+
+    looks = itertools.count()
+    # Each look at this clock is a second after the one before, so a turn is one transaction, and takes a second.
+    monkeypatch.setattr("horsies_django.worker.limit_releaser.time", SimpleNamespace(monotonic=lambda: next(looks)))
+
+    releaser.add(keys)
+    assert released() == release_blocked.GATES
+    assert releaser.is_due  # there is nothing else to do
+
+    pool.running[(uuid7(), 1)] = Execution(claim(1)[0], config.options, RUNNER)
+    assert released() == release_blocked.GATES
+    assert releaser.next_at - next(looks) > 2
+    soonest = releaser.next_at
+    releaser.add([TWO + "another"])
+    assert releaser.next_at == soonest
+    assert released() == release_blocked.GATES
+    released()
+    assert not releaser

@@ -1,1 +1,0 @@
-"""What operators do is logged."""

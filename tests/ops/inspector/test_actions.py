@@ -1,0 +1,295 @@
+"""What the inspector does to tasks, and what it says of those that it leaves alone."""
+
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django import Workflow
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.ops.inspector import State, tasks
+from horsies_django.ops.inspector.actions import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, move_action
+from tests.enqueue.grouping import jobs as gathering
+from tests.jobs import tasks as jobs
+from tests.ops.inspector.factories import COLUMNS, make, one_of_each, some
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: What each verb makes of a task that it takes; None: its row is gone.
+BECOMES = {
+    "run": (RUN, "PENDING"),
+    "cancel": (CANCEL, "CANCELLED"),
+    "cancel running": (CANCEL_RUNNING, "CANCELLED"),
+    "retry": (RETRY, "PENDING"),
+    "move": (move_action("emails", None), "PENDING"),
+    "delete": (DELETE, None),
+}
+
+
+def status(task):
+    return Task.objects.filter(pk=task.pk).values_list("status", flat=True).first()
+
+
+@pytest.mark.parametrize("name", BECOMES)
+def test_a_verb_does_it_to_the_states_it_takes_and_names_the_others(name):
+    verb, becomes = BECOMES[name]
+    made = one_of_each()
+    others = {state: task for state, task in made.items() if state not in verb.states}
+
+    report = tasks().chosen([task.pk for task in made.values()]).apply(verb)
+
+    assert (report.verb, report.done, report.left) == (verb.name, len(made) - len(others), len(others))
+    assert {left.id: (left.state, left.why) for left in report.left_alone} == {
+        task.pk: (state, f"it is {state}") for state, task in others.items()
+    }
+    assert {status(made[state]) for state in verb.states} == {becomes}
+    assert all(status(task) == task.status for task in others.values())
+
+
+@pytest.mark.parametrize("name", BECOMES)
+def test_all_of_the_states_that_a_verb_takes_are_done_and_no_others(name):
+    verb, becomes = BECOMES[name]
+    made = {state: some(3, state) for state in COLUMNS}
+
+    report = tasks().matching(status=verb.states).apply(verb)
+
+    assert (report.done, report.left) == (3 * len(verb.states), 0)
+    done = [key for state in verb.states for key in made[state]]
+    found = set(Task.objects.filter(pk__in=done).values_list("status", flat=True))
+    assert found == ({becomes} if becomes else set())
+    for state in set(COLUMNS) - verb.states:
+        assert Task.objects.filter(pk__in=made[state], status=COLUMNS[state].get("status", "PENDING")).count() == 3
+
+
+def test_without_states_a_verb_means_those_that_it_is_for():
+    one_of_each()
+
+    assert tasks().matching().run().done == 3
+    assert tasks().matching().delete().done == 4
+    assert {task.state for task in tasks().list()} == {State.PENDING, State.CLAIMED, State.RUNNING}
+
+
+def test_nothing_is_done_on_a_dry_run():
+    one_of_each()
+    before = list(Task.objects.order_by("pk").values())
+
+    with CaptureQueriesContext(connection) as captured:
+        reports = [tasks().matching(status=verb.states).apply(verb, dry_run=True) for verb, _ in BECOMES.values()]
+
+    assert [report.done for report in reports] == [len(verb.states) for verb, _ in BECOMES.values()]
+    assert all(report.is_dry for report in reports)
+    assert list(Task.objects.order_by("pk").values()) == before
+    assert not [query for query in captured if not query["sql"].startswith(("SELECT", "WITH"))]
+
+
+def test_a_limit_is_how_many_are_done_at_most():
+    made = some(20, "failed")
+
+    report = tasks().matching(status="failed").apply(RETRY, limit=7)
+
+    assert (report.done, report.left) == (7, 0)
+    assert set(Task.objects.filter(status="PENDING").values_list("pk", flat=True)) == set(made[-7:])
+
+
+def test_several_ids_at_once_are_each_told_of():
+    waiting, running, gone = make("scheduled"), make("running"), uuid4()
+
+    report = tasks().run([waiting.pk, str(running.pk)], gone, str(waiting.pk))
+
+    assert report.done == 1
+    assert [(left.id, left.state, left.why) for left in report.left_alone] == [
+        (running.pk, State.RUNNING, "it is running"),
+        (gone, None, "there is no such task"),
+    ]
+    assert report.reasons == {"it is running": 1, "there is no such task": 1}
+    assert not report.is_complete
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", 7, None, ""])
+def test_nothing_is_done_if_one_id_is_none(wrong):
+    waiting = make("scheduled")
+
+    with pytest.raises((ValueError, TypeError)):
+        tasks().cancel(waiting.pk, wrong)
+
+    assert status(waiting) == "PENDING"
+
+
+def test_running_a_task_makes_it_due_and_a_retry_keeps_its_count(drain):
+    scheduled = jobs.add.schedule(3_600, 1)
+    retrying = make("retrying")
+
+    assert tasks().run(scheduled.id, retrying.pk).done == 2
+    drain()
+
+    assert scheduled.status() == "COMPLETED"
+    assert Task.objects.values_list("status", "attempt").get(pk=retrying.pk) == ("COMPLETED", 2)
+
+
+def test_a_task_that_is_due_or_too_late_is_not_run():
+    due = make("retrying", enqueued_at=NowPlus(-1))
+    late = make("scheduled", good_until=NowPlus(-1))
+
+    report = tasks().run(due.pk, late.pk)
+
+    assert [left.why for left in report.left_alone] == ["it is pending", "its good_until has passed"]
+
+
+def test_a_step_of_a_workflow_is_not_run():
+    step = make("scheduled", task_name="horsies_django.workflows.engine_tasks.wake")
+
+    assert "step of a workflow" in tasks().run(step.pk).left_alone[0].why
+
+
+def test_an_open_group_that_is_run_takes_no_more_calls(drain):
+    first = gathering.mail.send(customer_id=1, text="x")
+
+    assert tasks().run(first.id).done == 1
+    second = gathering.mail.send(customer_id=1, text="y")
+    drain()
+
+    assert first.value(5) == [{"customer_id": 1, "text": "x"}]
+    assert second.id != first.id
+    assert tasks().matching(status="aggregating").delete().done == 1
+
+
+def test_a_unique_key_that_another_has_is_told_of():
+    dead = make("failed", unique_key="k")
+    make("pending", unique_key="k")
+
+    report = tasks().retry(dead.pk)
+    many = tasks().matching(status="failed").retry()
+
+    assert (report.done, report.left) == (many.done, many.left) == (0, 1)
+    assert "unique key" in report.left_alone[0].why
+    assert [left.id for left in many.left_alone] == [dead.pk]
+
+
+def test_deleting_a_waiting_task_takes_its_row_and_frees_its_key():
+    waiting = jobs.add.with_options(unique_key="k").schedule(3_600, 1)
+
+    assert tasks().delete(waiting.id).done == 1
+
+    assert waiting.status() is None
+    assert not jobs.add.with_options(unique_key="k").send(1).replayed
+
+
+def test_deleting_takes_the_attempts_too(drain):
+    handle = jobs.fail.send()
+    drain()
+
+    assert tasks().matching(task="tests.jobs.tasks.fail").delete().done == 1
+
+    assert not TaskAttempt.objects.filter(task_id=handle.id).exists()
+
+
+def test_all_means_no_waiting_task_where_nobody_said_so():
+    waiting = make("pending")
+    make("completed")
+
+    assert tasks().matching().delete().done == 1
+    assert tasks().matching(status=["pending", "completed"]).delete().done == 1
+    assert status(waiting) is None
+
+
+def test_what_a_workflow_waits_for_stays(drain):
+    first = jobs.noop.node(node_id="first")()
+    handle = Workflow("deleted", [first, jobs.add.node(node_id="then", waits_for=[first])(a=1)]).start()
+    waiting = Task.objects.get()
+
+    report = tasks().delete(waiting.pk)
+    drain(once=True)
+    ended = tasks().delete(waiting.pk)
+
+    assert "node of a workflow" in report.left_alone[0].why
+    assert "its workflow" in ended.left_alone[0].why
+    drain()
+    assert handle.get(5).is_ok()
+    assert tasks().matching().delete().left == 0
+
+
+def test_cancelling_a_node_ends_its_workflow():
+    handle = Workflow("cancelled", [jobs.noop.node()()]).start()
+
+    assert tasks().matching(status="pending").cancel().done == 1
+
+    assert handle.status() == "FAILED"
+
+
+def test_moving_gives_a_queue_a_priority_or_both():
+    task = make("scheduled")
+
+    tasks().move(task.pk, queue="emails")
+    tasks().matching(queue="emails").move(priority=9)
+
+    task.refresh_from_db()
+    assert (task.queue_name, task.priority) == ("emails", 9)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({}, "needs queue"),
+        ({"priority": 101}, "-100 to 100"),
+        ({"queue": ""}, "1 to 100"),
+        ({"priority": True}, "whole"),
+    ],
+)
+def test_a_move_to_nowhere_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        tasks().matching().move(**wrong)
+
+
+def test_a_task_whose_backend_lacks_the_queue_is_left(settings):
+    one = {"BACKEND": "horsies_django.backend.HorsiesBackend", "OPTIONS": {}}
+    settings.TASKS = {"default": {**one, "QUEUES": []}, "small": {**one, "QUEUES": ["only"]}}
+    task = make("pending", backend="small")
+
+    report = tasks().move(task.pk, queue="emails")
+
+    assert "no queue 'emails'" in report.left_alone[0].why
+
+
+@pytest.mark.once
+def test_a_verb_that_takes_none_of_the_states_is_refused():
+    with pytest.raises(ValueError, match="run takes aggregating, retrying, scheduled"):
+        tasks().matching(status="completed").run()
+
+
+def test_what_is_sent_meanwhile_is_not_meant():
+    some(600, "scheduled")
+    steps = tasks().matching(status="scheduled").apply_in_batches(CANCEL)
+    next(steps)
+    late = make("scheduled")
+
+    *_, report = steps
+
+    assert report.done == 600
+    assert status(late) == "PENDING"
+
+
+def test_what_is_not_meant_any_more_when_its_turn_comes_is_left_alone():
+    made = some(600, "scheduled")
+    steps = tasks().matching(status="scheduled").apply_in_batches(CANCEL)
+    next(steps)
+    Task.objects.filter(pk__in=made[:40]).run_now()
+
+    *_, report = steps
+
+    assert (report.done, report.reasons) == (560, {"it changed at that moment": 40})
+    assert {left.id for left in report.left_alone} <= set(made[:40])
+    assert Task.objects.filter(status="CANCELLED").count() == 560
+
+
+@pytest.mark.slow
+def test_no_batch_is_counted_or_read_whole(monkeypatch):
+    some(1_100, "failed")
+
+    with CaptureQueriesContext(connection) as captured:
+        assert tasks().matching(status="failed").retry().done == 1_100
+
+    assert len(captured) <= 40, [query["sql"][:90] for query in captured]
+    assert not [query for query in captured if "COUNT(" in query["sql"]]

@@ -1,0 +1,107 @@
+"""Acting while workers work, and on tables that are large."""
+
+import threading
+
+import pytest
+from django.db import connection, connections
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.ops.inspector import tasks
+from tests.conftest import wait_until
+from tests.jobs import tasks as jobs
+from tests.ops.inspector.factories import some
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: Statements of a batch of 500: its ids, what they are, the act and what that asks. What is deleted is cancelled first,
+#: and its attempts and beats go with it.
+A_BATCH = {"run": 12, "delete": 28}
+
+
+def test_what_is_cancelled_under_a_worker_has_not_run_and_what_has_run_is_not_cancelled(worker):
+    worker("--threads", "2")
+    handles = jobs.noop.send_many({} for _ in range(1_500))
+    done = 0
+    for _ in range(20):
+        done += tasks().matching(status=["pending", "claimed"]).cancel().done
+    wait_until(lambda: not Task.objects.filter(status__in=["PENDING", "CLAIMED", "RUNNING"]).exists(), 60)
+
+    cancelled = Task.objects.filter(status="CANCELLED")
+    assert cancelled.count() == done
+    assert Task.objects.filter(status="COMPLETED").count() == len(handles) - done
+    assert not TaskAttempt.objects.filter(task__in=cancelled).exists()
+
+
+@pytest.mark.slow
+def test_two_who_do_the_same_do_it_once():
+    some(1_500, "failed")
+    done = []
+
+    def retry():
+        done.append(tasks().matching(status="failed").retry())
+        connections.close_all()
+
+    threads = [threading.Thread(target=retry) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert sum(report.done for report in done) == 1_500
+    assert Task.objects.filter(status="PENDING", retry_count=0).count() == 1_500
+
+
+def test_deleting_waits_for_no_worker_and_takes_nothing_that_runs(worker, tmp_path):
+    worker("--threads", "1")
+    gate = tmp_path / "gate"
+    handle = jobs.hold.send("k", str(gate))
+    some(10, "scheduled")
+    wait_until(lambda: handle.status() == "RUNNING")
+
+    report = tasks().chosen(Task.objects.values_list("pk", flat=True)).delete()
+
+    assert (report.done, [left.id for left in report.left_alone]) == (10, [handle.id])
+    gate.touch()
+    assert handle.value(30) == "k"
+
+
+def many(count, **columns):
+    """Send that many, and make of them what is wanted, in few statements."""
+    rows = Task.objects.filter(queue_name="new")
+    jobs.noop.with_options(queue_name="new").send_many({} for _ in range(count))
+    rows.update(**{"queue_name": "default", **columns})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", A_BATCH)
+def test_a_hundred_thousand_are_done_in_bounded_batches(verb):
+    count = 100_000 if connection.vendor == "postgresql" else 20_000
+    many(10_000, status="COMPLETED", completed_at=Now())
+    many(count, enqueued_at=NowPlus(3_600), deferred=True, queue_name="bulk")
+    many(10_000, status="COMPLETED", completed_at=Now())
+
+    with CaptureQueriesContext(connection) as captured:
+        report = getattr(tasks().matching(status="scheduled", queue="bulk"), verb)()
+
+    assert (report.done, report.left) == (count, 0)
+    assert len(captured) <= A_BATCH[verb] * (count // 500 + 5)
+    assert not [query for query in captured if "COUNT(" in query["sql"]]
+    assert Task.objects.filter(status="COMPLETED").count() == 20_000
+
+
+@pytest.mark.slow
+def test_the_first_page_of_a_large_table_is_a_few_statements():
+    many(1, queue_name="rare")
+    many(150_000 if connection.vendor == "postgresql" else 60_000)
+
+    with CaptureQueriesContext(connection) as few:
+        assert len(tasks().list()) == 30
+    with CaptureQueriesContext(connection) as more:
+        (found,) = tasks().list(queue="rare")
+
+    assert found.queue == "rare"
+    assert len(few) <= 3
+    assert len(more) <= 12

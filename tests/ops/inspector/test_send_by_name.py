@@ -1,0 +1,108 @@
+"""Sending by path: the project's own tasks, and nothing else."""
+
+import sys
+from uuid import uuid4
+
+import pytest
+
+from horsies_django import TaskHandle
+from horsies_django.core.compat import InvalidTask
+from horsies_django.models import Task
+from horsies_django.ops.inspector import tasks
+from tests.jobs import tasks as jobs
+from tests.ops.inspector.factories import make
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_task_is_sent_by_its_path(drain):
+    handle = tasks().enqueue("tests.jobs.tasks.add", [2], {"b": 3})
+    drain()
+
+    assert isinstance(handle, TaskHandle)
+    assert handle.value(5) == 5
+
+
+def test_the_options_of_one_call_are_those_of_with_options():
+    handle = tasks().enqueue("tests.jobs.tasks.noop", queue_name="emails", priority=7, unique_key="k")
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.queue_name, row.priority, row.unique_key) == ("emails", 7, "k")
+    assert tasks().enqueue("tests.jobs.tasks.noop", unique_key="k").replayed
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "path",
+    [
+        "os.system",
+        "antigravity.fly",
+        "tests.jobs.tasks.not_a_task",
+        "tests.jobs.tasks.nothing",
+        "tests.jobs.nowhere.noop",
+        "horsies_django.workflows.engine_tasks.build",
+        "noop",
+        "",
+        None,
+        "..tasks.noop",
+    ],
+)
+def test_nothing_but_a_task_of_an_installed_app_is_sent(path):
+    with pytest.raises(ValueError, match="There is no task at"):
+        tasks().enqueue(path)
+
+    assert "antigravity" not in sys.modules
+    assert not Task.objects.exists()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"args": [1, 2, 3]}, TypeError),
+        ({"kwargs": {"c": 1}}, TypeError),
+        ({"args": [object()]}, TypeError),
+        ({"args": [1], "priority": 1_000}, InvalidTask),
+        ({"args": [1], "nonsense": 1}, TypeError),
+    ],
+)
+def test_what_is_wrong_with_a_call_is_told_and_nothing_sent(wrong, error):
+    with pytest.raises(error):
+        tasks().enqueue("tests.jobs.tasks.add", **wrong)
+
+    assert not Task.objects.exists()
+
+
+def test_a_scheduled_task_gets_other_arguments_and_no_other_task_does(drain):
+    waiting, due = jobs.add.schedule(3_600, 1), jobs.add.send(1)
+
+    report = tasks().update(waiting.id, [2], {"b": 5})
+    refused = tasks().update(due.id, [2])
+    tasks().run(waiting.id)
+    drain()
+
+    assert (report.verb, report.done) == ("update", 1)
+    assert [left.why for left in refused.left_alone] == ["it is pending"]
+    assert (waiting.value(5), due.value(5)) == (7, 2)
+    assert tasks().update(uuid4(), [2]).reasons == {"there is no such task": 1}
+
+
+@pytest.mark.parametrize("columns", [{"workflow_id": uuid4()}, {"has_inputs": True}])
+def test_a_task_that_has_its_arguments_from_elsewhere_keeps_them(columns):
+    waiting = make("scheduled", task_name="tests.jobs.tasks.add", args=[1], **columns)
+
+    report = tasks().update(waiting.pk, [2])
+
+    assert "come from its workflow" in report.left_alone[0].why
+    assert Task.objects.get().args == [1]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("wrong", [([], {}), ([1, 2, 3], {}), ([object()], {}), ([1], {"c": 1})])
+def test_other_arguments_that_do_not_fit_are_refused(wrong):
+    waiting = jobs.add.schedule(3_600, 1)
+
+    with pytest.raises((TypeError, ValueError)):
+        tasks().update(waiting.id, *wrong)
+
+    assert Task.objects.get().args == [1]

@@ -1,0 +1,206 @@
+"""Counts by state: exact while they are few, marked as an estimate or as a lower bound beyond."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from horsies_django import TaskStatus
+from horsies_django.core.compat import task_backends
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import Queue, Task, Worker
+from horsies_django.ops.metrics import Count, Exactness, collect, counts
+from tests.jobs import tasks
+from tests.ops.inspector.factories import COLUMNS
+from tests.ops.inspector.factories import make as made
+from tests.worker.signals import jobs as signalled
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def now():
+    return datetime.now(UTC)
+
+
+def snapshot():
+    return collect(task_backends["default"].config)
+
+
+def numbers():
+    return {name: count.number for name, count in snapshot().counts.items()}
+
+
+def make(number, **columns):
+    Task.objects.bulk_create([Task(task_name="tests.jobs.tasks.noop", **columns) for _ in range(number)])
+
+
+def analyze():
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE horsies_tasks")
+
+
+def test_each_state_is_counted_in_both_vocabularies(drain):
+    tasks.add.send(1)
+    tasks.fail.send()
+    signalled.fail.send()  # and is tried again in an hour
+    drain()
+    with transaction.atomic():
+        tasks.noop.send()
+        tasks.noop.send()
+    with transaction.atomic():
+        Task.objects.claim("w", start=1, prefetch=1)
+    tasks.noop.schedule(60)
+    tasks.noop.send()
+    tasks.noop.send().cancel()
+    make(1, good_until=now() - timedelta(seconds=1))
+    make(1, status="EXPIRED", expired_at=now())
+    make(2, deferred=True, enqueued_at=now() - timedelta(seconds=90))
+
+    assert numbers() == {
+        "due": 3,
+        "scheduled": 1,
+        "retrying": 1,
+        "overdue": 1,
+        "pending": 4,
+        "aggregating": 0,
+        "active": 2,
+        "claimed": 1,
+        "running": 1,
+        "completed": 1,
+        "failed": 1,
+        "cancelled": 1,
+        "expired": 1,
+    }
+    for state in ("due", "scheduled", "aggregating", "retrying", "overdue", "active", "completed"):
+        assert numbers()[state] == getattr(Task.objects, state)().count(), state
+    assert {count.exactness for count in snapshot().counts.values()} == {Exactness.EXACT}
+
+
+def test_what_is_too_many_to_count_is_marked(monkeypatch):
+    monkeypatch.setattr(counts, "MAX_COUNTED", 10)
+    make(40)
+    make(30, deferred=True, enqueued_at=now() + timedelta(hours=1))
+    make(10, deferred=True, enqueued_at=now() + timedelta(minutes=1), next_retry_at=now())
+    make(60, status=TaskStatus.FAILED, failed_at=now())
+    make(100, status=TaskStatus.COMPLETED, completed_at=now())
+    make(3, status=TaskStatus.CANCELLED, cancelled_at=now())
+    analyze()
+
+    found = snapshot().counts
+
+    assert found["cancelled"] == Count(3)
+    if connection.vendor == "postgresql":
+        expected = {"pending": 40, "due": 40, "failed": 60, "completed": 100}
+        assert {name: found[name] for name in expected} == {
+            name: Count(number, Exactness.ESTIMATE) for name, number in expected.items()
+        }
+        assert found["scheduled"].number + found["retrying"].number == 40
+        assert str(found["due"]) == "≈ 40"
+    else:
+        assert {str(found[name]) for name in ("due", "failed")} == {"10+"}
+        assert found["completed"].exactness is Exactness.AT_LEAST
+
+
+def test_before_the_first_analyze_there_is_a_lower_bound(monkeypatch):
+    monkeypatch.setattr(counts, "MAX_COUNTED", 10)
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("TRUNCATE horsies_tasks CASCADE")
+            cursor.execute("VACUUM horsies_tasks")
+    make(12)
+
+    assert str(snapshot().counts["due"]) == "10+"
+
+
+def test_queues_tell_depth_oldest_and_whether_they_are_paused():
+    tasks.on_emails.send()
+    make(2, queue_name="emails", priority=5, enqueued_at=now() - timedelta(seconds=30))
+    make(3, queue_name="emails", priority=-5, enqueued_at=now() - timedelta(seconds=500))
+    make(1, queue_name="slow", is_async=True, enqueued_at=now() - timedelta(seconds=20))
+    make(1, queue_name="late", deferred=True, enqueued_at=now() - timedelta(seconds=10))
+    Queue.objects.create(name="emails", paused=True)
+    Queue.objects.create(name="quiet")
+
+    found = {queue.name: queue for queue in snapshot().queues}
+
+    assert {name: queue.depth.due for name, queue in found.items()} == {
+        "default": 0,
+        "emails": 6,
+        "late": 1,
+        "quiet": 0,
+        "slow": 1,
+    }
+    assert [name for name, queue in found.items() if queue.is_paused] == ["emails"]
+    assert found["emails"].depth.waits == pytest.approx(500, abs=60)
+    assert snapshot().oldest_waits == pytest.approx(500, abs=60)
+    assert found["quiet"].depth.waits is None
+
+
+def test_workers_tell_what_they_hold_and_whether_they_beat():
+    Worker.objects.register("w1", "web", "host", 1)
+    Worker.objects.filter(pk="w1").update(threads=4, async_slots=0)
+    Worker.objects.register("w2", "web", "host", 2)
+    Worker.objects.filter(pk="w2").update(last_beat_at=now() - timedelta(hours=1))
+    for _ in range(2):
+        tasks.noop.send()
+    with transaction.atomic():
+        Task.objects.claim("w1", start=2)
+
+    first, second = snapshot().workers
+
+    assert (first.id, first.held, first.shown_load, first.load, first.is_alive) == ("w1", 2, "2/4", 0.5, True)
+    assert (second.id, second.held, second.load, second.is_alive) == ("w2", 0, None, False)
+
+
+def test_a_worker_is_as_full_as_the_fuller_kind_of_its_slots():
+    Worker.objects.register("w1", "", "host", 1)
+    Worker.objects.update(threads=2, async_slots=100)
+    held = {"status": "CLAIMED", "claim": 1, "claimed_by_worker_id": "w1", "claimed_at": now()}
+    make(2, **held)
+    make(1, is_async=True, **held)
+
+    (member,) = snapshot().workers
+
+    assert (member.held, member.load, member.shown_load) == (3, 1.0, "2/2 + 1/100 async")
+
+
+def test_a_queue_is_unserved_when_nobody_takes_its_tasks_who_is_there_to_stay():
+    for key in ("w1", "w2"):
+        Worker.objects.register(key, "", "host", 1)
+    Worker.objects.filter(pk="w1").update(queues=["emails"])
+    Worker.objects.filter(pk="w2").update(excluded_queues=["slow"])
+    make(1, queue_name="emails")
+    make(1, queue_name="slow")
+    make(1, queue_name="other")
+    assert snapshot().unserved == ("slow",)
+
+    Worker.objects.filter(pk="w2").request_stop()
+
+    assert snapshot().unserved == ("other", "slow")
+
+
+def test_each_queue_tells_its_tasks_by_state_and_the_sum_of_them_is_the_whole():
+    for queue in ("a", "b"):
+        for state in COLUMNS:
+            made(state, queue_name=queue, group_key="k" if state == "aggregating" else None)
+    made("retrying", queue_name="b", enqueued_at=NowPlus(-5), next_retry_at=NowPlus(-5))
+
+    found = snapshot()
+    queues = {queue.name: queue.counts for queue in found.queues}
+
+    assert queues["a"] == dict.fromkeys(COLUMNS, Count(1))
+    assert queues["b"] == dict.fromkeys(COLUMNS, Count(1)) | {"pending": Count(2)}
+    assert {state: found.counts[state].number for state in COLUMNS} == dict.fromkeys(COLUMNS, 2) | {"pending": 3}
+
+
+def test_of_a_queue_too_are_no_more_rows_counted_than_of_all(monkeypatch):
+    monkeypatch.setattr(counts, "MAX_COUNTED", 10)
+    make(15, queue_name="first")
+    make(12, queue_name="second")
+    make(3, queue_name="second", status="FAILED", failed_at=now())
+
+    queues = {queue.name: queue.counts for queue in snapshot().queues}
+
+    assert str(queues["second"]["pending"]) == "12+"  # by its depth
+    assert queues["second"]["failed"] == Count(3)

@@ -1,0 +1,276 @@
+"""What is past its time goes: by the reaper bit by bit, by command at once."""
+
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from horsies_django import TaskStatus
+from horsies_django.core.compat import task_backends
+from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django.reaper.batches import Refused
+from horsies_django.reaper.pruning import past_keeping, prune_heartbeats, prune_tasks
+from tests.conftest import wait_until
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def options():
+    return task_backends["default"].config
+
+
+def ended(count, *, status=TaskStatus.COMPLETED, kept_for=-1, ago=timedelta(days=10)):
+    """Make tasks that ended that long ago and are kept until ``kept_for`` seconds from now, each with an attempt."""
+    now = timezone.now()
+    rows = [
+        Task(
+            task_name="tests.reaper.retention.jobs.plain",
+            status=status,
+            sent_at=now - ago,
+            enqueued_at=now - ago,
+            started_at=now - ago,
+            attempt=1,
+            kept_until=None if kept_for is None else now + timedelta(seconds=kept_for),
+            **{f"{status.lower()}_at": now - ago},
+        )
+        for _ in range(count)
+    ]
+    Task.objects.bulk_create(rows, batch_size=500)
+    TaskAttempt.objects.bulk_create(
+        [TaskAttempt(task=row, attempt=1, outcome="COMPLETED", started_at=now, finished_at=now) for row in rows],
+        batch_size=500,
+    )
+    return rows
+
+
+def beat(task, ago):
+    row = Heartbeat.objects.create(task=task, role="runner", sender_id="w", hostname="h", pid=1)
+    Heartbeat.objects.filter(pk=row.pk).update(sent_at=F("sent_at") - ago)
+    return row
+
+
+def reap(capsys):
+    call_command("horsies_reaper", once=True, verbosity=0)
+    return capsys.readouterr().out
+
+
+def test_the_reaper_deletes_what_is_past_its_time_with_attempts_and_beats(capsys):
+    (gone,) = ended(1)
+    (kept,) = ended(1, kept_for=60)
+    (for_ever,) = ended(1, kept_for=None)
+    beat(gone, timedelta(0))
+
+    assert "deleted ended tasks: 1" in reap(capsys)
+
+    assert set(Task.objects.values_list("pk", flat=True)) == {kept.pk, for_ever.pk}
+    assert TaskAttempt.objects.count() == 2
+    assert not Heartbeat.objects.exists()
+
+
+def test_more_than_a_batch_goes_in_one_pass(capsys):
+    ended(1_300)
+    assert "deleted ended tasks: 1300" in reap(capsys)
+    assert not TaskAttempt.objects.exists()
+
+
+def test_one_batch_is_bounded():
+    ended(700)
+    assert prune_tasks(options(), Refused()).done == 500
+
+
+def test_a_live_task_is_never_pruned(capsys):
+    handle = tasks.noop.send()
+    Task.objects.filter(pk=handle.id).update(kept_until=timezone.now() - timedelta(days=1))
+    reap(capsys)
+    assert handle.status() is TaskStatus.PENDING
+
+
+def test_what_somebody_has_locked_waits():
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has one writer, who waits for nobody's rows")
+    from threading import Event, Thread
+
+    rows = ended(3)
+    locked, done = Event(), Event()
+
+    def hold():
+        with transaction.atomic():
+            list(Task.objects.select_for_update().filter(pk=rows[0].pk))
+            locked.set()
+            done.wait(20)
+        connection.close()
+
+    thread = Thread(target=hold)
+    thread.start()
+    try:
+        assert locked.wait(20)
+        assert prune_tasks(options(), Refused()).done == 2
+    finally:
+        done.set()
+        thread.join()
+    assert prune_tasks(options(), Refused()).done == 1
+
+
+def test_the_prune_reads_its_index():
+    ended(50, kept_for=3_600)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+        if connection.vendor == "postgresql":
+            cursor.execute("SET enable_seqscan = off")  # 50 rows are one page
+    try:
+        plan = past_keeping(Task.objects.all()).order_by("kept_until").values_list("pk")[:500].explain()
+    finally:
+        connection.close()
+    assert "horsies_task_kept_until" in plan
+    assert "Sort" not in plan
+    assert "TEMP B-TREE" not in plan
+
+
+def test_beats_go_after_their_hours(settings):
+    handle = tasks.noop.send()
+    row = Task.objects.get(pk=handle.id)
+    old, new = beat(row, timedelta(hours=25)), beat(row, timedelta(hours=23))
+
+    assert prune_heartbeats(options(), Refused()).done == 1
+
+    assert list(Heartbeat.objects.values_list("pk", flat=True)) == [new.pk]
+    assert old.pk < new.pk
+
+
+def test_none_keeps_beats(settings):
+    settings.TASKS = {
+        "default": {
+            "BACKEND": "horsies_django.backend.HorsiesBackend",
+            "QUEUES": [],
+            "OPTIONS": {"recovery": {"heartbeat_retention_hours": None}},
+        }
+    }
+    handle = tasks.noop.send()
+    beat(Task.objects.get(pk=handle.id), timedelta(days=400))
+    assert prune_heartbeats(options(), Refused()).done == 0
+
+
+def test_beats_may_be_deleted_by_plain_sql():
+    handle = tasks.noop.send()
+    beat(Task.objects.get(pk=handle.id), timedelta(hours=30))
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM horsies_heartbeats WHERE sent_at < %s", [timezone.now() - timedelta(hours=24)])
+        assert cursor.rowcount == 1
+
+
+def test_a_machine_that_died_a_day_ago_is_forgotten(capsys):
+    for name, ago in (("dead", timedelta(hours=25)), ("silent", timedelta(hours=1))):
+        Worker.objects.register(name, "", "host", 1)
+        Worker.objects.filter(pk=name).update(last_beat_at=F("last_beat_at") - ago)
+    assert "forgot dead workers: 1" in reap(capsys)
+    assert list(Worker.objects.values_list("pk", flat=True)) == ["silent"]
+
+
+# The command.
+
+
+def prune(capsys, *flags):
+    call_command("horsies_prune", *flags, verbosity=0)
+    return capsys.readouterr().out
+
+
+def test_the_command_deletes_what_is_past_its_time(capsys):
+    ended(1_200)
+    ended(2, kept_for=60)
+    assert "tasks deleted: 1200" in prune(capsys)
+    assert Task.objects.count() == 2
+
+
+def test_a_dry_run_deletes_nothing(capsys):
+    ended(3)
+    assert "tasks would be deleted: 3" in prune(capsys, "--dry-run")
+    assert "tasks would be deleted: 3" in prune(capsys, "--dry-run", "--older-than", "1d")
+    assert Task.objects.count() == 3
+
+
+def test_older_than_goes_by_the_end_whatever_the_retention(capsys):
+    ended(600, kept_for=None, ago=timedelta(days=8))
+    (young,) = ended(1, kept_for=None, ago=timedelta(days=6))
+    live = tasks.noop.send()
+    assert "tasks deleted: 600" in prune(capsys, "--older-than", "7d")
+    assert set(Task.objects.values_list("pk", flat=True)) == {young.pk, live.id}
+
+
+def test_only_the_states_asked_for(capsys):
+    ended(1)
+    (failed,) = ended(1, status=TaskStatus.FAILED)
+    assert "tasks deleted: 1" in prune(capsys, "--status", "completed,expired")
+    assert Task.objects.get().pk == failed.pk
+    assert "tasks deleted: 1" in prune(capsys, "--older-than", "3600", "--status", "failed")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ("--older-than", "soon"),
+            "--older-than: 'soon' is not allowed; allowed: seconds, or a text like 90s, 12h, 7d.",
+        ),
+        (("--older-than", "-5"), "--older-than: '-5' is not allowed"),
+        (
+            ("--status", "running"),
+            "--status: 'running' is not allowed; allowed: cancelled, completed, expired, failed.",
+        ),
+        (("--status", ""), "--status: '' is not allowed"),
+        (("--status", "completed,"), "--status: 'completed,' is not allowed"),
+        (("--backend", "nope"), "nope"),
+    ],
+)
+def test_a_bad_flag_is_named_with_what_is_allowed(flags, words):
+    flag, value = flags
+    with pytest.raises(CommandError) as caught:
+        call_command("horsies_prune", f"{flag}={value}")
+    assert words in str(caught.value)
+    assert caught.value.returncode == 2
+
+
+def test_an_environment_variable_stands_in_for_a_flag(manage):
+    ended(2, kept_for=None)
+    process = manage("horsies_prune", HORSIES_PRUNE_OLDER_THAN="1d")
+    assert process.wait() == 0, process.output
+    assert "tasks deleted: 2" in process.output
+
+
+def test_a_backend_that_is_named_keeps_the_others_tasks(capsys):
+    ended(1, kept_for=None)
+    (theirs,) = ended(1, kept_for=None)
+    Task.objects.filter(pk=theirs.pk).update(backend="another")
+    assert "tasks deleted: 1" in prune(capsys, "--backend", "default", "--older-than", "1d")
+    assert Task.objects.get().pk == theirs.pk
+
+
+def test_a_beat_that_still_counts_is_kept(settings):
+    recovery = {"heartbeat_retention_hours": 1, "running_stale_threshold_ms": 7_200_000}
+    settings.TASKS = {
+        "default": {
+            "BACKEND": "horsies_django.backend.HorsiesBackend",
+            "QUEUES": [],
+            "OPTIONS": {"recovery": recovery},
+        }
+    }
+    handle = tasks.noop.send()
+    beat(Task.objects.get(pk=handle.id), timedelta(minutes=90))
+    assert prune_heartbeats(options(), Refused()).done == 0
+
+
+@pytest.mark.slow
+def test_pruning_does_not_hold_up_claims(manage):
+    """Ended rows are deleted in bounded batches while a worker drains beside it."""
+    ended(20_000)
+    tasks.noop.send_many({} for _ in range(2_000))
+    worker = manage("horsies_worker", "--drain", "--threads", "16", "--no-reaper", "-v0")
+    pruner = manage("horsies_prune")
+    assert pruner.wait(120) == 0, pruner.output
+    assert worker.wait(120) == 0, worker.output
+    assert "tasks deleted: 20000" in pruner.output
+    assert wait_until(lambda: Task.objects.completed().count() == 2_000)
+    assert TaskAttempt.objects.count() == 2_000

@@ -1,0 +1,315 @@
+"""Ended workflows past their time go, with their nodes, events and all that is below them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, transaction
+from django.db.models import F
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from horsies_django import RetryPolicy, Workflow, wait_for_event
+from horsies_django.core.compat import task_backends
+from horsies_django.models import Task, WorkflowEvent, WorkflowTask
+from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.reaper.batches import Refused
+from horsies_django.reaper.duties import run_pass
+from horsies_django.reaper.pruning import NODES, prune_workflows
+from horsies_django.reaper.recovery import recover_stuck_workflows
+from tests.workflows import bodies
+from tests.workflows.runs import children, ran, states, value, wait_and_drain
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DAY = timedelta(days=1)
+
+
+def configure(settings, **retention):
+    settings.TASKS = {
+        "default": {
+            "BACKEND": "horsies_django.backend.HorsiesBackend",
+            "QUEUES": [],
+            "OPTIONS": {"retention": retention},
+        }
+    }
+
+
+def options():
+    return task_backends["default"].config
+
+
+def reap():
+    """Return how many workflows a pass has deleted."""
+    (report,) = [one for one in run_pass(options()) if one.duty == "deleted ended workflows"]
+    assert report.error == ""
+    return report.count
+
+
+def age(*handles):
+    """Let the time be over for which they are kept."""
+    WorkflowRow.objects.filter(pk__in=[handle.id for handle in handles]).update(kept_until=Now())
+
+
+def row(handle):
+    return WorkflowRow.objects.get(pk=handle.id)
+
+
+def kept(handle):
+    """Return how long a workflow is kept from its end on."""
+    workflow = row(handle)
+    return workflow.kept_until and workflow.kept_until - (workflow.completed_at or workflow.cancelled_at)
+
+
+def ended(count, nodes=1, ago=10 * DAY, **columns):
+    """Make workflows that have ended that long ago and may go."""
+    then = timezone.now() - ago
+    given = {"status": "COMPLETED", "completed_at": then, "kept_until": then, "node_count": nodes, **columns}
+    rows = [WorkflowRow(name="old", **given) for _ in range(count)]
+    for one in rows:
+        one.root_id = one.pk
+    WorkflowRow.objects.bulk_create(rows, batch_size=500)
+    WorkflowTask.objects.bulk_create(
+        [
+            WorkflowTask(workflow=one, task_index=index, node_id=f"n{index}", status="COMPLETED")
+            for one in rows
+            for index in range(nodes)
+        ],
+        batch_size=500,
+    )
+    return rows
+
+
+# For how long.
+
+
+def test_a_workflow_is_kept_as_long_as_tasks_that_end_so(settings, drain):
+    configure(settings, completed="2d", failed="3d", cancelled=None, expired="5d")
+    done = ran(Workflow("done", {"one": bodies.give.node()()}), drain)
+    failed = ran(Workflow("failed", {"one": bodies.fail.node()()}), drain)
+    cancelled, expired = (Workflow("open", {"said": wait_for_event("said")}).start() for _ in range(2))
+    cancelled.cancel()
+    WorkflowRow.objects.filter(pk=expired.id).update(good_until=Now())
+    run_pass(options())
+
+    assert [kept(handle) for handle in (done, failed, cancelled, expired)] == [2 * DAY, 3 * DAY, None, 5 * DAY]
+
+
+def test_each_backend_has_its_own(settings, drain):
+    configure(settings, completed="2d")
+    other = {**settings.TASKS["default"], "OPTIONS": {"retention": {"completed": "4d"}}}
+    settings.TASKS = {**settings.TASKS, "other": other}
+    handle = Workflow("done", {"one": bodies.give.node()()}).start()
+    WorkflowRow.objects.update(backend="other")
+
+    drain()
+
+    assert kept(handle) == 4 * DAY
+
+
+def test_what_lives_or_is_below_another_is_kept_with_it(drain):
+    handle = ran(Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "said": wait_for_event("said")}), drain)
+    (below,) = children(handle)
+
+    assert str(below.status()) == "COMPLETED"
+    assert (row(handle).kept_until, row(below).kept_until) == (None, None)
+    assert reap() == 0
+
+
+def test_a_retry_keeps_it(drain):
+    handle = ran(Workflow("again", {"one": bodies.try_.node()(key="one", fails=1)}), drain)
+    age(handle)
+
+    assert handle.retry()
+
+    assert row(handle).kept_until is None
+    assert reap() == 0
+    drain()
+    assert kept(handle) == 7 * DAY
+
+
+# What goes.
+
+
+def test_a_workflow_goes_with_its_nodes_its_events_and_what_is_below(drain):
+    policy = RetryPolicy.fixed([1], auto_retry_for=["*"], jitter=False)
+    nodes = {
+        "middle": bodies.Middle.node()(key="gone"),
+        "again": bodies.Leaf.node(retry_policy=policy)(key="again", fails=1),
+        "said": wait_for_event("said"),
+    }
+    gone, stays = (ran(Workflow("top", nodes), drain) for _ in range(2))
+    for handle in (gone, stays):
+        handle.send_event("said")
+        wait_and_drain(handle, drain)
+    counts = [WorkflowRow.objects.count(), WorkflowTask.objects.count(), WorkflowEvent.objects.count()]
+    age(gone)
+
+    assert reap() == 1
+
+    assert gone.status() is None
+    assert str(stays.status()) == "COMPLETED"
+    assert set(WorkflowRow.objects.values_list("root_id", flat=True)) == {stays.id}
+    left = [WorkflowRow.objects.count(), WorkflowTask.objects.count(), WorkflowEvent.objects.count()]
+    # The first has another subworkflow: it had to be built again.
+    assert [before - after for before, after in zip(counts, left, strict=True)] == [5, 11, 1]
+
+
+def test_a_cancelled_workflow_stays_while_a_body_of_it_runs(drain, settings):
+    configure(settings, cancelled=0)
+    handle = Workflow("cancel", {"sub": bodies.Waiting.node()(), "one": bodies.give.node(queue_name="slow")()}).start()
+    drain(queues="default")
+    (below,) = children(handle)
+    with transaction.atomic():
+        Task.objects.filter(queue_name="slow").update(status="RUNNING", started_at=Now())
+    handle.cancel()
+    assert states(handle)["one"] == "ENQUEUED"
+
+    assert reap() == 0
+    Task.objects.filter(queue_name="slow").update(status="COMPLETED", completed_at=Now(), result={"ok": 1})
+    recover_stuck_workflows()
+
+    assert reap() == 1
+    assert (handle.status(), below.status()) == (None, None)
+
+
+@pytest.mark.slow
+def test_many_go_in_one_pass_and_long_ones_a_part_at_a_time(drain):
+    ended(450)
+    ended(1, nodes=2 * NODES + 5)
+    with CaptureQueriesContext(connection) as statements:
+        assert reap() == 451
+
+    assert not WorkflowRow.objects.exists()
+    assert not WorkflowTask.objects.exists()
+    deletes = [one["sql"] for one in statements if one["sql"].startswith('DELETE FROM "horsies_workflow_tasks"')]
+    assert len(deletes) == 5  # for two batches of 200; the third has one in three parts, the last with the short ones
+
+
+def test_a_workflow_that_somebody_has_locked_stays_for_now(drain):
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite locks no rows")
+    locked, free = ended(2)
+    other = connection.copy("other")
+    try:
+        with transaction.atomic(), other.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT 1 FROM horsies_workflows WHERE id = %s FOR UPDATE", [locked.pk])
+            assert prune_workflows(options(), Refused()).done == 1
+    finally:
+        other.close()
+
+    assert WorkflowRow.objects.get().pk == locked.pk
+    assert free.pk != locked.pk
+
+
+@pytest.mark.slow
+def test_pruning_walks_no_table(drain):
+    if connection.vendor != "postgresql":
+        pytest.skip("the planner of PostgreSQL is what is asked")
+    rows = ended(2_000, nodes=10)
+    (long_one,) = ended(1, nodes=2 * NODES)  # a sixth of the table
+    gone = [long_one, *rows[:50]]
+    WorkflowRow.objects.exclude(pk__in=[one.pk for one in gone]).update(kept_until=timezone.now() + DAY)
+    WorkflowEvent.objects.bulk_create([WorkflowEvent(workflow=one, name="said") for one in rows])
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+        with CaptureQueriesContext(connection) as statements:
+            assert prune_workflows(options(), Refused()).done == len(gone)
+        made = [one["sql"] for one in statements if one["sql"].startswith(("SELECT", "DELETE"))]
+        for table in ("horsies_workflows", "horsies_workflow_tasks", "horsies_workflow_events"):
+            asked = [sql for sql in made if table in sql]
+            assert asked
+            for sql in asked:
+                cursor.execute(f"EXPLAIN {sql}")
+                plan = "\n".join(line for (line,) in cursor.fetchall())
+                assert f"Seq Scan on {table}" not in plan, f"{sql}\n{plan}"
+    assert WorkflowTask.objects.count() == 10 * 1_950
+
+
+# Tasks of workflows.
+
+
+def test_tasks_of_nodes_may_go_before_the_workflow_has_ended(settings, drain):
+    configure(settings, completed=0, failed=0, cancelled=0, expired=0)
+    first = bodies.give.node(node_id="first", run_when=bodies.yes)(value=[2, 4])
+    each = bodies.try_item.map(over=first, param="item", kwargs={"key": "each"}, node_id="each")
+    bad = bodies.try_.node(node_id="bad")(key="bad", fails=1)
+    sub = bodies.Waiting.node(node_id="sub")()
+    after = bodies.give.node(node_id="after", waits_for=[bad])(value=[each, sub])
+    handle = ran(Workflow("fleeting", [first, each, bad, sub, after], output=after), drain)
+    run_pass(options())
+    assert not Task.objects.exists()
+    assert recover_stuck_workflows() == []
+
+    children(handle)[0].send_event("said", 7)
+    drain()
+    assert states(handle)["sub"] == "COMPLETED"
+    assert (str(handle.status()), row(handle).kept_until <= timezone.now()) == ("FAILED", True)
+    assert handle.retry()
+    drain()
+
+    assert handle.get(timeout=0).ok == [[20, 40], 7]
+    assert reap() == 1
+    assert handle.status() is None
+
+
+def test_a_task_that_is_kept_longer_stays_when_its_workflow_has_gone(drain):
+    handle = ran(Workflow("done", {"one": bodies.give.node()(value=1)}), drain)
+    age(handle)
+
+    assert reap() == 1
+
+    (task,) = Task.objects.all()
+    assert (task.workflow_id, str(task.status)) == (handle.id, "COMPLETED")
+    assert Task.objects.filter(pk=task.pk).retry() == 0
+    run_pass(options())
+    assert Task.objects.filter(pk=task.pk).exists()
+
+
+# The command.
+
+
+def prune(capsys, *flags):
+    call_command("horsies_prune", *flags, verbosity=0)
+    return capsys.readouterr().out
+
+
+def test_the_command_deletes_workflows_too(capsys, drain):
+    ended(3)
+    ended(1, kept_until=timezone.now() + DAY)
+
+    assert "workflows would be deleted: 3" in prune(capsys, "--dry-run")
+    assert "workflows deleted: 3" in prune(capsys)
+    assert WorkflowRow.objects.count() == WorkflowTask.objects.count() == 1
+
+
+def test_older_than_goes_by_the_end_of_workflows_too(capsys, drain):
+    ended(600, kept_until=None, ago=8 * DAY)
+    ended(2, kept_until=None, ago=8 * DAY, status="CANCELLED", completed_at=None, cancelled_at=timezone.now() - 8 * DAY)
+    (young,) = ended(1, kept_until=None, ago=6 * DAY)
+    live = Workflow("live", {"said": wait_for_event("said"), "sub": bodies.Leaf.node()(key="leaf")}).start()
+    drain()
+    WorkflowRow.objects.filter(root_id=live.id).update(
+        sent_at=F("sent_at") - 9 * DAY, completed_at=F("completed_at") - 9 * DAY
+    )
+
+    assert "workflows would be deleted: 602" in prune(capsys, "--dry-run", "--older-than", "7d")
+    assert "workflows deleted: 2" in prune(capsys, "--older-than", "7d", "--status", "cancelled")
+    assert "workflows deleted: 600" in prune(capsys, "--older-than", "7d")
+
+    assert set(WorkflowRow.objects.values_list("root_id", flat=True)) == {young.pk, live.id}
+    assert value(live, "sub") == ["leaf", None]
+
+
+def test_only_workflows_of_the_states_and_the_backend_asked_for(capsys, drain):
+    ended(1)
+    ended(2, status="FAILED")
+    ended(3, status="FAILED", backend="another")
+
+    assert "workflows deleted: 2" in prune(capsys, "--status", "failed", "--backend", "default")
+    assert "workflows deleted: 3" in prune(capsys, "--status", "failed")
+    assert "workflows deleted: 1" in prune(capsys)

@@ -1,0 +1,105 @@
+"""A row or a duty that fails keeps nothing else from being done."""
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.core.compat import task_backends
+from horsies_django.models import Heartbeat, Task
+from horsies_django.models.transitions import BATCH
+from horsies_django.reaper.duties import DUTIES, run_pass
+from tests.reaper.conftest import WORK
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def reap():
+    return {report.duty: report for report in run_pass(task_backends["default"].config)}
+
+
+@pytest.mark.parametrize("duty", WORK)
+def test_a_row_that_is_poison_stops_neither_its_neighbours_nor_other_duties(poison, caplog, duty):
+    rows = WORK[duty](5)
+    poison(rows[2])
+    others = {name: make(2) for name, make in WORK.items() if name != duty}
+
+    reports = reap()
+
+    assert (reports[duty].count, reports[duty].error) == (4, "")
+    assert all(reports[name].count == 2 for name in others)
+    assert f"task id={rows[2].pk} can't be done: left as it is" in caplog.text
+    assert Task.objects.get(pk=rows[2].pk).status == rows[2].status
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("duty", WORK)
+def test_a_duty_is_done_in_bounded_batches_until_nothing_is_left(duty):
+    count = 2 * BATCH + 100
+    WORK[duty](count)
+
+    with CaptureQueriesContext(
+        connection,
+    ) as statements:
+        report = reap()[duty]
+
+    assert report.count == count
+    assert not [row for row in statements if "OFFSET" in row["sql"]]
+    limits = [row["sql"] for row in statements if f"LIMIT {BATCH}" in row["sql"] and "horsies_tasks" in row["sql"]]
+    assert len(limits) >= 3
+    assert reap()[duty].count == 0
+
+
+@pytest.mark.slow
+def test_a_whole_batch_of_poison_is_not_in_the_way_of_the_rest(poison, caplog):
+    rows = WORK["expired overdue tasks"](BATCH + 3)
+    first = list(Task.objects.overdue().order_by("good_until").values_list("pk", flat=True)[:BATCH])
+    for row in rows:
+        if row.pk in set(first[:20]):
+            poison(row)
+
+    assert reap()["expired overdue tasks"].count == BATCH + 3 - 20
+    assert caplog.text.count("can't be done: left as it is") == 20
+
+
+def test_a_damaged_policy_is_no_policy(caplog):
+    (row,) = WORK["recovered stale runs"](1)
+    Task.objects.filter(pk=row.pk).update(max_retries=3, retry_policy={"nonsense": True})
+    assert reap()["recovered stale runs"].count == 1
+    row.refresh_from_db()
+    assert (row.status, row.error_code) == ("FAILED", "WORKER_CRASHED")
+    assert "has a retry policy that can't be read" in caplog.text
+
+
+def test_a_duty_that_fails_is_told_and_tried_again_in_the_next_pass(capsys):
+    WORK["requeued stale claims"](1)
+    WORK["expired overdue tasks"](1)
+    table = Heartbeat._meta.db_table
+    rename = "ALTER TABLE {} RENAME TO {}"
+    with connection.cursor() as cursor:
+        cursor.execute(rename.format(table, "elsewhere"))
+    try:
+        with pytest.raises(CommandError, match="A duty could not be done"):
+            call_command("horsies_reaper", once=True, verbosity=0)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(rename.format("elsewhere", table))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines if "stopped by" in line] == [
+        "requeued stale claims",
+        "recovered stale runs",
+        "deleted old heartbeats",
+    ]
+    assert "expired overdue tasks: 1" in lines
+
+    call_command("horsies_reaper", once=True, verbosity=0)
+    assert "requeued stale claims: 1" in capsys.readouterr().out.splitlines()
+
+
+def test_a_pass_with_nothing_to_do_is_one_statement_a_duty():
+    reap()
+    with CaptureQueriesContext(connection) as statements:
+        reap()
+    begins = [row["sql"] for row in statements if row["sql"].startswith(("BEGIN", "COMMIT", "SAVEPOINT"))]
+    work = [row["sql"] for row in statements if row["sql"] not in begins]
+    assert len(work) <= len(DUTIES), work

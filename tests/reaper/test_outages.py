@@ -1,0 +1,208 @@
+"""Outages: a reaper judges nobody by a silence that the database has caused, and finds every dead host all the same."""
+
+import os
+import signal
+import threading
+from collections import Counter
+from datetime import timedelta
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.utils import timezone
+
+from horsies_django import TaskStatus
+from horsies_django.core.compat import task_backends
+from horsies_django.core.options import RecoveryOptions
+from horsies_django.models import Task, Turn
+from horsies_django.ops.metrics import collect
+from horsies_django.reaper.outages import grace
+from tests.conftest import database_url, wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+from tests.reaper.age_heartbeats import grow_old
+from tests.reaper.conftest import WORK, left
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: With the tests' settings: a threshold of 120 s, beats every 30 s.
+NOTICED = timedelta(seconds=31)
+GRACE = timedelta(seconds=60)
+
+
+def ago(time):
+    return timezone.now() - time
+
+
+def turn(**columns):
+    Turn.objects.update_or_create(name="reaper:default", defaults=columns)
+
+
+def reap():
+    call_command("horsies_reaper", once=True, verbosity=0)
+
+
+def statuses():
+    return set(Task.objects.values_list("status", flat=True))
+
+
+def test_a_pass_every_ten_minutes_finds_what_a_dead_host_held():
+    for _ in range(3):
+        left(2, TaskStatus.RUNNING)
+        left(2, TaskStatus.CLAIMED)
+        turn(taken_at=ago(timedelta(minutes=10)))
+
+        reap()
+
+        assert Counter(Task.objects.values_list("status", flat=True)) == {"FAILED": 2, "PENDING": 2}
+        Task.objects.all().delete()
+
+
+@pytest.mark.parametrize("since", [timedelta(), GRACE - timedelta(seconds=20)], ids=["now", "some seconds ago"])
+def test_after_an_outage_that_another_reaper_noticed_silence_does_not_count(since):
+    rows = [*left(1, TaskStatus.RUNNING), *left(1, TaskStatus.CLAIMED)]
+    turn(outage_at=ago(since))
+
+    reap()
+
+    assert statuses() == {row.status for row in rows}
+
+
+def test_an_outage_that_another_reaper_notes_at_the_same_moment_counts():
+    left(1, TaskStatus.RUNNING)
+    turn(outage_at=ago(timedelta(milliseconds=-500)))
+
+    reap()
+
+    assert statuses() == {TaskStatus.RUNNING}
+
+
+def test_a_probe_is_no_pass_of_a_reaper():
+    left(1, TaskStatus.RUNNING)
+
+    reap()
+
+    assert Turn.objects.exists(), "it has probed"
+    assert collect(task_backends["default"].config).reaper_ago is None
+
+
+def test_a_reaper_goes_on_if_the_row_of_its_turn_is_deleted_while_it_probes():
+    probe = Turn.objects.last_probe("reaper:default")
+
+    assert abs(probe.now - timezone.now()) < timedelta(seconds=60)
+    assert probe.since_outage == float("inf")
+
+
+@pytest.mark.parametrize(
+    "since", [GRACE + timedelta(seconds=1), timedelta(hours=-1)], ids=["is over", "was before the clock was set back"]
+)
+def test_when_the_grace_after_an_outage_is_over_the_dead_are_found(since):
+    left(1, TaskStatus.RUNNING)
+    turn(outage_at=ago(since))
+
+    reap()
+
+    assert statuses() == {TaskStatus.FAILED}
+
+
+def test_a_reaper_that_starts_while_the_probe_of_another_one_hangs_leaves_its_workers_their_tasks():
+    left(1, TaskStatus.RUNNING)
+    turn(probing_since=ago(NOTICED))
+
+    reap()
+
+    assert statuses() == {TaskStatus.RUNNING}
+    turn(outage_at=ago(GRACE))
+    reap()
+    assert statuses() == {TaskStatus.FAILED}, "one probe that hung delays the next passes by the grace and no more"
+
+
+def test_a_probe_that_began_a_moment_ago_is_no_outage():
+    left(1, TaskStatus.RUNNING)
+    turn(probing_since=ago(timedelta(seconds=5)))
+
+    reap()
+
+    assert statuses() == {TaskStatus.FAILED}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("threshold", "interval"), [(1_000, 100), (1_000, 500), (30_000, 10_000), (120_000, 30_000), (300_000, 120_000)]
+)
+def test_the_grace_lasts_two_beats_at_least_and_one_threshold_at_most(threshold, interval):
+    recovery = RecoveryOptions(
+        claimed_stale_threshold_ms=threshold,
+        running_stale_threshold_ms=2 * threshold,
+        claimer_heartbeat_interval_ms=interval,
+        runner_heartbeat_interval_ms=interval,
+    )
+    assert 2 * interval <= grace(recovery) * 1_000 <= threshold
+
+
+def test_a_pass_whose_own_statements_hang_judges_nobody(settings):
+    if connection.vendor != "postgresql":
+        pytest.skip("has no locks on single tables; runs with the tests on PostgreSQL")
+    backend = settings.TASKS["default"]
+    recovery = {
+        "claimed_stale_threshold_ms": 2_000,
+        "running_stale_threshold_ms": 2_000,
+        "claimer_heartbeat_interval_ms": 1_000,
+        "runner_heartbeat_interval_ms": 1_000,
+    }
+    settings.TASKS = {"default": {**backend, "OPTIONS": {"recovery": recovery}}}
+    rows = [*left(1, TaskStatus.RUNNING), *left(1, TaskStatus.CLAIMED)]
+    reaper = threading.Thread(target=_reap_and_close)
+    with psycopg.connect(database_url()) as other:
+        other.execute("LOCK TABLE horsies_heartbeats IN ACCESS EXCLUSIVE MODE")
+        reaper.start()
+        wait_until(_hangs, limit=30, what="a statement that has hung for a second")
+    reaper.join(30)
+
+    assert statuses() == {row.status for row in rows}
+
+
+def _hangs():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            " AND query_start < clock_timestamp() - interval '1 second'"
+        )
+        return cursor.fetchone()[0]
+
+
+def _reap_and_close():
+    try:
+        reap()
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+def test_cron_alone_recovers_what_a_dead_host_held(manage, worker, tmp_path):
+    doomed = worker("--no-reaper", "--threads", "2")
+    held = tasks.hold.send_many({"key": key, "gate": str(tmp_path / "gate")} for key in "ab")
+    wait_until(lambda: Entry.objects.count() == 2, what="both have begun")
+    assert manage("horsies_reaper", "--once").wait() == 0
+    assert {handle.status() for handle in held} == {TaskStatus.RUNNING}
+
+    os.killpg(doomed.process.pid, signal.SIGKILL)
+    doomed.wait()
+    grow_old()
+    turn(taken_at=ago(timedelta(minutes=10)))
+    reaper = manage("horsies_reaper", "--once")
+
+    assert reaper.wait() == 0
+    assert "recovered stale runs: 2" in reaper.output
+    assert {handle.info().error_code for handle in held} == {"WORKER_CRASHED"}
+
+
+@pytest.mark.slow
+def test_a_lone_reaper_recovers_at_once_what_was_left_before_a_long_downtime_of_everything(manage):
+    WORK["recovered stale runs"](3)
+    turn(taken_at=ago(timedelta(days=2)))
+
+    manage("horsies_reaper")
+
+    wait_until(lambda: statuses() == {TaskStatus.FAILED}, limit=20, what="no threshold has to pass again")

@@ -1,0 +1,76 @@
+"""Taking back by hand what silent workers hold."""
+
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+
+from horsies_django import RetryPolicy, TaskStatus, reclaim
+from horsies_django.models import Task
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.reaper.conftest import WORK, left
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AGAIN = RetryPolicy.fixed([60], auto_retry_for=["WORKER_CRASHED"], jitter=False)
+
+
+@pytest.mark.parametrize("older_than", [60, 60.5, timedelta(minutes=1), "90s", "1m"])
+def test_returns_how_many_it_took_back(older_than):
+    WORK["requeued stale claims"](2)
+    WORK["recovered stale runs"](3)
+    assert reclaim(older_than) == 5
+    assert reclaim(older_than) == 0
+    assert reclaim(timedelta.max) == 0
+    assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.PENDING, TaskStatus.FAILED}
+
+
+def test_with_budget_left_it_runs_again_after_the_policys_delay():
+    (row,) = left(1, TaskStatus.RUNNING, AGAIN)
+    assert reclaim(60) == 1
+    row.refresh_from_db()
+    assert (row.status, row.retry_count, row.started_at) == (TaskStatus.PENDING, 1, None)
+    assert row.enqueued_at == row.next_retry_at
+    attempt = row.attempts.get()
+    assert (attempt.outcome, attempt.will_retry) == ("WORKER_FAILURE", True)
+    assert row.enqueued_at - attempt.finished_at == pytest.approx(timedelta(seconds=60), abs=timedelta(seconds=5))
+
+
+def test_without_budget_it_fails():
+    (row,) = left(1, TaskStatus.RUNNING, AGAIN)
+    Task.objects.filter(pk=row.pk).update(retry_count=1)
+    assert reclaim(60) == 1
+    row.refresh_from_db()
+    assert (row.status, row.error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
+
+
+def test_a_worker_takes_back_before_it_claims():
+    WORK["requeued stale claims"](1)
+    call_command("horsies_worker", once=True, verbosity=0)
+    assert Task.objects.get().status == TaskStatus.COMPLETED
+
+
+def test_what_is_younger_is_left_alone():
+    WORK["recovered stale runs"](1)
+    assert reclaim("2h") == 0
+
+
+def test_what_a_living_worker_holds_is_left_alone(worker, tmp_path):
+    handle = tasks.hold.send("alive", str(tmp_path / "gate"))
+    worker(TEST_BEAT_MS="200", TEST_STALE_MS="60000")
+    wait_until(lambda: Task.objects.get(pk=handle.id).heartbeats.count() >= 3)
+    assert reclaim(5) == 0
+    (tmp_path / "gate").touch()
+    assert handle.value(timeout=20) == "alive"
+
+
+@pytest.mark.parametrize("bad", [None, "soon", -1, True, float("nan")])
+def test_a_bad_time_is_named(bad):
+    with pytest.raises(ValueError, match="allowed: seconds"):
+        reclaim(bad)
+
+
+def test_an_unknown_backend_is_named():
+    with pytest.raises(ValueError, match=r"no HorsiesBackend at TASKS\['nope'\]; there is 'default'"):
+        reclaim(60, backend="nope")

@@ -1,1 +1,0 @@
-"""The reaper: turns, bounded batches, rows and duties that fail, reclaiming by hand."""

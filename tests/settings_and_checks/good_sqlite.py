@@ -1,6 +1,0 @@
-"""SQLite as the page on settings wants it."""
-
-from tests.settings_and_checks.bare_sqlite import *  # noqa: F403
-from tests.settings_and_checks.bare_sqlite import DATABASES
-
-DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL;"}

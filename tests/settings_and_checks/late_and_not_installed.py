@@ -1,6 +1,0 @@
-"""The backend without its app, where the URLconf is the first to import a task."""
-
-from tests.settings_and_checks.careless import *  # noqa: F403
-
-INSTALLED_APPS = []
-TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": []}}

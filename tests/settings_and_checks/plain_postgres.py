@@ -1,5 +1,0 @@
-"""PostgreSQL as Django has it if nobody says more; no server has to be there."""
-
-from tests.settings_and_checks.poor_postgres import *  # noqa: F403
-
-DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "nowhere"}}

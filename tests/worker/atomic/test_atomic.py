@@ -1,0 +1,187 @@
+"""All of an atomic task, or nothing of it."""
+
+import os
+import signal
+
+import pytest
+from django.db import connection
+
+from horsies_django import TaskStatus, task
+from horsies_django.core.compat import InvalidTask
+from horsies_django.models import Task, TaskAttempt, Worker
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+from tests.worker.atomic import jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def entries(key):
+    return Entry.objects.filter(key__startswith=key).count()
+
+
+@pytest.mark.parametrize("step", jobs.STEPS)
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_whatever_step_the_process_dies_at_effects_are_there_once(worker, tmp_path, step, kills):
+    handles = [
+        jobs.effects.send(f"key {number:02}", step, str(tmp_path / f"{number}.marker")) for number in range(kills)
+    ]
+    worker("--processes", "3", "--threads", "1", "-v0")
+
+    wait_until(lambda: Task.objects.completed().count() == kills, limit=240, what="all have ended")
+
+    for number, handle in enumerate(handles):
+        assert entries(f"key {number:02}") == 2
+        outcomes = list(Task.objects.get(pk=handle.id).attempts.order_by("attempt").values_list("outcome", flat=True))
+        # Who dies after the commit was done already: nothing is left to be done again.
+        assert outcomes == (["COMPLETED"] if step == "committed" else ["WORKER_FAILURE", "COMPLETED"])
+    assert Entry.objects.count() == 2 * kills
+    assert len(list(tmp_path.glob("*.marker"))) == kills
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "code"),
+    [
+        ("raises", TaskStatus.FAILED, "UNHANDLED_EXCEPTION"),
+        ("returns an error", TaskStatus.FAILED, "NO"),
+        ("gives what can't be stored", TaskStatus.FAILED, "WORKER_SERIALIZATION_ERROR"),
+        ("snoozes", TaskStatus.PENDING, None),
+        ("goes well", TaskStatus.COMPLETED, None),
+    ],
+)
+def test_only_a_success_leaves_its_effects(drain, how, status, code):
+    handle = jobs.gone_wrong.send("effect", how)
+
+    drain()
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.error_code) == (status, code)
+    assert entries("effect") == (1 if status is TaskStatus.COMPLETED else 0)
+    assert row.attempts.count() == (0 if how == "snoozes" else 1)
+
+
+def test_a_time_limit_takes_its_effects_back(drain):
+    handle = jobs.endless.send("late")
+    drain()
+    assert Task.objects.get(pk=handle.id).error_code == "TASK_TIMEOUT"
+    assert entries("late") == 0
+
+
+def test_callbacks_run_after_the_commit_and_one_that_raises_changes_nothing(drain, tmp_path):
+    path = tmp_path / "told"
+    handle = jobs.hooks.send("hooked", str(path))
+    drain()
+    assert handle.value(timeout=0) == "hooked"
+    assert Task.objects.get(pk=handle.id).attempts.get().outcome == "COMPLETED"
+    assert path.read_text() == "1\n"
+
+
+def test_progress_and_state_are_stored_with_the_rest(drain):
+    handle = jobs.tells.send("told")
+    drain()
+    row = Task.objects.get(pk=handle.id)
+    assert (row.progress, row.checkpoint) == ({"done": 3, "total": 3, "message": "all"}, {"row": 3})
+
+
+def test_a_coroutine_function_is_refused_where_it_is_written():
+    with pytest.raises(InvalidTask, match=r"atomic is True and .*awrite is a coroutine function; allowed: plain"):
+        task(atomic=True)(tasks.awrite.func)
+
+
+def test_a_body_whose_task_was_cancelled_meanwhile_leaves_nothing(worker, tmp_path):
+    if connection.vendor == "sqlite":
+        pytest.skip("the body holds SQLite's only writer: nobody can cancel meanwhile")
+    gate = tmp_path / "gate"
+    handle = jobs.held.send("cancelled", str(gate))
+    process = worker()
+    wait_until(gate.with_suffix(".begun").exists)
+
+    assert handle.cancel(include_running=True)
+    gate.touch()
+
+    wait_until(lambda: "task revoked id=" in process.output and "duration=" in process.output)
+    assert handle.status() is TaskStatus.CANCELLED
+    assert entries("cancelled") == 0
+    assert not TaskAttempt.objects.exists()
+
+
+@pytest.mark.slow
+def test_a_body_whose_claim_was_taken_away_leaves_nothing(worker, manage, tmp_path):
+    if connection.vendor == "sqlite":
+        pytest.skip("the body holds SQLite's only writer: no reaper can take its task meanwhile")
+    fast = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "300", "TEST_CHECK_MS": "60000"}
+    gate = tmp_path / "gate"
+    handle = jobs.held.send("taken", str(gate))
+    frozen = [worker("--no-reaper", **fast).process.pid, Worker.objects.get().pid]
+    wait_until(gate.with_suffix(".begun").exists)
+    for pid in frozen:  # the supervisor first: it would kill a runner that alone stands still
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(
+            lambda: manage("horsies_reaper", "--once", **fast).wait() == 0 and handle.status() is TaskStatus.FAILED,
+            limit=60,
+        )
+    finally:
+        gate.touch()
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+
+    after = jobs.effects.send("after", "never", str(tmp_path / "after.marker"))
+    assert after.value(timeout=30) == "after"
+    assert Task.objects.get(pk=handle.id).error_code == "WORKER_CRASHED"
+    assert entries("taken") == 0
+    assert Task.objects.get(pk=handle.id).attempts.get().outcome == "WORKER_FAILURE"
+
+
+def test_the_fence_alone_takes_the_effects_of_a_lost_claim_back(drain):
+    if connection.vendor == "sqlite":
+        pytest.skip("the body holds SQLite's only writer: nobody can take its claim meanwhile")
+    handle = jobs.robbed.send("robbed")
+    drain()
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.result) == (TaskStatus.RUNNING, None)
+    assert not row.attempts.exists()
+    assert entries("robbed") == 0
+
+
+def test_what_is_tried_again_leaves_its_effects_once(drain, tmp_path):
+    handle = jobs.third_time_lucky.send("lucky", str(tmp_path / "tries"))
+    drain()
+    assert handle.value(timeout=0) == 3
+    assert entries("lucky") == 2
+    assert list(Task.objects.get(pk=handle.id).attempts.order_by("attempt").values_list("outcome", flat=True)) == [
+        "FAILED",
+        "FAILED",
+        "COMPLETED",
+    ]
+
+
+def test_what_the_commit_refuses_is_not_completed(drain):
+    if connection.vendor == "sqlite":
+        pytest.skip("there are no constraints that wait for the commit in this table")
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE promises (id int PRIMARY KEY, other int)")
+        cursor.execute(
+            "ALTER TABLE promises ADD FOREIGN KEY (other) REFERENCES promises (id) DEFERRABLE INITIALLY DEFERRED"
+        )
+    try:
+        handle = jobs.breaks_a_promise.send("promised")
+        drain()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE promises")
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.error_code) == (TaskStatus.FAILED, "UNHANDLED_EXCEPTION")
+    assert "IntegrityError" in row.attempts.get().exception_class
+    assert entries("promised") == 0
+
+
+def test_a_connection_that_is_cut_leaves_nothing(drain):
+    if connection.vendor == "sqlite":
+        pytest.skip("there is no server that could cut it")
+    handle = jobs.cut_off.send("cut")
+    drain()
+    assert handle.status() is TaskStatus.FAILED
+    assert entries("cut") == 0

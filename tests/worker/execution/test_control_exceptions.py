@@ -1,0 +1,318 @@
+"""What a body may ask for by raising it: another attempt, a later run, or to be given up."""
+
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+from django.db.models import F
+from django.utils import timezone
+
+from horsies_django import Discard, Retry, RetryPolicy, Snooze, TaskStatus
+from horsies_django.models import Task, TaskAttempt
+from tests.conftest import wait_until
+from tests.jobs.models import Entry
+from tests.worker.execution import jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BOTH_RETRIES = pytest.mark.parametrize("body", [jobs.wishes_retry, jobs.awishes_retry], ids=["thread", "coroutine"])
+
+
+def attempts(handle):
+    rows = TaskAttempt.objects.filter(task=handle.id).order_by("attempt")
+    return list(rows.values_list("attempt", "outcome", "error_code", "will_retry"))
+
+
+def delay_of(handle):
+    """Seconds from the end of the only attempt to the next one."""
+    row = Task.objects.get(pk=handle.id)
+    return (row.next_retry_at - row.attempts.get().finished_at).total_seconds()
+
+
+def failed(number, code, will_retry):
+    return (number, "FAILED", code, will_retry)
+
+
+# Retry.
+
+
+@BOTH_RETRIES
+def test_a_retry_is_an_attempt_more_and_the_next_one_may_succeed(drain, body):
+    handle = body.send("key", 1)
+
+    drain()
+
+    assert handle.value(0) == 2
+    row = Task.objects.get(pk=handle.id)
+    assert (row.attempt, row.retry_count) == (2, 1)
+    assert attempts(handle) == [failed(1, "TASK_RETRY", True), (2, "COMPLETED", "", False)]
+
+
+@BOTH_RETRIES
+def test_without_a_policy_there_are_two_retries(drain, body):
+    handle = body.send("key")
+
+    drain()
+
+    assert Entry.objects.count() == 3
+    error = handle.get(0).err
+    assert (error.error_code, error.exception["type"]) == ("TASK_RETRY", "horsies_django.exceptions.Retry")
+    assert attempts(handle) == [failed(n, "TASK_RETRY", n < 3) for n in (1, 2, 3)]
+
+
+def test_a_call_that_has_one_attempt_has_no_retry_either(drain):
+    thrice = jobs.wishes_retry_in_40
+    handles = [
+        body.with_options(**options).send(**arguments)
+        for body, arguments in ((jobs.wishes_retry, {"key": "key"}), (thrice, {}))
+        for options in ({"max_attempts": 1}, {"retry_policy": None})
+    ]
+
+    drain()
+
+    assert [attempts(handle) for handle in handles] == [[failed(1, "TASK_RETRY", False)]] * 4
+
+
+def test_the_message_is_kept(drain):
+    handle = jobs.wishes_retry.send("key")
+
+    drain()
+
+    assert handle.get(0).err.message == "not yet: 3"
+    texts = TaskAttempt.objects.order_by("attempt").values_list("error_message", flat=True)
+    assert list(texts) == ["not yet: 1", "not yet: 2", "not yet: 3"]
+
+
+def test_a_retry_needs_no_code_in_the_policy_and_stays_within_its_budget(drain):
+    policy = RetryPolicy.fixed([60], auto_retry_for=["SOMETHING_ELSE"])
+    handle = jobs.wishes_retry.with_options(retry_policy=policy).send("key")
+
+    drain()
+
+    assert attempts(handle) == [failed(1, "TASK_RETRY", True), failed(2, "TASK_RETRY", False)]
+    assert handle.get(0).err.error_code == "TASK_RETRY"
+
+
+def test_a_larger_budget_is_used_up_too(drain):
+    policy = RetryPolicy.exponential(max_retries=5, auto_retry_for=["SOMETHING_ELSE"])
+    handle = jobs.wishes_retry.with_options(retry_policy=policy).send("key")
+
+    drain()
+
+    assert len(attempts(handle)) == 6
+    assert handle.status() == TaskStatus.FAILED
+
+
+def test_after_none_waits_as_the_policy_says(drain):
+    policy = RetryPolicy.fixed([50, 70], auto_retry_for=["SOMETHING_ELSE"], jitter=False)
+    handle = jobs.wishes_retry.with_options(retry_policy=policy).send("key", after=None)
+
+    drain()
+
+    assert 50 <= delay_of(handle) < 60
+
+
+def test_after_none_waits_as_the_tasks_own_backoff_says(drain):
+    handle = jobs.wishes_retry_in_40.send()
+
+    drain()
+
+    assert 40 <= delay_of(handle) < 50
+
+
+def test_after_none_without_a_policy_waits_about_two_seconds():
+    handle = jobs.wishes_retry.send("key", after=None)
+
+    call_command("horsies_worker", once=True, verbosity=0)  # a slow drain would wait for the next attempt
+
+    assert 1.5 <= delay_of(handle) < 5
+
+
+def test_after_wins_over_the_policy(drain):
+    policy = RetryPolicy.fixed([50], auto_retry_for=["*"], jitter=False)
+    handle = jobs.wishes_retry.with_options(retry_policy=policy).send("key", after=300)
+
+    drain()
+
+    row = Task.objects.get(pk=handle.id)
+    assert 300 <= delay_of(handle) < 310
+    assert row.enqueued_at == row.next_retry_at
+    assert Task.objects.retrying().get() == row
+    assert not Task.objects.scheduled().exists()
+
+
+def test_good_until_caps_a_retry(drain):
+    soon = timezone.now() + timedelta(seconds=60)
+    too_late = jobs.wishes_retry.with_options(good_until=soon).send("too late", after=120)
+    in_time = jobs.wishes_retry.with_options(good_until=soon).send("in time", after=30)
+
+    drain()
+
+    assert (too_late.status(), in_time.status()) == (TaskStatus.FAILED, TaskStatus.PENDING)
+    assert too_late.get(0).err.error_code == "TASK_RETRY"
+    assert attempts(too_late) == [failed(1, "TASK_RETRY", False)]
+    assert attempts(in_time) == [failed(1, "TASK_RETRY", True)]
+
+
+def test_a_retry_by_hand_gives_the_budget_anew(drain):
+    handle = jobs.wishes_retry.send("key", 4)
+    drain()
+    assert handle.status() == TaskStatus.FAILED
+
+    handle.retry()
+    drain()
+
+    assert handle.value(0) == 5
+    assert [number for number, *_ in attempts(handle)] == [1, 2, 3, 4, 5]
+
+
+# Snooze.
+
+
+def test_a_snooze_burns_no_attempt_however_often(drain):
+    handle = jobs.wishes_snooze.send("key", 10)
+
+    drain()
+
+    assert handle.value(0) == [11, 1]
+    assert set(Entry.objects.values_list("key", flat=True)) == {"key attempt 1"}
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.attempt, row.retry_count) == (TaskStatus.COMPLETED, 1, 0)
+    assert attempts(handle) == [(1, "COMPLETED", "", False)]
+
+
+def test_a_coroutine_snoozes_too(drain):
+    handle = jobs.awishes_snooze.send("key")
+
+    drain()
+
+    assert handle.value(0) == 3
+    assert attempts(handle) == [(1, "COMPLETED", "", False)]
+
+
+def test_a_snoozed_task_is_scheduled_as_if_it_had_never_run(drain):
+    before = timezone.now()
+    handle = jobs.wishes_snooze.send("key", 1, 90)
+
+    drain()
+
+    row = Task.objects.scheduled().get()
+    assert row.pk == handle.id
+    assert not Task.objects.retrying().exists()
+    assert (row.status, row.attempt, row.retry_count, row.attempts.count()) == (TaskStatus.PENDING, 0, 0, 0)
+    assert (row.claimed_at, row.claimed_by_worker_id, row.started_at) == (None, None, None)
+    assert (row.next_retry_at, row.result, row.error_code) == (None, None, None)
+    assert row.enqueued_at - before > timedelta(seconds=89)
+    assert row.enqueued_at - timezone.now() <= timedelta(seconds=90)
+
+
+def test_a_snooze_after_a_retry_leaves_the_count_of_retries(drain):
+    handle = jobs.fails_snoozes_ends.send("key")
+
+    drain()
+
+    assert handle.value(0) == [3, 2]
+    row = Task.objects.get(pk=handle.id)
+    assert (row.attempt, row.retry_count) == (2, 1)
+    assert attempts(handle) == [failed(1, "UNHANDLED_EXCEPTION", True), (2, "COMPLETED", "", False)]
+
+
+def test_a_task_that_snoozes_past_its_good_until_expires(drain):
+    handle = jobs.wishes_snooze.with_options(good_until=timezone.now() + timedelta(seconds=60)).send("key", 1, 120)
+    drain()
+    assert handle.status() == TaskStatus.PENDING
+
+    Task.objects.update(good_until=F("sent_at"))
+    drain(no_reaper=False)
+
+    assert handle.status() == TaskStatus.EXPIRED
+    assert Entry.objects.count() == 1
+    assert attempts(handle) == []
+
+
+def test_an_idle_worker_wakes_for_a_snoozed_and_for_a_retried_task(worker):
+    worker()
+    snoozed, retried = jobs.wishes_snooze.send("snoozed", 1, 1), jobs.wishes_retry.send("retried", 1, 1)
+
+    assert snoozed.value(timeout=20) == [2, 1]
+    assert retried.value(timeout=20) == 2
+
+
+def test_a_snoozed_task_can_be_cancelled(drain):
+    handle = jobs.wishes_snooze.send("key", 1, 90)
+    drain()
+
+    assert handle.cancel() is True
+
+    assert wait_until(handle.status) == TaskStatus.CANCELLED
+
+
+# Discard.
+
+
+@pytest.mark.parametrize("body", [jobs.wishes_discard, jobs.awishes_discard], ids=["thread", "coroutine"])
+def test_a_discarded_task_fails_at_once_whatever_retries_are_left(drain, body):
+    handle = body.send("key")
+
+    drain()
+
+    error = handle.get(0).err
+    row = Task.objects.get(pk=handle.id)
+    assert (error.error_code, error.message) == ("TASK_DISCARDED", "nobody wants it")
+    assert (row.status, row.error_code, row.retry_count) == (TaskStatus.FAILED, "TASK_DISCARDED", 0)
+    assert attempts(handle) == [failed(1, "TASK_DISCARDED", False)]
+    assert Entry.objects.count() == 1
+
+
+def test_a_policy_that_lists_the_code_does_not_bring_it_back(drain):
+    policy = RetryPolicy.fixed([1], auto_retry_for=["TASK_DISCARDED", "*"])
+    handle = jobs.wishes_discard.with_options(retry_policy=policy).send("key")
+
+    drain()
+
+    assert attempts(handle) == [failed(1, "TASK_DISCARDED", False)]
+    assert handle.retry() is True
+
+
+# All of them.
+
+
+def test_the_effects_of_an_atomic_task_that_wishes_are_rolled_back(drain):
+    retry, snooze, discard = (jobs.atomic_wish.send("key", wish) for wish in ("retry", "snooze", "discard"))
+
+    drain()
+
+    assert (retry.status(), attempts(retry)) == ("PENDING", [failed(1, "TASK_RETRY", True)])
+    assert (snooze.status(), attempts(snooze)) == ("PENDING", [])
+    assert (discard.status(), attempts(discard)) == ("FAILED", [failed(1, "TASK_DISCARDED", False)])
+    assert not Entry.objects.exists()
+
+
+BAD = [-1, -0.001, float("nan"), float("inf"), 366 * 86_400, 10**400, True, "5", [5], timedelta(days=-1)]
+
+
+@pytest.mark.django_db(transaction=False)
+@pytest.mark.parametrize("value", BAD, ids=lambda value: repr(value)[:20])
+def test_a_delay_that_can_not_be_is_refused_where_it_is_raised(value):
+    with pytest.raises(ValueError, match=r"Retry\(after=\) got .* allowed: seconds from 0 to a year"):
+        Retry(after=value)
+    with pytest.raises(ValueError, match=r"Snooze\(after=\) got .* allowed: seconds from 0 to a year"):
+        Snooze(value)
+
+
+def test_a_body_with_a_bad_delay_fails_of_its_mistake(drain):
+    handles = [jobs.bad_wish.send(wish, -5) for wish in ("retry", "snooze")]
+
+    drain()
+
+    for error in (handle.get(0).err for handle in handles):
+        assert (error.error_code, error.exception["type"]) == ("UNHANDLED_EXCEPTION", "builtins.ValueError")
+        assert "got -5" in error.message
+
+
+@pytest.mark.django_db(transaction=False)
+def test_the_limits_of_a_delay_are_allowed():
+    assert (Retry().after, Retry(after=0).after, Retry(after=timedelta(minutes=1)).after) == (None, 0.0, 60.0)
+    assert (Snooze(0).after, Snooze(after=timedelta(days=365)).after) == (0.0, 31_536_000.0)
+    assert str(Retry()) == "The task asked for another attempt."
+    assert str(Discard()) == "The task gave up."

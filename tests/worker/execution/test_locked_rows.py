@@ -1,0 +1,48 @@
+"""A worker waits for no row, whoever has locked it."""
+
+import pytest
+from django.db import connection
+from django.db.models.signals import post_delete
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.reaper.retention import jobs as kept
+from tests.worker.execution import jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_body_that_leaves_its_row_locked_holds_up_nobody(worker, tmp_path):
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite locks no rows: who writes holds the whole file")
+    process = worker()
+    for number in range(1, 4):  # a busy machine may need longer than the limit to come to the lock
+        gate = tmp_path / f"gate {number}"
+        handle = jobs.leave_a_thread_with_the_row.send(str(gate))
+        wait_until(lambda: process.output.count("task over its time limit") == number)  # noqa: B023  # called at once
+        if gate.with_suffix(".locked").exists():
+            break
+
+    assert tasks.add.send(1, b=2).value(timeout=20) == 3  # the row is locked all the while
+    assert handle.status() is TaskStatus.RUNNING
+    gate.touch()
+
+    wait_until(lambda: handle.status() is TaskStatus.FAILED)
+    assert Task.objects.get(pk=handle.id).error_code == "TASK_TIMEOUT"
+
+
+def test_a_task_that_can_not_be_deleted_at_its_end_has_ended_all_the_same(drain, caplog):
+    def refuse(sender, **kwargs):
+        raise RuntimeError("not this one")
+
+    post_delete.connect(refuse, sender=Task)
+    try:
+        handles = [kept.fleeting.send(), kept.fleeting_atomic.send(), kept.plain.send()]
+        drain()
+    finally:
+        post_delete.disconnect(refuse, sender=Task)
+
+    assert [handle.status() for handle in handles] == [TaskStatus.COMPLETED] * 3
+    assert "tasks without retention left to the reaper" in caplog.text

@@ -1,0 +1,193 @@
+"""Signals and sudden ends: what becomes of the tasks, of the processes, and how soon."""
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from horsies_django import TaskStatus, Workflow, WorkflowStatus
+from horsies_django.core.status import TASK_LIVE_STATES
+from horsies_django.models import Task, Worker, WorkflowTask
+from tests.chaos.fleet import is_alive, stopped
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+from tests.reaper.age_heartbeats import grow_old
+from tests.worker.lifecycle import jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: A worker that learns soon that another one is dead, once that has been silent for long.
+QUICK = {"TEST_CHECK_MS": "200"}
+
+
+def pid_of(key, count=1):
+    """The process that runs the body which has left ``key`` the ``count``-th time."""
+    wait_until(lambda: Entry.objects.filter(key=key).count() >= count, what=f"{key} has begun")
+    return Entry.objects.filter(key=key).order_by("pk")[count - 1].pid
+
+
+def attempts_of(handle):
+    rows = Task.objects.get(pk=handle.id).attempts.order_by("attempt")
+    return [(row.outcome, row.error_code, row.will_retry) for row in rows]
+
+
+CRASHED, CRASHED_FOR_GOOD = ("WORKER_FAILURE", "WORKER_CRASHED", True), ("WORKER_FAILURE", "WORKER_CRASHED", False)
+DONE = ("COMPLETED", "", False)
+
+
+@pytest.mark.slow
+def test_a_whole_worker_is_killed_and_another_one_recovers_its_tasks(worker, gate):
+    """With a policy: run again. Without: failed. Only claimed: as if nothing had been."""
+    doomed = worker("--threads", "2", "--prefetch", "1", **QUICK)
+    again, once = jobs.hold_again.send("again", str(gate)), tasks.hold.send("once", str(gate))
+    runner = pid_of("again")
+    pid_of("once")
+    claimed = tasks.write.send("claimed")
+    wait_until(lambda: claimed.status() == TaskStatus.CLAIMED)
+
+    os.killpg(doomed.process.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(runner))
+    grow_old()
+    worker("--threads", "2", **QUICK)
+    gate.touch()
+
+    wait_until(lambda: not Task.objects.filter(status__in=TASK_LIVE_STATES).exists())
+    assert again.value(0) == pid_of("again", 2) != runner
+    assert attempts_of(again) == [CRASHED, DONE]
+    assert once.get(0).err.error_code == "WORKER_CRASHED"
+    assert attempts_of(once) == [CRASHED_FOR_GOOD]
+    assert attempts_of(claimed) == [DONE]
+    assert (claimed.info().attempt, claimed.info().retry_count) == (1, 0)
+    assert Entry.objects.filter(key__in=["once", "claimed"]).count() == 2
+
+
+def test_ctrl_c_which_the_whole_group_gets_lets_the_body_finish(manage, gate):
+    process = manage("horsies_worker", "--processes", "2")
+    wait_until(lambda: Worker.objects.count() == 2)
+    handle = tasks.hold.send("in hand", str(gate))
+    runner = pid_of("in hand")
+
+    os.killpg(process.process.pid, signal.SIGINT)
+    wait_until(lambda: Worker.objects.count() == 1, what="the idle runner has left")
+    assert handle.status() == TaskStatus.RUNNING
+    gate.touch()
+
+    assert process.wait(20) == 0
+    assert handle.value(0) == "in hand"
+    assert attempts_of(handle) == [DONE]
+    assert not is_alive(runner)
+    assert not Worker.objects.exists()
+
+
+def test_sigterm_to_a_runner_alone_lets_its_body_finish_and_a_fresh_one_takes_over(worker, gate):
+    process = worker("--shutdown-timeout", "20")
+    handle = tasks.hold.send("in hand", str(gate))
+    runner = pid_of("in hand")
+
+    os.kill(runner, signal.SIGTERM)
+    wait_until(lambda: "worker stopping" in process.output)
+    waits = tasks.write.send("waits")
+    gate.touch()
+
+    assert handle.value(timeout=20) == "in hand"
+    assert waits.get(timeout=20).is_ok()
+    assert pid_of("waits") != runner
+    assert attempts_of(handle) == attempts_of(waits) == [DONE]
+    assert process.process.poll() is None
+
+
+@pytest.mark.slow
+def test_a_body_longer_than_the_grace_is_ended_in_bound_and_run_again_by_its_policy(worker, gate):
+    process = worker("--threads", "1", "--prefetch", "1", "--shutdown-timeout", "1")
+    again = jobs.hold_again.send("again", str(gate))
+    runner = pid_of("again")
+    claimed = tasks.write.send("claimed")
+    wait_until(lambda: claimed.status() == TaskStatus.CLAIMED)
+
+    began = time.monotonic()
+    process.signal(signal.SIGTERM)
+
+    assert process.wait(20) == 0
+    assert 1 <= time.monotonic() - began < 15
+    assert not is_alive(runner)
+    assert (again.status(), claimed.status()) == (TaskStatus.PENDING, TaskStatus.PENDING)
+    assert attempts_of(again) == [CRASHED]
+    assert attempts_of(claimed) == []
+
+
+def test_a_second_sigterm_ends_at_once_and_hands_back_what_was_in_hand(manage, gate):
+    process = manage("horsies_worker", "--threads", "1", "--prefetch", "1", "--shutdown-timeout", "600")
+    again = jobs.hold_again.send("again", str(gate))
+    runner = pid_of("again")
+    claimed = tasks.write.send("claimed")
+    wait_until(lambda: claimed.status() == TaskStatus.CLAIMED)
+
+    process.signal(signal.SIGTERM)
+    wait_until(lambda: claimed.status() == TaskStatus.PENDING, what="what had not begun is handed back first")
+    assert again.status() == TaskStatus.RUNNING
+    began = time.monotonic()
+    process.signal(signal.SIGTERM)
+
+    assert process.wait(20) == 0
+    assert time.monotonic() - began < 15
+    assert not is_alive(runner)
+    assert (again.status(), claimed.status()) == (TaskStatus.PENDING, TaskStatus.PENDING)
+    assert attempts_of(again) == [CRASHED]
+    assert attempts_of(claimed) == []
+    assert not Worker.objects.exists()
+
+
+@pytest.mark.slow
+def test_a_node_whose_worker_is_killed_fails_and_its_workflow_ends(worker, manage, tmp_path):
+    doomed = worker("--no-reaper", **QUICK)
+    held = tasks.hold.node(node_id="held")(key="held", gate=str(tmp_path / "gate"))
+    handle = Workflow("killed", [held, tasks.write.node(node_id="after", waits_for=[held])(key="after")]).start()
+    runner = pid_of("held")
+
+    os.killpg(doomed.process.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(runner))
+    grow_old()
+    assert manage("horsies_reaper", "--once").wait(60) == 0
+
+    codes = {node.node_id: node.result["err"]["error_code"] for node in WorkflowTask.objects.all()}
+    assert codes == {"held": "WORKER_CRASHED", "after": "UPSTREAM_SKIPPED"}
+    assert handle.status() == WorkflowStatus.FAILED
+    assert not Task.objects.filter(status__in=TASK_LIVE_STATES).exists()
+
+
+def test_sigterm_is_heard_whatever_thread_of_the_supervisor_it_comes_to(worker):
+    """The kernel may give it to any thread, and does so after a SIGCONT. Python handles it once the main one wakes."""
+    process = worker()
+    main = process.process.pid
+    other = next(int(entry.name) for entry in Path(f"/proc/{main}/task").iterdir() if int(entry.name) != main)
+
+    assert ctypes.CDLL(None).tgkill(main, other, signal.SIGTERM) == 0
+
+    assert process.wait(20) == 0
+
+
+@pytest.mark.slow
+def test_a_worker_that_comes_back_from_a_long_pause_does_not_overwrite_the_newer_run(worker, tmp_path):
+    """Stopped for longer than the threshold: its task runs elsewhere meanwhile, and its late result is refused."""
+    gates = [tmp_path / "first", tmp_path / "second"]
+    paused = worker("--shutdown-timeout", "5", **QUICK)
+    handle = jobs.hold_again.send("again", str(gates[0]))
+    runner = pid_of("again")
+    with stopped(paused.process.pid, runner):
+        Task.objects.filter(pk=handle.id).update(args=["again", str(gates[1])])
+        grow_old()
+        worker(**QUICK)
+        second = pid_of("again", 2)
+        gates[0].touch()
+    paused.signal(signal.SIGTERM)
+
+    assert paused.wait(20) == 0, "its body has ended and its result was offered"
+    assert handle.status() == TaskStatus.RUNNING
+    gates[1].touch()
+
+    assert handle.value(timeout=20) == second != runner
+    assert attempts_of(handle) == [CRASHED, DONE]

@@ -1,0 +1,56 @@
+"""Where a task is found, and which moments its row has, from its send to its end."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+from tests.worker.lifecycle import jobs
+
+pytestmark = pytest.mark.django_db
+
+ENDS = ("completed_at", "failed_at", "cancelled_at", "expired_at")
+
+
+def test_a_task_is_in_one_of_asynqs_states_at_a_time(drain):
+    handle = jobs.find_itself.schedule(3600, 2)
+    task = Task.objects.filter(pk=handle.id)
+    assert jobs.states_of(handle.id) == ["scheduled"]
+
+    for after in ("retrying", "archived"):
+        task.run_now()
+        assert jobs.states_of(handle.id) == ["due"]
+        drain()
+        assert jobs.states_of(handle.id) == [after]
+    handle.retry()
+    assert jobs.states_of(handle.id) == ["due"]
+    drain()
+
+    assert jobs.states_of(handle.id) == ["completed"]
+    assert list(Entry.objects.values_list("key", flat=True)) == ["RUNNING active"] * 3
+
+
+def test_a_row_has_the_moment_of_its_own_end_and_of_no_other(drain):
+    past = timezone.now() - timedelta(minutes=1)
+    handles = {
+        "completed_at": tasks.noop.send(),
+        "failed_at": tasks.fail.send(),
+        "cancelled_at": tasks.noop.schedule(60),
+        "expired_at": tasks.noop.with_options(good_until=past).send(),
+    }
+    handles["cancelled_at"].cancel()
+
+    drain(no_reaper=False)
+
+    for end, handle in handles.items():
+        row = Task.objects.filter(pk=handle.id).values().get()
+        assert [name for name in ENDS if row[name]] == [end]
+        has_begun = row["status"] in (TaskStatus.COMPLETED, TaskStatus.FAILED)
+        moments = ["sent_at", *(["claimed_at", "started_at"] if has_begun else []), end]
+        assert [name for name in ("sent_at", "claimed_at", "started_at", *ENDS) if row[name]] == moments
+        assert [row[name] for name in moments] == sorted(row[name] for name in moments)
+        assert row["next_retry_at"] is None

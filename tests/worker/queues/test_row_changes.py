@@ -1,0 +1,86 @@
+"""Workers obey what rows of queues say within a second, however those were written, and cost little while they wait."""
+
+import time
+
+import pytest
+from django.db import connection
+
+from horsies_django.models import Queue, Task
+from horsies_django.worker.store import POLICY_TTL
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.worker.queues.test_limits import SOON, most_at_once, ran
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+IS_POSTGRES = connection.vendor == "postgresql"
+
+#: Where workers are told, they look so seldom that what holds is not learnt from a look of that kind.
+LONG_POLL = ("--poll-interval", "30" if IS_POSTGRES else "1")
+
+#: Seconds in which a worker that finds nothing comes to look every five seconds at most.
+IDLE = 8 if IS_POSTGRES else 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", [{"max_concurrency": 1}, {"rate_limit": "1/h, 1"}], ids=["places", "rate"])
+def test_a_limit_that_update_wrote_holds_for_an_idle_worker_a_second_later(worker, rules):
+    Queue.objects.create(name="default")
+    worker("--threads", "8", "-v0", *LONG_POLL)
+    tasks.noop.send().get(timeout=20)
+    time.sleep(IDLE)
+
+    Queue.objects.filter(name="default").update(**rules)
+    time.sleep(2.5)  # a second, and the worker may stand still for one
+    tasks.nap.send_many({"seconds": 0.3} for _ in range(4))
+
+    if "rate_limit" in rules:
+        wait_until(lambda: Task.objects.completed().count() == 2)
+        time.sleep(0.5)
+        assert Task.objects.completed().count() == 2
+    else:
+        wait_until(lambda: Task.objects.completed().count() == 5)
+        assert most_at_once(ran()) == 1
+
+
+def test_saving_and_deleting_a_row_tells_idle_workers(worker):
+    worker("-v0", *LONG_POLL)
+    Queue.objects.create(name="default", max_concurrency=0)
+    Queue.objects.create(name="other", max_concurrency=0)
+    tasks.noop.using(queue_name="free").send().get(timeout=20)
+    time.sleep(POLICY_TTL)  # who is told nothing goes for as long by what it had learnt just before
+    tasks.noop.send()
+    tasks.noop.using(queue_name="other").send()
+    tasks.noop.using(queue_name="free").send().get(timeout=20)
+    assert Task.objects.pending().count() == 2
+
+    row = Queue.objects.get(name="default")
+    row.max_concurrency = 1
+    row.save()
+    wait_until(lambda: Task.objects.completed().count() == 3, SOON)
+    Queue.objects.get(name="other").delete()
+
+    wait_until(lambda: Task.objects.completed().count() == 4, SOON)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [0, 1], ids=["stopped", "full"])
+def test_a_queue_in_which_nothing_may_begin_leaves_a_worker_idle(worker, tmp_path, most):
+    if not IS_POSTGRES:
+        return  # nobody is told there, so who waits for a place has to ask
+    gate = tmp_path / "gate"
+    Queue.objects.named("default").set(max_concurrency=most)
+    tasks.hold.send_many({"key": "held", "gate": str(gate)} for _ in range(3))
+    tally = tmp_path / "tally"
+    worker("--threads", "4", "-v0", "--no-reaper", "--no-scheduler", COUNT_STATEMENTS=str(tally))
+    time.sleep(IDLE)
+
+    before = tally.stat().st_size
+    time.sleep(6)
+    rate = (tally.stat().st_size - before) / 6
+
+    print(f"{rate:.1f} statements a second")
+    assert rate <= 6  # most of them say that it lives; it was 11 and 14
+    gate.touch()
+    Queue.objects.named("default").set(max_concurrency=1)
+    wait_until(lambda: Task.objects.completed().count() == 3)

@@ -1,0 +1,85 @@
+"""What a body leaves open on its connections costs no other body anything."""
+
+import logging
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, connections, transaction
+from django.test import TestCase
+
+from horsies_django import TaskStatus
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+from tests.worker import open_transactions
+
+#: A body that leaves something, and one that runs in the same thread.
+PAIRS = {
+    "threads": (open_transactions.leave, tasks.write),
+    "coroutines": (open_transactions.aleave, tasks.awrite),
+    "shared threads": (open_transactions.aleave_in_shared_thread, open_transactions.awrite_in_shared_thread),
+}
+
+
+def keys():
+    return set(Entry.objects.values_list("key", flat=True))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("way", open_transactions.WAYS)
+def test_a_transaction_that_a_body_leaves_open_swallows_no_effect_of_the_next_bodies(drain, caplog, kind, way):
+    bad, good = PAIRS[kind]
+    first = bad.send(way)
+
+    with caplog.at_level(logging.ERROR, "horsies_django.worker"):
+        drain(threads=1, async_slots=1)
+        handles = [good.send(str(number)) for number in range(9)]
+        first_again = bad.send(way)
+        handles += [good.send("last")]
+        drain(threads=1, async_slots=1)
+
+    assert {handle.status() for handle in (first, first_again, *handles)} == {TaskStatus.COMPLETED}
+    assert keys() == {*map(str, range(9)), "last"}
+    for handle in (first, first_again):
+        line = f"task left a transaction open id={handle.id} name={bad.module_path} database=default"
+        assert line in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_that_a_body_leaves_as_it_was_is_kept(drain, caplog):
+    handles = [open_transactions.backend_of.send() for _ in range(5)]
+
+    drain(threads=1)
+
+    assert len({handle.get(0).ok for handle in handles}) == 1
+    assert "left a transaction open" not in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_atomic_task_that_leaves_a_block_open_fails_and_leaves_nothing(drain):
+    bad = open_transactions.leave_inside.send("enter_atomic")
+    drain(threads=1)
+    good = tasks.write.send("good")
+    drain(threads=1)
+
+    assert "left a transaction.atomic() block open" in bad.get(0).err.message
+    assert good.status() == TaskStatus.COMPLETED
+    assert keys() == {"good"}
+
+
+class InsideATestCase(TestCase):
+    """The connection is the test's, and so is its transaction."""
+
+    def test_a_drain_keeps_its_callers_transaction_and_rolls_back_what_a_body_left_open_in_it(self):
+        Entry.objects.create(key="test's")
+        depth, own = len(connection.atomic_blocks), connections["default"]
+        bad, atomic = open_transactions.leave.send("enter_atomic"), open_transactions.leave_inside.send("enter_atomic")
+        good = tasks.write.send("good")
+
+        call_command("horsies_worker", drain=True, verbosity=0)
+
+        assert connections["default"] is own
+        assert len(connection.atomic_blocks) == depth
+        assert not transaction.get_rollback()
+        assert (bad.status(), atomic.status(), good.status()) == ("COMPLETED", "FAILED", "COMPLETED")
+        assert keys() == {"test's", "good"}

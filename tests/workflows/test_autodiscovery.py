@@ -1,0 +1,16 @@
+"""The ``workflows.py`` of an app is found as its ``tasks.py`` is."""
+
+from __future__ import annotations
+
+from horsies_django import Workflow
+from horsies_django.workflows.registry import definition_at
+from tests.workflows.runs import ran, value
+
+
+def test_the_workflows_of_an_app_are_found(drain):
+    found = definition_at("tests.found")
+
+    handle = ran(Workflow("finder", {"sub": found.node()()}), drain)
+
+    assert found.__module__ == "tests.jobs.workflows"
+    assert value(handle, "sub") == 1

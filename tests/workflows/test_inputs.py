@@ -1,0 +1,212 @@
+"""What a node is given by the nodes before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies_django import Join, NodeKey, RetryPolicy, Workflow
+from tests.workflows import bodies
+from tests.workflows.runs import codes, make_due, ran, states, times, value, wait_and_drain
+
+
+def test_values_and_results(drain):
+    one, bad = bodies.give.node()(value={"a": [1, None, "é"]}), bodies.fail.node()()
+    nodes = {
+        "one": one,
+        "bad": bad,
+        "plain": bodies.give.node()(value=one),
+        "value": bodies.give.node(waits_for=[one], values_from={"value": one})(),
+        "result": bodies.judge.node(waits_for=[one], args_from={"outcome": one})(),
+        "mark": bodies.judge.node()(outcome=one.result),
+        "failed": bodies.judge.node(allow_failed_deps=True)(outcome=bad.result),
+        "all": bodies.tell.node(allow_failed_deps=True)(one=one, bad=bad, other=bad.result, stored=5),
+    }
+
+    handle = ran(Workflow("values", nodes), drain)
+
+    assert value(handle, "plain") == value(handle, "value") == {"a": [1, None, "é"]}
+    assert value(handle, "result") == value(handle, "mark") == "ok {'a': [1, None, 'é']}"
+    assert value(handle, "failed") == "err NO"
+    assert value(handle, "all") == {"one": {"a": [1, None, "é"]}, "other": "err NO", "stored": 5}
+
+
+def test_lists_of_values_and_of_results_are_in_order_and_have_what_there_is(drain):
+    nodes = {f"n{number}": bodies.give.node()(value=number) for number in range(5)}
+    nodes["bad"] = bodies.fail.node()()
+    some = [nodes["n3"], nodes["n1"], nodes["n4"]]
+    more = [nodes["n2"], nodes["bad"], nodes["n0"]]
+    nodes |= {
+        "values": bodies.give.node()(value=some),
+        "results": bodies.judge_all.node()(outcomes=[one.result for one in some]),
+        "holes": bodies.give.node(allow_failed_deps=True)(value=more),
+        "errors": bodies.judge_all.node(allow_failed_deps=True)(outcomes=[one.result for one in more]),
+    }
+
+    handle = ran(Workflow("lists", nodes), drain)
+
+    assert value(handle, "values") == [3, 1, 4]
+    assert value(handle, "results") == ["ok 3", "ok 1", "ok 4"]
+    assert value(handle, "holes") == [2, 0]
+    assert value(handle, "errors") == ["ok 2", "err NO", "ok 0"]
+
+
+@pytest.mark.parametrize("join", [{"join": Join.ANY}, {"join": Join.QUORUM, "min_success": 1}], ids=["any", "quorum"])
+def test_what_has_not_ended_is_left_out(drain, join):
+    quick, slow = bodies.give.node(node_id="quick")(value=1), bodies.give.node(node_id="slow", queue_name="slow")()
+    value_of = bodies.optional.node(node_id="value", waits_for=[quick, slow], values_from={"value": slow}, **join)()
+    result_of = bodies.optional.node(node_id="result", waits_for=[quick, slow], args_from={"value": slow}, **join)()
+    list_of = bodies.optional.node(node_id="list", waits_for=[quick, slow], **join)(value=[slow, quick])
+    handle = Workflow("early", [quick, slow, value_of, result_of, list_of]).start()
+
+    drain(queues="default")
+
+    assert value(handle, "value") == value(handle, "result") == "nothing"
+    assert value(handle, "list") == [1]
+
+
+def test_a_skipped_source_is_an_err_result(drain):
+    bad = bodies.fail.node()()
+    skipped = bodies.give.node(waits_for=[bad])()
+    unwanted = bodies.give.node(run_when=bodies.no)()
+    nodes = {
+        "bad": bad,
+        "skipped": skipped,
+        "unwanted": unwanted,
+        "outcome": bodies.judge.node(allow_failed_deps=True)(outcome=skipped.result),
+        "value": bodies.optional.node(allow_failed_deps=True)(value=skipped),
+        "no wish": bodies.judge.node()(outcome=unwanted.result),
+    }
+
+    handle = ran(Workflow("skipped", {name.replace(" ", "-"): node for name, node in nodes.items()}), drain)
+
+    assert value(handle, "outcome") == "err UPSTREAM_SKIPPED"
+    assert value(handle, "value") == "nothing"
+    assert value(handle, "no-wish") == "err CONDITION_NOT_MET"
+    assert handle.result_for("skipped").err.error_code == "UPSTREAM_SKIPPED"
+
+
+def test_the_context_has_the_listed_nodes(drain):
+    first, second = bodies.give.node(node_id="first")(value=1), bodies.fail.node(node_id="second")()
+    other = bodies.give.node(node_id="other")()
+    look = bodies.look_back.node(
+        node_id="look",
+        waits_for=[first, second, other],
+        workflow_ctx_from=[first, second],
+        allow_failed_deps=True,
+    )()
+    ask = bodies.look_for_other.node(node_id="ask", waits_for=[first, other], workflow_ctx_from=[first])()
+
+    handle = ran(Workflow("context", [first, second, other, look, ask]), drain)
+
+    assert value(handle, "look") == {
+        "node": "look",
+        "index": 3,
+        "workflow": str(handle.id),
+        "task": "tests.workflows.bodies.look_back",
+        "results": {"first": "ok 1", "second": "err NO"},
+        "has": {"first": True, "second": True, "other": False},
+    }
+    assert states(handle)["ask"] == "FAILED"
+    assert "'other'" in (handle.result_for("ask").err.message or "")
+
+
+def test_a_node_that_is_listed_twice_is_waited_for_once(drain):
+    first = bodies.give.node(node_id="first")(value=1)
+    look = bodies.look_back.node(node_id="look", waits_for=[first, first], workflow_ctx_from=[first, first])()
+
+    handle = ran(Workflow("context", [first, look]), drain)
+
+    assert value(handle, "look")["results"] == {"first": "ok 1"}
+
+
+def test_the_place_of_a_node(drain):
+    nodes = [
+        bodies.give.node()(),
+        bodies.where.node(node_id="where")(note="here"),
+        bodies.where_from_afar.node(node_id="afar")(),
+    ]
+
+    handle = ran(Workflow("meta", nodes), drain)
+
+    assert value(handle, "where") == [str(handle.id), 1, "tests.workflows.bodies.where", "where"]
+    assert value(handle, "afar") == "afar"
+
+
+def test_a_summary_of_a_subworkflow(drain):
+    sub = bodies.Leaf.node(node_id="sub")(key="leaf", fails=9)
+    good = bodies.Leaf.node(node_id="good")(key="good")
+    tell = bodies.summarize.node(node_id="tell", waits_for=[sub], workflow_ctx_from=[sub], allow_failed_deps=True)()
+
+    handle = ran(Workflow("summary", [sub, good, tell]), drain)
+
+    told = value(handle, "tell")
+    assert (told["status"], told["counts"]) == ("FAILED", [2, 0, 1, 1])
+    assert "NOT_YET" in told["error"]
+
+
+def test_results_by_key_by_node_and_by_id(drain):
+    node = bodies.give.node(node_id="one")(value=7)
+
+    handle = ran(Workflow("keys", [node]), drain)
+
+    assert value(handle, node) == value(handle, NodeKey("one")) == value(handle, "one") == 7
+    with pytest.raises(KeyError, match="two"):
+        handle.result_for("two")
+
+
+def test_a_result_before_its_end_is_not_ready(drain):
+    handle = Workflow("early", {"one": bodies.give.node()(value=1)}).start()
+
+    assert handle.result_for("one").err.error_code == "RESULT_NOT_READY"
+    assert handle.results() == {}
+    assert handle.get(timeout=0).err.error_code == "WAIT_TIMEOUT"
+
+
+def test_a_retry_keeps_the_node_open(drain):
+    policy = RetryPolicy.fixed([60], auto_retry_for=["NOT_YET"])
+    handle = ran(Workflow("again", {"one": bodies.try_.node(retry_policy=policy)(key="again", fails=1)}), drain)
+
+    assert states(handle)["one"] in ("RUNNING", "ENQUEUED")  # a body of less than 20 ms is not shown as running
+    make_due()
+    drain()
+    assert value(handle, "one") == 2
+
+
+def test_a_policy_that_is_used_up_fails_the_node(drain):
+    nodes = {"one": bodies.try_again.node()(key="never", fails=9)}
+    nodes["two"] = bodies.give.node(waits_for=[nodes["one"]])()
+    handle = ran(Workflow("never", nodes), drain)
+
+    wait_and_drain(handle, drain)
+
+    assert codes(handle) == {"one": "NOT_YET", "two": "UPSTREAM_SKIPPED"}
+    assert times("never") == 4
+
+
+def test_an_atomic_node(drain):
+    first = bodies.try_atomically.node(node_id="first")(key="atomic")
+    second = bodies.give.node(node_id="second")(value=first)
+
+    handle = ran(Workflow("atomic", [first, second]), drain)
+
+    assert value(handle, "second") == "atomic"
+    assert times("atomic") == 1
+
+
+def test_a_coroutine_is_given_values_too(drain):
+    first = bodies.give.node(node_id="first")(value=[1, 2])
+
+    handle = ran(Workflow("coroutine", [first, bodies.awhere.node(node_id="awhere")(value=first)]), drain)
+
+    assert value(handle, "awhere") == ["awhere", [1, 2]]
+
+
+def test_a_subworkflow_is_built_with_context_and_results(drain):
+    first, second = bodies.give.node(node_id="first")(value=1), bodies.fail.node(node_id="second")()
+    sub = bodies.Informed.node(
+        node_id="sub", waits_for=[first, second], workflow_ctx_from=[first, second], allow_failed_deps=True
+    )(outcome=second.result)
+
+    handle = ran(Workflow("informed", [first, second, sub]), drain)
+
+    assert value(handle, "sub") == [{"first": "ok 1", "second": "err NO"}, "err NO"]

@@ -1,0 +1,173 @@
+"""Definitions that contain themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies_django import Workflow, WorkflowDefinition, sleep
+from horsies_django.core.workflow_errors import DefinitionErrorCode
+from horsies_django.exceptions import InvalidWorkflow
+from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.workflows import registry_check
+from tests.workflows import bodies, jobs
+from tests.workflows.conftest import mistakes_of
+from tests.workflows.runs import codes, ran
+
+BUILT: list[str] = []
+
+
+def definition(key: str, *parts: str, **bases):
+    """Return a definition that has a step and the definitions with these keys, which may be made later."""
+
+    def build_with(cls):
+        BUILT.append(key)
+        nodes = {part: KNOWN[part].node()() for part in parts}
+        return Workflow(key, {"step": jobs.nothing.node()(), **nodes})
+
+    meta = type("Meta", (), {"definition_key": key})
+    KNOWN[key] = type(key, (WorkflowDefinition,), {"Meta": meta, "build_with": classmethod(build_with), **bases})
+    return KNOWN[key]
+
+
+KNOWN: dict[str, type[WorkflowDefinition]] = {}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known():
+    KNOWN.clear()
+    BUILT.clear()
+
+
+def circles(build):
+    """Return the nodes and the circles with which something can't be built."""
+    found = [mistake for mistake in mistakes_of(build) if mistake.code is DefinitionErrorCode.CONTAINS_ITSELF]
+    return [(mistake.node, mistake.problem) for mistake in found]
+
+
+def test_a_definition_that_contains_itself_is_refused():
+    alone = definition("alone", "alone")
+
+    (found,) = circles(alone.build)
+
+    assert found == ("alone", "a definition contains itself: alone >> alone; allowed: no cycle.")
+
+
+def test_a_definition_that_contains_itself_through_others_is_refused_whichever_is_built():
+    a, b, c = definition("a", "b"), definition("b", "c"), definition("c", "a")
+
+    assert circles(a.build) == [("b", "a definition contains itself: a >> b >> c >> a; allowed: no cycle.")]
+    assert circles(b.build) == [("c", "a definition contains itself: b >> c >> a >> b; allowed: no cycle.")]
+    assert circles(c.build) == [("a", "a definition contains itself: c >> a >> b >> c; allowed: no cycle.")]
+    assert circles(a.build), "the second time too"
+
+
+def test_what_contains_a_circle_is_refused_and_names_only_the_circle():
+    definition("a", "b")
+    definition("b", "a")
+    outer = definition("outer", "a")
+
+    assert circles(outer.build) == [("a", "a definition contains itself: a >> b >> a; allowed: no cycle.")]
+    flat = circles(lambda: Workflow("flat", {"sub": outer.node()()}))
+    assert flat == [("sub", "a definition contains itself: a >> b >> a; allowed: no cycle.")]
+
+
+def test_a_class_whose_attribute_is_a_circle_is_refused():
+    class Attribute(WorkflowDefinition[None]):
+        class Meta:
+            definition_key = "attribute"
+
+        step = jobs.nothing.node()()
+
+    Attribute.again = Attribute.node()()
+
+    assert circles(Attribute.build) == [
+        ("again", "a definition contains itself: attribute >> attribute; allowed: no cycle.")
+    ]
+
+
+def test_check_tells_of_a_circle():
+    definition("a", "b")
+    definition("b", "a")
+
+    found = [mistake for mistake in registry_check.find_errors() if mistake.code is DefinitionErrorCode.CONTAINS_ITSELF]
+
+    assert sorted(mistake.workflow for mistake in found) == ["a", "b"]
+    assert all(">>" in mistake.problem for mistake in found)
+
+
+def test_the_same_part_twice_is_no_circle():
+    for name, parts in {"top": ("left", "right"), "left": ("low",), "right": ("low",), "low": ()}.items():
+        definition(name, *parts)
+
+    assert KNOWN["top"].build().node_ids == ("step", "left", "right")
+
+
+def test_a_part_is_built_once_to_look_for_circles():
+    definition("part")
+    outer = definition("outer", "part")
+
+    for _ in range(3):
+        outer.build()
+    Workflow("many", [KNOWN["part"].node()() for _ in range(100)])
+
+    assert BUILT.count("part") == 1
+
+
+def test_what_else_is_wrong_with_a_part_is_told_where_that_is_built():
+    class Broken(WorkflowDefinition[None]):
+        class Meta:
+            definition_key = "broken"
+
+        @classmethod
+        def build_with(cls):
+            raise RuntimeError("not today")
+
+    class Mistaken(WorkflowDefinition[None]):
+        class Meta:
+            definition_key = "mistaken"
+
+        nap = sleep(-1)
+
+    built = Workflow("outer", {"broken": Broken.node()(), "mistaken": Mistaken.node()()})
+
+    assert built.node_ids == ("broken", "mistaken")
+    with pytest.raises(InvalidWorkflow, match="HRS-043"):
+        Mistaken.build()
+
+
+def test_a_definition_with_arguments_may_contain_itself():
+    """Its bottom is known when it is built with them."""
+    assert bodies.Deep.build_with(left=3).node_ids == ("below", "count")
+
+
+def test_a_part_that_ends_by_its_default_is_no_circle():
+    class Ends(WorkflowDefinition[None]):
+        class Meta:
+            definition_key = "ends"
+
+        @classmethod
+        def build_with(cls, *, more: bool = False):
+            return Workflow("ends", {"step": jobs.nothing.node()(), **({"more": Ends.node()()} if more else {})})
+
+    assert Ends.build_with(more=True).node_ids == ("step", "more")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_circle_that_shows_only_in_a_run_fails_at_its_first_node(drain):
+    turns: list[str] = []
+
+    class Turns(WorkflowDefinition[None]):
+        class Meta:
+            definition_key = "turns"
+
+        @classmethod
+        def build_with(cls):
+            return Workflow("turns", {"step": jobs.nothing.node()(), **{name: Turns.node()() for name in turns}})
+
+    workflow = Workflow("outer", {"sub": Turns.node()()})
+    turns.append("again")
+    handle = ran(workflow, drain)
+
+    assert codes(handle) == {"sub": "UNHANDLED_EXCEPTION"}
+    assert "turns >> turns" in handle.get(0).err.message
+    assert WorkflowRow.objects.count() == 1

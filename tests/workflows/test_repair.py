@@ -1,0 +1,156 @@
+"""Nodes whose tasks have ended without them, and what is made of that."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from django.db.models import JSONField, Value
+from django.utils import timezone
+
+import horsies_django
+from horsies_django import OnError, Workflow
+from horsies_django.core.compat import task_backends
+from horsies_django.models import Task, WorkflowTask
+from horsies_django.reaper.duties import run_pass
+from horsies_django.reaper.recovery import recover_stuck_workflows
+from horsies_django.workflows.engine.repair import repair
+from tests.conftest import wait_until
+from tests.workflows import bodies
+from tests.workflows.runs import codes, contradictions, end_unheard, states, times
+
+ERROR = {"error_code": "NO", "message": "no", "data": None}
+
+#: How a task has ended, and with what code its node does.
+ENDS = [
+    ({"status": "COMPLETED", "result": {"ok": 5}}, None),
+    ({"status": "FAILED", "result": {"err": ERROR}, "error_code": "NO"}, "NO"),
+    ({"status": "FAILED", "result": None, "error_code": None}, "WORKER_CRASHED"),
+    ({"status": "CANCELLED", "result": None, "error_code": None}, "TASK_CANCELLED"),
+    ({"status": "COMPLETED", "result": None}, "RESULT_NOT_AVAILABLE"),
+    ({"status": "EXPIRED", "result": None, "error_code": None}, "TASK_EXPIRED"),
+    # By the stored result, and not by column and status.
+    ({"status": "COMPLETED", "result": {"err": ERROR}}, "NO"),
+    ({"status": "FAILED", "result": {"ok": 5}, "error_code": "NO"}, None),
+    *(
+        ({"status": "COMPLETED", "result": garbage}, "RESULT_DESERIALIZATION_ERROR")
+        for garbage in ({}, "ok", ["ok"], 7, Value(None, JSONField()), {"err": "NO"}, {"ok": 5, "err": {}})
+    ),
+]
+
+
+def chain(**options):
+    first = bodies.give.node(node_id="first")()
+    second = bodies.try_.node(node_id="second", waits_for=[first])(key="second")
+    return Workflow("chain", [first, second], **options)
+
+
+@pytest.mark.parametrize(("end", "code"), ENDS)
+def test_a_node_is_told_of_the_end_of_its_task(drain, end, code):
+    handle = chain().start()
+    end_unheard("first", **end)
+    assert states(handle) == {"first": "ENQUEUED", "second": "PENDING"}
+
+    (report,) = recover_stuck_workflows()
+
+    assert (report.root_id, report.ended_nodes, report.error) == (handle.id, 1, "")
+    result = handle.result_for("first")
+    assert (result.ok if result.is_ok() else result.err.error_code) == (code or 5)
+    assert codes(handle)["first"] == code
+    assert states(handle)["first"] == ("FAILED" if code else "COMPLETED")
+    drain()
+    assert times("second") == (0 if code else 1)
+    assert str(handle.status()) == ("FAILED" if code else "COMPLETED")
+    assert contradictions(handle) == []
+
+
+def test_garbage_in_a_source_fails_its_node_and_not_the_one_that_takes_its_value(drain):
+    source = bodies.give.node(node_id="source")()
+    taker = bodies.judge.node(node_id="taker", allow_failed_deps=True)(outcome=source.result)
+    handle = Workflow("garbage", [source, taker]).start()
+    end_unheard("source", status="COMPLETED", result={"nothing": 1})
+
+    recover_stuck_workflows()
+    drain()
+
+    assert codes(handle) == {"source": "RESULT_DESERIALIZATION_ERROR", "taker": None}
+    assert handle.result_for("taker").ok == "err RESULT_DESERIALIZATION_ERROR"
+
+
+def test_it_goes_the_way_of_every_end(drain):
+    paused = chain(on_error=OnError.PAUSE).start()
+    end_unheard("first", status="FAILED", result={"err": ERROR}, error_code="NO")
+
+    recover_stuck_workflows()
+
+    assert str(paused.status()) == "PAUSED"
+    assert states(paused) == {"first": "FAILED", "second": "PENDING"}
+    assert contradictions(paused) == []
+
+
+def test_all_that_follows_is_done_in_the_same_pass_of_the_reaper(drain):
+    first = bodies.fail.node(node_id="first")()
+    others = [bodies.give.node(node_id=f"n{number}", waits_for=[first])() for number in range(3)]
+    handle = Workflow("fan", [first, *others]).start()
+    end_unheard("first", status="FAILED", result={"err": ERROR}, error_code="NO")
+
+    run_pass(task_backends["default"].config)
+
+    assert set(states(handle).values()) == {"FAILED", "SKIPPED"}
+    assert str(handle.status()) == "FAILED"
+
+
+def test_what_the_reaper_does_with_single_tasks_is_not_public():
+    assert not {"requeue_stale_claimed", "fail_stale_running", "requeue_all"} & set(horsies_django.__all__)
+    assert {"recover_stuck_workflows", "reclaim"} <= set(horsies_django.__all__)
+
+
+def test_what_can_not_be_repaired_keeps_no_other_from_it(drain, caplog):
+    items = bodies.give.node(node_id="items")(value=[1])
+    poison = Workflow("poison", [items, bodies.try_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
+    others = [chain().start() for _ in range(3)]
+    WorkflowTask.objects.filter(workflow=poison.id, kind="map").update(over_index=99)
+    ended = {"status": "COMPLETED", "result": {"ok": [1]}, "completed_at": timezone.now()}
+    Task.objects.filter(workflow_id__in=[poison.id, *(other.id for other in others)]).update(**ended)
+
+    with caplog.at_level(logging.CRITICAL, "horsies_django.reaper"):
+        reports = {report.root_id: report for report in recover_stuck_workflows()}
+
+    assert reports.keys() == {poison.id, *(other.id for other in others)}
+    assert [root for root, report in reports.items() if report.error] == [poison.id]
+    assert poison.status() == "FAILED"
+    drain()
+    assert {str(other.status()) for other in others} == {"COMPLETED"}
+
+
+def test_those_whose_subworkflows_run_are_in_no_others_way(drain):
+    running = [Workflow("top", {"sub": bodies.Waiting.node()()}).start() for _ in range(5)]
+    drain()
+    stuck = chain().start()
+    end_unheard("first", status="COMPLETED", result={"ok": 5})
+
+    reports = repair("default", most=1)
+
+    assert {str(one.status()) for one in running} == {"RUNNING"}
+    assert [(report.root_id, report.ended_nodes) for report in reports] == [(stuck.id, 1)]
+
+
+def test_a_worker_lives_on_with_what_can_not_go_on(worker):
+    """The end of the task is kept, and the workflow fails; once it is mended it can be retried."""
+    items = bodies.give.node(node_id="items")(value=[1])
+    poison = Workflow("poison", [items, bodies.try_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
+    others = [chain().start() for _ in range(3)]
+    WorkflowTask.objects.filter(workflow=poison.id, kind="map").update(over_index=99)
+
+    process = worker("--threads", "2", TEST_CHECK_MS="300")
+    wait_until(lambda: {str(other.status()) for other in others} == {"COMPLETED"})
+    wait_until(lambda: "can't be repaired" in process.output)
+
+    (task,) = Task.objects.filter(workflow_id=poison.id)
+    assert task.status == "COMPLETED"
+    wait_until(lambda: str(poison.status()) == "FAILED")
+    assert "runner died" not in process.output
+    WorkflowTask.objects.filter(workflow=poison.id, kind="map").update(over_index=0)
+    poison.retry()
+    wait_until(lambda: str(poison.status()) == "COMPLETED")
+    assert contradictions(poison) == []

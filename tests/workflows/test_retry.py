@@ -1,0 +1,398 @@
+"""What can be retried beside a workflow that has ended: one that is paused, runs, is late, or is below."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from horsies_django import OnError, SuccessCase, SuccessPolicy, Workflow, wait_for_event
+from horsies_django.models import Task, WorkflowTask
+from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.workflows.engine import repair
+from tests.workflows import bodies
+from tests.workflows.runs import children, codes, contradictions, ran, states, step, times, value
+
+SOON = timedelta(hours=1)
+
+
+def everywhere(handle):
+    """Return what can't be, in a run and in all below it."""
+    return contradictions(handle) + [one for child in children(handle) for one in everywhere(child)]
+
+
+def fragile(key, fails=1, **options):
+    """Return a workflow that pauses when its second node fails."""
+    first = bodies.try_.node(node_id="first")(key=f"{key} first")
+    second = bodies.try_.node(node_id="second", waits_for=[first])(key=f"{key} second", fails=fails)
+    third = bodies.try_.node(node_id="third", waits_for=[second])(key=f"{key} third")
+    return Workflow("fragile", [first, second, third], on_error=OnError.PAUSE, **options)
+
+
+# One that is paused.
+
+
+@pytest.mark.parametrize("which", [None, "second"])
+def test_what_paused_it_is_run_again_and_it_goes_on(drain, which):
+    handle = ran(fragile("paused"), drain)
+    assert (str(handle.status()), states(handle)["third"]) == ("PAUSED", "PENDING")
+
+    assert handle.retry(which)
+    assert contradictions(handle) == []
+    drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert [times(f"paused {name}") for name in ("first", "second", "third")] == [1, 2, 1]
+    assert handle._rows().get().paused_at is None
+
+
+def test_it_may_fail_and_pause_again_and_again(drain):
+    handle = ran(fragile("paused", fails=3), drain)
+
+    for _ in range(3):
+        assert str(handle.status()) == "PAUSED"
+        assert handle.retry()
+        drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert times("paused second") == 4
+
+
+def test_a_paused_one_in_which_nothing_failed_is_resumed_not_retried(drain):
+    handle = fragile("paused").start()
+    handle.pause()
+
+    assert not handle.retry()
+    assert not handle.retry("first")
+    assert str(handle.status()) == "PAUSED"
+
+
+def test_what_failed_below_a_paused_one_is_run_again(drain):
+    nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "bad": bodies.try_.node()(key="bad", fails=1)}
+    handle = ran(Workflow("top", nodes, on_error=OnError.PAUSE), drain)
+    assert str(handle.status()) == "PAUSED"
+
+    while handle.retry():
+        drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert (times("leaf"), times("bad")) == (2, 2)
+    assert everywhere(handle) == []
+
+
+def test_a_paused_child_is_retried_alone(drain):
+    handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
+    (below,) = children(handle)
+    assert (str(handle.status()), str(below.status())) == ("RUNNING", "PAUSED")
+
+    assert below.retry()
+    drain()
+
+    assert value(handle, "fragile") == 2
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_the_items_that_failed_of_a_map_that_is_paused(drain):
+    items = bodies.give.node(node_id="items")(value=[1, 2, 4])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    handle = Workflow("map", [items, each]).start()
+    while "FAILED" not in states(handle).values():
+        step()
+    handle.pause()
+    assert states(handle)["each"] == "RUNNING"
+
+    assert handle.retry()
+    assert contradictions(handle) == []
+    drain()
+
+    assert value(handle, "each") == [10, 20, 40]
+    assert times("each-1") == 2
+
+
+# One that runs.
+
+
+def running(*after, fails=1):
+    """Return a workflow that has a failed node, waits for somebody, and has not decided what waits for both."""
+    bad = bodies.try_.node(node_id="bad")(key="bad", fails=fails)
+    said = wait_for_event("said", node_id="said")
+    lost = bodies.give.node(node_id="lost", waits_for=[bad])()
+    both = bodies.give.node(node_id="both", waits_for=[bad, said])()
+    return Workflow("runs", [bad, said, lost, both, *(make(bad) for make in after)])
+
+
+def test_a_failed_node_of_a_workflow_that_runs(drain):
+    handle = ran(running(), drain)
+    assert states(handle) == {"bad": "FAILED", "said": "RUNNING", "lost": "SKIPPED", "both": "PENDING"}
+
+    assert not handle.retry()
+    assert not handle.retry("said")
+    assert handle.retry("bad")
+    assert contradictions(handle) == []
+    drain()
+    assert states(handle) == {"bad": "COMPLETED", "said": "RUNNING", "lost": "COMPLETED", "both": "PENDING"}
+    handle.send_event("said")
+    drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert times("bad") == 2
+
+
+def test_not_if_something_has_gone_by_how_it_failed(drain):
+    def rescue(bad):
+        return bodies.judge.node(node_id="rescue", allow_failed_deps=True)(outcome=bad.result)
+
+    handle = ran(running(rescue), drain)
+    before = states(handle)
+
+    assert not handle.retry("bad")
+    drain()
+
+    assert states(handle) == before
+    assert times("bad") == 1
+
+
+def test_a_failed_item_of_a_map_that_runs(drain):
+    items = bodies.give.node(node_id="items")(value=[1, 0])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    handle = Workflow("map", [items, each]).start()
+    while states(handle).get("each[0]") != "FAILED":
+        step()
+    assert (states(handle)["each"], states(handle)["each[1]"]) == ("RUNNING", "ENQUEUED")
+
+    assert not handle.retry("each[1]")
+    assert handle.retry("each[0]")
+    assert contradictions(handle) == []
+    drain()
+
+    assert value(handle, "each") == [10, 0]
+    assert (times("each-1"), times("each-0")) == (2, 1)
+
+
+def test_the_task_of_a_node_may_be_retried_while_the_workflow_runs(drain):
+    handle = ran(running(), drain)
+
+    assert Task.objects.filter(workflow_id=handle.id, status="FAILED").retry() == 1
+    drain()
+
+    assert states(handle)["lost"] == "COMPLETED"
+
+
+# What a cancel has stopped.
+
+
+def test_one_node_brings_back_all_that_the_cancel_has_skipped(drain):
+    bad = bodies.fail.node(node_id="bad")()
+    lost = bodies.give.node(node_id="lost", waits_for=[bad])()
+    slow = bodies.try_.node(node_id="slow", queue_name="slow")(key="slow")
+    items = bodies.give.node(node_id="items", queue_name="slow")(value=[0, 2])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
+    sub = bodies.Waiting.node(node_id="sub")()
+    handle = Workflow("cancel", [bad, lost, slow, items, each, sub]).start()
+    drain(queues="default")
+    handle.cancel()
+
+    assert handle.retry("slow")
+    assert everywhere(handle) == []
+    drain()
+    children(handle)[0].send_event("said", 1)
+    drain()
+
+    assert codes(handle)["bad"] == "NO"
+    assert states(handle) | {"each[0]": "", "each[1]": ""} == {
+        "bad": "FAILED",
+        "lost": "SKIPPED",
+        "slow": "COMPLETED",
+        "items": "COMPLETED",
+        "each": "COMPLETED",
+        "sub": "COMPLETED",
+        "each[0]": "",
+        "each[1]": "",
+    }
+    assert str(handle.status()) == "FAILED"
+    assert everywhere(handle) == []
+
+
+def test_a_node_that_completed_brings_nothing_back(drain):
+    first = bodies.give.node(node_id="first")()
+    handle = Workflow("cancel", [first, bodies.give.node(node_id="slow", queue_name="slow")()]).start()
+    drain(queues="default")
+    handle.cancel()
+
+    assert not handle.retry("first")
+    assert str(handle.status()) == "CANCELLED"
+
+
+def test_a_retry_while_what_was_cancelled_below_still_runs(drain):
+    """The child's body cancels and retries the root, and goes on running in a child that was cancelled with it."""
+    sub = bodies.Restarting.node(node_id="sub")()
+    handle = ran(Workflow("cancel", [sub, bodies.give.node(node_id="after")(value=sub)]), drain)
+
+    assert str(handle.status()) == "COMPLETED"
+    assert value(handle, "after") == "True True"
+    assert everywhere(handle) == []
+
+
+# One whose time is over.
+
+
+def overdue(handle):
+    rows = WorkflowRow.objects.filter(root_id=handle.id)
+    rows.update(good_until=timezone.now() - SOON)
+    WorkflowTask.objects.filter(workflow__root_id=handle.id).update(good_until=timezone.now() - SOON)
+    Task.objects.filter(workflow_id=handle.id).update(good_until=timezone.now() - SOON)
+    repair.expire("default")
+
+
+def test_a_retry_lifts_a_deadline_that_has_passed(drain):
+    nodes = {"sub": bodies.Waiting.node()(), "one": bodies.try_.node(queue_name="slow")(key="one")}
+    handle = Workflow("late", nodes, good_until=timezone.now() + SOON).start()
+    drain(queues="default")
+    overdue(handle)
+    assert str(handle.status()) == "EXPIRED"
+
+    assert handle.retry()
+    assert repair.expire("default") == 0
+    drain()
+    children(handle)[0].send_event("said", 5)
+    drain()
+
+    assert value(handle, "sub") == 5
+    assert times("one") == 1
+    assert str(handle.status()) == "COMPLETED"
+    assert set(WorkflowRow.objects.values_list("good_until", flat=True)) == {None}
+
+
+def test_a_deadline_that_has_not_passed_stays(drain):
+    until = timezone.now() + SOON
+    handle = Workflow("soon", {"one": bodies.try_.node()(key="one", fails=1)}, good_until=until).start()
+    drain()
+
+    handle.retry()
+
+    assert handle._rows().get().good_until == until
+    assert WorkflowTask.objects.get(workflow=handle.id).good_until == until
+
+
+@pytest.mark.parametrize("way", ["condition", "retry"])
+def test_what_is_found_after_the_end_has_its_code(drain, way):
+    asked = bodies.give.node(run_when=bodies.expiring)()
+    one = asked if way == "condition" else bodies.expire_and_fail.node()()
+    handle = ran(Workflow("late", {"one": one}), drain)
+
+    assert str(handle.status()) == "EXPIRED"
+    assert codes(handle) == {"one": "WORKFLOW_EXPIRED"}
+
+
+# One that is below another.
+
+
+def test_a_child_that_is_retried_reopens_what_is_above_it(drain):
+    middle = bodies.Middle.node(node_id="middle")(key="deep", fails=1)
+    after = bodies.give.node(node_id="after")(value=middle)
+    other = bodies.try_.node(node_id="other")(key="other", fails=9)
+    handle = ran(Workflow("top", [middle, after, other]), drain)
+    (below,) = children(handle)
+    (leaf,) = children(below)
+    assert [str(run.status()) for run in (handle, below, leaf)] == ["FAILED"] * 3
+
+    assert leaf.retry()
+    assert [str(run.status()) for run in (handle, below, leaf)] == ["RUNNING"] * 3
+    assert states(handle) == {"middle": "RUNNING", "after": "PENDING", "other": "FAILED"}
+    assert everywhere(handle) == []
+    drain()
+
+    assert value(handle, "after") == ["deep", None]
+    assert (times("deep"), times("other")) == (2, 1)
+    assert (str(handle.status()), str(below.status())) == ("FAILED", "COMPLETED")
+    assert codes(handle)["other"] == "NOT_YET"
+    assert everywhere(handle) == []
+
+
+def test_one_node_of_a_child(drain):
+    handle = ran(Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf", fails=1)}), drain)
+    (below,) = children(handle)
+
+    assert below.retry("one")
+    drain()
+
+    assert value(handle, "leaf") == ["leaf", None]
+
+
+def test_a_child_whose_parent_runs_still(drain):
+    nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "said": wait_for_event("said")}
+    handle = ran(Workflow("top", nodes), drain)
+    (below,) = children(handle)
+    assert states(handle) == {"leaf": "FAILED", "said": "RUNNING"}
+
+    assert below.retry()
+    drain()
+    handle.send_event("said")
+
+    assert value(handle, "leaf") == ["leaf", None]
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_not_if_what_is_above_has_gone_by_it(drain):
+    leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
+    rescue = bodies.judge.node(node_id="rescue", allow_failed_deps=True)(outcome=leaf.result)
+    handle = ran(Workflow("top", [leaf, rescue, wait_for_event("said", node_id="said")]), drain)
+    (below,) = children(handle)
+
+    assert not below.retry()
+    assert str(below.status()) == "FAILED"
+
+
+def test_not_below_a_completed_one(drain):
+    leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
+    good = bodies.give.node(node_id="good")()
+    handle = ran(Workflow("top", [leaf, good], success_policy=SuccessPolicy([SuccessCase([good])])), drain)
+    (below,) = children(handle)
+    assert str(handle.status()) == "COMPLETED"
+
+    assert not below.retry()
+    assert (str(handle.status()), str(below.status())) == ("COMPLETED", "FAILED")
+
+
+def test_a_child_that_was_cancelled_with_all_the_rest(drain):
+    nodes = {"sub": bodies.Waiting.node()(), "slow": bodies.try_.node(queue_name="slow")(key="slow")}
+    handle = Workflow("top", nodes).start()
+    drain(queues="default")
+    (below,) = children(handle)
+    handle.cancel()
+
+    assert below.retry()
+    drain()
+    below.send_event("said", 2)
+    drain()
+
+    assert (str(handle.status()), value(handle, "sub"), times("slow")) == ("COMPLETED", 2, 1)
+    assert everywhere(handle) == []
+
+
+@pytest.mark.parametrize("how", ["resume", "retry"])
+def test_nothing_runs_below_a_paused_workflow(drain, how):
+    nodes = {"fragile": bodies.Fragile.node()(key="fragile"), "said": wait_for_event("said")}
+    handle = ran(Workflow("top", nodes), drain)
+    (below,) = children(handle)
+    handle.pause()
+
+    assert not getattr(below, how)()
+    assert (str(handle.status()), str(below.status())) == ("PAUSED", "PAUSED")
+    assert handle.resume()
+    assert str(below.status()) == "RUNNING" or states(handle)["fragile"] == "FAILED"
+
+
+def test_not_if_another_has_the_unique_key_of_what_is_above(drain):
+    def start():
+        nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1)}
+        return ran(Workflow("top", nodes, unique_key="one"), drain)
+
+    handle = start()
+    (below,) = children(handle)
+    Workflow("top", {"said": wait_for_event("said")}, unique_key="one").start()
+
+    assert not below.retry()
+    assert not handle.retry()
+    assert (str(handle.status()), str(below.status())) == ("FAILED", "FAILED")

@@ -1,0 +1,69 @@
+"""Values that plain JSON has no word for, through every way that leads through a workflow."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+
+from horsies_django import Workflow, wait_for_event
+from tests.workflows import bodies
+from tests.workflows.runs import ran, value
+
+VALUE = {"day": datetime.date(2026, 1, 2), "$type": [Decimal("1.50"), UUID(int=7)], "plain": [1, None, {"a": "é"}]}
+RICH = {
+    "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
+}
+
+
+@pytest.fixture(autouse=True)
+def _rich(settings):
+    settings.TASKS = RICH
+
+
+def test_rich_values_go_from_node_to_node(drain):
+    one, listed = bodies.give.node()(value=VALUE), bodies.give.node()(value=[VALUE, 1])
+    nodes = {
+        "one": one,
+        "listed": listed,
+        "value": bodies.give.node()(value=one),
+        "list": bodies.give.node()(value=[one, listed]),
+        "map": bodies.give.map(over=listed),
+        "leaf": bodies.Leaf.node()(key="leaf", value=one),
+    }
+
+    handle = ran(Workflow("rich", nodes, output="list"), drain)
+
+    assert value(handle, "value") == VALUE
+    assert value(handle, "list") == handle.get(timeout=0).ok == [VALUE, [VALUE, 1]]
+    assert value(handle, "map") == [VALUE, 1]
+    assert value(handle, "leaf") == ["leaf", VALUE]
+
+
+def test_rich_values_of_the_last_nodes(drain):
+    handle = ran(Workflow("rich", {"one": bodies.give.node()(value=VALUE)}), drain)
+
+    assert handle.get(timeout=0).ok["one"].ok == VALUE
+
+
+def test_a_rich_event(drain):
+    said = wait_for_event("said", node_id="said")
+    handle = ran(Workflow("rich", [said, bodies.give.node(node_id="after")(value=said)]), drain)
+
+    handle.send_event("said", VALUE)
+    drain()
+
+    assert value(handle, "said") == value(handle, "after") == VALUE
+
+
+@pytest.mark.parametrize("payload", ["a\0b", float("nan"), object(), "\ud800"])
+def test_an_event_that_can_not_be_stored_is_refused(drain, payload):
+    handle = ran(Workflow("rich", {"said": wait_for_event("said")}), drain)
+
+    with pytest.raises((TypeError, ValueError), match="payload"):
+        handle.send_event("said", payload)
+
+    assert handle.send_event("said", 1)
+    assert value(handle, "said") == 1

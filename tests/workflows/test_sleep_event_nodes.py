@@ -1,0 +1,214 @@
+"""Sleeps and events."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from horsies_django import Workflow, sleep, wait_for_event
+from horsies_django.core.status import TASK_TERMINAL_STATES
+from horsies_django.models import Task, WorkflowEvent, WorkflowTask
+from tests.workflows import bodies
+from tests.workflows.runs import codes, contradictions, ran, states, value, wait_and_drain
+
+
+def open_tasks():
+    return Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()
+
+
+def test_a_sleep_lasts_as_long_as_it_says(drain):
+    first = bodies.give.node(node_id="first")()
+    nap = sleep(timedelta(seconds=0.4), node_id="nap")
+    after = bodies.give.node(node_id="after")(value=5)
+
+    handle = ran(Workflow("nap", first >> nap >> after), drain)
+    wait_and_drain(handle, drain)
+
+    assert (value(handle, "after"), value(handle, "nap")) == (5, None)
+    row = WorkflowTask.objects.get(workflow=handle.id, node_id="nap")
+    assert (row.completed_at - row.started_at).total_seconds() >= 0.4
+    assert WorkflowTask.objects.get(workflow=handle.id, node_id="after").started_at >= row.completed_at
+
+
+@pytest.mark.parametrize("until", [0, timedelta(0), timezone.now() - timedelta(days=1)], ids=["0", "none", "yesterday"])
+def test_a_sleep_that_is_over_holds_up_nobody(drain, until):
+    handle = ran(Workflow("nap", {"nap": sleep(until), "one": bodies.give.node()()}), drain)
+
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_a_sleep_until_a_time(drain):
+    until = timezone.now() + timedelta(hours=1)
+    first, nap = bodies.give.node(node_id="first")(), sleep(until, node_id="nap")
+    handle = ran(Workflow("nap", first >> nap >> bodies.give.node(node_id="after")()), drain)
+
+    assert states(handle) == {"first": "COMPLETED", "nap": "ENQUEUED", "after": "PENDING"}
+    assert Task.objects.get(workflow_id=handle.id, status="PENDING").run_after == until
+
+
+@pytest.mark.parametrize("payload", [None, 7, {"a": ["é", None]}, [], "null"])
+def test_an_event_releases_the_node_that_waits(drain, payload):
+    said = wait_for_event("said", node_id="said")
+    after = bodies.give.node(node_id="after")(value=said)
+    handle = ran(Workflow("event", [said, after]), drain)
+    before = states(handle)
+
+    assert handle.send_event("other")
+    assert handle.send_event("said", payload)
+    drain()
+
+    assert before == {"said": "RUNNING", "after": "PENDING"}
+    assert value(handle, "said") == value(handle, "after") == payload
+    assert contradictions(handle) == []
+
+
+def test_an_event_that_comes_early_is_kept_and_the_later_of_two_counts(drain):
+    first, said = bodies.give.node(node_id="first")(), wait_for_event("said", node_id="said")
+    handle = Workflow("event", first >> said).start()
+
+    handle.send_event("said", 1)
+    handle.send_event("said", 2)
+    drain()
+
+    assert value(handle, "said") == 2
+    assert str(handle.status()) == "COMPLETED"
+    assert WorkflowEvent.objects.filter(workflow=handle.id).count() == 1
+
+
+def test_all_nodes_that_wait_for_an_event_get_it(drain):
+    nodes = {"one": wait_for_event("said"), "two": wait_for_event("said", timeout=60), "other": wait_for_event("else")}
+    handle = ran(Workflow("event", nodes), drain)
+
+    handle.send_event("said", "x")
+
+    assert states(handle) == {"one": "COMPLETED", "two": "COMPLETED", "other": "RUNNING"}
+    assert open_tasks() == 0
+
+
+def test_an_event_that_does_not_come_fails_the_node(drain):
+    said = wait_for_event("said", timeout=0.3, node_id="said")
+    after = bodies.judge.node(node_id="after", allow_failed_deps=True)(outcome=said.result)
+    handle = ran(Workflow("event", [said, after]), drain)
+
+    wait_and_drain(handle, drain)
+
+    assert codes(handle) == {"said": "EVENT_TIMEOUT", "after": None}
+    assert value(handle, "after") == "err EVENT_TIMEOUT"
+
+
+def test_an_event_after_its_time_out_changes_nothing(drain):
+    said = wait_for_event("said", timeout=0.2, node_id="said")
+    handle = ran(Workflow("event", {"said": said, "other": wait_for_event("other")}), drain)
+    while states(handle)["said"] == "RUNNING":
+        drain()
+
+    handle.send_event("said", 1)
+    drain()
+
+    assert codes(handle)["said"] == "EVENT_TIMEOUT"
+    assert contradictions(handle) == []
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_an_event_while_it_is_paused_is_kept(drain, timeout):
+    said = wait_for_event("said", timeout=timeout, node_id="said")
+    after = bodies.give.node(node_id="after")(value=said)
+    handle = ran(Workflow("event", [said, after]), drain)
+
+    assert handle.pause()
+    assert handle.send_event("said", 3)
+    drain()
+    assert states(handle)["after"] == "PENDING"
+    assert handle.resume()
+    drain()
+
+    assert value(handle, "after") == 3
+    assert str(handle.status()) == "COMPLETED"
+    assert open_tasks() == 0
+
+
+def test_an_event_to_what_has_ended_is_refused(drain):
+    handle = ran(Workflow("event", {"one": bodies.give.node()()}), drain)
+
+    assert not handle.send_event("said")
+    assert not WorkflowEvent.objects.exists()
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_cancel_ends_what_waits(drain, timeout):
+    nodes = {"said": wait_for_event("said", timeout=timeout), "nap": sleep(60)}
+    handle = ran(Workflow("event", nodes), drain)
+
+    assert handle.cancel()
+
+    assert codes(handle) == {"said": "WORKFLOW_CANCELLED", "nap": "WORKFLOW_CANCELLED"}
+    assert open_tasks() == 0
+    assert contradictions(handle) == []
+
+
+def test_a_pause_does_not_put_off_the_end_of_a_sleep(drain):
+    handle = ran(Workflow("nap", {"nap": sleep(3_600)}), drain)
+    due = Task.objects.get(workflow_id=handle.id).run_after
+
+    handle.pause()
+    handle.resume()
+
+    row = WorkflowTask.objects.get(workflow=handle.id)
+    assert row.task.run_after == row.until == due
+
+
+@pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("said", timeout=3_600)], ids=["sleep", "event"])
+def test_a_wait_that_is_over_while_it_is_paused_ends_with_the_resume(drain, wait):
+    handle = ran(Workflow("nap", {"wait": wait}), drain)
+
+    handle.pause()
+    WorkflowTask.objects.update(until=Now())
+    drain()
+    before = states(handle)
+    handle.resume()
+    drain()
+
+    assert before == {"wait": "READY"}
+    assert codes(handle) == {"wait": None if wait.kind == "sleep" else "EVENT_TIMEOUT"}
+    assert open_tasks() == 0
+    assert contradictions(handle) == []
+
+
+@pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("said", timeout=3_600)], ids=["sleep", "event"])
+def test_a_retry_waits_the_full_time_again(drain, wait):
+    handle = ran(Workflow("nap", {"wait": wait}), drain)
+    handle.cancel()
+    WorkflowTask.objects.update(until=Now())
+
+    handle.retry()
+    drain()
+
+    row = WorkflowTask.objects.get(workflow=handle.id)
+    assert row.until - row.started_at >= timedelta(minutes=59)
+    assert row.task.run_after == row.until
+
+
+def test_a_retry_keeps_the_time_that_was_given(drain):
+    until = timezone.now() + timedelta(hours=1)
+    handle = ran(Workflow("nap", {"nap": sleep(until)}), drain)
+    handle.cancel()
+
+    handle.retry()
+
+    assert WorkflowTask.objects.get(workflow=handle.id).task.run_after == until
+
+
+def test_after_a_retry_it_waits_again(drain):
+    handle = ran(Workflow("event", {"said": wait_for_event("said"), "late": wait_for_event("late", timeout=60)}), drain)
+    handle.send_event("said", 1)
+    handle.cancel()
+
+    assert handle.retry()
+    drain()
+
+    assert states(handle) == {"said": "COMPLETED", "late": "RUNNING"}
+    handle.send_event("late", 2)
+    assert str(handle.status()) == "COMPLETED"

@@ -1,0 +1,195 @@
+"""Starting a run, and what its nodes inherit."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from horsies_django import Workflow, sleep
+from horsies_django.exceptions import InvalidWorkflow, PayloadMismatch
+from horsies_django.models import Task, WorkflowTask
+from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.workflows.handle import WorkflowHandle
+from tests.workflows import bodies
+from tests.workflows.runs import contradictions, ran, states, times, value
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def one(key="one"):
+    return Workflow("start", {"one": bodies.try_.node()(key=key)}, output="one")
+
+
+def test_a_start_is_rolled_back_with_its_transaction(drain):
+    with transaction.atomic():
+        handle = one().start()
+        transaction.set_rollback(True)
+
+    drain()
+
+    assert handle.status() is None
+    assert (WorkflowRow.objects.count(), WorkflowTask.objects.count(), Task.objects.count()) == (0, 0, 0)
+    assert times("one") == 0
+
+
+def test_a_start_is_seen_with_its_transaction(drain):
+    with transaction.atomic():
+        handle = one().start()
+        assert handle.pause()
+        assert handle.resume()
+        assert states(handle) == {"one": "ENQUEUED"}
+    drain()
+
+    assert handle.get(timeout=0).ok == 1
+
+
+def test_each_control_is_rolled_back_with_its_transaction(drain):
+    handle = one().start()
+    with transaction.atomic():
+        handle.cancel()
+        transaction.set_rollback(True)
+
+    drain()
+
+    assert handle.get(timeout=0).ok == 1
+
+
+def test_a_repeat_with_the_same_id_is_the_same_run(drain):
+    key = uuid4()
+
+    first, second = one().start(key), one("other").start(str(key))
+    drain()
+    third = one().start(key)
+
+    assert first.id == second.id == third.id == key
+    assert third.get(timeout=0).ok == 1
+    assert (times("one"), times("other"), WorkflowRow.objects.count()) == (1, 0, 1)
+
+
+def test_a_repeat_in_a_transaction_leaves_that_usable(drain):
+    key = one().start().id
+    with transaction.atomic():
+        assert one().start(key).id == key
+        other = one("other").start()
+    drain()
+
+    assert other.get(timeout=0).ok == 1
+
+
+def test_the_id_of_another_workflow_is_refused():
+    key = one().start().id
+
+    with pytest.raises(PayloadMismatch):
+        Workflow("other", {"one": bodies.give.node()()}).start(key)
+
+
+@pytest.mark.parametrize("given", ["", "no-uuid", 7])
+def test_a_bad_id_is_refused(given):
+    with pytest.raises(InvalidWorkflow, match="HRS-032"):
+        one().start(given)
+
+
+def test_a_start_from_async_code(drain):
+    handle = async_to_sync(one().astart)()
+    drain()
+
+    assert handle.get(timeout=0).ok == 1
+
+
+def test_a_handle_is_rebuilt_from_its_id(drain):
+    handle = WorkflowHandle(str(ran(one(), drain).id))
+
+    assert (handle.get(timeout=0).ok, value(handle, "one")) == (1, 1)
+
+
+def test_a_workflow_can_be_started_often(drain):
+    workflow = one()
+    handles = [workflow.start() for _ in range(5)]
+    drain()
+
+    assert {str(handle.status()) for handle in handles} == {"COMPLETED"}
+    assert (times("one"), len({handle.id for handle in handles})) == (5, 5)
+
+
+def test_queue_priority_and_deadline_are_inherited(drain):
+    until = timezone.now() + timedelta(hours=1)
+    own = until + timedelta(hours=1)
+    nodes = {
+        "plain": bodies.give.node()(),
+        "own": bodies.give.node(queue_name="mine", priority=3, good_until=own)(),
+        "nap": sleep(60),
+        "leaf": bodies.Leaf.node()(key="leaf"),
+        "condition": bodies.give.node(run_when=bodies.yes)(),
+    }
+    handle = Workflow("terms", nodes, queue_name="slow", priority=7, good_until=until).start()
+
+    rows = WorkflowTask.objects.filter(workflow=handle.id).select_related("task")
+    found = {row.node_id: (row.task.queue_name, row.task.priority, row.task.good_until) for row in rows}
+    inherited = ("slow", 7, until)
+    assert found == {
+        "plain": inherited,
+        "own": ("mine", 3, own),
+        "nap": inherited,
+        "leaf": inherited,
+        "condition": inherited,
+    }
+
+
+def test_a_subworkflow_inherits_too(drain):
+    handle = Workflow("terms", {"sub": bodies.Waiting.node()()}, queue_name="slow", priority=7).start()
+    drain()
+    below = WorkflowRow.objects.get(parent__workflow=handle.id)
+    WorkflowHandle(below.pk).send_event("said", 1)
+
+    task = Task.objects.get(workflow_id=handle.id, task_name="tests.workflows.bodies.give")
+    assert (task.queue_name, task.priority) == ("slow", 7)
+
+
+def test_a_unique_key_is_held_while_it_lives(drain):
+    keyed = one().with_options(unique_key="import")
+    first = keyed.start()
+
+    second = keyed.start()
+    assert second.id == first.id
+    drain()
+
+    third = keyed.start()
+    assert third.id != first.id
+
+
+def test_a_start_costs_the_same_number_of_statements_for_any_number_of_nodes(drain):
+    def cost(size):
+        nodes = [bodies.give.node()() for _ in range(size)]
+        workflow = Workflow("cost", [*nodes, bodies.give.node(waits_for=nodes)()])
+        with CaptureQueriesContext(connection) as queries:
+            workflow.start()
+        return len([query for query in queries if "pg_notify" not in query["sql"]])  # once in 10 ms at most
+
+    assert cost(5) == cost(100)
+
+
+def test_many_parents_of_one_node(drain):
+    nodes = [bodies.give.node()() for _ in range(500)]
+    handle = ran(Workflow("fan", [*nodes, bodies.try_.node(waits_for=nodes)(key="last")]), drain)
+
+    assert str(handle.status()) == "COMPLETED"
+    assert times("last") == 1
+    assert contradictions(handle) == []
+
+
+def test_a_retry_while_another_run_holds_its_unique_key_is_refused(drain):
+    keyed = Workflow("keyed", {"one": bodies.fail.node()()}, unique_key="import")
+    first = ran(keyed, drain)
+    second = Workflow("keyed", {"one": bodies.give.node()()}, unique_key="import").start()
+
+    assert first.retry() is False
+    drain()
+
+    assert (str(first.status()), str(second.status())) == ("FAILED", "COMPLETED")
+    assert first.retry() is True
