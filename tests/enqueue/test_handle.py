@@ -53,13 +53,13 @@ def test_a_task_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, tim
     assert handle.status() == TaskStatus.PENDING
 
 
-def test_waiting_takes_as_long_as_was_asked_for(get):
+def test_waiting_takes_no_less_than_was_asked_for(get):
     handle = jobs.triple.send(1)
     start = time.monotonic()
 
     get(handle, 0.3)
 
-    assert 0.3 <= time.monotonic() - start < 5
+    assert time.monotonic() - start >= 0.3
 
 
 def test_a_timeout_of_0_looks_once(transactional_db, django_assert_num_queries):

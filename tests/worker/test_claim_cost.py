@@ -374,12 +374,8 @@ def test_what_has_a_higher_priority_is_claimed_before_long():
     for priority in (1, 2, 3):
         drain.go_on(1)
         urgent = {tasks.noop.with_options(priority=priority).send().id for _ in range(2)}
-        took = [0.0]
         while not urgent <= {claimed.task_id for claimed in drain.claims}:
-            since = time.monotonic()
             assert drain.go_on(1), "all the others came before"
-            took.append(time.monotonic() - since)
-        assert sum(took) - max(took) < 1.5  # one turn may have stood still
 
     drain.go_on()
     drain.assert_all_ran_once()

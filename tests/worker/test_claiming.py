@@ -14,7 +14,6 @@ from horsies_django.worker.slot_pool import MAX_QUEUES
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
-from tests.worker.tries import best_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -192,18 +191,14 @@ def test_drain_runs_what_is_sent_or_falls_due_meanwhile(drain):
 
 
 def test_a_task_sent_for_later_starts_on_time_though_the_worker_is_idle(worker):
-    worker("--poll-interval", "30")
-    # Without LISTEN a worker that has just looked can't know: there it comes with the next look.
-    limit = timedelta(seconds=0.5 if connection.vendor == "postgresql" else 5)
+    # Without LISTEN a worker that has just polled can't know: there the next poll finds it.
+    worker("--poll-interval", "600" if connection.vendor == "postgresql" else "5")
 
-    def lateness():
-        handle = tasks.write.schedule(1.5, "later")
-        wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
-        row = Task.objects.get(pk=handle.id)
-        assert row.started_at >= row.enqueued_at
-        return row.started_at - row.enqueued_at
+    handle = tasks.write.schedule(1.5, "later")
 
-    assert best_of(lateness, limit) < limit
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
+    row = Task.objects.get(pk=handle.id)
+    assert row.started_at >= row.enqueued_at
 
 
 def test_prefetched_tasks_all_run(worker):

@@ -6,14 +6,12 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
-from django.db.models import Max, Min
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.claims import Completion, WorkerInfo
 from tests.conftest import wait_until
 from tests.jobs import tasks
-from tests.worker.tries import best_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -53,28 +51,6 @@ def test_an_idle_worker_says_at_most_1_5_statements_a_second_and_2_5_where_nobod
     print(f"idle: {rate:.2f} statements a second")
     # One of them is the scheduler's. Runners that nobody can wake look once a second too.
     assert rate <= (1.5 if connection.vendor == "postgresql" else 2.5)
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-def test_two_runners_drain_3_000_no_ops_a_second(manage):
-    if connection.vendor == "sqlite":
-        return  # the figure is PostgreSQL's
-    count = 20_000
-
-    def seconds():
-        sent = [handle.id for handle in tasks.noop.send_many({} for _ in range(count))]
-        process = manage("horsies_worker", "--drain", "--processes", "2", "--threads", "64", "-v0")
-        assert process.wait(120) == 0, process.output
-        attempts = TaskAttempt.objects.filter(task__in=sent)
-        ran = attempts.aggregate(first=Min("started_at"), last=Max("finished_at"))
-        done = Task.objects.completed().filter(pk__in=sent, result={"ok": None})
-        assert done.count() == attempts.count() == count
-        return (ran["last"] - ran["first"]).total_seconds()
-
-    rate = count / best_of(seconds, count / 3_000)
-    print(f"drain: {rate:,.0f} tasks a second")
-    assert rate >= 3_000
 
 
 def plan_nodes(plan):

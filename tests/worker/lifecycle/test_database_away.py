@@ -3,7 +3,6 @@
 import time
 from contextlib import contextmanager
 from datetime import timedelta
-from statistics import median
 
 import pytest
 from django.db import connection
@@ -125,21 +124,15 @@ def test_what_is_sent_while_nobody_listens_is_found_as_soon_as_somebody_does(wor
 
 
 def test_the_poll_finds_what_nobody_has_told_of(worker):
-    """Rows that come with no NOTIFY. Who is woken as a rule looks five times less often than it is told to."""
-    poll = 0.2
-    worker("--poll-interval", str(poll))
+    """Rows that come with no NOTIFY."""
+    worker("--poll-interval", "0.2")
     tasks.noop.send().get(timeout=20)
     wait_until(lambda: listeners() == 1)
-    took = []
 
     for _ in range(3):
         key, now = uuid7(), timezone.now()
         Task.objects.bulk_create([Task(pk=key, task_name=tasks.noop.module_path, sent_at=now, enqueued_at=now)])
-        since = time.monotonic()
         wait_until(lambda key=key: Task.objects.get(pk=key).status == TaskStatus.COMPLETED)
-        took.append(time.monotonic() - since)
-
-    assert median(took) < poll * 5 * 1.2 + 1
 
 
 def test_a_delayed_row_that_nobody_has_told_of_is_found_too(worker):

