@@ -12,7 +12,7 @@ from django.urls import get_resolver
 from .core.compat import task_backends
 
 if TYPE_CHECKING:
-    from .schedules.mistakes import Mistake
+    from .schedules.mistakes import DeclarationError
 
 
 def check_names(**kwargs: Any) -> list[CheckMessage]:
@@ -51,12 +51,12 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
     Not while the settings of a backend have mistakes.
     """
     from .enqueue.backend import HorsiesBackend
-    from .schedules.mistakes import mistakes
+    from .schedules.mistakes import declaration_errors
 
     backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
     if any(backend.parsed.problems for backend in backends):
         return []
-    return [_of_schedule(mistake) for mistake in mistakes()]
+    return [_of_schedule(mistake) for mistake in declaration_errors()]
 
 
 def check_queues(**kwargs: Any) -> list[CheckMessage]:
@@ -89,7 +89,7 @@ def _load_urlconf() -> None:
         get_resolver().url_patterns  # noqa: B018  # to load it is the point
 
 
-def _of_schedule(mistake: Mistake) -> Error:
+def _of_schedule(mistake: DeclarationError) -> Error:
     if mistake.is_double:
         return Error(str(mistake), hint="Rename one of the two.", obj=None, id="horsies.E006")
     return Error(str(mistake), hint="See the page on schedules.", obj=None, id="horsies.E005")

@@ -23,6 +23,6 @@ def test_a_process_of_the_release_before_can_insert_into_the_tables_of_this_one(
     older.get_model("horsies_django", "Workflow").objects.create(id=root, root_id=root, name="w")
     older.get_model("horsies_django", "Queue").objects.create(name="q")
 
-    assert Task.objects.get().gated is False
+    assert Task.objects.get().blocked is False
     assert Workflow.objects.get().is_batch is False
     assert Queue.objects.get().rate_limit is None

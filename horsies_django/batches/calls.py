@@ -79,7 +79,7 @@ class NodeColumns:
         """Return the columns of the node that stands for all calls."""
         nothing = dict.fromkeys(CALL_COLUMNS)
         same = {"backend": self.alias, "queue_name": "default", "priority": 0, "is_async": False, "max_retries": 0}
-        return {**nothing, **same, "rich": self._options.serializer == "rich", "kwargs": {}, "values_from": {}}
+        return {**nothing, **same, "typed_payload": self._options.serializer == "rich", "kwargs": {}, "values_from": {}}
 
     def _columns(self, resolved: ResolvedOptions) -> Columns:
         """Return the columns of a task with the headers of the current context."""

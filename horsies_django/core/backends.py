@@ -46,9 +46,9 @@ def config_of(alias: object) -> Options:
     return backend.config
 
 
-def reads_rich(alias: object, is_rich: bool) -> bool:
+def reads_typed(alias: object, is_typed: bool) -> bool:
     """Whether the values of a row carry type tags: its column says so, and its backend's serializer is "rich"."""
-    if not is_rich:
+    if not is_typed:
         return False
     try:
         return config_of(alias).serializer == "rich"

@@ -35,7 +35,7 @@ def stored(metadata: Mapping[str, Any], options: Options) -> dict[str, Any]:
 
     Raises TypeError or ValueError for what can't be stored, and ValueError for more than ``max_payload_bytes``.
     """
-    encoded: dict[str, Any] = encode(metadata, rich=False, where="metadata")
+    encoded: dict[str, Any] = encode(metadata, typed=False, where="metadata")
     check_size(dumps(encoded), options.max_payload_bytes, "metadata")
     return encoded
 

@@ -42,7 +42,7 @@ _RICH: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]]
 _DECODERS: Final = {tag: decode for tag, _, decode in _RICH.values()}
 
 
-def encode(value: Any, *, rich: bool, where: str) -> Any:
+def encode(value: Any, *, typed: bool, where: str) -> Any:
     """Return ``value`` as what JSON can hold.
 
     ``where`` names the value in the error. Raises TypeError for a type that has no JSON form and ValueError for a value
@@ -63,10 +63,10 @@ def encode(value: Any, *, rich: bool, where: str) -> Any:
             except UnicodeDecodeError as error:
                 raise ValueError(f"Unsupported value: {type(value)} in {where} is not UTF-8 text.") from error
         case Mapping():
-            return _encode_mapping(value, rich, where)
+            return _encode_mapping(value, typed, where)
         case Sequence():
-            return [encode(item, rich=rich, where=f"{where}[{index}]") for index, item in enumerate(value)]
-        case _ if rich:
+            return [encode(item, typed=typed, where=f"{where}[{index}]") for index, item in enumerate(value)]
+        case _ if typed:
             return _encode_rich(value, where)
         case _:
             raise TypeError(
@@ -75,23 +75,23 @@ def encode(value: Any, *, rich: bool, where: str) -> Any:
             )
 
 
-def decode(stored: Any, *, rich: bool) -> Any:
+def decode(stored: Any, *, typed: bool) -> Any:
     """Return the value that :func:`encode` was given.
 
     Raises ValueError for a tag that it does not know, and NotRegistered for a dataclass that is not registered.
     """
-    if not rich:
+    if not typed:
         return stored
     if isinstance(stored, list):
-        return [decode(item, rich=True) for item in stored]
+        return [decode(item, typed=True) for item in stored]
     if not isinstance(stored, dict):
         return stored
     if TAG not in stored:
-        return {key: decode(item, rich=True) for key, item in stored.items()}
+        return {key: decode(item, typed=True) for key, item in stored.items()}
     return _decode_tagged(stored)
 
 
-def decode_call(args: Any, kwargs: Any, *, rich: bool) -> tuple[list[Any], dict[str, Any]]:
+def decode_call(args: Any, kwargs: Any, *, typed: bool) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a stored call. Raises ValueError if they are not a list and a dict.
 
     Each value is decoded by itself, as it was encoded: the names of arguments are never taken for tags.
@@ -100,7 +100,7 @@ def decode_call(args: Any, kwargs: Any, *, rich: bool) -> tuple[list[Any], dict[
         raise ValueError(
             f"args is {type(args).__name__} and kwargs is {type(kwargs).__name__}; a row has a list and a dict."
         )
-    return [decode(value, rich=rich) for value in args], {name: decode(kwargs[name], rich=rich) for name in kwargs}
+    return [decode(value, typed=typed) for value in args], {name: decode(kwargs[name], typed=typed) for name in kwargs}
 
 
 def check_size(text: str, limit: int | None, where: str) -> None:
@@ -133,18 +133,18 @@ def _checked_text(text: str, where: str) -> str:
     return text
 
 
-def _encode_mapping(value: Mapping[Any, Any], rich: bool, where: str) -> dict[str, Any]:
-    plain = {_key(key, where): encode(item, rich=rich, where=f"{where}[{key!r}]") for key, item in value.items()}
+def _encode_mapping(value: Mapping[Any, Any], typed: bool, where: str) -> dict[str, Any]:
+    plain = {_key(key, where): encode(item, typed=typed, where=f"{where}[{key!r}]") for key, item in value.items()}
     if len(plain) != len(value):
         raise ValueError(f"Unsupported value: {where} has keys that are the same text in JSON.")
-    return {TAG: "dict", "value": plain} if rich and TAG in plain else plain
+    return {TAG: "dict", "value": plain} if typed and TAG in plain else plain
 
 
 def _key(key: Any, where: str) -> str:
     if isinstance(key, str | bytes):
-        return str(encode(key, rich=False, where=f"a key of {where}"))
+        return str(encode(key, typed=False, where=f"a key of {where}"))
     if key is None or isinstance(key, bool | int | float):
-        return json.dumps(encode(key, rich=False, where=f"a key of {where}"))  # as JSON itself writes such keys
+        return json.dumps(encode(key, typed=False, where=f"a key of {where}"))  # as JSON itself writes such keys
     raise TypeError(f"Unsupported type: {type(key)} as a key of {where} (keys are text).")
 
 
@@ -154,7 +154,7 @@ def _encode_rich(value: Any, where: str) -> Any:
             return {TAG: tag, "value": to_json(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
-            field.name: encode(getattr(value, field.name), rich=True, where=f"{where}.{field.name}")
+            field.name: encode(getattr(value, field.name), typed=True, where=f"{where}.{field.name}")
             for field in dataclasses.fields(value)
             if field.init
         }
@@ -173,10 +173,10 @@ def _path_of(kind: type, where: str) -> str:
 def _decode_tagged(stored: dict[str, Any]) -> Any:
     tag, value = stored[TAG], stored.get("value")
     if tag == "dict" and isinstance(value, dict):
-        return {key: decode(item, rich=True) for key, item in value.items()}
+        return {key: decode(item, typed=True) for key, item in value.items()}
     if tag == "dataclass" and isinstance(value, dict):
         kind = registry.find_type(stored.get("class"))
-        return kind(**{key: decode(item, rich=True) for key, item in value.items()})
+        return kind(**{key: decode(item, typed=True) for key, item in value.items()})
     if tag in _DECODERS:
         return _DECODERS[tag](value)
     raise ValueError(f"Unknown tag {tag!r}; known are dict, dataclass, {', '.join(_DECODERS)}.")

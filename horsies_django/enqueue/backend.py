@@ -141,7 +141,7 @@ class HorsiesBackend(SendingBackend):
         """Cancel the live task that holds ``unique_key``; return whether there was one."""
         from ..models import Task
 
-        rows = Task.objects.using(self.config.database).holding(unique_key)
+        rows = Task.objects.using(self.config.database).holding_unique_key(unique_key)
         return rows.cancel(include_running=include_running) > 0
 
     def _insert(

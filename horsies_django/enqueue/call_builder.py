@@ -51,7 +51,7 @@ class Callee:
         self.parameters = parameters_of(func, takes_context)
         self.rules = type_check.rules_of(func)
         self.mask = BY_NAME
-        self._rich = options.serializer == "rich"
+        self._typed = options.serializer == "rich"
         self._limit = options.max_payload_bytes
 
     def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
@@ -79,7 +79,7 @@ class Callee:
         Raises TypeError or ValueError for a value that can't be stored.
         """
         named = {
-            encode(name, rich=False, where=f"argument name {name!r}"): self._encoded(value, name)
+            encode(name, typed=False, where=f"argument name {name!r}"): self._encoded(value, name)
             for name, value in kwargs.items()
         }
         return self._written([], [], named)
@@ -92,7 +92,7 @@ class Callee:
         named = {}
         for name, value in kwargs.items():
             if name not in self.parameters.by_name:
-                name = encode(name, rich=False, where=f"argument name {name!r}")
+                name = encode(name, typed=False, where=f"argument name {name!r}")
             named[name] = self._encoded(value, name)
         return self._written(names, positional, named)
 
@@ -121,7 +121,7 @@ class Callee:
             return value
         where = f"argument {name!r}"
         try:
-            return encode(value, rich=self._rich, where=where)
+            return encode(value, typed=self._typed, where=where)
         except RecursionError:
             raise ValueError(f"Unsupported value: {where} is nested too deeply.") from None
         except ValueError as error:
@@ -205,7 +205,7 @@ class Calls(Callee):
             "queue_name": task.queue_name,
             "backend": task.backend,
             "priority": int(task.priority),
-            "rich": self._rich,
+            "typed_payload": self._typed,
             "is_async": inspect.iscoroutinefunction(task.func),
             "max_retries": policy.max_retries if policy else 0,
             "retry_policy": policy.as_json() if policy else NO_RETRIES if task.max_attempts == 1 else None,

@@ -55,7 +55,7 @@ class TaskRun(Protocol):
         """The alias of the queue's database."""
 
     @property
-    def is_rich(self) -> bool:
+    def is_typed(self) -> bool:
         """Whether the values of the row carry type tags."""
 
     def request_stop(self, why: type[TaskInterrupt]) -> None:
@@ -109,7 +109,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
     @property
     def state(self) -> Any:
         """What :meth:`save` stored last, in this attempt or in an earlier one; None if it never did."""
-        return decode(self.run.state, rich=self.run.is_rich)
+        return decode(self.run.state, typed=self.run.is_typed)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far the body is. Costs nothing: the worker writes it down once a second, and at the end.
@@ -133,11 +133,11 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
 
         self.run.raise_if_stopping()
         claim = self.run.claim
-        encoded = encode(state, rich=self.run.is_rich, where="the state")
+        encoded = encode(state, typed=self.run.is_typed, where="the state")
         check_size(dumps(encoded), self.run.options.max_payload_bytes, "the state")
         self.run.has_saved = True
         tasks = Task.objects.using(self.run.database)
-        mine = tasks.held([claim], TaskStatus.RUNNING, self.run.runner.worker_id)
+        mine = tasks.under_claims([claim], TaskStatus.RUNNING, self.run.runner.worker_id)
         if not mine.update(checkpoint=encoded):
             self.run.request_stop(TaskRevoked)
             self.run.raise_if_stopping()

@@ -31,7 +31,7 @@ _TRIES: Final = 50
 _KEPT: Final = frozenset({"id", "unique_key", "unique_until", "unique_expires_at"})
 
 #: What a call with no limit says of it.
-_UNLIMITED: Final[Mapping[str, Any]] = {"limit_key": None, "gated": False}
+_UNLIMITED: Final[Mapping[str, Any]] = {"limit_key": None, "blocked": False}
 
 #: What was of the arguments that are replaced.
 _ANEW: Final[Mapping[str, Any]] = {"retry_count": 0, "next_retry_at": None, "progress": None, "checkpoint": None}
@@ -65,10 +65,10 @@ def instead_of(draft: Draft) -> Sent | None:
     if key is None:
         return None
     is_over = Case(When(unique_expires_at__lte=Now(), then=True), default=False, output_field=BooleanField())
-    holder: Any = rows.holding(key).annotate(is_over=is_over).first()
+    holder: Any = rows.holding_unique_key(key).annotate(is_over=is_over).first()
     if holder is None:
         return None
-    mine = rows.holding(key).filter(pk=holder.pk)
+    mine = rows.holding_unique_key(key).filter(pk=holder.pk)
     if holder.is_over:
         _released(mine.filter(unique_expires_at__lte=Now()))
         return None

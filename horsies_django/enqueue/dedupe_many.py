@@ -77,8 +77,8 @@ def _insert(database: str, drafts: Sequence[Draft]) -> Iterator[Sent]:
     """Insert rows in the order of their keys, or do what their ``unique`` says."""
     _insert_free(database, drafts)
     new, others = _new(database, drafts), _others(database, drafts)
-    gated = [draft.values["limit_key"] for draft in drafts if draft.id in new and draft.values.get("gated")]
-    release_after_commit(database, gated, drafts[0].limit)
+    blocked = [draft.values["limit_key"] for draft in drafts if draft.id in new and draft.values.get("blocked")]
+    release_after_commit(database, blocked, drafts[0].limit)
     for draft in drafts:
         if draft.id in new:
             yield Sent(draft.id)
@@ -126,6 +126,6 @@ def _others(database: str, drafts: Sequence[Draft]) -> dict[str, UUID]:
     counts = Q(unique_expires_at__isnull=True) | Q(unique_expires_at__gt=Now())
     found: dict[str, UUID] = {}
     for first in range(0, len(keys), _ROWS):
-        holders: Any = Task.objects.using(database).holding(*keys[first : first + _ROWS]).filter(counts)
+        holders: Any = Task.objects.using(database).holding_unique_key(*keys[first : first + _ROWS]).filter(counts)
         found.update(holders.values_list("unique_key", "pk"))
     return found

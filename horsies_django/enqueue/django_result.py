@@ -114,15 +114,15 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
 
 def _values(row: Task) -> dict[str, Any]:
     """The arguments and the return value as they were, which the framework would turn into plain JSON."""
-    from ..core.backends import reads_rich
+    from ..core.backends import reads_typed
 
     values: dict[str, Any] = {}
     try:
-        rich = reads_rich(row.backend, row.rich)
-        if rich:
-            values["args"], values["kwargs"] = decode_call(row.args, row.kwargs, rich=True)
+        typed = reads_typed(row.backend, row.typed_payload)
+        if typed:
+            values["args"], values["kwargs"] = decode_call(row.args, row.kwargs, typed=True)
         if row.status == TaskStatus.COMPLETED and row.result:
-            values["_return_value"] = decode(row.result.get("ok"), rich=rich)
+            values["_return_value"] = decode(row.result.get("ok"), typed=typed)
     except Exception as error:  # noqa: BLE001  # a class that is gone, or refuses its old values: the rest can be read
         logger.warning("a value of task id=%s can't be decoded: %r", row.pk, error)
     return values

@@ -112,7 +112,7 @@ def _key(calls: Calls, gather: Gather, kwargs: Mapping[str, Any]) -> str:
 
 def _check_it_stays(key: str, calls: Calls, gather: Gather, item: Arguments) -> None:
     """Raise ValueError for the key of a call for later that would be another, or none, when the call joins."""
-    kwargs = decode_call([], json.loads(item.kwargs_text), rich=calls.columns["rich"])[1]
+    kwargs = decode_call([], json.loads(item.kwargs_text), typed=calls.columns["typed_payload"])[1]
     problem = f"Gather: the key of a call for later is {key!r}, and once the call is stored it"
     try:
         stored = _key(calls, gather, kwargs)
@@ -142,16 +142,16 @@ class _Group:
     def _append(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
         """Add calls to the group that is open, as many as it has room for; none if there is no such group."""
         from ..models import Task
-        from ..models.task_item import add_items
+        from ..models.task_item import append_items
 
         queue, is_async = self.columns["queue_name"], self.columns["is_async"]
-        rows = Task.objects.using(self.database).gathering(self.task_name, queue, key)
+        rows = Task.objects.using(self.database).open_group(self.task_name, queue, key)
         locked: Any = rows.lock(skip=False).values_list("pk", "item_count").first()
         if locked is None:
             return []
         task_id, count = locked
         calls = calls[: max(0, self.gather.max_size - count)]
-        add_items(self.database, task_id, count, calls)
+        append_items(self.database, task_id, count, calls)
         is_full = count + len(calls) >= self.gather.max_size
         rows.filter(pk=task_id).update(item_count=count + len(calls), **(_CLOSED if is_full else self._put_off()))
         if is_full:
@@ -160,7 +160,7 @@ class _Group:
 
     def _open(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
         """Open a group with calls, as many as it has room for; with none if another has opened one by now."""
-        from ..models.task_item import add_items
+        from ..models.task_item import append_items
 
         task_id, calls = uuid7(), calls[: self.gather.max_size]
         is_full = len(calls) == self.gather.max_size
@@ -169,7 +169,7 @@ class _Group:
         values = {**self.columns, "id": task_id, "has_inputs": True, "item_count": len(calls), **times}
         if not self._is_inserted(values):
             return []
-        add_items(self.database, task_id, 0, calls)
+        append_items(self.database, task_id, 0, calls)
         queue, is_async = self.columns["queue_name"], self.columns["is_async"]
         wake_after_commit(self.database, queue, later=not is_full, is_async=is_async)
         return [Joined(task_id, is_new=place == 0) for place in range(len(calls))]
@@ -206,5 +206,5 @@ def arguments(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
 
     items = TaskItem.objects.using(run.database).filter(task=run.task_id).order_by("position")
     texts = items.values_list(Cast("kwargs", TextField()), flat=True)
-    calls = [decode_call([], json.loads(text), rich=run.is_rich)[1] for text in texts]
+    calls = [decode_call([], json.loads(text), typed=run.is_typed)[1] for text in texts]
     return {parameters_of(task.func, task.takes_context).own[0]: calls} if calls else {}

@@ -121,7 +121,7 @@ class TaskHandle(Generic[T]):
             worker_id=row.claimed_by_worker_id,
             error_code=row.error_code,
             progress=_progress(row.progress),
-            result=self._kept(wait.Row(row.status, row.stored_result, row.rich)),
+            result=self._kept(wait.Row(row.status, row.stored_result, row.typed_payload)),
         )
 
     def get(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
@@ -217,14 +217,14 @@ class TaskHandle(Generic[T]):
 
     def _kept(self, row: wait.Row) -> TaskResult[T, TaskError[Any]] | None:
         """The result of a task that has ended; None while it lives."""
-        from ..core.backends import reads_rich
+        from ..core.backends import reads_typed
 
         if not row.is_final:
             return None
         if row.result is None or row.result == "null":
             message = f"Task {self.id} is {row.status} and kept no result."
             return result_reader.error(RetrievalCode.RESULT_NOT_AVAILABLE, message)
-        return result_reader.read(row.result, reads_rich(self.backend, row.rich))
+        return result_reader.read(row.result, reads_typed(self.backend, row.typed_payload))
 
 
 def _progress(stored: Any) -> Progress | None:

@@ -244,8 +244,8 @@ def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Argu
     values = {**columns, "id": SqlFragment("sent.id"), "kwargs": SqlFragment("sent.kwargs")}
     is_limited = any(call.limit_key is not None for call in calls)
     if is_limited:
-        is_gated = False if limits.is_later(columns) else SqlFragment("(sent.limit_key IS NOT NULL)")
-        values |= {"limit_key": SqlFragment("sent.limit_key"), "gated": is_gated, "deferred": is_gated or True}
+        is_blocked = False if limits.is_later(columns) else SqlFragment("(sent.limit_key IS NOT NULL)")
+        values |= {"limit_key": SqlFragment("sent.limit_key"), "blocked": is_blocked, "deferred": is_blocked or True}
     for batch in _batches(calls):
         its_own = itertools.islice(keys, len(batch))
         limit_keys = [arguments.limit_key for arguments in batch] if is_limited else None

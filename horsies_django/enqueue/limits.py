@@ -79,7 +79,7 @@ def gating(key: str | None, columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a call with this limit key: it waits at the gate, or for its time and then there."""
     if key is None:
         return {}
-    return {"limit_key": key, "deferred": True, "gated": not is_later(columns)}
+    return {"limit_key": key, "deferred": True, "blocked": not is_later(columns)}
 
 
 def is_later(columns: Mapping[str, Any]) -> bool:

@@ -98,14 +98,14 @@ class Draft:
         return (*_TOLD, "unique_expires_at") if self.values.get("unique_expires_at") else _TOLD
 
     def _sent(self, told: Sequence[Any]) -> Sent:
-        if self.values.get("gated"):
+        if self.values.get("blocked"):
             release_after_commit(self.database, [self.values["limit_key"]], self.limit)
         return Sent(self.id, self._row(told[: len(self._told)]) if self.with_row else None)
 
     def _inserted(self, *, if_free: bool = False) -> Sequence[Any] | None:
         """Return what the database tells of the new row, None if there is none."""
         database, wake = self.database, self.wake
-        if self.values.get("gated"):  # who lets it in wakes somebody
+        if self.values.get("blocked"):  # who lets it in wakes somebody
             with transaction.mark_for_rollback_on_error(using=database):
                 return self._run(None, if_free=if_free)
         is_alone = connections[database].get_autocommit()

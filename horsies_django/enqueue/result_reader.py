@@ -15,20 +15,20 @@ from ..db.errors import primary_message
 Result = TaskResult[Any, TaskError[Any]]
 
 
-def read(text: str, rich: bool) -> Result:
+def read(text: str, typed: bool) -> Result:
     """Read a stored result."""
     try:
-        return restore(json.loads(text), rich)
+        return restore(json.loads(text), typed)
     except (ValueError, RecursionError) as error:
         return _unreadable(error)
 
 
-def restore(stored: Any, rich: bool) -> Result:
+def restore(stored: Any, typed: bool) -> Result:
     """Read a stored result that is no text any more."""
     try:
         if "err" in stored:
-            return TaskResult(err=_with_data(TaskError.from_json(stored["err"]), rich))
-        return TaskResult(ok=decode(stored["ok"], rich=rich))
+            return TaskResult(err=_with_data(TaskError.from_json(stored["err"]), typed))
+        return TaskResult(ok=decode(stored["ok"], typed=typed))
     except Exception as error:  # noqa: BLE001  # whatever a damaged value does to its decoder, the caller gets a result
         return _unreadable(error)
 
@@ -62,8 +62,8 @@ def _unreadable(problem: Exception) -> Result:
     return error(OperationalCode.RESULT_DESERIALIZATION_ERROR, f"The stored result can't be read: {problem!r}.")
 
 
-def _with_data(failure: TaskError[Any], rich: bool) -> TaskError[Any]:
+def _with_data(failure: TaskError[Any], typed: bool) -> TaskError[Any]:
     try:
-        return replace(failure, data=decode(failure.data, rich=rich))
+        return replace(failure, data=decode(failure.data, typed=typed))
     except Exception:  # noqa: BLE001  # an error must not be lost for its data, which stays as it is stored
         return failure

@@ -83,7 +83,7 @@ class Row(NamedTuple):
 
     status: str
     result: str | None
-    rich: bool
+    typed_payload: bool
 
     @property
     def is_final(self) -> bool:
@@ -96,7 +96,7 @@ def of_tasks(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Row]:
     from ..models import Task
 
     rows = Task.objects.using(database).filter(pk__in=keys)
-    columns = ("pk", "status", Cast("result", TextField()), "rich")
+    columns = ("pk", "status", Cast("result", TextField()), "typed_payload")
     return {key: Row(*values) for key, *values in rows.values_list(*columns)}
 
 

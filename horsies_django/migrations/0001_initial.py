@@ -70,7 +70,7 @@ class Migration(migrations.Migration):
                 ('priority', models.SmallIntegerField(default=0, help_text='Higher runs first.', verbose_name='priority')),
                 ('args', models.JSONField(blank=True, default=list, verbose_name='arguments')),
                 ('kwargs', models.JSONField(blank=True, default=dict, verbose_name='keyword arguments')),
-                ('rich', models.BooleanField(default=False, help_text='Whether the values carry type tags.', verbose_name='rich values')),
+                ('typed_payload', models.BooleanField(default=False, help_text='Whether the values carry type tags.', verbose_name='rich values')),
                 ('is_async', models.BooleanField(default=False, help_text='Whether its body is a coroutine.', verbose_name='async')),
                 ('status', models.CharField(choices=[('PENDING', 'Pending'), ('CLAIMED', 'Claimed'), ('RUNNING', 'Running'), ('COMPLETED', 'Completed'), ('FAILED', 'Failed'), ('CANCELLED', 'Cancelled'), ('EXPIRED', 'Expired')], default='PENDING', max_length=9, verbose_name='status')),
                 ('deferred', models.BooleanField(default=False, help_text='Kept out of the index of claims until it is due.', verbose_name='deferred')),

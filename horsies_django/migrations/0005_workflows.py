@@ -95,7 +95,7 @@ class Migration(migrations.Migration):
                 ('queue_name', models.CharField(default='default', max_length=100, verbose_name='queue')),
                 ('priority', models.SmallIntegerField(default=0, verbose_name='priority')),
                 ('is_async', models.BooleanField(default=False, verbose_name='async')),
-                ('rich', models.BooleanField(default=False, verbose_name='rich values')),
+                ('typed_payload', models.BooleanField(default=False, verbose_name='rich values')),
                 ('kwargs', models.JSONField(blank=True, default=dict, verbose_name='keyword arguments')),
                 ('max_retries', models.PositiveSmallIntegerField(default=0, verbose_name='max retries')),
                 ('retry_policy', models.JSONField(blank=True, null=True, verbose_name='retry policy')),

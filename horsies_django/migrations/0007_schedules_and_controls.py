@@ -125,8 +125,8 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name='task',
-            name='gated',
-            field=models.BooleanField(db_default=False, default=False, help_text='Its limit key has no place for it yet.', verbose_name='gated'),
+            name='blocked',
+            field=models.BooleanField(db_default=False, default=False, help_text='Its limit key has no place for it yet.', verbose_name='blocked'),
         ),
         migrations.AddField(
             model_name='task',
@@ -189,11 +189,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='task',
-            index=models.Index(condition=models.Q(('deferred', True), ('gated', False), ('status', 'PENDING')), fields=['enqueued_at'], name='horsies_task_deferred'),
+            index=models.Index(condition=models.Q(('deferred', True), ('blocked', False), ('status', 'PENDING')), fields=['enqueued_at'], name='horsies_task_deferred'),
         ),
         migrations.AddIndex(
             model_name='task',
-            index=models.Index(models.F('limit_key'), models.OrderBy(models.F('priority'), descending=True), models.F('enqueued_at'), models.F('id'), condition=models.Q(('gated', True), ('status', 'PENDING')), name='horsies_task_gated'),
+            index=models.Index(models.F('limit_key'), models.OrderBy(models.F('priority'), descending=True), models.F('enqueued_at'), models.F('id'), condition=models.Q(('blocked', True), ('status', 'PENDING')), name='horsies_task_blocked'),
         ),
         migrations.AddIndex(
             model_name='task',

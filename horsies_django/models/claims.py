@@ -43,7 +43,7 @@ class ClaimedTask(NamedTuple):
     priority: int
     args: str
     kwargs: str
-    rich: bool
+    typed_payload: bool
     claim: int
     attempt: int
     retry_count: int

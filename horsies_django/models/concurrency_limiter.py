@@ -90,7 +90,7 @@ def release(database: str, keys: Collection[str], terms: Terms | None = None) ->
     """
     with transaction.atomic(using=database):
         rows = Limit.objects.using(database)
-        known, busy = rows.taken(keys, terms, lambda unknown: declared(database, unknown))
+        known, busy = rows.locked(keys, terms, lambda unknown: declared(database, unknown))
         inside = _occupancy(database, [limit.pk for limit in known])
         rooms = {limit.pk: _room(limit, inside.get(limit.pk, NOBODY)) for limit in known}
         counts, lanes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
@@ -103,7 +103,7 @@ def release(database: str, keys: Collection[str], terms: Terms | None = None) ->
 
 def declared(database: str, keys: Collection[str]) -> dict[str, Terms]:
     """Return the limits that the blocked tasks of these keys declare, for keys without a stored limit."""
-    waiting = _tasks(database).gated().filter(limit_key__in=keys).order_by().values_list("limit_key")
+    waiting = _tasks(database).blocked().filter(limit_key__in=keys).order_by().values_list("limit_key")
     paths = dict(waiting.annotate(path=Min("task_name"))) if keys else {}
     return {key: limit_terms.declared(paths[key]) if key in paths else Terms(None, None) for key in keys}
 
@@ -122,7 +122,7 @@ def _with_blocked(database: str, keys: Collection[str]) -> set[str]:
 
 def _first_of_each(database: str) -> Subquery:
     """The first blocked task of a limit: one look into the index of blocked tasks, however many there are."""
-    gate = _tasks(database).gated().filter(not_past_deadline(), limit_key=models.OuterRef("pk"))
+    gate = _tasks(database).blocked().filter(not_past_deadline(), limit_key=models.OuterRef("pk"))
     return Subquery(gate.order_by(*ORDER).values("pk")[:1])
 
 
@@ -165,7 +165,7 @@ def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str],
     """Let in the first at each gate; return how many came in at which, and of which lane."""
     found = _first(database, places) if places else []
     if found:
-        _tasks(database).gated().filter(pk__in=[pk for pk, *_ in found]).update(gated=False, deferred=False)
+        _tasks(database).blocked().filter(pk__in=[pk for pk, *_ in found]).update(blocked=False, deferred=False)
     return Counter(key for _, key, *_ in found), Counter((queue, is_async) for *_, queue, is_async in found)
 
 
@@ -176,7 +176,7 @@ def _first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, str, s
     """
     gate = (
         _tasks(database)
-        .gated()
+        .blocked()
         .filter(not_past_deadline(), limit_key=BoundParam(_KEY, models.CharField(max_length=255)))
     )
     ordered = gate.order_by(*ORDER).lock()

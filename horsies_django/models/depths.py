@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from .transitions import TaskQuerySet
 
 #: Rows of a queue that are counted at most, of each kind.
-COUNTED: Final = 1_000
+MAX_COUNTED: Final = 1_000
 
 #: Queues that are looked into at most because tasks wait there; where that is not all, so many others that are known.
 QUEUES: Final = 100
 
 #: Queues, for each kind of task, among which the oldest of all is looked for: a jump into each is all that it takes.
-SEARCHED: Final = 1_000
+MAX_SEARCHED: Final = 1_000
 
 _QUEUE: Final = Param("queue")
 
@@ -90,7 +90,7 @@ def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = (
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(sql, [param for part, name in parts for param in part.bind({_QUEUE.name: name})])
         for name, due, waits in cursor.fetchall():
-            found[name] = found.get(name, Depth()) + Depth(min(due, COUNTED), due > COUNTED, _ago(waits))
+            found[name] = found.get(name, Depth()) + Depth(min(due, MAX_COUNTED), due > MAX_COUNTED, _ago(waits))
     return found
 
 
@@ -108,14 +108,14 @@ def _oldest(tasks: TaskQuerySet) -> tuple[float | None, bool]:
     parts = [(skip_scan(tasks, is_async), _first_due(tasks, NAME, is_async)) for is_async in (False, True)]
     sql = " UNION ALL ".join(
         f"SELECT * FROM (WITH RECURSIVE {names.sql} SELECT MIN(({first.sql})), COUNT(*)"  # noqa: S608  # the ORM's
-        f" FROM (SELECT name FROM names WHERE name IS NOT NULL LIMIT {SEARCHED + 1}) AS names) AS kind"
+        f" FROM (SELECT name FROM names WHERE name IS NOT NULL LIMIT {MAX_SEARCHED + 1}) AS names) AS kind"
         for names, first in parts
     )
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(sql, [param for names, first in parts for param in (*names.params, *first.params)])
         rows = cursor.fetchall()
     known = [ago for waits, _ in rows if (ago := _ago(waits)) is not None]
-    return max(known, default=None), all(count <= SEARCHED for _, count in rows)
+    return max(known, default=None), all(count <= MAX_SEARCHED for _, count in rows)
 
 
 def _ago(waits: float | None) -> float | None:
@@ -125,7 +125,7 @@ def _ago(waits: float | None) -> float | None:
 def _depth(tasks: TaskQuerySet, is_async: bool) -> Statement:
     name = BoundParam(_QUEUE, CharField())  # the ORM takes longer to write this than the database to do it
     due = tasks.next_up(is_async=is_async).filter(queue_name=name)  # in the order of the index, lest all is read
-    counted = Statement.select(due.values_list("pk")[: COUNTED + 1])
+    counted = Statement.select(due.values_list("pk")[: MAX_COUNTED + 1])
     first = _first_due(tasks, name, is_async)
     sql = f"SELECT %s AS name, (SELECT COUNT(*) FROM ({counted.sql}) AS counted) AS due, ({first.sql})"  # noqa: S608  # the ORM's
     return Statement(sql, (_QUEUE, *counted.params, *first.params))

@@ -21,25 +21,25 @@ from .heartbeat import Heartbeat
 IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
 
 #: The condition of the index of those that have a place of their limit: they wait for a slot, or are held.
-IS_ADMITTED: Final = Q(status__in=sorted(TASK_LIVE_STATES), deferred=False, limit_key__isnull=False)
+IS_RELEASED: Final = Q(status__in=sorted(TASK_LIVE_STATES), deferred=False, limit_key__isnull=False)
 
 
-def _in(until: UniqueUntil) -> Q:
+def _status_in(until: UniqueUntil) -> Q:
     """One by one: SQLite does not see that a list with parameters is the list that the index has."""
     return reduce(or_, [Q(status=status.value) for status in sorted(HOLDING[until])])
 
 
 #: The condition of the index that lets one task alone have a unique key. Time is not in it: whoever wants the key of a
 #: task past its period has to say so in an update of its own.
-HOLDS_ITS_KEY: Final = Q(unique_key__isnull=False) & (
-    Q(_in(UniqueUntil.DONE), Q(unique_until__isnull=True) | Q(unique_until=UniqueUntil.DONE.value))
-    | Q(_in(UniqueUntil.STARTED), unique_until=UniqueUntil.STARTED.value)
-    | Q(_in(UniqueUntil.SUCCESS), unique_until=UniqueUntil.SUCCESS.value)
+HOLDS_UNIQUE_KEY: Final = Q(unique_key__isnull=False) & (
+    Q(_status_in(UniqueUntil.DONE), Q(unique_until__isnull=True) | Q(unique_until=UniqueUntil.DONE.value))
+    | Q(_status_in(UniqueUntil.STARTED), unique_until=UniqueUntil.STARTED.value)
+    | Q(_status_in(UniqueUntil.SUCCESS), unique_until=UniqueUntil.SUCCESS.value)
     | Q(unique_until=UniqueUntil.PERIOD.value)
 )
 
 #: By these a task holds no key once it has begun, whatever becomes of it.
-_GIVEN_UP: Final = [UniqueUntil.STARTED.value, UniqueUntil.RELEASED.value]
+_RELEASED_KEYS: Final = [UniqueUntil.STARTED.value, UniqueUntil.RELEASED.value]
 
 
 #: What a PENDING task waits for whose time has not come. No group is open that was ever claimed.
@@ -59,19 +59,19 @@ class TaskFilters(ClaimQuerySet[RowT]):
 
     def deferred(self) -> Self:
         """Tasks that wait for their time, or to be let in because it has come; by the index of these."""
-        return self.pending().filter(deferred=True, gated=False)
+        return self.pending().filter(deferred=True, blocked=False)
 
-    def gated(self) -> Self:
+    def blocked(self) -> Self:
         """Due tasks for which their limit has no place yet."""
-        return self.pending().filter(gated=True)
+        return self.pending().filter(blocked=True)
 
-    def held_back(self) -> Self:
+    def held_by_workflow(self) -> Self:
         """Tasks that a paused workflow holds back: they keep their ids, and go on with it."""
-        return self.gated().filter(limit_key__isnull=True)
+        return self.blocked().filter(limit_key__isnull=True)
 
     def released(self) -> Self:
         """Tasks that have a place of their limit."""
-        return self.filter(IS_ADMITTED)
+        return self.filter(IS_RELEASED)
 
     def limit_keys(self) -> list[str]:
         """The limits of these rows."""
@@ -90,7 +90,7 @@ class TaskFilters(ClaimQuerySet[RowT]):
         """Tasks that wait for the time of another attempt; once that has come they are in line."""
         return self.pending().filter(IS_RETRYING)
 
-    def in_line(self) -> Self:
+    def ready(self) -> Self:
         """Tasks that wait for nothing but a worker: what asynq calls pending. Retries that are due, too."""
         return self.pending().filter(enqueued_at__lte=Now())
 
@@ -110,28 +110,28 @@ class TaskFilters(ClaimQuerySet[RowT]):
         """Tasks that this worker holds."""
         return self.active().filter(claimed_by_worker_id=worker_id)
 
-    def holding(self, *unique_keys: str) -> Self:
+    def holding_unique_key(self, *unique_keys: str) -> Self:
         """The tasks that have these unique keys, one each at most."""
-        return self.filter(HOLDS_ITS_KEY, unique_key__in=unique_keys)
+        return self.filter(HOLDS_UNIQUE_KEY, unique_key__in=unique_keys)
 
-    def keyless_again(self) -> Self:
+    def retryable_without_key(self) -> Self:
         """Of tasks that have ended, those that would hold no unique key if they waited again."""
-        return self.filter(Q(unique_key__isnull=True) | Q(unique_until__in=_GIVEN_UP))
+        return self.filter(Q(unique_key__isnull=True) | Q(unique_until__in=_RELEASED_KEYS))
 
-    def first_to_hold_again(self) -> list[UUID]:
+    def retryable_with_key(self) -> list[UUID]:
         """Of tasks that have ended, those that could hold their unique keys again, all of them at the same time.
 
         Of those with one key the oldest, and none if another task holds it.
         """
-        keyed = self.filter(unique_key__isnull=False).exclude(unique_until__in=_GIVEN_UP)
+        keyed = self.filter(unique_key__isnull=False).exclude(unique_until__in=_RELEASED_KEYS)
         others = self.model._base_manager.using(self.db).exclude(pk=OuterRef("pk"))
-        free = keyed.filter(~Exists(others.filter(HOLDS_ITS_KEY, unique_key=OuterRef("unique_key"))))
+        free = keyed.filter(~Exists(others.filter(HOLDS_UNIQUE_KEY, unique_key=OuterRef("unique_key"))))
         firsts: dict[str, UUID] = {}
         for key, task_id in free.order_by("pk").values_list("unique_key", "pk"):
             firsts.setdefault(str(key), task_id)
         return list(firsts.values())
 
-    def gathering(self, task_name: str, queue_name: str, key: str) -> Self:
+    def open_group(self, task_name: str, queue_name: str, key: str) -> Self:
         """The open group of this key: no worker has ever claimed it, so calls may still join."""
         return self.pending().filter(task_name=task_name, queue_name=queue_name, group_key=key, claim=0)
 

@@ -29,10 +29,10 @@ class Probe(NamedTuple):
     since_outage: float
 
 
-class TurnQuerySet(models.QuerySet["Turn"]):
+class LeaseQuerySet(models.QuerySet["Lease"]):
     """Taking turns by guarded updates. No lock is held: a holder that dies merely lets its time pass."""
 
-    def take(self, name: str, holder: str, interval: float) -> float:
+    def acquire(self, name: str, holder: str, interval: float) -> float:
         """Take the turn if nobody has had it for ``interval`` seconds: return 0, else the seconds that are left."""
         # A turn in the future was taken by a clock that has been set back since.
         is_free = Q(taken_at__lte=NowPlus(-interval)) | Q(taken_at__gt=NowPlus(1))
@@ -41,18 +41,18 @@ class TurnQuerySet(models.QuerySet["Turn"]):
             return 0.0
         since = self.filter(name=name).values_list(SecondsUntil("taken_at"), flat=True).first()
         if since is None:
-            self.bulk_create([Turn(name=name, taken_at=NEVER)], ignore_conflicts=True)
-            return self.take(name, holder, interval)
+            self.bulk_create([Lease(name=name, taken_at=NEVER)], ignore_conflicts=True)
+            return self.acquire(name, holder, interval)
         return float(max(interval + since, 0.001))
 
-    def keep(self, name: str, holder: str) -> bool:
+    def renew(self, name: str, holder: str) -> bool:
         """Begin the turn's interval anew, while it is in use; return whether it was still the holder's."""
         return self.filter(name=name, holder=holder).update(taken_at=Now()) == 1
 
     def begin_probe(self, name: str) -> None:
         """Note that a probe begins, unless an earlier one has not ended yet."""
         if not self.filter(name=name).update(probing_since=Coalesce("probing_since", Now())):
-            self.bulk_create([Turn(name=name, taken_at=NEVER, probing_since=Now())], ignore_conflicts=True)
+            self.bulk_create([Lease(name=name, taken_at=NEVER, probing_since=Now())], ignore_conflicts=True)
 
     def last_probe(self, name: str) -> Probe:
         """Return what is known of this turn's probes."""
@@ -70,7 +70,7 @@ class TurnQuerySet(models.QuerySet["Turn"]):
         self.filter(name=name).update(probing_since=None, **noted)
 
 
-class Turn(models.Model):
+class Lease(models.Model):
     """Who has last done something that one does at a time, and when, by the database's clock.
 
     The turn of a reaper also says since when a probe of the database has not ended, and when an outage was last noted.
@@ -82,12 +82,12 @@ class Turn(models.Model):
     probing_since = DateTimeField(_("probing since"), null=True)
     outage_at = DateTimeField(_("outage at"), null=True)
 
-    objects = TurnQuerySet.as_manager()
+    objects = LeaseQuerySet.as_manager()
 
     class Meta:
-        db_table = "horsies_turns"
-        verbose_name = _("turn")
-        verbose_name_plural = _("turns")
+        db_table = "horsies_leases"
+        verbose_name = _("lease")
+        verbose_name_plural = _("leases")
 
     def __str__(self) -> str:
         return self.name

@@ -25,7 +25,7 @@ logger = logging.getLogger("horsies_django.worker")
 BOUNDS: Final[Bounds] = (["refilled_at", "admitted_at", "next_at"], {"tokens": TOKENS})
 
 #: Seconds after which a limit that nobody has a task for any more is forgotten.
-REMEMBERED: Final = 86_400.0
+MAX_LIMITS: Final = 86_400.0
 
 #: Limits that are looked at in one transaction.
 FORGOTTEN: Final = 500
@@ -40,7 +40,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
         locked: LimitQuerySet = self.select_for_update(skip_locked=has_skip).annotate(clock=Now())
         return locked
 
-    def taken(
+    def locked(
         self, keys: Collection[str], terms: Terms | None, otherwise: Callable[[Collection[str]], Mapping[str, Terms]]
     ) -> tuple[list[Limit], frozenset[str]]:
         """Lock the limits of some keys; return them and the keys of those that somebody else holds.
@@ -75,7 +75,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
             with transaction.atomic(using=self.db):
                 # By key, so that what has to stay is passed once, and not found again and again. An index of times
                 # would cost each admission an entry.
-                rows = self.filter(pk__gt=last, admitted_at__lt=NowPlus(-REMEMBERED)).order_by("pk")
+                rows = self.filter(pk__gt=last, admitted_at__lt=NowPlus(-MAX_LIMITS)).order_by("pk")
                 old = list(rows.lock()[:FORGOTTEN])
                 total += self._forget({one.pk for one in old if one.is_full}, tasks)
             if len(old) < FORGOTTEN:
@@ -83,7 +83,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
             last = old[-1].pk
 
     def _forget(self, idle: set[str], tasks: TaskFilters[Any]) -> int:
-        for rows in (tasks.gated(), tasks.released()):
+        for rows in (tasks.blocked(), tasks.released()):
             idle -= set(rows.filter(limit_key__in=idle).values_list("limit_key", flat=True)) if idle else set()
         return self.filter(pk__in=idle).delete()[0] if idle else 0
 

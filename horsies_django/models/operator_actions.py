@@ -22,7 +22,7 @@ INTERNAL: Final = "horsies_django.workflows.engine_tasks."
 class OperatorActions(TaskFilters[RowT]):
     """Guarded updates of tasks that have not begun, and what may be deleted of those that have ended."""
 
-    def steps(self) -> Self:
+    def workflow_nodes(self) -> Self:
         """Tasks that are no more than steps of the workflows' engine."""
         return self.filter(task_name__startswith=INTERNAL)
 
@@ -37,7 +37,7 @@ class OperatorActions(TaskFilters[RowT]):
         retry = Case(When(next_retry_at__isnull=False, then=Now()))
         rows = self.pending().filter(waits)
         limited = rows.limit_keys()
-        values = {"deferred": IS_LIMITED, "gated": IS_LIMITED, "next_retry_at": retry, "group_key": None}
+        values = {"deferred": IS_LIMITED, "blocked": IS_LIMITED, "next_retry_at": retry, "group_key": None}
         count = rows.update(enqueued_at=Now(), **values)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
@@ -66,13 +66,13 @@ class OperatorActions(TaskFilters[RowT]):
             wake_after_commit(self.db, queue_name or ANY_QUEUE)
         return count
 
-    def rewrite(self, args: list[Any], kwargs: dict[str, Any], *, rich: bool) -> int:
+    def rewrite(self, args: list[Any], kwargs: dict[str, Any], *, typed_payload: bool) -> int:
         """Give scheduled tasks other arguments, in JSON already; return how many.
 
         A node of a workflow, and a group that gathers calls, have them from elsewhere: they are left alone.
         """
         own = self.scheduled().filter(workflow_id__isnull=True, has_inputs=False)
-        return own.update(args=args, kwargs=kwargs, rich=rich)
+        return own.update(args=args, kwargs=kwargs, typed_payload=typed_payload)
 
     def deletable(self) -> Self:
         """Tasks that have ended and that no live workflow has still to hear of."""

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 #: Milliseconds for which somebody else's claim from a queue is waited for. Who came back later instead would find it
 #: locked again: two workers then claim a quarter less.
-MOMENT: Final = 30
+REFILLED_AT: Final = 30
 
 _NAME: Final = Param("name")
 _READ: Final = ("name", "paused", *RULES, "tokens")
 
 
 @dataclass(slots=True)
-class Allowed:
+class Allowance:
     """What one queue has to give: ``most`` tasks now. ``places`` and ``tokens`` are None where that has no limit."""
 
     name: str
@@ -83,12 +83,12 @@ class QueueLimiter:
         with transaction.atomic(using=tasks.db):
             row = self._queues.filter(name=name).lock(skip=not self._waits)
             self._row = CompiledSelect(row, (*_READ, SecondsUntil("refilled_at"), Now()))
-        held = Statement.select(tasks.rows().active().filter(queue_name=name).order_by().values_list("pk"))
+        held = Statement.select(tasks.all_rows().active().filter(queue_name=name).order_by().values_list("pk"))
         count = Statement(f"SELECT COUNT(*) FROM ({held.sql}) AS held", held.params)  # noqa: S608  # the ORM's
         self._lock = self._row.statement.inline_constants() if self._waits else self._row.statement
         self._count = count.inline_constants() if self._waits else count
 
-    def ask(self, names: Iterable[str]) -> dict[str, Allowed]:
+    def ask(self, names: Iterable[str]) -> dict[str, Allowance]:
         """Lock these queues until the transaction ends, and return what each has to give.
 
         Who just claims from one is done in a moment, which PostgreSQL waits for. One that is locked for longer is
@@ -97,14 +97,14 @@ class QueueLimiter:
         asked = {name: self._of(name) for name in sorted(names)}
         return {name: admitted for name, admitted in asked.items() if admitted is not None}
 
-    def _of(self, name: str) -> Allowed | None:
+    def _of(self, name: str) -> Allowance | None:
         row, held = self._locked(name) or self._made(name)
         if row is None:
             return None
         *values, until, now = row
         columns = dict(zip(_READ, values, strict=True))
         rules = self._rules_of(name, columns)
-        admitted = Allowed(name, rules, now, is_open=not columns["paused"])
+        admitted = Allowance(name, rules, now, is_open=not columns["paused"])
         if rules.rate is not None:
             admitted.tokens = rules.rate.tokens(columns["tokens"], 0.0 if until is None else -until)
         if rules.max_concurrency is not None:
@@ -123,7 +123,7 @@ class QueueLimiter:
             postgres.preparing_cursor(self._connection) as lock,
             postgres.preparing_cursor(self._connection) as count,
         ):
-            with postgres.waiting_for_locks(self._connection, MOMENT):
+            with postgres.waiting_for_locks(self._connection, REFILLED_AT):
                 lock.execute(self._lock.sql, self._lock.bind(given))
             count.execute(self._count.sql, self._count.bind(given))
             rows = self._row.fetch(lock)
@@ -137,7 +137,7 @@ class QueueLimiter:
         return self._locked(name) or (None, 0)
 
 
-def spend(database: str, taken: Iterable[Allowed]) -> None:
+def spend(database: str, taken: Iterable[Allowance]) -> None:
     """Write what is left of the tokens of queues that were claimed from."""
     for admitted in taken:
         if admitted.tokens is not None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 #: Queues that one survey sees at most.
-MOST: Final = 128
+QUEUES_PER_SCAN: Final = 128
 
 
 class Waiting(NamedTuple):
@@ -50,12 +50,12 @@ class ScanResult(NamedTuple):
 
     queues: tuple[tuple[Waiting, ...], ...]
     deferred_in: float | None
-    gates_in: float | None
-    is_dismissed: bool
-    is_ruled: bool
+    release_in: float | None
+    is_stop_requested: bool
+    has_rules: bool
     now: str
     is_partial: bool = False
-    goes_on: bool = False
+    continues: bool = False
 
 
 class QueueScan:
@@ -85,7 +85,7 @@ class QueueScan:
         whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # the ORM's
         self._statement = whole.inline_constants() if self._is_prepared else whole
 
-    def make(self) -> ScanResult | None:
+    def run(self) -> ScanResult | None:
         """Make the survey; None if the worker has no row."""
         connection = self._connection
         with postgres.preparing_cursor(connection) if self._is_prepared else connection.cursor() as cursor:
@@ -129,7 +129,7 @@ def _read(seen: list[list[Any]]) -> tuple[Waiting, ...]:
 
 def _last(seen: list[list[Any]]) -> str:
     """Return the last of them; nothing if there are no more, which a NULL says."""
-    if len(seen) < MOST or any(name is None for _, name, *_ in seen):
+    if len(seen) < QUEUES_PER_SCAN or any(name is None for _, name, *_ in seen):
         return ""
     return str(max(seen)[1])
 
@@ -166,7 +166,7 @@ def skip_scan(tasks: TaskFilters[Any], is_async: bool, after: Param | None = Non
         sql = (
             f"names (name, place) AS (SELECT ({first.sql}), 1 UNION ALL"  # noqa: S608  # the ORM's
             f" SELECT ({following.sql}), names.place + 1 FROM names"
-            f" WHERE names.name IS NOT NULL AND names.place < {MOST})"
+            f" WHERE names.name IS NOT NULL AND names.place < {QUEUES_PER_SCAN})"
         )
         return Statement(sql, (*first.params, *following.params))
     sql = (

@@ -24,7 +24,7 @@ from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.on_commit import on_commit_robust
 from ..db.statements import Statement
 from .concurrency_limiter import GATES, NOBODY, Lane, Occupancy, Released, declared, occupancy_of, release
-from .filters import IS_ADMITTED
+from .filters import IS_RELEASED
 from .limit import BOUNDS, Limit, LimitQuerySet
 from .queue_scan import OuterColumn
 from .unreadable import DATES, NUMBERS
@@ -47,10 +47,10 @@ TRIES: Final = 50
 PENDING_UNTIL: Final = Q(status=TaskStatus.PENDING, good_until__isnull=False)
 
 #: The keys of one change that are handled at once; workers handle the others.
-ON_THE_SPOT: Final = 20
+MAX_IN_TRANSACTION: Final = 20
 
 #: Keys in one statement.
-KEYS: Final = 500
+KEYS_PER_STATEMENT: Final = 500
 
 
 def release_all(database: str, keys: Iterable[str], terms: Terms | None = None) -> int:
@@ -89,7 +89,7 @@ def release_after_commit(database: str, keys: Iterable[str | None], terms: Terms
 
 
 def _release_some(database: str, keys: Collection[str], terms: Terms | None) -> None:
-    if len(keys) > ON_THE_SPOT:
+    if len(keys) > MAX_IN_TRANSACTION:
         mark_due(database, keys, terms)
         return
     release_all(database, [key for key in keys if not _is_surely_full(database, key, terms)], terms)
@@ -121,8 +121,8 @@ def mark_due(database: str, keys: Collection[str], terms: Terms | None) -> None:
     rows = Limit.objects.using(database)
     changes: dict[str, Any] = {"next_at": Now()} | ({} if terms is None else terms._asdict())
     ordered = sorted(keys)
-    for start in range(0, len(ordered), KEYS):
-        some = ordered[start : start + KEYS]
+    for start in range(0, len(ordered), KEYS_PER_STATEMENT):
+        some = ordered[start : start + KEYS_PER_STATEMENT]
         with transaction.atomic(using=database):
             said = dict.fromkeys(some, terms) if terms is not None else declared(database, _unknown(rows, some))
             rows.bulk_create(
@@ -155,29 +155,29 @@ def _release_singly(database: str, keys: Collection[str]) -> int:
             raise
         if len(keys) == 1:
             (key,) = keys
-            if isolate(database, key):
+            if disable_broken_limit(database, key):
                 return _release_singly(database, keys)
             logger.exception("limit %r can't be looked at", key)
             return 0
     return sum(_release_singly(database, [key]) for key in keys)
 
 
-def isolate(database: str, key: str) -> int:
+def disable_broken_limit(database: str, key: str) -> int:
     """Fail the unreadable tasks at a limit's gate and bring the limit into range; return the number of rows changed."""
-    tasks = _tasks(database).gated().filter(beyond(DATES, NUMBERS), limit_key=key)
+    tasks = _tasks(database).blocked().filter(beyond(DATES, NUMBERS), limit_key=key)
     limits = Limit.objects.using(database).filter(pk=key)
     return tasks.fail_unreadable() + len(bring_into_range(limits, BOUNDS))
 
 
 def _waiting(database: str, after: str) -> list[str]:
     """Return the first keys after one at whose gates tasks wait, by jumping from one to the next in their index."""
-    keys = _tasks(database).gated().order_by("limit_key").values_list("limit_key")
+    keys = _tasks(database).blocked().order_by("limit_key").values_list("limit_key")
     first = Statement.select(keys.filter(limit_key__gt=after)[:1])
     following = Statement.select(keys.filter(limit_key__gt=OuterColumn("keys.key", models.CharField()))[:1])
     sql = (
         f"WITH RECURSIVE keys (key) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
         f" SELECT ({following.sql}) FROM keys WHERE keys.key IS NOT NULL)"
-        f" SELECT keys.key FROM keys WHERE keys.key IS NOT NULL LIMIT {KEYS}"
+        f" SELECT keys.key FROM keys WHERE keys.key IS NOT NULL LIMIT {KEYS_PER_STATEMENT}"
     )
     with connections[database].cursor() as cursor:
         cursor.execute(sql, (*first.params, *following.params))
@@ -185,7 +185,7 @@ def _waiting(database: str, after: str) -> list[str]:
 
 
 def _with_room(database: str, keys: Collection[str]) -> list[str]:
-    inside = occupancy_of(_tasks(database).filter(IS_ADMITTED, limit_key__in=keys))
+    inside = occupancy_of(_tasks(database).filter(IS_RELEASED, limit_key__in=keys))
     limit_rows = Limit.objects.using(database).annotate(clock=Now()).in_bulk(list(keys))
     return [key for key in keys if (one := limit_rows.get(key)) is None or _may_have_room(one, inside.get(key, NOBODY))]
 

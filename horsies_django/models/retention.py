@@ -36,7 +36,7 @@ def kept_until(status: TaskStatus, database: str) -> Expression:
     for that state. What queues' rows say of successes a worker has learned: there are thousands of those a second, and
     none of what is read for one is JSON.
     """
-    learned = _learned.get(database) if status == TaskStatus.COMPLETED else None
+    learned = _cached_queues.get(database) if status == TaskStatus.COMPLETED else None
     return _settings(database).until[status] if learned is None else learned.until
 
 
@@ -49,39 +49,39 @@ def workflow_kept_until(status: str, database: str) -> Expression:
     return Case(When(depth=0, then=until), output_field=DateTimeField())
 
 
-def may_go_at_once(ends: Iterable[tuple[ClaimedTask, TaskStatus]], database: str) -> bool:
+def deletes_at_once(ends: Iterable[tuple[ClaimedTask, TaskStatus]], database: str) -> bool:
     """Whether any of these tasks may have to be deleted by the worker that ended it, for its retention is 0.
 
     What its row, or its queue's, says of failures was not read: the reaper goes by that.
     """
-    settings, learned = _settings(database), _learned.get(database)
+    settings, learned = _settings(database), _cached_queues.get(database)
     rows = learned.queues if learned else {}
 
     def may_go(claim: ClaimedTask, status: TaskStatus) -> bool:
         said = None
         if status == TaskStatus.COMPLETED:
             said = rows.get(claim.queue_name) if claim.retention is None else claim.retention
-        return settings.may_go(status, claim.backend, claim.queue_name) if said is None else not said
+        return settings.deletes_at_once(status, claim.backend, claim.queue_name) if said is None else not said
 
     return any(may_go(claim, status) for claim, status in ends)
 
 
-def learn(database: str, queues: Mapping[str, timedelta]) -> bool:
+def refresh_queue_settings(database: str, queues: Mapping[str, timedelta]) -> bool:
     """Go by what rows of queues say from now on, in this process; return whether it is anything new."""
-    known = _learned.get(database)
+    known = _cached_queues.get(database)
     if queues == (known.queues if known else {}):
         return False
-    _learned.pop(database, None)
+    _cached_queues.pop(database, None)
     if queues:
         cases = [When(queue_name=name, then=_value(kept)) for name, kept in queues.items()]
         said = ["retention", Case(*cases, output_field=DurationField())]
         until = _until(TaskStatus.COMPLETED, _options(database), said)
-        _learned[database] = _Learned(dict(queues), until)
+        _cached_queues[database] = _CachedQueues(dict(queues), until)
     return True
 
 
 @dataclass(frozen=True, slots=True)
-class _Learned:
+class _CachedQueues:
     """What rows of queues say, by name, and what that comes to for successes."""
 
     queues: Mapping[str, timedelta]
@@ -89,7 +89,7 @@ class _Learned:
 
 
 #: By the alias of the database.
-_learned: Final[dict[str, _Learned]] = {}
+_cached_queues: Final[dict[str, _CachedQueues]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _Settings:
     #: By state, backend and name, for each queue with a say of its own: whether it deletes tasks at once.
     queues: Mapping[tuple[TaskStatus, str, str], bool]
     #: The states and backends that delete nothing at once.
-    keeping: frozenset[tuple[TaskStatus, str]]
+    has_retention: frozenset[tuple[TaskStatus, str]]
 
     @classmethod
     def of(cls, backends: Mapping[str, Options], database: str) -> Self:
@@ -126,10 +126,10 @@ class _Settings:
         workflow_until = {status: _workflow_until(status, backends) for status in TASK_TERMINAL_STATES}
         return cls(until, workflow_until, queues, frozenset(keeping))
 
-    def may_go(self, status: TaskStatus, backend: str, queue_name: str) -> bool:
+    def deletes_at_once(self, status: TaskStatus, backend: str, queue_name: str) -> bool:
         """Whether a task of that queue may have to be deleted at once, if it does not say itself."""
         own = self.queues.get((status, backend, queue_name)) if self.queues else None
-        return (status, backend) not in self.keeping if own is None else own
+        return (status, backend) not in self.has_retention if own is None else own
 
 
 def _settings(database: str) -> _Settings:

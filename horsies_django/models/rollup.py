@@ -67,16 +67,16 @@ class Rollup(models.Model):
         return f"{self.start} {self.task_name} {self.outcome}: {self.count}"
 
 
-class Mark(models.Model):
+class Watermark(models.Model):
     """How far something has been read. Who locks it reads on alone."""
 
     name = models.CharField(_("name"), primary_key=True, max_length=100)
     position = models.PositiveBigIntegerField(_("position"), default=0)
 
     class Meta:
-        db_table = "horsies_marks"
-        verbose_name = _("mark")
-        verbose_name_plural = _("marks")
+        db_table = "horsies_watermarks"
+        verbose_name = _("watermark")
+        verbose_name_plural = _("watermarks")
 
     def __str__(self) -> str:
         return f"{self.name}: {self.position}"

@@ -28,17 +28,17 @@ from .subscribers import RunHandle, subscribers
 MAX_CATCH_UP: Final = 100
 
 #: What the next run follows from: where one of them changes, it is worked out anew.
-PLANNED_BY: Final = ("timing", "timezone", "start_at", "end_at", "skip_nonexistent", "jitter", "enabled")
+PLAN_COLUMNS: Final = ("timing", "timezone", "start_at", "end_at", "skip_nonexistent", "jitter", "enabled")
 
 #: Of these a row does not keep for which value its next run was worked out, as it does of its timing and time zone.
-CLEARED_BY: Final = frozenset(PLANNED_BY) - {"timing", "timezone"}
+CLEARED_ON: Final = frozenset(PLAN_COLUMNS) - {"timing", "timezone"}
 
 #: The timing or the time zone is no longer that of the next run: they were changed past this model, by SQL say. A row
 #: that was planned before it had these columns doesn't tell.
-PLANNED_OTHERWISE: Final = ~Q(planned_timing="") & (~Q(planned_timing=F("timing")) | ~Q(planned_timezone=F("timezone")))
+PLAN_IS_OUTDATED: Final = ~Q(planned_timing="") & (~Q(planned_timing=F("timing")) | ~Q(planned_timezone=F("timezone")))
 
 #: What the beat writes: who saves a row for another reason leaves it as it is by now.
-OF_THE_BEAT: Final = (
+SCHEDULER_COLUMNS: Final = (
     "next_run_at",
     "next_slot_at",
     "planned_timing",
@@ -65,7 +65,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
 
     def update(self, **kwargs: Any) -> int:
         """Update the rows; a next run that would be another with these values is worked out anew by a scheduler."""
-        if "next_run_at" not in kwargs and (changed := kwargs.keys() & CLEARED_BY):
+        if "next_run_at" not in kwargs and (changed := kwargs.keys() & CLEARED_ON):
             is_as_it_was = Q(**{name: kwargs[name] for name in changed})
             kwargs["next_run_at"] = Case(When(is_as_it_was, then=F("next_run_at")))
         return super().update(**kwargs)
@@ -79,7 +79,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
             row.enabled, row.disabled_by, row.next_run_at = True, "", None
             row.plan(database_now(self.db))
             if row.enabled:
-                mine = self.rows().filter(pk=row.pk, enabled=False)
+                mine = self.all_rows().filter(pk=row.pk, enabled=False)
                 count += mine.update(enabled=True, disabled_by="", updated_at=Now(), **row.planned)
         log_operation("schedule.enable", count, schedule=names)
         return count
@@ -104,7 +104,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         """Those that hold what nobody can read."""
         return self.filter(beyond(DATES, NUMBERS))
 
-    def give_up(self, why: str) -> int:
+    def disable_unreadable(self, why: str) -> int:
         """Disable those that can't be read or worked out, with the reason, and bring them back into their ranges."""
         columns = {field.name: clamped(field, NUMBERS) for field in self.model._meta.concrete_fields}
         values: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
@@ -125,7 +125,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
             log_operation("schedule.run", len(handles), schedule=names)
         return handles
 
-    def served(self, backend: str, project: str) -> Self:
+    def served_by(self, backend: str, project: str) -> Self:
         """The enabled ones that a scheduler of this backend and this project sends."""
         return self.filter(enabled=True, backend=backend, source__in=["", project])
 
@@ -133,9 +133,9 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         """Those for which no next run is worked out."""
         return self.filter(next_run_at__isnull=True)
 
-    def planned_otherwise(self) -> Self:
+    def with_outdated_plan(self) -> Self:
         """Those whose next run was worked out for another timing, or another time zone, than they have now."""
-        return self.next_up().filter(PLANNED_OTHERWISE)
+        return self.next_up().filter(PLAN_IS_OUTDATED)
 
     def planned_for(self, run_at: datetime | None) -> Self:
         """Those whose next run is at a moment that was read from a row; None is that of no next run.
@@ -158,7 +158,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         skip = skip and features.has_select_for_update_skip_locked
         return self.select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
 
-    def rows(self) -> ScheduleQuerySet:
+    def all_rows(self) -> ScheduleQuerySet:
         """Every row on the same database, whatever this queryset was narrowed to."""
         return Schedule.objects.using(self.db)
 
@@ -225,8 +225,8 @@ class Schedule(models.Model):
 
     objects = ScheduleQuerySet.as_manager()
 
-    _planned_by: tuple[Any, ...] | None = None
-    _of_the_beat: Mapping[str, Any] = MappingProxyType({})
+    _plan_values: tuple[Any, ...] | None = None
+    _scheduler_values: Mapping[str, Any] = MappingProxyType({})
 
     class Meta:
         db_table = "horsies_schedules"
@@ -241,7 +241,7 @@ class Schedule(models.Model):
             models.Index(fields=["backend", "next_run_at"], condition=Q(enabled=True), name="horsies_schedule_next"),
             models.Index(
                 fields=["backend", "next_run_at"],
-                condition=Q(enabled=True) & PLANNED_OTHERWISE,
+                condition=Q(enabled=True) & PLAN_IS_OUTDATED,
                 name="horsies_schedule_replan",
             ),
             # For the admin: what is not as it should be, and who keeps what, each by name.
@@ -267,49 +267,49 @@ class Schedule(models.Model):
         with transaction.atomic(using=alias):
             now = database_now(alias)
             self.updated_at = stored(now)
-            names = set(kwargs.get("update_fields") or self._written()) | {"updated_at"}
-            if self._has_to_be_planned:
-                self._catch_up_with_the_beat(alias)
+            names = set(kwargs.get("update_fields") or self._changed_columns()) | {"updated_at"}
+            if self._needs_plan:
+                self._reload_scheduler_columns(alias)
                 self.plan(now)
                 names |= {*self.planned, "enabled", "disabled_by", "last_error"}
             if not self._state.adding:
                 kwargs["update_fields"] = names
             super().save(*args, **kwargs)
-        self._remember()
+        self._remember_values()
 
     def refresh_from_db(self, *args: Any, **kwargs: Any) -> None:
         """See :meth:`from_db`."""
         super().refresh_from_db(*args, **kwargs)
-        self._remember()
+        self._remember_values()
 
     @classmethod
     def from_db(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember what the beat may have written since."""
         row = super().from_db(*args, **kwargs)
-        row._remember()
+        row._remember_values()
         return row
 
-    def _written(self) -> set[str]:
-        kept = {name for name in OF_THE_BEAT if self._of_the_beat.get(name, ...) == getattr(self, name)}
+    def _changed_columns(self) -> set[str]:
+        kept = {name for name in SCHEDULER_COLUMNS if self._scheduler_values.get(name, ...) == getattr(self, name)}
         return {field.name for field in self._meta.concrete_fields if not field.primary_key} - kept
 
-    def _catch_up_with_the_beat(self, alias: str) -> None:
+    def _reload_scheduler_columns(self, alias: str) -> None:
         """Lock the row, if it is there, and learn which slot has been run last."""
         mine = Schedule.objects.using(alias).filter(pk=self.pk).locked(skip=False)
         if not self._state.adding and (last := mine.values_list("last_slot_at").first()):
             (self.last_slot_at,) = last
 
     @property
-    def _has_to_be_planned(self) -> bool:
+    def _needs_plan(self) -> bool:
         if self.enabled and self.next_run_at is None:
             return True
-        return not self.enabled if self._state.adding else self._planned_by not in (None, self._plan_key)
+        return not self.enabled if self._state.adding else self._plan_values not in (None, self._plan_key)
 
-    def _remember(self) -> None:
-        if not {*PLANNED_BY, *OF_THE_BEAT} <= self.__dict__.keys():
+    def _remember_values(self) -> None:
+        if not {*PLAN_COLUMNS, *SCHEDULER_COLUMNS} <= self.__dict__.keys():
             return
-        self._planned_by = self._plan_key
-        self._of_the_beat = {name: getattr(self, name) for name in OF_THE_BEAT}
+        self._plan_values = self._plan_key
+        self._scheduler_values = {name: getattr(self, name) for name in SCHEDULER_COLUMNS}
 
     def clean(self) -> None:
         """Raise ValidationError with what is wrong, by field."""
@@ -363,7 +363,7 @@ class Schedule(models.Model):
         return {name: getattr(self, name) for name in names}
 
     @property
-    def is_planned_otherwise(self) -> bool:
+    def has_outdated_plan(self) -> bool:
         """Whether its next run was worked out for another timing, or another time zone, than it has now."""
         planned = self.planned_timing, self.planned_timezone
         return self.planned_timing != "" and planned != (self.timing, self.timezone)
@@ -375,4 +375,4 @@ class Schedule(models.Model):
 
     @property
     def _plan_key(self) -> tuple[Any, ...]:
-        return (*(aware(at) if isinstance(at := getattr(self, name), datetime) else at for name in PLANNED_BY),)
+        return (*(aware(at) if isinstance(at := getattr(self, name), datetime) else at for name in PLAN_COLUMNS),)

@@ -13,7 +13,7 @@ from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..core.ids import uuid7
 from ..core.status import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from .fields import DateTimeField, DurationField, JSONField
-from .filters import HOLDS_ITS_KEY, IS_ADMITTED, IS_HELD
+from .filters import HOLDS_UNIQUE_KEY, IS_HELD, IS_RELEASED
 from .transitions import TaskQuerySet
 from .unreadable import conditions
 
@@ -36,7 +36,9 @@ class Task(models.Model):
     priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("Higher runs first."))
     args = JSONField(_("arguments"), default=list, blank=True)
     kwargs = JSONField(_("keyword arguments"), default=dict, blank=True)
-    rich = models.BooleanField(_("rich values"), default=False, help_text=_("Whether the values carry type tags."))
+    typed_payload = models.BooleanField(
+        _("rich values"), default=False, help_text=_("Whether the values carry type tags.")
+    )
     is_async = models.BooleanField(_("async"), default=False, help_text=_("Whether its body is a coroutine."))
 
     status = models.CharField(_("status"), max_length=9, choices=TaskStatus.choices, default=TaskStatus.PENDING)
@@ -80,8 +82,8 @@ class Task(models.Model):
     )
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
     # The database has the default too: while a release is rolled out, processes insert that know of no such column.
-    gated = models.BooleanField(
-        _("gated"), default=False, db_default=False, help_text=_("Its limit key has no place for it yet.")
+    blocked = models.BooleanField(
+        _("blocked"), default=False, db_default=False, help_text=_("Its limit key has no place for it yet.")
     )
     group_key = models.CharField(
         _("group"),
@@ -144,7 +146,7 @@ class Task(models.Model):
             ),
             models.Index(
                 fields=["enqueued_at"],
-                condition=Q(status=TaskStatus.PENDING, deferred=True, gated=False),
+                condition=Q(status=TaskStatus.PENDING, deferred=True, blocked=False),
                 name="horsies_task_deferred",
             ),
             models.Index(
@@ -167,10 +169,10 @@ class Task(models.Model):
                 F("priority").desc(),
                 "enqueued_at",
                 "id",
-                condition=Q(status=TaskStatus.PENDING, gated=True),
-                name="horsies_task_gated",
+                condition=Q(status=TaskStatus.PENDING, blocked=True),
+                name="horsies_task_blocked",
             ),
-            models.Index(fields=["limit_key"], condition=IS_ADMITTED, name="horsies_task_admitted"),
+            models.Index(fields=["limit_key"], condition=IS_RELEASED, name="horsies_task_admitted"),
             models.Index(
                 fields=["schedule_id", "id"],
                 condition=Q(schedule_id__isnull=False),
@@ -206,7 +208,7 @@ class Task(models.Model):
             ),
             models.UniqueConstraint(
                 fields=["unique_key"],
-                condition=HOLDS_ITS_KEY,
+                condition=HOLDS_UNIQUE_KEY,
                 name="horsies_live_task_has_its_key_alone",
             ),
             # A claim's number only grows: one that was claimed is never open again, whatever becomes of it.

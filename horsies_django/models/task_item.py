@@ -48,7 +48,7 @@ class TaskItem(models.Model):
         return f"{self.task_id} [{self.position}]"
 
 
-def add_items(database: str, task_id: UUID, first: int, calls: Sequence[dict[str, Any]]) -> None:
+def append_items(database: str, task_id: UUID, first: int, calls: Sequence[dict[str, Any]]) -> None:
     """Insert calls behind the ``first`` ones of a task."""
     items = [TaskItem(task_id=task_id, position=first + place, kwargs=call) for place, call in enumerate(calls)]
     TaskItem.objects.using(database).bulk_create(items, batch_size=1_000)

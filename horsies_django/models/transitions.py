@@ -34,7 +34,7 @@ from .operator_actions import OperatorActions
 from .release_blocked import IS_LIMITED, release_after_commit
 from .retention import kept_until
 from .subscribers import subscribers
-from .unreadable import IS_READABLE, results_of, values_in_range
+from .unreadable import IS_READABLE, error_results, values_in_range
 
 if TYPE_CHECKING:
     from .task import Task  # noqa: F401  # the base class below names it
@@ -46,7 +46,7 @@ BATCH: Final = 500
 DEADLOCK: Final = "40P01"
 TRIES: Final = 3
 
-_UNCLAIMED: Final[dict[str, Any]] = {"claimed_at": None, "claimed_by_worker_id": None, "started_at": None}
+_CLAIM_CLEARED: Final[dict[str, Any]] = {"claimed_at": None, "claimed_by_worker_id": None, "started_at": None}
 
 
 def _text(column: str) -> Cast:
@@ -62,7 +62,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "priority",
     _text("args"),
     _text("kwargs"),
-    "rich",
+    "typed_payload",
     F("claim") + 1,
     F("attempt") + 1,
     "retry_count",
@@ -81,7 +81,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
 )
 
 #: What the way back from a body writes: a key that is held until the start is held no more, or the update might fail.
-_RETURNED: Final[dict[str, Any]] = {
+_KEY_RELEASED: Final[dict[str, Any]] = {
     "unique_until": Case(
         When(unique_until=UniqueUntil.STARTED.value, then=Value(UniqueUntil.RELEASED.value)), default=F("unique_until")
     )
@@ -89,15 +89,15 @@ _RETURNED: Final[dict[str, Any]] = {
 
 
 #: What the start of a body writes.
-STARTED: Final[dict[str, Any]] = {"started_at": Now(), "attempt": F("attempt") + 1}
+START_COLUMNS: Final[dict[str, Any]] = {"started_at": Now(), "attempt": F("attempt") + 1}
 
 
-def taken_by(worker_id: str) -> dict[str, Any]:
+def claim_columns(worker_id: str) -> dict[str, Any]:
     """What a claim writes."""
     return {"claimed_at": Now(), "claimed_by_worker_id": worker_id, "claim": F("claim") + 1}
 
 
-def completed_with(results: Mapping[UUID, str] | Param, database: str) -> dict[str, Any]:
+def completion_columns(results: Mapping[UUID, str] | Param, database: str) -> dict[str, Any]:
     """What the success of a body writes."""
     return {
         "result": ValueByPk(results, models.JSONField()),
@@ -112,13 +112,13 @@ class TaskQuerySet(OperatorActions["Task"]):
 
     # From PENDING to a body that runs.
 
-    def undefer(self, limit: int = BATCH) -> int:
+    def make_due_claimable(self, limit: int = BATCH) -> int:
         """Let due tasks that were sent for later, or that wait for a retry, into the index of claims."""
         due = self.deferred().filter(enqueued_at__lte=Now()).order_by("enqueued_at")
         found = dict(due.lock().values_list("pk", "limit_key")[:limit])
         release_after_commit(self.db, found.values())
         rows = self.filter(pk__in=found, status=TaskStatus.PENDING)
-        return rows.update(deferred=IS_LIMITED, gated=IS_LIMITED) if found else 0
+        return rows.update(deferred=IS_LIMITED, blocked=IS_LIMITED) if found else 0
 
     def claim(
         self,
@@ -148,11 +148,11 @@ class TaskQuerySet(OperatorActions["Task"]):
         asked_at = time.monotonic()
         claims = claims_of(rows.values_list(*CLAIMED_COLUMNS)[:count], asked_at)
         for change, batch, values in (
-            (lifecycle.CLAIM_AND_START, claims[:start], taken_by(worker_id) | STARTED),
-            (lifecycle.CLAIM, claims[start:], taken_by(worker_id)),
+            (lifecycle.CLAIM_AND_START, claims[:start], claim_columns(worker_id) | START_COLUMNS),
+            (lifecycle.CLAIM, claims[start:], claim_columns(worker_id)),
         ):
-            mine = self.rows().filter(pk__in=[claim.task_id for claim in batch])
-            if batch and mine._move(change, **values) != len(batch):
+            mine = self.all_rows().filter(pk__in=[claim.task_id for claim in batch])
+            if batch and mine._apply(change, **values) != len(batch):
                 raise ClaimLost
         return claims
 
@@ -161,24 +161,24 @@ class TaskQuerySet(OperatorActions["Task"]):
 
         One whose ``good_until`` has passed becomes EXPIRED instead, with no attempt and its claim kept.
         """
-        mine = self.held(claims, TaskStatus.CLAIMED, worker_id)
-        if mine.filter(not_past_deadline())._move(lifecycle.START, **STARTED) == len(claims):
+        mine = self.under_claims(claims, TaskStatus.CLAIMED, worker_id)
+        if mine.filter(not_past_deadline())._apply(lifecycle.START, **START_COLUMNS) == len(claims):
             return {claim.task_id for claim in claims}
         mine._expire(lifecycle.EXPIRE_CLAIMED)
-        return set(self.held(claims, TaskStatus.RUNNING, worker_id).values_list("pk", flat=True))
+        return set(self.under_claims(claims, TaskStatus.RUNNING, worker_id).values_list("pk", flat=True))
 
     def release(self, claims: Sequence[ClaimRef], worker_id: str) -> int:
         """CLAIMED → PENDING by the worker itself, no attempt burnt."""
-        return self.held(claims, TaskStatus.CLAIMED, worker_id)._move(lifecycle.RELEASE, **_UNCLAIMED)
+        return self.under_claims(claims, TaskStatus.CLAIMED, worker_id)._apply(lifecycle.RELEASE, **_CLAIM_CLEARED)
 
-    def unstart(self, claims: Sequence[ClaimRef], worker_id: str) -> int:
+    def revert_start(self, claims: Sequence[ClaimRef], worker_id: str) -> int:
         """RUNNING → PENDING by the worker itself, for bodies that never began: no attempt burnt."""
-        mine = self.held(claims, TaskStatus.RUNNING, worker_id)
-        return mine._move(lifecycle.UNSTART, attempt=Greatest(F("attempt") - 1, 0), **_UNCLAIMED, **_RETURNED)
+        mine = self.under_claims(claims, TaskStatus.RUNNING, worker_id)
+        return mine._apply(lifecycle.UNSTART, attempt=Greatest(F("attempt") - 1, 0), **_CLAIM_CLEARED, **_KEY_RELEASED)
 
     # While a body runs.
 
-    def note_progress(self, notes: Mapping[ClaimedTask, str], worker_id: str) -> set[UUID]:
+    def store_progress(self, notes: Mapping[ClaimedTask, str], worker_id: str) -> set[UUID]:
         """Store what bodies say of their progress, as JSON texts, and return of which tasks.
 
         A row that its own body has locked, by saving its state in a transaction, is passed over: the worker must not
@@ -186,9 +186,9 @@ class TaskQuerySet(OperatorActions["Task"]):
         """
         progress = ValueByPk({claim.task_id: note for claim, note in notes.items()}, models.JSONField())
         with transaction.atomic(using=self.db):
-            mine = self.held(notes.keys(), TaskStatus.RUNNING, worker_id)
+            mine = self.under_claims(notes.keys(), TaskStatus.RUNNING, worker_id)
             free = set(mine.lock().values_list("pk", flat=True))
-            self.rows().filter(pk__in=free).update(progress=progress)
+            self.all_rows().filter(pk__in=free).update(progress=progress)
         return free
 
     # The end of a run.
@@ -196,10 +196,10 @@ class TaskQuerySet(OperatorActions["Task"]):
     def complete(self, ends: Sequence[Completion], runner: WorkerInfo) -> int:
         """RUNNING → COMPLETED, with the result and the attempt; return how many there were."""
         results = {end.task_id: end.result for end in ends}
-        mine = self.held(ends, TaskStatus.RUNNING, runner.worker_id)
-        count = mine._move(lifecycle.COMPLETE, **completed_with(results, self.db))
+        mine = self.under_claims(ends, TaskStatus.RUNNING, runner.worker_id)
+        count = mine._apply(lifecycle.COMPLETE, **completion_columns(results, self.db))
         self._attempts.record(
-            self.held(ends, TaskStatus.COMPLETED, runner.worker_id),
+            self.under_claims(ends, TaskStatus.COMPLETED, runner.worker_id),
             AttemptOutcome.COMPLETED,
             hostname=runner.hostname,
             pid=runner.pid,
@@ -211,7 +211,7 @@ class TaskQuerySet(OperatorActions["Task"]):
     ) -> None:
         """RUNNING → FAILED, with the error and the attempt."""
         errors = {end.task_id: end.error for end in ends if end.error}
-        self.held(ends, TaskStatus.RUNNING, runner.worker_id)._move(
+        self.under_claims(ends, TaskStatus.RUNNING, runner.worker_id)._apply(
             lifecycle.FAIL,
             result=ValueByPk({end.task_id: end.result for end in ends}, models.JSONField()),
             error_code=_codes(errors),
@@ -219,7 +219,7 @@ class TaskQuerySet(OperatorActions["Task"]):
             kept_until=kept_until(TaskStatus.FAILED, self.db),
         )
         self._attempts.record(
-            self.held(ends, TaskStatus.FAILED, runner.worker_id),
+            self.under_claims(ends, TaskStatus.FAILED, runner.worker_id),
             outcome,
             errors=errors,
             hostname=runner.hostname,
@@ -242,10 +242,10 @@ class TaskQuerySet(OperatorActions["Task"]):
         """
         due = _due_again(ends)
         in_time = Case(When(Q(good_until__isnull=True) | Q(good_until__gt=due), Value(True)), default=Value(False))
-        mine = self.held(ends, TaskStatus.RUNNING, runner.worker_id)
+        mine = self.under_claims(ends, TaskStatus.RUNNING, runner.worker_id)
         verdicts = dict(mine.lock(skip=False).values_list("pk", in_time))
         if again := [end for end in ends if verdicts.get(end.task_id)]:
-            rows = self.held(again, TaskStatus.RUNNING, runner.worker_id)
+            rows = self.under_claims(again, TaskStatus.RUNNING, runner.worker_id)
             errors = {end.task_id: end.error for end in again if end.error}
             self._attempts.record(
                 rows,
@@ -255,7 +255,7 @@ class TaskQuerySet(OperatorActions["Task"]):
                 hostname=runner.hostname,
                 pid=runner.pid,
             )
-            rows._move(
+            rows._apply(
                 lifecycle.RETRY_LATER,
                 error_code=_codes(errors),
                 retry_count=F("retry_count") + int(is_charged),
@@ -263,8 +263,8 @@ class TaskQuerySet(OperatorActions["Task"]):
                 enqueued_at=due,
                 deferred=True,
                 unknown_to=None,
-                **_UNCLAIMED,
-                **_RETURNED,
+                **_CLAIM_CLEARED,
+                **_KEY_RELEASED,
             )
             wake_after_commit(self.db, ANY_QUEUE, later=True)  # this worker may be gone by then
         if too_late := [end for end in ends if verdicts.get(end.task_id) is False]:
@@ -272,25 +272,25 @@ class TaskQuerySet(OperatorActions["Task"]):
 
     def snooze(self, ends: Sequence[Completion], worker_id: str) -> int:
         """RUNNING → PENDING, due after ``again_in``, as if this run had not been: no attempt burnt."""
-        return self._put_off(lifecycle.SNOOZE, ends, worker_id, unknown_to=None)
+        return self._reschedule(lifecycle.SNOOZE, ends, worker_id, unknown_to=None)
 
     def hand_back(self, ends: Sequence[Completion], worker_id: str) -> int:
         """RUNNING → PENDING, due after ``again_in``, for a worker that may know what this one does not: no attempt."""
         notes = ValueByPk({end.task_id: end.unknown_to or "null" for end in ends}, models.JSONField())
-        return self._put_off(lifecycle.HAND_BACK, ends, worker_id, unknown_to=notes)
+        return self._reschedule(lifecycle.HAND_BACK, ends, worker_id, unknown_to=notes)
 
-    def _put_off(
+    def _reschedule(
         self, transition: Transition[TaskStatus], ends: Sequence[Completion], worker_id: str, **values: Any
     ) -> int:
-        count = self.held(ends, TaskStatus.RUNNING, worker_id)._move(
+        count = self.under_claims(ends, TaskStatus.RUNNING, worker_id)._apply(
             transition,
             attempt=Greatest(F("attempt") - 1, 0),
             enqueued_at=_due_again(ends),
             next_retry_at=None,
             deferred=True,
             **values,
-            **_UNCLAIMED,
-            **_RETURNED,
+            **_CLAIM_CLEARED,
+            **_KEY_RELEASED,
         )
         wake_after_commit(self.db, ANY_QUEUE, later=True)
         return count
@@ -299,7 +299,7 @@ class TaskQuerySet(OperatorActions["Task"]):
 
     def requeue(self) -> int:
         """CLAIMED → PENDING, for no claimer has beaten long enough."""
-        return self._move(lifecycle.REQUEUE, **_UNCLAIMED)
+        return self._apply(lifecycle.REQUEUE, **_CLAIM_CLEARED)
 
     def fail_unreadable(self, why: str = "The row can't be read.") -> int:
         """PENDING, CLAIMED, RUNNING → FAILED for rows that nobody can read; return how many. No attempt is written.
@@ -308,12 +308,12 @@ class TaskQuerySet(OperatorActions["Task"]):
         page is to show it, and the database to take it.
         """
         rows = self.filter(lifecycle.FAIL_UNREADABLE.is_possible)
-        with transaction.atomic(using=self.db), subscribers.follow_nodes(rows), rows.leaving():
-            results = results_of(rows.order_by().lock(skip=False), why)
-            found = self.rows().filter(pk__in=results)
+        with transaction.atomic(using=self.db), subscribers.follow_nodes(rows), rows.releasing_limits():
+            results = error_results(rows.order_by().lock(skip=False), why)
+            found = self.all_rows().filter(pk__in=results)
             if not found.filter(lifecycle.FAIL_UNREADABLE.is_possible).update(**values_in_range(self.model)):
                 return 0
-            return found._move(
+            return found._apply(
                 lifecycle.FAIL_UNREADABLE,
                 result=ValueByPk(results, models.JSONField()),
                 error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
@@ -331,18 +331,18 @@ class TaskQuerySet(OperatorActions["Task"]):
         """CLAIMED → EXPIRED where ``good_until`` has passed: that wins over a paused or cancelled workflow."""
         return self._expire(lifecycle.EXPIRE_CLAIMED)
 
-    def hold(self) -> int:
+    def hold_for_workflow(self) -> int:
         """CLAIMED → PENDING for tasks of paused workflows, which no worker claims until :meth:`let_go`.
 
-        A held task is gated and has no limit key, so no gate lets it in; its place at its limit is free.
+        A held task is blocked and has no limit key, so no gate lets it in; its place at its limit is free.
         """
-        with self.leaving():
-            return self._move(lifecycle.HOLD, deferred=True, gated=True, limit_key=None, **_UNCLAIMED)
+        with self.releasing_limits():
+            return self._apply(lifecycle.HOLD, deferred=True, blocked=True, limit_key=None, **_CLAIM_CLEARED)
 
-    def let_go(self, limit_key: Any = None) -> int:
+    def release_held(self, limit_key: Any = None) -> int:
         """Let held tasks be claimed again, or wait at the gate of this limit key; return how many."""
-        values = {"limit_key": limit_key, "deferred": limit_key is not None, "gated": limit_key is not None}
-        count = self.held_back().update(**values)
+        values = {"limit_key": limit_key, "deferred": limit_key is not None, "blocked": limit_key is not None}
+        count = self.held_by_workflow().update(**values)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
         return count
@@ -359,34 +359,34 @@ class TaskQuerySet(OperatorActions["Task"]):
             possible |= lifecycle.CANCEL_RUNNING.is_possible
         # In one statement: a task that begins between two of them would slip through.
         rows = self.filter(possible)
-        with subscribers.follow_nodes(rows), rows.leaving():
-            count = self._insist(lambda: rows._cancel(possible))
+        with subscribers.follow_nodes(rows), rows.releasing_limits():
+            count = self._retry_on_deadlock(lambda: rows._cancel(possible))
         if count and include_running:
             notify_revoked_after_commit(self.db)
         return count
 
-    def cancel_quietly(self) -> int:
+    def cancel_for_workflow(self) -> int:
         """PENDING, CLAIMED → CANCELLED for tasks of a workflow that takes them back itself."""
         possible = lifecycle.CANCEL.is_possible
         rows = self.filter(possible)
-        with rows.leaving():
+        with rows.releasing_limits():
             return rows._cancel(possible)
 
     def _cancel(self, possible: Q) -> int:
         """Cancel these, which are in states where that is possible. Where somebody listens, batch by batch."""
         if not has_receivers(task_cancelled):
-            return self.update(status=lifecycle.CANCEL.target, **self._cancelled())
+            return self.update(status=lifecycle.CANCEL.target, **self._cancel_columns())
         with transaction.atomic(using=self.db):
             # Who is to be told has to be known, so the rows are locked first.
-            rows = self.rows().filter(possible)
+            rows = self.all_rows().filter(possible)
             keys = list(rows.filter(pk__in=self.values("pk")).lock(skip=False).values_list("pk", flat=True))
             for start in range(0, len(keys), BATCH):
                 batch = rows.filter(pk__in=keys[start : start + BATCH])
-                batch.update(status=lifecycle.CANCEL.target, **self._cancelled())
+                batch.update(status=lifecycle.CANCEL.target, **self._cancel_columns())
             subscribers.send_ended(task_cancelled, self.db, keys)
         return len(keys)
 
-    def _cancelled(self) -> dict[str, Any]:
+    def _cancel_columns(self) -> dict[str, Any]:
         error = TaskError[None](error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.")
         return {
             "cancelled_at": Now(),
@@ -404,32 +404,32 @@ class TaskQuerySet(OperatorActions["Task"]):
         limited = dead.limit_keys()
         count = subscribers.retry_nodes(dead.filter(workflow_id__isnull=False))
         dead = dead.filter(workflow_id__isnull=True)
-        count += dead.keyless_again()._revive()
-        keys = dead.first_to_hold_again()
+        count += dead.retryable_without_key()._retry()
+        keys = dead.retryable_with_key()
         for start in range(0, len(keys), BATCH):
-            count += dead._revive_among_others(keys[start : start + BATCH])
+            count += dead._retry_with_keys(keys[start : start + BATCH])
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
             release_after_commit(self.db, limited)
         return count
 
-    def _revive_among_others(self, keys: Sequence[UUID]) -> int:
+    def _retry_with_keys(self, keys: Sequence[UUID]) -> int:
         """Revive tasks that hold unique keys then, but for those whose key another has taken meanwhile."""
         try:
             with transaction.atomic(using=self.db):
-                return self.filter(pk__in=keys)._revive()
+                return self.filter(pk__in=keys)._retry()
         except IntegrityError:
             if len(keys) == 1:
                 return 0
         half = len(keys) // 2
-        return self._revive_among_others(keys[:half]) + self._revive_among_others(keys[half:])
+        return self._retry_with_keys(keys[:half]) + self._retry_with_keys(keys[half:])
 
-    def _revive(self) -> int:
-        return self._move(
+    def _retry(self) -> int:
+        return self._apply(
             lifecycle.REVIVE,
             enqueued_at=Now(),
             deferred=IS_LIMITED,
-            gated=IS_LIMITED,
+            blocked=IS_LIMITED,
             retry_count=0,
             next_retry_at=None,
             good_until=Case(When(good_until__gt=Now(), then=F("good_until"))),
@@ -442,34 +442,34 @@ class TaskQuerySet(OperatorActions["Task"]):
             progress=None,
             group_key=None,
             unknown_to=None,
-            **_UNCLAIMED,
-            **_RETURNED,
+            **_CLAIM_CLEARED,
+            **_KEY_RELEASED,
         )
 
     # Helpers.
 
-    def rows(self) -> TaskQuerySet:
+    def all_rows(self) -> TaskQuerySet:
         """Every row on the same database, whatever this queryset was narrowed to."""
         return self.model.objects.using(self.db)
 
     @contextmanager
-    def leaving(self) -> Iterator[None]:
+    def releasing_limits(self) -> Iterator[None]:
         """Let others in, after the commit, for those of these rows that end and have a place, or get one before."""
         limited = self.limit_keys()
         yield
         release_after_commit(self.db, limited)
 
-    def held(self, claims: Collection[ClaimRef], status: TaskStatus, worker_id: str) -> TaskQuerySet:
+    def under_claims(self, claims: Collection[ClaimRef], status: TaskStatus, worker_id: str) -> TaskQuerySet:
         """The rows that are in ``status`` under exactly these claims of this worker ("" for none): the fence."""
         tokens = ValueByPk(integers({held.task_id: held.claim for held in claims}), models.IntegerField())
         keys = [held.task_id for held in claims]
-        return self.rows().filter(pk__in=keys, status=status, claim=tokens, claimed_by_worker_id=worker_id or None)
+        return self.all_rows().filter(pk__in=keys, status=status, claim=tokens, claimed_by_worker_id=worker_id or None)
 
-    def _move(self, transition: Transition[TaskStatus], **values: Any) -> int:
+    def _apply(self, transition: Transition[TaskStatus], **values: Any) -> int:
         """Make a change of state where it may be made, and return of how many rows."""
         return transition.apply(self, **values)
 
-    def _insist(self, update: Callable[[], int]) -> int:
+    def _retry_on_deadlock(self, update: Callable[[], int]) -> int:
         """Update again when a worker's tick had the same rows in another order and this side was told to give way.
 
         Inside a transaction there is nothing to be done anew but the whole of it, which is its owner's to decide.
@@ -502,7 +502,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         if not results:
             return 0
         subscribers.send_ended(task_expired, self.db, list(results))
-        return self.filter(pk__in=results)._move(
+        return self.filter(pk__in=results)._apply(
             transition,
             expired_at=Now(),
             error_code=OutcomeCode.TASK_EXPIRED.value,

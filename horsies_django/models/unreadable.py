@@ -70,13 +70,13 @@ class IsReadable(Func):
 IS_READABLE: Final = IsReadable()
 
 #: Waiting rows that no claim would come upon, as far as an index has them: they are due never, or beyond the last year.
-IS_OUT_OF_REACH: Final = Q(
-    Q(beyond(["enqueued_at"]), status=TaskStatus.PENDING, deferred=True, gated=False)
+IS_UNREADABLE: Final = Q(
+    Q(beyond(["enqueued_at"]), status=TaskStatus.PENDING, deferred=True, blocked=False)
     | Q(beyond(["good_until"]), status=TaskStatus.PENDING, good_until__isnull=False)
 )
 
 #: Characters of a value that an error tells.
-_TOLD: Final = 100
+_REASONS: Final = 100
 
 
 def conditions() -> dict[str, Q]:
@@ -102,7 +102,7 @@ def values_in_range(model: type[models.Model]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None} | {"retention": kept}
 
 
-def results_of(rows: models.QuerySet[Any], why: str) -> dict[UUID, str]:
+def error_results(rows: models.QuerySet[Any], why: str) -> dict[UUID, str]:
     """Return the err result of each of these rows, as JSON text: what is out of range in it, or else ``why``."""
     columns = [*DATES, *NUMBERS]
     texts = [
@@ -110,7 +110,7 @@ def results_of(rows: models.QuerySet[Any], why: str) -> dict[UUID, str]:
         for name in columns
     ]
     return {
-        key: error_result(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(_told(columns, values) or why))
+        key: error_result(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(_describe(columns, values) or why))
         for key, *values in rows.values_list("pk", *texts)
     }
 
@@ -119,6 +119,6 @@ def _one(name: str) -> tuple[tuple[str, ...], dict[str, Range]]:
     return ((name,), {}) if name in DATES else ((), {name: NUMBERS[name]})
 
 
-def _told(columns: list[str], values: list[str | None]) -> str:
-    parts = [f"{name} is {value[:_TOLD]}" for name, value in zip(columns, values, strict=True) if value is not None]
+def _describe(columns: list[str], values: list[str | None]) -> str:
+    parts = [f"{name} is {value[:_REASONS]}" for name, value in zip(columns, values, strict=True) if value is not None]
     return f"The row holds what can't be read: {', '.join(parts)}." if parts else ""

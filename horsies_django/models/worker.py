@@ -15,10 +15,10 @@ from ..db.notifications import notify_stop_request_after_commit
 from .fields import DateTimeField, JSONField, texts_in
 
 
-class Answer(StrEnum):
+class BeatResult(StrEnum):
     """What a worker's row answers to a beat."""
 
-    GO_ON = "go on"
+    CONTINUE = "go on"
     STOP = "stop"
     GONE = "gone"  # somebody has removed it
 
@@ -31,15 +31,15 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         row = Worker(id=worker_id, name=name, hostname=hostname, pid=pid, **facts)
         self.bulk_create([row], ignore_conflicts=True)
 
-    def beat(self, worker_id: str, memory: int | None = None) -> Answer:
+    def beat(self, worker_id: str, memory: int | None = None) -> BeatResult:
         """Note that the worker lives and, if given, how many bytes it takes; return what it is to do.
 
         One statement, but for a worker that is asked to stop.
         """
         mine, beat = self.filter(pk=worker_id), {"last_beat_at": Now()} | ({} if memory is None else {"memory": memory})
         if mine.filter(stop_requested_at__isnull=True).update(**beat):
-            return Answer.GO_ON
-        return Answer.STOP if mine.update(**beat) else Answer.GONE
+            return BeatResult.CONTINUE
+        return BeatResult.STOP if mine.update(**beat) else BeatResult.GONE
 
     def leave(self, worker_id: str) -> None:
         """Note that the worker has stopped."""

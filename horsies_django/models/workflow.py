@@ -29,15 +29,15 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
         """Those that have not ended."""
         return self.filter(status__in=_LIVE)
 
-    def holding(self, unique_key: str | None) -> Self:
+    def holding_unique_key(self, unique_key: str | None) -> Self:
         """The live one that has this key, if there is one."""
         return self.none() if unique_key is None else self.live().filter(unique_key=unique_key)
 
-    def past_keeping(self) -> Self:
+    def past_retention(self) -> Self:
         """Roots of ended trees whose retention has passed, without those in which a task still runs."""
-        return self.closed().filter(kept_until__lte=Now())
+        return self.ended_trees().filter(kept_until__lte=Now())
 
-    def closed(self) -> Self:
+    def ended_trees(self) -> Self:
         """Roots of trees in which everything has ended."""
         open_below = Workflow.objects.using(self.db).filter(root_id=OuterRef("pk"), depth__gt=0, open_count__gt=0)
         ended = self.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), parent__isnull=True, open_count=0)

@@ -86,7 +86,7 @@ class WorkflowTask(models.Model):
     queue_name = models.CharField(_("queue"), max_length=100, default="default")
     priority = models.SmallIntegerField(_("priority"), default=0)
     is_async = models.BooleanField(_("async"), default=False)
-    rich = models.BooleanField(_("rich values"), default=False)
+    typed_payload = models.BooleanField(_("rich values"), default=False)
     kwargs = JSONField(_("keyword arguments"), default=dict, blank=True)
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
     retry_policy = JSONField(_("retry policy"), null=True, blank=True)

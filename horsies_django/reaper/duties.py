@@ -13,12 +13,12 @@ from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Limit, Task, release_blocked
 from ..models.check_migrated import raise_if_forbidden
 from ..models.transitions import TaskQuerySet
-from ..models.unreadable import IS_OUT_OF_REACH
+from ..models.unreadable import IS_UNREADABLE
 from ..workflows import gateway
-from .batches import Batch, Refused, all_batches, fail_unreadable, one_batch
+from .batches import BatchResult, SkippedRows, fail_unreadable, run_all_batches, run_batch
 from .crashed import recover_batch
-from .pruning import forget_workers, prune_heartbeats, prune_tasks, prune_workflows
-from .rollup import forget_rollups, roll_up
+from .pruning import prune_heartbeats, prune_tasks, prune_workers, prune_workflows
+from .rollup import prune_rollups, roll_up
 from .workflow_jobs import expire_paused_workflows, expire_workflows, repair_workflows
 
 logger = logging.getLogger("horsies_django.reaper")
@@ -26,9 +26,9 @@ logger = logging.getLogger("horsies_django.reaper")
 #: Batches of one duty in one pass; what is left waits for the next.
 BATCHES_PER_PASS: Final = 40
 
-NOTHING: Final = Batch(0, 0)
+NO_BATCH: Final = BatchResult(0, 0)
 
-Duty = Callable[[Options, Refused], Batch]
+Duty = Callable[[Options, SkippedRows], BatchResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,86 +43,93 @@ class DutyReport:
         return f"{self.duty}: {self.count}" + (f" (stopped by {self.error})" if self.error else "")
 
 
-def requeue_stale_claimed(options: Options, refused: Refused, may_judge: Callable[[], bool] = lambda: True) -> Batch:
+def requeue_stale_claimed(
+    options: Options, refused: SkippedRows, may_judge: Callable[[], bool] = lambda: True
+) -> BatchResult:
     """CLAIMED tasks whose claimer fell silent go back to PENDING."""
     recovery = options.recovery
     if not recovery.auto_requeue_stale_claimed:
-        return NOTHING
+        return NO_BATCH
     stale = _tasks(options).stale_claimed(recovery.claimed_stale_threshold_ms / 1_000)
-    return one_batch(stale, _requeue, refused, may_act=may_judge, give_up=fail_unreadable)
+    return run_batch(stale, _requeue, refused, may_act=may_judge, give_up=fail_unreadable)
 
 
-def recover_stale_running(options: Options, refused: Refused, may_judge: Callable[[], bool] = lambda: True) -> Batch:
+def recover_stale_running(
+    options: Options, refused: SkippedRows, may_judge: Callable[[], bool] = lambda: True
+) -> BatchResult:
     """RUNNING tasks whose runner fell silent are retried or FAILED."""
     recovery = options.recovery
     if not recovery.auto_fail_stale_running:
-        return NOTHING
+        return NO_BATCH
     stale = _tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000)
     return recover_batch(stale, refused, may_act=may_judge)
 
 
-def expire_overdue(options: Options, refused: Refused) -> Batch:
+def expire_overdue(options: Options, refused: SkippedRows) -> BatchResult:
     """PENDING tasks whose ``good_until`` has passed become EXPIRED."""
     overdue = _tasks(options).overdue().order_by("good_until")
-    return one_batch(overdue, _expire, refused, give_up=fail_unreadable)
+    return run_batch(overdue, _expire, refused, give_up=fail_unreadable)
 
 
-def fail_out_of_reach(options: Options, refused: Refused) -> Batch:
-    """PENDING tasks that no claim would ever come upon, for a date of theirs can't be read, are FAILED."""
-    return one_batch(_tasks(options).filter(IS_OUT_OF_REACH), lambda rows: rows.fail_unreadable(), refused)
+def fail_unreadable_dates(options: Options, refused: SkippedRows) -> BatchResult:
+    """Fail PENDING tasks that no claim can find because one of their dates can't be read."""
+    return run_batch(_tasks(options).filter(IS_UNREADABLE), lambda rows: rows.fail_unreadable(), refused)
 
 
-def open_gates(options: Options, refused: Refused) -> Batch:
-    """Tasks come in for which a limit has had room since somebody died who should have let them in."""
+def release_blocked_tasks(options: Options, refused: SkippedRows) -> BatchResult:
+    """Release blocked tasks whose limit has room because the process that should have released them has died."""
     count = release_blocked.sweep(options.database)
-    return Batch(count, count)
+    return BatchResult(count, count)
 
 
-def forget_limits(options: Options, refused: Refused) -> Batch:
-    """Limits that nobody has had a task for in a day are deleted."""
-    return Batch(0, Limit.objects.using(options.database).forget(_tasks(options)))  # all that there were
+def prune_limits(options: Options, refused: SkippedRows) -> BatchResult:
+    """Delete limits that have had no task for a day."""
+    return BatchResult(0, Limit.objects.using(options.database).forget(_tasks(options)))  # all that there were
 
 
 def requeue_all(stale: TaskQuerySet) -> int:
     """Put CLAIMED tasks back batch by batch; return how many there were."""
-    return all_batches(lambda refused: one_batch(stale, _requeue, refused, give_up=fail_unreadable))
+    return run_all_batches(lambda refused: run_batch(stale, _requeue, refused, give_up=fail_unreadable))
 
 
 def _requeue(stale: TaskQuerySet) -> int:
     keys = list(stale.lock().values_list("pk", flat=True))
     wake_after_commit(stale.db, ANY_QUEUE)
-    return stale.rows().filter(pk__in=keys).requeue()
+    return stale.all_rows().filter(pk__in=keys).requeue()
 
 
 def _expire(overdue: TaskQuerySet) -> int:
     free, nodes = gateway.lock_unless_locked(overdue)
     keys = list(free.lock().values_list("pk", flat=True))
-    count = overdue.rows().filter(pk__in=keys).expire()
+    count = overdue.all_rows().filter(pk__in=keys).expire()
     gateway.advance_locked(overdue.db, nodes)
     return count
 
 
 #: The duties that take a worker's silence for its death.
-JUDGING: Final = {"requeued stale claims": requeue_stale_claimed, "recovered stale runs": recover_stale_running}
+STALENESS_DUTIES: Final = {
+    "requeued stale claims": requeue_stale_claimed,
+    "recovered stale runs": recover_stale_running,
+}
 
 #: In the order of a pass. Each does one batch; one that finds nothing to do costs one statement and no transaction.
 DUTIES: Final[dict[str, Duty]] = {
-    **JUDGING,
+    **STALENESS_DUTIES,
     # Workflows before tasks: a step that waits has the deadline of its workflow, and would fail that with its own end.
     "expired overdue workflows": expire_workflows,
     "expired paused workflows": expire_paused_workflows,
     "expired overdue tasks": expire_overdue,
-    "failed unreadable tasks": fail_out_of_reach,
-    "let in at gates": open_gates,
+    "failed unreadable tasks": fail_unreadable_dates,
+    "released blocked tasks": release_blocked_tasks,
     "repaired workflows": repair_workflows,
     # Before tasks go: an attempt goes with its task.
     "rolled up attempts": roll_up,
     "deleted ended workflows": prune_workflows,
     "deleted ended tasks": prune_tasks,
     "deleted old heartbeats": prune_heartbeats,
-    "deleted old roll-ups": forget_rollups,
-    "forgot dead workers": forget_workers,
-    "forgot limits": forget_limits,
+    "deleted old roll-ups": prune_rollups,
+    "forgot dead workers": prune_workers,
+    "forgot limits": prune_limits,
 }
 
 
@@ -137,12 +144,12 @@ def run_pass(
     One that fails does not keep the others from theirs, nor itself from the next pass. Raises MissingPrivilege where
     it fails for that: it would do so in every pass.
     """
-    duties = DUTIES | {name: partial(duty, may_judge=may_judge) for name, duty in JUDGING.items()}
+    duties = DUTIES | {name: partial(duty, may_judge=may_judge) for name, duty in STALENESS_DUTIES.items()}
     return [_run(name, duty, options, is_mine) for name, duty in duties.items() if is_mine()]
 
 
 def _run(name: str, duty: Duty, options: Options, is_mine: Callable[[], bool]) -> DutyReport:
-    total, refused = 0, Refused()
+    total, refused = 0, SkippedRows()
     try:
         for _ in range(BATCHES_PER_PASS):
             batch = duty(options, refused)

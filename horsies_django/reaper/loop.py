@@ -13,7 +13,7 @@ from django.db import Error, close_old_connections, connections
 from ..core.options import Options
 from ..core.sync import StopEvent
 from ..db.errors import is_outage
-from ..models import Turn
+from ..models import Lease
 from ..models.check_migrated import raise_if_forbidden
 from .duties import DutyReport, run_pass
 from .outages import OutageDetector
@@ -22,7 +22,7 @@ logger = logging.getLogger("horsies_django.reaper")
 
 
 #: The turn that the reapers of one backend take.
-TURN: Final = "reaper"
+LEASE_PREFIX: Final = "reaper"
 
 
 class Reaper:
@@ -43,7 +43,7 @@ class Reaper:
         self._options = options
         self._on_pass = on_pass or partial(logger.debug, "%s")
         self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
-        self._turn = f"{TURN}:{backend}"[:100]  # each backend has thresholds of its own
+        self._lease_name = f"{LEASE_PREFIX}:{backend}"[:100]  # each backend has thresholds of its own
         self._id = uuid4().hex
         self._stopped = StopEvent()
 
@@ -53,7 +53,7 @@ class Reaper:
 
     def run_once(self) -> Sequence[DutyReport]:
         """Run one pass on this thread's connection, whoever's turn it is."""
-        return run_pass(self._options, may_judge=OutageDetector(self._options, self._turn).probe)
+        return run_pass(self._options, may_judge=OutageDetector(self._options, self._lease_name).probe)
 
     def run(self) -> None:
         """Run passes until stopped.
@@ -61,13 +61,13 @@ class Reaper:
         A reaper probes the database also while another one has the turn: it has to know of every outage. Raises
         MissingPrivilege.
         """
-        detector = OutageDetector(self._options, self._turn)
+        detector = OutageDetector(self._options, self._lease_name)
         pause = 0.0
         while not self._stopped.is_set:
             close_old_connections()
             try:
                 detector.probe(pause)
-                pause = self._take_turn(detector)
+                pause = self._run_pass(detector)
             except Error as error:
                 raise_if_forbidden(self._options.database, error)
                 if is_outage(error):
@@ -81,21 +81,21 @@ class Reaper:
             pause = min(pause, self._interval, detector.interval)
             self._stopped.wait(pause)
 
-    def _take_turn(self, detector: OutageDetector) -> float:
+    def _run_pass(self, detector: OutageDetector) -> float:
         """Run a pass if it is this one's turn; return the seconds until the next may be."""
-        turns = Turn.objects.using(self._options.database)
-        if wait := turns.take(self._turn, self._id, self._interval):
+        leases = Lease.objects.using(self._options.database)
+        if wait := leases.acquire(self._lease_name, self._id, self._interval):
             return wait
 
         def is_mine() -> bool:
-            detector.keep_up()
-            return not self._stopped.is_set and turns.keep(self._turn, self._id)
+            detector.probe_while()
+            return not self._stopped.is_set and leases.renew(self._lease_name, self._id)
 
         reports = run_pass(self._options, is_mine, detector.probe)
-        self._on_pass(f"reaper pass: {words_of(reports)}")
+        self._on_pass(f"reaper pass: {describe(reports)}")
         return self._interval
 
 
-def words_of(reports: Sequence[DutyReport]) -> str:
+def describe(reports: Sequence[DutyReport]) -> str:
     """Return what the duties of one pass did, those that did something."""
     return "; ".join(str(report) for report in reports if report.count or report.error) or "nothing to do"

@@ -13,13 +13,13 @@ from django.db.models.functions import Now
 
 from ..core.options import Options, RecoveryOptions
 from ..core.status import BeatRole
-from ..models import Heartbeat, Task, Turn, Worker
+from ..models import Heartbeat, Lease, Task, Worker
 
 logger = logging.getLogger("horsies_django.reaper")
 
 #: Seconds that workers get to beat again after an outage, unless twice their interval is more or a threshold is less:
 #: time for a connection that has died in silence to be noticed and replaced.
-GRACE: Final = 30.0
+OUTAGE_GRACE: Final = 30.0
 
 #: No task has this id.
 _NO_TASK: Final = UUID(int=0)
@@ -39,12 +39,12 @@ class OutageDetector:
 
     def __init__(self, options: Options, turn: str) -> None:
         self._database = options.database
-        self._turn = turn
+        self._lease_name = turn
         recovery = options.recovery
         # A worker's silence is at most one beat interval (half a threshold), one pause between two probes and one
         # delay that is too short to be noticed, before it reaches the threshold.
         self._limit = self.interval = recovery.silent_after / 4
-        self._grace = grace(recovery)
+        self._grace = outage_grace(recovery)
         self._began = time.monotonic()
         self._probed = float("-inf")
         self._seen_at: datetime | None = None
@@ -65,20 +65,20 @@ class OutageDetector:
             self._has_failed = True
             raise
 
-    def keep_up(self) -> None:
+    def probe_while(self) -> None:
         """Probe again if the last probe was some time ago: long work of the reaper itself is not an outage."""
         if time.monotonic() > self._probed + self._limit / 2:
             self.probe()
 
     def _probe(self, pause: float) -> bool:
-        turns = Turn.objects.using(self._database)
-        turns.begin_probe(self._turn)
+        leases = Lease.objects.using(self._database)
+        leases.begin_probe(self._lease_name)
         self._beat()
-        seen = turns.last_probe(self._turn)
+        seen = leases.last_probe(self._lease_name)
         elapsed = time.monotonic() - self._began if self._seen_at is None else _seconds(self._seen_at, seen.now) - pause
         self._seen_at, self._probed = seen.now, time.monotonic()
         is_outage = self._has_failed or abs(elapsed) > self._limit or seen.pending > self._limit
-        turns.end_probe(self._turn, is_outage=is_outage)
+        leases.end_probe(self._lease_name, is_outage=is_outage)
         self._has_failed = False
         if is_outage:
             logger.warning(
@@ -95,9 +95,9 @@ class OutageDetector:
         Heartbeat.objects.using(self._database).beat(tasks, BeatRole.RUNNER, "", "", 0)
 
 
-def grace(recovery: RecoveryOptions) -> float:
+def outage_grace(recovery: RecoveryOptions) -> float:
     """Return the seconds after an outage in which no worker is taken for dead; one threshold at most."""
-    return min(recovery.silent_after, max(GRACE, 2 * recovery.beat_interval))
+    return min(recovery.silent_after, max(OUTAGE_GRACE, 2 * recovery.beat_interval))
 
 
 def _seconds(earlier: datetime, later: datetime) -> float:

@@ -16,41 +16,41 @@ from ..db.expressions import NowPlus
 from ..models import Heartbeat, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
 from ..models.transitions import BATCH, TaskQuerySet
 from ..models.workflow import WorkflowQuerySet
-from .batches import Batch, Refused, one_batch
+from .batches import BatchResult, SkippedRows, run_batch
 
 #: Workflows, each with all below it, that are deleted in one transaction at most, and their nodes in one statement.
 TREES: Final = 200
 NODES: Final = 2_000
 
 #: Seconds after which a worker that left no word is forgotten. Nothing hangs on its row.
-FORGOTTEN: Final = 86_400
+WORKER_RETENTION: Final = 86_400
 
 
-def prune_tasks(options: Options, refused: Refused) -> Batch:
+def prune_tasks(options: Options, refused: SkippedRows) -> BatchResult:
     """Ended tasks past their ``kept_until`` go, with their attempts and beats."""
-    past = past_keeping(Task.objects.using(options.database).all())
-    return one_batch(past.order_by("kept_until"), delete, refused)
+    past = past_retention(Task.objects.using(options.database).all())
+    return run_batch(past.order_by("kept_until"), delete, refused)
 
 
-def prune_workflows(options: Options, refused: Refused) -> Batch:
+def prune_workflows(options: Options, refused: SkippedRows) -> BatchResult:
     """Ended workflows past their ``kept_until`` go, with their nodes, events and all that is below them."""
-    past = Workflow.objects.using(options.database).past_keeping()
-    return one_batch(past.order_by("kept_until"), delete_trees, refused, TREES)
+    past = Workflow.objects.using(options.database).past_retention()
+    return run_batch(past.order_by("kept_until"), delete_trees, refused, TREES)
 
 
-def prune_heartbeats(options: Options, _: Refused) -> Batch:
+def prune_heartbeats(options: Options, _: SkippedRows) -> BatchResult:
     """Beats older than ``heartbeat_retention_hours`` go. Their keys grow with time: no index is needed."""
-    seconds = beats_count_for(options)
+    seconds = heartbeat_retention(options)
     if seconds is None:
-        return Batch(0, 0)
+        return BatchResult(0, 0)
     beats = Heartbeat.objects.using(options.database)
     is_old = ExpressionWrapper(Q(sent_at__lt=NowPlus(-seconds)), BooleanField())
     oldest = list(beats.order_by("pk").values_list("pk", is_old)[:BATCH])
     old = [key for key, is_old in oldest if is_old]
-    return Batch(len(old), beats.filter(pk__in=old).delete()[0] if old else 0)
+    return BatchResult(len(old), beats.filter(pk__in=old).delete()[0] if old else 0)
 
 
-def beats_count_for(options: Options) -> float | None:
+def heartbeat_retention(options: Options) -> float | None:
     """The seconds for which beats are kept, never fewer than a threshold looks back; None for ever."""
     recovery = options.recovery
     if recovery.heartbeat_retention_hours is None:
@@ -59,14 +59,14 @@ def beats_count_for(options: Options) -> float | None:
     return max(recovery.heartbeat_retention_hours * 3_600, longest_ms / 1_000)
 
 
-def forget_workers(options: Options, _: Refused) -> Batch:
+def prune_workers(options: Options, _: SkippedRows) -> BatchResult:
     """Rows of workers that have not beaten for a day go: their machines have died."""
-    silent = Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-FORGOTTEN))
+    silent = Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-WORKER_RETENTION))
     keys = list(silent.values_list("pk", flat=True)[:BATCH])
-    return Batch(len(keys), silent.filter(pk__in=keys).delete()[0] if keys else 0)
+    return BatchResult(len(keys), silent.filter(pk__in=keys).delete()[0] if keys else 0)
 
 
-def past_keeping(tasks: TaskQuerySet) -> TaskQuerySet:
+def past_retention(tasks: TaskQuerySet) -> TaskQuerySet:
     """Those of ``tasks`` that have ended and were kept long enough; while a period counts, others must find them."""
     counts = Q(unique_until=UniqueUntil.PERIOD.value, unique_expires_at__gt=Now())
     return tasks.filter(~counts, kept_until__lte=Now(), status__in=sorted(TASK_TERMINAL_STATES))
@@ -75,7 +75,7 @@ def past_keeping(tasks: TaskQuerySet) -> TaskQuerySet:
 def delete(tasks: TaskQuerySet) -> int:
     """Delete tasks, with their attempts and beats; return how many. What others have locked stays for now."""
     keys = list(tasks.lock().values_list("pk", flat=True))
-    _, counts = tasks.rows().filter(pk__in=keys).only("pk").delete()
+    _, counts = tasks.all_rows().filter(pk__in=keys).only("pk").delete()
     return counts.get(Task._meta.label, 0)
 
 

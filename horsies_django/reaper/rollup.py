@@ -17,13 +17,13 @@ from ..core.bounds import beyond
 from ..core.histogram import bucket_in_sql
 from ..core.options import Options
 from ..db.expressions import MinuteOf, NowPlus, SecondsBetween
-from ..models import Mark, Rollup, Task, TaskAttempt
+from ..models import Rollup, Task, TaskAttempt, Watermark
 from ..models.rollup import MINUTES, Span, start_of
 from ..models.transitions import BATCH
-from .batches import Batch, Refused
+from .batches import BatchResult, SkippedRows
 
 #: The mark of how far the attempts were read, by their primary key.
-MARK: Final = "rolled up attempts"
+WATERMARK: Final = "rolled up attempts"
 
 #: Attempts that one transaction counts at most. SQLite has one writer, which has to let others in between.
 SIZE: Final = 20_000
@@ -31,7 +31,7 @@ SIZE_OF_SQLITE: Final = 2_000
 
 #: Seconds that an attempt is left alone. Keys are given before transactions commit, so a higher one may be seen first;
 #: an attempt is not counted if its transaction took longer than this to commit after it was written.
-SETTLED: Final = 5.0
+SETTLE_DELAY: Final = 5.0
 
 #: Seconds from now within which attempts may seem to have ended: the database's clock may have been put back.
 FUTURE: Final = 86_400.0
@@ -40,31 +40,31 @@ FUTURE: Final = 86_400.0
 BACKLOG: Final = 100_000
 
 #: For how long each span is kept.
-KEPT: Final = {Span.MINUTE: timedelta(hours=3), Span.HOUR: timedelta(days=35)}
+ROLLUP_RETENTION: Final = {Span.MINUTE: timedelta(hours=3), Span.HOUR: timedelta(days=35)}
 
 
-def roll_up(options: Options, _: Refused) -> Batch:
+def roll_up(options: Options, _: SkippedRows) -> BatchResult:
     """Attempts that were written since the last pass are counted by the minute and the hour in which they ended."""
     attempts = _attempts(options.database)
-    marks = Mark.objects.using(options.database)
-    position = Subquery(marks.filter(name=MARK).values("position"))
-    settled = attempts.filter(pk__gt=Coalesce(position, Value(-1)), finished_at__lt=NowPlus(-SETTLED))
+    marks = Watermark.objects.using(options.database)
+    position = Subquery(marks.filter(name=WATERMARK).values("position"))
+    settled = attempts.filter(pk__gt=Coalesce(position, Value(-1)), finished_at__lt=NowPlus(-SETTLE_DELAY))
     if not settled.order_by("pk").values_list("pk").first():
-        return Batch(0, 0)
-    if not marks.filter(name=MARK).exists():
-        _begin(options.database)
+        return BatchResult(0, 0)
+    if not marks.filter(name=WATERMARK).exists():
+        _create_watermark(options.database)
     with transaction.atomic(using=options.database):
-        return _fold(options.database)
+        return _roll_up_window(options.database)
 
 
-def forget_rollups(options: Options, _: Refused) -> Batch:
+def prune_rollups(options: Options, _: SkippedRows) -> BatchResult:
     """Minutes older than three hours and hours older than 35 days go."""
     rollups = Rollup.objects.using(options.database)
     old = rollups.none()
-    for span, kept in KEPT.items():
+    for span, kept in ROLLUP_RETENTION.items():
         old |= rollups.filter(span=span, start__lt=NowPlus(-kept.total_seconds()))
     keys = list(old.values_list("pk", flat=True)[:BATCH])
-    return Batch(len(keys), rollups.filter(pk__in=keys).delete()[0] if keys else 0)
+    return BatchResult(len(keys), rollups.filter(pk__in=keys).delete()[0] if keys else 0)
 
 
 def _attempts(database: str) -> QuerySet[TaskAttempt]:
@@ -73,31 +73,31 @@ def _attempts(database: str) -> QuerySet[TaskAttempt]:
     return readable.filter(finished_at__lt=NowPlus(FUTURE))
 
 
-def _begin(database: str) -> None:
+def _create_watermark(database: str) -> None:
     """Begin with the newest attempts: there may be millions."""
     newest = TaskAttempt.objects.using(database).order_by("-pk").values_list("pk", flat=True).first() or 0
-    mark = Mark(name=MARK, position=max(0, newest - BACKLOG))
-    Mark.objects.using(database).bulk_create([mark], ignore_conflicts=True)
+    mark = Watermark(name=WATERMARK, position=max(0, newest - BACKLOG))
+    Watermark.objects.using(database).bulk_create([mark], ignore_conflicts=True)
 
 
-def _fold(database: str) -> Batch:
+def _roll_up_window(database: str) -> BatchResult:
     """Count the next attempts, unless somebody else is at it."""
     features = connections[database].features
-    marks = Mark.objects.using(database).filter(name=MARK)
+    marks = Watermark.objects.using(database).filter(name=WATERMARK)
     free = marks.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
     mark = free.values_list("position", Now()).first()
     if mark is None:
-        return Batch(0, 0)
+        return BatchResult(0, 0)
     position, now = mark
     size = SIZE if features.has_select_for_update else SIZE_OF_SQLITE
     window = _window(_attempts(database), position, size)
     if window is None or not marks.filter(position=position).update(position=window.last):
-        return Batch(0, 0)
-    folded = _Folded()
+        return BatchResult(0, 0)
+    folded = _RollupBuilder()
     for group in _groups(window.attempts):
         folded.add(group)
     folded.store(database, now)
-    return Batch(size if window.is_cut else folded.count, folded.count, size=size)
+    return BatchResult(size if window.is_cut else folded.count, folded.count, size=size)
 
 
 class _Window(NamedTuple):
@@ -115,7 +115,7 @@ def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Windo
     if first is None:
         return None
     found = attempts.filter(pk__gte=first, pk__lt=first + size)
-    young = found.filter(finished_at__gte=NowPlus(-SETTLED)).order_by("pk").values_list("pk", flat=True).first()
+    young = found.filter(finished_at__gte=NowPlus(-SETTLE_DELAY)).order_by("pk").values_list("pk", flat=True).first()
     if young is not None:
         found = found.filter(pk__lt=young)
     last = found.order_by("-pk").values_list("pk", flat=True).first()
@@ -159,7 +159,7 @@ def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_Group]:
 
 #: Roll-ups of one start that have a queue and a task of their own. Beyond, attempts are counted without their queue,
 #: and beyond twice as many without their task: names may be made up, and each page that shows a time reads them all.
-MOST: Final = {Span.MINUTE.value: 500, Span.HOUR.value: 2_000}
+MAX_NAMES: Final = {Span.MINUTE.value: 500, Span.HOUR.value: 2_000}
 
 #: What a roll-up counts by, beside its span and start.
 KIND: Final = ("queue_name", "task_name", "outcome", "will_retry", "error_code")
@@ -180,7 +180,7 @@ class _Histograms:
         self.runs.update(other.runs)
 
 
-class _Folded:
+class _RollupBuilder:
     """What was counted, by minute and by hour."""
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class _Folded:
     def store(self, database: str, now: datetime) -> None:
         """Add it to what is stored: rows that are there are read and written anew, and what is past keeping is left."""
         rollups = Rollup.objects.using(database)
-        kept = {key: new for key, new in self._by.items() if now - key[1] < KEPT[Span(key[0])]}
+        kept = {key: new for key, new in self._by.items() if now - key[1] < ROLLUP_RETENTION[Span(key[0])]}
         columns = ("pk", "count", "waits", "runs", "span", "start", *KIND)
         starts = {(key[0], key[1]) for key in kept}
         stored = rollups.none()
@@ -229,7 +229,7 @@ def _bounded(new: Mapping[_Key, _Histograms], known: Iterable[_Key]) -> dict[_Ke
         span, start, _, task_name, outcome, will_retry, code = whole
         of_no_queue: _Key = (span, start, "", task_name, outcome, will_retry, code)
         key: _Key = (span, start, "", "", outcome, will_retry, "")
-        for one, most in ((whole, MOST[span]), (of_no_queue, 2 * MOST[span])):
+        for one, most in ((whole, MAX_NAMES[span]), (of_no_queue, 2 * MAX_NAMES[span])):
             if one in taken or sizes[span, start] < most:
                 key = one
                 break

@@ -13,7 +13,7 @@ LONGEST: Final = 60.0
 
 
 @dataclass(slots=True)
-class Patience:
+class RetryLater:
     """What this process lets alone. Another may try meanwhile, for nothing of it is in the database."""
 
     _until: dict[Hashable, tuple[float, float]] = field(default_factory=dict)

@@ -12,12 +12,12 @@ from ..core.serialization import encode
 from ..enqueue.task import HorsiesTask
 
 if TYPE_CHECKING:
-    from .declaring import Declared
+    from .declaring import DeclaredSchedule
 
 
-def columns_of(declared: Declared, own: Mapping[str, Any]) -> dict[str, Any]:
+def columns_of(declared: DeclaredSchedule, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns. Raises TypeError or ValueError for arguments or options that JSON can't hold."""
-    rich = config_of(declared.backend).serializer == "rich"
+    typed = config_of(declared.backend).serializer == "rich"
     args, kwargs = declared.args, declared.kwargs
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
         raise TypeError(f"args is {args!r}; allowed: a list or a tuple.")
@@ -33,8 +33,8 @@ def columns_of(declared: Declared, own: Mapping[str, Any]) -> dict[str, Any]:
         "task_name": declared.what.task_name if is_task else None,
         "workflow_name": None if is_task else declared.what._meta.options.definition_key,
         "timing": declared.when.timing,
-        "args": [encode(value, rich=rich, where=f"args[{place}]") for place, value in enumerate(args)],
-        "kwargs": {name: encode(value, rich=rich, where=f"argument {name!r}") for name, value in kwargs.items()},
+        "args": [encode(value, typed=typed, where=f"args[{place}]") for place, value in enumerate(args)],
+        "kwargs": {name: encode(value, typed=typed, where=f"argument {name!r}") for name, value in kwargs.items()},
         "options": {name: _option(name, value) for name, value in declared.call_options.items()},
     }
 
@@ -44,4 +44,4 @@ def _option(name: str, value: Any) -> Any:
         return value.total_seconds()
     if name == "retention" and isinstance(value, Mapping):
         value = {state: kept.total_seconds() if isinstance(kept, timedelta) else kept for state, kept in value.items()}
-    return encode(value, rich=False, where=f"option {name!r}")
+    return encode(value, typed=False, where=f"option {name!r}")

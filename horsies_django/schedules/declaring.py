@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: What a schedule is, beside the options of its calls, and what it is if nothing is said. None as a time zone is the
 #: project's: settings may be another's when a module is imported.
-_OWN: Final[Mapping[str, Any]] = {
+_SCHEDULE_OPTIONS: Final[Mapping[str, Any]] = {
     "timezone": None,
     "enabled": True,
     "catch_up": "latest",
@@ -33,7 +33,9 @@ _OWN: Final[Mapping[str, Any]] = {
     "start_at": None,
     "end_at": None,
 }
-_OF_CALLS: Final = frozenset({"queue_name", "priority", "timeout", "retention", "metadata", "unique_key", "good_for"})
+_CALL_OPTIONS: Final = frozenset(
+    {"queue_name", "priority", "timeout", "retention", "metadata", "unique_key", "good_for"}
+)
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -59,7 +61,7 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredSchedule:
     """A schedule as code has it."""
 
     name: str
@@ -83,7 +85,7 @@ class Declared:
         meta = getattr(self.what, "_meta", None)
         return str(getattr(getattr(meta, "options", None), "backend", None) or "default")
 
-    def flaws(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """Yield a sentence for each mistake that no row could tell of."""
         if not isinstance(self.name, str) or not 0 < len(self.name) <= 255:
             yield f"name is {self.name!r}; allowed: a text of 1 to 255 characters."
@@ -93,10 +95,11 @@ class Declared:
             yield f"when is {self.when!r}; allowed: Every, Cron, Hourly, Daily, Weekly or Monthly."
         else:
             yield from self.when.problems()
-        for option in sorted(self.options.keys() - _OWN.keys() - _OF_CALLS - {"backend"}):
-            near = difflib.get_close_matches(option, [*_OWN, *_OF_CALLS], n=1)
+        for option in sorted(self.options.keys() - _SCHEDULE_OPTIONS.keys() - _CALL_OPTIONS - {"backend"}):
+            near = difflib.get_close_matches(option, [*_SCHEDULE_OPTIONS, *_CALL_OPTIONS], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            yield f"there is no option {option!r}; allowed: {', '.join(sorted({*_OWN, *_OF_CALLS, 'backend'}))}.{hint}"
+            allowed = ", ".join(sorted({*_SCHEDULE_OPTIONS, *_CALL_OPTIONS, "backend"}))
+            yield f"there is no option {option!r}; allowed: {allowed}.{hint}"
         for name in ("enabled", "skip_nonexistent"):
             if not isinstance(value := self.options.get(name, False), bool):
                 yield f"{name} is {value!r}; allowed: True or False."
@@ -110,7 +113,7 @@ class Declared:
         """Return the columns of its row. Raises TypeError or ValueError for what a row can't hold."""
         from .columns import columns_of
 
-        own = {**_OWN, **{name: self.options[name] for name in self.options if name in _OWN}}
+        own = {**_SCHEDULE_OPTIONS, **{name: self.options[name] for name in self.options if name in _SCHEDULE_OPTIONS}}
         if own["timezone"] is None:
             own["timezone"] = project_timezone()
         return columns_of(self, own)
@@ -118,7 +121,7 @@ class Declared:
     @property
     def call_options(self) -> dict[str, Any]:
         """The options of each call, as given."""
-        return {name: value for name, value in self.options.items() if name in _OF_CALLS and value is not None}
+        return {name: value for name, value in self.options.items() if name in _CALL_OPTIONS and value is not None}
 
     def row(self, project: str) -> Schedule:
         """Return a row that is in no table yet. Raises as :meth:`columns`."""
@@ -131,9 +134,9 @@ class Declared:
 class Declarations:
     """All schedules that have been declared, by name and line: a module that is imported again replaces its own."""
 
-    by_place: dict[tuple[str, str], list[Declared]] = field(default_factory=dict)
+    by_place: dict[tuple[str, str], list[DeclaredSchedule]] = field(default_factory=dict)
 
-    def add(self, declared: Declared) -> None:
+    def add(self, declared: DeclaredSchedule) -> None:
         """Note a schedule; two with one name are a mistake, which ``manage.py check`` tells."""
         known = self.by_place.setdefault((str(declared.name), declared.place), [])
         if declared.loaded is None or any(other.loaded is not declared.loaded for other in known):
@@ -142,7 +145,7 @@ class Declarations:
         if declared.is_at_top or declared not in known:
             known.append(declared)
 
-    def __iter__(self) -> Iterator[Declared]:
+    def __iter__(self) -> Iterator[DeclaredSchedule]:
         """Yield them in the order in which they were declared."""
         for found in self.by_place.values():
             yield from found
@@ -158,7 +161,7 @@ def schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[ScheduleOptions],
-) -> Declared:
+) -> DeclaredSchedule:
     """Declare that a task is sent, or a workflow started, at each slot of a pattern; at the top of a ``tasks.py``.
 
     >>> schedule("morning report", send_report, Cron("0 9 * * MON-FRI"), timezone="Europe/Berlin", queue_name="mail")
@@ -167,7 +170,7 @@ def schedule(
     are those of :class:`ScheduleOptions`; the page on schedules says what each does.
     """
     caller = sys._getframe(1)
-    declared = Declared(
+    declared = DeclaredSchedule(
         name,
         what,
         when,

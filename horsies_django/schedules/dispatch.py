@@ -71,7 +71,7 @@ def call_of(row: Schedule, now: datetime) -> Call:
     task = registry.find_task(row.task_name)
     if not isinstance(task, HorsiesTask):
         raise NotRegistered(f"{row.task_name!r} is a task of another backend; allowed: one of HorsiesBackend.")
-    args, kwargs = decode_call(row.args, row.kwargs, rich=config_of(row.backend).serializer == "rich")
+    args, kwargs = decode_call(row.args, row.kwargs, typed=config_of(row.backend).serializer == "rich")
     options = _options(row, TASK_OPTIONS, now)
     return Call(task.with_options(backend=row.backend, **options), args, kwargs)
 
@@ -81,7 +81,7 @@ def workflow_of(row: Schedule, now: datetime) -> Workflow[Any]:
     assert row.workflow_name is not None
     if row.args:
         raise TypeError(f"args is {row.args!r}; allowed: none, for the parameters of a workflow go by name.")
-    _, kwargs = decode_call([], row.kwargs, rich=config_of(row.backend).serializer == "rich")
+    _, kwargs = decode_call([], row.kwargs, typed=config_of(row.backend).serializer == "rich")
     workflow: Workflow[Any] = definition_at(row.workflow_name).build_with(**kwargs)
     options = _options(row, WORKFLOW_OPTIONS, now)
     return workflow.with_options(**options) if options else workflow
@@ -95,7 +95,7 @@ def find(row: Schedule) -> None:
         else:
             definition_at(str(row.workflow_name))
     except Exception as error:
-        raise UnknownTarget(told(error)) from error
+        raise UnknownTarget(error_text(error)) from error
 
 
 def prepare(row: Schedule, now: datetime) -> Prepared:
@@ -130,7 +130,7 @@ def run_now(row: Schedule) -> Handle:
             # In the beat's order, first the schedule and then what it sends, or they would wait for each other.
             mine.locked(skip=False).values_list("pk").first()
             handle = send(row, prepared)
-            mine.update(last_error="", updated_at=Now(), **noted(handle))
+            mine.update(last_error="", updated_at=Now(), **run_id_of(handle))
     except Exception as error:
         error.add_note(f"schedule {row.name!r} could not be run")
         raise
@@ -147,19 +147,19 @@ def try_run(rows: ScheduleQuerySet) -> RunHandle | None:
     except OperationalError:
         raise
     except Exception as error:  # noqa: BLE001  # what builds a workflow is a project's own code
-        rows.update(last_error=told(error))
+        rows.update(last_error=error_text(error))
         return None
 
 
-def last_id(handle: Handle) -> dict[str, Any]:
+def last_run_id(handle: Handle) -> dict[str, Any]:
     """Return the column that keeps what was sent last, with its value."""
     return {"last_workflow_id" if isinstance(handle, WorkflowHandle) else "last_task_id": handle.id}
 
 
-def noted(handle: Handle) -> dict[str, Any]:
+def run_id_of(handle: Handle) -> dict[str, Any]:
     """Return what a row notes of a send. Where a live run with the same unique key stands in, there is no new run."""
     counted = {} if handle.replayed else {"last_run_at": Now(), "run_count": F("run_count") + 1}
-    return {**counted, **last_id(handle)}
+    return {**counted, **last_run_id(handle)}
 
 
 def is_unfinished(row: Schedule) -> bool:
@@ -199,7 +199,7 @@ def _is_run_of(row: Schedule, last_id: UUID | None) -> Q:
     return is_mine if last_id is None else is_mine | Q(pk=last_id)
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return an error as a row keeps it."""
     return f"{type(error).__name__}: {primary_message(error) if isinstance(error, Error) else error}"[:ERROR_LENGTH]
 

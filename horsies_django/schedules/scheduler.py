@@ -23,9 +23,9 @@ from ..db.errors import is_of_the_row, is_outage
 from ..db.expressions import SecondsUntil
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.schedule import Schedule, ScheduleQuerySet
-from .backoff import Patience
-from .dispatch import UnknownTarget, told
-from .fire_due import Passed, pass_due
+from .backoff import RetryLater
+from .dispatch import UnknownTarget, error_text
+from .fire_due import Fired, fire_due
 from .project import project_of
 from .syncing import SyncReport, sync
 
@@ -42,7 +42,7 @@ BATCH: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Deferred:
     """A schedule that could not be sent for now: its slot is as it was."""
 
     schedule: str
@@ -53,18 +53,18 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class BeatReport:
+class SchedulerReport:
     """What one look came to: slots that were passed, schedules that were left, and the seconds until the next look."""
 
-    passed: tuple[Passed, ...] = ()
-    left: tuple[Left, ...] = ()
+    fired: tuple[Fired, ...] = ()
+    deferred: tuple[Deferred, ...] = ()
     pause: float = INTERVAL
 
     def __str__(self) -> str:
-        return f"{sum(one.handle is not None for one in self.passed)} sent"
+        return f"{sum(one.handle is not None for one in self.fired)} sent"
 
 
-class Beat:
+class Scheduler:
     """Looks for what is due, sends it, waits, and looks again."""
 
     def __init__(self, options: Options, backend: str, interval: float | None = None) -> None:
@@ -73,7 +73,7 @@ class Beat:
         self._interval = INTERVAL if interval is None else interval
         self._project = project_of(options)
         self._stopped = StopEvent()
-        self._patience = Patience()
+        self._patience = RetryLater()
         self._is_synced = False
         self._is_away = False
 
@@ -88,39 +88,39 @@ class Beat:
         self._is_synced = True
         return report
 
-    def run_once(self) -> BeatReport:
+    def run_once(self) -> SchedulerReport:
         """Send what is due by the database's clock, on this thread's connection.
 
         One that can't be sent does not keep the others from theirs. Where nothing is due it costs one statement.
         """
         pause = self._pause()
         if pause > 0:
-            return BeatReport(pause=min(pause, self._interval))
-        passed, left = self._pass_all()
+            return SchedulerReport(pause=min(pause, self._interval))
+        passed, left = self._fire_batch()
         pause = self._pause() if passed or left else SHORT_PAUSE
-        return BeatReport(tuple(passed), tuple(left), min(max(pause, 0.0), self._interval))
+        return SchedulerReport(tuple(passed), tuple(left), min(max(pause, 0.0), self._interval))
 
-    def run_all(self) -> BeatReport:
+    def run_all(self) -> SchedulerReport:
         """Look until nothing is due any more that this one can send; return what all the looks came to."""
-        passed: list[Passed] = []
-        left: dict[str, Left] = {}
+        passed: list[Fired] = []
+        left: dict[str, Deferred] = {}
         while True:
             report = self.run_once()
-            is_news = report.passed or any(one.schedule not in left for one in report.left)
-            passed += report.passed
-            left |= {one.schedule: one for one in report.left}
+            is_news = report.fired or any(one.schedule not in left for one in report.deferred)
+            passed += report.fired
+            left |= {one.schedule: one for one in report.deferred}
             if not is_news or report.pause > 0 or self._stopped.is_set:
                 break
         for one in passed:
             left.pop(one.schedule, None)
-        return BeatReport(tuple(passed), tuple(left.values()), report.pause)
+        return SchedulerReport(tuple(passed), tuple(left.values()), report.pause)
 
     def run(self) -> None:
         """Look until stopped. Raises MissingPrivilege."""
         while not self._stopped.is_set:
-            self._stopped.wait(self._look())
+            self._stopped.wait(self._fire_next())
 
-    def _look(self) -> float:
+    def _fire_next(self) -> float:
         """Look once, whatever the database is like; return the seconds until the next look."""
         try:
             if not self._is_synced:
@@ -138,13 +138,15 @@ class Beat:
         if self._is_away:
             logger.info("the database is back: what is due is sent")
             self._is_away = False
-        if report.passed or report.left:
+        if report.fired or report.deferred:
             close_old_connections()  # receivers and builders of workflows have theirs
         return report.pause
 
     def _disable_unreadable(self) -> int:
         """Disable schedules that stop all the others; return how many there are."""
-        count = self._rows.served(self._backend, self._project).unreadable().give_up("The row can't be read.")
+        count = (
+            self._rows.served_by(self._backend, self._project).unreadable().disable_unreadable("The row can't be read.")
+        )
         if count:
             logger.error("%d schedules can't be read, and are disabled", count)
         return count
@@ -152,30 +154,30 @@ class Beat:
     def _pause(self) -> float:
         """Return the seconds until the next slot; 0 or less if one is due, or is to be worked out."""
         tries_again_in = self._patience.seconds()  # first: one whose time comes meanwhile is among the slots then
-        first = self._served.next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
+        first = self._served_rows.next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
         seconds, is_unplanned, stale = select_values(
             self._options.database,
             seconds=Subquery(first),
-            is_unplanned=Exists(self._served.unplanned()),
+            is_unplanned=Exists(self._served_rows.unplanned()),
             # Not EXISTS: PostgreSQL expects most rows to be such, and would scan the table for the first one.
-            stale=Subquery(self._served.planned_otherwise().values("pk")[:1]),
+            stale=Subquery(self._served_rows.with_outdated_plan().values("pk")[:1]),
         )
         if is_unplanned or stale is not None:
             return 0.0
         return min(self._interval if wait is None else float(wait) for wait in (seconds, tries_again_in))
 
-    def _pass_all(self) -> tuple[list[Passed], list[Left]]:
-        unplanned, due = self._served.unplanned(), self._served.next_up().filter(next_run_at__lte=Now())
-        passed: list[Passed] = []
-        left: list[Left] = []
+    def _fire_batch(self) -> tuple[list[Fired], list[Deferred]]:
+        unplanned, due = self._served_rows.unplanned(), self._served_rows.next_up().filter(next_run_at__lte=Now())
+        passed: list[Fired] = []
+        left: list[Deferred] = []
         columns = ("pk", "name", date_if_within("next_run_at"), Now())
-        parts = (self._served.planned_otherwise(), due, unplanned)
+        parts = (self._served_rows.with_outdated_plan(), due, unplanned)
         found = [(rows is unplanned, *row) for rows in parts for row in rows.values_list(*columns)[:BATCH]]
         for is_unplanned, key, name, run_at, now in found:
             try:
                 if run_at is None and not is_unplanned:
                     raise ValueError(f"next_run_at can't be read; allowed: {DATES_ALLOWED}.")
-                for one in pass_due(self._rows, key, run_at, aware(now)):
+                for one in fire_due(self._rows, key, run_at, aware(now)):
                     passed.append(one)
                     if self._stopped.is_set:
                         break
@@ -183,34 +185,34 @@ class Beat:
                 raise
             except Exception as error:  # noqa: BLE001  # told there
                 raise_if_grants_are_missing(self._options.database, error)
-                left.append(self._put_off(key, name, error))
+                left.append(self._defer(key, name, error))
             else:
                 self._patience.forget(key)
             if self._stopped.is_set:
                 break
         return passed, left
 
-    def _put_off(self, key: Any, name: str, error: Exception) -> Left:
+    def _defer(self, key: Any, name: str, error: Exception) -> Deferred:
         """Let a schedule alone for a while. Raises the error if the others can't be asked for either."""
         if isinstance(error, Error) and not connections[self._options.database].is_usable():
             raise error
         if is_of_the_row(error):
             logger.error("schedule %r can't be worked out, and is disabled", name, exc_info=error)
-            self._rows.filter(pk=key).give_up(told(error))
-            return Left(name, told(error))
+            self._rows.filter(pk=key).disable_unreadable(error_text(error))
+            return Deferred(name, error_text(error))
         is_new = self._patience.put_off(key)
         if not isinstance(error, UnknownTarget):
             logger.error("schedule %r could not be sent, and will be tried again", name, exc_info=error)
         elif is_new:
             logger.warning("schedule %r is left to others for now, what it sends is not to be found: %s", name, error)
-        return Left(name, str(error) if isinstance(error, UnknownTarget) else told(error))
+        return Deferred(name, str(error) if isinstance(error, UnknownTarget) else error_text(error))
 
     @property
     def _rows(self) -> ScheduleQuerySet:
         return Schedule.objects.using(self._options.database)
 
     @property
-    def _served(self) -> ScheduleQuerySet:
-        served = self._rows.served(self._backend, self._project)
+    def _served_rows(self) -> ScheduleQuerySet:
+        served = self._rows.served_by(self._backend, self._project)
         waiting = self._patience.waiting()
         return served.exclude(pk__in=waiting) if waiting else served

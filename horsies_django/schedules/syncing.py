@@ -17,9 +17,9 @@ from ..core.clock import aware
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..db.clock import database_now
-from ..models.schedule import PLANNED_BY, Schedule, ScheduleQuerySet
-from .declaring import Declared, declarations
-from .mistakes import mistakes_of
+from ..models.schedule import PLAN_COLUMNS, Schedule, ScheduleQuerySet
+from .declaring import DeclaredSchedule, declarations
+from .mistakes import errors_of
 from .project import project_of
 
 logger = logging.getLogger("horsies_django.scheduler")
@@ -53,7 +53,7 @@ def sync(options: Options, backend: str) -> SyncReport:
     rows = Schedule.objects.using(options.database)
     known = {row.name: row for row in rows.filter(source=project)}
     wanted = {
-        declared.name: declared for declared in declarations if declared.backend == backend and _is_right(declared)
+        declared.name: declared for declared in declarations if declared.backend == backend and _is_valid(declared)
     }
     new = [declared for name, declared in wanted.items() if name not in known]
     created = _create(rows, new, project)
@@ -69,18 +69,18 @@ def sync(options: Options, backend: str) -> SyncReport:
     return report
 
 
-def _is_right(declared: Declared) -> bool:
-    found = list(mistakes_of(declared))
+def _is_valid(declared: DeclaredSchedule) -> bool:
+    found = list(errors_of(declared))
     for mistake in found:
         logger.error("%s", mistake)
     return not found
 
 
-def _create(rows: ScheduleQuerySet, new: Iterable[Declared], project: str) -> int:
+def _create(rows: ScheduleQuerySet, new: Iterable[DeclaredSchedule], project: str) -> int:
     made = [declared.row(project) for declared in new]
     if not made:
         return 0
-    before = set(_owned_otherwise(rows, [row.name for row in made], project))
+    before = set(_owned_by_others(rows, [row.name for row in made], project))
     for name in sorted(before):
         logger.warning("schedule %r of the code has no row: that name is one made by hand, or another project's", name)
     made = [row for row in made if row.name not in before]
@@ -92,13 +92,13 @@ def _create(rows: ScheduleQuerySet, new: Iterable[Declared], project: str) -> in
     return len(made)
 
 
-def _owned_otherwise(rows: ScheduleQuerySet, names: list[str], project: str) -> Iterable[str]:
+def _owned_by_others(rows: ScheduleQuerySet, names: list[str], project: str) -> Iterable[str]:
     for place in range(0, len(names), BATCH):
         others = rows.filter(name__in=names[place : place + BATCH]).exclude(source=project)
         yield from others.values_list("name", flat=True)
 
 
-def _change(rows: ScheduleQuerySet, row: Schedule, declared: Declared) -> bool:
+def _change(rows: ScheduleQuerySet, row: Schedule, declared: DeclaredSchedule) -> bool:
     """Bring a row up to date; return whether there was anything to change."""
     columns = declared.columns()
     for _ in range(TRIES):
@@ -116,25 +116,25 @@ def _change(rows: ScheduleQuerySet, row: Schedule, declared: Declared) -> bool:
 
 def _changes(row: Schedule, columns: Mapping[str, Any]) -> dict[str, Any]:
     changes = {name: value for name, value in columns.items() if not _is_same(getattr(row, name), value)}
-    if "enabled" in changes and not _is_to_be_switched(row, changes):
+    if "enabled" in changes and not _switches_enabled(row, changes):
         del changes["enabled"]
     return changes
 
 
-def _is_to_be_switched(row: Schedule, changes: Mapping[str, Any]) -> bool:
+def _switches_enabled(row: Schedule, changes: Mapping[str, Any]) -> bool:
     """Whether the code says to enable or disable a row, and what an operator has said does not stand against it."""
     says_so_now = "declared_enabled" in changes
     if not changes["enabled"]:
         return says_so_now
     if row.disabled_by in (DisabledBy.END, DisabledBy.TIMING):
         # What had no slot left has none until its timing is another.
-        return bool(changes.keys() & set(PLANNED_BY) - {"enabled"})
+        return bool(changes.keys() & set(PLAN_COLUMNS) - {"enabled"})
     return says_so_now and row.disabled_by != DisabledBy.OPERATOR
 
 
 def _planned(row: Schedule, changes: Mapping[str, Any], alias: str) -> dict[str, Any]:
     """Return what else changes with these columns: the next run, if one of those changes that it follows from."""
-    if not changes.keys() & set(PLANNED_BY):
+    if not changes.keys() & set(PLAN_COLUMNS):
         return {}
     for name, value in changes.items():
         setattr(row, name, value)

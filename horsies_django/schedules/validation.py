@@ -123,7 +123,7 @@ def _task_call(row: Schedule, name: str) -> Iterator[Problem]:
     except NotRegistered as error:
         yield ("kwargs" if row.kwargs else "args") if name in registry.tasks else "task_name", str(error)
     except (InvalidTask, TypeError, ValueError) as error:
-        yield "options", _told(error, TASK_OPTIONS)
+        yield "options", _describe(error, TASK_OPTIONS)
     else:
         options = config_of(row.backend)
         yield from _reserved_headers(call.task, options)
@@ -171,10 +171,10 @@ def _workflow_call(row: Schedule) -> Iterator[Problem]:
         yield "workflow_name", str(error)
     except Exception as error:  # noqa: BLE001  # build_with() is a user's, and may raise anything
         is_option = bool(row.options) and "options" in str(error)
-        yield ("options" if is_option else "kwargs"), _told(error, WORKFLOW_OPTIONS)
+        yield ("options" if is_option else "kwargs"), _describe(error, WORKFLOW_OPTIONS)
 
 
-def _told(error: Exception, allowed: frozenset[str]) -> str:
+def _describe(error: Exception, allowed: frozenset[str]) -> str:
     return str(error) or f"{error!r}; allowed options: {', '.join(sorted(allowed))}."
 
 

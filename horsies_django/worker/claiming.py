@@ -10,7 +10,7 @@ from django.db import OperationalError, transaction
 from ..db import postgres
 from ..models.claim.complete_and_claim import CompleteAndClaim
 from ..models.claims import ClaimedTask, Completion
-from ..models.queue_limiter import Allowed, spend
+from ..models.queue_limiter import Allowance, spend
 from ..models.transitions import TaskQuerySet
 from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
@@ -77,7 +77,7 @@ def _claim_within_limits(
                 admitted[name].take(count)
         return claims
 
-    admitted: dict[str, Allowed] = {}
+    admitted: dict[str, Allowance] = {}
     claims: list[ClaimedTask] = []
     try:
         with transaction.atomic(using=tasks.db):

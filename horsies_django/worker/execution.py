@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from ..core.backends import reads_rich
+from ..core.backends import reads_typed
 from ..core.exceptions import TaskInterrupt, TaskRevoked
 from ..core.options import Options
 from ..models.claims import ClaimedTask, WorkerInfo
@@ -80,9 +80,9 @@ class Execution:
         return self.options.database
 
     @property
-    def is_rich(self) -> bool:
+    def is_typed(self) -> bool:
         """Whether the values of the row carry type tags."""
-        return self.claim.rich and reads_rich(self.claim.backend, True)
+        return self.claim.typed_payload and reads_typed(self.claim.backend, True)
 
     @property
     def ends_by(self) -> float:

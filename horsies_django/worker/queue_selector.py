@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..core.queue_policy import QueueRules
 from ..models.claims import ClaimedTask
-from ..models.queue_limiter import Allowed, QueueLimiter
+from ..models.queue_limiter import Allowance, QueueLimiter
 from ..models.queue_scan import Waiting
 from ..models.transitions import TaskQuerySet
 from .config import WorkerConfig
@@ -129,7 +129,7 @@ class QueueSelector:
         """When the first paused queue may be asked again."""
         return min(self._blocked_until.values(), default=float("inf"))
 
-    def record_result(self, is_async: bool, asked: Iterable[str], admitted: Mapping[str, Allowed]) -> None:
+    def record_result(self, is_async: bool, asked: Iterable[str], admitted: Mapping[str, Allowance]) -> None:
         """Pause the queues that refused a claim: those that are locked, full, or out of tokens."""
         for name in asked:
             answer = admitted.get(name)

@@ -41,7 +41,7 @@ def from_value(execution: Execution, task: FrameworkTask[..., Any], value: Any) 
     if problem := return_problem(task.func, value, lambda: mask_of_task(task)):
         return _failed(execution, task, ContractCode.RETURN_TYPE_MISMATCH, TypeError(problem))
     try:
-        result = dumps({"ok": encode(value, rich=execution.is_rich, where="the return value")})
+        result = dumps({"ok": encode(value, typed=execution.is_typed, where="the return value")})
         check_size(result, execution.options.max_payload_bytes, "the return value")
     except Exception as error:  # noqa: BLE001  # a value's own methods may raise anything
         return _failed(execution, task, OperationalCode.WORKER_SERIALIZATION_ERROR, error)
@@ -125,7 +125,7 @@ def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returne
     message = clean_text(str(returned.message))
     where = "the error's data"
     try:
-        data = encode(returned.data, rich=execution.is_rich, where=where)
+        data = encode(returned.data, typed=execution.is_typed, where=where)
         check_size(dumps(data), execution.options.max_payload_bytes, where)
     except Exception:  # noqa: BLE001  # keep the error even if its data can't be stored
         data = clean_text(mask.quoted("data", returned.data))

@@ -164,7 +164,7 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
             transaction.on_commit(partial(committed.append, True), using=database)
             if connections[database].vendor == "sqlite":
                 # SQLite can't turn a reader into the writer once another connection has written: write first.
-                mine = tasks.held([execution.claim], TaskStatus.RUNNING, execution.runner.worker_id)
+                mine = tasks.under_claims([execution.claim], TaskStatus.RUNNING, execution.runner.worker_id)
                 _require_claim(execution, mine.update(claim=F("claim")))
             has_started = True
             value = _value_in_transaction(execution, call)
@@ -176,7 +176,7 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
             if root is not None:
                 gateway.lock_and_wait(database, root)
             if execution.progress is not None:
-                tasks.note_progress({execution.claim: execution.progress}, execution.runner.worker_id)
+                tasks.store_progress({execution.claim: execution.progress}, execution.runner.worker_id)
             _require_claim(execution, tasks.complete([outcome.completion], execution.runner))
             if root is not None:
                 gateway.advance_locked(database, [execution.task_id])
@@ -215,7 +215,7 @@ def _prepare(execution: Execution) -> _Call:
     except NotRegistered as error:
         raise result_mapping.InvalidCall(OperationalCode.WORKER_RESOLUTION_ERROR) from error
     try:
-        args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=execution.is_rich)
+        args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), typed=execution.is_typed)
         if claim.workflow_id is not None:
             with waiting_for_database():
                 kwargs |= input_resolver.arguments_of_run(execution, task)

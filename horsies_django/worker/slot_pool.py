@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from ..models.claims import ClaimedTask
-from ..models.queue_scan import MOST
+from ..models.queue_scan import QUEUES_PER_SCAN
 from .execution import Execution
 from .executors import LOOP_BLOCKED_AFTER, Executor
 from .start_ahead import MAX_WAIT, StartAheadTuner
@@ -19,7 +19,7 @@ from .start_ahead import MAX_WAIT, StartAheadTuner
 MAX_QUEUES: Final = 16
 
 #: The most queues that are kept to claim from afterwards.
-MAX_NEXT_QUEUES: Final = 2 * MOST
+MAX_NEXT_QUEUES: Final = 2 * QUEUES_PER_SCAN
 
 #: The most queues with a backlog that stay in the list although a partial poll did not see them.
 MAX_DEEP: Final = 4

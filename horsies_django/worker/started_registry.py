@@ -21,7 +21,7 @@ from ..models.claims import ClaimRef
 from .exit_reason import ExitReason
 
 if TYPE_CHECKING:
-    from ..reaper.crashed import Lost
+    from ..reaper.crashed import StaleTask
 
 #: A slot: the task's id, the number of the claim, when the function started, and its time limit in seconds.
 _SLOT: Final = struct.Struct("=16sQdd")
@@ -182,11 +182,11 @@ class StartedEvidence:
     judged_at: float | None
     is_stopped: bool = False
 
-    def has_begun(self, lost: Lost) -> bool:
+    def has_begun(self, lost: StaleTask) -> bool:
         """Whether the task's function may have started under this claim."""
         return self.all_began or (lost.task_id.bytes, lost.claim) in self.over_at
 
-    def is_over_limit(self, lost: Lost) -> bool:
+    def is_over_limit(self, lost: StaleTask) -> bool:
         """Whether the execution was over its time limit when the process ended."""
         over_at = self.over_at.get((lost.task_id.bytes, lost.claim), math.inf)
         return self.judged_at is not None and over_at <= self.judged_at

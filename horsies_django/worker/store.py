@@ -30,13 +30,13 @@ from ..models.concurrency_limiter import NO_ONE, Released, idle, release
 from ..models.queue import BOUNDS
 from ..models.queue_limiter import give_back
 from ..models.queue_scan import QueueScan
-from ..models.release_blocked import KEYS
-from ..models.release_blocked import isolate as isolate_gate
+from ..models.release_blocked import KEYS_PER_STATEMENT
+from ..models.release_blocked import disable_broken_limit as isolate_gate
 from ..models.transitions import TaskQuerySet
 from ..models.unreadable import DATES, NUMBERS
-from ..models.worker import Answer, WorkerQuerySet
+from ..models.worker import BeatResult, WorkerQuerySet
 from ..reaper import pruning
-from ..reaper.crashed import Overrun, recover_all
+from ..reaper.crashed import TimeoutPolicy, recover_all
 from ..workflows import gateway
 from ..workflows.gateway import EngineGateway, NewTasks
 from . import claiming, signal_dispatcher
@@ -113,7 +113,7 @@ class WorkerStore:
 
     def leave(self) -> bool:
         """Remove the worker's row."""
-        retention.learn(self._config.database, {})
+        retention.refresh_queue_settings(self._config.database, {})
         self._workers.leave(self._runner.worker_id)
         return True
 
@@ -126,9 +126,9 @@ class WorkerStore:
         if self._survey is None:
             kinds = [pool.is_async for pool in pools]
             self._survey = QueueScan(self._tasks(), self._workers, self._runner.worker_id, kinds)
-        while (surveyed := self._survey.make()) is None:
+        while (surveyed := self._survey.run()) is None:
             self.register()  # the row was removed
-        self._refresh_policies(is_ruled=surveyed.is_ruled)
+        self._refresh_policies(is_ruled=surveyed.has_rules)
         serves = self._config.serves
         due: list[tuple[str, ...]] = []
         is_held_back = False
@@ -141,11 +141,11 @@ class WorkerStore:
         return PollView(
             tuple(due),
             surveyed.deferred_in,
-            surveyed.is_dismissed,
-            surveyed.gates_in,
+            surveyed.is_stop_requested,
+            surveyed.release_in,
             is_held_back,
             surveyed.is_partial,
-            surveyed.goes_on,
+            surveyed.continues,
             is_promising,
         )
 
@@ -166,7 +166,7 @@ class WorkerStore:
         self._policies_expire_at = time.monotonic() + POLICY_TTL
         rows = Queue.objects.using(self._config.database).ruled().values("name", *RULES) if is_ruled else ()
         is_new = self.selector.set_policies({row.pop("name"): row for row in rows})
-        if is_new and retention.learn(self._config.database, self.selector.retention):
+        if is_new and retention.refresh_queue_settings(self._config.database, self.selector.retention):
             self._statements.clear()
 
     def heartbeat(self, pools: Sequence[SlotPool]) -> bool:
@@ -176,7 +176,7 @@ class WorkerStore:
         """
         runner = self._runner
         answer = self._workers.beat(runner.worker_id, resident_bytes())
-        if answer is Answer.GONE:
+        if answer is BeatResult.GONE:
             self.register()
         self.ping()
         held = {
@@ -186,10 +186,10 @@ class WorkerStore:
         for role, claims in held.items():
             if claims:
                 status = TaskStatus.RUNNING if role is BeatRole.RUNNER else TaskStatus.CLAIMED
-                tasks = self._tasks().held(claims, status, runner.worker_id)
+                tasks = self._tasks().under_claims(claims, status, runner.worker_id)
                 beats = Heartbeat.objects.using(self._config.database)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
-        return answer is Answer.STOP
+        return answer is BeatResult.STOP
 
     def still_held(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
         """Return which of these claims' tasks still run, and under which claim. Two claims may be of one task."""
@@ -202,7 +202,7 @@ class WorkerStore:
         """Return the ids of those that this worker still runs and another transaction has locked."""
         with self.transaction():
             mine = {key for key, _ in self.still_held(claims)}
-            held = self._tasks().held(claims, TaskStatus.RUNNING, self._runner.worker_id)
+            held = self._tasks().under_claims(claims, TaskStatus.RUNNING, self._runner.worker_id)
             return mine - set(held.lock().values_list("pk", flat=True))
 
     def note_progress(self, executions: Iterable[Execution]) -> dict[Execution, str]:
@@ -214,7 +214,7 @@ class WorkerStore:
         }
         if not notes:
             return {}
-        written = self._tasks().note_progress(
+        written = self._tasks().store_progress(
             {execution.claim: note for execution, note in notes.items()}, self._runner.worker_id
         )
         return {execution: note for execution, note in notes.items() if execution.task_id in written}
@@ -270,9 +270,11 @@ class WorkerStore:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
         ended = [one for one in outcomes if one.is_final and not signal_dispatcher.has_finished_receivers(one.claim)]
         ends = ((one.claim, TaskStatus.COMPLETED if one.completion.is_success else TaskStatus.FAILED) for one in ended)
-        if retention.may_go_at_once(ends, self._config.database):
+        if retention.deletes_at_once(ends, self._config.database):
             with self.transaction():
-                pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[one.claim.task_id for one in ended])))
+                pruning.delete(
+                    pruning.past_retention(self._tasks().filter(pk__in=[one.claim.task_id for one in ended]))
+                )
 
     def save_one_by_one(self, ends: Sequence[Completion]) -> None:
         """Store results one by one after they could not be stored together.
@@ -294,7 +296,7 @@ class WorkerStore:
         except Error as again:
             if not is_refusal(again):
                 raise
-            held = self._tasks().held([end], TaskStatus.RUNNING, self._runner.worker_id)
+            held = self._tasks().under_claims([end], TaskStatus.RUNNING, self._runner.worker_id)
             held.fail_unreadable(f"The database refused the task's result: {again}")
 
     def fail_unreadable(self, claims: list[ClaimedTask]) -> list[ClaimedTask]:
@@ -345,7 +347,7 @@ class WorkerStore:
     def due_limits(self) -> set[str]:
         """Return the keys of limits at which time alone has made room, a few hundred at most."""
         due = Limit.objects.using(self._config.database).due()
-        return set(due.order_by("next_at").values_list("pk", flat=True)[:KEYS])
+        return set(due.order_by("next_at").values_list("pk", flat=True)[:KEYS_PER_STATEMENT])
 
     def release_blocked(self, keys: Collection[str]) -> Released:
         """Release tasks that these limits block, except where another worker is releasing."""
@@ -354,7 +356,7 @@ class WorkerStore:
 
     def release_deferred(self) -> int:
         """Make tasks claimable that have become due; return their number."""
-        return self._tasks().undefer()
+        return self._tasks().make_due_claimable()
 
     def start(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Start prefetched tasks; return those that this worker still holds."""
@@ -399,7 +401,7 @@ class WorkerStore:
         gone = claims if at_last else free
         self._return_tokens(gone, status)
         tasks = self._tasks()
-        (tasks.unstart if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
+        (tasks.revert_start if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
         dated = {claim.task_id: claim.begins_by for claim in free if claim.begins_by is not None}
         if late := [task_id for task_id, begins_by in dated.items() if time.monotonic() >= begins_by]:
             tasks.filter(pk__in=late).expire()
@@ -411,7 +413,7 @@ class WorkerStore:
 
     def _return_tokens(self, claims: Collection[ClaimRef], status: TaskStatus) -> None:
         """Return the rate-limit tokens of tasks that have not started, and wake workers that wait for tokens."""
-        if self.selector.has_rates and give_back(self._tasks().held(claims, status, self._runner.worker_id)):
+        if self.selector.has_rates and give_back(self._tasks().under_claims(claims, status, self._runner.worker_id)):
             wake_after_commit(self._config.database, ANY_QUEUE)
 
     def recover_held(self, still: Collection[ClaimedTask] = (), *, is_stopped: bool = False) -> int:
@@ -420,7 +422,7 @@ class WorkerStore:
         If it ``is_stopped``, that costs no retry.
         """
         held = self._tasks().held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
-        return recover_all(held, Overrun(self._config.task_timeout, is_stopped))
+        return recover_all(held, TimeoutPolicy(self._config.task_timeout, is_stopped))
 
     def holds_anything(self) -> bool:
         """Whether the table says that this worker holds a task."""

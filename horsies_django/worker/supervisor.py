@@ -23,7 +23,7 @@ from ..core.sync import MAX_WAIT, Mailbox
 from ..enqueue.django_result import own_logging
 from ..models.check_migrated import MissingPrivilege
 from ..reaper.loop import Reaper
-from ..schedules.scheduler import Beat
+from ..schedules.scheduler import Scheduler
 from .config import Until, WorkerConfig
 from .connection import own_connection
 from .exit_reason import ExitReason
@@ -99,11 +99,11 @@ class Supervisor:
         if not getattr(settings, "SETTINGS_MODULE", None):
             raise RuntimeError("Runners are separate processes, which need DJANGO_SETTINGS_MODULE.")
         self._spawner.open()
-        loops: dict[str, Reaper | Beat] = {}
+        loops: dict[str, Reaper | Scheduler] = {}
         if self._config.reaper:
             loops["reaper"] = Reaper(self._config.options, self._config.backend)
         if self._config.scheduler and self._config.until is Until.STOPPED:
-            loops["scheduler"] = Beat(self._config.options, self._config.backend)
+            loops["scheduler"] = Scheduler(self._config.options, self._config.backend)
         for given in loops.items():
             threading.Thread(target=self._run_loop, args=given, name=f"horsies-{given[0]}", daemon=True).start()
         self._store.start()
@@ -278,7 +278,7 @@ class Supervisor:
         for child in self._children:
             child.send(command)
 
-    def _run_loop(self, name: str, loop: Reaper | Beat) -> None:
+    def _run_loop(self, name: str, loop: Reaper | Scheduler) -> None:
         try:
             with own_connection(self._config.database, name, waits=True):
                 loop.run()

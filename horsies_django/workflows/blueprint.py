@@ -21,7 +21,7 @@ TASK_COLUMNS: Final = (
     "backend",
     "priority",
     "is_async",
-    "rich",
+    "typed_payload",
     "max_retries",
     "retry_policy",
     "timeout",
@@ -50,7 +50,7 @@ class NodeBlueprint:
     queue_name: str
     priority: int
     is_async: bool = False
-    rich: bool
+    typed_payload: bool
     kwargs: str = "{}"
     max_retries: int = 0
     retry_policy: Mapping[str, Any] | None = None

@@ -27,7 +27,7 @@ from .type_compat import are_disjoint, describe
 
 _JOINS: Final = frozenset(Join.values)
 #: The columns of a node with invalid options, whose blueprint is never used.
-_NO_COLUMNS: Final = {"backend": "", "queue_name": "", "priority": 0, "rich": False}
+_NO_COLUMNS: Final = {"backend": "", "queue_name": "", "priority": 0, "typed_payload": False}
 
 
 def compile_nodes(topology: Topology, resolver: NodeOptionsResolver, errors: ErrorList) -> tuple[NodeBlueprint, ...]:

@@ -86,7 +86,7 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
             return False
         options = config_of(workflow.backend)
-        payload = encode(payload, rich=options.serializer == "rich", where=f"the payload of event {name!r}")
+        payload = encode(payload, typed=options.serializer == "rich", where=f"the payload of event {name!r}")
         text = dumps(payload)
         check_size(text, options.max_payload_bytes, f"the payload of event {name!r}")
         WorkflowEvent.objects.using(database).update_or_create(
@@ -99,5 +99,5 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
         engine.advance(start_nodes.complete_events(engine, [(end, text) for end in ends]))
         tasks = Task.objects.using(database)
         free = tasks.filter(pk__in=timer_ids).lock().values_list("pk", flat=True)
-        tasks.filter(pk__in=list(free)).cancel_quietly()
+        tasks.filter(pk__in=list(free)).cancel_for_workflow()
         return True

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 
-from ..core.backends import reads_rich
+from ..core.backends import reads_typed
 from ..core.results import TaskError, TaskResult
 from ..core.retry import RetryPolicy
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
@@ -69,9 +69,9 @@ def _results(database: str, node: Any) -> dict[str, Any]:
     from django.db.models.functions import Cast
 
     return {
-        node_id: read(text, reads_rich(backend, rich))
-        for node_id, text, backend, rich in sources.values_list(
-            "node_id", Cast("result", TextField()), "backend", "rich"
+        node_id: read(text, reads_typed(backend, typed))
+        for node_id, text, backend, typed in sources.values_list(
+            "node_id", Cast("result", TextField()), "backend", "typed_payload"
         )
         if text
     }

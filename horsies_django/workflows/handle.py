@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
-from ..core.backends import config_of, reads_rich
+from ..core.backends import config_of, reads_typed
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..core.ids import as_uuid
 from ..core.operations import log_operation
@@ -251,8 +251,8 @@ class WorkflowHandle(Generic[T]):
         from ..models import WorkflowTask
 
         nodes = WorkflowTask.objects.using(self._database).filter(workflow=self.id, **which).order_by("task_index")
-        rows = nodes.values_list("node_id", Cast("result", TextField()), "backend", "rich")
-        return {node_id: _read(text, reads_rich(backend, rich)) for node_id, text, backend, rich in rows}
+        rows = nodes.values_list("node_id", Cast("result", TextField()), "backend", "typed_payload")
+        return {node_id: _read(text, reads_typed(backend, typed)) for node_id, text, backend, typed in rows}
 
     def _select(self, found: dict[str, V], nodes: Iterable[NodeRef[Any]] | None) -> dict[str, V]:
         """Return the entries of these nodes, in their order, without those of nodes that have none."""
@@ -288,7 +288,7 @@ class WorkflowHandle(Generic[T]):
         return Workflow.objects.using(self._database).filter(pk=self.id)
 
 
-def _read(text: str | None, rich: bool) -> TaskResult[Any, TaskError[Any]]:
+def _read(text: str | None, typed: bool) -> TaskResult[Any, TaskError[Any]]:
     if text is None:
         return result_reader.error(RetrievalCode.RESULT_NOT_READY, "The node has not ended.")
-    return result_reader.read(text, rich)
+    return result_reader.read(text, typed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
-from ..core.backends import reads_rich
+from ..core.backends import reads_typed
 from ..core.compat import FrameworkTask
 from ..core.results import OperationalCode, TaskError, TaskResult
 from ..core.serialization import decode
@@ -53,12 +53,12 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
     indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _indexes(source)}
     nodes = WorkflowTask.objects.using(node._state.db)
     rows = nodes.filter(workflow=node.workflow, task_index__in=indexes | set(node.ctx_from or ()))
-    columns = ("task_index", "node_id", "status", Cast("result", TextField()), "backend", "rich")
+    columns = ("task_index", "node_id", "status", Cast("result", TextField()), "backend", "typed_payload")
     results, ids = dict[int, Result](), dict[int, str]()
-    for index, node_id, status, text, backend, rich in rows.values_list(*columns):
+    for index, node_id, status, text, backend, typed in rows.values_list(*columns):
         ids[index] = node_id
         if WorkflowTaskStatus(status).is_terminal and text is not None:
-            results[index] = read(text, reads_rich(backend, rich))
+            results[index] = read(text, reads_typed(backend, typed))
     given: dict[str, Any] = {}
     for name, source in node.args_from.items():
         _fill(given, name, source, results)
@@ -107,7 +107,7 @@ def _fill(given: dict[str, Any], name: str, source: int | list[int], known: Mapp
         given[name] = known[source]
 
 
-def read(text: str, rich: bool) -> Result:
+def read(text: str, typed: bool) -> Result:
     """Read a node's result."""
     stored = json.loads(text)
     if not isinstance(stored, dict) or not stored.keys() & {"ok", "err"}:
@@ -116,4 +116,4 @@ def read(text: str, rich: bool) -> Result:
         )
     if "err" in stored:
         return TaskResult(err=TaskError.from_json(stored["err"]))
-    return TaskResult(ok=decode(stored["ok"], rich=rich))
+    return TaskResult(ok=decode(stored["ok"], typed=typed))

@@ -123,7 +123,7 @@ class NodeOptionsResolver:
         """Return the columns of a node without a task of its own."""
         columns = {
             "backend": self.alias,
-            "rich": self._own.serializer == "rich",
+            "typed_payload": self._own.serializer == "rich",
             "queue_name": self._step_queue(),
             "priority": DEFAULT_TASK_PRIORITY,
         }

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import F, Q, TextField
 from django.db.models.functions import Cast
 
-from ..core.backends import reads_rich
+from ..core.backends import reads_typed
 from ..core.results import RetrievalCode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ..enqueue import result_reader
@@ -22,13 +22,13 @@ _CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
 
 
 class WorkflowSnapshot(NamedTuple):
-    """The state of a workflow. ``rich`` are the ids of the nodes in its result that have typed values."""
+    """The state of a workflow. ``typed_nodes`` are the ids of the nodes in its result that have typed values."""
 
     status: str
     output_index: int | None
     result: str | None
     error: str | None
-    rich: frozenset[str] = frozenset()
+    typed_nodes: frozenset[str] = frozenset()
 
     @property
     def is_final(self) -> bool:
@@ -46,11 +46,11 @@ class WorkflowSnapshot(NamedTuple):
                 RetrievalCode.RESULT_NOT_AVAILABLE, f"The workflow is {status} and kept no result."
             )
         if status != WorkflowStatus.COMPLETED:
-            return result_reader.read(f'{{"err":{text}}}', bool(self.rich))
-        result = result_reader.read(text, self.output_index is not None and bool(self.rich))
+            return result_reader.read(f'{{"err":{text}}}', bool(self.typed_nodes))
+        result = result_reader.read(text, self.output_index is not None and bool(self.typed_nodes))
         if self.output_index is None and isinstance(by_node := result.ok, dict):
             return result_reader.ok(
-                {name: result_reader.restore(one, name in self.rich) for name, one in by_node.items()}
+                {name: result_reader.restore(one, name in self.typed_nodes) for name, one in by_node.items()}
             )
         return result
 
@@ -62,11 +62,11 @@ def read_workflows(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Workflo
     columns = ("pk", "status", "output_index", Cast("result", TextField()), Cast("error", TextField()))
     rows = Workflow.objects.using(database).filter(pk__in=keys).values_list(*columns)
     found = {key: WorkflowSnapshot(*values) for key, *values in rows}
-    rich = _rich_sources(database, found)
-    return {key: row._replace(rich=frozenset(rich[key])) if key in rich else row for key, row in found.items()}
+    typed = _typed_sources(database, found)
+    return {key: row._replace(typed_nodes=frozenset(typed[key])) if key in typed else row for key, row in found.items()}
 
 
-def _rich_sources(database: str, found: Mapping[UUID, WorkflowSnapshot]) -> Mapping[UUID, set[str]]:
+def _typed_sources(database: str, found: Mapping[UUID, WorkflowSnapshot]) -> Mapping[UUID, set[str]]:
     """Return the ids of the nodes with typed values that make up the results, by workflow."""
     from ..models import WorkflowTask
 
@@ -74,18 +74,18 @@ def _rich_sources(database: str, found: Mapping[UUID, WorkflowSnapshot]) -> Mapp
     with_output = [key for key, row in completed.items() if row.output_index is not None]
     without = [key for key, row in completed.items() if row.output_index is None]
     failed = {key: name for key, row in found.items() if (name := _failed_node(row.error)) is not None}
-    rich: dict[UUID, set[str]] = defaultdict(set)
+    typed: dict[UUID, set[str]] = defaultdict(set)
     # Three queries, since each has an index and the combination has none.
     for of, which in (
         (with_output, Q(task_index=F("workflow__output_index"))),
         (without, Q(dependents=[], map_index=None)),
         (failed, Q(node_id__in=set(failed.values()))),
     ):
-        nodes = WorkflowTask.objects.using(database).filter(which, workflow__in=list(of), rich=True)
+        nodes = WorkflowTask.objects.using(database).filter(which, workflow__in=list(of), typed_payload=True)
         for key, node_id, backend in nodes.values_list("workflow_id", "node_id", "backend") if of else ():
-            if failed.get(key, node_id) == node_id and reads_rich(backend, True):
-                rich[key].add(node_id)
-    return rich
+            if failed.get(key, node_id) == node_id and reads_typed(backend, True):
+                typed[key].add(node_id)
+    return typed
 
 
 def _failed_node(error: str | None) -> str | None:

@@ -87,7 +87,8 @@ def insert_or_get(
             with transaction.atomic(using=database):
                 return Insertion(start_workflow.insert(database, blueprint, workflow_id, parent, headers), is_new=True)
         except IntegrityError:
-            workflow = workflows.filter(pk=workflow_id).first() or workflows.holding(blueprint.unique_key).first()
+            holders = workflows.holding_unique_key(blueprint.unique_key)
+            workflow = workflows.filter(pk=workflow_id).first() or holders.first()
             if workflow is not None:
                 return Insertion(workflow, is_new=False)
             # The other workflow ended between the two statements; any other error is raised after the last try.

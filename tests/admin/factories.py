@@ -74,7 +74,7 @@ def _schedule(name: str, **columns: Any) -> Schedule:
 def _limit() -> Model:
     key = "tests.jobs.limited.two_of:a"
     _task(limit_key=key)
-    _task(limit_key=key, deferred=True, gated=True)
+    _task(limit_key=key, deferred=True, blocked=True)
     return Limit.objects.create(key=key, max_concurrency=1, rate="5/m")
 
 

@@ -234,16 +234,16 @@ RICH_VALUES = st.recursive(
 def test_a_rich_value_comes_back_as_what_it_was(value):
     import json
 
-    stored = json.loads(dumps(encode(value, rich=True, where="it")))
+    stored = json.loads(dumps(encode(value, typed=True, where="it")))
 
-    assert decode(stored, rich=True) == value
+    assert decode(stored, typed=True) == value
 
 
 @given(st.text(st.characters(), max_size=50))
 @settings(deadline=None)
 def test_a_text_is_either_refused_or_valid_and_a_cleaned_one_is_always_valid(text):
     try:
-        encode(text, rich=False, where="it")
+        encode(text, typed=False, where="it")
     except ValueError:
         assert "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
     else:
@@ -279,7 +279,7 @@ def test_rich_values_travel_through_arguments_and_results(drain, settings, value
 @pytest.mark.parametrize("tagged", [{"$type": "nonsense"}, {"$type": "dataclass", "class": "os.system", "value": {}}])
 def test_a_tag_that_names_no_dataclass_of_ours_fails_the_task_and_calls_nothing(drain, settings, tagged):
     settings.TASKS = RICH
-    row = Task.objects.create(task_name=give_back.module_path, args=[tagged], rich=True)
+    row = Task.objects.create(task_name=give_back.module_path, args=[tagged], typed_payload=True)
 
     drain()
 

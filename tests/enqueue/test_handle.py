@@ -92,7 +92,7 @@ def test_a_task_that_ended_and_kept_no_result_is_a_result_not_available(get, sta
 
 
 @pytest.mark.parametrize(
-    ("stored", "rich"),
+    ("stored", "typed"),
     [
         (5, False),
         ("err", False),
@@ -114,9 +114,9 @@ def test_a_task_that_ended_and_kept_no_result_is_a_result_not_available(get, sta
     ],
     ids=str,
 )
-def test_a_damaged_result_is_an_error_result_everywhere_and_never_an_exception(get, settings, stored, rich):
+def test_a_damaged_result_is_an_error_result_everywhere_and_never_an_exception(get, settings, stored, typed):
     settings.TASKS = RICH
-    handle = ended(result=stored, rich=rich)
+    handle = ended(result=stored, typed_payload=typed)
 
     result, info = get(handle, 0), TaskHandle(handle.id).info()
 
@@ -132,7 +132,7 @@ def test_a_damaged_result_is_an_error_result_everywhere_and_never_an_exception(g
 def test_an_error_whose_data_is_damaged_keeps_its_code_and_the_data_as_stored(get, settings, data):
     settings.TASKS = RICH
     error = {"error_code": "MINE", "message": "m", "data": data}
-    handle = ended(status="FAILED", failed_at=timezone.now(), result={"err": error}, rich=True)
+    handle = ended(status="FAILED", failed_at=timezone.now(), result={"err": error}, typed_payload=True)
 
     result = get(handle, 0)
 

@@ -302,5 +302,5 @@ def test_rich_values_are_tagged_in_the_same_way(settings):
 
     rows = Task.objects.in_bulk([alone.id, one.id])
     assert_same(rows[alone.id], rows[one.id])
-    assert rows[one.id].rich
+    assert rows[one.id].typed_payload
     assert rows[one.id].kwargs["a"][0] == {"$type": "date", "value": "2026-01-02"}

@@ -79,14 +79,14 @@ def shape(value):
     return (type(value), value)
 
 
-def there_and_back(value, *, rich):
-    return decode(json.loads(dumps(encode(value, rich=rich, where="it"))), rich=rich)
+def there_and_back(value, *, typed):
+    return decode(json.loads(dumps(encode(value, typed=typed, where="it"))), typed=typed)
 
 
 @given(VALUES)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_rich_value_comes_back_as_what_it_was_type_and_all(value):
-    back = there_and_back(value, rich=True)
+    back = there_and_back(value, typed=True)
 
     assert shape(back) == shape(value)
 
@@ -94,21 +94,21 @@ def test_any_rich_value_comes_back_as_what_it_was_type_and_all(value):
 @given(PLAIN)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_plain_value_comes_back_as_what_it_was_in_both_forms(value):
-    plain, rich = there_and_back(value, rich=False), there_and_back(value, rich=True)
+    plain, typed = there_and_back(value, typed=False), there_and_back(value, typed=True)
 
-    assert shape(plain) == shape(rich) == shape(value)
+    assert shape(plain) == shape(typed) == shape(value)
 
 
 @pytest.mark.django_db
 @given(VALUES.filter(lambda value: "e+" not in str(value)))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_rich_value_comes_back_from_a_row(value):
-    row = Task(task_name="x", args=[encode(value, rich=True, where="it")], rich=True)
+    row = Task(task_name="x", args=[encode(value, typed=True, where="it")], typed_payload=True)
 
     row.save()
     row.refresh_from_db()
 
-    assert decode(row.args[0], rich=True) == value
+    assert decode(row.args[0], typed=True) == value
 
 
 @given(st.text(st.sampled_from("\0\ud800\udfffé\\ux0") | st.characters(), max_size=60), st.integers(1, 40))
@@ -179,13 +179,13 @@ def test_a_row_is_rich_where_its_column_and_the_backend_both_say_so(drain, setti
     before, tagged = settings.TASKS, {"$type": "date", "value": "2020-01-01"}
     plain = jobs.identity.send(tagged)
     settings.TASKS = RICH
-    rich = jobs.identity.send(datetime.date(2020, 1, 1))
+    typed = jobs.identity.send(datetime.date(2020, 1, 1))
 
     drain()
 
-    assert (plain.value(0), TaskHandle(rich.id).value(0)) == (tagged, datetime.date(2020, 1, 1))
+    assert (plain.value(0), TaskHandle(typed.id).value(0)) == (tagged, datetime.date(2020, 1, 1))
     settings.TASKS = before
-    assert TaskHandle(rich.id).value(0) == default_task_backend.get_result(str(rich.id)).return_value == tagged
+    assert TaskHandle(typed.id).value(0) == default_task_backend.get_result(str(typed.id)).return_value == tagged
 
 
 @pytest.mark.django_db
@@ -202,7 +202,7 @@ def test_the_plain_form_refuses_what_json_has_no_word_for_and_names_the_rich_one
 @pytest.mark.parametrize("value", [{1, 2}, object(), 5j, jobs.Outer, jobs.Outer.Inner(), Address], ids=stable)
 def test_the_rich_form_refuses_what_a_worker_could_not_make_again(value):
     with pytest.raises(TypeError) as caught:
-        encode([value], rich=True, where="it")
+        encode([value], typed=True, where="it")
 
     assert "Unsupported type" in str(caught.value)
     assert "it[0]" in str(caught.value)
@@ -211,25 +211,25 @@ def test_the_rich_form_refuses_what_a_worker_could_not_make_again(value):
 def test_keys_become_text_as_json_itself_writes_them():
     value = {7: "a", None: "b", True: "c", 2.5: "d", b"e": "f"}
 
-    stored = encode(value, rich=False, where="it")
+    stored = encode(value, typed=False, where="it")
 
     assert stored == {"7": "a", "null": "b", "true": "c", "2.5": "d", "e": "f"}
 
 
-@pytest.mark.parametrize("rich", [False, True])
-def test_keys_that_become_the_same_text_are_refused_rather_than_lost(rich):
+@pytest.mark.parametrize("typed", [False, True])
+def test_keys_that_become_the_same_text_are_refused_rather_than_lost(typed):
     value = {1: "first", "1": "second"}
 
     with pytest.raises((TypeError, ValueError), match="it"):
-        encode(value, rich=rich, where="it")
+        encode(value, typed=typed, where="it")
 
 
 # Results.
 
 
-@pytest.mark.parametrize("rich", [False, True])
-def test_a_hostile_result_fails_its_task_with_a_code_and_its_neighbours_live(drain, settings, rich):
-    if rich:
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_hostile_result_fails_its_task_with_a_code_and_its_neighbours_live(drain, settings, typed):
+    if typed:
         settings.TASKS = RICH
     bad = {name: jobs.give_hostile.send(name) for name in jobs.HOSTILE}
     good = jobs.identity.send("fine")

@@ -72,7 +72,7 @@ def test_more_queues_than_are_looked_into_are_told_of(capsys, monkeypatch):
     assert "There are more queues" in printed
     assert "oldest due task waits: 2 h" in printed
 
-    monkeypatch.setattr(depths, "SEARCHED", 1)
+    monkeypatch.setattr(depths, "MAX_SEARCHED", 1)
     call_command("horsies_status")
 
     assert "oldest due task waits: at least " in capsys.readouterr().out

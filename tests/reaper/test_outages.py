@@ -15,9 +15,9 @@ from django.utils import timezone
 from horsies_django import TaskStatus
 from horsies_django.core.compat import task_backends
 from horsies_django.core.options import RecoveryOptions
-from horsies_django.models import Task, Turn
+from horsies_django.models import Lease, Task
 from horsies_django.ops.metrics import collect
-from horsies_django.reaper.outages import grace
+from horsies_django.reaper.outages import outage_grace
 from tests.conftest import database_url, wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -36,7 +36,7 @@ def ago(time):
 
 
 def turn(**columns):
-    Turn.objects.update_or_create(name="reaper:default", defaults=columns)
+    Lease.objects.update_or_create(name="reaper:default", defaults=columns)
 
 
 def reap():
@@ -83,12 +83,12 @@ def test_a_probe_is_no_pass_of_a_reaper():
 
     reap()
 
-    assert Turn.objects.exists(), "it has probed"
+    assert Lease.objects.exists(), "it has probed"
     assert collect(task_backends["default"].config).reaper_ago is None
 
 
 def test_a_reaper_goes_on_if_the_row_of_its_turn_is_deleted_while_it_probes():
-    probe = Turn.objects.last_probe("reaper:default")
+    probe = Lease.objects.last_probe("reaper:default")
 
     assert abs(probe.now - timezone.now()) < timedelta(seconds=60)
     assert probe.since_outage == float("inf")
@@ -138,7 +138,7 @@ def test_the_grace_lasts_two_beats_at_least_and_one_threshold_at_most(threshold,
         claimer_heartbeat_interval_ms=interval,
         runner_heartbeat_interval_ms=interval,
     )
-    assert 2 * interval <= grace(recovery) * 1_000 <= threshold
+    assert 2 * interval <= outage_grace(recovery) * 1_000 <= threshold
 
 
 def test_a_pass_whose_own_statements_hang_judges_nobody(settings):

@@ -10,7 +10,7 @@ from horsies_django.core.backends import config_of
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule
 from horsies_django.schedules.declaring import declarations
-from horsies_django.schedules.scheduler import Beat
+from horsies_django.schedules.scheduler import Scheduler
 from tests.schedules import jobs  # noqa: F401  # the workflow that rows name
 
 
@@ -27,7 +27,7 @@ def _own_declarations():
 @pytest.fixture
 def beat(db):
     """Return a beat on this thread's connection."""
-    return Beat(config_of("default"), "default")
+    return Scheduler(config_of("default"), "default")
 
 
 def make(name="s", timing="every:3600", task="tests.jobs.tasks.noop", **columns):

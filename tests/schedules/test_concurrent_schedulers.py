@@ -67,11 +67,11 @@ def test_ten_thousand_schedules_are_no_trouble(beat):
         batch_size=1_000,
     )
     if connection.vendor == "postgresql":
-        first = Schedule.objects.served("default", "tests").next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
+        first = Schedule.objects.served_by("default", "tests").next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE horsies_schedules")
         assert "horsies_schedule_next" in first.explain()
-        stale = Schedule.objects.served("default", "tests").planned_otherwise().values("pk")[:1]
+        stale = Schedule.objects.served_by("default", "tests").with_outdated_plan().values("pk")[:1]
         assert "horsies_schedule_replan" in stale.explain()
     with CaptureQueriesContext(connection) as captured:
         idle = [beat.run_once() for _ in range(3)]

@@ -17,7 +17,7 @@ from horsies_django.db.clock import database_now
 from horsies_django.models import Schedule, Task, Workflow
 from horsies_django.models.transitions import DEADLOCK
 from horsies_django.schedules import backoff, dispatch, fire_due
-from horsies_django.schedules.scheduler import Beat
+from horsies_django.schedules.scheduler import Scheduler
 from tests.conftest import wait_until
 from tests.schedules import jobs
 from tests.schedules.conftest import make, put_back
@@ -280,7 +280,7 @@ def test_what_a_scheduler_can_not_find_is_left_to_others_for_a_minute(beat):
     assert set(Schedule.objects.exclude(name="well").values_list("next_run_at", "last_error")) == planned
 
     put_back(fire_due.MISSED_AFTER + 10, name__in=["newer", "theirs"])
-    passed = Beat(config_of("default"), "default").run_once().passed
+    passed = Scheduler(config_of("default"), "default").run_once().fired
 
     assert ["of_the_next_deploy" in one.error for one in passed].count(True) == 1
     assert ["of.another.project" in one.error for one in passed].count(True) == 1
@@ -460,8 +460,8 @@ def test_of_two_that_see_a_slot_due_one_sends_it(beat):
     rows, now = Schedule.objects.all(), database_now("default")
     planned = Schedule.objects.get().next_run_at
 
-    first = list(fire_due.pass_due(rows, row.pk, planned, now))
-    second = list(fire_due.pass_due(rows, row.pk, planned, now))
+    first = list(fire_due.fire_due(rows, row.pk, planned, now))
+    second = list(fire_due.fire_due(rows, row.pk, planned, now))
 
     assert (len(first), second) == (1, [])
     assert Task.objects.count() == 1
@@ -470,12 +470,12 @@ def test_of_two_that_see_a_slot_due_one_sends_it(beat):
 @pytest.mark.django_db(transaction=True)
 def test_a_due_slot_is_sent_within_a_second(monkeypatch):
     make(timing="every:1")
-    loop = Beat(config_of("default"), "default")
+    loop = Scheduler(config_of("default"), "default")
     passed, run_once = [], loop.run_once
 
     def noted():
         report = run_once()
-        passed.extend(report.passed)
+        passed.extend(report.fired)
         return report
 
     monkeypatch.setattr(loop, "run_once", noted)

@@ -261,11 +261,11 @@ def test_one_with_a_mistake_leaves_its_row_as_it_is(beat):
 
 def test_a_project_may_name_itself(beat, settings):
     from horsies_django.core.backends import config_of
-    from horsies_django.schedules.scheduler import Beat
+    from horsies_django.schedules.scheduler import Scheduler
 
     settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"project": "shop"}}}
     schedule("a", noop, Every(hours=5))
-    Beat(config_of("default"), "default").sync()
+    Scheduler(config_of("default"), "default").sync()
 
     assert Schedule.objects.get().source == "shop"
 

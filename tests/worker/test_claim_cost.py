@@ -436,10 +436,10 @@ def test_what_becomes_due_or_is_given_back_behind_the_mark_is_claimed_too():
     drain.go_on(5)
     back, drain.held, drain.claims = drain.held[:7], drain.held[7:], drain.claims[:-20] + drain.held[7:]
 
-    Task.objects.unstart(back, RUNNERS[0].worker_id)
+    Task.objects.revert_start(back, RUNNERS[0].worker_id)
     Task.objects.filter(pk__in=deferred).update(enqueued_at=AGES_AGO)
     with transaction.atomic():
-        assert Task.objects.undefer() == 5
+        assert Task.objects.make_due_claimable() == 5
     drain.go_on()
 
     drain.assert_all_ran_once()
@@ -467,7 +467,7 @@ class Worker:
         was_quiet = self.is_quiet.is_set()
         claims = exchange.run(ends_of(self.held), self.chance.randint(1, 2 * BATCH), self.queues)
         back = claims[::2] if self.chance.random() < 0.2 else []
-        assert Task.objects.unstart(back, self.runner.worker_id) == len(back)
+        assert Task.objects.revert_start(back, self.runner.worker_id) == len(back)
         self.held = [claimed for claimed in claims if claimed not in back]
         self.begun += self.held
         # Of several queues, a claim may get nothing because others were quicker: the next one gets what there is.

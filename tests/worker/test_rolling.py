@@ -57,7 +57,7 @@ def unknown_calls():
         "an argument of a coroutine": lambda: unknown(
             task_name=tasks.awrite.module_path, kwargs={"key": "k", "nope": 2}, is_async=True
         ),
-        "a dataclass": lambda: unknown(task_name=tasks.noop.module_path, args=[tag], rich=True),
+        "a dataclass": lambda: unknown(task_name=tasks.noop.module_path, args=[tag], typed_payload=True),
         "a condition": _unknown_condition,
     }
 

@@ -416,7 +416,7 @@ def test_a_damaged_result_of_a_node_is_an_error_result(drain, settings):
         "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
     }
     handle = ran(one(), drain)
-    WorkflowTask.objects.filter(workflow=handle.id).update(result={"ok": {"$type": "nonsense"}}, rich=True)
+    WorkflowTask.objects.filter(workflow=handle.id).update(result={"ok": {"$type": "nonsense"}}, typed_payload=True)
 
     assert shown(handle.result_for("one")) == "RESULT_DESERIALIZATION_ERROR"
     assert [shown(result) for result in handle.results().values()] == ["RESULT_DESERIALIZATION_ERROR"]

@@ -123,7 +123,7 @@ def test_a_node_has_the_columns_that_a_send_has():
         row = Task.objects.get(pk=task.with_options(**own).send(url="x").id)
         node = last(task.node(**own)(url="x"))
         for column in (
-            *("task_name", "backend", "queue_name", "priority", "is_async", "rich", "max_retries"),
+            *("task_name", "backend", "queue_name", "priority", "is_async", "typed_payload", "max_retries"),
             *("timeout", "retention", "retention_by_state", "good_until", "metadata"),
         ):
             assert getattr(node, column) == getattr(row, column), column

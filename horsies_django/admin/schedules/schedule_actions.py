@@ -20,7 +20,7 @@ _MAX_ERRORS: Final = 3
 def _run(rows: ScheduleQuerySet) -> int:
     """Send each of them; what can't be sent keeps why, and stops no other."""
     keys = rows.order_by("pk").values_list("pk", flat=True)
-    return sum(try_run(rows.rows().filter(pk=key)) is not None for key in keys)
+    return sum(try_run(rows.all_rows().filter(pk=key)) is not None for key in keys)
 
 
 def _run_errors(rows: QuerySet[Any]) -> str:

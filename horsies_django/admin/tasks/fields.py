@@ -110,7 +110,7 @@ class TaskFields(ActionAdmin):
         if task.limit_key is None:
             return "-"
         has_place = not task.deferred and task.status in TASK_LIVE_STATES
-        said = gettext("waits for a place") if task.gated else gettext("has a place") if has_place else ""
+        said = gettext("waits for a place") if task.blocked else gettext("has a place") if has_place else ""
         return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), said)
 
     @admin.display(description=_("group"))

@@ -95,7 +95,7 @@ RUN_NOW: Final = AdminAction(
     list_label=_("Run selected tasks now that wait for their time"),
     act=TaskQuerySet.run_now,
     message=_due_now,
-    applies_to=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.gated,
+    applies_to=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.blocked,
     statuses=(TaskStatus.PENDING,),
     logged_columns=("enqueued_at",),
 )

@@ -76,7 +76,7 @@ class LimitAdmin(ReadOnlyAdmin):
     @admin.display(description=_("waits for a place"))
     def waiting(self, limit: Limit) -> str:
         """How many tasks wait."""
-        count = _tasks(limit).gated().filter(limit_key=limit.pk)[: MAX_COUNTED + 1].count()
+        count = _tasks(limit).blocked().filter(limit_key=limit.pk)[: MAX_COUNTED + 1].count()
         return str(count) if count <= MAX_COUNTED else f"{MAX_COUNTED}+"
 
 

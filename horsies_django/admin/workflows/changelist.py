@@ -29,7 +29,7 @@ def parse_search(text: str, database: str) -> Search:
         return Search()
     if is_id(text):
         return _by_id(UUID(text))
-    holder = Workflow.objects.using(database).holding(text).values_list("pk", flat=True).first()
+    holder = Workflow.objects.using(database).holding_unique_key(text).values_list("pk", flat=True).first()
     return _by_id(holder) if holder else Search(Q(name__startswith=text))
 
 

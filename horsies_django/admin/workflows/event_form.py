@@ -84,7 +84,7 @@ class EventForm(forms.Form):
         backends = (task_backends[alias] for alias in task_backends)
         limits = [one.config.max_payload_bytes for one in backends if isinstance(one, HorsiesBackend)]
         try:
-            encoded = encode(payload, rich=False, where="the payload")
+            encoded = encode(payload, typed=False, where="the payload")
             check_size(dumps(encoded), min(filter(None, limits), default=None), "the payload")
         except (TypeError, ValueError, RecursionError) as error:
             raise forms.ValidationError(str(error)) from error

@@ -41,7 +41,7 @@ _COLUMNS: Final = (
     "task__max_retries",
     "task__started_at",
     "task__next_retry_at",
-    "task__gated",
+    "task__blocked",
 )
 
 

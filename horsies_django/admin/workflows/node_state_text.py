@@ -56,7 +56,7 @@ def _join(node: Mapping[str, Any]) -> str:
 
 
 def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:
-    if workflow.status == WorkflowStatus.PAUSED and node["task__gated"]:
+    if workflow.status == WorkflowStatus.PAUSED and node["task__blocked"]:
         return _("Would begin, but the workflow is paused.")
     if node["kind"] == NodeKind.SLEEP:
         return _("Sleeps until %s.") % format_time(node["until"], exactly=False)
@@ -92,4 +92,4 @@ def _retry_text(workflow: Any, node: Mapping[str, Any]) -> str:
 
 
 def _task_wait_text(node: Mapping[str, Any]) -> str:
-    return _("Its task waits for a place.") if node["task__gated"] else _("Its task waits for a worker.")
+    return _("Its task waits for a place.") if node["task__blocked"] else _("Its task waits for a worker.")

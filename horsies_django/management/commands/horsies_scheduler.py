@@ -7,10 +7,10 @@ from django.core.management.base import CommandError
 from horsies_django.core.options import Options
 from horsies_django.core.printable import one_line
 from horsies_django.management.loop_command import LoopCommand
-from horsies_django.schedules.scheduler import Beat
+from horsies_django.schedules.scheduler import Scheduler
 
 
-class Command(LoopCommand[Beat]):
+class Command(LoopCommand[Scheduler]):
     """Sends what schedules have due, once or until stopped."""
 
     role = "scheduler"
@@ -22,14 +22,14 @@ class Command(LoopCommand[Beat]):
     once_help = "Sync, send what is due now, print it, and exit."
     interval_help = "Longest time between two looks (default: 1)."
 
-    def loop(self, options: Options, backend: str, interval: float | None) -> Beat:
-        return Beat(options, backend, interval)
+    def loop(self, options: Options, backend: str, interval: float | None) -> Scheduler:
+        return Scheduler(options, backend, interval)
 
-    def once(self, loop: Beat) -> None:
+    def once(self, loop: Scheduler) -> None:
         self.stdout.write(str(loop.sync()))
         report = loop.run_all()
-        for one in (*report.passed, *report.left):
+        for one in (*report.fired, *report.deferred):
             self.stdout.write(one_line(str(one)))
         self.stdout.write(str(report))
-        if report.left or any(passed.error for passed in report.passed):
+        if report.deferred or any(passed.error for passed in report.fired):
             raise CommandError("A schedule could not be sent.", returncode=1)

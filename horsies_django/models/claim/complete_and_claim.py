@@ -33,7 +33,7 @@ from ...db.expressions import AnyOf, Param, ValueByPk, encode_pk, json_array, js
 from ...db.statements import CompiledSelect, Statement
 from ..attempt import TaskAttempt, attempt_columns
 from ..claims import ClaimedTask, ClaimLost, Completion, WorkerInfo, claims_of
-from ..transitions import CLAIMED_COLUMNS, STARTED, completed_with, taken_by
+from ..transitions import CLAIMED_COLUMNS, START_COLUMNS, claim_columns, completion_columns
 from .cursor import ClaimCursor
 from .query import RANK, first_of
 
@@ -67,17 +67,17 @@ class CompleteAndClaim(ABC):
     def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         self._alias = tasks.db
         self._connection = connections[tasks.db]
-        rows = tasks.rows()
+        rows = tasks.all_rows()
         token = ValueByPk(_CLAIMS, models.IntegerField())
         self._held = rows.filter(AnyOf(_ENDED), claim=token, claimed_by_worker_id=runner.worker_id)
         self._complete = Statement.update(
             self._held.filter(lifecycle.COMPLETE.is_possible),
             status=lifecycle.COMPLETE.target,
-            **completed_with(_RESULTS, tasks.db),
+            **completion_columns(_RESULTS, tasks.db),
         )
         self._attempt = attempt_columns(AttemptOutcome.COMPLETED, hostname=runner.hostname, pid=runner.pid)
         self._startable = rows.filter(lifecycle.CLAIM_AND_START.is_possible)
-        self._started = {"status": lifecycle.CLAIM_AND_START.target, **taken_by(runner.worker_id), **STARTED}
+        self._started = {"status": lifecycle.CLAIM_AND_START.target, **claim_columns(runner.worker_id), **START_COLUMNS}
 
     def run(
         self, ends: Sequence[Completion], room: int, queues: Sequence[str], most: Mapping[str, int] = _NO_CAPS
@@ -106,14 +106,14 @@ class _OneStatement(CompleteAndClaim):
     def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
         just_completed = completed_rows(tasks.model._meta.db_table)
-        self._record = Statement.insert(TaskAttempt, tasks.rows(), self._attempt, prefix=just_completed)
+        self._record = Statement.insert(TaskAttempt, tasks.all_rows(), self._attempt, prefix=just_completed)
         self._take = Statement.update(self._startable.filter(IsPicked()), **self._started)
         self._is_async = is_async
         self._stored = stored = tasks.filter(IsStored())
         one = stored.claimable(None, is_async=is_async)
         self._reader = CompiledSelect(one, CLAIMED_COLUMNS, ROOM)
         self._one = self._cursor(one, stored.claimable_after_mark(is_async=is_async))
-        self._several = self._cursor(stored.claimable_of_queues(tasks.rows(), is_async=is_async))
+        self._several = self._cursor(stored.claimable_of_queues(tasks.all_rows(), is_async=is_async))
         self._was_short = False
 
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
@@ -138,7 +138,7 @@ class _OneStatement(CompleteAndClaim):
         """For queues with a limit: few have one, so it is compiled when it is first needed."""
         with transaction.atomic(using=self._alias):
             stored = self._stored
-            rows = stored.claimable_of_queues(stored.rows(), is_async=self._is_async, is_capped=True)
+            rows = stored.claimable_of_queues(stored.all_rows(), is_async=self._is_async, is_capped=True)
             return self._cursor(rows)
 
     def _one_by_one(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:

@@ -26,7 +26,7 @@ def delete_waiting_or_ended(tasks: TaskQuerySet) -> int:
     with transaction.atomic(using=tasks.db):
         waiting = tasks.filter(status=TaskStatus.PENDING, workflow_id__isnull=True)
         keys = list(waiting.lock().values_list("pk", flat=True))
-        cancelled = tasks.rows().filter(pk__in=keys)
+        cancelled = tasks.all_rows().filter(pk__in=keys)
         if keys and cancelled.cancel():
             return pruning.delete(cancelled.deletable()) + delete_ended(tasks)
         return delete_ended(tasks)

@@ -36,8 +36,8 @@ def update_action(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapp
     """
     options = config_of(task.backend)
     arguments = Calls.of(task, options).arguments(args, kwargs)
-    is_rich = options.serializer == "rich"
-    act = partial(TaskQuerySet.rewrite, args=arguments.args, kwargs=arguments.kwargs, rich=is_rich)
+    is_typed = options.serializer == "rich"
+    act = partial(TaskQuerySet.rewrite, args=arguments.args, kwargs=arguments.kwargs, typed_payload=is_typed)
     return TaskAction(
         name="update",
         states=frozenset({State.SCHEDULED}),

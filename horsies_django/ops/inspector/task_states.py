@@ -105,6 +105,6 @@ def _in_state(rows: TaskQuerySet, state: State) -> TaskQuerySet:
         case State.RETRYING:
             return rows.retrying()
         case State.PENDING:
-            return rows.in_line()
+            return rows.ready()
         case _:
             return rows.filter(status=TaskStatus(state.upper()))

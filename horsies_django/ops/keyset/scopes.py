@@ -59,9 +59,9 @@ _CLAIMABLE: Final = IndexRange(
     ("is_async", "queue_name", "-priority", "enqueued_at", "pk"),
     is_queue_ordered=True,
 )
-_DEFERRED: Final = IndexRange(Q(status=TaskStatus.PENDING, deferred=True, gated=False), ("enqueued_at",))
+_DEFERRED: Final = IndexRange(Q(status=TaskStatus.PENDING, deferred=True, blocked=False), ("enqueued_at",))
 #: Tasks that wait for their limit; all of them are due.
-_GATED: Final = IndexRange(Q(status=TaskStatus.PENDING, gated=True), ("limit_key", "-priority", "enqueued_at", "pk"))
+_GATED: Final = IndexRange(Q(status=TaskStatus.PENDING, blocked=True), ("limit_key", "-priority", "enqueued_at", "pk"))
 #: Deferred tasks that are due already and that no worker has made claimable yet.
 _JUST_DUE: Final = IndexRange(_DEFERRED.rows & Q(enqueued_at__lte=Now()), _DEFERRED.order)
 _TOO_LATE: Final = IndexRange(Q(status=TaskStatus.PENDING, good_until__lte=Now()), ("good_until",))

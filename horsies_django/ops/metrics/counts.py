@@ -29,7 +29,7 @@ _RELATIONS: Final = {
     "rows": Task._meta.db_table,
     "rows claimable": "horsies_task_claim",
     "rows deferred": "horsies_task_deferred",
-    "rows gated": "horsies_task_gated",
+    "rows blocked": "horsies_task_blocked",
 }
 
 #: The condition that counts every row, and the conditions that are counted in each set of rows.
@@ -39,7 +39,7 @@ _CONDITION_NAMES: Final = {
     "deferred": (ALL, "retrying", "scheduled", "aggregating"),
     "latest": (ALL, "retrying", "scheduled", "aggregating"),
     "late": (ALL, "due"),
-    "gated": (ALL, "due", "pending"),
+    "blocked": (ALL, "due", "pending"),
     "overdue": (ALL,),
     "newest": (ALL, "completed"),
 }
@@ -91,7 +91,7 @@ def _row_sets(database: str) -> dict[str, Any]:
         "claimable": claimable.order_by("is_async", "queue_name", "-priority", "enqueued_at", "pk"),
         "deferred": deferred.order_by("enqueued_at"),
         "latest": deferred.order_by("-enqueued_at"),
-        "gated": tasks.gated().order_by("limit_key", "-priority", "enqueued_at", "pk"),
+        "blocked": tasks.blocked().order_by("limit_key", "-priority", "enqueued_at", "pk"),
         "late": late.order_by("enqueued_at"),
         "overdue": tasks.overdue().order_by("good_until"),
         "newest": tasks.order_by("-pk"),
@@ -157,7 +157,7 @@ def counts_by_queue(
     found = _Counts(answers)
     counts = {}
     for name in names:
-        pending = found.in_queue(name, "claimable", "pending") + found.in_queue(name, "gated", "pending")
+        pending = found.in_queue(name, "claimable", "pending") + found.in_queue(name, "blocked", "pending")
         pending += found.in_queue(name, "late")
         if pending.exactness is Exactness.AT_LEAST and due.of(name).due > pending.number:
             pending = Count(due.of(name).due, Exactness.AT_LEAST)
@@ -213,7 +213,7 @@ class _Counts:
 
     def limited(self, condition: str) -> Count:
         """Return the tasks that wait for their limit and meet a condition."""
-        return self._scaled(["gated"], condition, "rows gated")
+        return self._scaled(["blocked"], condition, "rows blocked")
 
     def in_status(self, status: TaskStatus) -> Count:
         """Return the tasks in one status."""

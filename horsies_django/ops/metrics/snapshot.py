@@ -18,10 +18,10 @@ from ...db.expressions import MinuteOf, SecondsUntil
 from ...db.multi_query import decode_rows, rows_query, run_queries, scalar
 from ...db.statements import Statement
 from ...enqueue.backend import HorsiesBackend
-from ...models import Queue, Task, Turn
+from ...models import Lease, Queue, Task
 from ...models.depths import Depth, Depths, depths
 from ...models.lease import NEVER
-from ...reaper.loop import TURN
+from ...reaper.loop import LEASE_PREFIX
 from ..queue_status import QueueStatus, status_from_row
 from . import counts, workflows
 from .counts import Count
@@ -168,7 +168,9 @@ def _queries(database: str) -> dict[str, Statement]:
     latecomers = pending.order_by("enqueued_at")[:MAX_JUST_DUE]
     queues = Queue.objects.using(database).order_by("name")[:MAX_QUEUES]
     columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}
-    taken = Turn.objects.using(database).filter(name__startswith=TURN, taken_at__gt=NEVER)  # --once takes no turn
+    taken = Lease.objects.using(database).filter(
+        name__startswith=LEASE_PREFIX, taken_at__gt=NEVER
+    )  # --once takes no turn
     reaper = taken.order_by("-taken_at")
     return {
         **counts.queries(database),

@@ -78,7 +78,7 @@ def _cancel_tasks(context: EngineContext, rows: Iterable[tuple[Any, int]]) -> li
     expired = _expire(context, _claimed(free))
     cancelled = [task_id for task_id in free if task_id not in expired]
     if cancelled:
-        Task.objects.using(context.database).filter(where_in(context.database, cancelled)).cancel_quietly()
+        Task.objects.using(context.database).filter(where_in(context.database, cancelled)).cancel_for_workflow()
     return [pairs[task_id] for task_id in cancelled]
 
 
@@ -93,9 +93,9 @@ def _return_tasks(context: EngineContext, rows: Iterable[tuple[Any, int]]) -> No
     tasks = Task.objects.using(context.database)
     if claimed := _claimed(free):
         _expire(context, claimed)
-        tasks.filter(where_in(context.database, claimed)).hold()
+        tasks.filter(where_in(context.database, claimed)).hold_for_workflow()
     if waiting := [task_id for task_id, status in free.items() if status == TaskStatus.PENDING]:
-        tasks.filter(where_in(context.database, waiting)).cancel_quietly()
+        tasks.filter(where_in(context.database, waiting)).cancel_for_workflow()
         rows_of = context.nodes.filter(where_in(context.database, [pairs[task_id] for task_id in waiting]))
         lifecycle.RETURN_TO_READY.apply(rows_of, task_id=None)
 
@@ -120,7 +120,7 @@ def release_held(database: str, keys: Collection[UUID]) -> None:
     """Release the held tasks of these workflows, which run again, so that workers can claim them."""
     tasks = Task.objects.using(database)
     nodes = WorkflowTask.objects.using(database).filter(workflow__status=WorkflowStatus.RUNNING, status__in=IN_PROGRESS)
-    of_workflows = nodes.filter(where_in(database, keys, "workflow"), task__in=tasks.held_back())
+    of_workflows = nodes.filter(where_in(database, keys, "workflow"), task__in=tasks.held_by_workflow())
     limited: dict[tuple[str, str], list[UUID]] = defaultdict(list)
     free: list[UUID] = []
     columns = ("task_id", "limit_key", "task_name", "task__task_name")
@@ -132,9 +132,9 @@ def release_held(database: str, keys: Collection[UUID]) -> None:
         else:
             limited[limit_key, path].append(task_id)
     if free:
-        tasks.filter(where_in(database, free)).let_go()
+        tasks.filter(where_in(database, free)).release_held()
     for (limit_key, _), task_ids in limited.items():
-        tasks.filter(where_in(database, task_ids)).let_go(limit_key)
+        tasks.filter(where_in(database, task_ids)).release_held(limit_key)
     limits.release_after_commit(database, limited)
 
 

@@ -15,7 +15,7 @@ from ...models import release_blocked
 from .context import EngineContext
 from .nodes import where_in
 
-_BLOCKED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "gated": Value(True), "deferred": Value(True)}
+_BLOCKED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "blocked": Value(True), "deferred": Value(True)}
 
 
 def enqueue_limited(context: EngineContext, limit_keys: Mapping[int, str | None]) -> None:

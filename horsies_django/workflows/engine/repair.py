@@ -113,7 +113,7 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
     keys = list(live.values_list("pk", flat=True))
     nodes = WorkflowTask.objects.using(database).filter(_IS_OPEN, workflow__in=list(tree.values_list("pk", flat=True)))
     tasks = list(nodes.filter(task_id__isnull=False).values_list("task_id", flat=True))
-    Task.objects.using(database).filter(pk__in=tasks).cancel_quietly()
+    Task.objects.using(database).filter(pk__in=tasks).cancel_for_workflow()
     lifecycle.SKIP_UNREADABLE.apply(
         nodes,
         completed_at=Now(),

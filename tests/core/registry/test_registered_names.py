@@ -76,11 +76,11 @@ def test_a_tag_of_a_row_imports_nothing_and_makes_nothing(drain, settings, trap)
     settings.TASKS = RICH
     tag = {"$type": "dataclass", "class": f"{trap}.Thing", "value": {}}
     rows = [
-        Task.objects.create(task_name=jobs.identity.module_path, args=[tag], rich=True),
+        Task.objects.create(task_name=jobs.identity.module_path, args=[tag], typed_payload=True),
         Task.objects.create(
             task_name=jobs.identity.module_path,
             args=[{**tag, "class": "tests.core.registry.jobs.Shelf.Unknown"}],
-            rich=True,
+            typed_payload=True,
         ),
     ]
 
@@ -95,7 +95,7 @@ def test_a_tag_of_a_row_imports_nothing_and_makes_nothing(drain, settings, trap)
 @pytest.mark.parametrize("where", ["row", "result"])
 def test_tags_count_only_where_the_serializer_is_rich(drain, settings, where):
     tag = {"$type": "date", "value": "2026-01-01"}
-    row = Task.objects.create(task_name=jobs.identity.module_path, args=[tag], rich=True)
+    row = Task.objects.create(task_name=jobs.identity.module_path, args=[tag], typed_payload=True)
     before = settings.TASKS
     if where == "result":
         settings.TASKS = RICH
@@ -230,7 +230,7 @@ def test_a_class_that_has_moved_is_read_under_its_old_name(drain, settings):
     settings.TASKS = RICH
     register_type(Parcel, name="shop.old.Parcel")
     tag = {"$type": "dataclass", "class": "shop.old.Parcel", "value": {"weight": 2.0}}
-    row = Task.objects.create(task_name=jobs.identity.module_path, args=[tag], rich=True)
+    row = Task.objects.create(task_name=jobs.identity.module_path, args=[tag], typed_payload=True)
 
     drain()
 

@@ -17,7 +17,7 @@ from horsies_django.db.expressions import NowPlus
 from horsies_django.exceptions import PayloadMismatch
 from horsies_django.models import Schedule, Task, WorkflowTask
 from horsies_django.ops.inspector import tasks
-from horsies_django.schedules.declaring import Declared
+from horsies_django.schedules.declaring import DeclaredSchedule
 from tests.conftest import ROOT, Process
 from tests.core.registry import renamed
 from tests.core.registry.renamed import gathered, limited, send_it
@@ -56,7 +56,7 @@ def test_the_own_name_is_what_rows_keys_limits_groups_and_nodes_have(drain):
     assert (rows[1].unique_key, rows[1].limit_key) == ('mail.limited {"number":2}', "mail.limited")
     assert WorkflowTask.objects.get(workflow=workflow.id).task_name == "mail.send"
     assert gathered.with_options(priority=1).send(number=4).id == calls[2].id  # a copy has the name too
-    assert Declared("s", send_it, Every(hours=1)).columns()["task_name"] == "mail.send"
+    assert DeclaredSchedule("s", send_it, Every(hours=1)).columns()["task_name"] == "mail.send"
     assert repr(send_it.node()(number=1)) == "<TaskNode: mail.send>"
     gone = Task.objects.create(task_name="gone")
     assert default_task_backend.get_result(str(gone.pk)).task.task_name == "gone"

@@ -141,7 +141,7 @@ def test_what_waits_for_a_place_under_a_limit_waits_on():
 
     job.send("a")
 
-    assert Task.objects.values_list("limit_key", "gated", "deferred").get() == (f"{job.module_path}:a", True, True)
+    assert Task.objects.values_list("limit_key", "blocked", "deferred").get() == (f"{job.module_path}:a", True, True)
 
 
 # Debounce and throttle.
@@ -284,7 +284,7 @@ def test_many_calls_take_over_what_is_past_its_period():
 def test_who_has_a_key_is_found_by_the_index():
     """The condition of the index is long: PostgreSQL has to see that the query says the same."""
     SKIP.send("a")
-    rows = Task.objects.holding("k")
+    rows = Task.objects.holding_unique_key("k")
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SET LOCAL enable_seqscan = off")

@@ -58,7 +58,7 @@ def test_the_release_point_is_what_it_says(until, state):
 
 #: The ways back from a start to waiting.
 BACK = {
-    "unstart": lambda claim: Task.objects.unstart([claim], "w"),
+    "unstart": lambda claim: Task.objects.revert_start([claim], "w"),
     "snooze": lambda claim: Task.objects.snooze([end(claim, 0)], "w"),
     "retry_later": lambda claim: Task.objects.retry_later([end(claim, 0)], RUNNER),
     "retry": lambda claim: (Task.objects.fail([end(claim)], RUNNER), Task.objects.filter(pk=claim.task_id).retry()),

@@ -11,7 +11,7 @@ from horsies_django import TaskStatus
 from horsies_django.core.ids import uuid7s
 from horsies_django.db.notifications import MAX_REMEMBERED, _limiter, wake_after_commit
 from horsies_django.models import Task, Worker
-from horsies_django.models.queue_scan import MOST, QueueScan
+from horsies_django.models.queue_scan import QUEUES_PER_SCAN, QueueScan
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,14 +36,14 @@ def test_a_survey_sees_so_many_queues_and_the_next_those_that_come_after():
     survey = QueueScan(Task.objects.all(), Worker.objects.all(), "me", [False, True])
 
     seen = Counter[str]()
-    for _ in range(1 + MADE_UP // MOST):
-        surveyed = survey.make()
-        assert len(surveyed.queues[0]) <= MOST
+    for _ in range(1 + MADE_UP // QUEUES_PER_SCAN):
+        surveyed = survey.run()
+        assert len(surveyed.queues[0]) <= QUEUES_PER_SCAN
         assert surveyed.is_partial
         seen.update(queue.queue_name for queue in surveyed.queues[0])
 
     assert seen == Counter([*names, "default"])
-    assert not surveyed.goes_on
+    assert not surveyed.continues
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from horsies_django.core.backends import config_of
 from horsies_django.core.schedule_enums import MOST_CATCH_UP
 from horsies_django.db.clock import database_now
 from horsies_django.models import Schedule, Task
-from horsies_django.schedules.fire_due import SLOTS_OF_A_LOOK, _due
-from horsies_django.schedules.scheduler import Beat
+from horsies_django.schedules.fire_due import SLOTS_PER_PASS, _due
+from horsies_django.schedules.scheduler import Scheduler
 from tests.schedules.conftest import make, put_back, utc
 
 HOSTILE = {
@@ -31,10 +31,10 @@ def test_a_hostile_schedule_is_disabled_with_the_reason_and_its_neighbour_is_sen
     bad = make("bad")
     put_back(5)
     assert write(Schedule, bad.pk, **HOSTILE[which]) == 1
-    beat = Beat(config_of("default"), "default")
+    beat = Scheduler(config_of("default"), "default")
 
     for _ in range(3):
-        beat._look()
+        beat._fire_next()
 
     assert Task.objects.filter(schedule_id__isnull=False).exclude(schedule_id=bad.pk).count() == 1
     row = Schedule.objects.get(name="bad")
@@ -50,8 +50,8 @@ def test_runs_without_end_are_made_up_for_up_to_the_most_that_a_form_allows(writ
 
     due, last = _due(row := Schedule.objects.get(), row.slots, database_now("default"))
 
-    assert len(due) == SLOTS_OF_A_LOOK
-    assert (last - due[0]).total_seconds() == SLOTS_OF_A_LOOK - 1
+    assert len(due) == SLOTS_PER_PASS
+    assert (last - due[0]).total_seconds() == SLOTS_PER_PASS - 1
     assert database_now("default") - due[0] <= timedelta(seconds=MOST_CATCH_UP + 60)
 
 

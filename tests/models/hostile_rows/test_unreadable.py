@@ -182,7 +182,7 @@ def test_a_hostile_row_that_was_sent_for_later_fails_when_it_is_due_and_its_neig
 
 def test_a_hostile_row_at_a_gate_keeps_no_neighbour_out(write, drain):
     hostile, *good = [limited.alone.send().id for _ in range(3)]
-    Task.objects.update(gated=True, deferred=True)
+    Task.objects.update(blocked=True, deferred=True)
     Limit.objects.update(next_at=NowPlus(-1))
     assert write(Task, hostile, **_columns("timeout 1e300")) == 1
 

@@ -23,8 +23,8 @@ TWO = "tests.jobs.limited.two_of:"
 RUNNER = WorkerInfo("w", "host", 1)
 
 
-def gated(key=None):
-    rows = Task.objects.gated()
+def blocked(key=None):
+    rows = Task.objects.blocked()
     return rows.filter(limit_key=TWO + key).count() if key else rows.count()
 
 
@@ -48,7 +48,7 @@ def test_as_many_are_let_in_as_the_limit_has_places_for_each_key_its_own():
     for key in "aabab":
         limited.two_of.send(key)
 
-    assert (admitted("a"), gated("a"), admitted("b"), gated("b")) == (2, 1, 2, 0)
+    assert (admitted("a"), blocked("a"), admitted("b"), blocked("b")) == (2, 1, 2, 0)
     assert sorted(one.limit_key for one in claim()) == [TWO + "a"] * 2 + [TWO + "b"] * 2
     assert claim() == []
 
@@ -82,7 +82,7 @@ def test_a_call_with_no_key_waits_for_nobody():
     free = [limited.one_of.send("").id for _ in range(3)]
 
     assert {one.task_id for one in claim()} > set(free)
-    assert Task.objects.filter(pk__in=free, limit_key=None, gated=False, deferred=False).count() == 3
+    assert Task.objects.filter(pk__in=free, limit_key=None, blocked=False, deferred=False).count() == 3
 
 
 def test_many_at_once_have_a_key_each():
@@ -91,35 +91,35 @@ def test_many_at_once_have_a_key_each():
     rows = Task.objects.in_bulk([one.id for one in sent])
     assert [(rows[one.id].limit_key or "").rpartition(":")[2] for one in sent] == ["a", "", "a", "b", "", "a"]
     assert len(claim()) == 4
-    assert gated() == 2
+    assert blocked() == 2
 
 
 def test_many_keys_at_once_are_left_to_workers_to_look_at():
-    keys = [f"{number:03}" for number in range(release_blocked.ON_THE_SPOT + 10)]
+    keys = [f"{number:03}" for number in range(release_blocked.MAX_IN_TRANSACTION + 10)]
     limited.two_of.send_many({"who": key} for key in keys * 3)
-    assert gated() == len(keys) * 3
+    assert blocked() == len(keys) * 3
 
     release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
 
-    assert gated() == len(keys)
+    assert blocked() == len(keys)
     assert not Limit.objects.due().exists()
 
 
 def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
-    keys = [f"{number:03}" for number in range(release_blocked.ON_THE_SPOT + 10)]
+    keys = [f"{number:03}" for number in range(release_blocked.MAX_IN_TRANSACTION + 10)]
     limited.two_of.send_many({"who": key} for key in keys)
     release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
     Task.objects.update(deferred=True, enqueued_at=timezone.now() - timedelta(seconds=1))
 
     with transaction.atomic():
-        assert Task.objects.undefer() == len(keys)
+        assert Task.objects.make_due_claimable() == len(keys)
 
-    assert gated() == Limit.objects.due().count() == len(keys)
+    assert blocked() == Limit.objects.due().count() == len(keys)
 
 
 @pytest.mark.parametrize("is_retried", [False, True])
 def test_many_keys_that_nobody_knows_come_to_their_gates_and_workers_look_at_once(is_retried):
-    keys = [f"{number:03}" for number in range(release_blocked.ON_THE_SPOT + 10)]
+    keys = [f"{number:03}" for number in range(release_blocked.MAX_IN_TRANSACTION + 10)]
     due = limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5))
     due.send_many({"who": key} for key in keys * 3)
     if is_retried:
@@ -127,11 +127,11 @@ def test_many_keys_that_nobody_knows_come_to_their_gates_and_workers_look_at_onc
     assert not Limit.objects.exists()
 
     with transaction.atomic():
-        assert (Task.objects.retry() if is_retried else Task.objects.undefer()) == len(keys) * 3
+        assert (Task.objects.retry() if is_retried else Task.objects.make_due_claimable()) == len(keys) * 3
 
     assert Limit.objects.due().filter(max_concurrency=2, rate=None).count() == len(keys)
     release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
-    assert (gated(), Task.objects.released().count()) == (len(keys), len(keys) * 2)
+    assert (blocked(), Task.objects.released().count()) == (len(keys), len(keys) * 2)
 
 
 def test_a_sender_in_a_long_transaction_holds_up_nobody_of_its_key(other_connection):
@@ -142,7 +142,7 @@ def test_a_sender_in_a_long_transaction_holds_up_nobody_of_its_key(other_connect
         other_connection(partial(limited.two_of.send, "a"))
         assert other_connection(partial(admitted, "a")) == 2
 
-    assert (admitted("a"), gated("a")) == (2, 1)
+    assert (admitted("a"), blocked("a")) == (2, 1)
 
 
 def test_what_is_rolled_back_takes_no_place():
@@ -157,16 +157,16 @@ def test_what_is_rolled_back_takes_no_place():
 def test_a_task_that_is_sent_for_later_comes_to_the_gate_when_it_is_due():
     limited.two_of.schedule(3_600, "a")
     limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5)).send("a")
-    assert (gated(), Task.objects.deferred().count()) == (0, 2)
+    assert (blocked(), Task.objects.deferred().count()) == (0, 2)
 
     with transaction.atomic():
-        assert Task.objects.undefer() == 1
+        assert Task.objects.make_due_claimable() == 1
     assert admitted("a") == 1
 
     limited.two_of.send_many([{"who": "a"}] * 2)
-    assert gated("a") == 1
+    assert blocked("a") == 1
     Task.objects.scheduled().run_now()
-    assert gated("a") == 2
+    assert blocked("a") == 2
 
 
 @pytest.mark.parametrize("of", [limited.fails, limited.snoozes])
@@ -176,9 +176,9 @@ def test_what_waits_to_run_again_leaves_its_place_to_others(of, drain):
     drain()
 
     rows = [Task.objects.get(pk=one.id) for one in sent]
-    assert [(row.status, row.deferred, row.gated) for row in rows] == [("PENDING", True, False)] * 3
+    assert [(row.status, row.deferred, row.blocked) for row in rows] == [("PENDING", True, False)] * 3
     Task.objects.scheduled().run_now() or Task.objects.retrying().run_now()
-    assert Task.objects.gated().count() == 2
+    assert Task.objects.blocked().count() == 2
 
 
 def test_what_a_person_does_keeps_to_the_limit():
@@ -187,31 +187,31 @@ def test_what_a_person_does_keeps_to_the_limit():
     rows = Task.objects.filter(pk__in=[one.id for one in sent])
 
     assert rows.filter(pk=claims[0].task_id).cancel(include_running=True) == 1
-    assert (admitted("a"), gated("a")) == (2, 1)
+    assert (admitted("a"), blocked("a")) == (2, 1)
 
     assert rows.filter(pk=claims[0].task_id).retry() == 1
-    assert (admitted("a"), gated("a")) == (2, 2)
+    assert (admitted("a"), blocked("a")) == (2, 2)
 
-    assert rows.gated().move(priority=7) == 2
-    assert (admitted("a"), gated("a")) == (2, 2)
+    assert rows.blocked().move(priority=7) == 2
+    assert (admitted("a"), blocked("a")) == (2, 2)
 
     assert rows.cancel() == 3  # the other one runs
-    assert (admitted("a"), gated("a")) == (1, 0)
+    assert (admitted("a"), blocked("a")) == (1, 0)
 
 
 def test_a_place_is_kept_by_what_goes_back_and_left_by_what_expires():
     [limited.two_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(3)]
     claims = claim()
     with transaction.atomic():
-        Task.objects.unstart(claims, "w")
-    assert (admitted("a"), gated("a")) == (2, 1)
+        Task.objects.revert_start(claims, "w")
+    assert (admitted("a"), blocked("a")) == (2, 1)
 
     late = Task.objects.filter(pk=claims[0].task_id)
     late.update(good_until=timezone.now() - timedelta(hours=1))
     run_pass(Options())
 
     assert late.get().status == TaskStatus.EXPIRED
-    assert (admitted("a"), gated("a")) == (2, 0)
+    assert (admitted("a"), blocked("a")) == (2, 0)
 
 
 def test_what_is_past_its_deadline_keeps_nobody_out_until_the_reaper_comes(other_connection):
@@ -248,14 +248,14 @@ def test_what_a_sender_or_a_worker_did_not_live_to_do_the_reaper_does(monkeypatc
     monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
     for key in ["a", "b", "a", "a"]:
         limited.two_of.send(key)
-    assert (gated("a"), gated("b"), Limit.objects.count()) == (3, 1, 0)
+    assert (blocked("a"), blocked("b"), Limit.objects.count()) == (3, 1, 0)
 
     run_pass(Options())
-    assert (admitted("a"), gated("a"), admitted("b")) == (2, 1, 1)
+    assert (admitted("a"), blocked("a"), admitted("b")) == (2, 1, 1)
 
-    Task.objects.filter(limit_key=TWO + "a", gated=False).update(status="COMPLETED", completed_at=timezone.now())
+    Task.objects.filter(limit_key=TWO + "a", blocked=False).update(status="COMPLETED", completed_at=timezone.now())
     run_pass(Options())
-    assert (admitted("a"), gated("a")) == (1, 0)
+    assert (admitted("a"), blocked("a")) == (1, 0)
 
 
 def test_the_tasks_of_code_that_is_gone_come_in_to_fail(monkeypatch):
@@ -266,7 +266,7 @@ def test_the_tasks_of_code_that_is_gone_come_in_to_fail(monkeypatch):
 
     run_pass(Options())
 
-    assert gated("a") == 0
+    assert blocked("a") == 0
 
 
 def test_a_limit_that_the_code_changes_counts_from_the_next_send():
@@ -277,20 +277,20 @@ def test_a_limit_that_the_code_changes_counts_from_the_next_send():
 
     wider.send("a")
 
-    assert (admitted("a"), gated("a")) == (4, 1)
+    assert (admitted("a"), blocked("a")) == (4, 1)
 
 
 def test_a_unique_task_that_is_replaced_goes_to_the_gate_of_its_new_key():
     limited.latest.send("one", "a")
     limited.latest.send_many([{"name": "two", "who": "a"}, {"name": "three", "who": "b"}])
     waits = {"tests.jobs.limited.latest:a": 1, "tests.jobs.limited.latest:b": 0}
-    assert {key: Task.objects.gated().filter(limit_key=key).count() for key in waits} == waits
+    assert {key: Task.objects.blocked().filter(limit_key=key).count() for key in waits} == waits
 
     limited.latest.send("one", "b")
 
     one = Task.objects.get(kwargs={}, args=["one", "b"])
-    assert (one.limit_key, one.gated) == ("tests.jobs.limited.latest:b", True)
-    assert Task.objects.gated().get() == one  # and the place that it had is another's
+    assert (one.limit_key, one.blocked) == ("tests.jobs.limited.latest:b", True)
+    assert Task.objects.blocked().get() == one  # and the place that it had is another's
 
 
 @pytest.mark.parametrize("is_later", [False, True])
@@ -302,14 +302,14 @@ def test_a_task_that_is_replaced_by_a_call_without_a_key_is_of_no_limit_any_more
     job.send("")
 
     row = Task.objects.get(args=[""])
-    assert (row.limit_key, row.gated, row.deferred) == (None, False, False)
+    assert (row.limit_key, row.blocked, row.deferred) == (None, False, False)
     assert Task.objects.released().count() == 1
     assert len(claim()) == 2
 
     job.send("a")
     job.with_options(run_after=timedelta(hours=1)).send("")
     row = Task.objects.scheduled().get()
-    assert (row.limit_key, row.gated, row.deferred) == (None, False, True)
+    assert (row.limit_key, row.blocked, row.deferred) == (None, False, True)
 
 
 def test_a_rate_lets_in_its_burst_and_then_one_by_one():
@@ -321,7 +321,7 @@ def test_a_rate_lets_in_its_burst_and_then_one_by_one():
 
     def look():
         release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
-        return not Task.objects.gated().exists()
+        return not Task.objects.blocked().exists()
 
     wait_until(look)
     assert len(claim()) == 2
@@ -398,7 +398,7 @@ def test_a_deep_gate_is_read_by_its_index():
         with connection.cursor() as cursor:
             cursor.execute("EXPLAIN " + chosen[0])
             plan = "\n".join(line for (line,) in cursor.fetchall())
-        assert "horsies_task_gated" in plan
+        assert "horsies_task_blocked" in plan
         assert "Sort" not in plan
     assert len(captured) <= 8, [query["sql"] for query in captured]
 
@@ -413,7 +413,7 @@ def test_many_gates_are_opened_with_the_statements_of_one():
         return len(captured)
 
     assert statements(keys[1:]) == statements(keys[:1])
-    assert Task.objects.gated().count() == len(keys)
+    assert Task.objects.blocked().count() == len(keys)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def nodes(count, key="a", **options):
 
 def counts(key="a"):
     rows = Task.objects.filter(limit_key=f"{TWO}:{key}")
-    return rows.released().count(), rows.gated().count()
+    return rows.released().count(), rows.blocked().count()
 
 
 def test_nodes_wait_at_the_gate_of_their_key_and_all_of_them_run(drain):
@@ -123,7 +123,7 @@ def test_a_workflow_that_is_cancelled_or_paused_gives_its_places_back_at_once():
 
     cancelled.cancel()
     assert counts() == (2, 2)
-    assert not Task.objects.gated().filter(workflow_id=paused.id).exists()
+    assert not Task.objects.blocked().filter(workflow_id=paused.id).exists()
 
     paused.pause()
     assert counts() == (2, 0)
@@ -156,7 +156,7 @@ def test_what_the_code_says_of_a_limit_counts_also_for_nodes_that_begin_later():
 
 
 def test_nodes_whose_code_says_no_limit_any_more_leave_that_of_others_as_it_is():
-    keys = [str(place) for place in range(release_blocked.ON_THE_SPOT + 5)]
+    keys = [str(place) for place in range(release_blocked.MAX_IN_TRANSACTION + 5)]
     handle = Workflow("limited", [limited.two_of.node(node_id=key)(who=key) for key in keys]).start()
     release_blocked.release_all("default", Limit.objects.values_list("pk", flat=True))
     handle.pause()

@@ -37,7 +37,7 @@ def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
 
     for _ in range(3):
         limited.two_of.send(keys[-1].removeprefix(TWO))
-    Task.objects.filter(gated=False).update(status="COMPLETED", completed_at=timezone.now())
+    Task.objects.filter(blocked=False).update(status="COMPLETED", completed_at=timezone.now())
     assert store.release_blocked(keys).lanes.total() == 1
 
 

@@ -57,7 +57,7 @@ def test_two_workers_run_at_most_two_of_each_key_at_once_and_all_of_them(worker)
     ran = spans()
     assert {key: len(times) for key, times in ran.items()} == {"a": count, "b": count}
     assert all(two_at_once(times, f"tests.jobs.limited.two_of:{key}") for key, times in ran.items()), ran
-    assert not Task.objects.gated().exists()
+    assert not Task.objects.blocked().exists()
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_a_full_key_with_ten_thousand_behind_it_slows_nobody(manage, tmp_path):
 
     alone = drained("alone")
     limited.two_of.send_many([{"who": "full"}] * deep)
-    Task.objects.filter(gated=False, limit_key__isnull=False).update(
+    Task.objects.filter(blocked=False, limit_key__isnull=False).update(
         status=TaskStatus.RUNNING, claimed_by_worker_id="elsewhere", claim=1, attempt=1, started_at=Now()
     )
     most, beside = alone * 1.25 + 10, [drained("beside")]
@@ -81,7 +81,7 @@ def test_a_full_key_with_ten_thousand_behind_it_slows_nobody(manage, tmp_path):
         beside.append(drained(f"beside {len(beside)}"))
 
     assert Task.objects.completed().count() == (1 + len(beside)) * count
-    assert Task.objects.gated().count() == deep - 2
+    assert Task.objects.blocked().count() == deep - 2
     print(f"{alone} statements alone, {beside} beside a full key")
     assert min(beside) <= most
 
@@ -96,7 +96,7 @@ def test_a_worker_that_is_killed_leaves_no_place_taken(worker):
     first.wait()
     wait_until(lambda: reclaim(0.5) >= 0 and not Task.objects.active().exists())  # while nobody lives who is slow
     worker("--threads", "8", "--shutdown-timeout", "1")
-    wait_until(lambda: reclaim(10) >= 0 and not Task.objects.gated().exists(), limit=60)
+    wait_until(lambda: reclaim(10) >= 0 and not Task.objects.blocked().exists(), limit=60)
 
     wait_until(
         lambda: reclaim(10) >= 0 and not Task.objects.active().exists() and not Task.objects.pending().exists(),

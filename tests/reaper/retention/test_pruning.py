@@ -11,8 +11,8 @@ from django.utils import timezone
 from horsies_django import TaskStatus
 from horsies_django.core.compat import task_backends
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
-from horsies_django.reaper.batches import Refused
-from horsies_django.reaper.pruning import past_keeping, prune_heartbeats, prune_tasks
+from horsies_django.reaper.batches import SkippedRows
+from horsies_django.reaper.pruning import past_retention, prune_heartbeats, prune_tasks
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
@@ -79,7 +79,7 @@ def test_more_than_a_batch_goes_in_one_pass(capsys):
 
 def test_one_batch_is_bounded():
     ended(700)
-    assert prune_tasks(options(), Refused()).done == 500
+    assert prune_tasks(options(), SkippedRows()).done == 500
 
 
 def test_a_live_task_is_never_pruned(capsys):
@@ -108,11 +108,11 @@ def test_what_somebody_has_locked_waits():
     thread.start()
     try:
         assert locked.wait(20)
-        assert prune_tasks(options(), Refused()).done == 2
+        assert prune_tasks(options(), SkippedRows()).done == 2
     finally:
         done.set()
         thread.join()
-    assert prune_tasks(options(), Refused()).done == 1
+    assert prune_tasks(options(), SkippedRows()).done == 1
 
 
 def test_the_prune_reads_its_index():
@@ -122,7 +122,7 @@ def test_the_prune_reads_its_index():
         if connection.vendor == "postgresql":
             cursor.execute("SET enable_seqscan = off")  # 50 rows are one page
     try:
-        plan = past_keeping(Task.objects.all()).order_by("kept_until").values_list("pk")[:500].explain()
+        plan = past_retention(Task.objects.all()).order_by("kept_until").values_list("pk")[:500].explain()
     finally:
         connection.close()
     assert "horsies_task_kept_until" in plan
@@ -135,7 +135,7 @@ def test_beats_go_after_their_hours(settings):
     row = Task.objects.get(pk=handle.id)
     old, new = beat(row, timedelta(hours=25)), beat(row, timedelta(hours=23))
 
-    assert prune_heartbeats(options(), Refused()).done == 1
+    assert prune_heartbeats(options(), SkippedRows()).done == 1
 
     assert list(Heartbeat.objects.values_list("pk", flat=True)) == [new.pk]
     assert old.pk < new.pk
@@ -151,7 +151,7 @@ def test_none_keeps_beats(settings):
     }
     handle = tasks.noop.send()
     beat(Task.objects.get(pk=handle.id), timedelta(days=400))
-    assert prune_heartbeats(options(), Refused()).done == 0
+    assert prune_heartbeats(options(), SkippedRows()).done == 0
 
 
 def test_beats_may_be_deleted_by_plain_sql():
@@ -259,7 +259,7 @@ def test_a_beat_that_still_counts_is_kept(settings):
     }
     handle = tasks.noop.send()
     beat(Task.objects.get(pk=handle.id), timedelta(minutes=90))
-    assert prune_heartbeats(options(), Refused()).done == 0
+    assert prune_heartbeats(options(), SkippedRows()).done == 0
 
 
 @pytest.mark.slow

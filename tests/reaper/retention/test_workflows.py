@@ -16,7 +16,7 @@ from horsies_django import RetryPolicy, Workflow, wait_for_event
 from horsies_django.core.compat import task_backends
 from horsies_django.models import Task, WorkflowEvent, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.reaper.batches import Refused
+from horsies_django.reaper.batches import SkippedRows
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.pruning import NODES, prune_workflows
 from horsies_django.reaper.recovery import recover_stuck_workflows
@@ -198,7 +198,7 @@ def test_a_workflow_that_somebody_has_locked_stays_for_now(drain):
         with transaction.atomic(), other.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute("SELECT 1 FROM horsies_workflows WHERE id = %s FOR UPDATE", [locked.pk])
-            assert prune_workflows(options(), Refused()).done == 1
+            assert prune_workflows(options(), SkippedRows()).done == 1
     finally:
         other.close()
 
@@ -218,7 +218,7 @@ def test_pruning_walks_no_table(drain):
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
         with CaptureQueriesContext(connection) as statements:
-            assert prune_workflows(options(), Refused()).done == len(gone)
+            assert prune_workflows(options(), SkippedRows()).done == len(gone)
         made = [one["sql"] for one in statements if one["sql"].startswith(("SELECT", "DELETE"))]
         for table in ("horsies_workflows", "horsies_workflow_tasks", "horsies_workflow_events"):
             asked = [sql for sql in made if table in sql]

@@ -173,7 +173,7 @@ def test_cancelled_is_final_but_for_retry(worker, tmp_path):
     assert handle.cancel(include_running=True) is False
     rows = Task.objects.filter(pk=handle.id)
     with transaction.atomic():
-        assert (rows.requeue(), rows.expire(), rows.undefer()) == (0, 0, 0)
+        assert (rows.requeue(), rows.expire(), rows.make_due_claimable()) == (0, 0, 0)
     assert_cancelled(handle)
 
     assert handle.retry() is True

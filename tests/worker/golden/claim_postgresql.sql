@@ -20,9 +20,9 @@ recorded AS (WITH "horsies_tasks" AS (
   ON CONFLICT DO NOTHING),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
-  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "rich", ("claim" +
-      1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async", ("metadata")::text, CASE
-      WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
+  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
+      ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
+      ("metadata")::text, CASE WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
     AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
         CASE WHEN ("retention" >= '0:00:00'::interval
     AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
@@ -87,9 +87,9 @@ recorded AS (WITH "horsies_tasks" AS (
   ON CONFLICT DO NOTHING),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
-  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "rich", ("claim" +
-      1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async", ("metadata")::text, CASE
-      WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
+  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
+      ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
+      ("metadata")::text, CASE WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
     AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
         CASE WHEN ("retention" >= '0:00:00'::interval
     AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
@@ -156,9 +156,9 @@ recorded AS (WITH "horsies_tasks" AS (
   ON CONFLICT DO NOTHING),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
-  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "rich", ("claim" +
-      1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async", ("metadata")::text, CASE
-      WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
+  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
+      ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
+      ("metadata")::text, CASE WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
     AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
         CASE WHEN ("retention" >= '0:00:00'::interval
     AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
@@ -233,9 +233,9 @@ recorded AS (WITH "horsies_tasks" AS (
   ON CONFLICT DO NOTHING),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
-  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "rich", ("claim" +
-      1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async", ("metadata")::text, CASE
-      WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
+  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
+      ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
+      ("metadata")::text, CASE WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
     AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
         CASE WHEN ("retention" >= '0:00:00'::interval
     AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",

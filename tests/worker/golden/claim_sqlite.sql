@@ -31,7 +31,7 @@ WHERE ("horsies_tasks"."id" IN (
 SELECT "horsies_tasks"."id" AS "pk", "horsies_tasks"."task_name" AS "task_name", "horsies_tasks"."queue_name" AS
     "queue_name", "horsies_tasks"."backend" AS "backend", "horsies_tasks"."priority" AS "priority",
     CAST("horsies_tasks"."args" AS text) AS "cast1", CAST("horsies_tasks"."kwargs" AS text) AS "cast2",
-    "horsies_tasks"."rich" AS "rich", ("horsies_tasks"."claim" + 1) AS "combinedexpression2",
+    "horsies_tasks"."typed_payload" AS "typed_payload", ("horsies_tasks"."claim" + 1) AS "combinedexpression2",
     ("horsies_tasks"."attempt" + 1) AS "combinedexpression3", "horsies_tasks"."retry_count" AS "retry_count",
     "horsies_tasks"."max_retries" AS "max_retries", CAST("horsies_tasks"."retry_policy" AS text) AS "cast3",
     "horsies_tasks"."is_async" AS "is_async", CAST("horsies_tasks"."metadata" AS text) AS "cast4", CASE WHEN
@@ -99,7 +99,7 @@ LIMIT :room;
 SELECT "horsies_tasks"."id" AS "pk", "horsies_tasks"."task_name" AS "task_name", "horsies_tasks"."queue_name" AS
     "queue_name", "horsies_tasks"."backend" AS "backend", "horsies_tasks"."priority" AS "priority",
     CAST("horsies_tasks"."args" AS text) AS "cast1", CAST("horsies_tasks"."kwargs" AS text) AS "cast2",
-    "horsies_tasks"."rich" AS "rich", ("horsies_tasks"."claim" + 1) AS "combinedexpression2",
+    "horsies_tasks"."typed_payload" AS "typed_payload", ("horsies_tasks"."claim" + 1) AS "combinedexpression2",
     ("horsies_tasks"."attempt" + 1) AS "combinedexpression3", "horsies_tasks"."retry_count" AS "retry_count",
     "horsies_tasks"."max_retries" AS "max_retries", CAST("horsies_tasks"."retry_policy" AS text) AS "cast3",
     "horsies_tasks"."is_async" AS "is_async", CAST("horsies_tasks"."metadata" AS text) AS "cast4", CASE WHEN
