@@ -189,7 +189,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='task',
-            index=models.Index(condition=models.Q(('deferred', True), ('blocked', False), ('status', 'PENDING')), fields=['enqueued_at'], name='horsies_task_deferred'),
+            index=models.Index(condition=models.Q(('blocked', False), ('deferred', True), ('status', 'PENDING')), fields=['enqueued_at'], name='horsies_task_deferred'),
         ),
         migrations.AddIndex(
             model_name='task',

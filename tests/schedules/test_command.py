@@ -33,7 +33,7 @@ def test_once_syncs_sends_what_is_due_and_prints_it(capsys):
 
 @pytest.mark.django_db
 def test_once_sends_all_that_is_due_however_much_it_is(capsys, monkeypatch):
-    monkeypatch.setattr(fire_due, "SLOTS_OF_A_LOOK", 5)
+    monkeypatch.setattr(fire_due, "SLOTS_PER_PASS", 5)
     monkeypatch.setattr(scheduler, "BATCH", 10)
     slots, rows = 17, 32
     make("missed", timing="every:60", catch_up="all", max_catch_up_runs=1_000)
