@@ -11,7 +11,7 @@ from ..core.backends import config_of
 from ..core.compat import InvalidTask
 from ..core.workflow_errors import shown
 from ..core.workflow_status import Join
-from ..enqueue.call_builder import Calls
+from ..enqueue.call_builder import CallBuilder
 from ..enqueue.nodes import MapNode, TaskNode
 from ..enqueue.task import HorsiesTask
 from ..workflows.blueprint import CALL_COLUMNS
@@ -53,8 +53,8 @@ class NodeColumns:
         callee = _callee(resolved)
         named = self._with_id(callee, _named(callee, args, kwargs))
         later = _WORKFLOW_PARAMS & callee.parameters.by_name - named.keys()
-        arguments = callee.arguments_so_far(named, later)
-        limit_key = callee.limit_key_so_far(named, _NONE)
+        arguments = callee.partial_arguments(named, later)
+        limit_key = callee.partial_limit_key(named, _NONE)
         return {**self._columns(resolved), "kwargs": arguments.kwargs, "limit_key": limit_key}
 
     def node_of_callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
@@ -71,8 +71,8 @@ class NodeColumns:
         is_fed = has_results and RESULTS in callee.parameters.by_name and RESULTS not in kwargs
         fed = frozenset({RESULTS}) if is_fed else _NONE
         later = _WORKFLOW_PARAMS & callee.parameters.by_name - kwargs.keys() | fed
-        arguments = callee.arguments_so_far(kwargs, later)
-        columns = {**self._columns(resolved), "limit_key": callee.limit_key_so_far(kwargs, fed)}
+        arguments = callee.partial_arguments(kwargs, later)
+        columns = {**self._columns(resolved), "limit_key": callee.partial_limit_key(kwargs, fed)}
         return {**columns, "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if is_fed else {}}
 
     def node_of_calls(self) -> Columns:
@@ -94,7 +94,7 @@ class NodeColumns:
             raise InvalidTask(f"{node.label}: " + " ".join(problem for _, problem in node_errors))
         return resolved
 
-    def _with_id(self, callee: Calls, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_id(self, callee: CallBuilder, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         wants_id = BATCH_ID in callee.parameters.by_name and BATCH_ID not in kwargs
         return {**kwargs, BATCH_ID: self._batch_id} if wants_id else dict(kwargs)
 
@@ -104,7 +104,7 @@ def nodes_of_calls(calls: NodeColumns, task: Any, given: Iterable[Mapping[str, A
     return [calls.node_of_call(task, (), kwargs) for kwargs in given]
 
 
-def _named(callee: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _named(callee: CallBuilder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return all arguments by name, as nodes store them. Raises TypeError for one without a name."""
     named = dict(kwargs)
     own = callee.parameters.own
@@ -119,8 +119,8 @@ def _named(callee: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
     return named
 
 
-def _callee(resolved: ResolvedOptions) -> Calls:
-    assert isinstance(resolved.callee, Calls)  # the target of a task
+def _callee(resolved: ResolvedOptions) -> CallBuilder:
+    assert isinstance(resolved.callee, CallBuilder)  # the target of a task
     return resolved.callee
 
 

@@ -30,7 +30,7 @@ from . import insert
 from .backend_checks import INSTALL, NOT_INSTALLED, check_backend
 from .dedupe_many import insert_many_once
 from .handle import TaskHandle
-from .pending_insert import Sent
+from .pending_insert import EnqueueResult
 from .task import HorsiesTask, P, SendingBackend, T
 from .task_validation import problems_of
 from .unique_keys import problems_of_unique
@@ -96,7 +96,7 @@ class HorsiesBackend(SendingBackend):
     def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """Insert a call in the current transaction and return the framework's result."""
         sent = self._insert(_ours(task), args, kwargs, with_row=True)
-        return cast("FrameworkTaskResult[P, T]", self._announced(task, sent))
+        return cast("FrameworkTaskResult[P, T]", self._send_enqueued_signal(task, sent))
 
     async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """See :meth:`enqueue`. Runs in the thread that holds the caller's transaction."""
@@ -126,8 +126,8 @@ class HorsiesBackend(SendingBackend):
         is_heard = len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
         sent = self._insert(task, args, kwargs, with_row=is_heard, own=own)
         if is_heard:
-            self._announced(task, sent)
-        return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_gathered))
+            self._send_enqueued_signal(task, sent)
+        return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_grouped))
 
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Insert many calls in the current transaction; sends no signals."""
@@ -152,11 +152,13 @@ class HorsiesBackend(SendingBackend):
         *,
         with_row: bool,
         own: Mapping[str, Any] | None = None,
-    ) -> Sent:
+    ) -> EnqueueResult:
         self._validate(task)  # again: settings may have changed since the task was made
         return insert.insert(self.config, task, args, kwargs, with_row=with_row, own=own)
 
-    def _announced(self, task: FrameworkTask[..., Any], sent: Sent) -> FrameworkTaskResult[..., Any]:
+    def _send_enqueued_signal(
+        self, task: FrameworkTask[..., Any], sent: EnqueueResult
+    ) -> FrameworkTaskResult[..., Any]:
         """Return the framework's result of what was sent, after telling who listens of a new row."""
         from .django_result import result_of
 

@@ -29,7 +29,7 @@ from .task import HorsiesTask
 T = TypeVar("T")
 
 #: Types of values that are JSON already, whatever the value.
-_AS_THEY_ARE: Final = frozenset({int, bool, type(None)})
+_STORED_AS_IS: Final = frozenset({int, bool, type(None)})
 
 
 class Arguments(NamedTuple):
@@ -42,7 +42,7 @@ class Arguments(NamedTuple):
     limit_key: str | None = None
 
 
-class Callee:
+class Target:
     """A function that rows name: what its calls have in common is found out once."""
 
     def __init__(self, options: Options, func: Callable[..., Any], path: str, *, takes_context: bool = False) -> None:
@@ -61,17 +61,17 @@ class Callee:
         or ValueError for a value that can't be stored; each names the parameter. Raises ValueError for more bytes than
         ``max_payload_bytes``.
         """
-        if args or type(kwargs) is not dict or not self.parameters.take(kwargs.keys()):
+        if args or type(kwargs) is not dict or not self.parameters.accept(kwargs.keys()):
             names = self.parameters.names(args, kwargs, self.path)
         else:
             names = []
-        return self._stored(names, args, kwargs)
+        return self._encode_all(names, args, kwargs)
 
-    def arguments_so_far(self, kwargs: Mapping[str, Any], later: Set[str]) -> Arguments:
+    def partial_arguments(self, kwargs: Mapping[str, Any], later: Set[str]) -> Arguments:
         """Return the arguments of a call whose parameters ``later`` are given when it is made. Raises as above."""
-        if not self.parameters.take(kwargs.keys() | later if later else kwargs.keys()):
+        if not self.parameters.accept(kwargs.keys() | later if later else kwargs.keys()):
             self.parameters.names((), {**kwargs, **dict.fromkeys(later)}, self.path)
-        return self._stored([], (), kwargs)
+        return self._encode_all([], (), kwargs)
 
     def item(self, kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of a call that is handed over in a list with others, whatever their names.
@@ -79,22 +79,22 @@ class Callee:
         Raises TypeError or ValueError for a value that can't be stored.
         """
         named = {
-            encode(name, typed=False, where=f"argument name {name!r}"): self._encoded(value, name)
+            encode(name, typed=False, where=f"argument name {name!r}"): self._encode(value, name)
             for name, value in kwargs.items()
         }
-        return self._written([], [], named)
+        return self._dump([], [], named)
 
-    def _stored(self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    def _encode_all(self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         if self.rules and not type_check.fit(self.rules, names, args, kwargs):
             mismatches = "; ".join(type_check.mismatches(self.func, names, args, kwargs, self.mask))
             raise TypeError(f"{self.path}: {mismatches}.")
-        positional = [self._encoded(value, name) for name, value in zip(names, args, strict=True)] if args else []
+        positional = [self._encode(value, name) for name, value in zip(names, args, strict=True)] if args else []
         named = {}
         for name, value in kwargs.items():
             if name not in self.parameters.by_name:
                 name = encode(name, typed=False, where=f"argument name {name!r}")
-            named[name] = self._encoded(value, name)
-        return self._written(names, positional, named)
+            named[name] = self._encode(value, name)
+        return self._dump(names, positional, named)
 
     def bound(self, arguments: Arguments) -> dict[str, Any]:
         """Return the arguments of a call by the names of their parameters, with the defaults of the others.
@@ -106,7 +106,7 @@ class Callee:
         given = set(bound.arguments)
         bound.apply_defaults()
         values = {name: bound.arguments[name] for name in self.parameters.own}
-        return {name: value if name in given else self._encoded(value, name) for name, value in values.items()}
+        return {name: value if name in given else self._encode(value, name) for name, value in values.items()}
 
     def mismatch(self, name: str, value: Any) -> str | None:
         """Return a clause if a value can't be of its parameter's type."""
@@ -114,10 +114,10 @@ class Callee:
 
     def check(self, value: Any, name: str) -> None:
         """Raise TypeError or ValueError, naming the parameter, for a value that can't be stored."""
-        self._written([], [], {name: self._encoded(value, name)})
+        self._dump([], [], {name: self._encode(value, name)})
 
-    def _encoded(self, value: Any, name: str) -> Any:
-        if type(value) in _AS_THEY_ARE:
+    def _encode(self, value: Any, name: str) -> Any:
+        if type(value) in _STORED_AS_IS:
             return value
         where = f"argument {name!r}"
         try:
@@ -129,16 +129,16 @@ class Callee:
                 raise
             raise ValueError(f"Unsupported value: {where} can't be written as JSON: {error}") from error
 
-    def _written(self, names: Sequence[str], positional: list[Any], named: dict[str, Any]) -> Arguments:
+    def _dump(self, names: Sequence[str], positional: list[Any], named: dict[str, Any]) -> Arguments:
         try:
             texts = dumps(positional) if positional else "[]", dumps(named) if named else "{}"
         except (ValueError, RecursionError) as error:
-            raise self._unwritable(error, names, positional, named) from error
+            raise self._dump_error(error, names, positional, named) from error
         if self._limit is not None and (len(texts[0]) + len(texts[1])) * 4 > self._limit:
             check_size("".join(texts), self._limit, f"the payload of {self.path}")
         return Arguments(positional, named, *texts)
 
-    def _unwritable(
+    def _dump_error(
         self, error: Exception, names: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]
     ) -> ValueError:
         """Return an error that names the argument which JSON's own encoder refuses."""
@@ -153,7 +153,7 @@ class Callee:
         return ValueError(f"Unsupported value: the arguments of {self.path}: {error}")
 
 
-class Calls(Callee):
+class CallBuilder(Target):
     """Calls of one task."""
 
     def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
@@ -164,11 +164,11 @@ class Calls(Callee):
         self._inserts: dict[Hashable, Insert | None] = {}
 
     @classmethod
-    def of(cls, task: HorsiesTask[..., Any], options: Options) -> Calls:
+    def of(cls, task: HorsiesTask[..., Any], options: Options) -> CallBuilder:
         """Return the calls of a task, the same ones as the last time if nothing can have changed since."""
         if task.metadata is not None:  # a dict, which its owner may change
             return cls(options, task)
-        return _kept(_Itself(task), _Itself(options))
+        return _cached_key(_IdentityKey(task), _IdentityKey(options))
 
     def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert | None:
         """Return an INSERT to be used again and again; None the first time, for many a task is made for one call."""
@@ -184,14 +184,14 @@ class Calls(Callee):
         arguments = self.arguments(args, kwargs)
         return arguments._replace(limit_key=limits.key_of(self._task, self.parameters, args, kwargs))
 
-    def limit_key_so_far(self, kwargs: Mapping[str, Any], later: Set[str]) -> str | None:
+    def partial_limit_key(self, kwargs: Mapping[str, Any], later: Set[str]) -> str | None:
         """Return the limit key of a call whose parameters ``later`` are given when it is made; None without a limit.
 
         Raises what :func:`~.limits.key_so_far` raises.
         """
         if not terms_of(self._task):
             return None
-        return limits.key_so_far(self._task, self.parameters, kwargs, later)
+        return limits.partial_key(self._task, self.parameters, kwargs, later)
 
     @functools.cached_property
     def columns(self) -> Mapping[str, Any]:
@@ -216,10 +216,10 @@ class Calls(Callee):
             "metadata": None if task.metadata is None else headers.stored(task.metadata, self._options),
         }
         moved = None if task.unique is None else task.unique.delay
-        return columns | _times(task.run_after if moved is None else moved)
+        return columns | _time_columns(task.run_after if moved is None else moved)
 
 
-class _Itself(Generic[T]):
+class _IdentityKey(Generic[T]):
     """A key that is the very object: to compare all options of two tasks takes longer than to send one."""
 
     __slots__ = ("it",)
@@ -231,15 +231,15 @@ class _Itself(Generic[T]):
         return id(self.it)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.it is other.it
+        return isinstance(other, _IdentityKey) and self.it is other.it
 
 
 @functools.lru_cache(maxsize=256)
-def _kept(task: _Itself[HorsiesTask[..., Any]], options: _Itself[Options]) -> Calls:
-    return Calls(options.it, task.it)
+def _cached_key(task: _IdentityKey[HorsiesTask[..., Any]], options: _IdentityKey[Options]) -> CallBuilder:
+    return CallBuilder(options.it, task.it)
 
 
-def _times(run_after: datetime | timedelta | None) -> dict[str, Any]:
+def _time_columns(run_after: datetime | timedelta | None) -> dict[str, Any]:
     if run_after is None:
         return {}
     if isinstance(run_after, timedelta):
@@ -260,9 +260,9 @@ class Parameters:
     own: tuple[str, ...]
     by_name: frozenset[str]
     required: frozenset[str]
-    takes_any: bool
+    accepts_any: bool
 
-    def take(self, names: Set[str]) -> bool:
+    def accept(self, names: Set[str]) -> bool:
         """Whether a call with these keyword arguments alone is surely right."""
         return names <= self.by_name and self.required <= names
 
@@ -282,7 +282,7 @@ class Parameters:
             names.append(parameter.name)
         return names[: len(args)]
 
-    def bound_so_far(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def bind_partial(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments by the names of their parameters, with the defaults of others. Raises TypeError."""
         context = (None,) if self.takes_context else ()
         bound = self.signature.bind_partial(*context, *args, **kwargs)

@@ -15,7 +15,7 @@ from ..core.status import TaskStatus
 from ..core.unique import Unique, UniqueUntil
 from ..db import notifications
 from ..db.expressions import NowPlus
-from .pending_insert import Draft, Sent, release_after_commit
+from .pending_insert import EnqueueResult, PendingInsert, release_after_commit
 
 if TYPE_CHECKING:
     from ..models import Task as TaskRow
@@ -28,27 +28,27 @@ _PAYLOAD: Final = ("task_name", "args", "kwargs", "queue_name", "priority", "goo
 _TRIES: Final = 50
 
 #: What a call that replaces another leaves as it is.
-_KEPT: Final = frozenset({"id", "unique_key", "unique_until", "unique_expires_at"})
+_REPLAYED: Final = frozenset({"id", "unique_key", "unique_until", "unique_expires_at"})
 
 #: What a call with no limit says of it.
 _UNLIMITED: Final[Mapping[str, Any]] = {"limit_key": None, "blocked": False}
 
 #: What was of the arguments that are replaced.
-_ANEW: Final[Mapping[str, Any]] = {"retry_count": 0, "next_retry_at": None, "progress": None, "checkpoint": None}
+_NEW_TASK: Final[Mapping[str, Any]] = {"retry_count": 0, "next_retry_at": None, "progress": None, "checkpoint": None}
 
 
-def insert_once(draft: Draft) -> Sent:
+def insert_once(draft: PendingInsert) -> EnqueueResult:
     """Insert a row unless its ``task_id`` or its unique key is taken; then do what its ``unique`` says.
 
     Raises PayloadMismatch and UniqueConflict.
     """
     for _ in range(_TRIES):
-        if sent := draft.insert_if_free() or instead_of(draft):
+        if sent := draft.insert_if_free() or resolve_conflict(draft):
             return sent
     return draft.insert()  # whatever it is that is in its way, this raises it
 
 
-def instead_of(draft: Draft) -> Sent | None:
+def resolve_conflict(draft: PendingInsert) -> EnqueueResult | None:
     """Return the task that stands where a row can't go; None if its place may be free by now. Raises as above."""
     from ..models import Task
 
@@ -60,7 +60,7 @@ def instead_of(draft: Draft) -> Sent | None:
         differing = [name for name in _PAYLOAD if not _is_same(sent.get(name), getattr(same, name))]
         if differing:
             raise PayloadMismatch(same.pk, differing)
-        return Sent(same.pk, same, is_new=False)
+        return EnqueueResult(same.pk, same, is_new=False)
     key = draft.values["unique_key"]
     if key is None:
         return None
@@ -70,45 +70,45 @@ def instead_of(draft: Draft) -> Sent | None:
         return None
     mine = rows.holding_unique_key(key).filter(pk=holder.pk)
     if holder.is_over:
-        _released(mine.filter(unique_expires_at__lte=Now()))
+        _release_keys(mine.filter(unique_expires_at__lte=Now()))
         return None
-    return _decided(draft, holder, mine)
+    return _resolve(draft, holder, mine)
 
 
-def _decided(draft: Draft, holder: TaskRow, rows: TaskQuerySet) -> Sent | None:
+def _resolve(draft: PendingInsert, holder: TaskRow, rows: TaskQuerySet) -> EnqueueResult | None:
     unique = draft.unique
     if unique is None or unique.on_conflict == "skip":
-        return Sent(holder.pk, holder, is_new=False)
+        return EnqueueResult(holder.pk, holder, is_new=False)
     if unique.on_conflict == "raise":
         raise UniqueConflict(holder.pk, holder.status, str(holder.unique_key))
     if holder.status == TaskStatus.PENDING:
-        return _replaced(draft, unique, holder, rows.filter(status=TaskStatus.PENDING))
+        return _replace(draft, unique, holder, rows.filter(status=TaskStatus.PENDING))
     if holder.unique_until == UniqueUntil.STARTED:
         # A worker has it, and has read its arguments: it is as good as begun.
-        _released(rows.filter(status=TaskStatus.CLAIMED))
+        _release_keys(rows.filter(status=TaskStatus.CLAIMED))
         return None
     raise UniqueConflict(holder.pk, holder.status, str(holder.unique_key), ": only one that waits can be replaced")
 
 
-def _released(rows: TaskQuerySet) -> None:
+def _release_keys(rows: TaskQuerySet) -> None:
     rows.update(unique_until=UniqueUntil.RELEASED.value)
 
 
-def _replaced(draft: Draft, unique: Unique, holder: TaskRow, rows: TaskQuerySet) -> Sent | None:
+def _replace(draft: PendingInsert, unique: Unique, holder: TaskRow, rows: TaskQuerySet) -> EnqueueResult | None:
     """Give a task that waits the arguments, options and time of this call; None if it waits no more."""
-    given = {name: value for name, value in draft.values.items() if name not in _KEPT}
+    given = {name: value for name, value in draft.values.items() if name not in _REPLAYED}
     values = {**_UNLIMITED, **given}
-    if not rows.update(**_ANEW, **values | _times(values, unique)):
+    if not rows.update(**_NEW_TASK, **values | _time_columns(values, unique)):
         return None
     release_after_commit(draft.database, [holder.limit_key, draft.values.get("limit_key")], draft.limit)
     wake = draft.wake
     notifications.wake_after_commit(draft.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     if draft.with_row:
         holder.refresh_from_db()
-    return Sent(holder.pk, holder, is_new=False)
+    return EnqueueResult(holder.pk, holder, is_new=False)
 
 
-def _times(values: Mapping[str, Any], unique: Unique) -> dict[str, Any]:
+def _time_columns(values: Mapping[str, Any], unique: Unique) -> dict[str, Any]:
     """When it is due. One that is due at once, and was already, keeps its place among others."""
     due = values.get("run_after")
     if unique.delay is not None and unique.limit is not None:

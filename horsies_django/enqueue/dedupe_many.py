@@ -20,14 +20,14 @@ from ..core.dry_run import is_dry
 from ..core.ids import uuid7
 from ..core.options import Options
 from ..db import notifications, postgres
-from .call_builder import Arguments, Calls
-from .dedupe import insert_once, instead_of
-from .insert import check_for_many, checked, draft_of, drafted, travelling
-from .pending_insert import Draft, Sent, release_after_commit, wake_of
+from .call_builder import Arguments, CallBuilder
+from .dedupe import insert_once, resolve_conflict
+from .insert import build_insert, check_for_many, checked, inject_headers, pending_insert_of
+from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, wake_of
 from .task import HorsiesTask
 
 #: Calls that are more than texts at a time, and rows of one INSERT.
-_AHEAD: Final = 10_000
+_CALLS_AHEAD: Final = 10_000
 _ROWS: Final = 1_000
 
 
@@ -41,71 +41,75 @@ class _Call(NamedTuple):
     limit_key: str | None
 
 
-def insert_many_once(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[Sent]:
+def insert_many_once(
+    options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]
+) -> list[EnqueueResult]:
     """Insert one row for each dict of keyword arguments, unless its place is taken; all of it or nothing.
 
     Those with the same key count in their order. Raises ValueError with a ``unique_key`` or a ``task_id``, and what
     :func:`~horsies_django.enqueue.insert.insert` raises.
     """
     check_for_many(task)
-    own = travelling(options, task)
+    own = inject_headers(options, task)
     if is_dry():
-        return [draft_of(options, task, (), kwargs, own=own).imagined() for kwargs in calls]
-    waiting = iter(sorted(_checked(options, task, calls)))
-    sent: dict[int, Sent] = {}
+        return [pending_insert_of(options, task, (), kwargs, own=own).dry_run() for kwargs in calls]
+    waiting = iter(sorted(_check_calls(options, task, calls)))
+    sent: dict[int, EnqueueResult] = {}
     with transaction.atomic(using=options.database):
-        while some := list(itertools.islice(waiting, _AHEAD)):
-            drafts = [_draft(options, task, call, own) for call in some]
+        while some := list(itertools.islice(waiting, _CALLS_AHEAD)):
+            drafts = [_pending_insert(options, task, call, own) for call in some]
             sent |= zip((call.place for call in some), _insert(options.database, drafts), strict=True)
-        wake = wake_of(Calls.of(task, options).columns)
+        wake = wake_of(CallBuilder.of(task, options).columns)
         notifications.wake_after_commit(options.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return [sent[place] for place in range(len(sent))]
 
 
-def _checked(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> Iterator[_Call]:
+def _check_calls(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> Iterator[_Call]:
     for place, kwargs in enumerate(calls):
         arguments, key = checked(options, task, (), kwargs)
         yield _Call(str(key), place, uuid7(), arguments.kwargs_text, arguments.limit_key)
 
 
-def _draft(options: Options, task: HorsiesTask[..., Any], call: _Call, own: Mapping[str, Any]) -> Draft:
+def _pending_insert(
+    options: Options, task: HorsiesTask[..., Any], call: _Call, own: Mapping[str, Any]
+) -> PendingInsert:
     arguments = Arguments([], json.loads(call.text), "[]", call.text, call.limit_key)
-    return drafted(options, task, arguments, call.key, own={**own, "id": call.id})
+    return build_insert(options, task, arguments, call.key, own={**own, "id": call.id})
 
 
-def _insert(database: str, drafts: Sequence[Draft]) -> Iterator[Sent]:
+def _insert(database: str, drafts: Sequence[PendingInsert]) -> Iterator[EnqueueResult]:
     """Insert rows in the order of their keys, or do what their ``unique`` says."""
     _insert_free(database, drafts)
-    new, others = _new(database, drafts), _others(database, drafts)
+    new, others = _without_duplicates(database, drafts), _resolve_conflicts(database, drafts)
     blocked = [draft.values["limit_key"] for draft in drafts if draft.id in new and draft.values.get("blocked")]
     release_after_commit(database, blocked, drafts[0].limit)
     for draft in drafts:
         if draft.id in new:
-            yield Sent(draft.id)
+            yield EnqueueResult(draft.id)
         elif key := others.get(draft.values["unique_key"]):
-            yield Sent(key, is_new=False)
+            yield EnqueueResult(key, is_new=False)
         else:
-            yield instead_of(draft) or insert_once(draft)
+            yield resolve_conflict(draft) or insert_once(draft)
 
 
-def _insert_free(database: str, drafts: Sequence[Draft]) -> None:
+def _insert_free(database: str, drafts: Sequence[PendingInsert]) -> None:
     """Insert the first of each key that is free; where a later one is to change what holds a key, lock that."""
     from ..models import Task
 
     firsts = [next(same) for _, same in itertools.groupby(drafts, key=lambda draft: draft.values["unique_key"])]
     for start in range(0, len(firsts), _ROWS):
         rows = [Task(**draft.values) for draft in firsts[start : start + _ROWS]]
-        if postgres.can_listen(database) and _is_to_change(firsts[0]):
+        if postgres.can_listen(database) and _changes_existing(firsts[0]):
             postgres.insert_or_lock(database, rows, "horsies_live_task_has_its_key_alone")
         else:
             Task.objects.using(database).bulk_create(rows, ignore_conflicts=True)
 
 
-def _is_to_change(draft: Draft) -> bool:
+def _changes_existing(draft: PendingInsert) -> bool:
     return draft.unique is not None and draft.unique.on_conflict == "replace"
 
 
-def _new(database: str, drafts: Sequence[Draft]) -> set[UUID]:
+def _without_duplicates(database: str, drafts: Sequence[PendingInsert]) -> set[UUID]:
     """The ids of those that are rows now."""
     from ..models import Task
 
@@ -116,7 +120,7 @@ def _new(database: str, drafts: Sequence[Draft]) -> set[UUID]:
     }
 
 
-def _others(database: str, drafts: Sequence[Draft]) -> dict[str, UUID]:
+def _resolve_conflicts(database: str, drafts: Sequence[PendingInsert]) -> dict[str, UUID]:
     """The tasks that stand in for calls, by their keys, where that is all there is to it."""
     from ..models import Task
 

@@ -28,21 +28,21 @@ from ..core.serialization import decode_call
 from ..db.expressions import NowPlus
 from ..db.inserts import Insert, can_leave_out, columns_of
 from ..db.notifications import wake_after_commit
-from .call_builder import Arguments, Calls, parameters_of
+from .call_builder import Arguments, CallBuilder, parameters_of
 from .task import HorsiesTask
 
 if TYPE_CHECKING:
     from .context import TaskRun
 
 #: Nothing of a call has run before it has joined, so that is no double if a worker dies over it.
-_AGAIN: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["*"])
+_RETRY: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["*"])
 
 #: The columns of a call that is sent for later: until it joins, a task with its own arguments and no items.
 WAITING: Final[Mapping[str, Any]] = {
     "has_inputs": True,
     "is_async": False,
-    "max_retries": _AGAIN.max_retries,
-    "retry_policy": _AGAIN.as_json(),
+    "max_retries": _RETRY.max_retries,
+    "retry_policy": _RETRY.as_json(),
 }
 
 #: What of a send is about one task alone.
@@ -50,7 +50,7 @@ _NOT_SHARED: Final = ("unique_key", "task_id", "good_until")
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class GroupedCall:
     """The task that a call has joined, and whether it is new with it."""
 
     id: UUID
@@ -62,7 +62,7 @@ def join(
     task: HorsiesTask[..., Any],
     calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]],
     own: Mapping[str, Any] | None = None,
-) -> list[Joined]:
+) -> list[GroupedCall]:
     """Add calls to the open groups of their keys, all of them or none, and return the task of each.
 
     ``own`` are columns of the tasks that are new. Raises InvalidTask for an option that is for one call alone,
@@ -70,15 +70,15 @@ def join(
     """
     gather = task.gather
     assert gather is not None  # or who asks?
-    checks, by_key = Calls.of(task, options), dict[str, list[int]]()
+    checks, by_key = CallBuilder.of(task, options), dict[str, list[int]]()
     given: list[Arguments] = []
     for args, kwargs in calls:
         arguments, key = checked(checks, task, args, kwargs)
         given.append(arguments)
         by_key.setdefault(key, []).append(len(given) - 1)
     if is_dry():
-        return [Joined(uuid7(), is_new=False) for _ in given]
-    found: dict[int, Joined] = {}
+        return [GroupedCall(uuid7(), is_new=False) for _ in given]
+    found: dict[int, GroupedCall] = {}
     group = _Group(options.database, task.task_name, gather, {**checks.columns, **(own or {})})
     with transaction.atomic(using=options.database):
         for key in sorted(by_key):  # in one order, or two might wait for each other
@@ -89,7 +89,7 @@ def join(
 
 
 def checked(
-    calls: Calls, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    calls: CallBuilder, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Arguments, str]:
     """Return a call as an item has it, and the key of its group. Raises as :func:`join`."""
     assert task.gather is not None  # or who asks?
@@ -100,17 +100,17 @@ def checked(
         raise TypeError(f"{task.task_name} takes keyword arguments only, for its calls are gathered.")
     item, key = calls.item(kwargs), _key(calls, task.gather, kwargs)
     if task.run_after is not None:
-        _check_it_stays(key, calls, task.gather, item)
+        _check_key_is_stable(key, calls, task.gather, item)
     return item, key
 
 
-def _key(calls: Calls, gather: Gather, kwargs: Mapping[str, Any]) -> str:
+def _key(calls: CallBuilder, gather: Gather, kwargs: Mapping[str, Any]) -> str:
     """Return the key of a call; a keyed hash of it where it could tell what is sensitive of the arguments."""
     key = gather.key(kwargs)
     return f"#{keyed_hash('gather', key)}" if calls.mask.is_told_by(gather.by, kwargs) else key
 
 
-def _check_it_stays(key: str, calls: Calls, gather: Gather, item: Arguments) -> None:
+def _check_key_is_stable(key: str, calls: CallBuilder, gather: Gather, item: Arguments) -> None:
     """Raise ValueError for the key of a call for later that would be another, or none, when the call joins."""
     kwargs = decode_call([], json.loads(item.kwargs_text), typed=calls.columns["typed_payload"])[1]
     problem = f"Gather: the key of a call for later is {key!r}, and once the call is stored it"
@@ -131,15 +131,15 @@ class _Group:
     gather: Gather
     columns: Mapping[str, Any]
 
-    def add(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
+    def add(self, key: str, calls: Sequence[dict[str, Any]]) -> list[GroupedCall]:
         """Put calls into the open group of a key, and into new ones once that is full."""
-        joined: list[Joined] = []
+        joined: list[GroupedCall] = []
         # It has no end but its own: each turn that gets nowhere is one in which another sender got on.
         while rest := calls[len(joined) :]:
             joined += self._append(key, rest) or self._open(key, rest)
         return joined
 
-    def _append(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
+    def _append(self, key: str, calls: Sequence[dict[str, Any]]) -> list[GroupedCall]:
         """Add calls to the group that is open, as many as it has room for; none if there is no such group."""
         from ..models import Task
         from ..models.task_item import append_items
@@ -153,26 +153,28 @@ class _Group:
         calls = calls[: max(0, self.gather.max_size - count)]
         append_items(self.database, task_id, count, calls)
         is_full = count + len(calls) >= self.gather.max_size
-        rows.filter(pk=task_id).update(item_count=count + len(calls), **(_CLOSED if is_full else self._put_off()))
+        rows.filter(pk=task_id).update(
+            item_count=count + len(calls), **(_GROUP_CLOSED if is_full else self._extend_deadline())
+        )
         if is_full:
             wake_after_commit(self.database, queue, is_async=is_async)
-        return [Joined(task_id, is_new=False)] * len(calls)
+        return [GroupedCall(task_id, is_new=False)] * len(calls)
 
-    def _open(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
+    def _open(self, key: str, calls: Sequence[dict[str, Any]]) -> list[GroupedCall]:
         """Open a group with calls, as many as it has room for; with none if another has opened one by now."""
         from ..models.task_item import append_items
 
         task_id, calls = uuid7(), calls[: self.gather.max_size]
         is_full = len(calls) == self.gather.max_size
         waits = [seconds for seconds in (self.gather.age, self.gather.silence) if seconds is not None]
-        times = _CLOSED if is_full else {"group_key": key, "deferred": True, "enqueued_at": NowPlus(min(waits))}
+        times = _GROUP_CLOSED if is_full else {"group_key": key, "deferred": True, "enqueued_at": NowPlus(min(waits))}
         values = {**self.columns, "id": task_id, "has_inputs": True, "item_count": len(calls), **times}
         if not self._is_inserted(values):
             return []
         append_items(self.database, task_id, 0, calls)
         queue, is_async = self.columns["queue_name"], self.columns["is_async"]
         wake_after_commit(self.database, queue, later=not is_full, is_async=is_async)
-        return [Joined(task_id, is_new=place == 0) for place in range(len(calls))]
+        return [GroupedCall(task_id, is_new=place == 0) for place in range(len(calls))]
 
     def _is_inserted(self, values: Mapping[str, Any]) -> bool:
         from ..models import Task
@@ -182,7 +184,7 @@ class _Group:
         insert = Insert(Task, values, self.database, returning=found, if_free=can_leave_out(self.database))
         return insert.run(self.database) is not None
 
-    def _put_off(self) -> dict[str, Any]:
+    def _extend_deadline(self) -> dict[str, Any]:
         """What the latest call writes of when a group is due: never later than its first one allows."""
         if (silence := self.gather.silence) is None:
             return {}
@@ -194,7 +196,7 @@ class _Group:
 
 
 #: What closes a group: it is due, and no call is added any more.
-_CLOSED: Final[dict[str, Any]] = {"group_key": None, "enqueued_at": Now(), "deferred": False}
+_GROUP_CLOSED: Final[dict[str, Any]] = {"group_key": None, "enqueued_at": Now(), "deferred": False}
 
 
 def arguments(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:

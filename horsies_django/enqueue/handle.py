@@ -121,7 +121,7 @@ class TaskHandle(Generic[T]):
             worker_id=row.claimed_by_worker_id,
             error_code=row.error_code,
             progress=_progress(row.progress),
-            result=self._kept(wait.Row(row.status, row.stored_result, row.typed_payload)),
+            result=self._stored_result(wait.Row(row.status, row.stored_result, row.typed_payload)),
         )
 
     def get(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
@@ -138,12 +138,16 @@ class TaskHandle(Generic[T]):
         itself has sent.
         """
         deadline = wait.deadline_of(timeout)
-        return self._final or self._told(wait.ended(wait.of_tasks, self._database, self.id, deadline), timeout)
+        return self._final or self._to_result(
+            wait.wait_for_end(wait.of_tasks, self._database, self.id, deadline), timeout
+        )
 
     async def aget(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """See :meth:`get`."""
         deadline = wait.deadline_of(timeout)
-        return self._final or self._told(await wait.aended(wait.of_tasks, self._database, self.id, deadline), timeout)
+        return self._final or self._to_result(
+            await wait.await_end(wait.of_tasks, self._database, self.id, deadline), timeout
+        )
 
     def value(self, timeout: float | None = None) -> T:
         """Return the ok value, or raise ``TaskFailed``, or ``WaitTimeout`` (a TimeoutError). See :meth:`get`.
@@ -204,18 +208,18 @@ class TaskHandle(Generic[T]):
 
         return Task.objects.using(self._database).filter(pk=self.id)
 
-    def _told(self, answer: wait.Answer[wait.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
+    def _to_result(self, answer: wait.Answer[wait.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
         """Return the result that an answer means, and keep it if it is the task's own."""
-        if isinstance(answer, wait.Silent):
+        if isinstance(answer, wait.NoAnswer):
             return result_reader.timed_out("task", timeout, None)
         if not isinstance(answer, wait.Row):
-            return result_reader.nothing(f"task {self.id}", answer)
-        if (result := self._kept(answer)) is None:
+            return result_reader.not_found(f"task {self.id}", answer)
+        if (result := self._stored_result(answer)) is None:
             return result_reader.timed_out("task", timeout, answer.status)
         self._final = result
         return result
 
-    def _kept(self, row: wait.Row) -> TaskResult[T, TaskError[Any]] | None:
+    def _stored_result(self, row: wait.Row) -> TaskResult[T, TaskError[Any]] | None:
         """The result of a task that has ended; None while it lives."""
         from ..core.backends import reads_typed
 

@@ -18,9 +18,9 @@ from ..core.options import Options
 from ..db import notifications, postgres
 from ..db.inserts import Insert, SqlFragment
 from . import grouping, limits
-from .call_builder import Arguments, Calls
+from .call_builder import Arguments, CallBuilder
 from .dedupe import insert_once
-from .pending_insert import Draft, Sent, release_after_commit, wake_of
+from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, wake_of
 from .task import HorsiesTask
 from .unique_keys import key_of, unique_columns
 
@@ -45,7 +45,7 @@ def insert(
     *,
     with_row: bool = False,
     own: Mapping[str, Any] | None = None,
-) -> Sent:
+) -> EnqueueResult:
     """Insert one call in the current transaction, unless its task is there already.
 
     ``own`` are values of columns for this call alone, over those that all calls of the task have.
@@ -56,20 +56,20 @@ def insert(
     :meth:`Calls.arguments`, :func:`gathering.checked` and :func:`headers.along` raise.
     """
     if options.middleware:
-        own = {**travelling(options, task), **(own or {})}
+        own = {**inject_headers(options, task), **(own or {})}
     if task.gather is not None:
         if task.run_after is None:
-            return _join(options, task, args, kwargs, with_row=with_row, own=own)
+            return _join_group(options, task, args, kwargs, with_row=with_row, own=own)
         own = {**(own or {}), **grouping.WAITING}
-    draft = draft_of(options, task, args, kwargs, with_row=with_row, own=own)
+    draft = pending_insert_of(options, task, args, kwargs, with_row=with_row, own=own)
     if is_dry():
-        return draft.imagined()
+        return draft.dry_run()
     if draft.values["unique_key"] is None and task.task_id is None:
         return draft.insert()
     return insert_once(draft)
 
 
-def draft_of(
+def pending_insert_of(
     options: Options,
     task: HorsiesTask[..., Any],
     args: Sequence[Any],
@@ -77,31 +77,33 @@ def draft_of(
     *,
     with_row: bool = False,
     own: Mapping[str, Any] | None = None,
-) -> Draft:
+) -> PendingInsert:
     """Return the row of a call, checked. Raises as above."""
     arguments, key = checked(options, task, args, kwargs)
-    return drafted(options, task, arguments, key, with_row=with_row, own=own)
+    return build_insert(options, task, arguments, key, with_row=with_row, own=own)
 
 
 def checked(
     options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Arguments, str | None]:
     """Return the arguments of a call and, if its task is unique, its key. Raises as above."""
-    calls = Calls.of(task, options)
+    calls = CallBuilder.of(task, options)
     arguments = _check_of(task, calls)(args, kwargs)
     if task.unique is None:
         return arguments, None
     return arguments, task.unique_key or key_of(task, calls, arguments, args, kwargs)
 
 
-def _check_of(task: HorsiesTask[..., Any], calls: Calls) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
+def _check_of(
+    task: HorsiesTask[..., Any], calls: CallBuilder
+) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
     """Return what checks the arguments of a call of this task."""
     if task.gather is not None:
         return lambda args, kwargs: grouping.checked(calls, task, args, kwargs)[0]
     return calls.limited if terms_of(task) else calls.arguments
 
 
-def drafted(
+def build_insert(
     options: Options,
     task: HorsiesTask[..., Any],
     arguments: Arguments,
@@ -109,15 +111,15 @@ def drafted(
     *,
     with_row: bool = False,
     own: Mapping[str, Any] | None = None,
-) -> Draft:
+) -> PendingInsert:
     """Return the row of a call that is checked."""
-    calls = Calls.of(task, options)
+    calls = CallBuilder.of(task, options)
     values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
     values |= own or {}
-    values |= limits.gating(arguments.limit_key, values)
+    values |= limits.blocking_columns(arguments.limit_key, values)
     if task.unique is not None:
         values |= {"unique_key": key, **unique_columns(task.unique, task.run_after)}
-    return Draft(
+    return PendingInsert(
         options.database,
         calls,
         values,
@@ -130,15 +132,15 @@ def drafted(
     )
 
 
-def travelling(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
+def inject_headers(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
     """Return the columns that middleware adds something to."""
     if not options.middleware:
         return {}
-    metadata = headers.along(options, Calls.of(task, options).columns["metadata"])
+    metadata = headers.along(options, CallBuilder.of(task, options).columns["metadata"])
     return {} if metadata is None else {"metadata": metadata}
 
 
-def _join(
+def _join_group(
     options: Options,
     task: HorsiesTask[..., Any],
     args: Sequence[Any],
@@ -146,18 +148,20 @@ def _join(
     *,
     with_row: bool,
     own: Mapping[str, Any] | None,
-) -> Sent:
+) -> EnqueueResult:
     from ..models import Task as TaskRow
 
     (joined,) = grouping.join(options, task, [(args, kwargs)], own)
     row = None
     if is_dry():
-        calls = Calls.of(task, options)
+        calls = CallBuilder.of(task, options)
         nothing = Arguments([], {}, "[]", "{}")
-        row = Draft(options.database, calls, {"id": joined.id, **calls.columns}, nothing, with_row).imagined().row
+        row = (
+            PendingInsert(options.database, calls, {"id": joined.id, **calls.columns}, nothing, with_row).dry_run().row
+        )
     elif with_row:
         row = TaskRow.objects.using(options.database).get(pk=joined.id)
-    return Sent(joined.id, row, joined.is_new, is_gathered=True)
+    return EnqueueResult(joined.id, row, joined.is_new, is_grouped=True)
 
 
 def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[UUID]:
@@ -166,18 +170,18 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     Calls that are gathered get the ids of the tasks that they join. Raises ValueError with a ``unique_key`` or a
     ``task_id``, and what :meth:`Calls.arguments` raises.
     """
-    columns = travelling(options, task)
+    columns = inject_headers(options, task)
     if task.gather is not None and task.run_after is not None:
         columns |= grouping.WAITING
     elif task.gather is not None:
         given = [((), kwargs) for kwargs in calls]
         return [joined.id for joined in grouping.join(options, task, given, columns)]
     check_for_many(task)
-    checks, database = Calls.of(task, options), options.database
+    checks, database = CallBuilder.of(task, options), options.database
     limit = terms_of(task)
     check = _check_of(task, checks)
     checked = (check((), kwargs) for kwargs in calls)
-    ahead = _taken(checked, CALLS_AHEAD, TEXT_AHEAD)
+    ahead = _take_batch(checked, CALLS_AHEAD, TEXT_AHEAD)
     if not ahead:
         return []
     further = list(itertools.islice(checked, 1))
@@ -189,7 +193,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
         while ahead:
             ids += _insert_rows(database, columns, ahead)
             keys |= {call.limit_key for call in ahead} if limit else set()
-            ahead = _taken(rest, CALLS_AHEAD, TEXT_AHEAD)
+            ahead = _take_batch(rest, CALLS_AHEAD, TEXT_AHEAD)
         if keys and not limits.is_later(columns):
             release_after_commit(database, keys, limit)
         wake = wake_of(columns)
@@ -204,7 +208,7 @@ def check_for_many(task: HorsiesTask[..., Any]) -> None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
 
 
-def _taken(calls: Iterable[Arguments], limit: int, room: int) -> list[Arguments]:
+def _take_batch(calls: Iterable[Arguments], limit: int, room: int) -> list[Arguments]:
     """Take the next calls, no more than ``limit``, and no more once their texts have filled ``room``."""
     taken: list[Arguments] = []
     for arguments in calls:
@@ -218,7 +222,7 @@ def _taken(calls: Iterable[Arguments], limit: int, room: int) -> list[Arguments]
 def _batches(calls: Iterable[Arguments]) -> Iterator[list[Arguments]]:
     """Yield what goes into an INSERT each."""
     rest = iter(calls)
-    while batch := _taken(rest, ROWS_PER_INSERT, TEXT_PER_INSERT):
+    while batch := _take_batch(rest, ROWS_PER_INSERT, TEXT_PER_INSERT):
         yield batch
 
 
@@ -235,7 +239,7 @@ def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Argu
     ids = uuid7s(len(calls))
     if not postgres.can_listen(database):
         rows = [
-            TaskRow(id=key, kwargs=call.kwargs, **{**columns, **limits.gating(call.limit_key, columns)})
+            TaskRow(id=key, kwargs=call.kwargs, **{**columns, **limits.blocking_columns(call.limit_key, columns)})
             for key, call in zip(ids, calls, strict=True)
         ]
         TaskRow.objects.using(database).bulk_create(rows, batch_size=ROWS_PER_INSERT)

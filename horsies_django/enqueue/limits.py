@@ -37,7 +37,7 @@ def key_of(
     scope, key = task.concurrency_scope or task.task_name, task.concurrency_key
     if key is None:
         return scope
-    bound = parameters.bound_so_far(args, kwargs)
+    bound = parameters.bind_partial(args, kwargs)
     text = key(*args, **kwargs) if callable(key) else _formatted(key, task, bound)
     if text is None:
         return None
@@ -53,7 +53,7 @@ def key_of(
     return f"{scope}:{text}"
 
 
-def key_so_far(
+def partial_key(
     task: HorsiesTask[..., Any], parameters: Parameters, kwargs: Mapping[str, Any], later: Set[str]
 ) -> str | None:
     """Return the limit key of a call whose parameters ``later`` are given when it is made.
@@ -75,7 +75,7 @@ def _formatted(key: str, task: HorsiesTask[..., Any], bound: Mapping[str, Any]) 
         raise ValueError(problem) from error
 
 
-def gating(key: str | None, columns: Mapping[str, Any]) -> dict[str, Any]:
+def blocking_columns(key: str | None, columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a call with this limit key: it waits at the gate, or for its time and then there."""
     if key is None:
         return {}

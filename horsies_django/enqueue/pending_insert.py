@@ -17,7 +17,7 @@ from ..db import notifications, postgres
 from ..db.expressions import Param
 from ..db.inserts import Insert, SqlFragment, can_leave_out, columns_of, read
 from ..db.notifications import TaskReady
-from .call_builder import Arguments, Calls
+from .call_builder import Arguments, CallBuilder
 
 if TYPE_CHECKING:
     from ..models import Task as TaskRow
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger("horsies_django")
 
 #: What only the database knows of a new row.
-_TOLD: Final = ("sent_at", "enqueued_at", "run_after")
+_NOTIFIED: Final = ("sent_at", "enqueued_at", "run_after")
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class EnqueueResult:
     """What has become of a call: its task's id, and the row, if it was asked for or was there already."""
 
     id: UUID
     row: TaskRow | None = None
     is_new: bool = True
-    is_gathered: bool = False
+    is_grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class PendingInsert:
     """A row that is to be. ``unique`` says what becomes of it if another has its key; None: it stands back.
 
     ``has_own`` says that its columns are not those of all calls of its task, ``has_given_id`` that its id was given.
     """
 
     database: str
-    calls: Calls
+    calls: CallBuilder
     values: dict[str, Any]
     arguments: Arguments
     with_row: bool
@@ -61,31 +61,33 @@ class Draft:
         key: UUID = self.values["id"]
         return key
 
-    def insert(self) -> Sent:
+    def insert(self) -> EnqueueResult:
         """Insert it, and wake who waits for it, if possible in the same round trip."""
-        told = self._inserted()
+        told = self._try_insert()
         assert told is not None  # it would have raised
-        return self._sent(told)
+        return self._result(told)
 
-    def insert_if_free(self) -> Sent | None:
+    def insert_if_free(self) -> EnqueueResult | None:
         """The same, but return None if its id or its unique key is taken; a transaction that is open stays usable."""
         if can_leave_out(self.database):
-            told = self._inserted(if_free=True)
-            return None if told is None else self._sent(told)
+            told = self._try_insert(if_free=True)
+            return None if told is None else self._result(told)
         try:
             with transaction.atomic(using=self.database):
                 return self.insert()
         except IntegrityError:
             return None
 
-    def imagined(self) -> Sent:
+    def dry_run(self) -> EnqueueResult:
         """Return what would have become of it, with nobody's clock asked; not new, so that nobody is told of it."""
         from ..models import Task as TaskRow
 
         now = timezone.now()
         times = {"sent_at": now, "enqueued_at": now, "run_after": None}
-        known = {name: value for name, value in self.values.items() if name not in (*self._told, "deferred")}
-        return Sent(self.id, TaskRow(**times, **known), is_new=False)
+        known = {
+            name: value for name, value in self.values.items() if name not in (*self._payload_to_notify, "deferred")
+        }
+        return EnqueueResult(self.id, TaskRow(**times, **known), is_new=False)
 
     @property
     def wake(self) -> TaskReady:
@@ -94,15 +96,15 @@ class Draft:
         return wake_of(self.values)
 
     @property
-    def _told(self) -> tuple[str, ...]:
-        return (*_TOLD, "unique_expires_at") if self.values.get("unique_expires_at") else _TOLD
+    def _payload_to_notify(self) -> tuple[str, ...]:
+        return (*_NOTIFIED, "unique_expires_at") if self.values.get("unique_expires_at") else _NOTIFIED
 
-    def _sent(self, told: Sequence[Any]) -> Sent:
+    def _result(self, told: Sequence[Any]) -> EnqueueResult:
         if self.values.get("blocked"):
             release_after_commit(self.database, [self.values["limit_key"]], self.limit)
-        return Sent(self.id, self._row(told[: len(self._told)]) if self.with_row else None)
+        return EnqueueResult(self.id, self._row(told[: len(self._payload_to_notify)]) if self.with_row else None)
 
-    def _inserted(self, *, if_free: bool = False) -> Sequence[Any] | None:
+    def _try_insert(self, *, if_free: bool = False) -> Sequence[Any] | None:
         """Return what the database tells of the new row, None if there is none."""
         database, wake = self.database, self.wake
         if self.values.get("blocked"):  # who lets it in wakes somebody
@@ -137,22 +139,22 @@ class Draft:
     def _insert(self, payload: str | None, *, if_free: bool) -> Sequence[Any] | None:
         """Run the INSERT and return what it gives back. PostgreSQL's is written for good by the second such call."""
         if self.has_own or if_free or not postgres.can_listen(self.database):
-            return self._written(self.values, payload, if_free=if_free).run(self.database)
+            return self._execute(self.values, payload, if_free=if_free).run(self.database)
         texts = {"id": self.id, "args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
         blanks = {name: SqlFragment("%s", (Param(name),)) for name in texts}
         insert = self.calls.insert(
             (self.database, self.with_row, payload),
-            lambda: self._written({**self.calls.columns, **blanks}, payload).settled(postgres.literal),
+            lambda: self._execute({**self.calls.columns, **blanks}, payload).settled(postgres.literal),
         )
         if insert is None:
             given = {name: SqlFragment("%s", (text,)) for name, text in texts.items()}
-            return self._written({**self.calls.columns, **given}, payload).run(self.database)
+            return self._execute({**self.calls.columns, **given}, payload).run(self.database)
         return insert.run(self.database, texts)
 
-    def _written(self, values: Mapping[str, Any], payload: str | None, *, if_free: bool = False) -> Insert:
+    def _execute(self, values: Mapping[str, Any], payload: str | None, *, if_free: bool = False) -> Insert:
         from ..models import Task as TaskRow
 
-        told = columns_of(TaskRow, self._told, self.database) if self.with_row else []
+        told = columns_of(TaskRow, self._payload_to_notify, self.database) if self.with_row else []
         said = [] if payload is None else [postgres.notification(payload)]
         # That there is a row is told by what it gives back.
         found = columns_of(TaskRow, ["id"], self.database) if if_free else []
@@ -161,13 +163,13 @@ class Draft:
     def _row(self, told: Sequence[Any]) -> TaskRow:
         from ..models import Task as TaskRow
 
-        known = self.values | (read(TaskRow, self._told, told, self.database) if told else {})
+        known = self.values | (read(TaskRow, self._payload_to_notify, told, self.database) if told else {})
         fields = TaskRow._meta.concrete_fields
         names = [field.attname for field in fields]
         values = [known[field.attname] if field.attname in known else field.get_default() for field in fields]
         row = TaskRow.from_db(self.database, names, values)
         if not told:
-            row.refresh_from_db(fields=self._told)
+            row.refresh_from_db(fields=self._payload_to_notify)
         return row
 
 

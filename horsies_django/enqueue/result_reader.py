@@ -33,7 +33,7 @@ def restore(stored: Any, typed: bool) -> Result:
         return _unreadable(error)
 
 
-def nothing(what: str, answer: Error | None) -> Result:
+def not_found(what: str, answer: Error | None) -> Result:
     """There is no such row, or the database can't say."""
     if answer is None:
         return error(RetrievalCode.TASK_NOT_FOUND, f"There is no {what}.")

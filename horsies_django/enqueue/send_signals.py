@@ -28,23 +28,23 @@ _STATUSES: Final[dict[Signal, TaskStatus]] = {task_cancelled: TaskStatus.CANCELL
 Job = Callable[[], None]
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """To whom this thread hands the sending over."""
 
     put: Callable[[Job], None] | None = None
 
 
-_here: Final = _Here()
+_thread_state: Final = _ThreadState()
 
 
 @contextmanager
-def handing_over(put: Callable[[Job], None]) -> Iterator[None]:
+def dispatching_to(put: Callable[[Job], None]) -> Iterator[None]:
     """What this thread commits is told by who takes the jobs: receivers must not hold it up."""
-    before, _here.put = _here.put, put
+    before, _thread_state.put = _thread_state.put, put
     try:
         yield
     finally:
-        _here.put = before
+        _thread_state.put = before
 
 
 def ended_after_commit(signal: Signal, database: str, keys: Sequence[UUID]) -> None:
@@ -53,10 +53,10 @@ def ended_after_commit(signal: Signal, database: str, keys: Sequence[UUID]) -> N
         _after_commit(database, partial(_send_ended, signal, database, keys))
 
 
-def lost_after_commit(database: str, attempts: Mapping[UUID, int]) -> None:
+def crashed_after_commit(database: str, attempts: Mapping[UUID, int]) -> None:
     """Tell what has become of tasks whose attempts with these numbers were lost, once it is committed."""
     if attempts and any(map(has_receivers, (task_crashed, task_retrying, task_finished))):
-        _after_commit(database, partial(_send_lost, database, attempts))
+        _after_commit(database, partial(_send_crashed, database, attempts))
 
 
 def failures(database: str, attempts: Mapping[UUID, int]) -> Iterator[TaskAttempt]:
@@ -85,7 +85,7 @@ def send_failure(attempt: TaskAttempt) -> None:
             _send(signal, sender, result, **facts)
 
 
-def _send_lost(database: str, attempts: Mapping[UUID, int]) -> None:
+def _send_crashed(database: str, attempts: Mapping[UUID, int]) -> None:
     for attempt in failures(database, attempts):
         send_failure(attempt)
 
@@ -102,14 +102,14 @@ def _send(signal: Signal, sender: type[Any], result: FrameworkTaskResult[..., An
 
 
 def _after_commit(database: str, job: Job) -> None:
-    on_commit_robust(database, _carry_out, job)
+    on_commit_robust(database, _run_job, job)
 
 
-def _carry_out(job: Job) -> None:
-    if _here.put is None:
+def _run_job(job: Job) -> None:
+    if _thread_state.put is None:
         job()
     else:
-        _here.put(job)
+        _thread_state.put(job)
 
 
 def _batches(keys: Sequence[UUID]) -> Iterator[Sequence[UUID]]:

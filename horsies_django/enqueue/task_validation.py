@@ -31,10 +31,10 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     name = task.queue_name
     if not (isinstance(name, str) and 0 < len(name) <= QUEUE_LENGTH and name == clean_text(name)):
         yield f"queue_name is {name!r}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
-    yield from _retrying(task)
+    yield from _retry_problems(task)
     yield from problems_of_mapper(task.exception_mapper)
-    yield from _atomicity(task)
-    yield from _times(task)
+    yield from _atomic_problems(task)
+    yield from _time_problems(task)
     if task.unique_key is not None and not (_is_key(task.unique_key)):
         yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to {NAME_LENGTH} characters."
     yield from problems_of_unique(task)
@@ -45,9 +45,9 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"{task.module_path!r} can't be found by that name; allowed: {allowed}."
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata is {task.metadata!r}; allowed: a dict, or None."
-    yield from _masking(task)
+    yield from _sensitive_problems(task)
     yield from limits.problems_of(task)
-    yield from _gathering(task)
+    yield from _grouping_problems(task)
     if len(task.task_name) > NAME_LENGTH:
         yield f"{task.task_name!r} is too long a name; allowed: {NAME_LENGTH} characters, which is what a row holds."
     try:
@@ -56,7 +56,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"retention: {error}"
 
 
-def _times(task: HorsiesTask[..., Any]) -> Iterator[str]:
+def _time_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if task.timeout is not None and not (_is_number(task.timeout) and 0 < task.timeout <= LONGEST_TIMEOUT):
         yield f"timeout is {task.timeout!r}; allowed: a positive number of seconds, {LONGEST_TIMEOUT} at most, or None."
     if task.good_until is not None and not (
@@ -68,7 +68,7 @@ def _times(task: HorsiesTask[..., Any]) -> Iterator[str]:
             yield f"{name} is {moment!r}; allowed: {DATES_ALLOWED}."
 
 
-def _retrying(task: HorsiesTask[..., Any]) -> Iterator[str]:
+def _retry_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if task.max_attempts is not None and not (
         _is_whole(task.max_attempts) and 1 <= task.max_attempts <= MAX_RETRIES + 1
     ):
@@ -84,20 +84,20 @@ def _retrying(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"backoff is {task.backoff!r}; allowed: seconds from 0 on, a RetryPolicy or a callable."
 
 
-def _atomicity(task: HorsiesTask[..., Any]) -> Iterator[str]:
+def _atomic_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if not isinstance(task.atomic, bool):
         yield f"atomic is {task.atomic!r}; allowed: True or False."
     if task.atomic and inspect.iscoroutinefunction(task.func):
         yield f"atomic is True and {task.module_path} is a coroutine function; allowed: plain functions."
 
 
-def _masking(task: HorsiesTask[..., Any]) -> Iterator[str]:
+def _sensitive_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if not _is_sensitive(task.sensitive):
         allowed = "a collection of names, each a text, or a callable (name, value) -> bool, no coroutine function"
         yield f"sensitive is {task.sensitive!r}; allowed: {allowed}."
 
 
-def _gathering(task: HorsiesTask[..., Any]) -> Iterator[str]:
+def _grouping_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if task.gather is None:
         return
     if not isinstance(task.gather, Gather):

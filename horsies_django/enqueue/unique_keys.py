@@ -15,7 +15,7 @@ from ..core.mask import MASKED, Mask, keyed_hash
 from ..core.serialization import clean_text
 from ..core.unique import ARGUMENTS, RESERVED, Unique, UniqueUntil
 from ..db.expressions import NowPlus
-from .call_builder import Arguments, Calls, parameters_of
+from .call_builder import Arguments, CallBuilder, parameters_of
 from .task import HorsiesTask
 
 #: What the column takes.
@@ -26,7 +26,11 @@ _PATH_SHOWN: Final = 200
 
 
 def key_of(
-    task: HorsiesTask[..., Any], calls: Calls, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
+    task: HorsiesTask[..., Any],
+    calls: CallBuilder,
+    arguments: Arguments,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
 ) -> str:
     """Return the key under which this call is the same as another.
 
@@ -62,7 +66,7 @@ def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
     parameters = parameters_of(task.func, task.takes_context)
     fields = _fields(unique.key) if isinstance(unique.key, str) else ()
     wanted, source = (fields, "key") if unique.key is not None else (set(unique.by) - RESERVED, "by")
-    if not parameters.takes_any:
+    if not parameters.accepts_any:
         for name in sorted(set(wanted) - set(parameters.own)):
             yield f"unique: {source} names {name!r}; allowed: {', '.join(parameters.own)}."
     for name in sorted(RESERVED & set(unique.by) & parameters.by_name):
@@ -70,14 +74,18 @@ def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
 
 
 def _own(
-    given: str | Callable[..., str], calls: Calls, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
+    given: str | Callable[..., str],
+    calls: CallBuilder,
+    arguments: Arguments,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
 ) -> str:
     if isinstance(given, str):
         bound = calls.bound(arguments)
         values = {name: _value(bound, name) for name in _fields(given)}
         key = Formatter().vformat(given, (), values)
     else:
-        values = calls.parameters.bound_so_far(args, kwargs)
+        values = calls.parameters.bind_partial(args, kwargs)
         key = given(*args, **kwargs)
     is_hidden = calls.mask.is_told_by(given, values)
     if not isinstance(key, str) or not 0 < len(key) <= KEY_LENGTH or key != clean_text(key):

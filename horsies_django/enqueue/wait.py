@@ -1,11 +1,11 @@
-"""Waiting for tasks, or workflows, to end, at a price that does not grow with how many wait.
+"""Waits until tasks or workflows end. The cost in queries does not grow with the number of waiters.
 
-All who wait for the same kind on one database, in one process or on one event loop, share a :class:`_Room`. One of them
-leads: it looks for all, and hands the lead on as it leaves, however it leaves. So nobody depends on a thread or a task
-of ours.
+All waiters for the same kind of row on one database, in one process or one event loop, share a :class:`_WaitGroup`. One
+of them is the leader: it polls for all of them, and passes the lead on when it leaves, for whatever reason. No thread
+or task of our own is needed.
 
-Where the database can tell, an :class:`~.ear.Ear` hears of ends and calls those who wait for them: the leader looks for
-these at once. What it doesn't hear is found by the looks.
+Where the database can notify, a :class:`~..db.completion_listener.CompletionListener` receives completions, and the
+leader polls for those waiters at once. Polling finds the completions that it misses.
 """
 
 from __future__ import annotations
@@ -35,51 +35,51 @@ from ..core.status import TASK_TERMINAL_STATES
 from ..db.completion_listener import subscribe
 from ..db.completions import short_key
 
-#: Seconds between two looks of a room: soon at first and after each newcomer, then less often.
-_FIRST_LOOK: Final = 0.02
-_LONGEST_LOOK: Final = 0.5
-#: The same on SQLite, where nothing tells of ends, and a look is no round trip.
-_LONGEST_LOOK_AT_A_FILE: Final = 0.05
+#: Seconds between two polls of a group: short at first and after each new waiter, then longer.
+_FIRST_POLL: Final = 0.02
+_LONGEST_POLL: Final = 0.5
+#: The same on SQLite, which can't notify, and where a poll is no round trip.
+_LONGEST_POLL_SQLITE: Final = 0.05
 
-#: Ids that one query asks for.
-_CHUNK: Final = 500
+#: The most ids in one query.
+_IDS_PER_QUERY: Final = 500
 
-#: Seconds that who doesn't lead sleeps at most: a thread can be interrupted only between two sleeps.
-_NAP: Final = 1.0
+#: The most seconds that a follower sleeps at a time. A thread can be interrupted only between two sleeps.
+_FOLLOWER_SLEEP: Final = 1.0
 
-#: Seconds between two looks for those of whose ends somebody tells, however often that is.
-_NEXT_CALL: Final = 0.005
-#: Seconds that a look gets to be answered, however little time is left: so long may a wait last beyond its time-out.
-_PATIENCE: Final = 1.0
+#: The fewest seconds between two polls for completions, however many notifications arrive.
+_MIN_COMPLETION_INTERVAL: Final = 0.005
+#: The fewest seconds that a query gets to be answered. A wait may outlast its timeout by as much.
+_QUERY_GRACE: Final = 1.0
 
-#: Seconds without a look after which another takes the lead: the leader's own connection may hang.
-_STALE: Final = 5.0
+#: Seconds without a poll after which another waiter takes the lead: the leader's connection may hang.
+_LEADER_TIMEOUT: Final = 5.0
 
 
-class News(Protocol):
-    """What a waiter has to know of what it waits for: enough to make a result of it without another question."""
+class Snapshot(Protocol):
+    """The state of a task or a workflow: enough to build its result without another query."""
 
     @property
     def is_final(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """Whether it has ended, so that the wait is over."""
 
 
-N = TypeVar("N", bound=News)
+N = TypeVar("N", bound=Snapshot)
 
-#: Asks a database for the news of these ids, of those that there are.
+#: Reads the snapshots of these ids from a database; ids without a row are left out.
 Reader: TypeAlias = Callable[[str, Sequence[UUID]], Mapping[UUID, N]]
 
 
-class Silent(OperationalError):
-    """The database has not answered before the time was up: a frozen server, or a network that delivers nothing."""
+class NoAnswer(OperationalError):
+    """The database did not answer in time: the server is frozen, or the network delivers nothing."""
 
 
-#: The news, final unless the time is up; None if there is no such row; or why the database can't say.
+#: The snapshot, final unless the wait has timed out; None if there is no such row; or the database's error.
 Answer: TypeAlias = N | Error | None
 
 
 class Row(NamedTuple):
-    """The news of a task; the result is the JSON text, for each to read in its own time."""
+    """The snapshot of a task. ``result`` is JSON text: each waiter parses its own."""
 
     status: str
     result: str | None
@@ -92,7 +92,7 @@ class Row(NamedTuple):
 
 
 def of_tasks(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Row]:
-    """Read the news of tasks."""
+    """Read the snapshots of tasks."""
     from ..models import Task
 
     rows = Task.objects.using(database).filter(pk__in=keys)
@@ -101,7 +101,10 @@ def of_tasks(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Row]:
 
 
 def deadline_of(timeout: float | None) -> float:
-    """Return when a wait is over, by time.monotonic(); None waits for ever. Raises ValueError for what is no time."""
+    """Return the time of time.monotonic() at which a wait ends. ``timeout`` is in seconds; None waits for ever.
+
+    Raises ValueError if it is negative or no number.
+    """
     if timeout is None:
         return math.inf
     if not isinstance(timeout, int | float) or not timeout >= 0:  # NaN is neither
@@ -110,260 +113,258 @@ def deadline_of(timeout: float | None) -> float:
 
 
 @dataclass(eq=False, slots=True)
-class _Seat:
-    """One that waits."""
+class _Waiter:
+    """A thread or a coroutine that waits for one task or workflow."""
 
     key: UUID
     deadline: float
-    bell: threading.Event | asyncio.Event
-    is_told: bool = False
+    wake: threading.Event | asyncio.Event
+    is_done: bool = False
     answer: Answer[Any] = None
 
     @property
-    def patient_until(self) -> float:
-        """When a look that begins now is given up."""
-        return max(self.deadline, time.monotonic() + _PATIENCE)
+    def query_until(self) -> float:
+        """The time at which a query that starts now is given up."""
+        return max(self.deadline, time.monotonic() + _QUERY_GRACE)
 
-    def hear(self, answers: Mapping[UUID, Any] | Error, asked_at: float) -> None:
-        if isinstance(answers, Silent) and time.monotonic() < self.deadline:
+    def on_result(self, answers: Mapping[UUID, Any] | Error, polled_at: float) -> None:
+        if isinstance(answers, NoAnswer) and time.monotonic() < self.deadline:
             return
         answer = answers if isinstance(answers, Error) else answers.get(self.key)
-        if answer is None or isinstance(answer, Error) or answer.is_final or self.deadline <= asked_at:
-            self.answer, self.is_told = answer, True
+        if answer is None or isinstance(answer, Error) or answer.is_final or self.deadline <= polled_at:
+            self.answer, self.is_done = answer, True
 
 
-class _Turn(NamedTuple):
-    """What to do next: look for these now, or else sleep."""
+class _Step(NamedTuple):
+    """What a waiter does next: poll for these waiters now, or else sleep for ``pause`` seconds."""
 
-    asked: Collection[_Seat] = ()
-    asked_at: float = 0.0
-    pause: float = _NAP
+    waiters: Collection[_Waiter] = ()
+    polled_at: float = 0.0
+    pause: float = _FOLLOWER_SLEEP
     is_for_all: bool = True
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class _Room:
-    """Those who wait, and when their leader looked last for all. ``pass_on`` calls what rings a bell where it may."""
+class _WaitGroup:
+    """Waiters that share their polls. ``call`` runs a function where events may be set: in the loop of the waiters."""
 
-    pass_on: Callable[[Callable[[], None]], object] = operator.call
+    call: Callable[[Callable[[], None]], object] = operator.call
     lock: threading.Lock = field(default_factory=threading.Lock)
-    seats: dict[_Seat, None] = field(default_factory=dict)
-    called: dict[_Seat, None] = field(default_factory=dict)
-    called_at: float = float("-inf")
-    leader: _Seat | None = None
-    looked_at: float = 0.0
-    pace: float = _FIRST_LOOK
-    longest: float = _LONGEST_LOOK
+    waiters: dict[_Waiter, None] = field(default_factory=dict)
+    completed: dict[_Waiter, None] = field(default_factory=dict)
+    completed_at: float = float("-inf")
+    leader: _Waiter | None = None
+    polled_at: float = 0.0
+    interval: float = _FIRST_POLL
+    max_interval: float = _LONGEST_POLL
 
-    def sit(self, seat: _Seat) -> None:
+    def join(self, waiter: _Waiter) -> None:
         with self.lock:
-            if not self.seats:
-                self.looked_at = time.monotonic()
-            self.seats[seat] = None
-            if self.leader is not None and self.pace > _FIRST_LOOK:
-                self.leader.bell.set()
-            self.pace = _FIRST_LOOK
+            if not self.waiters:
+                self.polled_at = time.monotonic()
+            self.waiters[waiter] = None
+            if self.leader is not None and self.interval > _FIRST_POLL:
+                self.leader.wake.set()
+            self.interval = _FIRST_POLL
 
-    def rise(self, seat: _Seat) -> None:
+    def leave(self, waiter: _Waiter) -> None:
         with self.lock:
-            self.seats.pop(seat, None)
-            if self.leader is seat:
-                self.leader = next(iter(self.seats), None)
+            self.waiters.pop(waiter, None)
+            if self.leader is waiter:
+                self.leader = next(iter(self.waiters), None)
                 if self.leader is not None:
-                    self.leader.bell.set()
+                    self.leader.wake.set()
 
-    def on_completed(self, marks: Collection[str]) -> None:
-        """Some have ended, others' among them perhaps. May be called from any thread."""
+    def on_completed(self, short_keys: Collection[str]) -> None:
+        """Poll for these keys at once. May be called from any thread, also with keys that nothing here waits for."""
         with self.lock:
-            called = [seat for seat in self.seats if short_key(seat.key) in marks]
-            self.called |= dict.fromkeys(called)
-            if called and self.leader is not None:
-                self.pass_on(self.leader.bell.set)
+            notified = [waiter for waiter in self.waiters if short_key(waiter.key) in short_keys]
+            self.completed |= dict.fromkeys(notified)
+            if notified and self.leader is not None:
+                self.call(self.leader.wake.set)
 
-    def turn(self, seat: _Seat) -> _Turn | None:
-        """Return what ``seat`` has to do; None once it is told."""
+    def next_step(self, waiter: _Waiter) -> _Step | None:
+        """Return what ``waiter`` has to do next; None once it has its answer."""
         with self.lock:
-            seat.bell.clear()
-            if seat.is_told:
+            waiter.wake.clear()
+            if waiter.is_done:
                 return None
             now = time.monotonic()
-            if self.leader is None or now - self.looked_at > _STALE:
-                self.leader = seat
-            if self.leader is not seat:
-                if (left := seat.deadline + _PATIENCE - now) <= 0:  # its leader waits longer for an answer
-                    seat.hear(Silent(), now)
-                    self.seats.pop(seat, None)
+            if self.leader is None or now - self.polled_at > _LEADER_TIMEOUT:
+                self.leader = waiter
+            if self.leader is not waiter:
+                if (left := waiter.deadline + _QUERY_GRACE - now) <= 0:  # the leader waits longer for an answer
+                    waiter.on_result(NoAnswer(), now)
+                    self.waiters.pop(waiter, None)
                     return None
-                return _Turn(pause=min(_NAP, left))
-            if self.called and now < (next_at := self.called_at + _NEXT_CALL):
-                return _Turn(pause=next_at - now)
-            called, self.called = [other for other in self.called if other in self.seats], {}
-            if called:
-                self.called_at = now
-                return _Turn(called, now, is_for_all=False)
-            soonest = min(other.deadline for other in self.seats)
-            due = self.looked_at + max(_FIRST_LOOK, min(self.pace, soonest - self.looked_at))
+                return _Step(pause=min(_FOLLOWER_SLEEP, left))
+            if self.completed and now < (next_at := self.completed_at + _MIN_COMPLETION_INTERVAL):
+                return _Step(pause=next_at - now)
+            completed, self.completed = [other for other in self.completed if other in self.waiters], {}
+            if completed:
+                self.completed_at = now
+                return _Step(completed, now, is_for_all=False)
+            soonest = min(other.deadline for other in self.waiters)
+            due = self.polled_at + max(_FIRST_POLL, min(self.interval, soonest - self.polled_at))
             if now < due:
-                return _Turn(pause=due - now)
-            self.looked_at, self.pace = now, min(self.pace * 1.5, self.longest)
-            return _Turn(list(self.seats), now)
+                return _Step(pause=due - now)
+            self.polled_at, self.interval = now, min(self.interval * 1.5, self.max_interval)
+            return _Step(list(self.waiters), now)
 
-    def tell(self, turn: _Turn, answers: Mapping[UUID, Any] | Error) -> None:
+    def deliver(self, step: _Step, answers: Mapping[UUID, Any] | Error) -> None:
         with self.lock:
-            if turn.is_for_all:
-                self.looked_at = time.monotonic()
-            for seat in turn.asked:
-                seat.hear(answers, turn.asked_at)
-                if seat.is_told:
-                    self.seats.pop(seat, None)
-                    seat.bell.set()
+            if step.is_for_all:
+                self.polled_at = time.monotonic()
+            for waiter in step.waiters:
+                waiter.on_result(answers, step.polled_at)
+                if waiter.is_done:
+                    self.waiters.pop(waiter, None)
+                    waiter.wake.set()
 
 
 @cache
-def _room_of_process(database: str, read: Reader[Any], pid: int) -> _Room:
-    """By process: a fork inherits none of the threads that wait."""
-    return _Room(longest=_longest_look(database))
+def _group_of_process(database: str, read: Reader[Any], pid: int) -> _WaitGroup:
+    """Return the group of this process. A fork gets its own, for it does not inherit the threads that wait."""
+    return _WaitGroup(max_interval=_longest_poll(database))
 
 
-_Rooms: TypeAlias = dict[tuple[str, Reader[Any]], _Room]
-_rooms_of_loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Rooms]] = WeakKeyDictionary()
+_WaitGroups: TypeAlias = dict[tuple[str, Reader[Any]], _WaitGroup]
+_groups_of_loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _WaitGroups]] = WeakKeyDictionary()
 
 
-def _room_of_loop(database: str, read: Reader[Any], loop: asyncio.AbstractEventLoop) -> _Room:
-    rooms = _rooms_of_loops.setdefault(loop, {})
-    # The room must not keep the loop alive, nor wake one that is closed.
-    made = _Room(partial(_pass_on, ref(loop)), longest=_longest_look(database))
-    return rooms.setdefault((database, read), made)
+def _group_of_loop(database: str, read: Reader[Any], loop: asyncio.AbstractEventLoop) -> _WaitGroup:
+    groups = _groups_of_loops.setdefault(loop, {})
+    # The group must neither keep the loop alive nor wake a closed one.
+    new = _WaitGroup(partial(_call_in_loop, ref(loop)), max_interval=_longest_poll(database))
+    return groups.setdefault((database, read), new)
 
 
-def _longest_look(database: str) -> float:
-    return _LONGEST_LOOK_AT_A_FILE if connections[database].vendor == "sqlite" else _LONGEST_LOOK
+def _longest_poll(database: str) -> float:
+    return _LONGEST_POLL_SQLITE if connections[database].vendor == "sqlite" else _LONGEST_POLL
 
 
-def _pass_on(loop: ref[asyncio.AbstractEventLoop], action: Callable[[], None]) -> None:
+def _call_in_loop(loop: ref[asyncio.AbstractEventLoop], action: Callable[[], None]) -> None:
     if (alive := loop()) is not None:
         with suppress(RuntimeError):
             alive.call_soon_threadsafe(action)
 
 
 @async_unsafe("A thread that runs an event loop can't wait for an end: use aget().")
-def ended(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
-    """Wait in this thread until the news that ``read`` gives of ``key`` is final, or ``deadline`` has come.
-
-    It is by time.monotonic().
-    """
-    seat = _Seat(key, deadline, bell := threading.Event())
-    is_alone = _first_look(read, database, seat)
-    room = _Room() if is_alone else _room_of_process(database, read, os.getpid())
+def wait_for_end(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
+    """Block this thread until the snapshot of ``key`` is final or ``deadline``, by time.monotonic(), has passed."""
+    waiter = _Waiter(key, deadline, wake := threading.Event())
+    is_alone = _first_poll(read, database, waiter)
+    group = _WaitGroup() if is_alone else _group_of_process(database, read, os.getpid())
     try:
-        room.sit(seat)
-        while turn := room.turn(seat):
-            if turn.asked:
+        group.join(waiter)
+        while step := group.next_step(waiter):
+            if step.waiters:
                 if not is_alone:
-                    subscribe(database, room)
-                room.tell(turn, _look(read, database, turn.asked, seat.patient_until))
+                    subscribe(database, group)
+                group.deliver(step, _poll(read, database, step.waiters, waiter.query_until))
             else:
-                bell.wait(turn.pause)
+                wake.wait(step.pause)
     finally:
-        room.rise(seat)
-    return seat.answer
+        group.leave(waiter)
+    return waiter.answer
 
 
-async def aended(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
-    """See :func:`ended`; the looks are taken in the thread of this coroutine's own queries."""
-    seat = _Seat(key, deadline, bell := asyncio.Event())
-    is_alone = await sync_to_async(_first_look)(read, database, seat)
-    room = _Room() if is_alone else _room_of_loop(database, read, asyncio.get_running_loop())
+async def await_end(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
+    """The same as :func:`wait_for_end` for coroutines. Queries run in the thread of the coroutine's own queries."""
+    waiter = _Waiter(key, deadline, wake := asyncio.Event())
+    is_alone = await sync_to_async(_first_poll)(read, database, waiter)
+    group = _WaitGroup() if is_alone else _group_of_loop(database, read, asyncio.get_running_loop())
     try:
-        room.sit(seat)
-        while turn := room.turn(seat):
-            if turn.asked:
+        group.join(waiter)
+        while step := group.next_step(waiter):
+            if step.waiters:
                 if not is_alone:
-                    subscribe(database, room)
-                room.tell(turn, await sync_to_async(_look)(read, database, turn.asked, seat.patient_until))
+                    subscribe(database, group)
+                group.deliver(step, await sync_to_async(_poll)(read, database, step.waiters, waiter.query_until))
             else:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(turn.pause):
-                        await bell.wait()
+                    async with asyncio.timeout(step.pause):
+                        await wake.wait()
     finally:
-        room.rise(seat)
-    return seat.answer
+        group.leave(waiter)
+    return waiter.answer
 
 
-def _first_look(read: Reader[Any], database: str, seat: _Seat) -> bool:
-    """Look for one, and return whether it need not, or must not, wait with others: in a transaction it sees other rows.
+def _first_poll(read: Reader[Any], database: str, waiter: _Waiter) -> bool:
+    """Poll for one waiter; return whether it should wait outside the group, if at all.
 
-    Who has no connection yet lets the leader look, rather than open one of a thousand.
+    It has its answer, or it is in a transaction and may see other rows than the group's leader. A waiter without a
+    connection leaves the poll to the leader, so that a thousand threads don't open a thousand connections.
     """
     connection = connections[database]
     now = time.monotonic()
-    if connection.connection is None and now < seat.deadline:
+    if connection.connection is None and now < waiter.deadline:
         return False
-    seat.hear(_look(read, database, [seat], seat.patient_until), now)
-    return seat.is_told or not connection.autocommit
+    waiter.on_result(_poll(read, database, [waiter], waiter.query_until), now)
+    return waiter.is_done or not connection.autocommit
 
 
-def _look(
-    read: Reader[N], database: str, seats: Collection[_Seat], until: float = math.inf
+def _poll(
+    read: Reader[N], database: str, waiters: Collection[_Waiter], until: float = math.inf
 ) -> Mapping[UUID, N] | Error:
-    """Return the news there is, or why there is none; after ``until``, by time.monotonic(), that is :class:`Silent`."""
-    keys = list({seat.key for seat in seats})
+    """Return the snapshots, or the error; past ``until``, by time.monotonic(), that is :class:`NoAnswer`."""
+    keys = list({waiter.key for waiter in waiters})
     if until == math.inf or connections[database].vendor != "postgresql":
-        return _ask(read, database, keys)
-    return _ask_in_time(read, database, keys, until)
+        return _query(read, database, keys)
+    return _query_with_timeout(read, database, keys, until)
 
 
-def _ask(read: Reader[N], database: str, keys: Sequence[UUID]) -> Mapping[UUID, N] | Error:
-    """Ask the database; again if the connection turns out to have died since its last use."""
-    chunks = [keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK)]
+def _query(read: Reader[N], database: str, keys: Sequence[UUID]) -> Mapping[UUID, N] | Error:
+    """Query the database, and once more if the connection has died since its last use."""
+    chunks = [keys[start : start + _IDS_PER_QUERY] for start in range(0, len(keys), _IDS_PER_QUERY)]
     connection = connections[database]
     while True:
         is_new = connection.connection is None
         try:
-            return {key: news for chunk in chunks for key, news in read(database, chunk).items()}
+            return {key: snapshot for chunk in chunks for key, snapshot in read(database, chunk).items()}
         except Error as error:
             connection.close_if_unusable_or_obsolete()
             if is_new or connection.connection is not None:
                 return error
 
 
-def _ask_in_time(read: Reader[N], database: str, keys: Sequence[UUID], until: float) -> Mapping[UUID, N] | Error:
-    """Ask on this thread's connection, in a thread that can be left: no driver gives up on a server that is silent.
+def _query_with_timeout(read: Reader[N], database: str, keys: Sequence[UUID], until: float) -> Mapping[UUID, N] | Error:
+    """Run the query in a thread that can be abandoned: no driver gives up on a silent server.
 
-    Outside a transaction this thread gets a new connection then, and the old one is closed once it can be. Inside one
-    it stays: whatever is asked next of it waits for the same answer.
+    When it is abandoned outside a transaction, this thread gets a new connection, and the other thread closes the old
+    one as soon as it can. Inside a transaction the connection stays: its next query waits for the same server.
     """
     connection = connections[database]
     answers: list[Mapping[UUID, N] | Error | BaseException] = []
     lock = threading.Lock()
-    is_left = False
+    is_abandoned = False
 
-    def ask() -> None:
+    def run() -> None:
         connections[database] = connection
         answer: Mapping[UUID, N] | Error | BaseException
         try:
-            answer = _ask(read, database, keys)
-        except BaseException as error:  # noqa: BLE001  # it is raised where the answer is awaited
+            answer = _query(read, database, keys)
+        except BaseException as error:  # noqa: BLE001  # raised below, in the waiting thread
             answer = error
         with lock:
             answers.append(answer)
-            if is_left:
+            if is_abandoned:
                 connection.close()
             connection.dec_thread_sharing()
 
-    name = threading.current_thread().name  # whoever logs, or traces, statements sees who asks
-    thread = threading.Thread(target=copy_context().run, args=(ask,), name=name, daemon=True)
+    name = threading.current_thread().name  # logs and traces of statements show the thread that waits
+    thread = threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True)
     try:
         connection.inc_thread_sharing()
-        thread.start()  # may be interrupted once the new thread runs
+        thread.start()  # an interrupt may arrive once the new thread runs
         while thread.is_alive() and (left := until - time.monotonic()) > 0:
-            thread.join(min(left, _NAP))
+            thread.join(min(left, _FOLLOWER_SLEEP))
     finally:
         with lock:
-            is_left = not answers and (connection.connection is None or connection.autocommit)
-            if is_left:
+            is_abandoned = not answers and (connection.connection is None or connection.autocommit)
+            if is_abandoned:
                 connections[database] = connection.copy()
-    answer = answers[0] if answers else Silent("the database has not answered in time")
+    answer = answers[0] if answers else NoAnswer("the database has not answered in time")
     if isinstance(answer, BaseException) and not isinstance(answer, Error):
         raise answer
     return answer

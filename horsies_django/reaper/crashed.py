@@ -140,7 +140,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
     gateway.advance_locked(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
     release_after_commit(tasks.db, [one.limit_key for one in lost])
-    send_signals.lost_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
+    send_signals.crashed_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
     return len(lost)
 
 

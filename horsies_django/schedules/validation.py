@@ -23,7 +23,7 @@ from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
 from ..core.schedule_patterns import parse
 from ..core.schedule_slots import Slots, zone_of
 from ..enqueue import grouping
-from ..enqueue.call_builder import Calls, parameters_of
+from ..enqueue.call_builder import CallBuilder, parameters_of
 from ..enqueue.task import HorsiesTask
 from .dispatch import TASK_OPTIONS, WORKFLOW_OPTIONS, Call, call_of, workflow_of
 
@@ -131,7 +131,7 @@ def _task_call(row: Schedule, name: str) -> Iterator[Problem]:
             yield from _gathered_call(row, call, options)
             return
         column = "args" if row.args and not row.kwargs else "kwargs"
-        yield from _error(column, lambda: Calls.of(call.task, options).arguments(call.args, call.kwargs))
+        yield from _error(column, lambda: CallBuilder.of(call.task, options).arguments(call.args, call.kwargs))
 
 
 def _gathered_call(row: Schedule, call: Call, options: Options) -> Iterator[Problem]:
@@ -145,7 +145,7 @@ def _gathered_call(row: Schedule, call: Call, options: Options) -> Iterator[Prob
         yield "kwargs", f"{problem}; allowed: the keyword arguments of one call."
         return
     try:
-        grouping.checked(Calls.of(task, options), task, call.args, call.kwargs)
+        grouping.checked(CallBuilder.of(task, options), task, call.args, call.kwargs)
     except InvalidTask as error:
         yield "options", str(error)
     except Exception as error:  # noqa: BLE001  # the key may be a project's own callable

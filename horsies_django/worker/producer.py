@@ -19,7 +19,7 @@ from ..core import recent_exceptions
 from ..core.exceptions import TaskRevoked
 from ..db.errors import lacks_privilege
 from ..db.notifications import ANY_QUEUE, SlotFreed, TaskReady, notify_slot_freed_after_commit
-from ..enqueue.send_signals import handing_over
+from ..enqueue.send_signals import dispatching_to
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden
 from ..models.claims import ClaimedTask, WorkerInfo
 from ..models.concurrency_limiter import Released
@@ -123,7 +123,7 @@ class Producer:
 
     def run(self) -> ExitReason:
         """Register, work until done, hand back what has not started, and leave; return why."""
-        with handing_over(self._signals.put):
+        with dispatching_to(self._signals.put):
             return self._run()
 
     def _run(self) -> ExitReason:

@@ -14,7 +14,7 @@ from django.db import Error, connections
 from ..core.status import BeatRole, TaskStatus
 from ..core.sync import Mailbox
 from ..db.errors import lacks_privilege
-from ..enqueue.send_signals import handing_over
+from ..enqueue.send_signals import dispatching_to
 from ..models import Heartbeat, Task, Worker
 from ..reaper.crashed import Evidence, recover_all
 from .config import HOSTNAME, WorkerConfig
@@ -87,7 +87,7 @@ class SupervisorStore:
 
     def _run(self) -> None:
         dispatcher = SignalDispatcher(self._config.database)  # receivers of signals must not delay a heartbeat
-        with handing_over(dispatcher.put), own_connection(self._config.database, "supervisor"):
+        with dispatching_to(dispatcher.put), own_connection(self._config.database, "supervisor"):
             while True:
                 jobs = self._jobs.take(RETRY_INTERVAL if self._dead else _IDLE)
                 self._dead += [job for job in jobs if isinstance(job, DeadRunner)]

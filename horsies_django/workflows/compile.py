@@ -13,7 +13,7 @@ from ..core.bounds import DATES_ALLOWED, is_in_range
 from ..core.option_parsers import LONGEST_DURATION
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join
-from ..enqueue.call_builder import Callee
+from ..enqueue.call_builder import Target
 from ..enqueue.nodes import CallNode, EventNode, MapNode, Node, SleepNode, Source, event_name_error
 from . import recursion_check
 from .blueprint import NodeBlueprint, SourceIndex
@@ -63,7 +63,7 @@ def _compile_node(
 
 
 def _call(
-    index: int, node: CallNode[Any], callee: Callee, topology: Topology, node_errors: list[NodeError]
+    index: int, node: CallNode[Any], callee: Target, topology: Topology, node_errors: list[NodeError]
 ) -> dict[str, Any]:
     inputs = check_inputs(node, callee, partial(topology.sources_of, index))
     node_errors += inputs.errors

@@ -88,14 +88,14 @@ class WorkflowHandle(Generic[T]):
         """
         deadline = wait.deadline_of(timeout)
         return self._final or self._result_from(
-            wait.ended(snapshot.read_workflows, self._database, self.id, deadline), timeout
+            wait.wait_for_end(snapshot.read_workflows, self._database, self.id, deadline), timeout
         )
 
     async def aget(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """See :meth:`get`."""
         deadline = wait.deadline_of(timeout)
         return self._final or self._result_from(
-            await wait.aended(snapshot.read_workflows, self._database, self.id, deadline), timeout
+            await wait.await_end(snapshot.read_workflows, self._database, self.id, deadline), timeout
         )
 
     def value(self, timeout: float | None = None) -> T:
@@ -230,10 +230,10 @@ class WorkflowHandle(Generic[T]):
         self, answer: wait.Answer[snapshot.WorkflowSnapshot], timeout: float | None
     ) -> TaskResult[T, TaskError[Any]]:
         """Return the result for what a wait returned, and keep it if it is final."""
-        if isinstance(answer, wait.Silent):
+        if isinstance(answer, wait.NoAnswer):
             return result_reader.timed_out("workflow", timeout, None)
         if not isinstance(answer, snapshot.WorkflowSnapshot):
-            return result_reader.nothing(f"workflow {self.id}", answer)
+            return result_reader.not_found(f"workflow {self.id}", answer)
         if not answer.is_final:
             return result_reader.timed_out("workflow", timeout, answer.status)
         result = answer.as_result()

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join, NodeKind
-from ..enqueue.call_builder import Callee, Calls
+from ..enqueue.call_builder import CallBuilder, Target
 from ..enqueue.nodes import CallNode, MapNode, Node, Source, TaskNode, nodes_in
 from . import type_compat
 from .subworkflow_node import SubWorkflowNode
@@ -29,7 +29,7 @@ class Inputs:
     limit_key: str | None = None
 
 
-def check_inputs(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
+def check_inputs(node: CallNode[Any], callee: Target, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
     """Check what a node passes to the function it calls; ``sources`` returns the nodes that it waits for."""
     node_errors: list[NodeError] = []
     later: Set[str] = _NONE
@@ -48,7 +48,7 @@ def check_inputs(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[
         node_errors += _unexpected_params(node, node.kwargs.keys() | later)
         return Inputs("{}", None, tuple(node_errors))
     try:
-        kwargs = callee.arguments_so_far(cast("dict[str, Any]", node.kwargs), later).kwargs_text
+        kwargs = callee.partial_arguments(cast("dict[str, Any]", node.kwargs), later).kwargs_text
     except (TypeError, ValueError) as error:
         found = list(_argument_errors(node, callee, later))
         if not found and not node.args:  # each argument is valid, but together they are too large
@@ -58,16 +58,16 @@ def check_inputs(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[
     return Inputs(kwargs, param, tuple(node_errors), limit_key)
 
 
-def _limit_key(node: CallNode[Any], callee: Callee, later: Set[str], node_errors: list[NodeError]) -> str | None:
-    if isinstance(callee, Calls):
+def _limit_key(node: CallNode[Any], callee: Target, later: Set[str], node_errors: list[NodeError]) -> str | None:
+    if isinstance(callee, CallBuilder):
         try:
-            return callee.limit_key_so_far(node.kwargs, later)
+            return callee.partial_limit_key(node.kwargs, later)
         except (TypeError, ValueError) as error:
             node_errors.append((DefinitionErrorCode.INVALID_OPTION, str(error)))
     return None
 
 
-def _filled_later(node: CallNode[Any], param: str | None, callee: Callee) -> Set[str]:
+def _filled_later(node: CallNode[Any], param: str | None, callee: Target) -> Set[str]:
     later = {*node.args_from, *node.values_from}
     if node.workflow_ctx_from is not None and CTX_PARAM in callee.parameters.by_name:
         later.add(CTX_PARAM)
@@ -76,11 +76,11 @@ def _filled_later(node: CallNode[Any], param: str | None, callee: Callee) -> Set
     return later
 
 
-def _param(node: MapNode[Any], callee: Callee, node_errors: list[NodeError]) -> str | None:
+def _param(node: MapNode[Any], callee: Target, node_errors: list[NodeError]) -> str | None:
     """Return the parameter that takes an item: the named one, else the first."""
     names = [name for name in callee.parameters.own if name in callee.parameters.by_name]
     param = node.param if node.param is not None else next(iter(names), None)
-    if param is None or (param not in names and not callee.parameters.takes_any):
+    if param is None or (param not in names and not callee.parameters.accepts_any):
         node_errors.append(
             (DefinitionErrorCode.INVALID_MAP, f"param is {shown(param)}; allowed: {', '.join(names) or 'none'}.")
         )
@@ -91,7 +91,7 @@ def _param(node: MapNode[Any], callee: Callee, node_errors: list[NodeError]) -> 
     return param
 
 
-def _source_errors(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
+def _source_errors(node: CallNode[Any], callee: Target, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
     """Yield the errors of parameters that other nodes fill."""
     own = callee.parameters.by_name
     takers = type_compat.accepted_by_parameter(callee.func)
@@ -152,7 +152,7 @@ def _type_errors(name: str, param: str, source: Source, taker: type_compat.Accep
         yield DefinitionErrorCode.SOURCE_TYPE, problem
 
 
-def _context_errors(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
+def _context_errors(node: CallNode[Any], callee: Target, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
     if node.workflow_ctx_from is None:
         return
     for source in node.workflow_ctx_from:
@@ -164,12 +164,12 @@ def _context_errors(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any
         yield DefinitionErrorCode.CTX_PARAM_MISSING, problem
 
 
-def _argument_errors(node: CallNode[Any], callee: Callee, later: Set[str]) -> Iterator[NodeError]:
+def _argument_errors(node: CallNode[Any], callee: Target, later: Set[str]) -> Iterator[NodeError]:
     """Yield the errors of the arguments, one by one."""
     parameters = callee.parameters
     given = node.kwargs.keys() | later
     names = ", ".join(sorted(parameters.by_name)) or "none"
-    for name in sorted(given - parameters.by_name) if not parameters.takes_any else ():
+    for name in sorted(given - parameters.by_name) if not parameters.accepts_any else ():
         yield DefinitionErrorCode.UNKNOWN_PARAMETER, f"{callee.path} has no parameter {name!r}; allowed: {names}."
     # With positional arguments it is unknown which parameters they were meant for.
     for name in sorted(parameters.required - given) if not node.args else ():

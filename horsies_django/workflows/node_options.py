@@ -23,7 +23,7 @@ from ..core.compat import (
 from ..core.options import Options
 from ..core.retry import RetryPolicy
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
-from ..enqueue.call_builder import Callee, Calls
+from ..enqueue.call_builder import CallBuilder, Target
 from ..enqueue.nodes import Node, TaskNode
 from ..enqueue.task import HorsiesTask
 from ..enqueue.task_validation import QUEUE_LENGTH
@@ -47,7 +47,7 @@ class ResolvedOptions:
     """The columns of the tasks of some nodes, the target that checks arguments, and the errors of the options."""
 
     columns: Mapping[str, Any]
-    callee: Callee | None = None
+    callee: Target | None = None
     errors: tuple[NodeError, ...] = ()
 
 
@@ -94,10 +94,10 @@ class NodeOptionsResolver:
         for name, problem in list(_wrong_options(task, options)):
             errors.append((_CODES.get(name, DefinitionErrorCode.INVALID_OPTION), problem))
             del options[name]
-        calls = Calls(self._own, task)
+        calls = CallBuilder(self._own, task)
         try:
             sent = task.with_options(**options)
-            calls = Calls(self._options_of(sent.backend), sent)
+            calls = CallBuilder(self._options_of(sent.backend), sent)
             columns = calls.columns
         except (InvalidTask, ImproperlyConfigured) as error:
             errors.append((DefinitionErrorCode.INVALID_BACKEND, str(error)))
@@ -117,7 +117,7 @@ class NodeOptionsResolver:
             node_errors = (
                 (DefinitionErrorCode.INVALID_OPTION, f"retry_policy is {shown(policy)}; allowed: a RetryPolicy."),
             )
-        return ResolvedOptions(columns, Callee(self._own, node.definition.build_with, node.label), node_errors)
+        return ResolvedOptions(columns, Target(self._own, node.definition.build_with, node.label), node_errors)
 
     def _step_columns(self) -> dict[str, Any]:
         """Return the columns of a node without a task of its own."""

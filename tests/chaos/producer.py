@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import Error, close_old_connections, connection
 
 from horsies_django import HorsiesTask, Workflow
-from horsies_django.enqueue.call_builder import Calls
+from horsies_django.enqueue.call_builder import CallBuilder
 from horsies_django.models import Task
 from tests.chaos.shapes import SHAPES
 
@@ -107,6 +107,6 @@ class Producer:
 
     def _insert_in_silence(self, task: HorsiesTask[..., Any], key: str, seconds: float) -> None:
         """As if the notification had been lost: nobody is told of the row."""
-        calls = Calls.of(task, task.get_backend().config)
+        calls = CallBuilder.of(task, task.get_backend().config)
         arguments = calls.arguments((), {"key": key, "seconds": seconds})
         Task.objects.create(**calls.columns, args=arguments.args, kwargs=arguments.kwargs)

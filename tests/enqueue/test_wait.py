@@ -144,7 +144,7 @@ def test_on_sqlite_which_tells_of_no_ends_a_long_wait_goes_on_looking_often(aske
 
 
 def room_of_threads():
-    return wait._room_of_process("default", wait.of_tasks, os.getpid())
+    return wait._group_of_process("default", wait.of_tasks, os.getpid())
 
 
 def leader_of(waiters, asked):
@@ -183,7 +183,7 @@ def test_an_exception_in_the_leader_strands_nobody(asked):
 def test_who_follows_can_be_interrupted_too(asked):
     handles = jobs.triple.send_many([{"a": 1}, {"a": 2}])
     waiters = [Waiter(handle, 30) for handle in handles]
-    wait_until(lambda: len(room_of_threads().seats) == 2, what="both wait")
+    wait_until(lambda: len(room_of_threads().waiters) == 2, what="both wait")
     leader = leader_of(waiters, asked)
     follower = next(waiter for waiter in waiters if waiter is not leader)
 
@@ -220,18 +220,18 @@ def test_an_exception_as_a_look_begins_leaves_no_connection_open(transactional_d
 
 
 def test_a_leader_that_does_not_come_back_is_followed_by_another():
-    room = wait._Room()
-    hung, other = (wait._Seat(uuid.uuid4(), time.monotonic() + 60, threading.Event()) for _ in range(2))
-    room.sit(hung)
-    room.sit(other)
-    room.turn(hung)
-    before = room.turn(other)
+    room = wait._WaitGroup()
+    hung, other = (wait._Waiter(uuid.uuid4(), time.monotonic() + 60, threading.Event()) for _ in range(2))
+    room.join(hung)
+    room.join(other)
+    room.next_step(hung)
+    before = room.next_step(other)
 
-    room.looked_at -= 60
-    after = room.turn(other)
+    room.polled_at -= 60
+    after = room.next_step(other)
 
-    assert not before.asked
-    assert set(after.asked) == {hung, other}
+    assert not before.waiters
+    assert set(after.waiters) == {hung, other}
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
@@ -263,8 +263,8 @@ def test_a_room_is_empty_when_all_have_left(asked):
 
     room = room_of_threads()
     assert found == ["WAIT_TIMEOUT"] * 5
-    assert (room.leader, room.seats) == (None, {})
-    assert not any(room.seats for of_loop in wait._rooms_of_loops.values() for room in of_loop.values())
+    assert (room.leader, room.waiters) == (None, {})
+    assert not any(room.waiters for of_loop in wait._groups_of_loops.values() for room in of_loop.values())
 
 
 # Transactions.

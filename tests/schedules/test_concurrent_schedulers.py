@@ -76,11 +76,11 @@ def test_ten_thousand_schedules_are_no_trouble(beat):
     with CaptureQueriesContext(connection) as captured:
         idle = [beat.run_once() for _ in range(3)]
     assert len(captured) == 3
-    assert all(report.passed == () for report in idle)
+    assert all(report.fired == () for report in idle)
 
     put_back(1, name__in=[f"s{number}" for number in range(300)])
     began = time.monotonic()
-    sent = list(itertools.takewhile(len, (beat.run_once().passed for _ in itertools.count())))
+    sent = list(itertools.takewhile(len, (beat.run_once().fired for _ in itertools.count())))
 
     assert sum(map(len, sent)) == Task.objects.count() == 300
     print(f"sent: {300 / (time.monotonic() - began):.0f} a second")
@@ -113,7 +113,7 @@ def test_whether_a_run_goes_on_is_asked_of_the_live_ones_alone_however_many_ther
         cursor.execute("ANALYZE horsies_tasks")
 
     with CaptureQueriesContext(connection) as captured:
-        (passed,) = beat.run_once().passed
+        (passed,) = beat.run_once().fired
 
     assert passed.handle is not None
     asked, *_ = (query["sql"] for query in captured if '"horsies_tasks"."schedule_id" = ' in query["sql"])

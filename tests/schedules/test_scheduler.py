@@ -32,11 +32,11 @@ def test_a_due_slot_is_sent_once_and_the_next_is_an_interval_later(beat):
     put_back(10)
     slot = Schedule.objects.get().next_run_at
 
-    (passed,) = beat.run_once().passed
+    (passed,) = beat.run_once().fired
     again = beat.run_once()
 
     row.refresh_from_db()
-    assert again.passed == ()
+    assert again.fired == ()
     assert Task.objects.get().schedule_id == row.pk
     assert (row.last_task_id, row.last_slot_at, row.run_count) == (passed.handle.id, slot, 1)
     assert row.next_run_at == slot + timedelta(hours=1)
@@ -47,7 +47,7 @@ def test_a_due_slot_is_sent_once_and_the_next_is_an_interval_later(beat):
 def test_the_first_run_waits_for_the_next_slot(beat):
     row = make(timing="every:600")
 
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
     assert 595 < (row.next_run_at - database_now("default")).total_seconds() <= 600
 
 
@@ -110,7 +110,7 @@ def test_of_thousands_of_missed_slots_each_is_run_by_several_transactions(beat):
         beat.run_once()
 
     assert Task.objects.count() == 250
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
 
 
 @pytest.mark.django_db
@@ -118,7 +118,7 @@ def test_of_missed_slots_those_that_fail_are_left_out_alone(beat):
     make("alone", timing="every:60", catch_up="all", task="tests.schedules.jobs.alone")
     put_back(125)
 
-    sent, *others = beat.run_once().passed
+    sent, *others = beat.run_once().fired
 
     assert Task.objects.get().pk == sent.handle.id
     assert ["UniqueKeyHeld" in one.error or "alone" in one.error for one in others] == [True, True]
@@ -157,7 +157,7 @@ def test_skip_leaves_a_slot_out_while_the_run_before_lives(beat):
     make(overlap="skip")
     for _ in range(2):
         put_back(10)
-        (passed,) = beat.run_once().passed
+        (passed,) = beat.run_once().fired
     assert Task.objects.count() == 1
     assert passed.handle is None
     assert not passed.error
@@ -190,13 +190,13 @@ def test_a_run_now_hides_no_run_that_lives_from_the_overlap(beat, what):
     by_hand.cancel()
 
     put_back(10)
-    (skipped,) = beat.run_once().passed
+    (skipped,) = beat.run_once().fired
     assert (skipped.handle, kind.objects.count()) == (None, 2)
 
     Schedule.objects.all().run_now()
     Schedule.objects.update(overlap="cancel_previous")
     put_back(10)
-    (sent,) = beat.run_once().passed
+    (sent,) = beat.run_once().fired
     assert kind.objects.exclude(pk=sent.handle.id).filter(status="CANCELLED").count() == 3
 
 
@@ -251,7 +251,7 @@ def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other(beat):
     make("well")
     put_back(fire_due.MISSED_AFTER + 10)
 
-    passed = {one.schedule: one for one in beat.run_once().passed}
+    passed = {one.schedule: one for one in beat.run_once().fired}
 
     assert Task.objects.get().schedule_id == Schedule.objects.get(name="well").pk
     errors = dict(Schedule.objects.values_list("name", "last_error"))
@@ -261,7 +261,7 @@ def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other(beat):
     assert "no source today" in errors["refusing"]
     assert errors["well"] == ""
     assert all(passed[name].error for name in errors if name != "well")
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
     assert not Schedule.objects.filter(next_run_at__lte=database_now("default")).exists()
 
 
@@ -275,8 +275,8 @@ def test_what_a_scheduler_can_not_find_is_left_to_others_for_a_minute(beat):
 
     report = beat.run_once()
 
-    assert [one.schedule for one in report.passed] == ["well"]
-    assert {one.schedule for one in report.left} == {"newer", "theirs"}
+    assert [one.schedule for one in report.fired] == ["well"]
+    assert {one.schedule for one in report.deferred} == {"newer", "theirs"}
     assert set(Schedule.objects.exclude(name="well").values_list("next_run_at", "last_error")) == planned
 
     put_back(fire_due.MISSED_AFTER + 10, name__in=["newer", "theirs"])
@@ -334,12 +334,12 @@ def test_a_transient_error_leaves_the_slot_for_a_later_look_and_the_others_alone
 
     with refusing(REPORT, DEADLOCK):
         looked = beat.run_once()
-    assert [one.schedule for one in looked.passed] == ["second"]
+    assert [one.schedule for one in looked.fired] == ["second"]
     (left,) = map(str, looked.left)
     assert left.startswith("first: left for later: OperationalError: refused")
     assert Schedule.objects.get(name="first").next_run_at == planned
 
-    wait_until(lambda: [one.schedule for one in beat.run_once().passed] == ["first"])
+    wait_until(lambda: [one.schedule for one in beat.run_once().fired] == ["first"])
 
 
 @on_postgresql
@@ -365,7 +365,7 @@ def test_an_error_of_the_database_that_would_come_again_skips_its_slot(beat):
     put_back(10)
 
     with refusing(REPORT, "42P01"):  # there is no such table
-        (passed,) = beat.run_once().passed
+        (passed,) = beat.run_once().fired
 
     row = Schedule.objects.get()
     assert passed.error.startswith("ProgrammingError: refused")
@@ -380,7 +380,7 @@ def test_a_workflow_is_built_in_no_transaction_so_its_builder_may_fail_at_a_quer
     )
     put_back(10)
 
-    (passed,) = beat.run_once().passed
+    (passed,) = beat.run_once().fired
     assert Asking.was_in_a_transaction is False
     assert Workflow.objects.get().pk == passed.handle.id
 
@@ -438,7 +438,7 @@ def test_other_backends_and_other_projects_rows_are_left_alone(beat):
     put_back(10)
     Schedule.objects.filter(name="disabled").update(enabled=False)
 
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
 
 
 @pytest.mark.django_db
@@ -506,11 +506,11 @@ def test_a_slot_whose_unique_key_a_live_run_holds_is_skipped_and_not_counted(bea
     make(options={"unique_key": "alone"})
     Schedule.objects.create(name="w", timing="every:3600", workflow_name="tests.schedules.slotted")
     put_back(10)
-    assert [one.handle is not None for one in beat.run_once().passed] == [True, True]
+    assert [one.handle is not None for one in beat.run_once().fired] == [True, True]
     ran_at = list(Schedule.objects.values_list("last_run_at", flat=True))
 
     put_back(10)
-    assert [(one.handle, one.error) for one in beat.run_once().passed] == [(None, ""), (None, "")]
+    assert [(one.handle, one.error) for one in beat.run_once().fired] == [(None, ""), (None, "")]
     handles = Schedule.objects.all().run_now()
 
     assert [handle.replayed for handle in handles] == [True, True]
@@ -524,7 +524,7 @@ def test_each_run_knows_its_slot_and_what_no_schedule_has_sent_has_none(beat, dr
     Schedule.objects.create(name="flow", timing="every:3600", workflow_name="tests.schedules.slotted")
     put_back(6 * 3_600 + 60, name="missed")
     put_back(60, name="flow")
-    passed = beat.run_once().passed
+    passed = beat.run_once().fired
     others = [*Schedule.objects.filter(name="missed").run_now(), jobs.slot.send()]
 
     drain()
@@ -568,24 +568,24 @@ def _by_queryset(**values):
 @pytest.mark.parametrize("change", [_by_sql, _by_queryset])
 def test_a_timing_that_is_changed_past_the_model_has_its_next_run_worked_out_anew(beat, change):
     row = make(timing="cron:0 0 29 2 *", timezone="UTC")
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
 
     change(timing="every:60")
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
     row.refresh_from_db()
     assert 55 < (row.next_run_at - database_now("default")).total_seconds() <= 60
     assert (row.planned_timing, row.planned_timezone) == ("every:60", "UTC")
 
     change(timing="cron:30 12 * * *")
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
     change(timezone="Asia/Kolkata")
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
     row.refresh_from_db()
     assert (row.next_run_at.hour, row.next_run_at.minute) == (7, 0)
 
     put_back(10)  # due, when its timing changes
     change(timing="cron:0 0 29 2 *")
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
     assert not Task.objects.exists()
     planned = Schedule.objects.get().next_run_at
     change(timing="cron:0 0 29 2 *")
@@ -606,14 +606,14 @@ def test_a_window_that_is_changed_past_the_model_is_kept_to(beat):
     Schedule.objects.update(enabled=False)
     put_back(3_600)
     Schedule.objects.update(enabled=True)  # what passed meanwhile is not made up for
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
     put_back(5)
     Schedule.objects.update(jitter=0.0, end_at=None)  # as it was
-    assert len(beat.run_once().passed) == 1
+    assert len(beat.run_once().fired) == 1
 
     put_back(5)
     _by_sql(end_at=now - timedelta(days=1), start_at=None)
-    assert beat.run_once().passed == ()
+    assert beat.run_once().fired == ()
     row.refresh_from_db()
     assert (row.enabled, row.disabled_by, row.run_count) == (False, "END", 1)
 

@@ -9,7 +9,7 @@ from typing import Any
 from ...core.backends import config_of
 from ...core.exceptions import NotRegistered
 from ...core.registry import registry
-from ...enqueue.call_builder import Calls
+from ...enqueue.call_builder import CallBuilder
 from ...enqueue.handle import TaskHandle
 from ...enqueue.task import HorsiesTask
 from ...models.operator_actions import INTERNAL
@@ -35,7 +35,7 @@ def update_action(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapp
     Raises TypeError or ValueError that names the parameter if the arguments don't fit.
     """
     options = config_of(task.backend)
-    arguments = Calls.of(task, options).arguments(args, kwargs)
+    arguments = CallBuilder.of(task, options).arguments(args, kwargs)
     is_typed = options.serializer == "rich"
     act = partial(TaskQuerySet.rewrite, args=arguments.args, kwargs=arguments.kwargs, typed_payload=is_typed)
     return TaskAction(

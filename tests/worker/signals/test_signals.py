@@ -15,7 +15,7 @@ from horsies_django import OperationalCode, OutcomeCode, TaskError, TaskStatus, 
 from horsies_django.backend import HorsiesBackend
 from horsies_django.core import signals
 from horsies_django.core.compat import TaskResultStatus, default_task_backend
-from horsies_django.enqueue.send_signals import handing_over
+from horsies_django.enqueue.send_signals import dispatching_to
 from horsies_django.models import Task, transitions
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Completion, WorkerInfo
@@ -145,7 +145,7 @@ def test_a_pump_hands_over_what_is_to_be_told_and_waits_for_no_receiver(heard):
         claims = Task.objects.claim("w", start=0, prefetch=1)
         Task.objects.update(good_until=past())
 
-    with handing_over(handed.append), transaction.atomic():
+    with dispatching_to(handed.append), transaction.atomic():
         Task.objects.start(claims, "w")
 
     assert names(heard) == ["task_cancelled"]
