@@ -335,7 +335,7 @@ def test_a_transient_error_leaves_the_slot_for_a_later_look_and_the_others_alone
     with refusing(REPORT, DEADLOCK):
         looked = beat.run_once()
     assert [one.schedule for one in looked.fired] == ["second"]
-    (left,) = map(str, looked.left)
+    (left,) = map(str, looked.deferred)
     assert left.startswith("first: left for later: OperationalError: refused")
     assert Schedule.objects.get(name="first").next_run_at == planned
 
@@ -352,7 +352,7 @@ def test_what_fails_for_now_is_tried_less_and_less_often(beat, monkeypatch):
         counts = []
         for now in (0.0, 0.09, 0.11, 0.30, 0.32, 0.71, 0.73, 1.0):  # it is let alone for 0.1, 0.2, 0.4 and 0.8 seconds
             monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda now=now: now))
-            is_tried = bool(beat.run_once().left)
+            is_tried = bool(beat.run_once().deferred)
             counts.append((is_tried, tries()))
 
     assert counts == [(True, 1), (False, 1), (True, 2), (False, 2), (True, 3), (False, 3), (True, 4), (False, 4)]
@@ -545,7 +545,7 @@ def test_a_task_whose_calls_are_gathered_is_handed_a_call_for_each_slot(beat, dr
 
     for _ in range(2):
         put_back(1)
-        assert beat.run_once().left == ()
+        assert beat.run_once().deferred == ()
     drain()
 
     row, task = Schedule.objects.get(), Task.objects.get()
