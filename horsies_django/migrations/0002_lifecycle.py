@@ -10,16 +10,16 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Turn',
+            name='Lease',
             fields=[
                 ('name', models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name='name')),
                 ('holder', models.CharField(blank=True, max_length=64, verbose_name='holder')),
-                ('taken_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='taken at')),
+                ('renewed_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='renewed at')),
             ],
             options={
-                'verbose_name': 'turn',
-                'verbose_name_plural': 'turns',
-                'db_table': 'horsies_turns',
+                'verbose_name': 'lease',
+                'verbose_name_plural': 'leases',
+                'db_table': 'horsies_leases',
             },
         ),
         migrations.AddField(

@@ -11,15 +11,15 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Mark',
+            name='Watermark',
             fields=[
                 ('name', models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name='name')),
                 ('position', models.PositiveBigIntegerField(default=0, verbose_name='position')),
             ],
             options={
-                'verbose_name': 'mark',
-                'verbose_name_plural': 'marks',
-                'db_table': 'horsies_marks',
+                'verbose_name': 'watermark',
+                'verbose_name_plural': 'watermarks',
+                'db_table': 'horsies_watermarks',
             },
         ),
         migrations.CreateModel(

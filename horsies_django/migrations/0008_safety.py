@@ -49,12 +49,12 @@ class Migration(migrations.Migration):
             field=models.CharField(blank=True, db_default='', default='', help_text="The project's.", max_length=64, verbose_name='version of the code'),
         ),
         migrations.AddField(
-            model_name='turn',
+            model_name='lease',
             name='outage_at',
             field=models.DateTimeField(null=True, verbose_name='outage at'),
         ),
         migrations.AddField(
-            model_name='turn',
+            model_name='lease',
             name='probing_since',
             field=models.DateTimeField(null=True, verbose_name='probing since'),
         ),

@@ -2,11 +2,11 @@
 
 from .attempt import TaskAttempt
 from .heartbeat import Heartbeat
-from .lease import Turn
+from .lease import Lease
 from .limit import Limit
 from .overview import Overview
 from .queue import Queue
-from .rollup import Mark, Rollup
+from .rollup import Rollup, Watermark
 from .schedule import Schedule
 from .task import Task
 from .task_item import TaskItem
@@ -17,8 +17,8 @@ from .workflow_task import WorkflowTask
 
 __all__ = [
     "Heartbeat",
+    "Lease",
     "Limit",
-    "Mark",
     "Overview",
     "Queue",
     "Rollup",
@@ -26,7 +26,7 @@ __all__ = [
     "Task",
     "TaskAttempt",
     "TaskItem",
-    "Turn",
+    "Watermark",
     "Worker",
     "Workflow",
     "WorkflowEvent",

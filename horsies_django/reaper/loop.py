@@ -13,7 +13,7 @@ from django.db import Error, close_old_connections, connections
 from ..core.options import Options
 from ..core.sync import StopEvent
 from ..db.errors import is_outage
-from ..models import Turn
+from ..models import Lease
 from ..models.check_migrated import raise_if_forbidden
 from .duties import DutyReport, run_pass
 from .outages import OutageDetector
@@ -21,16 +21,16 @@ from .outages import OutageDetector
 logger = logging.getLogger("horsies_django.reaper")
 
 
-#: The turn that the reapers of one backend take.
-TURN: Final = "reaper"
+#: The start of the name of the lease that the reapers of one backend share.
+LEASE_PREFIX: Final = "reaper"
 
 
 class Reaper:
-    """Runs a pass, waits, runs the next. Of any number of reapers one at a time does, whoever comes first.
+    """Runs a pass at each interval. Of several reapers of one backend, the one that holds the lease runs it.
 
-    A pass is due once none has been for ``interval`` seconds. So a reaper that dies in its turn is missed for no longer
-    than that, and nobody holds a lock. ``on_pass`` takes a line that says what each pass did; by default it is logged
-    at DEBUG.
+    A pass is due ``interval`` seconds after the last one. If the holder dies, another reaper takes over after that
+    time, because a lease is not a lock. ``on_pass`` gets a line that describes each pass; by default it is
+    logged at DEBUG.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Reaper:
         self._options = options
         self._on_pass = on_pass or partial(logger.debug, "%s")
         self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
-        self._turn = f"{TURN}:{backend}"[:100]  # each backend has thresholds of its own
+        self._lease_name = f"{LEASE_PREFIX}:{backend}"[:100]  # each backend has thresholds of its own
         self._id = uuid4().hex
         self._stopped = StopEvent()
 
@@ -52,22 +52,22 @@ class Reaper:
         self._stopped.set()
 
     def run_once(self) -> Sequence[DutyReport]:
-        """Run one pass on this thread's connection, whoever's turn it is."""
-        return run_pass(self._options, may_judge=OutageDetector(self._options, self._turn).probe)
+        """Run one pass on this thread's connection, even if another reaper holds the lease."""
+        return run_pass(self._options, may_judge=OutageDetector(self._options, self._lease_name).probe)
 
     def run(self) -> None:
         """Run passes until stopped.
 
-        A reaper probes the database also while another one has the turn: it has to know of every outage. Raises
+        A reaper probes the database also while another one holds the lease: it has to know of every outage. Raises
         MissingPrivilege.
         """
-        detector = OutageDetector(self._options, self._turn)
+        detector = OutageDetector(self._options, self._lease_name)
         pause = 0.0
         while not self._stopped.is_set:
             close_old_connections()
             try:
                 detector.probe(pause)
-                pause = self._take_turn(detector)
+                pause = self._run_if_due(detector)
             except Error as error:
                 raise_if_forbidden(self._options.database, error)
                 if is_outage(error):
@@ -81,15 +81,15 @@ class Reaper:
             pause = min(pause, self._interval, detector.interval)
             self._stopped.wait(pause)
 
-    def _take_turn(self, detector: OutageDetector) -> float:
-        """Run a pass if it is this one's turn; return the seconds until the next may be."""
-        turns = Turn.objects.using(self._options.database)
-        if wait := turns.take(self._turn, self._id, self._interval):
+    def _run_if_due(self, detector: OutageDetector) -> float:
+        """Run a pass if the lease is free; return the seconds until the next may run."""
+        leases = Lease.objects.using(self._options.database)
+        if wait := leases.acquire(self._lease_name, self._id, self._interval):
             return wait
 
         def is_mine() -> bool:
             detector.keep_up()
-            return not self._stopped.is_set and turns.keep(self._turn, self._id)
+            return not self._stopped.is_set and leases.renew(self._lease_name, self._id)
 
         reports = run_pass(self._options, is_mine, detector.probe)
         self._on_pass(f"reaper pass: {words_of(reports)}")

@@ -17,13 +17,13 @@ from ..core.bounds import beyond
 from ..core.histogram import bucket_in_sql
 from ..core.options import Options
 from ..db.expressions import MinuteOf, NowPlus, SecondsBetween
-from ..models import Mark, Rollup, Task, TaskAttempt
+from ..models import Rollup, Task, TaskAttempt, Watermark
 from ..models.rollup import MINUTES, Span, start_of
 from ..models.transitions import BATCH
 from .batches import Batch, Refused
 
-#: The mark of how far the attempts were read, by their primary key.
-MARK: Final = "rolled up attempts"
+#: The name of the watermark: the primary key up to which attempts are counted.
+WATERMARK: Final = "rolled up attempts"
 
 #: Attempts that one transaction counts at most. SQLite has one writer, which has to let others in between.
 SIZE: Final = 20_000
@@ -46,12 +46,12 @@ KEPT: Final = {Span.MINUTE: timedelta(hours=3), Span.HOUR: timedelta(days=35)}
 def roll_up(options: Options, _: Refused) -> Batch:
     """Attempts that were written since the last pass are counted by the minute and the hour in which they ended."""
     attempts = _attempts(options.database)
-    marks = Mark.objects.using(options.database)
-    position = Subquery(marks.filter(name=MARK).values("position"))
+    watermarks = Watermark.objects.using(options.database)
+    position = Subquery(watermarks.filter(name=WATERMARK).values("position"))
     settled = attempts.filter(pk__gt=Coalesce(position, Value(-1)), finished_at__lt=NowPlus(-SETTLED))
     if not settled.order_by("pk").values_list("pk").first():
         return Batch(0, 0)
-    if not marks.filter(name=MARK).exists():
+    if not watermarks.filter(name=WATERMARK).exists():
         _begin(options.database)
     with transaction.atomic(using=options.database):
         return _fold(options.database)
@@ -76,22 +76,22 @@ def _attempts(database: str) -> QuerySet[TaskAttempt]:
 def _begin(database: str) -> None:
     """Begin with the newest attempts: there may be millions."""
     newest = TaskAttempt.objects.using(database).order_by("-pk").values_list("pk", flat=True).first() or 0
-    mark = Mark(name=MARK, position=max(0, newest - BACKLOG))
-    Mark.objects.using(database).bulk_create([mark], ignore_conflicts=True)
+    watermark = Watermark(name=WATERMARK, position=max(0, newest - BACKLOG))
+    Watermark.objects.using(database).bulk_create([watermark], ignore_conflicts=True)
 
 
 def _fold(database: str) -> Batch:
     """Count the next attempts, unless somebody else is at it."""
     features = connections[database].features
-    marks = Mark.objects.using(database).filter(name=MARK)
-    free = marks.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
-    mark = free.values_list("position", Now()).first()
-    if mark is None:
+    watermarks = Watermark.objects.using(database).filter(name=WATERMARK)
+    free = watermarks.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+    watermark = free.values_list("position", Now()).first()
+    if watermark is None:
         return Batch(0, 0)
-    position, now = mark
+    position, now = watermark
     size = SIZE if features.has_select_for_update else SIZE_OF_SQLITE
     window = _window(_attempts(database), position, size)
-    if window is None or not marks.filter(position=position).update(position=window.last):
+    if window is None or not watermarks.filter(position=position).update(position=window.last):
         return Batch(0, 0)
     folded = _Folded()
     for group in _groups(window.attempts):

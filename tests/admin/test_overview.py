@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import Workflow
 from horsies_django.admin import register
 from horsies_django.admin.charts import Chart
-from horsies_django.models import Overview, Queue, Rollup, Task, Turn, Worker
+from horsies_django.models import Lease, Overview, Queue, Rollup, Task, Worker
 from horsies_django.ops.metrics.history import TimeBucket
 from tests.jobs import tasks
 
@@ -148,7 +148,7 @@ def test_a_full_one_tells_of_queues_failures_and_times(staff):
     rollup(outcome="WORKER_FAILURE", error_code="<b>", task_name="<script>alert(1)</script>", count=2)
     Queue.objects.create(name="emails", paused=True)
     tasks.on_emails.send()
-    Turn.objects.create(name="reaper:default")
+    Lease.objects.create(name="reaper:default")
 
     html = page(staff("view_task", "view_worker", "view_queue"))
 
@@ -174,7 +174,7 @@ def test_its_links_to_workers_open_whatever_they_are_called(staff):
 
 def test_a_reaper_that_is_late_is_told_of(staff):
     tasks.noop.send()
-    Turn.objects.create(name="reaper:default", taken_at=datetime.now(UTC) - timedelta(hours=1))
+    Lease.objects.create(name="reaper:default", renewed_at=datetime.now(UTC) - timedelta(hours=1))
 
     assert "No reaper has made its round lately" in page(staff("view_task"))
 

@@ -9,7 +9,7 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from horsies_django import RetryPolicy, TaskStatus
-from horsies_django.models import Schedule, Task, Turn
+from horsies_django.models import Lease, Schedule, Task
 from horsies_django.models.lease import NEVER
 from tests.conftest import ROOT, Process, database_url, wait_until
 from tests.jobs import tasks
@@ -161,7 +161,7 @@ def claim():
 
 
 def make_a_pass():
-    Turn.objects.update(taken_at=NEVER)
+    Lease.objects.update(renewed_at=NEVER)
 
 
 def send_on_schedule():
@@ -175,7 +175,7 @@ def send_on_schedule():
         ("UPDATE ON horsies_tasks", claim, ["--no-reaper", "--no-scheduler"]),
         ("INSERT ON horsies_task_attempts", None, ["--no-reaper", "--no-scheduler"]),
         ("INSERT ON horsies_task_attempts", None, ["--no-reaper", "--drain"]),
-        ("UPDATE ON horsies_turns", make_a_pass, ["--no-scheduler"]),
+        ("UPDATE ON horsies_leases", make_a_pass, ["--no-scheduler"]),
         ("INSERT ON horsies_tasks", send_on_schedule, ["--no-reaper"]),
     ],
 )

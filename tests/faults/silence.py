@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from horsies_django.models import Heartbeat, Task, TaskAttempt, Turn
+from horsies_django.models import Heartbeat, Lease, Task, TaskAttempt
 from tests.chaos.cluster import Cluster
 from tests.conftest import Process, wait_until
 from tests.faults import jobs
@@ -47,9 +47,9 @@ def judged_again(own: Cluster, threshold: float) -> Callable[[], bool]:
         (now,) = connection.execute("SELECT statement_timestamp()").fetchone() or (None,)
 
     def look() -> bool:
-        turn = Turn.objects.get(name="reaper:default")
-        until = max(turn.outage_at or now, now).timestamp() + threshold
-        return turn.taken_at.timestamp() > until
+        lease = Lease.objects.get(name="reaper:default")
+        until = max(lease.outage_at or now, now).timestamp() + threshold
+        return lease.renewed_at.timestamp() > until
 
     return look
 
@@ -86,7 +86,7 @@ class Crew:
         wait_until(lambda: self.entries.count() == size, limit=60, what="every body has begun")
         beats = Heartbeat.objects.filter(task_id__in=ids).values("task_id").distinct()
         wait_until(lambda: beats.count() == size, limit=60, what="a beat for each of them")
-        wait_until(lambda: Turn.objects.filter(name="reaper:default").exists(), limit=60, what="a reaper is there")
+        wait_until(lambda: Lease.objects.filter(name="reaper:default").exists(), limit=60, what="a reaper is there")
 
     def wait_for_judgement(self) -> None:
         """Wait until a reaper has judged again."""

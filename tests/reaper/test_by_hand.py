@@ -101,5 +101,5 @@ def test_unique_keys_leave_nothing_behind_once_their_tasks_are_gone(drain, capsy
     reap(capsys)
 
     left = {model._meta.db_table: model.objects.count() for model in apps.get_app_config("horsies_django").get_models()}
-    assert {table for table, count in left.items() if count} <= {"horsies_turns"}
+    assert {table for table, count in left.items() if count} <= {"horsies_leases"}
     assert unique(unique_key="key 7").send().replayed is False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horsies_django.models import Queue, Turn, Worker
+from horsies_django.models import Lease, Queue, Worker
 
 from .fill import fill
 from .sizes import QUEUES
@@ -34,4 +34,4 @@ def queues_and_workers(database: str) -> None:
         started_at="now() - n * interval '3 hours'",
         last_beat_at="CASE WHEN n > 40 THEN now() - interval '2 days' ELSE now() END",
     )
-    fill(database, Turn, "unnest(ARRAY['reaper', 'scheduler']) AS name", name="name", holder="pg_temp.worker(1)")
+    fill(database, Lease, "unnest(ARRAY['reaper', 'scheduler']) AS name", name="name", holder="pg_temp.worker(1)")

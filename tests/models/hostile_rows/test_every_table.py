@@ -20,15 +20,15 @@ from horsies_django.core.bounds import beyond
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import (
     Heartbeat,
+    Lease,
     Limit,
-    Mark,
     Queue,
     Rollup,
     Schedule,
     Task,
     TaskAttempt,
     TaskItem,
-    Turn,
+    Watermark,
     Worker,
     WorkflowEvent,
     WorkflowTask,
@@ -158,8 +158,8 @@ MADE: dict[str, tuple[type[models.Model], Make]] = {
     "workers": (Worker, _workers),
     "queues": (Queue, _queues),
     "limits": (Limit, _limits),
-    "turns": (Turn, lambda count: [Turn.objects.create(name=f"reaper {number}").pk for number in range(count)]),
-    "marks": (Mark, lambda count: [Mark.objects.create(name=f"mark {number}").pk for number in range(count)]),
+    "turns": (Lease, lambda count: [Lease.objects.create(name=f"reaper {number}").pk for number in range(count)]),
+    "marks": (Watermark, lambda count: [Watermark.objects.create(name=f"mark {number}").pk for number in range(count)]),
     "roll-ups": (Rollup, _rollups),
 }
 

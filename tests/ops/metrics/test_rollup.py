@@ -12,11 +12,11 @@ from django.db.models import F, Sum
 from horsies_django.backend import HorsiesBackend
 from horsies_django.core.compat import task_backends
 from horsies_django.core.histogram import ERROR, bucket_of, merged, percentile
-from horsies_django.models import Mark, Rollup, Task, TaskAttempt
+from horsies_django.models import Rollup, Task, TaskAttempt, Watermark
 from horsies_django.models.rollup import Span
 from horsies_django.reaper import rollup
 from horsies_django.reaper.duties import run_pass
-from horsies_django.reaper.rollup import BACKLOG, KIND, MARK, roll_up
+from horsies_django.reaper.rollup import BACKLOG, KIND, WATERMARK, roll_up
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -159,7 +159,7 @@ def test_made_up_names_are_counted_together_beyond_a_bound_and_the_busy_ones_kee
 
     for _ in range(2):
         assert roll() == 33
-        Mark.objects.all().delete()  # the same once more, beside what is there
+        Watermark.objects.all().delete()  # the same once more, beside what is there
 
     for span, most in (("M", 3), ("H", 4)):
         rows = Rollup.objects.filter(span=span, start=NOON)
@@ -204,11 +204,11 @@ def test_what_has_just_been_written_waits_for_what_a_slower_transaction_writes()
     beyond = attempt(task())  # not young, but its key is higher
 
     assert roll() == 1
-    assert Mark.objects.get(name=MARK).position == old.pk
+    assert Watermark.objects.get(name=WATERMARK).position == old.pk
 
     TaskAttempt.objects.filter(pk=young.pk).update(finished_at=NOON)
     assert roll() == 2
-    assert Mark.objects.get(name=MARK).position == beyond.pk
+    assert Watermark.objects.get(name=WATERMARK).position == beyond.pk
 
 
 def test_a_gap_in_the_keys_is_jumped(monkeypatch):
@@ -216,7 +216,7 @@ def test_a_gap_in_the_keys_is_jumped(monkeypatch):
     monkeypatch.setattr(rollup, "SIZE_OF_SQLITE", 2)
     for pk in (10, 11, 12, 10_000_000, 10_000_001):
         attempt(task(), pk=pk)
-    Mark.objects.create(name=MARK, position=0)
+    Watermark.objects.create(name=WATERMARK, position=0)
 
     assert roll() == 5
     assert counted() == plainly_counted(60)
@@ -239,7 +239,7 @@ def test_of_two_reapers_one_counts():
     try:
         other.set_autocommit(False)
         with other.cursor() as cursor:
-            cursor.execute("SELECT 1 FROM horsies_marks FOR UPDATE")
+            cursor.execute("SELECT 1 FROM horsies_watermarks FOR UPDATE")
         assert roll_up(options(), set()).done == 0
         other.rollback()
     finally:
@@ -255,7 +255,9 @@ def test_reapers_that_run_at_the_same_time_count_each_attempt_once(monkeypatch):
     one = task()
     for number in range(150):
         attempt(one, number=number)
-    Mark.objects.create(name=MARK, position=TaskAttempt.objects.order_by("pk").values_list("pk", flat=True)[0] - 1)
+    Watermark.objects.create(
+        name=WATERMARK, position=TaskAttempt.objects.order_by("pk").values_list("pk", flat=True)[0] - 1
+    )
 
     def reap():
         try:
@@ -277,7 +279,7 @@ def test_who_is_late_finds_the_mark_moved_and_counts_nothing_twice(monkeypatch):
 
     def meanwhile(attempts, position, size):
         found = window(attempts, position, size)
-        Mark.objects.filter(name=MARK).update(position=found.last)
+        Watermark.objects.filter(name=WATERMARK).update(position=found.last)
         return found
 
     monkeypatch.setattr(rollup, "_window", meanwhile)
