@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('name', models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name='name')),
                 ('holder', models.CharField(blank=True, max_length=64, verbose_name='holder')),
-                ('taken_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='taken at')),
+                ('renewed_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='renewed at')),
             ],
             options={
                 'verbose_name': 'lease',

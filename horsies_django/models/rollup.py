@@ -1,4 +1,4 @@
-"""Roll-ups: attempts counted by time, so that a chart costs no more when millions are kept."""
+"""Roll-ups: attempts counted by minute and hour, so that the cost of a chart does not grow with the table."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from .fields import DateTimeField, JSONField
 
 
 class Span(models.TextChoices):
-    """How much time a roll-up counts together."""
+    """The length of time that one roll-up covers."""
 
     MINUTE = "M", _("Minute")
     HOUR = "H", _("Hour")
 
 
-#: How many minutes a span has.
+#: The minutes in each span.
 MINUTES: Final = {Span.MINUTE: 1, Span.HOUR: 60}
 
 
 def start_of(minute: int) -> datetime:
-    """Return the time of a :class:`~horsies_django.db.expressions.MinuteOf`, as Django has the times of a column."""
+    """Return the time of a :class:`~horsies_django.db.expressions.MinuteOf`, naive unless ``USE_TZ``."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
     return moment if settings.USE_TZ else moment.replace(tzinfo=None)
 
 
 class Rollup(models.Model):
-    """The attempts of one task in one queue that came to the same in one minute or hour, by the time of their end.
+    """The number of attempts of one task in one queue that ended in one minute or hour with the same outcome.
 
-    ``waits`` and ``runs`` are histograms: a bucket's number, as text, to the attempts in it.
+    ``waits`` and ``runs`` are histograms: they map a bucket's number, as text, to its attempts.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -52,7 +52,7 @@ class Rollup(models.Model):
         db_table = "horsies_rollups"
         verbose_name = _("roll-up")
         verbose_name_plural = _("roll-ups")
-        # All that a chart is drawn from, so that it need not read the rows with their histograms.
+        # Covers every column that a chart needs, so that it never reads the histograms.
         indexes = [
             models.Index(fields=["span", "start", "outcome", "will_retry", "count"], name="horsies_rollup_series")
         ]
@@ -68,7 +68,7 @@ class Rollup(models.Model):
 
 
 class Watermark(models.Model):
-    """How far something has been read. Who locks it reads on alone."""
+    """The position up to which something has been read. A reader locks the row first, so only one reads on."""
 
     name = models.CharField(_("name"), primary_key=True, max_length=100)
     position = models.PositiveBigIntegerField(_("position"), default=0)

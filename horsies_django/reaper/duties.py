@@ -136,7 +136,7 @@ DUTIES: Final[dict[str, Duty]] = {
 def run_pass(
     options: Options, is_mine: Callable[[], bool] = lambda: True, may_judge: Callable[[], bool] = lambda: True
 ) -> list[DutyReport]:
-    """Run every duty once and return what each did, as long as the turn is the caller's.
+    """Run every duty once and return what each did, as long as the caller holds the lease.
 
     ``may_judge`` is asked, once stale tasks were found, whether their workers could have beaten since; if not, they are
     left to a later pass.

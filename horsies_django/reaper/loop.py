@@ -21,16 +21,16 @@ from .outages import OutageDetector
 logger = logging.getLogger("horsies_django.reaper")
 
 
-#: The turn that the reapers of one backend take.
+#: The start of the name of the lease that the reapers of one backend share.
 LEASE_PREFIX: Final = "reaper"
 
 
 class Reaper:
-    """Runs a pass, waits, runs the next. Of any number of reapers one at a time does, whoever comes first.
+    """Runs a pass at each interval. Of several reapers of one backend, the one that holds the lease runs it.
 
-    A pass is due once none has been for ``interval`` seconds. So a reaper that dies in its turn is missed for no longer
-    than that, and nobody holds a lock. ``on_pass`` takes a line that says what each pass did; by default it is logged
-    at DEBUG.
+    A pass is due ``interval`` seconds after the last one. If the holder dies, another reaper takes over after that
+    time, because a lease is not a lock. ``on_pass`` gets a line that describes each pass; by default it is
+    logged at DEBUG.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Reaper:
         self._stopped.set()
 
     def run_once(self) -> Sequence[DutyReport]:
-        """Run one pass on this thread's connection, whoever's turn it is."""
+        """Run one pass on this thread's connection, even if another reaper holds the lease."""
         return run_pass(self._options, may_judge=OutageDetector(self._options, self._lease_name).probe)
 
     def run(self) -> None:
         """Run passes until stopped.
 
-        A reaper probes the database also while another one has the turn: it has to know of every outage. Raises
+        A reaper probes the database also while another one holds the lease: it has to know of every outage. Raises
         MissingPrivilege.
         """
         detector = OutageDetector(self._options, self._lease_name)
@@ -67,7 +67,7 @@ class Reaper:
             close_old_connections()
             try:
                 detector.probe(pause)
-                pause = self._run_pass(detector)
+                pause = self._run_if_due(detector)
             except Error as error:
                 raise_if_forbidden(self._options.database, error)
                 if is_outage(error):
@@ -81,8 +81,8 @@ class Reaper:
             pause = min(pause, self._interval, detector.interval)
             self._stopped.wait(pause)
 
-    def _run_pass(self, detector: OutageDetector) -> float:
-        """Run a pass if it is this one's turn; return the seconds until the next may be."""
+    def _run_if_due(self, detector: OutageDetector) -> float:
+        """Run a pass if the lease is free; return the seconds until the next may run."""
         leases = Lease.objects.using(self._options.database)
         if wait := leases.acquire(self._lease_name, self._id, self._interval):
             return wait

@@ -26,7 +26,7 @@ _NO_TASK: Final = UUID(int=0)
 
 
 class OutageDetector:
-    """Probes whether workers can beat, and notes in the reaper's turn when they could not.
+    """Probes whether workers can beat, and notes in the reaper's lease when they could not.
 
     A probe writes to every table that a beat writes to. What keeps workers from beating (a lock, a silent network, a
     stopped server) therefore delays the probe as well, and a jump of the database's clock makes everything look old at
@@ -37,9 +37,9 @@ class OutageDetector:
     all others are blocked learns of it. A reaper with no earlier probe measures its own statements only.
     """
 
-    def __init__(self, options: Options, turn: str) -> None:
+    def __init__(self, options: Options, lease_name: str) -> None:
         self._database = options.database
-        self._lease_name = turn
+        self._lease_name = lease_name
         recovery = options.recovery
         # A worker's silence is at most one beat interval (half a threshold), one pause between two probes and one
         # delay that is too short to be noticed, before it reaches the threshold.
@@ -74,7 +74,7 @@ class OutageDetector:
         leases = Lease.objects.using(self._database)
         leases.begin_probe(self._lease_name)
         self._beat()
-        seen = leases.last_probe(self._lease_name)
+        seen = leases.probe_status(self._lease_name)
         elapsed = time.monotonic() - self._began if self._seen_at is None else _seconds(self._seen_at, seen.now) - pause
         self._seen_at, self._probed = seen.now, time.monotonic()
         is_outage = self._has_failed or abs(elapsed) > self._limit or seen.pending > self._limit

@@ -22,7 +22,7 @@ from ..models.rollup import MINUTES, Span, start_of
 from ..models.transitions import BATCH
 from .batches import BatchResult, SkippedRows
 
-#: The mark of how far the attempts were read, by their primary key.
+#: The name of the watermark: the primary key up to which attempts are counted.
 WATERMARK: Final = "rolled up attempts"
 
 #: Attempts that one transaction counts at most. SQLite has one writer, which has to let others in between.
@@ -46,12 +46,12 @@ ROLLUP_RETENTION: Final = {Span.MINUTE: timedelta(hours=3), Span.HOUR: timedelta
 def roll_up(options: Options, _: SkippedRows) -> BatchResult:
     """Attempts that were written since the last pass are counted by the minute and the hour in which they ended."""
     attempts = _attempts(options.database)
-    marks = Watermark.objects.using(options.database)
-    position = Subquery(marks.filter(name=WATERMARK).values("position"))
+    watermarks = Watermark.objects.using(options.database)
+    position = Subquery(watermarks.filter(name=WATERMARK).values("position"))
     settled = attempts.filter(pk__gt=Coalesce(position, Value(-1)), finished_at__lt=NowPlus(-SETTLE_DELAY))
     if not settled.order_by("pk").values_list("pk").first():
         return BatchResult(0, 0)
-    if not marks.filter(name=WATERMARK).exists():
+    if not watermarks.filter(name=WATERMARK).exists():
         _create_watermark(options.database)
     with transaction.atomic(using=options.database):
         return _roll_up_window(options.database)
@@ -76,22 +76,22 @@ def _attempts(database: str) -> QuerySet[TaskAttempt]:
 def _create_watermark(database: str) -> None:
     """Begin with the newest attempts: there may be millions."""
     newest = TaskAttempt.objects.using(database).order_by("-pk").values_list("pk", flat=True).first() or 0
-    mark = Watermark(name=WATERMARK, position=max(0, newest - BACKLOG))
-    Watermark.objects.using(database).bulk_create([mark], ignore_conflicts=True)
+    watermark = Watermark(name=WATERMARK, position=max(0, newest - BACKLOG))
+    Watermark.objects.using(database).bulk_create([watermark], ignore_conflicts=True)
 
 
 def _roll_up_window(database: str) -> BatchResult:
     """Count the next attempts, unless somebody else is at it."""
     features = connections[database].features
-    marks = Watermark.objects.using(database).filter(name=WATERMARK)
-    free = marks.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
-    mark = free.values_list("position", Now()).first()
-    if mark is None:
+    watermarks = Watermark.objects.using(database).filter(name=WATERMARK)
+    free = watermarks.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+    watermark = free.values_list("position", Now()).first()
+    if watermark is None:
         return BatchResult(0, 0)
-    position, now = mark
+    position, now = watermark
     size = SIZE if features.has_select_for_update else SIZE_OF_SQLITE
     window = _window(_attempts(database), position, size)
-    if window is None or not marks.filter(position=position).update(position=window.last):
+    if window is None or not watermarks.filter(position=position).update(position=window.last):
         return BatchResult(0, 0)
     folded = _RollupBuilder()
     for group in _groups(window.attempts):

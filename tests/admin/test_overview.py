@@ -174,7 +174,7 @@ def test_its_links_to_workers_open_whatever_they_are_called(staff):
 
 def test_a_reaper_that_is_late_is_told_of(staff):
     tasks.noop.send()
-    Lease.objects.create(name="reaper:default", taken_at=datetime.now(UTC) - timedelta(hours=1))
+    Lease.objects.create(name="reaper:default", renewed_at=datetime.now(UTC) - timedelta(hours=1))
 
     assert "No reaper has made its round lately" in page(staff("view_task"))
 

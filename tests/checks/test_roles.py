@@ -161,7 +161,7 @@ def claim():
 
 
 def make_a_pass():
-    Lease.objects.update(taken_at=NEVER)
+    Lease.objects.update(renewed_at=NEVER)
 
 
 def send_on_schedule():

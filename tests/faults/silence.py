@@ -47,9 +47,9 @@ def judged_again(own: Cluster, threshold: float) -> Callable[[], bool]:
         (now,) = connection.execute("SELECT statement_timestamp()").fetchone() or (None,)
 
     def look() -> bool:
-        turn = Lease.objects.get(name="reaper:default")
-        until = max(turn.outage_at or now, now).timestamp() + threshold
-        return turn.taken_at.timestamp() > until
+        lease = Lease.objects.get(name="reaper:default")
+        until = max(lease.outage_at or now, now).timestamp() + threshold
+        return lease.renewed_at.timestamp() > until
 
     return look
 

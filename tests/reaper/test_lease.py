@@ -15,7 +15,7 @@ from tests.reaper.conftest import WORK
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_turn_is_one_holders_for_its_interval():
+def test_a_lease_has_one_holder_for_its_interval():
     assert Lease.objects.acquire("t", "one", 60) == 0
     assert 50 < Lease.objects.acquire("t", "two", 60) <= 60
     assert 50 < Lease.objects.acquire("t", "one", 60) <= 60
@@ -23,13 +23,13 @@ def test_a_turn_is_one_holders_for_its_interval():
     assert not Lease.objects.renew("t", "two")
 
 
-def test_a_turn_that_nobody_keeps_is_free_after_the_interval_of_who_asks():
+def test_a_lease_that_is_not_renewed_is_free_after_the_interval_of_the_next_holder():
     assert Lease.objects.acquire("t", "one", 60) == 0
     assert Lease.objects.acquire("t", "two", 0) == 0
     assert not Lease.objects.renew("t", "one")
 
 
-def test_of_eight_that_take_at_once_one_has_it():
+def test_of_eight_that_acquire_at_once_one_succeeds():
     won, barrier = [], threading.Barrier(8)
 
     def take(name):
@@ -50,13 +50,13 @@ def test_of_eight_that_take_at_once_one_has_it():
 
 
 def passes(limit):
-    """How many turns were begun, and by whom, until as many were seen as ``limit``."""
+    """The holders and times of the passes that begin, until there are ``limit``."""
     seen = []
 
     def look():
-        turn = Lease.objects.filter(name="reaper:default").first()
-        if turn and (not seen or turn.taken_at != seen[-1][1]):
-            seen.append((turn.holder, turn.taken_at))
+        lease = Lease.objects.filter(name="reaper:default").first()
+        if lease and (not seen or lease.renewed_at != seen[-1][1]):
+            seen.append((lease.holder, lease.renewed_at))
         return len(seen) >= limit
 
     wait_until(look, limit=40)
@@ -70,7 +70,7 @@ def test_four_reapers_make_one_pass_an_interval(manage):
         manage("horsies_reaper", "--interval", str(interval), "-v0")
     passes(1)
     since = time.monotonic()
-    # A turn is kept anew before each duty, all of them within milliseconds: passes are told by the pauses between.
+    # The lease is renewed before each duty, all of them within milliseconds: passes are told by the pauses between.
     moments = [at for _, at in passes(30)]
     seconds = time.monotonic() - since
     begun = 1 + sum(1 for one, two in pairwise(moments) if (two - one).total_seconds() > 0.5)

@@ -28,14 +28,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 #: With the tests' settings: a threshold of 120 s, beats every 30 s.
 NOTICED = timedelta(seconds=31)
-GRACE = timedelta(seconds=60)
+OUTAGE_GRACE = timedelta(seconds=60)
 
 
 def ago(time):
     return timezone.now() - time
 
 
-def turn(**columns):
+def set_lease(**columns):
     Lease.objects.update_or_create(name="reaper:default", defaults=columns)
 
 
@@ -51,7 +51,7 @@ def test_a_pass_every_ten_minutes_finds_what_a_dead_host_held():
     for _ in range(3):
         left(2, TaskStatus.RUNNING)
         left(2, TaskStatus.CLAIMED)
-        turn(taken_at=ago(timedelta(minutes=10)))
+        set_lease(renewed_at=ago(timedelta(minutes=10)))
 
         reap()
 
@@ -59,10 +59,10 @@ def test_a_pass_every_ten_minutes_finds_what_a_dead_host_held():
         Task.objects.all().delete()
 
 
-@pytest.mark.parametrize("since", [timedelta(), GRACE - timedelta(seconds=20)], ids=["now", "some seconds ago"])
+@pytest.mark.parametrize("since", [timedelta(), OUTAGE_GRACE - timedelta(seconds=20)], ids=["now", "some seconds ago"])
 def test_after_an_outage_that_another_reaper_noticed_silence_does_not_count(since):
     rows = [*left(1, TaskStatus.RUNNING), *left(1, TaskStatus.CLAIMED)]
-    turn(outage_at=ago(since))
+    set_lease(outage_at=ago(since))
 
     reap()
 
@@ -71,7 +71,7 @@ def test_after_an_outage_that_another_reaper_noticed_silence_does_not_count(sinc
 
 def test_an_outage_that_another_reaper_notes_at_the_same_moment_counts():
     left(1, TaskStatus.RUNNING)
-    turn(outage_at=ago(timedelta(milliseconds=-500)))
+    set_lease(outage_at=ago(timedelta(milliseconds=-500)))
 
     reap()
 
@@ -88,18 +88,20 @@ def test_a_probe_is_no_pass_of_a_reaper():
 
 
 def test_a_reaper_goes_on_if_the_row_of_its_turn_is_deleted_while_it_probes():
-    probe = Lease.objects.last_probe("reaper:default")
+    probe = Lease.objects.probe_status("reaper:default")
 
     assert abs(probe.now - timezone.now()) < timedelta(seconds=60)
     assert probe.since_outage == float("inf")
 
 
 @pytest.mark.parametrize(
-    "since", [GRACE + timedelta(seconds=1), timedelta(hours=-1)], ids=["is over", "was before the clock was set back"]
+    "since",
+    [OUTAGE_GRACE + timedelta(seconds=1), timedelta(hours=-1)],
+    ids=["is over", "was before the clock was set back"],
 )
 def test_when_the_grace_after_an_outage_is_over_the_dead_are_found(since):
     left(1, TaskStatus.RUNNING)
-    turn(outage_at=ago(since))
+    set_lease(outage_at=ago(since))
 
     reap()
 
@@ -108,19 +110,21 @@ def test_when_the_grace_after_an_outage_is_over_the_dead_are_found(since):
 
 def test_a_reaper_that_starts_while_the_probe_of_another_one_hangs_leaves_its_workers_their_tasks():
     left(1, TaskStatus.RUNNING)
-    turn(probing_since=ago(NOTICED))
+    set_lease(probing_since=ago(NOTICED))
 
     reap()
 
     assert statuses() == {TaskStatus.RUNNING}
-    turn(outage_at=ago(GRACE))
+    set_lease(outage_at=ago(OUTAGE_GRACE))
     reap()
-    assert statuses() == {TaskStatus.FAILED}, "one probe that hung delays the next passes by the grace and no more"
+    assert statuses() == {TaskStatus.FAILED}, (
+        "one probe that hung delays the next passes by the grace and no more"
+    )
 
 
 def test_a_probe_that_began_a_moment_ago_is_no_outage():
     left(1, TaskStatus.RUNNING)
-    turn(probing_since=ago(timedelta(seconds=5)))
+    set_lease(probing_since=ago(timedelta(seconds=5)))
 
     reap()
 
@@ -190,7 +194,7 @@ def test_cron_alone_recovers_what_a_dead_host_held(manage, worker, tmp_path):
     os.killpg(doomed.process.pid, signal.SIGKILL)
     doomed.wait()
     grow_old()
-    turn(taken_at=ago(timedelta(minutes=10)))
+    set_lease(renewed_at=ago(timedelta(minutes=10)))
     reaper = manage("horsies_reaper", "--once")
 
     assert reaper.wait() == 0
@@ -201,7 +205,7 @@ def test_cron_alone_recovers_what_a_dead_host_held(manage, worker, tmp_path):
 @pytest.mark.slow
 def test_a_lone_reaper_recovers_at_once_what_was_left_before_a_long_downtime_of_everything(manage):
     WORK["recovered stale runs"](3)
-    turn(taken_at=ago(timedelta(days=2)))
+    set_lease(renewed_at=ago(timedelta(days=2)))
 
     manage("horsies_reaper")
 

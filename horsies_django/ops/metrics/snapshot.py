@@ -168,17 +168,16 @@ def _queries(database: str) -> dict[str, Statement]:
     latecomers = pending.order_by("enqueued_at")[:MAX_JUST_DUE]
     queues = Queue.objects.using(database).order_by("name")[:MAX_QUEUES]
     columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}
-    taken = Lease.objects.using(database).filter(
-        name__startswith=LEASE_PREFIX, taken_at__gt=NEVER
-    )  # --once takes no turn
-    reaper = taken.order_by("-taken_at")
+    # A pass with --once takes no lease.
+    held = Lease.objects.using(database).filter(name__startswith=LEASE_PREFIX, renewed_at__gt=NEVER)
+    reaper = held.order_by("-renewed_at")
     return {
         **counts.queries(database),
         **workflows.queries(database),
         "latecomers": rows_query(latecomers, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
         "queues": rows_query(queues, {"name": F("name"), **columns}, database),
         "minute": scalar(MinuteOf(Now()), Task.objects.using(database)),
-        "reaper": Statement.select(reaper.values_list(SecondsUntil("taken_at"))[:1]),
+        "reaper": Statement.select(reaper.values_list(SecondsUntil("renewed_at"))[:1]),
     }
 
 
