@@ -117,9 +117,7 @@ def test_a_reaper_that_starts_while_the_probe_of_another_one_hangs_leaves_its_wo
     assert statuses() == {TaskStatus.RUNNING}
     set_lease(outage_at=ago(OUTAGE_GRACE))
     reap()
-    assert statuses() == {TaskStatus.FAILED}, (
-        "one probe that hung delays the next passes by the grace and no more"
-    )
+    assert statuses() == {TaskStatus.FAILED}, "one probe that hung delays the next passes by the grace and no more"
 
 
 def test_a_probe_that_began_a_moment_ago_is_no_outage():
