@@ -17,7 +17,7 @@ from django.db.models import Case, Count, Q, Value, When
 from django.db.models.functions import Now
 
 from ..core.bounds import beyond, bring_into_range
-from ..core.limit_terms import Terms
+from ..core.limit_terms import LimitTerms
 from ..core.status import TaskStatus
 from ..db.errors import is_of_the_row
 from ..db.notifications import ANY_QUEUE, wake_after_commit
@@ -53,7 +53,7 @@ MAX_IN_TRANSACTION: Final = 20
 KEYS_PER_STATEMENT: Final = 500
 
 
-def release_all(database: str, keys: Iterable[str], terms: Terms | None = None) -> int:
+def release_all(database: str, keys: Iterable[str], terms: LimitTerms | None = None) -> int:
     """Release blocked tasks of each of these keys, wake workers for them, and return how many there were.
 
     A key whose limit stays locked too long is left to the reaper.
@@ -70,7 +70,7 @@ def release_all(database: str, keys: Iterable[str], terms: Terms | None = None) 
     return lanes.total()
 
 
-def _retrying_locked(database: str, keys: Collection[str], terms: Terms | None) -> Iterator[Released]:
+def _retrying_locked(database: str, keys: Collection[str], terms: LimitTerms | None) -> Iterator[Released]:
     for _ in range(TRIES):
         yield (admitted := release(database, keys, terms))
         if not (keys := admitted.busy):
@@ -79,7 +79,7 @@ def _retrying_locked(database: str, keys: Collection[str], terms: Terms | None) 
     logger.warning("limit %r is held by somebody: its gate is left to the reaper", min(keys))
 
 
-def release_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None = None) -> None:
+def release_after_commit(database: str, keys: Iterable[str | None], terms: LimitTerms | None = None) -> None:
     """Let in at the gates of these keys once the current transaction has committed.
 
     A sender's transaction so locks no limit, however long it is.
@@ -88,14 +88,14 @@ def release_after_commit(database: str, keys: Iterable[str | None], terms: Terms
         on_commit_robust(database, _release_some, database, some, terms)
 
 
-def _release_some(database: str, keys: Collection[str], terms: Terms | None) -> None:
+def _release_some(database: str, keys: Collection[str], terms: LimitTerms | None) -> None:
     if len(keys) > MAX_IN_TRANSACTION:
         mark_due(database, keys, terms)
         return
     release_all(database, [key for key in keys if not _is_surely_full(database, key, terms)], terms)
 
 
-def _is_surely_full(database: str, key: str, terms: Terms | None) -> bool:
+def _is_surely_full(database: str, key: str, terms: LimitTerms | None) -> bool:
     """Whether a gate is sure to be looked at: a task that has its place will end, or the time for it is set.
 
     What was committed before is seen then, for who looks does so after that end. Locks nothing.
@@ -112,7 +112,7 @@ def _is_surely_full(database: str, key: str, terms: Terms | None) -> bool:
     return found is not None and (found[0] or (most is not None and (found[1] or 0) >= most))
 
 
-def mark_due(database: str, keys: Collection[str], terms: Terms | None) -> None:
+def mark_due(database: str, keys: Collection[str], terms: LimitTerms | None) -> None:
     """Have workers look at the gates of these keys, of which there are many.
 
     Without ``terms`` a limit that is known keeps those that it has, and one that is not gets those of the task that
