@@ -14,6 +14,8 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from ..models import Schedule
+
 
 def can_view(site: AdminSite, request: HttpRequest, model: type[Model]) -> bool:
     """Whether this user may see rows of a model: as the site's own page of it says, if it has one."""
@@ -66,3 +68,11 @@ class Links:
         except NoReverseMatch:  # a site that is not in the project's addresses by its name, or without this page
             return str(words)
         return format_html('<a href="{}">{}</a>', f"{address}?{urlencode(query)}" if query else address, words)
+
+
+def schedule_link(key: int, database: str | None, links: Links) -> SafeString | str:
+    """Return the name of a schedule as a link, if it is there still and this user may look at it; else its number."""
+    name = None
+    if links.can_view(Schedule):
+        name = Schedule.objects.using(database).filter(pk=key).values_list("name", flat=True).first()
+    return str(key) if name is None else links.to(Schedule, key, name)

@@ -17,10 +17,10 @@ from django.utils.translation import ngettext
 from ...db.expressions import SecondsUntil
 from ...models import Schedule
 from ..base import is_read_only, queue_database
+from ..json_field import JSON_BOX, JSONPayloadField
 from ..lists.search import is_unreadable
-from ..workflows.event_form import JSONPayloadField
 from .filters import SourceFilter, StateFilter, TroubleFilter
-from .form import JSON_BOX, ScheduleForm, backends
+from .form import ScheduleForm, backends
 from .schedule_actions import ENABLE, SCHEDULE_ACTIONS
 from .schedule_page import SchedulePage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from zoneinfo import available_timezones
 
 from django import forms
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     AnyModelForm = ModelForm[Schedule]
 else:  # generic in the type stubs only
     AnyModelForm = ModelForm
-
-#: How a value in JSON is typed.
-JSON_BOX: Final = {"class": "vLargeTextField", "rows": 4, "spellcheck": "false"}
 
 
 class ScheduleForm(AnyModelForm):

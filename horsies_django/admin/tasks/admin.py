@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
+from uuid import UUID
 
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 from django.forms import Form
 from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
 
-from ...ops.keyset.scan import KeysetScan
+from ...models import Workflow
+from ...ops.keyset.scan import KeysetScan, Page
 from ...ops.payload_view.contents import PARTS
+from ...ops.payload_view.excerpt import with_short_arguments
 from ..actions.admin_action import AdminAction
 from ..lists import search
+from ..lists.changelist import KeysetChangeList
 from ..lists.filters import (
     ErrorFilter,
     KindFilter,
@@ -24,9 +32,9 @@ from ..lists.filters import (
     WorkerFilter,
 )
 from ..lists.schedule_filter import ScheduleFilter
+from ..lists.search import Search
 from ..lists.sent_filter import SentFilter
 from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
-from .changelist import TaskChangeList
 from .columns import TaskColumns
 from .move_form import MoveForm
 from .task_actions import TASK_ACTIONS
@@ -119,3 +127,36 @@ def _is_list(request: HttpRequest) -> bool:
 
 def _is_across(request: HttpRequest) -> bool:
     return request.POST.get("select_across", "0") not in ("", "0")
+
+
+class TaskChangeList(KeysetChangeList):
+    """Knows of each task the address of its workflow, and the database's clock."""
+
+    def parse_search(self, text: str) -> Search:
+        """An id, the beginning of a name, or what a qualifier says."""
+        return search.parse_search(text)
+
+    @cached_property
+    def page(self) -> Page:
+        """The rows of the page, with what its columns need."""
+        rows = with_short_arguments(self.queryset.annotate(seen_at=Now()))
+        page = replace(self.scan, rows=rows).page(before=self.before, after=self.after)
+        for row in page.rows:
+            row.workflow_address = self._workflow_url(row.workflow_id)
+        return page
+
+    @cached_property
+    def _can_view_workflows(self) -> bool:
+        site = self.model_admin.admin_site
+        if not site.is_registered(Workflow):
+            return False
+        allowed: bool = site.get_model_admin(Workflow).has_view_permission(self.request)
+        return allowed
+
+    def _workflow_url(self, key: UUID | None) -> str:
+        if key is None or not self._can_view_workflows:
+            return ""
+        try:
+            return reverse(f"{self.model_admin.admin_site.name}:horsies_django_workflow_change", args=[key])
+        except NoReverseMatch:
+            return ""

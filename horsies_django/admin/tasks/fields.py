@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
 
 from django.contrib import admin
+from django.db.models import TextField
+from django.db.models.functions import Cast
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -15,17 +19,15 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import lasting
 from ...core.retention import LONGEST, retention_of
 from ...core.status import TASK_LIVE_STATES, TaskStatus
-from ...models import Limit, Task, Worker
-from ...ops.payload_view.contents import contents_of
+from ...core.unique import HOLDING, UniqueUntil
+from ...models import Limit, Task, TaskItem, Worker
+from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.retry_policy import describe_retry_policy
 from ..actions.action_admin import ActionAdmin
-from ..formatting import as_json, format_time, masked_json, progress_bar, text_block, time_column
-from ..links import Links
-from ..schedules.link import schedule_link
+from ..formatting import as_json, format_number, format_time, masked_json, progress_bar, text_block, time_column
+from ..links import Links, schedule_link
 from ..status_text import asynq_state, is_overdue, status_badge
 from .attempts import MAX_MESSAGE, error_of
-from .items import format_items
-from .unique_words import describe_unique_until
 
 
 class TaskFields(ActionAdmin):
@@ -207,3 +209,43 @@ class TaskFields(ActionAdmin):
 def _links(task: Any) -> Links:
     links: Links = task.page_links
     return links
+
+
+#: Calls that a page shows.
+MAX_ITEMS: Final = 50
+
+
+def format_items(task: Task) -> SafeString | str:
+    """Return the first calls of a task, masked as its arguments are, and how many there are."""
+    items = TaskItem.objects.using(task._state.db).filter(task=task.pk).order_by("position")
+    texts = items.values_list(Cast("kwargs", TextField()), flat=True)[:MAX_ITEMS]
+    calls: list[Any] = [decode(text) for text in texts]
+    shown = as_json(calls, contents_of(task).mask)
+    if (task.item_count or 0) <= len(calls):
+        return shown
+    counts = {"shown": format_number(len(calls)), "count": format_number(task.item_count)}
+    return format_html('{}<p class="horsies-more">{}</p>', shown, gettext("The first %(shown)s of %(count)s.") % counts)
+
+
+_WORDS: Final[Mapping[UniqueUntil, Any]] = {
+    UniqueUntil.STARTED: _("until it starts"),
+    UniqueUntil.DONE: _("until it is done"),
+    UniqueUntil.SUCCESS: _("until it has succeeded"),
+    UniqueUntil.PERIOD: _("whatever becomes of it"),
+}
+
+
+def describe_unique_until(task: Task, now: datetime) -> str:
+    """Return until when no other task may have its key, and whether that is over."""
+    until = UniqueUntil(task.unique_until or UniqueUntil.DONE)
+    if until == UniqueUntil.RELEASED:
+        return gettext("no more: it has given its key back")
+    words = str(_WORDS[until])
+    if task.unique_expires_at is not None:
+        words = gettext("%(rule)s, but no longer than %(time)s") % {
+            "rule": words,
+            "time": format_time(task.unique_expires_at),
+        }
+    is_past = task.unique_expires_at is not None and task.unique_expires_at <= now
+    is_over = is_past or TaskStatus(task.status) not in HOLDING[until]
+    return gettext("%s: that is over") % words if is_over else words

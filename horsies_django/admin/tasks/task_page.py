@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from django.contrib.admin.utils import flatten_fieldsets, unquote
@@ -11,19 +13,23 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...core.durations import lasting
 from ...core.status import TaskStatus
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
+from ...ops.diagnosis import Reason, reasons_of
 from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, with_payload_texts
+from ..formatting import format_time
 from ..links import Links
 from ..times import display_zone
 from .attempts import attempt_rows, heartbeat_rows, latest_attempts, latest_heartbeats, own_traceback
 from .fields import TaskFields
 from .timeline import MAX_UNFOLDED, WIDTH, bars_of, steps_of
-from .why import reason_rows
 
 #: Fieldsets with this class are kept fresh while the task lives.
 LIVE_CLASS: Final = "horsies-live"
@@ -214,3 +220,33 @@ def _workers(task: Task, attempts: Sequence[TaskAttempt], beats: Sequence[Heartb
     """The ids of all workers that the page names."""
     named = {attempt.worker_id for attempt in attempts} | {beat.sender_id for beat in beats}
     return {*named, task.claimed_by_worker_id or ""} - {""}
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonRow:
+    """A reason as a page has it."""
+
+    code: str
+    words: str
+    when: str
+    left: str
+    links: SafeString
+
+
+def reason_rows(task: Task, now: datetime, links: Links) -> list[ReasonRow]:
+    """Return why a task is not running, the nearest reason first."""
+    return [_shown(reason, now, links) for reason in reasons_of(task, now)]
+
+
+def _shown(reason: Reason, now: datetime, links: Links) -> ReasonRow:
+    return ReasonRow(
+        reason.code.value,
+        reason.words,
+        format_time(reason.when) if reason.when else "",
+        _left(reason.when, now) if reason.when else "",
+        format_html_join(", ", "{}", ((links.to(about.model, about.key, about.label),) for about in reason.about)),
+    )
+
+
+def _left(when: datetime, now: datetime) -> str:
+    return gettext("in %s") % lasting(when - now) if when > now else gettext("%s ago") % lasting(now - when)

@@ -25,10 +25,9 @@ from ...models import Queue, Task
 from ...models.queue import QueueQuerySet
 from ..actions.admin_action import AdminAction
 from ..base import is_read_only, queue_database
+from ..json_field import JSON_BOX, JSONPayloadField
 from ..links import Links
 from ..live_columns import LiveAdmin, live_column
-from ..schedules.form import JSON_BOX
-from ..workflows.event_form import JSONPayloadField
 from .load import attach_loads, known_queues, queue_loads, unsaved_queue
 
 if TYPE_CHECKING:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 from django.forms import Form
@@ -22,18 +24,18 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import lasting
 from ...core.workflow_status import NodeKind
 from ...models import Task, Workflow, WorkflowTask
+from ...ops.keyset.scan import Bounds
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
 from ..actions.action_admin import ActionAdmin
 from ..actions.admin_action import AdminAction
 from ..formatting import as_json, format_number, time_column
-from ..links import Links
+from ..links import Links, schedule_link
+from ..lists.changelist import KeysetChangeList
 from ..lists.schedule_filter import ScheduleFilter
-from ..lists.search import is_unreadable
+from ..lists.search import Search, is_id, is_unreadable
 from ..lists.sent_filter import SentFilter
-from ..schedules.link import schedule_link
 from ..status_text import status_badge
-from .changelist import WorkflowChangeList, parse_search
 from .event_form import EventForm
 from .filters import NameFilter, StatusFilter, TreeFilter
 from .masking import mask_of_workflow
@@ -290,3 +292,27 @@ def _awaited_events(workflow: Workflow | None) -> list[str]:
     nodes = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, kind=NodeKind.EVENT)
     names = nodes.filter(completed_at__isnull=True).order_by("task_index").values_list("event_name", flat=True)[:100]
     return list(dict.fromkeys(filter(None, names)))
+
+
+class WorkflowChangeList(KeysetChangeList):
+    """Walks the workflows."""
+
+    @cached_property
+    def search(self) -> Search:
+        """What was typed."""
+        return parse_search(self.query, self.root_queryset.db)
+
+
+def parse_search(text: str, database: str) -> Search:
+    """Read what was typed: an id, the unique key of one that has not ended, or the beginning of a name."""
+    text = text.replace("\0", "").strip()
+    if not text:
+        return Search()
+    if is_id(text):
+        return _by_id(UUID(text))
+    holder = Workflow.objects.using(database).holding_unique_key(text).values_list("pk", flat=True).first()
+    return _by_id(holder) if holder else Search(Q(name__startswith=text))
+
+
+def _by_id(key: UUID) -> Search:
+    return Search(Q(pk=key), bounds=Bounds(key, key))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from django import forms
-from django.forms.fields import InvalidJSONInput
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -15,6 +14,7 @@ from ...core.compat import task_backends
 from ...core.serialization import check_size, dumps, encode
 from ...enqueue.backend import HorsiesBackend
 from ...enqueue.nodes import EVENT_NAME_LENGTH, event_name_error
+from ..json_field import JSONPayloadField
 
 
 class SuggestionInput(forms.TextInput):
@@ -27,25 +27,6 @@ class SuggestionInput(forms.TextInput):
         line = super().render(name, value, {**(attrs or {}), "list": f"{name}-offered"}, renderer)
         options = format_html_join("", '<option value="{}">', ((text,) for text in self.suggestions))
         return format_html('{}<datalist id="{}-offered">{}</datalist>', line, name, options)
-
-
-class JSONPayloadField(forms.JSONField):
-    """JSON that stays as it was typed, and is refused in words if it is deeper or longer than Python reads."""
-
-    def to_python(self, value: Any) -> Any:
-        """Say what is wrong with what Django does not expect: too deep, a number of too many digits."""
-        try:
-            return super().to_python(value)
-        except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(str(error)) from error
-
-    def prepare_value(self, value: Any) -> Any:
-        """Show nothing as an empty box, not as ``null``."""
-        return "" if value is None else super().prepare_value(value)
-
-    def bound_data(self, data: Any, initial: Any) -> Any:
-        """Show it as it was typed: what was read of it may not be writable again."""
-        return None if data is None else InvalidJSONInput(data)
 
 
 class EventForm(forms.Form):
