@@ -1,4 +1,4 @@
-"""The task browser."""
+"""The admin of tasks: the list and its search."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .task_page import TaskPage
 
 
 class TaskAdmin(TaskColumns, TaskPage):
-    """Shows every task, and does to them what an operator may do."""
+    """Lists all tasks and offers an operator's actions on them."""
 
     list_display = (
         "shown_states",
@@ -88,17 +88,17 @@ class TaskAdmin(TaskColumns, TaskPage):
     admin_actions = TASK_ACTIONS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Leave the large columns where they are until a page shows them."""
+        """Defer large columns until a page shows them."""
         rows = super().get_queryset(request).defer(*PARTS)
         return rows.defer("retry_policy") if _is_list(request) else rows
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find by what was typed: an id, a part of a name, or what a qualifier says.
+        """Search by an id, a part of a name, or a qualifier.
 
-        The list walks what is returned, with the sift of the search. Elsewhere, as for an autocomplete field of a
-        project, a page of such a walk is found.
+        The change list scans the returned rows and applies the search's row filter. Elsewhere, such as in a project's
+        autocomplete field, one page of such a scan is searched.
         """
         if search.is_unreadable(request):
             return queryset.none(), False
@@ -110,14 +110,14 @@ class TaskAdmin(TaskColumns, TaskPage):
         return queryset.filter(pk__in=[row.pk for row in page.rows]), False
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
-        """Show what a task has that is to be moved; all that match are never one."""
+        """Fill in the form's current values if one task is moved."""
         form = super()._action_form(action, request, rows)
         if isinstance(form, MoveForm) and not _is_across(request):
             form.show_current(rows)
         return form
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
-        """Walk."""
+        """Return the change list that pages by keyset."""
         return TaskChangeList
 
 
@@ -130,15 +130,15 @@ def _is_across(request: HttpRequest) -> bool:
 
 
 class TaskChangeList(KeysetChangeList):
-    """Knows of each task the address of its workflow, and the database's clock."""
+    """Adds the URL of its workflow and the database's current time to each task."""
 
     def parse_search(self, text: str) -> Search:
-        """An id, the beginning of a name, or what a qualifier says."""
+        """Parse an id, a part of a name, or a qualifier such as ``error:text``."""
         return search.parse_search(text)
 
     @cached_property
     def page(self) -> Page:
-        """The rows of the page, with what its columns need."""
+        """The page's rows with what its columns need."""
         rows = with_short_arguments(self.queryset.annotate(seen_at=Now()))
         page = replace(self.scan, rows=rows).page(before=self.before, after=self.after)
         for row in page.rows:

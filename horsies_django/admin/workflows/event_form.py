@@ -18,19 +18,19 @@ from ..json_field import JSONPayloadField
 
 
 class SuggestionInput(forms.TextInput):
-    """A line of text for which a browser offers some."""
+    """A text input with suggestions from the browser."""
 
     suggestions: Sequence[str] = ()
 
     def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
-        """Put the list of what is offered after the input."""
+        """Add the list of suggestions after the input."""
         line = super().render(name, value, {**(attrs or {}), "list": f"{name}-offered"}, renderer)
         options = format_html_join("", '<option value="{}">', ((text,) for text in self.suggestions))
         return format_html('{}<datalist id="{}-offered">{}</datalist>', line, name, options)
 
 
 class EventForm(forms.Form):
-    """The name and the payload of an event, as ``handle.send_event()`` takes them."""
+    """The name and payload of an event, as in ``handle.send_event()``."""
 
     name = forms.CharField(
         label=_("Event"), max_length=EVENT_NAME_LENGTH, widget=SuggestionInput(attrs={"class": "vTextField"})
@@ -44,7 +44,7 @@ class EventForm(forms.Form):
     )
 
     def suggest(self, names: Sequence[str]) -> None:
-        """Offer these names, and have the first of them stand there."""
+        """Suggest these names, with the first as initial value."""
         widget: Any = self.fields["name"].widget
         widget.suggestions = names
         if names:
@@ -52,7 +52,7 @@ class EventForm(forms.Form):
             self.fields["name"].help_text = _("Nodes of it wait for: %(names)s.") % {"names": ", ".join(names)}
 
     def clean_name(self) -> str:
-        """Take what ``send_event()`` would."""
+        """Accept the names that ``send_event()`` accepts."""
         name: str = self.cleaned_data["name"]
         if event_name_error(name):
             told = _("%(name)r is no name of an event; allowed: a text of 1 to %(limit)d characters.")
@@ -60,7 +60,7 @@ class EventForm(forms.Form):
         return name
 
     def clean_payload(self) -> Any:
-        """Take what can be stored by any backend of ours."""
+        """Accept payloads that every horsies backend can store."""
         payload = self.cleaned_data["payload"]
         backends = (task_backends[alias] for alias in task_backends)
         limits = [one.config.max_payload_bytes for one in backends if isinstance(one, HorsiesBackend)]
