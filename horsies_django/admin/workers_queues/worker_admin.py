@@ -18,8 +18,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import from_now, lasting
 from ...db.expressions import SecondsUntil
+from ...db.fields import texts_in
 from ...models import Task, Worker
-from ...models.fields import texts_in
 from ...models.worker import WorkerQuerySet
 from ..actions.admin_action import AdminAction
 from ..base import queue_database
