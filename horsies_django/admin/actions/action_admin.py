@@ -109,7 +109,7 @@ class ActionAdmin(ReadOnlyAdmin):
         if (sound := [key for key in keys if _is_valid_key(self.model, key)]) != keys:
             posted = request.POST.copy()
             posted.setlist(ACTION_CHECKBOX_NAME, sound)
-            request.POST = posted  # a mutable copy that is not changed any more
+            request.POST = posted  # type: ignore[assignment]  # a mutable copy that is not changed any more
         return super().response_action(request, queryset, *args, **kwargs)
 
     def apply_to_selected(self, request: HttpRequest, rows: QuerySet[Any], action: AdminAction) -> HttpResponse | None:

@@ -63,7 +63,7 @@ class WorkflowNodes:
 
 
 def read_nodes(workflow: Workflow) -> WorkflowNodes:
-    """Read a workflow's nodes in order, at most ``READ``."""
+    """Read a workflow's nodes in order, at most ``MAX_NODES``."""
     mine = node_rows(workflow)
     items: dict[int | None, dict[str, int]] = {}
     size = 0
