@@ -13,8 +13,8 @@ from ..core.bounds import RETENTION, Bounds, within
 from ..core.operations import log_operation, names_of
 from ..core.queue_policy import COLUMNS, parse_rules
 from ..core.rates import TOKENS
+from ..db.fields import DateTimeField, DurationField, JSONField
 from ..db.notifications import ANY_QUEUE, wake_after_commit
-from .fields import DateTimeField, DurationField, JSONField
 
 #: The rows that say anything but whether a queue is paused: few, and each look of a worker asks whether there are any.
 IS_RULED: Final = (

@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections, models
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
-from django.db.models.sql.compiler import SQLCompiler
 
 from ..db import postgres
-from ..db.expressions import BoundParam, Param, SecondsUntil
+from ..db.expressions import BoundParam, OuterColumn, Param, SecondsUntil
 from ..db.statements import JSON, Statement
 from .filters import TaskFilters
 from .limit import Limit
@@ -136,18 +134,6 @@ def _last(seen: list[list[Any]]) -> str:
 
 #: What names of queues are to the ORM.
 _NAMES: Final = models.CharField(max_length=100)
-
-
-class OuterColumn(models.Expression):
-    """A column of the table that a jump is made from."""
-
-    def __init__(self, column: str, output_field: models.Field[Any, Any]) -> None:
-        super().__init__(output_field=output_field)
-        self._column = column
-
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """Name it."""
-        return self._column, ()
 
 
 #: The queue that a jump is made from.
