@@ -21,7 +21,7 @@ from uuid import uuid4
 from tests.tally import tally
 
 #: Processes of pytest on each database: the tests wait as much as they work.
-PROCESSES: Final = {"SQLite": 2, "PostgreSQL": 3}
+PROCESSES: Final = {"SQLite": 1, "PostgreSQL": 4}
 
 #: pytest's exit status when it has found no tests.
 NOTHING_THERE: Final = 5

@@ -19,6 +19,8 @@ from horsies_django.worker.console_logging import BufferedHandler
 from tests.conftest import ROOT, database_url, wait_until
 from tests.jobs import tasks
 
+pytestmark = pytest.mark.once
+
 #: Enough no-ops for many to begin and end within one turn of the producer.
 MANY = 600
 

@@ -18,7 +18,7 @@ from horsies_django.models import Workflow as WorkflowRow
 from tests.workflows import bodies
 from tests.workflows.runs import make_due
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 class Most(NamedTuple):
