@@ -64,6 +64,7 @@ def test_the_line_of_a_body_is_there_while_it_runs_and_if_it_kills_its_process(w
     assert f"task started id={fatal.id}" in process.output
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that can't be written to")
