@@ -20,8 +20,8 @@ from uuid import uuid4
 
 from tests.tally import tally
 
-#: Processes of pytest on each database: the tests wait as much as they work.
-PROCESSES: Final = {"SQLite": 1, "PostgreSQL": 3}
+#: Processes of pytest on each database, in the quick run and in the slow one, whose tests mostly wait.
+PROCESSES: Final = {"SQLite": (2, 2), "PostgreSQL": (3, 5)}
 
 #: pytest's exit status when it has found no tests.
 NOTHING_THERE: Final = 5
@@ -103,7 +103,7 @@ def main() -> int:
     is_large = not paths or any(os.path.isdir(path) for path in paths)
 
     def parallel(vendor: str) -> list[str]:
-        return ["-n", str(PROCESSES[vendor]), "--dist", "loadfile"] if is_large and PROCESSES[vendor] > 1 else []
+        return ["-n", str(PROCESSES[vendor][are_slow]), "--dist", "loadfile"] if is_large else []
 
     with ExitStack() as stack:
         kept = os.environ.get("TEST_RESULTS")
