@@ -42,9 +42,9 @@ class HorsiesConfig(AppConfig):
         """Import the task framework, which Django itself does not: its checks would be skipped in silence."""
         from . import checks
         from .core import compat  # noqa: F401  # to import them is the point
-        from .core.printable import guard_logs
+        from .core.printable import sanitize_logs
 
-        guard_logs()
+        sanitize_logs()
         subscribe()
         load_modules()
         register(checks.check_names)

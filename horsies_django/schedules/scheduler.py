@@ -19,7 +19,7 @@ from ..core.clock import aware
 from ..core.options import Options
 from ..core.sync import StopEvent
 from ..db.clock import select_values
-from ..db.errors import is_of_the_row, is_outage
+from ..db.errors import is_outage, is_row_error
 from ..db.expressions import SecondsUntil
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.schedule import Schedule, ScheduleQuerySet
@@ -196,7 +196,7 @@ class Scheduler:
         """Let a schedule alone for a while. Raises the error if the others can't be asked for either."""
         if isinstance(error, Error) and not connections[self._options.database].is_usable():
             raise error
-        if is_of_the_row(error):
+        if is_row_error(error):
             logger.error("schedule %r can't be worked out, and is disabled", name, exc_info=error)
             self._rows.filter(pk=key).disable_unreadable(error_text(error))
             return Deferred(name, error_text(error))

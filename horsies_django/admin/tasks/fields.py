@@ -12,7 +12,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.retention import LONGEST, retention_of
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...models import Limit, Task, Worker
@@ -92,14 +92,15 @@ class TaskFields(ActionAdmin):
     @admin.display(description=_("timeout"))
     def page_timeout(self, task: Task) -> str:
         """How long an attempt may run."""
-        return lasting(task.timeout)
+        return format_duration(task.timeout)
 
     @admin.display(description=_("retention"))
     def page_retention(self, task: Task) -> str:
         """How long it is kept, by how it ends, if its sender has said so."""
         kept = retention_of(task.retention, task.retention_by_state).items()
         words = [
-            f"{TaskStatus[state.upper()].label}: {gettext('for ever') if duration >= LONGEST else lasting(duration)}"
+            f"{TaskStatus[state.upper()].label}: "
+            f"{gettext('for ever') if duration >= LONGEST else format_duration(duration)}"
             for state, duration in kept
         ]
         return "; ".join(words) or "-"
@@ -143,7 +144,7 @@ class TaskFields(ActionAdmin):
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:
         """How far the body says it is."""
-        return progress_bar(contents_of(task).mask.seen("progress", task.progress))
+        return progress_bar(contents_of(task).mask.apply("progress", task.progress))
 
     @admin.display(description=_("arguments"))
     def page_args(self, task: Task) -> SafeString | str:

@@ -9,7 +9,7 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...models import Task
 from ...ops.diagnosis import Reason, reasons_of
 from ..formatting import format_time
@@ -43,4 +43,4 @@ def _shown(reason: Reason, now: datetime, links: Links) -> ReasonRow:
 
 
 def _left(when: datetime, now: datetime) -> str:
-    return _("in %s") % lasting(when - now) if when > now else _("%s ago") % lasting(now - when)
+    return _("in %s") % format_duration(when - now) if when > now else _("%s ago") % format_duration(now - when)
