@@ -31,9 +31,9 @@ def relative_time(moment: datetime, now: datetime) -> SafeString:
 def validate_date(moment: datetime) -> None:
     """Raise ValidationError for a year outside ``FIRST_YEAR``–``LAST_YEAR``, where time zones leave the calendar."""
     if not FIRST_YEAR <= moment.year <= LAST_YEAR:
-        told = _("The year is %(year)d; allowed: from %(first)d to %(last)d.")
+        message = _("The year is %(year)d; allowed: from %(first)d to %(last)d.")
         years = {"year": moment.year, "first": FIRST_YEAR, "last": LAST_YEAR}
-        raise ValidationError(told, params=years, code="out_of_range")
+        raise ValidationError(message, params=years, code="out_of_range")
 
 
 def display_zone() -> tzinfo:

@@ -116,14 +116,14 @@ def _box(box: GraphBox, x: int, y: int, style: DrawingStyle, *, is_critical: boo
     words += [_("on a condition")] if node.is_conditional else []
     words += [node.error_code] if node.error_code else []
     words += [_("on the critical path")] if is_critical else []
-    told = ", ".join(filter(None, [label if box.is_folded else node.node_id, *words]))
+    title = ", ".join(filter(None, [label if box.is_folded else node.node_id, *words]))
     return format_html(
         '<a class="horsies-node horsies-is-{}{}" href="{}"><title>{}</title>'
         '<g transform="translate({} {})">{}{}{}{}</g></a>',
         status.lower(),
         " horsies-critical" if is_critical else "",
         style.address(box),
-        told,
+        title,
         x,
         y,
         _shape(box),

@@ -83,7 +83,7 @@ def _bar(box: GraphBox, style: DrawingStyle, is_critical: bool, y: int, start: f
     left, width = _LABEL + room * start, max(2.0, room * (end - start))
     times = _times(box, style.now)
     lasted = format_duration(times[1] - times[0]) if times else ""
-    told = ", ".join(
+    title = ", ".join(
         [box.label, status_label(box.status), lasted] + ([_("on the critical path")] if is_critical else [])
     )
     return format_html(
@@ -94,7 +94,7 @@ def _bar(box: GraphBox, style: DrawingStyle, is_critical: bool, y: int, start: f
         box.status.lower(),
         " horsies-critical" if is_critical else "",
         style.address(box),
-        told,
+        title,
         _LABEL - 10,
         y + 12,
         truncate(box.label, 24),

@@ -47,10 +47,10 @@ class TaskFields(ActionAdmin):
     def page_status(self, task: Any) -> SafeString:
         """The status, and asynq's name for the state if it differs; or that the task is overdue."""
         state = asynq_state(task, task.read_at)
-        said = gettext("asynq: %s") % state if state else ""
+        note = gettext("asynq: %s") % state if state else ""
         if is_overdue(task, task.read_at):
-            said = gettext("overdue")
-        return format_html('{} <span class="quiet">{}</span>', status_badge(task), said)
+            note = gettext("overdue")
+        return format_html('{} <span class="quiet">{}</span>', status_badge(task), note)
 
     @admin.display(description=_("error"))
     def page_error(self, task: Task) -> SafeString:
@@ -113,15 +113,15 @@ class TaskFields(ActionAdmin):
         if task.limit_key is None:
             return "-"
         has_place = not task.deferred and task.status in TASK_LIVE_STATES
-        said = gettext("waits for a place") if task.blocked else gettext("has a place") if has_place else ""
-        return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), said)
+        note = gettext("waits for a place") if task.blocked else gettext("has a place") if has_place else ""
+        return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), note)
 
     @admin.display(description=_("group"))
     def page_group(self, task: Task) -> SafeString:
         """The group key of its calls, and whether more calls may join."""
         is_open = task.status == TaskStatus.PENDING and task.claim == 0
-        said = gettext("Calls with this key join it until it is first claimed.") if is_open else gettext("closed")
-        return format_html('{} <span class="quiet">{}</span>', task.group_key, said)
+        note = gettext("Calls with this key join it until it is first claimed.") if is_open else gettext("closed")
+        return format_html('{} <span class="quiet">{}</span>', task.group_key, note)
 
     @admin.display(description=_("unique"))
     def page_unique(self, task: Any) -> str:

@@ -157,8 +157,8 @@ def attach_loads(queues: Iterable[Any], loads: defaultdict[str, QueueLoad], data
     since = seconds_since_refill(database) if any(queue.tokens is not None for queue in queues) else {}
     for queue in queues:
         known = loads[queue.name]
-        stands = status_from_row(queue.name, row_values(queue, since.get(queue.name)), known.held, database)
-        queue.load = replace(known, workers=tuple(workers[queue.name]), status=stands)
+        status = status_from_row(queue.name, row_values(queue, since.get(queue.name)), known.held, database)
+        queue.load = replace(known, workers=tuple(workers[queue.name]), status=status)
 
 
 def unsaved_queue(name: str) -> Queue:

@@ -189,10 +189,10 @@ class WorkflowAdmin(ActionAdmin):
 
     def _retry_node(self, request: HttpRequest, row: Workflow, database: str, node_id: str) -> None:
         if not control.retry(database, row.pk, node_id):
-            told = gettext(
+            message = gettext(
                 "The node “%s” was left alone: its state, or that of what comes after it, does not allow it."
             )
-            self.message_user(request, told % node_id, messages.WARNING)
+            self.message_user(request, message % node_id, messages.WARNING)
             return
         LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # it accepts a list
         self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)

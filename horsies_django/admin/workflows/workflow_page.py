@@ -139,10 +139,10 @@ class WorkflowPage:
             notes.append(_("There are %(count)s boxes to draw, and a picture has %(limit)s at most.") % numbers)
         elif self.picture and self.layout.left_out:
             count = self.layout.left_out
-            told = ngettext(
+            note = ngettext(
                 "%d edge is not drawn: a longer way says it.", "%d edges are not drawn: longer ways say them.", count
             )
-            notes.append(told % count)
+            notes.append(note % count)
         return notes
 
     @property
