@@ -1,4 +1,4 @@
-"""A task queue and workflow engine that is nothing but a Django app, in the project's own database."""
+"""A task queue and workflow engine as a plain Django app, in the project's own database."""
 
 from .batches.batch import Batch
 from .batches.handle import BatchHandle, BatchProgress

@@ -1,4 +1,4 @@
-"""What a task's own options may be; the framework judges those that are its own."""
+"""Validates the options of a task that the framework doesn't validate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUEUE_LENGTH: Final = 100
 
 
 def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    """Yield a sentence for each option with a bad value: its name, the value, and what is allowed."""
+    """Yield a sentence for each option with an invalid value: its name, the value, and what is allowed."""
     name = task.queue_name
     if not (isinstance(name, str) and 0 < len(name) <= QUEUE_LENGTH and name == clean_text(name)):
         yield f"queue_name is {name!r}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
@@ -126,5 +126,5 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a number that a float can hold: of a larger int even math.isfinite() fails."""
+    """Whether it is a number in the range of float. For a larger int, even math.isfinite() raises."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

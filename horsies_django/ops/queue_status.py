@@ -95,10 +95,10 @@ def queue_status(name: str, database: str | None, held: int | None = None) -> Qu
     """Return the status of one queue, in at most two statements. Held tasks are counted only if a limit needs them."""
     rows = Queue.objects.using(database).filter(name=name)
     row = rows.values("paused", "tokens", *COLUMNS, until=SecondsUntil("refilled_at"), now=Now()).first()
-    stands = status_from_row(name, row, held or 0, database)
-    if held is None and stands.rules.max_concurrency:
-        return replace(stands, held=Task.objects.using(database).active().filter(queue_name=name).count())
-    return stands
+    status = status_from_row(name, row, held or 0, database)
+    if held is None and status.rules.max_concurrency:
+        return replace(status, held=Task.objects.using(database).active().filter(queue_name=name).count())
+    return status
 
 
 def status_from_row(name: str, row: dict[str, Any] | None, held: int, database: str | None) -> QueueStatus:

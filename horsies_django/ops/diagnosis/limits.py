@@ -1,42 +1,64 @@
-"""Reasons from the limits of a due task's queue."""
+"""Reasons from the limits of a task: those of its queue and that of its limit key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
 
+from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...models import Task
+from ...models import Limit, Task
 from ...models.transitions import TaskQuerySet
 from ..queue_status import QueueStatus, queue_status
-from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, now_of
+from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, now_of, tasks_in_database_of
 
 
 def queue_limit_reasons(task: Task, rows: TaskQuerySet) -> Iterator[Reason]:
     """Yield a reason for each exhausted limit of the task's queue, with the tasks that use it."""
-    stands = queue_status(task.queue_name, database_of(task))
-    if stands.is_full:
-        yield _queue_full(stands, rows)
-    if stands.rules.rate is not None and stands.next_in > 0:
+    status = queue_status(task.queue_name, database_of(task))
+    if status.is_full:
+        yield _queue_full(status, rows)
+    if status.rules.rate is not None and status.next_in > 0:
         words = _("The queue %(queue)s may begin %(rate)s, and has done so.")
-        words %= {"queue": stands.name, "rate": stands.rules.rate}
-        yield Reason(ReasonCode.RATE_LIMITED, words, now_of(task) + timedelta(seconds=stands.next_in))
+        words %= {"queue": status.name, "rate": status.rules.rate}
+        yield Reason(ReasonCode.RATE_LIMITED, words, now_of(task) + timedelta(seconds=status.next_in))
 
 
-def _queue_full(stands: QueueStatus, rows: TaskQuerySet) -> Reason:
-    most = stands.rules.max_concurrency
+def _queue_full(status: QueueStatus, rows: TaskQuerySet) -> Reason:
+    most = status.rules.max_concurrency
     if not most:
-        words = _("The queue %s is stopped: its limit is 0 tasks at once.") % stands.name
+        words = _("The queue %s is stopped: its limit is 0 tasks at once.") % status.name
         return Reason(ReasonCode.QUEUE_FULL, words)
     words = ngettext(
         "The queue %(queue)s may have %(most)d task at once, and workers hold %(held)d.",
         "The queue %(queue)s may have %(most)d tasks at once, and workers hold %(held)d.",
         most,
     )
-    words %= {"queue": stands.name, "most": most, "held": stands.held}
+    words %= {"queue": status.name, "most": most, "held": status.held}
     held = (
-        rows.active().filter(queue_name=stands.name).order_by("claimed_at").values_list("pk", "task_name")[:MAX_RELATED]
+        rows.active().filter(queue_name=status.name).order_by("claimed_at").values_list("pk", "task_name")[:MAX_RELATED]
     )
     return Reason(ReasonCode.QUEUE_FULL, words, about=tuple(RelatedRow(Task, key, name) for key, name in held))
+
+
+def limit_key_reason(task: Task) -> Reason:
+    """Return whether the task waits for a free place or for the rate of its limit."""
+    key = str(task.limit_key)
+    inside = tasks_in_database_of(task).released().filter(limit_key=key).order_by("enqueued_at")
+    limits = Limit.objects.using(database_of(task)).annotate(clock=Now())
+    limit = limits.filter(pk=key).first()
+    most = None if limit is None else limit.max_concurrency
+    if most is not None and (held := inside.count()) >= most:
+        words = _("It waits for a place: %(held)d of %(most)d of %(key)s are taken.")
+        about = tuple(RelatedRow(Task, pk, str(pk)) for pk in inside.values_list("pk", flat=True)[:MAX_RELATED])
+        return Reason(ReasonCode.LIMIT_FULL, words % {"held": held, "most": most, "key": key}, about=about)
+    if limit is not None and limit.rate is not None:
+        words = _("It waits for its turn: no more than %(rate)s of %(key)s may begin.") % {
+            "rate": limit.rate,
+            "key": key,
+        }
+        return Reason(ReasonCode.RATE_LIMITED, words, limit.next_at)
+    words = _("%s has room for it: it will be let in within seconds, at the latest in the reaper's next pass.") % key
+    return Reason(ReasonCode.LIMIT_FULL, words)

@@ -67,14 +67,14 @@ class Inspector:
         ``older_than`` is the least age: seconds, a timedelta or a string such as ``"7d"``. Raises ValueError that names
         the allowed values.
         """
-        which = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than)
-        return [*next(self.pages(which, size=_count("limit", limit), after=after), [])]
+        filters = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than)
+        return [*next(self.pages(filters, size=_count("limit", limit), after=after), [])]
 
     def pages(
-        self, which: TaskFilters, *, size: int = PAGE, after: UUID | str | None = None
+        self, filters: TaskFilters, *, size: int = PAGE, after: UUID | str | None = None
     ) -> Iterator[Sequence[TaskSummary]]:
         """Yield pages until there are no more tasks."""
-        scan = which.scan(self.rows)
+        scan = filters.scan(self.rows)
         scan = replace(scan, rows=with_summary_columns(scan.rows))  # type: ignore[arg-type]  # of tasks, as was given
         before = None if after is None else as_uuid(after, "after")
         while rows := scan.first(size, before):

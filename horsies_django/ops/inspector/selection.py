@@ -13,7 +13,7 @@ from ...models.transitions import TaskQuerySet
 from ..keyset.estimate import upper_bound
 from . import actions
 from .actions import TaskAction
-from .facts import Candidate, candidates
+from .candidates import Candidate, candidates
 from .filters import TaskFilters
 from .report import Report, Skipped
 
@@ -117,32 +117,32 @@ class Matching(Selection):
     @property
     def log_fields(self) -> Mapping[str, Any]:
         """The filters, as log fields."""
-        which = self.filters
-        age = None if which.older_than is None else f"{which.older_than.total_seconds():g}s"
-        states = sorted(which.states) or None
-        return {"all": True, "status": states, "queue": which.queue, "task": which.task, "older_than": age}
+        filters = self.filters
+        age = None if filters.older_than is None else f"{filters.older_than.total_seconds():g}s"
+        states = sorted(filters.states) or None
+        return {"all": True, "status": states, "queue": filters.queue, "task": filters.task, "older_than": age}
 
     def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
         """Yield batches of a few hundred ids, in the filter's states or else in those the action covers by default.
 
         Raises ValueError if the action takes none of the filter's states.
         """
-        which = narrow_to_action(self.filters, action)
+        filters = narrow_to_action(self.filters, action)
         edge = upper_bound(self.rows)
-        scan = which.scan(self.rows).sent_until(edge.asked_at)
+        scan = filters.scan(self.rows).sent_until(edge.asked_at)
         rows = cast("TaskQuerySet", scan.rows)
         for batch, _ in scan.id_batches(edge.upper):
             if batch:
                 yield rows, batch
 
 
-def narrow_to_action(which: TaskFilters, action: TaskAction) -> TaskFilters:
+def narrow_to_action(filters: TaskFilters, action: TaskAction) -> TaskFilters:
     """Return the filters limited to the states that the action takes. Raises ValueError if none is left."""
-    states = which.states or action.states_of_all
+    states = filters.states or action.states_of_all
     if not states & action.states:
         allowed = ", ".join(sorted(action.states))
-        raise ValueError(f"status is {', '.join(sorted(which.states))}; {action.name} takes {allowed}.")
-    return replace(which, states=states & action.states)
+        raise ValueError(f"status is {', '.join(sorted(filters.states))}; {action.name} takes {allowed}.")
+    return replace(filters, states=states & action.states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,37 +169,37 @@ class _Batch:
 
     def _split(self) -> tuple[list[UUID], list[Skipped]]:
         """Return the ids to change, up to the limit, and the tasks to skip before it is reached."""
-        found = {facts.id: facts for facts in candidates(self.all_rows.filter(pk__in=self.keys))}
+        found = {task.id: task for task in candidates(self.all_rows.filter(pk__in=self.keys))}
         fit: list[UUID] = []
         left: list[Skipped] = []
         for key in self.keys:
             if self.room is not None and len(fit) >= self.room:
                 break
-            facts = found.get(key)
-            if facts is None:
+            task = found.get(key)
+            if task is None:
                 left.append(Skipped(key, None, MISSING))
-            elif why := self.action.why_not(facts):
-                left.append(Skipped(key, facts.state, why))
+            elif why := self.action.why_not(task):
+                left.append(Skipped(key, task.state, why))
             else:
                 fit.append(key)
         return fit, left
 
     def _explain_missed(self, fit: Sequence[UUID], count: int) -> tuple[list[Skipped], dict[str, int]]:
         """Return the tasks that the action did not change after all, and counts of those that can't be identified."""
-        found = {facts.id: facts for facts in candidates(self.all_rows.filter(pk__in=fit))}
+        found = {task.id: task for task in candidates(self.all_rows.filter(pk__in=fit))}
         if len(fit) == 1:
             return [self._skip(fit[0], found.get(fit[0]))], {}
-        as_they_were = [facts for key in fit if (facts := found.get(key)) and not self.action.why_not(facts)]
+        as_they_were = [task for key in fit if (task := found.get(key)) and not self.action.why_not(task)]
         if len(as_they_were) > count:  # a moved task can be moved again, so the unchanged ones can't be told apart
             return [], {self.action.fallback_reason: count}
-        named = [Skipped(facts.id, facts.state, self.action.fallback_reason) for facts in as_they_were]
+        named = [Skipped(task.id, task.state, self.action.fallback_reason) for task in as_they_were]
         rest = count - len(named)
         return named, {"it changed at that moment": rest} if rest else {}
 
-    def _skip(self, key: UUID, facts: Candidate | None) -> Skipped:
-        if facts is None:
+    def _skip(self, key: UUID, task: Candidate | None) -> Skipped:
+        if task is None:
             return Skipped(key, None, MISSING)
-        return Skipped(key, facts.state, self.action.why_not(facts) or self.action.fallback_reason)
+        return Skipped(key, task.state, self.action.why_not(task) or self.action.fallback_reason)
 
     def _with_ids(self, keys: Sequence[UUID]) -> TaskQuerySet:
         """Return the selected rows with these ids; rows that no longer match drop out."""

@@ -68,10 +68,10 @@ def last_hour(database: str, minute: int) -> tuple[list[TimeBucket], dict[str, C
     bars, queues = _empty_buckets(Span.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
     columns = ("start", "queue_name", "outcome", "will_retry")
     for start, queue, outcome, will_retry, count in rows.values_list(*columns).annotate(Sum("count")):
-        fate = outcome_of(outcome, will_retry)
+        result = outcome_of(outcome, will_retry)
         if start in bars:
-            bars[start].counts[fate] += count
-            queues[queue][fate] += count
+            bars[start].counts[result] += count
+            queues[queue][result] += count
     return list(bars.values()), queues
 
 

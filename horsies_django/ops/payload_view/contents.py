@@ -105,8 +105,8 @@ class Contents:
         exception = self.error.get("exception")
         if not isinstance(exception, dict) or not isinstance(seen, dict):
             return seen
-        said = {"traceback": self.traceback or None, "message": self.error.get("message")}
-        left = {key: value for key, value in exception.items() if key not in said or value != said[key]}
+        shown = {"traceback": self.traceback or None, "message": self.error.get("message")}
+        left = {key: value for key, value in exception.items() if key not in shown or value != shown[key]}
         return seen | {"err": self.error | {"exception": left}}
 
     def _value(self, part: str) -> Any:
