@@ -1,4 +1,4 @@
-"""What a schedule's row may say; every mistake, by column."""
+"""Validate a schedule's row and report every error by column."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .dispatch import TASK_OPTIONS, WORKFLOW_OPTIONS, Call, call_of, workflow_of
 if TYPE_CHECKING:
     from ..models import Schedule
 
-#: Stands for the time of a call that is only tried out.
+#: The send time of a call that is only validated.
 _SOME_TIME: Final = datetime(2100, 1, 1, tzinfo=UTC)
 
 Problem = tuple[str, str]
 
 
 def problems_of(row: Schedule) -> Mapping[str, list[str]]:
-    """Return a sentence for each mistake of a row, by the name of the column. Nothing is sent."""
+    """Return a sentence for each error of a row, by column name. Sends nothing."""
     found: dict[str, list[str]] = defaultdict(list)
     for check in (_timing, _window, _policies, _columns):
         for column, sentence in check(row):
@@ -82,13 +82,13 @@ def _policies(row: Schedule) -> Iterator[Problem]:
 
 
 def _jitter(row: Schedule) -> Iterator[Problem]:
-    """With more than that, a slot would be passed before the one that it comes after, and that one be lost."""
+    """Check that jitter is shorter than the gap between slots: otherwise slots could fire out of order and be lost."""
     try:
         gap = Slots(
             parse(row.timing), parse_timezone(row.timezone), skip_nonexistent=row.skip_nonexistent
         ).shortest_gap()
     except ValueError:
-        return  # told of the timing itself
+        return  # _timing() reports it
     if row.jitter >= gap:
         yield "jitter", f"jitter is {row.jitter!r}; allowed: less than {gap:g} (seconds), the time between two slots."
 
@@ -130,27 +130,27 @@ def _task_call(row: Schedule, name: str) -> Iterator[Problem]:
         options = config_of(row.backend)
         yield from _reserved_headers(call.task, options)
         if call.task.gather is not None:
-            yield from _gathered_call(row, call, options)
+            yield from _grouped_call(row, call, options)
             return
         column = "args" if row.args and not row.kwargs else "kwargs"
         yield from _error(column, lambda: CallBuilder.of(call.task, options).arguments(call.args, call.kwargs))
 
 
-def _gathered_call(row: Schedule, call: Call, options: Options) -> Iterator[Problem]:
-    """One call that joins others: its arguments are not those of the function, which is handed the list of them."""
+def _grouped_call(row: Schedule, call: Call, options: Options) -> Iterator[Problem]:
+    """Check a call of a grouped task, whose function takes the list of the grouped calls."""
     task, (items, *_) = call.task, parameters_of(call.task.func, call.task.takes_context).own
     if row.overlap == Overlap.CANCEL_PREVIOUS:
-        allowed = f"'allow' or 'skip', for a run of {task.module_path} has calls of others too"
+        allowed = f"'allow' or 'skip', because a run of {task.module_path} also has calls of other senders"
         yield "overlap", f"overlap is {row.overlap!r}; allowed: {allowed}."
     if call.kwargs.keys() == {items}:
-        problem = f"{task.module_path} is handed the list of its calls as {items!r}"
+        problem = f"{task.module_path} gets the list of its calls as {items!r}"
         yield "kwargs", f"{problem}; allowed: the keyword arguments of one call."
         return
     try:
         grouping.check_call(CallBuilder.of(task, options), task, call.args, call.kwargs)
     except InvalidTask as error:
         yield "options", str(error)
-    except Exception as error:  # noqa: BLE001  # the key may be a project's own callable
+    except Exception as error:  # noqa: BLE001  # the key may be the project's callable
         yield ("args" if call.args else "kwargs"), str(error) or repr(error)
 
 
@@ -159,7 +159,7 @@ def _reserved_headers(task: HorsiesTask[..., Any], options: Options) -> Iterator
         return
     try:
         headers.check_reserved(options, task.metadata, headers.collect(options))
-    except Exception as error:  # noqa: BLE001  # headers() is a project's own code
+    except Exception as error:  # noqa: BLE001  # headers() is the project's code
         yield "options", str(error) or repr(error)
 
 
@@ -171,7 +171,7 @@ def _workflow_call(row: Schedule) -> Iterator[Problem]:
         yield "workflow_name", str(error.args[0])
     except InvalidWorkflow as error:
         yield "workflow_name", str(error)
-    except Exception as error:  # noqa: BLE001  # build_with() is a user's, and may raise anything
+    except Exception as error:  # noqa: BLE001  # build_with() is the project's code and may raise anything
         is_option = bool(row.options) and "options" in str(error)
         yield ("options" if is_option else "kwargs"), _describe(error, WORKFLOW_OPTIONS)
 

@@ -26,7 +26,7 @@ from horsies_django.management.text_table import table
 from horsies_django.models import Schedule
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.schedule import ScheduleQuerySet
-from horsies_django.schedules.declaring import declarations
+from horsies_django.schedules.declaration import declarations
 from horsies_django.schedules.dispatch import try_run
 from horsies_django.worker.connection import own_connection
 
