@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from ..core.clock import aware, stored
-from ..core.schedule_enums import MOST_CATCH_UP, CatchUp, Overlap
+from ..core.schedule_enums import MAX_CATCH_UP, CatchUp, Overlap
 from ..core.schedule_slots import Slots
 from ..db.errors import is_outage
 from ..models.check_migrated import raise_if_grants_are_missing
@@ -112,7 +112,7 @@ def _planned(row: Schedule, slots: Slots) -> datetime:
 def _due(row: Schedule, slots: Slots, now: datetime) -> tuple[Sequence[datetime], datetime]:
     """Return the slots to send now, and the last slot that is done afterwards."""
     planned = _planned(row, slots)
-    most = min(row.max_catch_up_runs, MOST_CATCH_UP) if row.catch_up == CatchUp.ALL else 1
+    most = min(row.max_catch_up_runs, MAX_CATCH_UP) if row.catch_up == CatchUp.ALL else 1
     found = slots.missed(planned, now, most)[:SLOTS_PER_PASS]
     is_late = (now - slots.due_at(found[-1])).total_seconds() > MISSED_AFTER
     return ([] if row.catch_up == CatchUp.NONE and is_late else found), found[-1]

@@ -21,7 +21,7 @@ from ..core.clock import aware
 from ..core.options import Options
 from ..core.sync import StopEvent
 from ..db.clock import select_values
-from ..db.errors import is_of_the_row, is_outage
+from ..db.errors import is_outage, is_row_error
 from ..db.expressions import SecondsUntil
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.schedule import Schedule, ScheduleQuerySet
@@ -236,7 +236,7 @@ class Scheduler:
         """Postpone a schedule that failed, or disable it if its row causes the error. Raises ``error`` in an outage."""
         if isinstance(error, Error) and not connections[self._options.database].is_usable():
             raise error
-        if is_of_the_row(error):
+        if is_row_error(error):
             logger.error("schedule %r disabled, its next run can't be computed", name, exc_info=error)
             self._rows.filter(pk=key).disable_unreadable(error_text(error))
             return Deferred(name, error_text(error))

@@ -15,13 +15,13 @@ from ..core.backends import config_of
 from ..core.bounds import DATES_ALLOWED, is_in_range
 from ..core.clock import aware
 from ..core.compat import InvalidTask, task_backends
-from ..core.dry_run import sends_nothing
+from ..core.dry_run import dry_run
 from ..core.exceptions import InvalidWorkflow, NotRegistered
 from ..core.options import Options
 from ..core.registry import registry
-from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
+from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, Overlap
 from ..core.schedule_patterns import parse
-from ..core.schedule_slots import Slots, zone_of
+from ..core.schedule_slots import Slots, parse_timezone
 from ..enqueue import grouping
 from ..enqueue.call_builder import CallBuilder, parameters_of
 from ..enqueue.task import HorsiesTask
@@ -50,7 +50,7 @@ def problems_of(row: Schedule) -> Mapping[str, list[str]]:
 
 def _timing(row: Schedule) -> Iterator[Problem]:
     yield from _error("timing", lambda: parse(row.timing))
-    yield from _error("timezone", lambda: zone_of(row.timezone))
+    yield from _error("timezone", lambda: parse_timezone(row.timezone))
 
 
 def _window(row: Schedule) -> Iterator[Problem]:
@@ -71,12 +71,12 @@ def _policies(row: Schedule) -> Iterator[Problem]:
         if (value := getattr(row, name)) not in kind.values:
             yield name, f"{name} is {value!r}; allowed: {' or '.join(map(repr, kind.values))}."
     most = row.max_catch_up_runs
-    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_CATCH_UP:
-        yield "max_catch_up_runs", f"max_catch_up_runs is {most!r}; allowed: a whole number from 1 to {MOST_CATCH_UP}."
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MAX_CATCH_UP:
+        yield "max_catch_up_runs", f"max_catch_up_runs is {most!r}; allowed: a whole number from 1 to {MAX_CATCH_UP}."
     jitter = row.jitter
     is_number = isinstance(jitter, int | float) and not isinstance(jitter, bool) and math.isfinite(jitter)
-    if not (is_number and 0 <= jitter <= MOST_JITTER):
-        yield "jitter", f"jitter is {jitter!r}; allowed: 0 to {MOST_JITTER} (seconds)."
+    if not (is_number and 0 <= jitter <= MAX_JITTER):
+        yield "jitter", f"jitter is {jitter!r}; allowed: 0 to {MAX_JITTER} (seconds)."
     elif jitter:
         yield from _jitter(row)
 
@@ -84,7 +84,9 @@ def _policies(row: Schedule) -> Iterator[Problem]:
 def _jitter(row: Schedule) -> Iterator[Problem]:
     """Check that jitter is shorter than the gap between slots: otherwise slots could fire out of order and be lost."""
     try:
-        gap = Slots(parse(row.timing), zone_of(row.timezone), skip_nonexistent=row.skip_nonexistent).shortest_gap()
+        gap = Slots(
+            parse(row.timing), parse_timezone(row.timezone), skip_nonexistent=row.skip_nonexistent
+        ).shortest_gap()
     except ValueError:
         return  # _timing() reports it
     if row.jitter >= gap:
@@ -163,7 +165,7 @@ def _reserved_headers(task: HorsiesTask[..., Any], options: Options) -> Iterator
 
 def _workflow_call(row: Schedule) -> Iterator[Problem]:
     try:
-        with sends_nothing():
+        with dry_run():
             workflow_of(row, _SOME_TIME)
     except LookupError as error:
         yield "workflow_name", str(error.args[0])
