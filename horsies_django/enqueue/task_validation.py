@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from ..core.bounds import DATES_ALLOWED, LONGEST_TIMEOUT, is_in_range
 from ..core.grouping_policy import Gather
-from ..core.names import NAME_LENGTH, is_identifier
+from ..core.names import NAME_LENGTH, is_module_level
 from ..core.option_parsers import problems_of_mapper
 from ..core.retention import stored_retention
 from ..core.retry import MAX_RETRIES, RetryPolicy
@@ -40,7 +40,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     yield from problems_of_unique(task)
     if task.task_id is not None and not isinstance(task.task_id, UUID):
         yield f"task_id is {task.task_id!r}; allowed: a UUID, or None."
-    if task.task_name == task.module_path and not is_identifier(task.func):
+    if task.task_name == task.module_path and not is_module_level(task.func):
         allowed = "a module's function, under its own name, or one with a name=… of its own"
         yield f"{task.module_path!r} can't be found by that name; allowed: {allowed}."
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
