@@ -1,4 +1,4 @@
-"""The factories that OPTIONS["middleware"] names: imported when they are first needed, and judged."""
+"""Import and validate the middleware that OPTIONS["middleware"] names, when it is first needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-#: A middleware, or a class of them: makes of what runs a body what goes round it.
+#: A middleware factory: takes the callable to wrap and returns the wrapper.
 Factory = Callable[[Any], Any]
 
 ALLOWED: Final = "dotted paths of middleware"
@@ -17,7 +17,7 @@ ALLOWED: Final = "dotted paths of middleware"
 
 @functools.cache
 def load_factory(path: str) -> Factory:
-    """Return the factory at a dotted path. Raises ImproperlyConfigured, saying what is wrong with it."""
+    """Return the factory at a dotted path. Raises ImproperlyConfigured naming the problem."""
     try:
         found = import_string(path)
     except Exception as error:
@@ -29,7 +29,7 @@ def load_factory(path: str) -> Factory:
 
 
 def supports_mode(factory: Factory, *, is_async: bool) -> bool:
-    """Whether it goes round coroutines, or functions, as it is; functions alone unless it says otherwise."""
+    """Whether it wraps coroutines (``is_async``) or functions directly; by default functions only."""
     return bool(getattr(factory, "async_capable", False) if is_async else getattr(factory, "sync_capable", True))
 
 

@@ -1,4 +1,4 @@
-"""What an option may be, in words and as a function that reads it."""
+"""Parsers of options, each with a text that says which values are allowed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ LONGEST_DURATION: Final = 100 * 365 * 86_400
 
 DURATION_ALLOWED: Final = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0 (delete at once) or None (keep)'
 
-#: What a queue or a call says about its retention if it says nothing.
+#: The retention of a queue or a call that sets none.
 INHERIT: Final = "inherit"
 
-#: The states in which a task is kept, as an option names them. A plain value is for the first.
+#: The final states, as the option ``retention`` names them. A plain value applies to the first.
 RETENTION_STATES: Final = ("completed", "failed", "cancelled", "expired")
 
 RETENTION_ALLOWED: Final = f"{DURATION_ALLOWED}, or a dict of them for {', '.join(RETENTION_STATES)}, or {INHERIT!r}"
 
 
 def problems_of_mapper(mapper: Any) -> Iterator[str]:
-    """Yield a sentence for each entry of an exception mapper that can't be."""
+    """Yield a sentence for each invalid entry of an exception mapper."""
     if not isinstance(mapper, Mapping):
         yield f"exception_mapper is {mapper!r}; allowed: a dict of exception class to error code."
         return
@@ -58,9 +58,9 @@ def parse_duration(value: object) -> timedelta | None:
 
 
 def parse_retention(value: object) -> dict[str, timedelta | None]:
-    """Return how long tasks are kept, by state; None is for ever. A state that is not in it is left to the next level.
+    """Return how long tasks are kept, by state; None is for ever. Missing states inherit from the next level.
 
-    A plain value is for completed tasks. Raises ValueError naming the state, the value and what is allowed.
+    A plain value applies to completed tasks. Raises ValueError naming the state, the value and what is allowed.
     """
     if isinstance(value, str) and value == INHERIT:
         return {}
@@ -82,14 +82,14 @@ def parse_retention(value: object) -> dict[str, timedelta | None]:
 
 @dataclass(frozen=True, slots=True)
 class OptionParser:
-    """What may stand in a key, in words and as a function that returns the parsed value or raises ValueError."""
+    """Describes the allowed values of an option, and parses one; ``parse`` raises ValueError for others."""
 
     allowed: str
     parse: Callable[[object], Any]
 
 
 def integer(low: int, high: int, *, none: str = "") -> OptionParser:
-    """A whole number; None too if ``none`` says what that means."""
+    """Accept whole numbers; also None if ``none`` says what it means."""
 
     def parse(value: object) -> int | None:
         if none and value is None:
@@ -102,7 +102,7 @@ def integer(low: int, high: int, *, none: str = "") -> OptionParser:
 
 
 def seconds(low: float, high: float, *, none: str = "") -> OptionParser:
-    """A number of seconds; None too if ``none`` says what that means."""
+    """Accept numbers of seconds; also None if ``none`` says what it means."""
 
     def parse(value: object) -> float | None:
         if none and value is None:
@@ -115,7 +115,7 @@ def seconds(low: float, high: float, *, none: str = "") -> OptionParser:
 
 
 def one_of(*allowed: object) -> OptionParser:
-    """One of these."""
+    """Accept one of these values."""
 
     def parse(value: object) -> object:
         if not any(value is item or (isinstance(value, str) and value == item) for item in allowed):
@@ -126,7 +126,7 @@ def one_of(*allowed: object) -> OptionParser:
 
 
 def text(what: str, pattern: str) -> OptionParser:
-    """A text like that."""
+    """Accept texts that match a regular expression."""
 
     def parse(value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
@@ -193,7 +193,7 @@ WAIT: Final = OptionParser('seconds, at least 1, a timedelta, a text like "90s",
 
 
 def milliseconds(low: int, high: int) -> OptionParser:
-    """A whole number of milliseconds."""
+    """Accept whole numbers of milliseconds."""
     rule = integer(low, high)
     return OptionParser(f"{rule.allowed} (milliseconds)", rule.parse)
 
