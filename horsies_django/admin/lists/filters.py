@@ -270,7 +270,7 @@ class ErrorFilter(FoldedFilter):
         return scopes.WITH_ERROR if self.selected else scopes.TABLE
 
 
-class TroubleFilter(ChoiceFilter):
+class ProblemFilter(ChoiceFilter):
     """Finds tasks that need attention: retried, overdue, or due for a long time."""
 
     title = _("trouble")

@@ -81,7 +81,7 @@ def _selection(inspector: Inspector, verb: TaskAction, options: dict[str, Any]) 
     if not options["all"]:
         if is_narrowed:
             raise ValueError("Filters go with --all: a task that is named by its id is meant whatever it is.")
-        return inspector.chosen(parse_ids(options["ids"]))
+        return inspector.with_ids(parse_ids(options["ids"]))
     which = parse_filters(options)
     narrow_to_action(which, verb)  # raises what it has to before anybody is asked
     return Matching(inspector.rows, which)
