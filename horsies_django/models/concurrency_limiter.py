@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from .transitions import TaskQuerySet
 
 #: Limit keys in one transaction, and tasks that are released of one key.
-GATES: Final = 50
-AT_ONCE: Final = 500
+KEYS_PER_TRANSACTION: Final = 50
+MAX_RELEASED: Final = 500
 
 #: Seconds until the next look at locked rows, and the least until the next look at a bucket of tokens.
-AGAIN: Final = 1.0
-SOONEST: Final = 0.01
+RECHECK_INTERVAL: Final = 1.0
+MIN_RECHECK: Final = 0.01
 
 _KEY: Final = Param("key")
 _PLACES: Final = Param("places")
@@ -51,10 +51,10 @@ class Released(NamedTuple):
 
     lanes: Counter[Lane]
     busy: frozenset[str] = frozenset()
-    again_in: float | None = None
+    recheck_in: float | None = None
 
 
-NO_ONE: Final = Released(Counter())
+NONE_RELEASED: Final = Released(Counter())
 
 
 class Occupancy(NamedTuple):
@@ -68,12 +68,12 @@ class Occupancy(NamedTuple):
     late: int = 0
     expires_at: datetime | None = None
 
-    def leaves(self, most: int | None) -> int:
+    def free_places(self, most: int | None) -> int:
         """Return how many places of so many are free."""
-        return AT_ONCE if most is None else min(AT_ONCE, most - self.held + self.late)
+        return MAX_RELEASED if most is None else min(MAX_RELEASED, most - self.held + self.late)
 
 
-NOBODY: Final = Occupancy()
+UNOCCUPIED: Final = Occupancy()
 
 
 class _Room(NamedTuple):
@@ -92,12 +92,14 @@ def release(database: str, keys: Collection[str], terms: Terms | None = None) ->
         rows = Limit.objects.using(database)
         known, busy = rows.locked(keys, terms, lambda unknown: declared(database, unknown))
         inside = _occupancy(database, [limit.pk for limit in known])
-        rooms = {limit.pk: _room(limit, inside.get(limit.pk, NOBODY)) for limit in known}
+        rooms = {limit.pk: _room(limit, inside.get(limit.pk, UNOCCUPIED)) for limit in known}
         counts, lanes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
-        looks = {limit.pk: _look(limit, rooms[limit.pk], inside.get(limit.pk, NOBODY), counts) for limit in known}
-        waits = _with_blocked(database, [key for key, after in looks.items() if after is not None])
-        again = {key: after for key, after in looks.items() if after is not None and key in waits}
-        _note(database, known, rooms, counts, again)
+        rechecks = {
+            limit.pk: _recheck_in(limit, rooms[limit.pk], inside.get(limit.pk, UNOCCUPIED), counts) for limit in known
+        }
+        waits = _with_blocked(database, [key for key, after in rechecks.items() if after is not None])
+        again = {key: after for key, after in rechecks.items() if after is not None and key in waits}
+        _store(database, known, rooms, counts, again)
     return Released(lanes, busy, min(again.values(), default=None))
 
 
@@ -153,7 +155,7 @@ def _occupancy(database: str, keys: Collection[str]) -> dict[str, Occupancy]:
 
 
 def _room(limit: Limit, inside: Occupancy) -> _Room:
-    free = inside.leaves(limit.max_concurrency)
+    free = inside.free_places(limit.max_concurrency)
     if (rate := limit.bucket) is None:
         return _Room(free, 0.0)
     tokens = limit.tokens_now(rate)
@@ -163,13 +165,13 @@ def _room(limit: Limit, inside: Occupancy) -> _Room:
 
 def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[Lane]]:
     """Let in the first at each gate; return how many came in at which, and of which lane."""
-    found = _first(database, places) if places else []
+    found = _lock_first(database, places) if places else []
     if found:
         _tasks(database).blocked().filter(pk__in=[pk for pk, *_ in found]).update(blocked=False, deferred=False)
     return Counter(key for _, key, *_ in found), Counter((queue, is_async) for *_, queue, is_async in found)
 
 
-def _first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, str, str, bool]]:
+def _lock_first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, str, str, bool]]:
     """Lock and return the first at each gate, with those that somebody has locked left out.
 
     Each gate is read in the order of its index, by one arm of the statement; the ORM writes one for them all.
@@ -189,19 +191,19 @@ def _first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, str, s
         return selection.read(cursor, union, {})
 
 
-def _look(limit: Limit, room: _Room, inside: Occupancy, counts: Counter[str]) -> float | None:
+def _recheck_in(limit: Limit, room: _Room, inside: Occupancy, counts: Counter[str]) -> float | None:
     """In how many seconds to look again if more wait there; None if the end of a task will say so."""
     count = counts[limit.pk]
-    if inside.leaves(limit.max_concurrency) <= count and limit.max_concurrency is not None:
+    if inside.free_places(limit.max_concurrency) <= count and limit.max_concurrency is not None:
         # A worker never hears of the end of a task that is too late to begin.
-        return None if inside.expires_at is None else max(SOONEST, (inside.expires_at - limit.now).total_seconds())
+        return None if inside.expires_at is None else max(MIN_RECHECK, (inside.expires_at - limit.now).total_seconds())
     if (rate := limit.bucket) is None:
-        return SOONEST if count == AT_ONCE else AGAIN
-    wait = rate.wait(room.tokens - count) or min(AGAIN, 1 / rate.per_second)
-    return max(SOONEST, wait)
+        return MIN_RECHECK if count == MAX_RELEASED else RECHECK_INTERVAL
+    wait = rate.wait(room.tokens - count) or min(RECHECK_INTERVAL, 1 / rate.per_second)
+    return max(MIN_RECHECK, wait)
 
 
-def _note(
+def _store(
     database: str, known: Iterable[Limit], rooms: dict[str, _Room], counts: Counter[str], again: dict[str, float]
 ) -> None:
     """Write what was let in, and when to look again if no end of a task will say so."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_COUNTED: Final = 1_000
 
 #: Queues that are looked into at most because tasks wait there; where that is not all, so many others that are known.
-QUEUES: Final = 100
+MAX_QUEUES: Final = 100
 
 #: Queues, for each kind of task, among which the oldest of all is looked for: a jump into each is all that it takes.
 MAX_SEARCHED: Final = 1_000
@@ -71,18 +71,18 @@ def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = (
     found = Depths()
     waiting = {is_async: _names(tasks, is_async) if only is None else [only] for is_async in (False, True)}
     names = sorted({*waiting[False], *waiting[True]})
-    if len(names) > QUEUES:
+    if len(names) > MAX_QUEUES:
         found.is_more = True
         found.waits, found.is_searched = _oldest(tasks)
-        first = names[:QUEUES]
-        names = [*first, *[name for name in dict.fromkeys(also) if name not in first][:QUEUES]]
+        first = names[:MAX_QUEUES]
+        names = [*first, *[name for name in dict.fromkeys(also) if name not in first][:MAX_QUEUES]]
         found.update(dict.fromkeys(names, Depth()))
     depth_of = {is_async: _depth(tasks, is_async) for is_async, known in waiting.items() if known}
     parts = [
         (depth_of[is_async], name)
         for is_async, known in waiting.items()
         for name in names
-        if name in known or len(known) > QUEUES  # or it may wait behind those
+        if name in known or len(known) > MAX_QUEUES  # or it may wait behind those
     ]
     if not parts:
         return found
@@ -97,7 +97,7 @@ def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = (
 def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
     """One more than are looked into, if there are more."""
     names = skip_scan(tasks, is_async)
-    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {QUEUES + 1}"  # noqa: S608  # the ORM's
+    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {MAX_QUEUES + 1}"  # noqa: S608  # the ORM's
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(sql, names.params)
         return [name for (name,) in cursor.fetchall()]

@@ -70,7 +70,7 @@ class QueueScan:
         own = workers.filter(pk=worker_id).annotate(now=Now()).values_list("pk", "stop_requested_at", "now")
         row, ruled = (
             Statement.select(own),
-            Statement.select(Queue.objects.using(tasks.db).ruled().values_list("pk")[:1]),
+            Statement.select(Queue.objects.using(tasks.db).with_rules().values_list("pk")[:1]),
         )
         self._after = [""] * len(kinds)
         self._blanks = [Param(f"after_{number}") for number, _ in enumerate(kinds)]
@@ -97,8 +97,8 @@ class QueueScan:
         *kinds, deferred_in, gates_in, is_dismissed, is_ruled, now = row
         seen = [json.loads(queues or "[]") for queues in kinds]
         is_partial = any(self._after)
-        self._after = list(map(_last, seen))
-        queues = tuple(map(_read, seen))
+        self._after = list(map(_last_name, seen))
+        queues = tuple(map(_due_queues, seen))
         goes_on = any(self._after)
         facts = (deferred_in, gates_in, bool(is_dismissed), bool(is_ruled), str(now))
         return ScanResult(queues, *facts, is_partial or goes_on, goes_on)
@@ -121,13 +121,13 @@ class QueueScan:
         return Statement(sql, tuple(param for part in parts for param in part.params))
 
 
-def _read(seen: list[list[Any]]) -> tuple[Waiting, ...]:
+def _due_queues(seen: list[list[Any]]) -> tuple[Waiting, ...]:
     """Return those in which something is due, those first that have what comes first."""
     waiting = (Waiting(name, bool(is_paused), *rank) for _, name, is_paused, *rank in seen if rank[0] is not None)
     return tuple(sorted(waiting, key=lambda queue: (-queue.priority, queue.enqueued_at)))
 
 
-def _last(seen: list[list[Any]]) -> str:
+def _last_name(seen: list[list[Any]]) -> str:
     """Return the last of them; nothing if there are no more, which a NULL says."""
     if len(seen) < QUEUES_PER_SCAN or any(name is None for _, name, *_ in seen):
         return ""

@@ -23,7 +23,16 @@ from ..db.errors import is_of_the_row
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.on_commit import on_commit_robust
 from ..db.statements import Statement
-from .concurrency_limiter import GATES, NOBODY, Lane, Occupancy, Released, declared, occupancy_of, release
+from .concurrency_limiter import (
+    KEYS_PER_TRANSACTION,
+    UNOCCUPIED,
+    Lane,
+    Occupancy,
+    Released,
+    declared,
+    occupancy_of,
+    release,
+)
 from .filters import IS_RELEASED
 from .limit import BOUNDS, Limit, LimitQuerySet
 from .queue_scan import OuterColumn
@@ -44,10 +53,10 @@ PAUSE: Final = 0.02
 TRIES: Final = 50
 
 #: A task that does not start once its deadline has passed.
-PENDING_UNTIL: Final = Q(status=TaskStatus.PENDING, good_until__isnull=False)
+HAS_DEADLINE: Final = Q(status=TaskStatus.PENDING, good_until__isnull=False)
 
 #: The keys of one change that are handled at once; workers handle the others.
-MAX_IN_TRANSACTION: Final = 20
+MAX_INLINE_KEYS: Final = 20
 
 #: Keys in one statement.
 KEYS_PER_STATEMENT: Final = 500
@@ -59,10 +68,10 @@ def release_all(database: str, keys: Iterable[str], terms: Terms | None = None) 
     A key whose limit stays locked too long is left to the reaper.
     """
     lanes, is_timed, ordered = Counter[Lane](), False, sorted(keys)
-    for start in range(0, len(ordered), GATES):
-        for admitted in _retrying_locked(database, ordered[start : start + GATES], terms):
+    for start in range(0, len(ordered), KEYS_PER_TRANSACTION):
+        for admitted in _retrying_locked(database, ordered[start : start + KEYS_PER_TRANSACTION], terms):
             lanes += admitted.lanes
-            is_timed = is_timed or admitted.again_in is not None
+            is_timed = is_timed or admitted.recheck_in is not None
     for queue, is_async in lanes:
         wake_after_commit(database, queue, is_async=is_async)
     if is_timed:
@@ -89,13 +98,13 @@ def release_after_commit(database: str, keys: Iterable[str | None], terms: Terms
 
 
 def _release_some(database: str, keys: Collection[str], terms: Terms | None) -> None:
-    if len(keys) > MAX_IN_TRANSACTION:
+    if len(keys) > MAX_INLINE_KEYS:
         mark_due(database, keys, terms)
         return
-    release_all(database, [key for key in keys if not _is_surely_full(database, key, terms)], terms)
+    release_all(database, [key for key in keys if not _needs_no_release(database, key, terms)], terms)
 
 
-def _is_surely_full(database: str, key: str, terms: Terms | None) -> bool:
+def _needs_no_release(database: str, key: str, terms: Terms | None) -> bool:
     """Whether a gate is sure to be looked at: a task that has its place will end, or the time for it is set.
 
     What was committed before is seen then, for who looks does so after that end. Locks nothing.
@@ -103,7 +112,7 @@ def _is_surely_full(database: str, key: str, terms: Terms | None) -> bool:
     if terms is None:
         return False
     # One that has a deadline may end unheard.
-    inside = _tasks(database).released().exclude(PENDING_UNTIL).filter(limit_key=key).order_by()
+    inside = _tasks(database).released().exclude(HAS_DEADLINE).filter(limit_key=key).order_by()
     held = inside.values("limit_key").annotate(count=Count("pk")).values("count")
     rows = Limit.objects.using(database).filter(pk=key, max_concurrency=terms.max_concurrency, rate=terms.rate)
     is_set = Case(When(next_at__gt=Now(), then=True), default=False)
@@ -155,14 +164,14 @@ def _release_singly(database: str, keys: Collection[str]) -> int:
             raise
         if len(keys) == 1:
             (key,) = keys
-            if disable_broken_limit(database, key):
+            if repair_limit(database, key):
                 return _release_singly(database, keys)
             logger.exception("limit %r can't be looked at", key)
             return 0
     return sum(_release_singly(database, [key]) for key in keys)
 
 
-def disable_broken_limit(database: str, key: str) -> int:
+def repair_limit(database: str, key: str) -> int:
     """Fail the unreadable tasks at a limit's gate and bring the limit into range; return the number of rows changed."""
     tasks = _tasks(database).blocked().filter(beyond(DATES, NUMBERS), limit_key=key)
     limits = Limit.objects.using(database).filter(pk=key)
@@ -187,12 +196,14 @@ def _waiting(database: str, after: str) -> list[str]:
 def _with_room(database: str, keys: Collection[str]) -> list[str]:
     inside = occupancy_of(_tasks(database).filter(IS_RELEASED, limit_key__in=keys))
     limit_rows = Limit.objects.using(database).annotate(clock=Now()).in_bulk(list(keys))
-    return [key for key in keys if (one := limit_rows.get(key)) is None or _may_have_room(one, inside.get(key, NOBODY))]
+    return [
+        key for key in keys if (one := limit_rows.get(key)) is None or _may_have_room(one, inside.get(key, UNOCCUPIED))
+    ]
 
 
 def _may_have_room(limit: Limit, inside: Occupancy) -> bool:
     is_time = limit.next_at is None or limit.next_at <= limit.now
-    return is_time and inside.leaves(limit.max_concurrency) > 0
+    return is_time and inside.free_places(limit.max_concurrency) > 0
 
 
 def _tasks(database: str) -> TaskQuerySet:

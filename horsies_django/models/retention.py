@@ -104,7 +104,7 @@ class _Settings:
     has_retention: frozenset[tuple[TaskStatus, str]]
 
     @classmethod
-    def of(cls, backends: Mapping[str, Options], database: str) -> Self:
+    def build(cls, backends: Mapping[str, Options], database: str) -> Self:
         queues = {
             (status, alias, name): queue.retention[status.lower()] == timedelta()
             for status in TASK_TERMINAL_STATES
@@ -119,7 +119,7 @@ class _Settings:
             if options.retention.kept(status) != timedelta()
         }
         until = {
-            status: _until(status, backends, [RetentionOfState(status), _of_row(status, database)])
+            status: _until(status, backends, [RetentionOfState(status), _queue_retention(status, database)])
             for status in TASK_TERMINAL_STATES
         }
         until[TaskStatus.COMPLETED] = _until(TaskStatus.COMPLETED, backends, ["retention"])
@@ -136,10 +136,10 @@ def _settings(database: str) -> _Settings:
     """Return what the settings say; kept on a backend object, which Django makes anew when they change."""
     backends = backends_on(database)
     if not backends:
-        return _Settings.of({}, database)
+        return _Settings.build({}, database)
     attributes = vars(next(iter(backends.values())))
     if "retention_settings" not in attributes:
-        attributes["retention_settings"] = _Settings.of(_options(database), database)
+        attributes["retention_settings"] = _Settings.build(_options(database), database)
     return cast("_Settings", attributes["retention_settings"])
 
 
@@ -147,7 +147,7 @@ def _options(database: str) -> dict[str, Options]:
     return {alias: backend.config for alias, backend in backends_on(database).items()}
 
 
-def _of_row(status: TaskStatus, database: str) -> Subquery:
+def _queue_retention(status: TaskStatus, database: str) -> Subquery:
     """Return what the row of a task's queue says of a state other than success."""
     from .queue import Queue
 

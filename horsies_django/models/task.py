@@ -15,7 +15,7 @@ from ..core.status import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from .fields import DateTimeField, DurationField, JSONField
 from .filters import HOLDS_UNIQUE_KEY, IS_HELD, IS_RELEASED
 from .transitions import TaskQuerySet
-from .unreadable import conditions
+from .unreadable import range_conditions
 
 # Rows in these states have to tell when they came there.
 _ENDED_AT = {
@@ -198,7 +198,7 @@ class Task(models.Model):
                 condition=Q(priority__range=(TASK_MIN_PRIORITY, TASK_MAX_PRIORITY)),
                 name="horsies_task_priority_is_in_range",
             ),
-            *(models.CheckConstraint(condition=condition, name=name) for name, condition in conditions().items()),
+            *(models.CheckConstraint(condition=condition, name=name) for name, condition in range_conditions().items()),
             *(
                 models.CheckConstraint(
                     condition=~Q(status=status) | Q(**{f"{column}__isnull": False}),

@@ -70,16 +70,16 @@ class IsReadable(Func):
 IS_READABLE: Final = IsReadable()
 
 #: Waiting rows that no claim would come upon, as far as an index has them: they are due never, or beyond the last year.
-IS_UNREADABLE: Final = Q(
+IS_NEVER_CLAIMABLE: Final = Q(
     Q(beyond(["enqueued_at"]), status=TaskStatus.PENDING, deferred=True, blocked=False)
     | Q(beyond(["good_until"]), status=TaskStatus.PENDING, good_until__isnull=False)
 )
 
 #: Characters of a value that an error tells.
-_REASONS: Final = 100
+_MAX_VALUE_LENGTH: Final = 100
 
 
-def conditions() -> dict[str, Q]:
+def range_conditions() -> dict[str, Q]:
     """Return the conditions of the check constraints, by their names.
 
     They are short, for PostgreSQL takes them apart anew in each statement that writes: the fields of ``claim`` and
@@ -106,7 +106,7 @@ def error_results(rows: models.QuerySet[Any], why: str) -> dict[UUID, str]:
     """Return the err result of each of these rows, as JSON text: what is out of range in it, or else ``why``."""
     columns = [*DATES, *NUMBERS]
     texts = [
-        Case(When(beyond(*_one(name)), then=Cast(name, models.TextField())), output_field=models.TextField())
+        Case(When(beyond(*_bounds_of(name)), then=Cast(name, models.TextField())), output_field=models.TextField())
         for name in columns
     ]
     return {
@@ -115,10 +115,14 @@ def error_results(rows: models.QuerySet[Any], why: str) -> dict[UUID, str]:
     }
 
 
-def _one(name: str) -> tuple[tuple[str, ...], dict[str, Range]]:
+def _bounds_of(name: str) -> tuple[tuple[str, ...], dict[str, Range]]:
     return ((name,), {}) if name in DATES else ((), {name: NUMBERS[name]})
 
 
 def _describe(columns: list[str], values: list[str | None]) -> str:
-    parts = [f"{name} is {value[:_REASONS]}" for name, value in zip(columns, values, strict=True) if value is not None]
+    parts = [
+        f"{name} is {value[:_MAX_VALUE_LENGTH]}"
+        for name, value in zip(columns, values, strict=True)
+        if value is not None
+    ]
     return f"The row holds what can't be read: {', '.join(parts)}." if parts else ""

@@ -126,8 +126,8 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
     groups: dict[tuple[str, AttemptOutcome, bool], list[Completion]] = defaultdict(list)
     for one in running:
         outcome, ended = _completion(one, is_over_limit=bool(evidence and evidence.is_over_limit(one)))
-        groups[one.worker_id or "", outcome, ended.again_in is not None].append(ended)
-        fate = "fails" if ended.again_in is None else "retries"
+        groups[one.worker_id or "", outcome, ended.delay is not None].append(ended)
+        fate = "fails" if ended.delay is None else "retries"
         logger.warning("task lost id=%s worker=%s: it %s", one.task_id, one.worker_id, fate)
     for (worker_id, outcome, is_retried), ends in groups.items():
         worker = known.get(worker_id)
@@ -156,6 +156,6 @@ def _completion(lost: StaleTask, *, is_over_limit: bool) -> tuple[AttemptOutcome
     if is_over_limit:
         code, message, outcome = OutcomeCode.TASK_TIMEOUT.value, _TIMED_OUT, AttemptOutcome.FAILED
     policy = RetryPolicy.read(lost.retry_policy, lost.task_id) if lost.retry_count < lost.max_retries else None
-    again_in = policy.delay(lost.retry_count + 1) if policy and policy.covers(code) else None
+    delay = policy.delay(lost.retry_count + 1) if policy and policy.covers(code) else None
     result = error_result(code, message, {"worker_id": lost.worker_id})
-    return outcome, Completion(lost.task_id, lost.claim, result, AttemptError(code, message), again_in)
+    return outcome, Completion(lost.task_id, lost.claim, result, AttemptError(code, message), delay)
