@@ -85,7 +85,7 @@ class NodeColumns:
         """Return the columns of a task with the headers of the current context."""
         columns = dict(resolved.columns)
         if self._options.middleware:
-            columns["metadata"] = headers.along(self._options, columns["metadata"]) or columns["metadata"]
+            columns["metadata"] = headers.inject(self._options, columns["metadata"]) or columns["metadata"]
         return columns
 
     def _resolve(self, node: TaskNode[Any]) -> ResolvedOptions:

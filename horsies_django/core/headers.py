@@ -40,7 +40,7 @@ def stored(metadata: Mapping[str, Any], options: Options) -> dict[str, Any]:
     return encoded
 
 
-def added(options: Options) -> dict[str, Any]:
+def collect(options: Options) -> dict[str, Any]:
     """Return what the middleware says is to travel with a task that is sent now; of one name, the last one's word.
 
     Raises TypeError for what is no dict, what :func:`stored` raises, and whatever the middleware raises.
@@ -54,12 +54,12 @@ def added(options: Options) -> dict[str, Any]:
     return stored(found, options) if found else found
 
 
-def along(options: Options, metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def inject(options: Options, metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the metadata of a call with the headers; None if there are none to add.
 
     Raises as above, and what :func:`check_reserved` raises.
     """
-    headers = added(options)
+    headers = collect(options)
     check_reserved(options, metadata, headers)
     return stored({**headers, **metadata}, options) if headers and metadata else headers or None
 

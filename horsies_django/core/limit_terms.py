@@ -10,7 +10,7 @@ from .registry import registry
 LENGTH: Final = 255
 
 
-class Terms(NamedTuple):
+class LimitTerms(NamedTuple):
     """The limits of one task."""
 
     max_concurrency: int | None
@@ -34,12 +34,12 @@ class Limited(Protocol):
         """The most calls that begin in a time, as ``"100/m"``."""
 
 
-def terms_of(task: Limited) -> Terms:
+def terms_of(task: Limited) -> LimitTerms:
     """Return the limits that a task declares."""
-    return Terms(task.max_concurrency, task.rate_limit)
+    return LimitTerms(task.max_concurrency, task.rate_limit)
 
 
-def declared(path: str) -> Terms:
+def declared(path: str) -> LimitTerms:
     """Return the limits of the registered task of that name; no limits for an unknown one, whose calls only fail."""
     found = registry.tasks.get(path)
-    return terms_of(found) if isinstance(found, Limited) else Terms(None, None)
+    return terms_of(found) if isinstance(found, Limited) else LimitTerms(None, None)

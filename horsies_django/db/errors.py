@@ -24,7 +24,7 @@ def sqlstate(error: BaseException) -> str:
     return str(getattr(error.__cause__, "sqlstate", None) or "")
 
 
-def is_refusal(error: Error) -> bool:
+def is_permanent_error(error: Error) -> bool:
     """Whether the database has refused what it was given, and would again; otherwise it is not to be had for now.
 
     PostgreSQL counts a value that is too large among the operational errors, by a code of its own.
@@ -41,7 +41,7 @@ def is_outage(error: BaseException) -> bool:
     read-only server says is not.
     """
     if isinstance(error, OperationalError | InterfaceError):
-        return not is_refusal(error)
+        return not is_permanent_error(error)
     return isinstance(error, Error) and sqlstate(error) == READ_ONLY
 
 
@@ -52,7 +52,7 @@ def lacks_privilege(error: BaseException) -> TypeGuard[Error]:
 
 def is_of_the_row(error: BaseException) -> bool:
     """Whether an error may be the fault of a row that was read or written: another row may go well."""
-    return is_refusal(error) if isinstance(error, Error) else isinstance(error, _UNREADABLE)
+    return is_permanent_error(error) if isinstance(error, Error) else isinstance(error, _UNREADABLE)
 
 
 def primary_message(error: Error) -> str:

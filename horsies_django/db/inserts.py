@@ -70,7 +70,7 @@ class Insert:
             pieces += returning
         self.params: Sequence[Any] = [param for piece in pieces for param in piece.params]
 
-    def settled(self, literal: Callable[[Any], str]) -> Self:
+    def inline_constants(self, literal: Callable[[Any], str]) -> Self:
         """Return it with numbers and texts written out by ``literal``: what is the same each time is quoted once."""
         first, *rest = self.sql.split("%s")
         texts = [literal(param) if isinstance(param, str | int) else "%s" for param in self.params]

@@ -95,7 +95,7 @@ class HorsiesBackend(SendingBackend):
 
     def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """Insert a call in the current transaction and return the framework's result."""
-        sent = self._insert(_ours(task), args, kwargs, with_row=True)
+        sent = self._insert(_as_horsies_task(task), args, kwargs, with_row=True)
         return cast("FrameworkTaskResult[P, T]", self._send_enqueued_signal(task, sent))
 
     async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
@@ -170,7 +170,7 @@ class HorsiesBackend(SendingBackend):
         return result
 
 
-def _ours(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:
+def _as_horsies_task(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:
     """Return a task that another backend made (before the settings changed) as one of ours."""
     if isinstance(task, HorsiesTask):
         return task

@@ -1,4 +1,4 @@
-"""System checks of one backend: its settings, and the database that they name."""
+"""System checks of one backend: its settings and its database."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class CallBuilder(Target):
         """Return the calls of a task, the same ones as the last time if nothing can have changed since."""
         if task.metadata is not None:  # a dict, which its owner may change
             return cls(options, task)
-        return _cached_key(_IdentityKey(task), _IdentityKey(options))
+        return _cached_builder(_IdentityKey(task), _IdentityKey(options))
 
     def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert | None:
         """Return an INSERT to be used again and again; None the first time, for many a task is made for one call."""
@@ -224,8 +224,8 @@ class _IdentityKey(Generic[T]):
 
     __slots__ = ("it",)
 
-    def __init__(self, it: T) -> None:
-        self.it = it
+    def __init__(self, value: T) -> None:
+        self.it = value
 
     def __hash__(self) -> int:
         return id(self.it)
@@ -235,7 +235,7 @@ class _IdentityKey(Generic[T]):
 
 
 @functools.lru_cache(maxsize=256)
-def _cached_key(task: _IdentityKey[HorsiesTask[..., Any]], options: _IdentityKey[Options]) -> CallBuilder:
+def _cached_builder(task: _IdentityKey[HorsiesTask[..., Any]], options: _IdentityKey[Options]) -> CallBuilder:
     return CallBuilder(options.it, task.it)
 
 

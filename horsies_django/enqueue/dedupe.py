@@ -101,7 +101,7 @@ def _replace(draft: PendingInsert, unique: Unique, holder: TaskRow, rows: TaskQu
     if not rows.update(**_NEW_TASK, **values | _time_columns(values, unique)):
         return None
     release_after_commit(draft.database, [holder.limit_key, draft.values.get("limit_key")], draft.limit)
-    wake = draft.wake
+    wake = draft.task_ready
     notifications.wake_after_commit(draft.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     if draft.with_row:
         holder.refresh_from_db()

@@ -22,8 +22,8 @@ from ..core.options import Options
 from ..db import notifications, postgres
 from .call_builder import Arguments, CallBuilder
 from .dedupe import insert_once, resolve_conflict
-from .insert import build_insert, check_for_many, checked, inject_headers, pending_insert_of
-from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, wake_of
+from .insert import build_insert, check_call, check_for_many, inject_headers, pending_insert_of
+from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, task_ready_of
 from .task import HorsiesTask
 
 #: Calls that are more than texts at a time, and rows of one INSERT.
@@ -59,14 +59,14 @@ def insert_many_once(
         while some := list(itertools.islice(waiting, _CALLS_AHEAD)):
             drafts = [_pending_insert(options, task, call, own) for call in some]
             sent |= zip((call.place for call in some), _insert(options.database, drafts), strict=True)
-        wake = wake_of(CallBuilder.of(task, options).columns)
+        wake = task_ready_of(CallBuilder.of(task, options).columns)
         notifications.wake_after_commit(options.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return [sent[place] for place in range(len(sent))]
 
 
 def _check_calls(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> Iterator[_Call]:
     for place, kwargs in enumerate(calls):
-        arguments, key = checked(options, task, (), kwargs)
+        arguments, key = check_call(options, task, (), kwargs)
         yield _Call(str(key), place, uuid7(), arguments.kwargs_text, arguments.limit_key)
 
 
@@ -80,7 +80,7 @@ def _pending_insert(
 def _insert(database: str, drafts: Sequence[PendingInsert]) -> Iterator[EnqueueResult]:
     """Insert rows in the order of their keys, or do what their ``unique`` says."""
     _insert_free(database, drafts)
-    new, others = _without_duplicates(database, drafts), _resolve_conflicts(database, drafts)
+    new, others = _inserted_ids(database, drafts), _ids_of_holders(database, drafts)
     blocked = [draft.values["limit_key"] for draft in drafts if draft.id in new and draft.values.get("blocked")]
     release_after_commit(database, blocked, drafts[0].limit)
     for draft in drafts:
@@ -109,7 +109,7 @@ def _changes_existing(draft: PendingInsert) -> bool:
     return draft.unique is not None and draft.unique.on_conflict == "replace"
 
 
-def _without_duplicates(database: str, drafts: Sequence[PendingInsert]) -> set[UUID]:
+def _inserted_ids(database: str, drafts: Sequence[PendingInsert]) -> set[UUID]:
     """The ids of those that are rows now."""
     from ..models import Task
 
@@ -120,7 +120,7 @@ def _without_duplicates(database: str, drafts: Sequence[PendingInsert]) -> set[U
     }
 
 
-def _resolve_conflicts(database: str, drafts: Sequence[PendingInsert]) -> dict[str, UUID]:
+def _ids_of_holders(database: str, drafts: Sequence[PendingInsert]) -> dict[str, UUID]:
     """The tasks that stand in for calls, by their keys, where that is all there is to it."""
     from ..models import Task
 

@@ -54,7 +54,7 @@ STATUSES: Final[dict[str, TaskResultStatus]] = {
     TaskStatus.EXPIRED: TaskResultStatus.FAILED,
 }
 
-_STAND_INS: Final[dict[str | None, type[Exception]]] = {
+_EXCEPTION_BY_CODE: Final[dict[str | None, type[Exception]]] = {
     OutcomeCode.TASK_CANCELLED: TaskCancelled,
     OutcomeCode.TASK_EXPIRED: TaskExpired,
     OutcomeCode.TASK_TIMEOUT: TaskTimedOut,
@@ -94,7 +94,7 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
     attempts = _attempts(row)
     started_at = attempts[0].started_at if attempts else row.started_at
     result = Result(
-        task=_rebuilt(task or task_at(row.task_name), row),
+        task=_with_row_options(task or task_at(row.task_name), row),
         id=str(row.pk),
         status=STATUSES[row.status],
         enqueued_at=row.sent_at,
@@ -136,7 +136,7 @@ def task_at(task_name: str) -> FrameworkTask[..., Any]:
         return _placeholder(task_name)
 
 
-def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any]:
+def _with_row_options(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any]:
     """Copy a task with the options that the row was sent with, unvalidated: settings may have changed since."""
     copy = object.__new__(type(task))
     for name in type(task).__dataclass_fields__:
@@ -146,7 +146,7 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
         options["task_id"] = None  # or a repeated enqueue() of it would only find this row again
         # A key that its arguments have made is not one for other arguments, and a debounce sets the time itself.
         kept = ("good_until", "metadata", *(("unique_key",) if task.unique is None else ()))
-        options |= {name: getattr(row, name) for name in kept} | _differing(task, row)
+        options |= {name: getattr(row, name) for name in kept} | _overridden_options(task, row)
         if task.unique is not None and task.unique.delay is not None:
             options["run_after"] = None
     for name, value in options.items():
@@ -154,7 +154,7 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
     return copy
 
 
-def _differing(task: HorsiesTask[..., Any], row: Task) -> dict[str, Any]:
+def _overridden_options(task: HorsiesTask[..., Any], row: Task) -> dict[str, Any]:
     """Return the options of a row that a backend's defaults count for; what these would be anyway is not said."""
     from ..core.backends import config_of
 
@@ -205,18 +205,18 @@ def _errors(row: Task, attempts: Sequence[TaskAttempt]) -> list[FrameworkTaskErr
     errors = [_error(attempt) for attempt in attempts if attempt.outcome != AttemptOutcome.COMPLETED]
     if row.status in (TaskStatus.CANCELLED, TaskStatus.EXPIRED):
         message = ((row.result or {}).get("err") or {}).get("message", "")
-        errors.append(_stand_in(row.error_code, message))
+        errors.append(_error_without_exception(row.error_code, message))
     return errors
 
 
 def _error(attempt: TaskAttempt) -> FrameworkTaskError:
     if attempt.exception_class:
         return FrameworkTaskError(exception_class_path=attempt.exception_class, traceback=attempt.traceback)
-    return _stand_in(attempt.error_code, attempt.error_message)
+    return _error_without_exception(attempt.error_code, attempt.error_message)
 
 
-def _stand_in(code: str | None, message: str) -> FrameworkTaskError:
-    kind = _STAND_INS.get(code, TaskFailed)
+def _error_without_exception(code: str | None, message: str) -> FrameworkTaskError:
+    kind = _EXCEPTION_BY_CODE.get(code, TaskFailed)
     path = f"{kind.__module__}.{kind.__qualname__}"
     return FrameworkTaskError(exception_class_path=path, traceback=f"{path}: {message or code}\n")
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _RETRY: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["*"])
 
 #: The columns of a call that is sent for later: until it joins, a task with its own arguments and no items.
-WAITING: Final[Mapping[str, Any]] = {
+DELAYED_COLUMNS: Final[Mapping[str, Any]] = {
     "has_inputs": True,
     "is_async": False,
     "max_retries": _RETRY.max_retries,
@@ -73,7 +73,7 @@ def join(
     checks, by_key = CallBuilder.of(task, options), dict[str, list[int]]()
     given: list[Arguments] = []
     for args, kwargs in calls:
-        arguments, key = checked(checks, task, args, kwargs)
+        arguments, key = check_call(checks, task, args, kwargs)
         given.append(arguments)
         by_key.setdefault(key, []).append(len(given) - 1)
     if is_dry():
@@ -88,7 +88,7 @@ def join(
     return [found[place] for place in range(len(given))]
 
 
-def checked(
+def check_call(
     calls: CallBuilder, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Arguments, str]:
     """Return a call as an item has it, and the key of its group. Raises as :func:`join`."""

@@ -20,7 +20,7 @@ from ..db.inserts import Insert, SqlFragment
 from . import grouping, limits
 from .call_builder import Arguments, CallBuilder
 from .dedupe import insert_once
-from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, wake_of
+from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, task_ready_of
 from .task import HorsiesTask
 from .unique_keys import key_of, unique_columns
 
@@ -60,7 +60,7 @@ def insert(
     if task.gather is not None:
         if task.run_after is None:
             return _join_group(options, task, args, kwargs, with_row=with_row, own=own)
-        own = {**(own or {}), **grouping.WAITING}
+        own = {**(own or {}), **grouping.DELAYED_COLUMNS}
     draft = pending_insert_of(options, task, args, kwargs, with_row=with_row, own=own)
     if is_dry():
         return draft.dry_run()
@@ -79,27 +79,27 @@ def pending_insert_of(
     own: Mapping[str, Any] | None = None,
 ) -> PendingInsert:
     """Return the row of a call, checked. Raises as above."""
-    arguments, key = checked(options, task, args, kwargs)
+    arguments, key = check_call(options, task, args, kwargs)
     return build_insert(options, task, arguments, key, with_row=with_row, own=own)
 
 
-def checked(
+def check_call(
     options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Arguments, str | None]:
     """Return the arguments of a call and, if its task is unique, its key. Raises as above."""
     calls = CallBuilder.of(task, options)
-    arguments = _check_of(task, calls)(args, kwargs)
+    arguments = _checker_of(task, calls)(args, kwargs)
     if task.unique is None:
         return arguments, None
     return arguments, task.unique_key or key_of(task, calls, arguments, args, kwargs)
 
 
-def _check_of(
+def _checker_of(
     task: HorsiesTask[..., Any], calls: CallBuilder
 ) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
     """Return what checks the arguments of a call of this task."""
     if task.gather is not None:
-        return lambda args, kwargs: grouping.checked(calls, task, args, kwargs)[0]
+        return lambda args, kwargs: grouping.check_call(calls, task, args, kwargs)[0]
     return calls.limited if terms_of(task) else calls.arguments
 
 
@@ -136,7 +136,7 @@ def inject_headers(options: Options, task: HorsiesTask[..., Any]) -> dict[str, A
     """Return the columns that middleware adds something to."""
     if not options.middleware:
         return {}
-    metadata = headers.along(options, CallBuilder.of(task, options).columns["metadata"])
+    metadata = headers.inject(options, CallBuilder.of(task, options).columns["metadata"])
     return {} if metadata is None else {"metadata": metadata}
 
 
@@ -172,14 +172,14 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     """
     columns = inject_headers(options, task)
     if task.gather is not None and task.run_after is not None:
-        columns |= grouping.WAITING
+        columns |= grouping.DELAYED_COLUMNS
     elif task.gather is not None:
         given = [((), kwargs) for kwargs in calls]
         return [joined.id for joined in grouping.join(options, task, given, columns)]
     check_for_many(task)
     checks, database = CallBuilder.of(task, options), options.database
     limit = terms_of(task)
-    check = _check_of(task, checks)
+    check = _checker_of(task, checks)
     checked = (check((), kwargs) for kwargs in calls)
     ahead = _take_batch(checked, CALLS_AHEAD, TEXT_AHEAD)
     if not ahead:
@@ -194,9 +194,9 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
             ids += _insert_rows(database, columns, ahead)
             keys |= {call.limit_key for call in ahead} if limit else set()
             ahead = _take_batch(rest, CALLS_AHEAD, TEXT_AHEAD)
-        if keys and not limits.is_later(columns):
+        if keys and not limits.is_deferred(columns):
             release_after_commit(database, keys, limit)
-        wake = wake_of(columns)
+        wake = task_ready_of(columns)
         notifications.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return ids
 
@@ -248,7 +248,7 @@ def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Argu
     values = {**columns, "id": SqlFragment("sent.id"), "kwargs": SqlFragment("sent.kwargs")}
     is_limited = any(call.limit_key is not None for call in calls)
     if is_limited:
-        is_blocked = False if limits.is_later(columns) else SqlFragment("(sent.limit_key IS NOT NULL)")
+        is_blocked = False if limits.is_deferred(columns) else SqlFragment("(sent.limit_key IS NOT NULL)")
         values |= {"limit_key": SqlFragment("sent.limit_key"), "blocked": is_blocked, "deferred": is_blocked or True}
     for batch in _batches(calls):
         its_own = itertools.islice(keys, len(batch))

@@ -79,10 +79,10 @@ def blocking_columns(key: str | None, columns: Mapping[str, Any]) -> dict[str, A
     """Return the columns of a call with this limit key: it waits at the gate, or for its time and then there."""
     if key is None:
         return {}
-    return {"limit_key": key, "deferred": True, "blocked": not is_later(columns)}
+    return {"limit_key": key, "deferred": True, "blocked": not is_deferred(columns)}
 
 
-def is_later(columns: Mapping[str, Any]) -> bool:
+def is_deferred(columns: Mapping[str, Any]) -> bool:
     """Whether a call waits for a time. Whether one that is given has passed is left to a worker to find."""
     return columns.get("deferred", False) is not False
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 from django.utils import timezone
 
-from ..core.limit_terms import Terms
+from ..core.limit_terms import LimitTerms
 from ..core.unique import Unique
 from ..db import notifications, postgres
 from ..db.expressions import Param
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("horsies_django")
 
 #: What only the database knows of a new row.
-_NOTIFIED: Final = ("sent_at", "enqueued_at", "run_after")
+_SET_BY_DATABASE: Final = ("sent_at", "enqueued_at", "run_after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class PendingInsert:
     has_own: bool = False
     has_given_id: bool = False
     unique: Unique | None = None
-    limit: Terms | None = None
+    limit: LimitTerms | None = None
 
     @property
     def id(self) -> UUID:
@@ -85,35 +85,35 @@ class PendingInsert:
         now = timezone.now()
         times = {"sent_at": now, "enqueued_at": now, "run_after": None}
         known = {
-            name: value for name, value in self.values.items() if name not in (*self._payload_to_notify, "deferred")
+            name: value for name, value in self.values.items() if name not in (*self._returned_columns, "deferred")
         }
         return EnqueueResult(self.id, TaskRow(**times, **known), is_new=False)
 
     @property
-    def wake(self) -> TaskReady:
+    def task_ready(self) -> TaskReady:
         """Whom it wakes."""
         # Only a time that is asked for can be later, and whether it is may be for the database to say.
-        return wake_of(self.values)
+        return task_ready_of(self.values)
 
     @property
-    def _payload_to_notify(self) -> tuple[str, ...]:
-        return (*_NOTIFIED, "unique_expires_at") if self.values.get("unique_expires_at") else _NOTIFIED
+    def _returned_columns(self) -> tuple[str, ...]:
+        return (*_SET_BY_DATABASE, "unique_expires_at") if self.values.get("unique_expires_at") else _SET_BY_DATABASE
 
     def _result(self, told: Sequence[Any]) -> EnqueueResult:
         if self.values.get("blocked"):
             release_after_commit(self.database, [self.values["limit_key"]], self.limit)
-        return EnqueueResult(self.id, self._row(told[: len(self._payload_to_notify)]) if self.with_row else None)
+        return EnqueueResult(self.id, self._row(told[: len(self._returned_columns)]) if self.with_row else None)
 
     def _try_insert(self, *, if_free: bool = False) -> Sequence[Any] | None:
         """Return what the database tells of the new row, None if there is none."""
-        database, wake = self.database, self.wake
+        database, wake = self.database, self.task_ready
         if self.values.get("blocked"):  # who lets it in wakes somebody
             with transaction.mark_for_rollback_on_error(using=database):
-                return self._run(None, if_free=if_free)
+                return self._insert_and_notify(None, if_free=if_free)
         is_alone = connections[database].get_autocommit()
         payload = notifications.piggyback(database, wake) if is_alone else None
         with transaction.mark_for_rollback_on_error(using=database):
-            told = self._run(payload, if_free=if_free)
+            told = self._insert_and_notify(payload, if_free=if_free)
         if told is None:
             return None
         if not is_alone:
@@ -122,11 +122,11 @@ class PendingInsert:
             notifications.mark_sent(database, payload)
         return told
 
-    def _run(self, payload: str | None, *, if_free: bool) -> Sequence[Any] | None:
+    def _insert_and_notify(self, payload: str | None, *, if_free: bool) -> Sequence[Any] | None:
         if payload is None:
-            return self._insert(None, if_free=if_free)
+            return self._run_insert(None, if_free=if_free)
         try:
-            return self._insert(payload, if_free=if_free)
+            return self._run_insert(payload, if_free=if_free)
         except (IntegrityError, DataError):
             raise
         except DatabaseError:
@@ -134,27 +134,27 @@ class PendingInsert:
             if not connections[self.database].is_usable():
                 raise
             logger.warning("task id=%s is inserted without its notification", self.id, exc_info=True)
-            return self._insert(None, if_free=if_free)
+            return self._run_insert(None, if_free=if_free)
 
-    def _insert(self, payload: str | None, *, if_free: bool) -> Sequence[Any] | None:
+    def _run_insert(self, payload: str | None, *, if_free: bool) -> Sequence[Any] | None:
         """Run the INSERT and return what it gives back. PostgreSQL's is written for good by the second such call."""
         if self.has_own or if_free or not postgres.can_listen(self.database):
-            return self._execute(self.values, payload, if_free=if_free).run(self.database)
+            return self._build_insert(self.values, payload, if_free=if_free).run(self.database)
         texts = {"id": self.id, "args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
         blanks = {name: SqlFragment("%s", (Param(name),)) for name in texts}
         insert = self.calls.insert(
             (self.database, self.with_row, payload),
-            lambda: self._execute({**self.calls.columns, **blanks}, payload).settled(postgres.literal),
+            lambda: self._build_insert({**self.calls.columns, **blanks}, payload).inline_constants(postgres.literal),
         )
         if insert is None:
             given = {name: SqlFragment("%s", (text,)) for name, text in texts.items()}
-            return self._execute({**self.calls.columns, **given}, payload).run(self.database)
+            return self._build_insert({**self.calls.columns, **given}, payload).run(self.database)
         return insert.run(self.database, texts)
 
-    def _execute(self, values: Mapping[str, Any], payload: str | None, *, if_free: bool = False) -> Insert:
+    def _build_insert(self, values: Mapping[str, Any], payload: str | None, *, if_free: bool = False) -> Insert:
         from ..models import Task as TaskRow
 
-        told = columns_of(TaskRow, self._payload_to_notify, self.database) if self.with_row else []
+        told = columns_of(TaskRow, self._returned_columns, self.database) if self.with_row else []
         said = [] if payload is None else [postgres.notification(payload)]
         # That there is a row is told by what it gives back.
         found = columns_of(TaskRow, ["id"], self.database) if if_free else []
@@ -163,22 +163,22 @@ class PendingInsert:
     def _row(self, told: Sequence[Any]) -> TaskRow:
         from ..models import Task as TaskRow
 
-        known = self.values | (read(TaskRow, self._payload_to_notify, told, self.database) if told else {})
+        known = self.values | (read(TaskRow, self._returned_columns, told, self.database) if told else {})
         fields = TaskRow._meta.concrete_fields
         names = [field.attname for field in fields]
         values = [known[field.attname] if field.attname in known else field.get_default() for field in fields]
         row = TaskRow.from_db(self.database, names, values)
         if not told:
-            row.refresh_from_db(fields=self._payload_to_notify)
+            row.refresh_from_db(fields=self._returned_columns)
         return row
 
 
-def wake_of(columns: Mapping[str, Any]) -> TaskReady:
+def task_ready_of(columns: Mapping[str, Any]) -> TaskReady:
     """Return whom a row with these columns wakes."""
     return TaskReady(columns["queue_name"], bool(columns.get("deferred")), columns["is_async"])
 
 
-def release_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None) -> None:
+def release_after_commit(database: str, keys: Iterable[str | None], terms: LimitTerms | None) -> None:
     """Let in what waits for these limits once the current transaction has committed."""
     from ..models import release_blocked
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     class _GenericTask(FrameworkTask[P, T], Generic[P, T]):
         pass
 
-    class _Calls(Protocol[P, T_co]):
+    class _CallableTask(Protocol[P, T_co]):
         """A task, covariant in what it returns: the coroutine of an ``async def`` is a subclass of Coroutine."""
 
         @property
@@ -139,13 +139,13 @@ class HorsiesTask(_GenericTask[P, T]):
         options |= {
             name: default for name, default in _FRAMEWORK_DEFAULTS.items() if options.get(name, default) is None
         }
-        options |= self._retrying(options)
+        options |= self._retry_options(options)
         if options.get("task_id") is not None:
             options["task_id"] = _uuid(options["task_id"])
         if isinstance(self.metadata, Mapping) and isinstance(options.get("metadata"), Mapping):
             options["metadata"] = {**self.metadata, **options["metadata"]}
         if "retention" in options:
-            options["retention"] = _retention_over(self.retention, options["retention"])
+            options["retention"] = _merged_retention(self.retention, options["retention"])
         return replace(self, **options)
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
@@ -191,12 +191,16 @@ class HorsiesTask(_GenericTask[P, T]):
 
     @overload
     def node(
-        self: _Calls[P, Coroutine[Any, Any, TaskResult[V, Any]]], **options: Unpack[TaskNodeOptions]
+        self: _CallableTask[P, Coroutine[Any, Any, TaskResult[V, Any]]], **options: Unpack[TaskNodeOptions]
     ) -> TaskNodeFactory[P, V]: ...
     @overload
-    def node(self: _Calls[P, Coroutine[Any, Any, V]], **options: Unpack[TaskNodeOptions]) -> TaskNodeFactory[P, V]: ...
+    def node(
+        self: _CallableTask[P, Coroutine[Any, Any, V]], **options: Unpack[TaskNodeOptions]
+    ) -> TaskNodeFactory[P, V]: ...
     @overload
-    def node(self: _Calls[P, TaskResult[V, Any]], **options: Unpack[TaskNodeOptions]) -> TaskNodeFactory[P, V]: ...
+    def node(
+        self: _CallableTask[P, TaskResult[V, Any]], **options: Unpack[TaskNodeOptions]
+    ) -> TaskNodeFactory[P, V]: ...
     @overload
     def node(self, **options: Unpack[TaskNodeOptions]) -> TaskNodeFactory[P, T]: ...
     def node(self, **options: Any) -> Any:
@@ -213,7 +217,7 @@ class HorsiesTask(_GenericTask[P, T]):
 
     @overload
     def map(
-        self: _Calls[..., Coroutine[Any, Any, V]],
+        self: _CallableTask[..., Coroutine[Any, Any, V]],
         *,
         over: Node[Any],
         param: str | None = ...,
@@ -222,7 +226,7 @@ class HorsiesTask(_GenericTask[P, T]):
     ) -> MapNode[V]: ...
     @overload
     def map(
-        self: _Calls[..., TaskResult[V, Any]],
+        self: _CallableTask[..., TaskResult[V, Any]],
         *,
         over: Node[Any],
         param: str | None = ...,
@@ -285,12 +289,12 @@ class HorsiesTask(_GenericTask[P, T]):
             return None
         return backoff if policy == RetryPolicy.standing_for(backoff, policy.max_retries) else None
 
-    def _retrying(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _retry_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What a call's options on retries come to: a policy says it all, so that each of the three has its say."""
-        given = {name: options[name] for name in _RETRYING if options.get(name) is not None}
+        given = {name: options[name] for name in _RETRY_OPTIONS if options.get(name) is not None}
         policy = self.backoff if isinstance(self.backoff, RetryPolicy) else self.retry_policy
         if not given:
-            return {**dict.fromkeys(_RETRYING), "max_attempts": 1} if "retry_policy" in options else {}
+            return {**dict.fromkeys(_RETRY_OPTIONS), "max_attempts": 1} if "retry_policy" in options else {}
         match given:
             case {"max_attempts": attempts, **rest} if not rest and policy is None:
                 return {}
@@ -302,7 +306,7 @@ class HorsiesTask(_GenericTask[P, T]):
             raise InvalidTask(
                 f"backoff of a call is {backoff!r}; allowed: 1 to {MAX_INTERVAL:g} seconds or a RetryPolicy."
             )
-        return {**dict.fromkeys(_RETRYING), **given}
+        return {**dict.fromkeys(_RETRY_OPTIONS), **given}
 
     def _later(self, delay_or_eta: float | timedelta | datetime) -> HorsiesTask[P, T]:
         if isinstance(delay_or_eta, int | float) and not isinstance(delay_or_eta, bool):
@@ -361,10 +365,10 @@ _FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
 }
 _PER_SEND: Final = frozenset({"good_until", "unique_key", "task_id"})
 _DECORATOR_OPTIONS: Final = _OWN_OPTIONS - _PER_SEND
-_RETRYING: Final = frozenset({"retry_policy", "max_attempts", "backoff"})
+_RETRY_OPTIONS: Final = frozenset({"retry_policy", "max_attempts", "backoff"})
 _SEND_OPTIONS: Final = frozenset(
     {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "metadata", "unique"}
-    | _RETRYING
+    | _RETRY_OPTIONS
     | _PER_SEND
 )
 
@@ -376,7 +380,7 @@ def _uuid(value: object) -> UUID:
         raise InvalidTask(str(error)) from None
 
 
-def _retention_over(own: Retention, given: Retention) -> Retention:
+def _merged_retention(own: Retention, given: Retention) -> Retention:
     """Return the retention of a call: as given, and the task's own for a state of which that says nothing."""
     if given == INHERIT or own == INHERIT or not (isinstance(own, Mapping) or isinstance(given, Mapping)):
         return given

@@ -18,7 +18,7 @@ from django.db.models import Count, Min, Q, Subquery
 from django.db.models.functions import Now
 
 from ..core import limit_terms
-from ..core.limit_terms import Terms
+from ..core.limit_terms import LimitTerms
 from ..core.status import TaskStatus
 from ..db.expressions import BoundParam, NowPlus, Param
 from ..db.statements import CompiledSelect, Statement
@@ -84,7 +84,7 @@ class _Room(NamedTuple):
     tokens: float
 
 
-def release(database: str, keys: Collection[str], terms: Terms | None = None) -> Released:
+def release(database: str, keys: Collection[str], terms: LimitTerms | None = None) -> Released:
     """Release the first blocked tasks of some keys, as many as there is room for. Never waits for a lock.
 
     ``terms`` are the limits that the task of these keys declares now; without them, the stored ones hold.
@@ -104,11 +104,11 @@ def release(database: str, keys: Collection[str], terms: Terms | None = None) ->
     return Released(lanes, busy, min(again.values(), default=None))
 
 
-def declared(database: str, keys: Collection[str]) -> dict[str, Terms]:
+def declared(database: str, keys: Collection[str]) -> dict[str, LimitTerms]:
     """Return the limits that the blocked tasks of these keys declare, for keys without a stored limit."""
     waiting = _tasks(database).blocked().filter(limit_key__in=keys).order_by().values_list("limit_key")
     paths = dict(waiting.annotate(path=Min("task_name"))) if keys else {}
-    return {key: limit_terms.declared(paths[key]) if key in paths else Terms(None, None) for key in keys}
+    return {key: limit_terms.declared(paths[key]) if key in paths else LimitTerms(None, None) for key in keys}
 
 
 def idle(database: str, keys: Collection[str]) -> set[str]:

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.bounds import Bounds, within
-from ..core.limit_terms import LENGTH, Terms
+from ..core.limit_terms import LENGTH, LimitTerms
 from ..core.rates import TOKENS, Rate
 from ..db.expressions import NowPlus
 from .fields import DateTimeField
@@ -41,7 +41,10 @@ class LimitQuerySet(models.QuerySet["Limit"]):
         return locked
 
     def locked(
-        self, keys: Collection[str], terms: Terms | None, otherwise: Callable[[Collection[str]], Mapping[str, Terms]]
+        self,
+        keys: Collection[str],
+        terms: LimitTerms | None,
+        otherwise: Callable[[Collection[str]], Mapping[str, LimitTerms]],
     ) -> tuple[list[Limit], frozenset[str]]:
         """Lock the limits of some keys; return them and the keys that another transaction has locked.
 
@@ -124,9 +127,9 @@ class Limit(models.Model):
         return self.key
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> LimitTerms:
         """The terms that its task declared last."""
-        return Terms(self.max_concurrency, self.rate)
+        return LimitTerms(self.max_concurrency, self.rate)
 
     @property
     def now(self) -> datetime:

@@ -18,7 +18,7 @@ from django.db.models import Case, Count, Q, Value, When
 from django.db.models.functions import Now
 
 from ..core.bounds import beyond, bring_into_range
-from ..core.limit_terms import Terms
+from ..core.limit_terms import LimitTerms
 from ..core.status import TaskStatus
 from ..db.errors import is_of_the_row
 from ..db.notifications import ANY_QUEUE, wake_after_commit
@@ -63,7 +63,7 @@ MAX_INLINE_KEYS: Final = 20
 KEYS_PER_STATEMENT: Final = 500
 
 
-def release_all(database: str, keys: Iterable[str], terms: Terms | None = None) -> int:
+def release_all(database: str, keys: Iterable[str], terms: LimitTerms | None = None) -> int:
     """Release blocked tasks of each of these keys, wake workers for them, and return how many there were.
 
     A key whose limit stays locked too long is left to the reaper.
@@ -80,7 +80,7 @@ def release_all(database: str, keys: Iterable[str], terms: Terms | None = None) 
     return lanes.total()
 
 
-def _retrying_locked(database: str, keys: Collection[str], terms: Terms | None) -> Iterator[Released]:
+def _retrying_locked(database: str, keys: Collection[str], terms: LimitTerms | None) -> Iterator[Released]:
     for _ in range(TRIES):
         yield (admitted := release(database, keys, terms))
         if not (keys := admitted.busy):
@@ -89,7 +89,7 @@ def _retrying_locked(database: str, keys: Collection[str], terms: Terms | None) 
     logger.warning("limit %r stays locked by another transaction: the reaper releases its tasks", min(keys))
 
 
-def release_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None = None) -> None:
+def release_after_commit(database: str, keys: Iterable[str | None], terms: LimitTerms | None = None) -> None:
     """Release blocked tasks of these keys once the current transaction has committed.
 
     So the transaction of a sender, however long, locks no limit.
@@ -98,14 +98,14 @@ def release_after_commit(database: str, keys: Iterable[str | None], terms: Terms
         on_commit_robust(database, _release_some, database, some, terms)
 
 
-def _release_some(database: str, keys: Collection[str], terms: Terms | None) -> None:
+def _release_some(database: str, keys: Collection[str], terms: LimitTerms | None) -> None:
     if len(keys) > MAX_INLINE_KEYS:
         mark_due(database, keys, terms)
         return
     release_all(database, [key for key in keys if not _needs_no_release(database, key, terms)], terms)
 
 
-def _needs_no_release(database: str, key: str, terms: Terms | None) -> bool:
+def _needs_no_release(database: str, key: str, terms: LimitTerms | None) -> bool:
     """Return whether a later release is certain: all places are taken by tasks that will end, or a check is scheduled.
 
     That release sees everything committed before it. Locks nothing.
@@ -122,7 +122,7 @@ def _needs_no_release(database: str, key: str, terms: Terms | None) -> bool:
     return found is not None and (found[0] or (most is not None and (found[1] or 0) >= most))
 
 
-def mark_due(database: str, keys: Collection[str], terms: Terms | None) -> None:
+def mark_due(database: str, keys: Collection[str], terms: LimitTerms | None) -> None:
     """Make the limits of many keys due, so that workers check them.
 
     Without ``terms``, stored limits keep theirs and new ones get those of the blocked task. A limit that is locked now

@@ -145,7 +145,7 @@ def _gathered_call(row: Schedule, call: Call, options: Options) -> Iterator[Prob
         yield "kwargs", f"{problem}; allowed: the keyword arguments of one call."
         return
     try:
-        grouping.checked(CallBuilder.of(task, options), task, call.args, call.kwargs)
+        grouping.check_call(CallBuilder.of(task, options), task, call.args, call.kwargs)
     except InvalidTask as error:
         yield "options", str(error)
     except Exception as error:  # noqa: BLE001  # the key may be a project's own callable
@@ -156,7 +156,7 @@ def _reserved_headers(task: HorsiesTask[..., Any], options: Options) -> Iterator
     if not options.middleware:
         return
     try:
-        headers.check_reserved(options, task.metadata, headers.added(options))
+        headers.check_reserved(options, task.metadata, headers.collect(options))
     except Exception as error:  # noqa: BLE001  # headers() is a project's own code
         yield "options", str(error) or repr(error)
 

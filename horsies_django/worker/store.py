@@ -20,7 +20,7 @@ from ..core.serialization import clean_text, dumps
 from ..core.status import BeatRole, TaskStatus
 from ..core.version import __version__
 from ..db import postgres
-from ..db.errors import is_of_the_row, is_refusal, primary_message
+from ..db.errors import is_of_the_row, is_permanent_error, primary_message
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
@@ -286,7 +286,7 @@ class WorkerStore:
             try:
                 self._save_and_advance(end)
             except Error as error:
-                if not is_refusal(error):
+                if not is_permanent_error(error):
                     raise  # the database is away: that says nothing of the result
                 self._save_refused(end, error)
 
@@ -294,7 +294,7 @@ class WorkerStore:
         try:
             self._save_and_advance(_refused(end, error))
         except Error as again:
-            if not is_refusal(again):
+            if not is_permanent_error(again):
                 raise
             held = self._tasks().under_claims([end], TaskStatus.RUNNING, self._runner.worker_id)
             held.fail_unreadable(f"The database refused the task's result: {again}")

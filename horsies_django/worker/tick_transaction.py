@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import Error
 
-from ..db.errors import is_refusal
+from ..db.errors import is_permanent_error
 from ..models.claims import ClaimedTask, Completion
 from ..workflows.gateway import AdvanceFailed
 from .claim_budget import ClaimBudget
@@ -125,7 +125,7 @@ class TickTransaction:
                 if nodes:
                     self._notify_others(new_tasks, tick)
         except (Error, AdvanceFailed) as error:
-            if not ends or (isinstance(error, Error) and not is_refusal(error)):
+            if not ends or (isinstance(error, Error) and not is_permanent_error(error)):
                 raise
             logger.exception("results refused, storing them one by one count=%d", len(ends))
             self._store.save_one_by_one(ends)

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from django.db import Error, transaction
 
-from ..db.errors import is_refusal
+from ..db.errors import is_permanent_error
 from . import lifecycle
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _advance(database: str, ids: Sequence[UUID]) -> bool:
 
 
 def _is_outage(error: Exception) -> bool:
-    return isinstance(error, Error) and not is_refusal(error)
+    return isinstance(error, Error) and not is_permanent_error(error)
 
 
 @contextmanager

@@ -45,14 +45,14 @@ def start(
     """Insert a workflow in the current transaction; ``scheduled_for`` goes into the headers of its nodes.
 
     Returns the existing one with this ``workflow_id``, or the live one with its ``unique_key``, if there is one. Raises
-    PayloadMismatch if that has another name, the errors of :func:`headers.added`, and ValueError if a node's metadata
+    PayloadMismatch if that has another name, the errors of :func:`headers.collect`, and ValueError if a node's metadata
     has a key that is reserved for middleware.
     """
     key = workflow_id or uuid7()
     if is_dry():
         return Started(key, is_new=True)
     options = config_of(blueprint.backend)
-    travelling = headers.added(options) if options.middleware else {}
+    travelling = headers.collect(options) if options.middleware else {}
     for node in blueprint.nodes if options.middleware else ():
         try:
             headers.check_reserved(options, node.metadata, travelling)

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import F, Value
 
 from ...core.ids import uuid7s
-from ...core.limit_terms import Terms, declared
+from ...core.limit_terms import LimitTerms, declared
 from ...models import release_blocked
 from .context import EngineContext
 from .nodes import where_in
@@ -46,7 +46,7 @@ def release_after_commit(database: str, limits_of: Iterable[tuple[str | None, st
 
     The limits that the code declares now apply from then on, also to nodes that start later.
     """
-    by_terms: dict[Terms, list[str]] = defaultdict(list)
+    by_terms: dict[LimitTerms, list[str]] = defaultdict(list)
     for limit_key, path in limits_of:
         if limit_key is not None and path is not None:
             by_terms[declared(path)].append(limit_key)
