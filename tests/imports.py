@@ -1,4 +1,7 @@
-"""What import-linter does not check: circles of files, and imports by a string. ``python -m tests.imports``."""
+"""Checks of imports beyond import-linter's: circles, imports by a string, and Django's compiler outside of ``db``.
+
+Run with ``python -m tests.imports``.
+"""
 
 import ast
 import sys
@@ -19,6 +22,10 @@ MAY_IMPORT_BY_STRING = {
     f"{PACKAGE}.core.middleware_loader": "the middleware that OPTIONS names",
     f"{PACKAGE}.core.option_parsers": "the functions that OPTIONS names",
 }
+
+#: Django's private compiler, which only this package may import, under TYPE_CHECKING too.
+COMPILER = "django.db.models.sql"
+MAY_IMPORT_COMPILER = f"{PACKAGE}.db"
 
 
 def circles(graph: grimp.ImportGraph) -> list[list[str]]:
@@ -71,6 +78,25 @@ def imports_by_string(root: Path) -> Iterator[str]:
                     yield f"{path}:{node.lineno} imports by a string: {name}()"
 
 
+def compiler_imports(root: Path) -> Iterator[str]:
+    for path in sorted(root.rglob("*.py")):
+        if ".".join(path.parent.parts).startswith(MAY_IMPORT_COMPILER):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = imported_names(node)
+            if any(f"{name}.".startswith(f"{COMPILER}.") or name.endswith(".SQLCompiler") for name in names):
+                yield f"{path}:{node.lineno} imports {COMPILER}; allowed: in {MAY_IMPORT_COMPILER} only"
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    """Return the dotted names that an import statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
 def is_of_a_library(call: ast.Call) -> bool:
     """Whether the string stands in the code, and names a library that may be missing."""
     name = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
@@ -85,6 +111,7 @@ def main() -> int:
         *(f"{module} imports {PACKAGE} itself, which is above it" for module in sorted(face)),
         *bad_circles(found),
         *imports_by_string(Path(PACKAGE)),
+        *compiler_imports(Path(PACKAGE)),
     ]
     print("\n".join(problems), end="\n" if problems else "")
     print(f"{len(graph.modules)} modules; {len(found)} circles, the largest of {max(map(len, found), default=0)} files")

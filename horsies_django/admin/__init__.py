@@ -1,4 +1,4 @@
-"""The admin of the queue. ``register(site)`` puts it on a site of one's own; Django's default site has it."""
+"""Register the queue's admin pages on the default site; ``register(site)`` registers them on another."""
 
 from django.contrib import admin
 
@@ -14,7 +14,7 @@ from .workflows.admin import WorkflowAdmin
 
 
 def register(site: admin.AdminSite) -> None:
-    """Register every page with ``site``."""
+    """Register every page of this package on ``site``."""
     site.register(Overview, OverviewAdmin)
     site.register(Task, TaskAdmin)
     site.register(Workflow, WorkflowAdmin)

@@ -1,4 +1,4 @@
-"""What the queue's admin pages have in common: their database, no unbounded count, nothing to edit."""
+"""Base classes of the admin pages: they read the queue's database, count a bounded number of rows, and edit nothing."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ else:  # generic in the type stubs only
 
 
 def first_backend() -> HorsiesBackend | None:
-    """Return the first of the backends that are ours, if one is."""
+    """Return the first configured horsies backend; None if there is none."""
     backends = (task_backends[alias] for alias in task_backends)
     return next((backend for backend in backends if isinstance(backend, HorsiesBackend)), None)
 
 
 def backends_on(database: str) -> list[str]:
-    """Return the aliases of our backends that have their tables in a database."""
+    """Return the aliases of the horsies backends whose tables are in ``database``."""
     backends = ((alias, task_backends[alias]) for alias in task_backends)
     ours = ((alias, backend) for alias, backend in backends if isinstance(backend, HorsiesBackend))
     return [alias for alias, backend in ours if backend.parsed.options.database == database]
 
 
 def queue_database() -> str | None:
-    """Return the alias of the queue's database; None leaves it to the routers."""
+    """Return the alias of the first horsies backend's database; None leaves the choice to the routers."""
     backend = first_backend()
     return backend.parsed.options.database if backend else None
 
 
 def is_read_only() -> bool:
-    """Whether a backend whose tables the pages show leaves them only looking, *Retry* and *Cancel*.
+    """Return whether the admin is read-only: only viewing, *Retry* and *Cancel* are allowed.
 
-    The backends of one database share its rows, so the strictest of them decides.
+    Backends that share a database share its rows, so it is read-only if any of them has ``admin.read_only``.
     """
     database = queue_database()
     backends = (task_backends[alias] for alias in (backends_on(database) if database else ()))
@@ -54,22 +54,22 @@ def is_read_only() -> bool:
 
 
 class BoundedPaginator(AnyPaginator):
-    """Counts no further than ``COUNTED`` rows, however many there are."""
+    """Counts at most ``MAX_COUNTED`` rows."""
 
     @cached_property
     def count(self) -> int:
-        """The number of rows, or ``COUNTED`` if there are more."""
+        """The number of rows, at most ``MAX_COUNTED``."""
         rows: Any = self.object_list
         return int(rows.order_by()[:MAX_COUNTED].count())
 
 
-#: What Django's own filters of a field, and a date hierarchy, put behind the field's name.
+#: Lookups that Django's own field filters and ``date_hierarchy`` append to a field's name.
 _LOOKUPS: Final = ("", "__exact", "__in", "__isnull", "__isempty", "__gte", "__gt", "__lt", "__lte",
                    "__year", "__month", "__day")  # fmt: skip
 
 
 class QueueModelAdmin(AnyModelAdmin):
-    """An admin of one of the queue's tables, which may hold millions of rows."""
+    """Base admin of the queue's tables, which may hold millions of rows."""
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -81,16 +81,16 @@ class QueueModelAdmin(AnyModelAdmin):
         css = {"all": ["horsies_django/admin.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read the queue's own database, wherever the routers would send a read."""
+        """Read from the queue's database, whatever the routers say."""
         rows = super().get_queryset(request)
         database = queue_database()
         return rows.using(database) if database else rows
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """Allow the parameters of the list's own filters and no other: Django answers 400 to those.
+        """Allow only the parameters of this list's own filters; Django answers 400 to others.
 
-        Django itself allows every lookup of the model's own columns. ``kwargs__password__startswith`` would read a
-        masked value letter by letter, and ``__regex`` hold a web process for as long as the expression's author likes.
+        Django itself allows every lookup on the model's own columns. ``kwargs__password__startswith`` could then read a
+        masked value letter by letter, and ``__regex`` could occupy a web process for as long as its author likes.
         """
         if any(lookup in _parameters_of(declared) for declared in self.get_list_filter(request)):
             return True
@@ -100,19 +100,19 @@ class QueueModelAdmin(AnyModelAdmin):
         return any((lookup, value) in url_params_from_lookup_dict(limit).items() for limit in limits)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Find nothing by what PostgreSQL takes for no text, where Django would fail."""
+        """Return None for an id with a NUL, which PostgreSQL does not accept in text."""
         return None if "\0" in object_id else super().get_object(request, object_id, from_field)
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Give Django's own page the style sheet, which breaks long names."""
+        """Add the style sheet to Django's history page; it wraps long names."""
         return super().history_view(request, object_id, {"media": self.media, **(extra_context or {})})
 
 
 def _parameters_of(declared: Any) -> Container[str]:
-    """Return the parameters that one entry of ``list_filter`` reads from the address."""
+    """Return the query parameters that one entry of ``list_filter`` reads."""
     if isinstance(declared, str):
         return _with_lookups(declared)
-    if isinstance(declared, tuple | list):  # a field, and the filter of it
+    if isinstance(declared, tuple | list):  # a field and its filter class
         return _with_lookups(declared[0])
     names: Container[str] = getattr(declared, "parameter_names", None) or {getattr(declared, "parameter_name", "")}
     return names
@@ -123,16 +123,16 @@ def _with_lookups(field: Any) -> Container[str]:
 
 
 class ReadOnlyAdmin(QueueModelAdmin):
-    """Rows that only the queue itself writes."""
+    """Admin of rows that only the queue writes."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody adds a row by hand."""
+        """Return False: rows are not added by hand."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody edits a row by hand."""
+        """Return False: rows are not edited by hand."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody deletes a row by hand."""
+        """Return False: rows are not deleted by hand."""
         return False

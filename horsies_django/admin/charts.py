@@ -1,6 +1,6 @@
-"""Bar charts as SVG, drawn here: a picture, the same in words, and the same as a table.
+"""Bar charts as inline SVG, with a text summary and a table of the same numbers.
 
-Colours come from the style sheet by class, so a chart is light and dark as the admin is and needs no inline style.
+The style sheet colours them by class, so a chart follows the admin's light or dark theme and needs no inline style.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy
 
 from ..ops.metrics.history import COMPLETED, FAILED, OUTCOMES, RETRIED, TimeBucket
 
-#: The picture's own units. It is stretched to the width that there is.
+#: Units of the SVG's viewBox; the picture is stretched to the available width.
 HEIGHT: Final = 100
 STEP: Final = 10
 GAP: Final = 2
@@ -34,26 +34,26 @@ LABELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Attempts that ended, over time. ``key`` is unique on its page."""
+    """Ended attempts over time. ``key`` is unique on its page."""
 
     key: str
     title: str
     bars: Sequence[TimeBucket]
-    time_format: str  # how a time is written: a format of Django's ``date`` filter
+    time_format: str  # for Django's ``date`` filter
 
     @property
     def total(self) -> dict[str, int]:
-        """How many of each fate there were."""
+        """The number of attempts by outcome."""
         return {outcome: sum(bar.counts[outcome] for bar in self.bars) for outcome in OUTCOMES}
 
     @property
     def highest(self) -> int:
-        """What the highest bar stands for."""
+        """The height of the highest bar, in attempts."""
         return max((bar.counts.total() for bar in self.bars), default=0)
 
     @property
     def summary(self) -> str:
-        """The chart in a sentence or two."""
+        """The chart in one or two sentences."""
         if not self.highest:
             return _("%(title)s: nothing ended.") % {"title": self.title}
         peak = max(self.bars, key=lambda bar: bar.counts.total())
@@ -66,23 +66,23 @@ class Chart:
 
     @property
     def first(self) -> str:
-        """Where the picture begins."""
+        """The time of the first bar."""
         return self.time_of(self.bars[0]) if self.bars else ""
 
     @property
     def last(self) -> str:
-        """Where it ends."""
+        """The time of the last bar."""
         return self.time_of(self.bars[-1]) if self.bars else ""
 
     @property
     def rows(self) -> list[tuple[str, list[int]]]:
-        """The table: times at which anything ended, the latest first."""
+        """The table's rows: times at which attempts ended, the latest first."""
         bars = [bar for bar in reversed(self.bars) if bar.counts.total()]
         return [(self.time_of(bar), [bar.counts[outcome] for outcome in OUTCOMES]) for bar in bars]
 
     @property
     def legend(self) -> list[tuple[str, Any, str]]:
-        """What each colour means, and how many of it there were."""
+        """The outcome, label and total of each colour."""
         return [
             (outcome, LABELS[outcome], number_format(number, force_grouping=True))
             for outcome, number in self.total.items()
@@ -90,15 +90,15 @@ class Chart:
 
     @property
     def headings(self) -> list[Any]:
-        """The table's heads, after that of the time."""
+        """The table's headings after the time."""
         return [LABELS[outcome] for outcome in OUTCOMES]
 
     def time_of(self, bar: TimeBucket) -> str:
-        """When a bar begins, in the reader's zone."""
+        """Return the start of a bar in the reader's time zone."""
         return date_format(_local(bar.start), self.time_format)
 
     def svg(self) -> SafeString:
-        """The picture."""
+        """Return the chart as SVG."""
         scale = _scale(self.highest)
         drawn = [_bar_svg(at, bar, scale, self.time_of(bar)) for at, bar in enumerate(self.bars)]
         return format_html(
@@ -112,18 +112,18 @@ class Chart:
 
 
 def describe_counts(counts: dict[str, int]) -> str:
-    """Return counts by fate in words; what there is none of only if there is nothing at all."""
+    """Return counts by outcome in words. Zeros are left out, unless all are zero."""
     said = [outcome for outcome in OUTCOMES if counts[outcome]] or [COMPLETED]
     return ", ".join(f"{number_format(counts[outcome], force_grouping=True)} {LABELS[outcome]}" for outcome in said)
 
 
 def _scale(highest: int) -> Callable[[int], float]:
-    """Return what makes a height of a number; what is there at all can be seen."""
+    """Return a function from a number to a bar's height. Anything above zero gets a visible height."""
     return lambda number: max(1.5, number * HEIGHT / highest) if number else 0.0
 
 
 def _bar_svg(at: int, bar: TimeBucket, scale: Callable[[int], float], time: str) -> SafeString | str:
-    """One bar: what failed at the bottom, where it is seen however much succeeded."""
+    """Return one bar, with failures at the bottom so that they stay visible however many attempts succeeded."""
     if not bar.counts.total():
         return ""
     pieces, y = [], float(HEIGHT)

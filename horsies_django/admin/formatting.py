@@ -1,4 +1,4 @@
-"""Values off the task rows as text on a page: escaped, indented, cut where they are long."""
+"""Format values of rows for a page: escaped, indented, and truncated if long."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from django.utils.translation import gettext as _
 from ..enqueue.masking import Mask
 from ..ops.payload_view.json_text import chunks, head
 
-#: Characters of one value that a page shows.
+#: Maximum number of characters of one value on a page.
 MAX_SHOWN: Final = 16_384
 
-#: Characters of a value from which on it is folded.
+#: A value with more characters than this is folded.
 FOLD_ABOVE: Final = 2_000
 
 
 def format_number(number: int | None) -> str:
-    """Return a whole number with its thousands grouped."""
+    """Return an integer with grouped thousands."""
     return number_format(number or 0, force_grouping=True)
 
 
 def time_column(name: str, title: Any, *, exactly: bool = False) -> Any:
-    """Return a column that shows the time in the field ``name``, in the reader's own zone; ``exactly``: to the ms."""
+    """Return a column for the time in field ``name``, in the reader's zone; with ``exactly`` to the millisecond."""
 
     @admin.display(description=title)
     def column(_: Any, row: Any) -> str:
@@ -40,7 +40,7 @@ def time_column(name: str, title: Any, *, exactly: bool = False) -> Any:
 
 
 def format_time(value: datetime | None, *, exactly: bool = True) -> str:
-    """Return a time in the reader's own zone, to the millisecond or to the second, or a dash."""
+    """Return a time in the reader's time zone, to the millisecond or to the second; a dash for None."""
     if value is None:
         return "-"
     local = localtime(value) if is_aware(value) else value
@@ -49,19 +49,22 @@ def format_time(value: datetime | None, *, exactly: bool = True) -> str:
 
 
 def text_block(text: str, *, end: bool = False) -> SafeString | str:
-    """Return ``text`` as a block of its own, or a dash. Of one that is too long the beginning is shown, or the end."""
+    """Return ``text`` as a ``<pre>`` block, or a dash.
+
+    If it is too long, show its beginning, or with ``end`` its end.
+    """
     if not text:
         return "-"
     left = len(text) - MAX_SHOWN
     if left > 0:
         more = _("… %d more characters") % left
         text = f"{more}\n{text[-MAX_SHOWN:]}" if end else f"{text[:MAX_SHOWN]}\n{more}"
-    # It scrolls, so the keyboard has to get there.
+    # It scrolls, so it must be focusable by keyboard.
     return format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
 
 
 def progress_bar(progress: Any) -> SafeString | str:
-    """Return what a body said of its progress: a bar if it knows the whole, its numbers, its words."""
+    """Return the progress that a task reported: a bar if the total is known, the numbers and the message."""
     if not isinstance(progress, dict) or not isinstance(done := progress.get("done"), int | float):
         return "-"
     total, words = progress.get("total"), progress.get("message") or ""
@@ -78,7 +81,7 @@ def progress_bar(progress: Any) -> SafeString | str:
 
 
 def as_json(value: Any, mask: Mask | None = None) -> SafeString | str:
-    """Return ``value`` as indented JSON; with a mask, without what its keys say is sensitive."""
+    """Return ``value`` as indented JSON; with a mask, sensitive keys are hidden."""
     if value is None:
         return "-"
     return text_block(
@@ -89,10 +92,10 @@ def as_json(value: Any, mask: Mask | None = None) -> SafeString | str:
 def masked_json(
     name: str, value: Any, mask: Mask, size: int, address: str, *, is_folded: bool = False
 ) -> SafeString | str:
-    """Return ``value`` as indented JSON, without what is sensitive.
+    """Return ``value`` as indented JSON with sensitive keys hidden.
 
-    ``name`` makes the ids of its elements. It is folded if it is long, or ``is_folded``. Of one that is too long the
-    beginning is shown: ``size`` are the characters that it has in the table, and at ``address`` all of it can be had.
+    ``name`` is the prefix of the elements' ids. The block is folded if it is long or ``is_folded``. A value that is too
+    long is truncated: ``size`` is its number of characters in the table, and ``address`` is the URL of the whole value.
     """
     if value is None:
         return "-"

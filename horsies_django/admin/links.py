@@ -1,4 +1,4 @@
-"""Links from one row to others: plain text where the site has no page for it, or this user may not look."""
+"""Links between rows. They become plain text if the site has no such page or the user may not view it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from ..models import Schedule
+
 
 def can_view(site: AdminSite, request: HttpRequest, model: type[Model]) -> bool:
-    """Whether this user may see rows of a model: as the site's own page of it says, if it has one."""
+    """Return whether this user may view rows of a model, as the site's admin of that model decides if there is one."""
     if site.is_registered(model):
         return bool(site.get_model_admin(model).has_view_permission(request))
     options = model._meta
@@ -24,7 +26,7 @@ def can_view(site: AdminSite, request: HttpRequest, model: type[Model]) -> bool:
 
 
 class Links:
-    """Makes links on one site for one user."""
+    """Builds links on one site for one user."""
 
     def __init__(self, site: AdminSite, request: HttpRequest) -> None:
         self._site = site
@@ -33,26 +35,26 @@ class Links:
         self._existing: dict[type[Model], set[Any]] = {}
 
     def load_existing(self, model: type[Model], keys: Collection[Any], database: str | None) -> None:
-        """See which of these rows are there: from now on only those of the model are linked to. One statement."""
+        """Look up which of these rows exist; from now on only those of the model become links. Takes one statement."""
         if keys and self.can_view(model):
             rows = model._default_manager.using(database).filter(pk__in=keys)
             self._existing[model] = set(rows.values_list("pk", flat=True))
 
     def can_view(self, model: type[Model]) -> bool:
-        """Whether this user may look at rows of a model, on a page of this site."""
+        """Return whether this site has pages for a model and this user may view them."""
         if model not in self._can_view:
             self._can_view[model] = self._site.is_registered(model) and can_view(self._site, self._request, model)
         return self._can_view[model]
 
     def to(self, model: type[Model], key: Any, words: Any = None) -> SafeString | str:
-        """Return ``words``, else the key, as a link to the page of the row with this primary key."""
+        """Return a link to the row with this primary key, labelled ``words`` or the key."""
         words = str(key) if words is None else words
         if key is None or key not in self._existing.get(model, {key}):
             return str(words) if key is not None else "-"
         return self._link(model, "change", words, (quote(str(key)),))
 
     def to_list(self, model: type[Model], words: Any, **query: str) -> SafeString | str:
-        """Return ``words`` as a link to the list of a model, filtered by ``query``."""
+        """Return a link to the list of a model, filtered by ``query`` and labelled ``words``."""
         return self._link(model, "changelist", words, (), query)
 
     def _link(
@@ -63,6 +65,14 @@ class Links:
             return str(words)
         try:
             address = reverse(f"{self._site.name}:{options.app_label}_{options.model_name}_{page}", args=args)
-        except NoReverseMatch:  # a site that is not in the project's addresses by its name, or without this page
+        except NoReverseMatch:  # the site is not in the URLconf under its name, or has no such page
             return str(words)
         return format_html('<a href="{}">{}</a>', f"{address}?{urlencode(query)}" if query else address, words)
+
+
+def schedule_link(key: int, database: str | None, links: Links) -> SafeString | str:
+    """Return a schedule's name as a link; its number if it is gone or this user may not view it."""
+    name = None
+    if links.can_view(Schedule):
+        name = Schedule.objects.using(database).filter(pk=key).values_list("name", flat=True).first()
+    return str(key) if name is None else links.to(Schedule, key, name)

@@ -1,4 +1,4 @@
-"""Pages that keep themselves fresh."""
+"""Admin pages that refresh parts of themselves."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .actions.action_admin import ActionAdmin
 
 
 class LiveAdmin(ActionAdmin):
-    """An admin whose pages have the script that keeps parts of them fresh."""
+    """An admin whose pages load the script that refreshes parts of them."""
 
     change_list_template = "admin/horsies_django/live_change_list.html"
 
     @property
     def media(self) -> Media:
-        """The script, beside all the rest."""
+        """Add the script."""
         return super().media + Media(js=["horsies_django/live.js"])
 
 
 def live_column(column: Callable[[Any, Any], Any]) -> Callable[[Any, Any], SafeString]:
-    """A list's column whose cells are kept fresh, each by itself: the boxes beside them are Django's own script's."""
+    """Return a list column whose cells refresh one by one. Django's own script keeps the checkboxes beside them."""
 
     def cell(admin: Any, row: Any) -> SafeString:
         shown = column(admin, row)

@@ -1,4 +1,4 @@
-"""The overview: how the queue stands, on one page."""
+"""The overview page: counts, charts, queues, workers, workflows and warnings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .links import can_view
 from .schedules.columns import format_dotted_path
 from .schedules.timing_text import describe_timing
 
-#: The tiles: what is counted, what it is called, what else that is called, and the filter of the list that shows it.
+#: The tiles: the count, its label, the note below, and the filter of the task list that shows the same tasks.
 TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
     ("due", gettext_lazy("Due"), gettext_lazy("wait for a worker"), {"state": "due"}),
     ("active", gettext_lazy("Active"), gettext_lazy("claimed and running"), {"state": "active"}),
@@ -42,7 +42,7 @@ TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
     ("expired", gettext_lazy("Expired"), "", {"status__exact": "EXPIRED"}),
 )
 
-#: What says how sure a count is.
+#: Notes on how exact a count is.
 EXACTNESS_NOTES: Final = {
     Exactness.EXACT: "",
     Exactness.ESTIMATE: gettext_lazy("An estimate, as of the last time the database analyzed the table."),
@@ -52,7 +52,7 @@ EXACTNESS_NOTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One number, what it counts, and where to see what it counts."""
+    """A number, its label, and the URL of the list behind it."""
 
     key: str
     label: Any
@@ -62,32 +62,32 @@ class Tile:
 
     @property
     def exactness_note(self) -> Any:
-        """How sure the number is."""
+        """A note on how exact the number is."""
         return EXACTNESS_NOTES[self.count.exactness]
 
 
 class OverviewAdmin(ReadOnlyAdmin):
-    """A page in the place of a list: who may see tasks may see it, and of all else who may see that."""
+    """Shows the overview in place of a list. Requires permission to view tasks; other sections need their own."""
 
     class Media:
         css = {"all": ["horsies_django/overview.css"]}
         js = ["horsies_django/live.js"]
 
     def get_urls(self) -> list[URLPattern]:
-        """There is this page and nothing below it."""
+        """Return one URL: there are no pages below this one."""
         view = self.admin_site.admin_view(self.changelist_view)
         return [path("", view, name=f"{self.opts.app_label}_{self.opts.model_name}_changelist")]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Who may see tasks may see how many there are."""
+        """Return whether this user may view tasks."""
         return can_view(self.admin_site, request, Task)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """The same."""
+        """Return whether this user may view tasks."""
         return self.has_view_permission(request)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Show it."""
+        """Render the page."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         backend = first_backend()
@@ -101,7 +101,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             **(self._schedules(request, backend.parsed.options.database) if backend else {}),
             **(extra_context or {}),
         }
-        request.current_app = self.admin_site.name  # as every view of the admin does
+        request.current_app = self.admin_site.name  # as every admin view does
         return TemplateResponse(request, "admin/horsies_django/overview.html", context)
 
     def _metrics(self, request: HttpRequest, options: Options) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         }
 
     def _schedules(self, request: HttpRequest, database: str) -> dict[str, Any]:
-        """Return what it says of schedules to those who may see them."""
+        """Return the schedules section for users who may view schedules."""
         if not can_view(self.admin_site, request, Schedule):
             return {}
         found = next_schedules(database, backends_on(database))
@@ -172,13 +172,13 @@ class OverviewAdmin(ReadOnlyAdmin):
         return [(flow, self._page_url("workflow", flow.id)) for flow in flows]
 
     def _queue_urls(self, queue: str) -> tuple[str | None, str | None]:
-        """Return the address of the queue's own page, and that of what is due in it."""
+        """Return the URL of a queue's page, and that of its due tasks."""
         return self._page_url("queue", quote(f"~{queue}")), self._task_list_url(
             queue_name=queue, state="due", kind="all"
         )
 
     def _task_list_url(self, **query: str) -> str | None:
-        """Return the address of the list of tasks, filtered."""
+        """Return the URL of the filtered task list."""
         url = self._url("task_changelist")
         return f"{url}?{urlencode(query)}" if url else None
 
@@ -186,7 +186,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         return self._url(f"{model}_change", key)
 
     def _url(self, name: str, *args: Any) -> str | None:
-        """Return an address on this site; None if the site has no such page."""
+        """Return a URL on this site; None if the site has no such page."""
         try:
             return reverse(f"admin:{self.opts.app_label}_{name}", args=args, current_app=self.admin_site.name)
         except NoReverseMatch:
@@ -194,7 +194,7 @@ class OverviewAdmin(ReadOnlyAdmin):
 
 
 def _warnings(snapshot: Snapshot, *, sees_queues: bool) -> list[str]:
-    """Say what needs somebody; queues are named to those who may see them."""
+    """Return warnings about what needs attention; only users who may view queues see their names."""
     said = []
     waits = any(snapshot.counts[key] for key in ("due", "scheduled", "aggregating", "retrying"))
     if waits and not snapshot.alive:

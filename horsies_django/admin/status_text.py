@@ -1,4 +1,4 @@
-"""The words for states: the status as horsies has it, and the state of a task as asynq would call it."""
+"""Status labels: the status of a task or workflow, and asynq's name for a task's state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ..core.status import TaskStatus
 from ..models import Task
 
-#: Of a task that has completed asynq says the same, so there is nothing to add.
+#: asynq calls a completed task completed too, so it is not listed.
 _WORDS: Final[Mapping[str, Any]] = {
     TaskStatus.CLAIMED: _("active"),
     TaskStatus.RUNNING: _("active"),
@@ -23,20 +23,20 @@ _WORDS: Final[Mapping[str, Any]] = {
 
 
 def status_badge(row: Any) -> SafeString:
-    """Return the status of a task, or of a workflow, by word and by class."""
+    """Return the status of a task or workflow as a label with a CSS class."""
     badge = '<span class="horsies-status horsies-status-{}">{}</span>'
     return format_html(badge, row.status.lower(), row.get_status_display())
 
 
 def is_overdue(task: Task, now: datetime) -> bool:
-    """Whether it waits though its deadline has passed, as ``Task.objects.overdue()`` has it."""
+    """Return whether a pending task's deadline has passed, as ``Task.objects.overdue()`` defines it."""
     return task.status == TaskStatus.PENDING and task.good_until is not None and task.good_until <= now
 
 
 def asynq_state(task: Task, now: datetime) -> str:
-    """Return what asynq's word for the state of a task adds to its status, which tells of a pending one why it waits.
+    """Return asynq's name for a task's state, which says why a pending task waits.
 
-    Nothing where asynq has none, or has the same. ``now`` is the database's clock.
+    Empty if asynq has no name for it, or the same one. ``now`` is the database's current time.
     """
     if task.status != TaskStatus.PENDING:
         return str(_WORDS.get(task.status, ""))

@@ -1,4 +1,4 @@
-"""Moments as seen from now."""
+"""Times relative to now, dates that forms accept, and the zone of times on pages."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ..core.durations import from_now
 from .base import queue_database
 from .formatting import format_time
 
-#: The years that a form takes.
+#: The years that a form accepts.
 FIRST_YEAR: Final = 1900
 LAST_YEAR: Final = 9997
 
 
 def relative_time(moment: datetime, now: datetime) -> SafeString:
-    """Return a moment as seen from now, with the exact time to be pointed at."""
+    """Return a time relative to now, with the exact time as a tooltip."""
     words, exact = from_now((now - moment).total_seconds()), format_time(moment, exactly=False)
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, words)
 
 
 def validate_date(moment: datetime) -> None:
-    """Raise ValidationError for a date that, in some time zone, lies outside the calendar or close to its ends."""
+    """Raise ValidationError for a year outside ``FIRST_YEAR``–``LAST_YEAR``, where time zones leave the calendar."""
     if not FIRST_YEAR <= moment.year <= LAST_YEAR:
         told = _("The year is %(year)d; allowed: from %(first)d to %(last)d.")
         years = {"year": moment.year, "first": FIRST_YEAR, "last": LAST_YEAR}
@@ -37,9 +37,9 @@ def validate_date(moment: datetime) -> None:
 
 
 def display_zone() -> tzinfo:
-    """Return the zone that times are shown and typed in: the reader's own; without ``USE_TZ`` the database's.
+    """Return the zone in which pages show and read times: the active one; on SQLite without ``USE_TZ`` UTC.
 
-    SQLite's clock has but UTC. The others have the zone that Django tells them, which is the project's.
+    Without ``USE_TZ``, SQLite's clock is in UTC. Other databases use the project's zone, which Django sets.
     """
     if not settings.USE_TZ and connections[queue_database() or DEFAULT_DB_ALIAS].vendor == "sqlite":
         return UTC

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from django.conf import settings
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import (
     BooleanField,
+    Case,
     DateTimeField,
     Expression,
     F,
@@ -22,8 +24,11 @@ from django.db.models import (
     JSONField,
     Lookup,
     Value,
+    When,
 )
 from django.db.models.sql.compiler import SQLCompiler
+
+from ..core.bounds import Range, beyond, bounds_of_dates
 
 _Compiled = tuple[str, tuple[Any, ...]]
 
@@ -226,6 +231,89 @@ class AnyPairOf(Func):
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
         """The same."""
         return self._render(compiler, "json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(%s)")
+
+
+class OuterColumn(Expression):
+    """A column of an enclosing query, given as SQL."""
+
+    def __init__(self, column: str, output_field: Field[Any, Any]) -> None:
+        super().__init__(output_field=output_field)
+        self._column = column
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """Render the column."""
+        return self._column, ()
+
+
+class IsInRange(Func):
+    """Whether some columns of a row are within their bounds, or NULL; never NULL itself.
+
+    Keep it short on PostgreSQL: psycopg parses a statement of more than 4,096 characters anew each time it runs.
+    """
+
+    output_field = BooleanField()
+
+    def __init__(self, dates: Sequence[str], numbers: Mapping[str, Range]) -> None:
+        is_within = Case(When(beyond(dates, numbers), then=Value(False)), default=Value(True))
+        super().__init__(is_within, *map(F, (*dates, *numbers)))
+        self._dates, self._numbers = dates, numbers
+
+    def as_sql(  # type: ignore[override]  # has no template
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any
+    ) -> tuple[str, Any]:
+        """Compare each column with its bounds."""
+        return compiler.compile(self.get_source_expressions()[0])
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any) -> _Compiled:
+        """Compare the dates together: ``LEAST`` and ``GREATEST`` ignore NULL. NaN is above any number."""
+        columns = dict(zip((*self._dates, *self._numbers), self.get_source_expressions()[1:], strict=True))
+        names = {name: compiler.compile(column)[0] for name, column in columns.items()}
+        dates = ", ".join(names[name] for name in self._dates)
+        numbers = [f"coalesce({names[name]} BETWEEN %s AND %s, true)" for name in self._numbers]
+        first, last = bounds_of_dates()
+        sql = " AND ".join([f"least({dates}) >= %s", f"greatest({dates}) < %s", *numbers])
+        return f"({sql})", (first, last, *chain.from_iterable(self._numbers.values()))
+
+
+class InSubquery(Lookup):
+    """Tests whether a key is among those that a bounded subquery returns.
+
+    PostgreSQL gets the keys as an array, which it builds once. Given a range of ids instead, it may read rows of every
+    other status in between.
+    """
+
+    lookup_name = "in_subquery"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """Render a plain subquery."""
+        return self._render(compiler, connection, "{key} IN {keys}")
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """Render an array."""
+        return self._render(compiler, connection, "{key} = ANY(ARRAY{keys})")
+
+    def _render(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, template: str) -> _Compiled:
+        key, key_params = self.process_lhs(compiler, connection)
+        keys, keys_params = self.process_rhs(compiler, connection)
+        return template.format(key=key, keys=keys), (*key_params, *keys_params)
+
+
+class StoredSize(Func):
+    """The number of bytes that a value takes in its table."""
+
+    function = "OCTET_LENGTH"
+    output_field = IntegerField()
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
+        """Render PG_COLUMN_SIZE: the compressed size, known without reading values stored out of line."""
+        return self.as_sql(compiler, connection, function="PG_COLUMN_SIZE")
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
+        """Render a cast before SQLite 3.43, which has no OCTET_LENGTH."""
+        if connection.Database.sqlite_version_info >= (3, 43):  # type: ignore[attr-defined]  # sqlite3's
+            return self.as_sql(compiler, connection)
+        return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))")
 
 
 def encode_pk(keys: Iterable[UUID | int], connection: BaseDatabaseWrapper) -> list[str]:

@@ -56,7 +56,7 @@ class Statement:
     def select(cls, rows: models.QuerySet[Any], limit: Param | None = None, *, is_part: bool = True) -> Self:
         """The SELECT that ``rows`` would be, of at most as many as each run says.
 
-        As a part of another statement it gives columns as they are; see :mod:`~horsies_django.models.fields`.
+        As a part of another statement it gives columns as they are; see :mod:`~horsies_django.db.fields`.
         """
         query = (rows if limit is None else rows[:_SOME]).query.chain()
         query.subquery = is_part

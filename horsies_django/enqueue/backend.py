@@ -1,4 +1,4 @@
-"""The backend: what Django's task framework sees of us."""
+"""``HorsiesBackend``, the backend of Django's task framework."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ from .unique_keys import problems_of_unique
 
 
 class HorsiesBackend(SendingBackend):
-    """A task backend that keeps its tasks in the project's own database.
+    """A task backend that stores its tasks in the project's own database.
 
-    Built while the first ``@task`` is imported, once in each thread: it holds no connection, and nothing but settings.
+    Django builds one instance per thread, the first while it imports the first ``@task``. So an instance holds only
+    settings, and no connection.
     """
 
     task_class = HorsiesTask
@@ -53,13 +54,14 @@ class HorsiesBackend(SendingBackend):
         return apps.is_installed("horsies_django")
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Return one message for each mistake in the settings of this backend."""
+        """Return one message for each error in the settings of this backend."""
         return check_backend(self.alias, self.parsed)
 
     def validate_task(self, task: FrameworkTask[..., Any]) -> None:
-        """Raise InvalidTask if the backend can't take ``task``; the framework's own rules come first.
+        """Raise InvalidTask if the backend can't take ``task``. The framework's own rules are checked first.
 
-        A task that an app's module makes for an unknown queue while Django starts is left to the checks.
+        While Django imports the modules of apps, a task for an unknown queue is only recorded: the system check
+        horsies.E010 reports it.
         """
         if not apps.ready and loading.is_going_on and self._lacks_queue_of(task):
             loading.note_queue(task, self.queues)
@@ -73,12 +75,12 @@ class HorsiesBackend(SendingBackend):
         if apps.ready and not self._is_installed:
             raise ImproperlyConfigured(f"{NOT_INSTALLED % self.alias} {INSTALL}")
         is_nan = isinstance(task.priority, float) and math.isnan(task.priority)
-        if is_nan or not isinstance(task.priority, int | float):  # the framework would compare it
+        if is_nan or not isinstance(task.priority, int | float):  # the framework compares it without checking its type
             raise TypeError(f"priority is {task.priority!r}; allowed: a whole number from -100 to 100.")
         if not isinstance(task.run_after, datetime | timedelta | None):
             raise InvalidTask(f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on.")
         if isinstance(task.run_after, timedelta):
-            # The framework documents a delay here but can't judge one; the copy is validated as it is made.
+            # The framework documents a timedelta but can't validate one; replace() validates everything else.
             if not timedelta() <= task.run_after <= timedelta(seconds=LONGEST_DURATION):
                 raise InvalidTask(
                     f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on."
@@ -91,7 +93,7 @@ class HorsiesBackend(SendingBackend):
         if isinstance(task, HorsiesTask) and (problem := next(problems_of(task), None)):
             raise InvalidTask(problem)
 
-    # Enqueueing, as the framework names it.
+    # The framework's own methods.
 
     def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """Insert a call in the current transaction and return the framework's result."""
@@ -99,11 +101,11 @@ class HorsiesBackend(SendingBackend):
         return cast("FrameworkTaskResult[P, T]", self._send_enqueued_signal(task, sent))
 
     async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
-        """See :meth:`enqueue`. Runs in the thread that holds the caller's transaction."""
+        """See :meth:`enqueue`. Runs in the thread that has the caller's transaction."""
         return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
 
     def get_result(self, result_id: Any) -> FrameworkTaskResult[..., Any]:
-        """Return the framework's result of a task. Raises TaskResultDoesNotExist, for a malformed id too."""
+        """Return the framework's result of a task. Raises TaskResultDoesNotExist for an unknown or a malformed id."""
         from ..models import Task
         from .django_result import result_of
 
@@ -118,27 +120,27 @@ class HorsiesBackend(SendingBackend):
         """See :meth:`get_result`."""
         return await sync_to_async(self.get_result, thread_sensitive=True)(result_id)
 
-    # Sending, as we name it.
+    # The methods behind ``task.send()``, ``send_many()`` and ``cancel()``.
 
     def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
-        """Insert a call in the current transaction and return its handle; ``own`` are columns of this call alone."""
-        # The framework's own receiver writes a line at DEBUG; only for more than that is the result worth making.
-        is_heard = len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
-        sent = self._insert(task, args, kwargs, with_row=is_heard, own=own)
-        if is_heard:
+        """Insert a call in the current transaction and return its handle. ``own`` sets columns for this call only."""
+        # The framework connects one receiver itself, which logs at DEBUG. Skip the signal if only that would get it.
+        has_receivers = len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
+        sent = self._insert(task, args, kwargs, with_row=has_receivers, own=own)
+        if has_receivers:
             self._send_enqueued_signal(task, sent)
         return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_grouped))
 
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
-        """Insert many calls in the current transaction; sends no signals."""
+        """Insert many calls in the current transaction. Sends no signals."""
         self._validate(task)
         if isinstance(task, HorsiesTask) and task.unique is not None:
             sent = insert_many_once(self.config, task, calls)
-            return [TaskHandle(one.id, backend=self.alias, replayed=not one.is_new) for one in sent]
+            return [TaskHandle(result.id, backend=self.alias, replayed=not result.is_new) for result in sent]
         return [TaskHandle(key, backend=self.alias) for key in insert.insert_many(self.config, task, calls)]
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
-        """Cancel the live task that holds ``unique_key``; return whether there was one."""
+        """Cancel the live task that holds ``unique_key``; return whether there was one to cancel."""
         from ..models import Task
 
         rows = Task.objects.using(self.config.database).holding_unique_key(unique_key)
@@ -159,19 +161,19 @@ class HorsiesBackend(SendingBackend):
     def _send_enqueued_signal(
         self, task: FrameworkTask[..., Any], sent: EnqueueResult
     ) -> FrameworkTaskResult[..., Any]:
-        """Return the framework's result of what was sent, after telling who listens of a new row."""
+        """Send ``task_enqueued`` if the row is new, and return the framework's result."""
         from .django_result import result_of
 
-        assert sent.row is not None  # it was asked for
+        assert sent.row is not None  # inserted with ``with_row``
         result = result_of(sent.row, task=task)
         if sent.is_new:
-            # The row is there: an error in a receiver must not make the caller enqueue again.
+            # The row is inserted: an error of a receiver must not make the caller enqueue the call again.
             task_enqueued.send_robust(sender=type(self), task_result=result)
         return result
 
 
 def _as_horsies_task(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:
-    """Return a task that another backend made (before the settings changed) as one of ours."""
+    """Return ``task`` as a HorsiesTask. It is another class if another backend made it, before the settings changed."""
     if isinstance(task, HorsiesTask):
         return task
     return HorsiesTask(

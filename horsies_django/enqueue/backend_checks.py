@@ -20,16 +20,16 @@ from ..db.check_database import database_problem
 if TYPE_CHECKING:
     from ..core.options import Options
 
-#: What is said where the backend is used without its app, by alias, and what helps.
+#: The error for a backend without the app in INSTALLED_APPS, and its hint.
 NOT_INSTALLED: Final = "TASKS['%s'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS."
 INSTALL: Final = "Add 'horsies_django' to INSTALLED_APPS and run migrate."
 
-#: What psycopg's pool holds at most if nobody says otherwise.
+#: The default ``max_size`` of Django's psycopg pool.
 PSYCOPG_POOL_SIZE: Final = 4
 
 
 def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
-    """Return what is wrong with one backend's settings and with the database that they name."""
+    """Return a message for each problem of one backend's settings and of its database."""
     messages: list[CheckMessage] = [
         Error(
             str(problem),
@@ -65,7 +65,7 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
 
 
 def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:
-    """Yield a warning for each queue whose rank or share the workers' order passes over."""
+    """Yield a warning for each queue with a priority or weight that the workers' order ignores."""
     for name, queue in options.queues.items():
         for key, order in (("priority", "strict"), ("weight", "weighted")):
             value = getattr(queue, key)
@@ -90,7 +90,7 @@ def _check_middleware(alias: str, paths: Iterable[str]) -> Iterator[CheckMessage
 
 
 def check_database(alias: str, threads: int) -> Iterable[CheckMessage]:
-    """Return what makes the database of ``alias`` no queue, or a poor one; asks the settings alone, not the server."""
+    """Yield a message for each setting that makes a database unfit for a queue, or slow. Does not connect."""
     if problem := database_problem(alias):
         yield Error(problem[0], hint=problem[1] or None, obj=alias, id="horsies.E007")
         return

@@ -1,4 +1,4 @@
-"""A call, before it is a row: its arguments checked and in JSON, and the options it is made with."""
+"""Builds the columns of a call: checks its arguments, encodes them as JSON and reads the task's options."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from .task import HorsiesTask
 
 T = TypeVar("T")
 
-#: Types of values that are JSON already, whatever the value.
+#: Types whose values need no encoding.
 _STORED_AS_IS: Final = frozenset({int, bool, type(None)})
 
 
 class Arguments(NamedTuple):
-    """The arguments of a call as JSON has them: as values, and as the texts of the two columns."""
+    """The arguments of a call, encoded as JSON: as values and as the text of the two columns."""
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -43,7 +43,7 @@ class Arguments(NamedTuple):
 
 
 class Target:
-    """A function that rows name: what its calls have in common is found out once."""
+    """A function that rows name. Caches what all its calls have in common, such as its parameters and type hints."""
 
     def __init__(self, options: Options, func: Callable[..., Any], path: str, *, takes_context: bool = False) -> None:
         self.func = func
@@ -57,9 +57,9 @@ class Target:
     def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of a call.
 
-        Raises TypeError for arguments that the function does not take or that its type hints rule out, and TypeError
-        or ValueError for a value that can't be stored; each names the parameter. Raises ValueError for more bytes than
-        ``max_payload_bytes``.
+        Raises TypeError for arguments that the function does not take or that its type hints exclude, and TypeError
+        or ValueError for a value that can't be stored; each names the parameter. Raises ValueError if the arguments
+        have more than ``max_payload_bytes`` bytes.
         """
         if args or type(kwargs) is not dict or not self.parameters.accept(kwargs.keys()):
             names = self.parameters.names(args, kwargs, self.path)
@@ -68,13 +68,13 @@ class Target:
         return self._encode_all(names, args, kwargs)
 
     def partial_arguments(self, kwargs: Mapping[str, Any], later: Set[str]) -> Arguments:
-        """Return the arguments of a call whose parameters ``later`` are given when it is made. Raises as above."""
+        """Return the arguments of a call whose parameters ``later`` get their values at run time. Raises as above."""
         if not self.parameters.accept(kwargs.keys() | later if later else kwargs.keys()):
             self.parameters.names((), {**kwargs, **dict.fromkeys(later)}, self.path)
         return self._encode_all([], (), kwargs)
 
     def item(self, kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments of a call that is handed over in a list with others, whatever their names.
+        """Return the arguments of a call that becomes an item of a group. Their names are not checked.
 
         Raises TypeError or ValueError for a value that can't be stored.
         """
@@ -97,7 +97,7 @@ class Target:
         return self._dump(names, positional, named)
 
     def bound(self, arguments: Arguments) -> dict[str, Any]:
-        """Return the arguments of a call by the names of their parameters, with the defaults of the others.
+        """Return the arguments of a call by parameter name, including defaults.
 
         Raises TypeError or ValueError, naming the parameter, for a default that can't be stored.
         """
@@ -109,7 +109,7 @@ class Target:
         return {name: value if name in given else self._encode(value, name) for name, value in values.items()}
 
     def mismatch(self, name: str, value: Any) -> str | None:
-        """Return a clause if a value can't be of its parameter's type."""
+        """Return a clause for an error message if the value contradicts the parameter's type hint, else None."""
         return next(type_check.mismatches(self.func, (), (), {name: value}, self.mask), None)
 
     def check(self, value: Any, name: str) -> None:
@@ -141,7 +141,7 @@ class Target:
     def _dump_error(
         self, error: Exception, names: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]
     ) -> ValueError:
-        """Return an error that names the argument which JSON's own encoder refuses."""
+        """Return an error that names the argument which the JSON encoder rejects."""
         for name, value in (*zip(names, positional, strict=True), *named.items()):
             where = f"Unsupported value: argument {name!r}"
             try:
@@ -154,7 +154,7 @@ class Target:
 
 
 class CallBuilder(Target):
-    """Calls of one task."""
+    """Builds the calls of one task."""
 
     def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
         super().__init__(options, task.func, task.task_name, takes_context=task.takes_context)
@@ -165,13 +165,16 @@ class CallBuilder(Target):
 
     @classmethod
     def of(cls, task: HorsiesTask[..., Any], options: Options) -> CallBuilder:
-        """Return the calls of a task, the same ones as the last time if nothing can have changed since."""
-        if task.metadata is not None:  # a dict, which its owner may change
+        """Return the builder of a task's calls; a cached one unless the task has metadata."""
+        if task.metadata is not None:  # a mutable dict
             return cls(options, task)
         return _cached_builder(_IdentityKey(task), _IdentityKey(options))
 
     def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert | None:
-        """Return an INSERT to be used again and again; None the first time, for many a task is made for one call."""
+        """Return the prepared INSERT for ``key``, None on first use.
+
+        Tasks made by ``with_options()`` are often sent only once, so the INSERT is prepared on second use.
+        """
         if key not in self._inserts:
             self._inserts[key] = None
             return None
@@ -180,14 +183,14 @@ class CallBuilder(Target):
         return found
 
     def limited(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments of a call with its limit key. Raises also what :func:`~.limits.key_of` raises."""
+        """Return the arguments of a call with its limit key. Also raises the errors of :func:`~.limits.key_of`."""
         arguments = self.arguments(args, kwargs)
         return arguments._replace(limit_key=limits.key_of(self._task, self.parameters, args, kwargs))
 
     def partial_limit_key(self, kwargs: Mapping[str, Any], later: Set[str]) -> str | None:
-        """Return the limit key of a call whose parameters ``later`` are given when it is made; None without a limit.
+        """Return the limit key of a call whose parameters ``later`` get their values at run time; None without a limit.
 
-        Raises what :func:`~.limits.key_so_far` raises.
+        Raises the errors of :func:`~.limits.partial_key`.
         """
         if not terms_of(self._task):
             return None
@@ -195,7 +198,7 @@ class CallBuilder(Target):
 
     @functools.cached_property
     def columns(self) -> Mapping[str, Any]:
-        """The values of the row's columns, beside its arguments, that are not the model's defaults."""
+        """The columns that all calls of the task share, unless they have the model's default."""
         task = self._task
         registry.warn_if_late(self.path)
         defaults = self._options.defaults
@@ -215,12 +218,12 @@ class CallBuilder(Target):
             "good_until": task.good_until,
             "metadata": None if task.metadata is None else headers.stored(task.metadata, self._options),
         }
-        moved = None if task.unique is None else task.unique.delay
-        return columns | _time_columns(task.run_after if moved is None else moved)
+        debounce = None if task.unique is None else task.unique.delay
+        return columns | _time_columns(task.run_after if debounce is None else debounce)
 
 
 class _IdentityKey(Generic[T]):
-    """A key that is the very object: to compare all options of two tasks takes longer than to send one."""
+    """A cache key that compares objects by identity: comparing all options of two tasks takes longer than a send."""
 
     __slots__ = ("it",)
 
@@ -245,7 +248,7 @@ def _time_columns(run_after: datetime | timedelta | None) -> dict[str, Any]:
     if isinstance(run_after, timedelta):
         due = NowPlus(run_after.total_seconds())
         return {"enqueued_at": due, "run_after": due, "deferred": run_after > timedelta()}
-    # Whether it is due already is for the database's clock to say.
+    # The database's clock decides whether the call is due already.
     is_later = GreaterThan(Value(run_after, DateTimeField()), Now())
     deferred = Case(When(is_later, then=True), default=False, output_field=BooleanField())
     return {"enqueued_at": run_after, "run_after": run_after, "deferred": deferred}
@@ -253,7 +256,7 @@ def _time_columns(run_after: datetime | timedelta | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The parameters of a function, without the context."""
+    """The parameters of a function, except the context."""
 
     signature: inspect.Signature
     takes_context: bool
@@ -263,11 +266,11 @@ class Parameters:
     accepts_any: bool
 
     def accept(self, names: Set[str]) -> bool:
-        """Whether a call with these keyword arguments alone is surely right."""
+        """Whether a call with only these keyword arguments certainly fits the signature."""
         return names <= self.by_name and self.required <= names
 
     def names(self, args: Sequence[Any], kwargs: Mapping[str, Any], path: str) -> list[str]:
-        """Return the names of the parameters that take ``args``. Raises TypeError naming what is wrong."""
+        """Return the names of the parameters that take ``args``. Raises TypeError if the call doesn't fit."""
         context = (None,) if self.takes_context else ()
         try:
             self.signature.bind(*context, *args, **kwargs)
@@ -283,7 +286,7 @@ class Parameters:
         return names[: len(args)]
 
     def bind_partial(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments by the names of their parameters, with the defaults of others. Raises TypeError."""
+        """Return arguments by parameter name, including defaults. Raises TypeError if the call doesn't fit."""
         context = (None,) if self.takes_context else ()
         bound = self.signature.bind_partial(*context, *args, **kwargs)
         bound.apply_defaults()
@@ -292,7 +295,7 @@ class Parameters:
 
 @functools.cache
 def parameters_of(func: Callable[..., Any], takes_context: bool) -> Parameters:
-    """Return what a function takes."""
+    """Return the parameters of a function."""
     signature = inspect.signature(func)
     own = list(signature.parameters.values())[int(takes_context) :]
     by_name = frozenset(one.name for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))

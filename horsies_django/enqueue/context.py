@@ -1,4 +1,4 @@
-"""What a body with ``takes_context=True`` is given."""
+"""``TaskContext``, the first argument of a task with ``takes_context=True``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MESSAGE_LENGTH: Final = 255
 
 
 class TaskRun(Protocol):
-    """What a body, or what prepares its arguments, may ask of its run in a worker."""
+    """The interface of a running task in a worker, as its context and its input resolvers use it."""
 
     stop_reason: type[TaskInterrupt] | None
     has_saved: bool
@@ -44,7 +44,7 @@ class TaskRun(Protocol):
 
     @property
     def runner(self) -> WorkerInfo:
-        """The process that runs it."""
+        """The worker process that runs it."""
 
     @property
     def task_id(self) -> UUID:
@@ -59,75 +59,74 @@ class TaskRun(Protocol):
         """Whether the values of the row carry type tags."""
 
     def request_stop(self, why: type[TaskInterrupt]) -> None:
-        """Note that the body is to stop. The first reason counts."""
+        """Ask the body to stop at its next checkpoint. Only the first reason counts."""
 
     def raise_if_stopping(self) -> None:
-        """Raise the reason to stop, if there is one: a checkpoint."""
+        """Raise the reason to stop, if there is one. Each call is a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget that the framework's is frozen
-    """The framework's context, and the body's line to whoever watches it.
+    """The framework's context, plus progress, saved state and cancellation.
 
-    ``attempt`` and ``task_result`` are the framework's. Each method is a *checkpoint*: in a body that is to stop it
-    raises :class:`~horsies_django.exceptions.TaskInterrupt`.
+    ``attempt`` and ``task_result`` come from the framework. ``progress()`` and ``save()`` are *checkpoints*: they raise
+    :class:`~horsies_django.exceptions.TaskInterrupt` if the body should stop.
     """
 
     run: TaskRun
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the body should stop: the task was cancelled, has run too long, or was taken from this worker."""
+        """Whether the body should stop: the task was cancelled, timed out, or reclaimed from this worker."""
         return self.run.stop_reason is not None
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts the task has at most; a graceful stop and a snooze use none up."""
+        """The maximum number of attempts. A graceful stop or a snooze doesn't use one up."""
         return self.run.claim.max_retries + 1
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether no attempt follows this one if it fails."""
+        """Whether the task fails for good if this attempt fails."""
         return self.run.claim.retry_count >= self.run.claim.max_retries
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What came along with the task: its metadata, and what the middleware of its sender added."""
+        """The task's metadata, including the headers that the sender's middleware added."""
         from ..models.claims import metadata_of
 
         return metadata_of(self.run.claim)
 
     @property
     def scheduled_for(self) -> datetime | None:
-        """The slot of the schedule that has sent this run, an aware datetime in UTC.
+        """The schedule's slot that this run is for, as an aware datetime in UTC; the same for each attempt.
 
-        Each attempt has the same. None for what no schedule has sent, for *run now*, and for gathered calls, which have
-        one run in common.
+        None if no schedule sent the task, for *run now*, and for grouped calls, which share one run.
         """
         return slot_in(self.metadata)
 
     @property
     def state(self) -> Any:
-        """What :meth:`save` stored last, in this attempt or in an earlier one; None if it never did."""
+        """The state that :meth:`save` stored last, in this or an earlier attempt; None if there is none."""
         return decode(self.run.state, typed=self.run.is_typed)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Say how far the body is. Costs nothing: the worker writes it down once a second, and at the end.
+        """Report progress. Runs no query: the worker stores the last report once a second and at the end.
 
-        Raises ValueError for what is not a number from 0 on.
+        Raises ValueError unless ``done`` and ``total`` are numbers from 0 on.
         """
         for name, number in (("done", done), ("total", total)):
             if (name == "done" or number is not None) and not _is_amount(number):
                 raise ValueError(f"progress() got {name}={number!r}; allowed: numbers from 0 on.")
-        note = {"done": done, "total": total, "message": clean_text(str(message))[:MESSAGE_LENGTH]}
-        self.run.progress = dumps(note)
+        report = {"done": done, "total": total, "message": clean_text(str(message))[:MESSAGE_LENGTH]}
+        self.run.progress = dumps(report)
         self.run.raise_if_stopping()
 
     def save(self, state: Any) -> None:
-        """Keep ``state`` for the next attempt, as part of the body's own transaction if it is in one.
+        """Store ``state`` for the next attempt, as part of the body's own transaction if it is in one.
 
-        So what a body has done and how far it came are stored together, or not at all. Raises TypeError or ValueError
-        for a value that can't be stored.
+        In a transaction, the body's work and its state are committed together or not at all. Raises TypeError or
+        ValueError for a value that can't be stored.
         """
         from ..models import Task
 

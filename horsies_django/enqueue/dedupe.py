@@ -1,4 +1,4 @@
-"""What becomes of a call whose place is taken: by its ``task_id`` or by its unique key."""
+"""Deduplication: inserts a call, or resolves its conflict with the task that has its ``task_id`` or unique key."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from ..models import Task as TaskRow
     from ..models.transitions import TaskQuerySet
 
-#: What has to be the same in two sends with one ``task_id``.
+#: The columns that must be equal in two sends with the same ``task_id``.
 _PAYLOAD: Final = ("task_name", "args", "kwargs", "queue_name", "priority", "good_until", "run_after")
 
-#: Times that an INSERT is tried against tasks that hold its key and end, or begin, before they can be looked at.
+#: How often an INSERT is tried again because the task in conflict ended, or started, before it was locked.
 _TRIES: Final = 50
 
-#: What a call that replaces another leaves as it is.
+#: The columns that ``on_conflict="replace"`` leaves unchanged.
 _REPLAYED: Final = frozenset({"id", "unique_key", "unique_until", "unique_expires_at"})
 
-#: What a call with no limit says of it.
+#: The columns of a call without a concurrency limit.
 _UNLIMITED: Final[Mapping[str, Any]] = {"limit_key": None, "blocked": False}
 
-#: What was of the arguments that are replaced.
+#: The columns that ``on_conflict="replace"`` resets, since they belong to the replaced arguments.
 _NEW_TASK: Final[Mapping[str, Any]] = {"retry_count": 0, "next_retry_at": None, "progress": None, "checkpoint": None}
 
 
 def insert_once(draft: PendingInsert) -> EnqueueResult:
-    """Insert a row unless its ``task_id`` or its unique key is taken; then do what its ``unique`` says.
+    """Insert a row, or resolve the conflict if its ``task_id`` or unique key is taken.
 
     Raises PayloadMismatch and UniqueConflict.
     """
     for _ in range(_TRIES):
         if sent := draft.insert_if_free() or resolve_conflict(draft):
             return sent
-    return draft.insert()  # whatever it is that is in its way, this raises it
+    return draft.insert()  # raises the database's own error if the conflict persists
 
 
 def resolve_conflict(draft: PendingInsert) -> EnqueueResult | None:
-    """Return the task that stands where a row can't go; None if its place may be free by now. Raises as above."""
+    """Return the task that takes the row's place; None if the row can be inserted by now. Raises as above."""
     from ..models import Task
 
     rows = Task.objects.using(draft.database)
@@ -84,7 +84,7 @@ def _resolve(draft: PendingInsert, holder: TaskRow, rows: TaskQuerySet) -> Enque
     if holder.status == TaskStatus.PENDING:
         return _replace(draft, unique, holder, rows.filter(status=TaskStatus.PENDING))
     if holder.unique_until == UniqueUntil.STARTED:
-        # A worker has it, and has read its arguments: it is as good as begun.
+        # A worker has claimed it and read its arguments, so it counts as started.
         _release_keys(rows.filter(status=TaskStatus.CLAIMED))
         return None
     raise UniqueConflict(holder.pk, holder.status, str(holder.unique_key), ": only one that waits can be replaced")
@@ -95,7 +95,7 @@ def _release_keys(rows: TaskQuerySet) -> None:
 
 
 def _replace(draft: PendingInsert, unique: Unique, holder: TaskRow, rows: TaskQuerySet) -> EnqueueResult | None:
-    """Give a task that waits the arguments, options and time of this call; None if it waits no more."""
+    """Give a pending task the arguments, options and time of this call; return None if it is no longer pending."""
     given = {name: value for name, value in draft.values.items() if name not in _REPLAYED}
     values = {**_UNLIMITED, **given}
     if not rows.update(**_NEW_TASK, **values | _time_columns(values, unique)):
@@ -109,7 +109,7 @@ def _replace(draft: PendingInsert, unique: Unique, holder: TaskRow, rows: TaskQu
 
 
 def _time_columns(values: Mapping[str, Any], unique: Unique) -> dict[str, Any]:
-    """When it is due. One that is due at once, and was already, keeps its place among others."""
+    """Return the columns that say when the call is due. A call that stays due keeps its place in the queue."""
     due = values.get("run_after")
     if unique.delay is not None and unique.limit is not None:
         due = Least(NowPlus(unique.delay.total_seconds()), F("sent_at") + Value(unique.limit))
@@ -121,12 +121,12 @@ def _time_columns(values: Mapping[str, Any], unique: Unique) -> dict[str, Any]:
 
 
 def _is_same(sent: Any, stored: Any) -> bool:
-    """Whether a stored value is what was sent, as far as any database keeps it."""
+    """Whether a stored value equals the one that was sent, after the changes that databases make to values."""
     match sent:
         case NowPlus():
-            return True  # a delay counts from each call anew
+            return True  # a delay counts from the moment of each call
         case datetime():
-            # By moment: a project without time zones reads naive ones.
+            # Compare timestamps: a project without time zones reads naive datetimes.
             return isinstance(stored, datetime) and sent.timestamp() == stored.timestamp()
         case dict():
             same_names = isinstance(stored, dict) and sent.keys() == stored.keys()
@@ -135,6 +135,6 @@ def _is_same(sent: Any, stored: Any) -> bool:
             same_length = isinstance(stored, list) and len(sent) == len(stored)
             return same_length and all(map(_is_same, sent, stored))
         case float():
-            # PostgreSQL keeps the digits of 1e22 and gives an int back.
+            # PostgreSQL stores 1e22 as digits and returns an int.
             return isinstance(stored, int | float) and not isinstance(stored, bool) and sent == float(str(stored))
     return isinstance(sent, bool) == isinstance(stored, bool) and bool(sent == stored)

@@ -1,7 +1,7 @@
-"""Many calls of a task that is unique, as one.
+"""``send_many()`` for tasks with ``unique``.
 
-They are dealt with in the order of their keys, and each key once and for all before the next one: its row is inserted,
-or locked if it may have to change. So of two who send the same keys one waits for the other, and never both.
+Keys are processed in sorted order, and each row is inserted or locked before the next key. So two senders of the same
+keys can't deadlock: one waits for the other.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .insert import build_insert, check_call, check_for_many, inject_headers, pe
 from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, task_ready_of
 from .task import HorsiesTask
 
-#: Calls that are more than texts at a time, and rows of one INSERT.
+#: The most calls that are decoded at a time, and the most rows of one INSERT.
 _CALLS_AHEAD: Final = 10_000
 _ROWS: Final = 1_000
 
 
 class _Call(NamedTuple):
-    """What is kept of a call until all have been sorted: by key, and those with one key as they came."""
+    """A checked call in a compact form, sortable by key, then by position."""
 
     key: str
     place: int
@@ -44,10 +44,10 @@ class _Call(NamedTuple):
 def insert_many_once(
     options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]
 ) -> list[EnqueueResult]:
-    """Insert one row for each dict of keyword arguments, unless its place is taken; all of it or nothing.
+    """Insert one row for each dict of keyword arguments, or resolve its conflict; all of them or none.
 
-    Those with the same key count in their order. Raises ValueError with a ``unique_key`` or a ``task_id``, and what
-    :func:`~horsies_django.enqueue.insert.insert` raises.
+    Calls with the same key are processed in their order. Raises ValueError if the task has a ``unique_key`` or a
+    ``task_id``, and the errors of :func:`~horsies_django.enqueue.insert.insert`.
     """
     check_for_many(task)
     own = inject_headers(options, task)
@@ -56,9 +56,9 @@ def insert_many_once(
     waiting = iter(sorted(_check_calls(options, task, calls)))
     sent: dict[int, EnqueueResult] = {}
     with transaction.atomic(using=options.database):
-        while some := list(itertools.islice(waiting, _CALLS_AHEAD)):
-            drafts = [_pending_insert(options, task, call, own) for call in some]
-            sent |= zip((call.place for call in some), _insert(options.database, drafts), strict=True)
+        while chunk := list(itertools.islice(waiting, _CALLS_AHEAD)):
+            drafts = [_pending_insert(options, task, call, own) for call in chunk]
+            sent |= zip((call.place for call in chunk), _insert(options.database, drafts), strict=True)
         wake = task_ready_of(CallBuilder.of(task, options).columns)
         notifications.wake_after_commit(options.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return [sent[place] for place in range(len(sent))]
@@ -78,7 +78,7 @@ def _pending_insert(
 
 
 def _insert(database: str, drafts: Sequence[PendingInsert]) -> Iterator[EnqueueResult]:
-    """Insert rows in the order of their keys, or do what their ``unique`` says."""
+    """Insert rows in the order of their keys, or resolve their conflicts."""
     _insert_free(database, drafts)
     new, others = _inserted_ids(database, drafts), _ids_of_holders(database, drafts)
     blocked = [draft.values["limit_key"] for draft in drafts if draft.id in new and draft.values.get("blocked")]
@@ -93,7 +93,7 @@ def _insert(database: str, drafts: Sequence[PendingInsert]) -> Iterator[EnqueueR
 
 
 def _insert_free(database: str, drafts: Sequence[PendingInsert]) -> None:
-    """Insert the first of each key that is free; where a later one is to change what holds a key, lock that."""
+    """Insert the first row of each key that is free. With ``on_conflict="replace"``, lock the rows that hold keys."""
     from ..models import Task
 
     firsts = [next(same) for _, same in itertools.groupby(drafts, key=lambda draft: draft.values["unique_key"])]
@@ -110,7 +110,7 @@ def _changes_existing(draft: PendingInsert) -> bool:
 
 
 def _inserted_ids(database: str, drafts: Sequence[PendingInsert]) -> set[UUID]:
-    """The ids of those that are rows now."""
+    """Return the ids of the calls that were inserted."""
     from ..models import Task
 
     keys = [draft.id for draft in drafts]
@@ -121,15 +121,15 @@ def _inserted_ids(database: str, drafts: Sequence[PendingInsert]) -> set[UUID]:
 
 
 def _ids_of_holders(database: str, drafts: Sequence[PendingInsert]) -> dict[str, UUID]:
-    """The tasks that stand in for calls, by their keys, where that is all there is to it."""
+    """Return the ids of the tasks that hold keys, by key, for calls with ``on_conflict="skip"``."""
     from ..models import Task
 
     keys = list(
         {str(d.values["unique_key"]) for d in drafts if d.unique is not None and d.unique.on_conflict == "skip"}
     )
-    counts = Q(unique_expires_at__isnull=True) | Q(unique_expires_at__gt=Now())
+    is_valid = Q(unique_expires_at__isnull=True) | Q(unique_expires_at__gt=Now())
     found: dict[str, UUID] = {}
     for first in range(0, len(keys), _ROWS):
-        holders: Any = Task.objects.using(database).holding_unique_key(*keys[first : first + _ROWS]).filter(counts)
+        holders: Any = Task.objects.using(database).holding_unique_key(*keys[first : first + _ROWS]).filter(is_valid)
         found.update(holders.values_list("unique_key", "pk"))
     return found

@@ -1,4 +1,4 @@
-"""A row, as Django's task framework sees it."""
+"""Converts a row into the TaskResult of Django's task framework."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ _EXCEPTION_BY_CODE: Final[dict[str | None, type[Exception]]] = {
 }
 
 
-class Result(FrameworkTaskResult):  # type: ignore[type-arg]  # which the backport has one of, and Django two
-    """The framework's result, whose ``repr()`` tells no arguments and no return value: they may be sensitive."""
+class Result(FrameworkTaskResult):  # type: ignore[type-arg]  # the backport has one parameter, Django two
+    """The framework's result with a ``repr()`` that omits arguments and return value: they may be sensitive."""
 
     def __repr__(self) -> str:
         return f"TaskResult(id={self.id!r}, task={self.task.module_path!r}, status={str(self.status)!r})"
@@ -73,24 +73,24 @@ class Result(FrameworkTaskResult):  # type: ignore[type-arg]  # which the backpo
 
 @contextmanager
 def own_logging() -> Iterator[None]:
-    """Let our own lines stand for the framework's.
+    """Disconnect the framework's receivers that log task events while a worker logs them itself.
 
-    Its receivers log the same two events, with less in them; unplugged, ``has_listeners`` tells of real listeners.
+    Our log lines have more details. Without these receivers, ``has_listeners`` also tells whether the project listens.
     """
     pairs = [
         (task_started, framework_signals.log_task_started),
         (task_finished, framework_signals.log_task_finished),
     ]
-    unplugged = [(signal, receiver) for signal, receiver in pairs if signal.disconnect(receiver)]
+    disconnected = [(signal, receiver) for signal, receiver in pairs if signal.disconnect(receiver)]
     try:
         yield
     finally:
-        for signal, receiver in unplugged:
+        for signal, receiver in disconnected:
             signal.connect(receiver)
 
 
 def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> FrameworkTaskResult[..., Any]:
-    """Return the framework's result for ``row``; ``task`` is what was enqueued, if the caller has it."""
+    """Return the framework's result for ``row``. ``task`` is the enqueued task, if the caller has it."""
     attempts = _attempts(row)
     started_at = attempts[0].started_at if attempts else row.started_at
     result = Result(
@@ -113,7 +113,7 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
 
 
 def _values(row: Task) -> dict[str, Any]:
-    """The arguments and the return value as they were, which the framework would turn into plain JSON."""
+    """Return the decoded arguments and return value. The framework's own constructor would make them plain JSON."""
     from ..core.backends import reads_typed
 
     values: dict[str, Any] = {}
@@ -123,13 +123,13 @@ def _values(row: Task) -> dict[str, Any]:
             values["args"], values["kwargs"] = decode_call(row.args, row.kwargs, typed=True)
         if row.status == TaskStatus.COMPLETED and row.result:
             values["_return_value"] = decode(row.result.get("ok"), typed=typed)
-    except Exception as error:  # noqa: BLE001  # a class that is gone, or refuses its old values: the rest can be read
+    except Exception as error:  # noqa: BLE001  # a class was removed or rejects its old values; the rest is readable
         logger.warning("a value of task id=%s can't be decoded: %r", row.pk, error)
     return values
 
 
 def task_at(task_name: str) -> FrameworkTask[..., Any]:
-    """Return the registered task of that name; a placeholder if there is none, so that its rows can be read."""
+    """Return the registered task of that name, or a placeholder, so that rows of removed tasks can be read."""
     try:
         return registry.find_task(task_name)
     except NotRegistered:
@@ -137,14 +137,14 @@ def task_at(task_name: str) -> FrameworkTask[..., Any]:
 
 
 def _with_row_options(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any]:
-    """Copy a task with the options that the row was sent with, unvalidated: settings may have changed since."""
+    """Copy a task with the options of its row. Doesn't validate them: settings may have changed since the send."""
     copy = object.__new__(type(task))
     for name in type(task).__dataclass_fields__:
         object.__setattr__(copy, name, getattr(task, name))
     options = {name: getattr(row, name) for name in ("priority", "queue_name", "backend", "run_after")}
     if isinstance(task, HorsiesTask):
-        options["task_id"] = None  # or a repeated enqueue() of it would only find this row again
-        # A key that its arguments have made is not one for other arguments, and a debounce sets the time itself.
+        options["task_id"] = None  # with it, enqueue() of the copy would return this row again
+        # Leave out a key made of the arguments, since a new call has others, and the time that a debounce sets.
         kept = ("good_until", "metadata", *(("unique_key",) if task.unique is None else ()))
         options |= {name: getattr(row, name) for name in kept} | _overridden_options(task, row)
         if task.unique is not None and task.unique.delay is not None:
@@ -155,7 +155,7 @@ def _with_row_options(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask
 
 
 def _overridden_options(task: HorsiesTask[..., Any], row: Task) -> dict[str, Any]:
-    """Return the options of a row that a backend's defaults count for; what these would be anyway is not said."""
+    """Return the row's timeout, retention and retry options, as far as they differ from the backend's defaults."""
     from ..core.backends import config_of
 
     try:
@@ -180,17 +180,17 @@ def _placeholder(task_name: str) -> FrameworkTask[..., Any]:
 
     missing.__module__, _, name = task_name.rpartition(".")
     missing.__name__ = missing.__qualname__ = name
-    stand_in: HorsiesTask[..., Any] = object.__new__(HorsiesTask)
+    placeholder: HorsiesTask[..., Any] = object.__new__(HorsiesTask)
     for name, entry in HorsiesTask.__dataclass_fields__.items():
-        object.__setattr__(stand_in, name, {} if name == "exception_mapper" else getattr(entry, "default", None))
+        object.__setattr__(placeholder, name, {} if name == "exception_mapper" else getattr(entry, "default", None))
     for name, value in {"func": missing, "name": missing.__name__, "_given_name": task_name}.items():
-        object.__setattr__(stand_in, name, value)
-    object.__setattr__(stand_in, "takes_context", False)
-    return stand_in
+        object.__setattr__(placeholder, name, value)
+    object.__setattr__(placeholder, "takes_context", False)
+    return placeholder
 
 
 def _attempts(row: Task) -> Sequence[TaskAttempt]:
-    """The attempts, without a query where the row alone tells that there is none to ask for."""
+    """Return the attempts. Runs no query if the row shows that there are none."""
     return list(row.attempts.order_by("attempt")) if row.attempt else []
 
 
@@ -222,5 +222,5 @@ def _error_without_exception(code: str | None, message: str) -> FrameworkTaskErr
 
 
 def _plain(value: Any) -> Any:
-    """Damaged arguments still have to be shown."""
+    """Return a value that the framework can display, even for damaged arguments."""
     return value if isinstance(value, list | dict) else []

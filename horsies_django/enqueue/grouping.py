@@ -1,7 +1,7 @@
-"""Gathering: calls with one key become the items of one task, which is due later.
+"""Grouping (``gather=``): calls with the same key become the items of one task, which is due later.
 
-A key has one open group in a queue at most: a task that was never claimed. Whoever adds a call holds the row's lock, so
-the size is exact; the first claim closes the group for good, and the next call opens another one.
+A key has at most one open group in a queue: a task that was never claimed. A sender locks its row to add a call, so the
+size is exact. The first claim closes the group for good, and the next call opens another one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from .task import HorsiesTask
 if TYPE_CHECKING:
     from .context import TaskRun
 
-#: Nothing of a call has run before it has joined, so that is no double if a worker dies over it.
+#: The retry policy of a delayed call. Before it joins a group nothing of it has run, so a retry is always safe.
 _RETRY: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["*"])
 
-#: The columns of a call that is sent for later: until it joins, a task with its own arguments and no items.
+#: The columns of a delayed call: until it joins a group, it is a task with its own arguments and no items.
 DELAYED_COLUMNS: Final[Mapping[str, Any]] = {
     "has_inputs": True,
     "is_async": False,
@@ -45,13 +45,13 @@ DELAYED_COLUMNS: Final[Mapping[str, Any]] = {
     "retry_policy": _RETRY.as_json(),
 }
 
-#: What of a send is about one task alone.
+#: The options of a send that only fit a task of its own.
 _NOT_SHARED: Final = ("unique_key", "task_id", "good_until")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedCall:
-    """The task that a call has joined, and whether it is new with it."""
+    """The task that a call has joined. ``is_new`` says that the call opened it."""
 
     id: UUID
     is_new: bool
@@ -65,11 +65,11 @@ def join(
 ) -> list[GroupedCall]:
     """Add calls to the open groups of their keys, all of them or none, and return the task of each.
 
-    ``own`` are columns of the tasks that are new. Raises InvalidTask for an option that is for one call alone,
-    TypeError for positional arguments, ValueError for a call without a key, and what can't be stored.
+    ``own`` are columns for new tasks. Raises InvalidTask for an option of a single call, TypeError for positional
+    arguments, ValueError for a call without a key, and TypeError or ValueError for a value that can't be stored.
     """
     gather = task.gather
-    assert gather is not None  # or who asks?
+    assert gather is not None  # the callers check
     checks, by_key = CallBuilder.of(task, options), dict[str, list[int]]()
     given: list[Arguments] = []
     for args, kwargs in calls:
@@ -81,7 +81,7 @@ def join(
     found: dict[int, GroupedCall] = {}
     group = _Group(options.database, task.task_name, gather, {**checks.columns, **(own or {})})
     with transaction.atomic(using=options.database):
-        for key in sorted(by_key):  # in one order, or two might wait for each other
+        for key in sorted(by_key):  # all senders lock in the same order, which prevents deadlocks
             places = by_key[key]
             joined = group.add(key, [given[place].kwargs for place in places])
             found |= dict(zip(places, joined, strict=True))
@@ -91,8 +91,8 @@ def join(
 def check_call(
     calls: CallBuilder, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Arguments, str]:
-    """Return a call as an item has it, and the key of its group. Raises as :func:`join`."""
-    assert task.gather is not None  # or who asks?
+    """Return a call's arguments as an item, and the key of its group. Raises the errors of :func:`join`."""
+    assert task.gather is not None  # the callers check
     for name in _NOT_SHARED:
         if (value := getattr(task, name)) is not None:
             raise InvalidTask(f"{name} is {value!r}; allowed: None, for the calls of {task.task_name} are gathered.")
@@ -105,18 +105,18 @@ def check_call(
 
 
 def _key(calls: CallBuilder, gather: Gather, kwargs: Mapping[str, Any]) -> str:
-    """Return the key of a call; a keyed hash of it where it could tell what is sensitive of the arguments."""
+    """Return the key of a call; a keyed hash of it if it could reveal sensitive arguments."""
     key = gather.key(kwargs)
     return f"#{keyed_hash('gather', key)}" if calls.mask.is_told_by(gather.by, kwargs) else key
 
 
 def _check_key_is_stable(key: str, calls: CallBuilder, gather: Gather, item: Arguments) -> None:
-    """Raise ValueError for the key of a call for later that would be another, or none, when the call joins."""
+    """Raise ValueError if the key of a delayed call would change, or fail, when the call joins its group."""
     kwargs = decode_call([], json.loads(item.kwargs_text), typed=calls.columns["typed_payload"])[1]
     problem = f"Gather: the key of a call for later is {key!r}, and once the call is stored it"
     try:
         stored = _key(calls, gather, kwargs)
-    except Exception as error:  # of a project's own callable
+    except Exception as error:  # raised by the project's own callable
         raise ValueError(f"{problem} can't be told: {error!r}; allowed: a key that stays the same.") from error
     if stored != key:
         raise ValueError(f"{problem} is {stored!r}; allowed: a key that stays the same.")
@@ -124,7 +124,7 @@ def _check_key_is_stable(key: str, calls: CallBuilder, gather: Gather, item: Arg
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The groups of one task."""
+    """Adds calls to the groups of one task."""
 
     database: str
     task_name: str
@@ -132,15 +132,15 @@ class _Group:
     columns: Mapping[str, Any]
 
     def add(self, key: str, calls: Sequence[dict[str, Any]]) -> list[GroupedCall]:
-        """Put calls into the open group of a key, and into new ones once that is full."""
+        """Add calls to the open group of a key, and to new groups once that is full."""
         joined: list[GroupedCall] = []
-        # It has no end but its own: each turn that gets nowhere is one in which another sender got on.
+        # The loop ends: a round without progress means that another sender has made progress.
         while rest := calls[len(joined) :]:
             joined += self._append(key, rest) or self._open(key, rest)
         return joined
 
     def _append(self, key: str, calls: Sequence[dict[str, Any]]) -> list[GroupedCall]:
-        """Add calls to the group that is open, as many as it has room for; none if there is no such group."""
+        """Add as many calls as fit to the open group; return an empty list if no group is open."""
         from ..models import Task
         from ..models.task_item import append_items
 
@@ -161,7 +161,7 @@ class _Group:
         return [GroupedCall(task_id, is_new=False)] * len(calls)
 
     def _open(self, key: str, calls: Sequence[dict[str, Any]]) -> list[GroupedCall]:
-        """Open a group with calls, as many as it has room for; with none if another has opened one by now."""
+        """Open a group with as many calls as fit; return an empty list if another sender has just opened one."""
         from ..models.task_item import append_items
 
         task_id, calls = uuid7(), calls[: self.gather.max_size]
@@ -179,13 +179,13 @@ class _Group:
     def _is_inserted(self, values: Mapping[str, Any]) -> bool:
         from ..models import Task
 
-        # Where an INSERT can't leave out a row there is no partial index either, so nothing is in its way.
-        found = columns_of(Task, ["id"], self.database)
-        insert = Insert(Task, values, self.database, returning=found, if_free=can_leave_out(self.database))
+        # A database without ON CONFLICT DO NOTHING has no partial unique index either, so the INSERT can't conflict.
+        columns = columns_of(Task, ["id"], self.database)
+        insert = Insert(Task, values, self.database, returning=columns, if_free=can_leave_out(self.database))
         return insert.run(self.database) is not None
 
     def _extend_deadline(self) -> dict[str, Any]:
-        """What the latest call writes of when a group is due: never later than its first one allows."""
+        """Return the columns that move the deadline after a new call, but not beyond the group's maximum age."""
         if (silence := self.gather.silence) is None:
             return {}
         if (age := self.gather.age) is None:
@@ -195,14 +195,14 @@ class _Group:
         return {"enqueued_at": Least(NowPlus(silence), last), "deferred": Case(is_later, default=Value(False))}
 
 
-#: What closes a group: it is due, and no call is added any more.
+#: The columns that close a group: it is due, and takes no more calls.
 _GROUP_CLOSED: Final[dict[str, Any]] = {"group_key": None, "enqueued_at": Now(), "deferred": False}
 
 
 def arguments(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
-    """Return the argument of a body whose calls were gathered: the list of them, in the order they came in.
+    """Return the argument of a grouped task: the list of its calls, in the order of their arrival.
 
-    Nothing, if none were: then it is a call that was sent for later, and has to join now.
+    Returns an empty dict for a delayed call, which has no items and must join a group now.
     """
     from ..models import TaskItem
 

@@ -1,4 +1,4 @@
-"""A handle on one task that was sent."""
+"""``TaskHandle``: reads, awaits and controls one task that was sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a body is, as it said last."""
+    """The progress that a body reported last."""
 
     done: float
     total: float | None = None
@@ -37,9 +37,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
-    """What a row said when it was read.
+    """A snapshot of a task's row.
 
-    ``error_code`` is that of the task's error and, while it is tried again, that of its last attempt.
+    ``error_code`` is the code of the task's error or, while a retry is due, of its last attempt.
     """
 
     id: UUID
@@ -67,10 +67,10 @@ class TaskInfo:
 
 
 class TaskHandle(Generic[T]):
-    """One task, by its id. Costs no query until asked, and can be rebuilt from the id anywhere.
+    """One task, by its id. Runs no query until a method needs one, and can be rebuilt from the id anywhere.
 
-    ``replayed`` says that the send which gave this handle inserted nothing: the task was there already, by its
-    ``task_id`` or its ``unique_key``. Raises ValueError for an id that is none.
+    ``replayed`` says that the send behind this handle inserted no row, because a task with its ``task_id`` or
+    ``unique_key`` existed already. Raises ValueError for an invalid id.
     """
 
     def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS, replayed: bool = False) -> None:
@@ -89,7 +89,7 @@ class TaskHandle(Generic[T]):
         return hash(self.id)
 
     def status(self) -> TaskStatus | None:
-        """Return the task's status now, None if there is no such task."""
+        """Return the task's current status, None if there is no such task."""
         status = self._rows().values_list("status", flat=True).first()
         return TaskStatus(status) if status else None
 
@@ -127,15 +127,14 @@ class TaskHandle(Generic[T]):
     def get(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """Wait for the task to end, at most ``timeout`` seconds, and return its result.
 
-        None waits for ever, 0 looks once. Never raises for how the task came out, nor for how the asking went: beside
-        the codes of the task itself there are ``WAIT_TIMEOUT`` (it lives, or the database has not answered),
-        ``TASK_NOT_FOUND`` (there is no such row, or no more), ``RESULT_NOT_AVAILABLE`` (it has ended and kept no
-        result), ``RESULT_DESERIALIZATION_ERROR`` and, when the database can't be asked, ``BROKER_ERROR``. The first two
-        and the last may be otherwise a moment later: the handle doesn't keep them, the next call asks again.
+        None waits without limit, 0 polls once. Never raises for the outcome of the task or of the query. Besides the
+        error codes of the task itself, the result may have ``WAIT_TIMEOUT`` (the task has not ended, or the database
+        has not answered), ``TASK_NOT_FOUND`` (there is no such row, or it was deleted), ``RESULT_NOT_AVAILABLE`` (the
+        task has ended without a stored result), ``RESULT_DESERIALIZATION_ERROR`` or ``BROKER_ERROR`` (the query
+        failed). The first two and the last are not cached: the next call asks again.
 
-        However many wait, their process asks for all of them at once, every 20 ms at first, after a while every 0.5 s
-        (on SQLite 50 ms). In a transaction each asks for itself, and waits in vain for a task that the transaction
-        itself has sent.
+        All waiters of a process share one poll, every 20 ms at first, later every 0.5 s (on SQLite 50 ms). In a
+        transaction each waiter polls for itself, and never sees the end of a task that the same transaction has sent.
         """
         deadline = wait.deadline_of(timeout)
         return self._final or self._to_result(
@@ -150,7 +149,7 @@ class TaskHandle(Generic[T]):
         )
 
     def value(self, timeout: float | None = None) -> T:
-        """Return the ok value, or raise ``TaskFailed``, or ``WaitTimeout`` (a TimeoutError). See :meth:`get`.
+        """Return the ok value, or raise ``TaskFailed`` or ``WaitTimeout`` (a TimeoutError). See :meth:`get`.
 
         If the body ran in this process, a ``TaskFailed`` has the body's exception as its ``__cause__``.
         """
@@ -161,11 +160,11 @@ class TaskHandle(Generic[T]):
         return self._unwrapped(await self.aget(timeout))
 
     def cancel(self, include_running: bool = False) -> bool:
-        """Cancel the task if it has not ended, and has not begun unless asked; return whether it was cancelled."""
+        """Cancel the task if it waits or, with ``include_running``, runs; return whether it was cancelled."""
         return self._logged("task.cancel", self._rows().cancel(include_running=include_running))
 
     def retry(self) -> bool:
-        """Run a failed, cancelled or expired task again with a fresh budget; return whether it was one."""
+        """Run a failed, cancelled or expired task again with all its attempts; return whether its status allowed it."""
         self._final = None
         return self._logged("task.retry", self._rows().retry())
 
@@ -178,8 +177,8 @@ class TaskHandle(Generic[T]):
                 raise
             raise failed from cause
 
-    def _logged(self, act: str, count: int) -> bool:
-        log_operation(act, count, ids=[self.id])
+    def _logged(self, operation: str, count: int) -> bool:
+        log_operation(operation, count, ids=[self.id])
         return count == 1
 
     async def astatus(self) -> TaskStatus | None:
@@ -209,7 +208,7 @@ class TaskHandle(Generic[T]):
         return Task.objects.using(self._database).filter(pk=self.id)
 
     def _to_result(self, answer: wait.Answer[wait.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
-        """Return the result that an answer means, and keep it if it is the task's own."""
+        """Return the result for an answer, and cache it if it is the task's own."""
         if isinstance(answer, wait.NoAnswer):
             return result_reader.timed_out("task", timeout, None)
         if not isinstance(answer, wait.Row):
@@ -220,7 +219,7 @@ class TaskHandle(Generic[T]):
         return result
 
     def _stored_result(self, row: wait.Row) -> TaskResult[T, TaskError[Any]] | None:
-        """The result of a task that has ended; None while it lives."""
+        """Return the result of a task that has ended, None before."""
         from ..core.backends import reads_typed
 
         if not row.is_final:
@@ -232,7 +231,7 @@ class TaskHandle(Generic[T]):
 
 
 def _progress(stored: Any) -> Progress | None:
-    """What a body said of its progress; None if nothing, or nothing that can be read."""
+    """Return the stored progress; None if there is none or it is malformed."""
     match stored:
         case {"done": int() | float() as done, "total": int() | float() | None as total, "message": str() as message}:
             return Progress(done=done, total=total, message=message)

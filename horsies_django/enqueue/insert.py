@@ -1,4 +1,4 @@
-"""How a call becomes a row."""
+"""Inserts calls as rows, one at a time or many."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from .unique_keys import key_of, unique_columns
 #: Rows of one INSERT of ``send_many()``.
 ROWS_PER_INSERT: Final = 1_000
 
-#: Characters of arguments that make an INSERT full before it has that many rows.
+#: The characters of arguments after which an INSERT takes no more rows.
 TEXT_PER_INSERT: Final = 4_000_000
 
-#: Calls that ``send_many()`` checks before it inserts the first, unless their arguments have so many characters: most
-#: mistakes cost the database nothing. Of more calls no more than that are in memory; those before a mistake are rolled
-#: back.
+#: ``send_many()`` checks this many calls, or this many characters of arguments, before it inserts any, so that most
+#: errors cost the database nothing. It keeps no more calls in memory; after a later error it rolls back.
 CALLS_AHEAD: Final = 10_000
 TEXT_AHEAD: Final = 10 * TEXT_PER_INSERT
 
@@ -46,14 +45,14 @@ def insert(
     with_row: bool = False,
     own: Mapping[str, Any] | None = None,
 ) -> EnqueueResult:
-    """Insert one call in the current transaction, unless its task is there already.
+    """Insert one call in the current transaction, unless its task exists already.
 
-    ``own`` are values of columns for this call alone, over those that all calls of the task have.
+    ``own`` sets columns for this call only; they override those that all calls of the task share.
 
-    The task with the same ``task_id``, or one that holds its unique key, may stand in for a new one; a call that is
-    gathered joins the open group of its key (see :mod:`~.grouping`), or does so once its ``run_after``
-    has come. Raises PayloadMismatch if there is another call under its ``task_id``, UniqueConflict, and what
-    :meth:`Calls.arguments`, :func:`gathering.checked` and :func:`headers.along` raise.
+    A task with the same ``task_id`` or unique key may take the place of a new one. A call with ``gather`` joins the
+    open group of its key (see :mod:`~.grouping`), or joins it when its ``run_after`` has come. Raises PayloadMismatch
+    if its ``task_id`` belongs to a different call, UniqueConflict, and the errors of :meth:`Target.arguments`,
+    :func:`grouping.check_call` and :func:`headers.inject`.
     """
     if options.middleware:
         own = {**inject_headers(options, task), **(own or {})}
@@ -78,7 +77,7 @@ def pending_insert_of(
     with_row: bool = False,
     own: Mapping[str, Any] | None = None,
 ) -> PendingInsert:
-    """Return the row of a call, checked. Raises as above."""
+    """Check a call and return its row. Raises as above."""
     arguments, key = check_call(options, task, args, kwargs)
     return build_insert(options, task, arguments, key, with_row=with_row, own=own)
 
@@ -86,7 +85,7 @@ def pending_insert_of(
 def check_call(
     options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Arguments, str | None]:
-    """Return the arguments of a call and, if its task is unique, its key. Raises as above."""
+    """Check a call; return its arguments and, if its task is unique, its key. Raises as above."""
     calls = CallBuilder.of(task, options)
     arguments = _checker_of(task, calls)(args, kwargs)
     if task.unique is None:
@@ -97,7 +96,7 @@ def check_call(
 def _checker_of(
     task: HorsiesTask[..., Any], calls: CallBuilder
 ) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
-    """Return what checks the arguments of a call of this task."""
+    """Return the function that checks the arguments of this task's calls."""
     if task.gather is not None:
         return lambda args, kwargs: grouping.check_call(calls, task, args, kwargs)[0]
     return calls.limited if terms_of(task) else calls.arguments
@@ -112,7 +111,7 @@ def build_insert(
     with_row: bool = False,
     own: Mapping[str, Any] | None = None,
 ) -> PendingInsert:
-    """Return the row of a call that is checked."""
+    """Return the row of a checked call."""
     calls = CallBuilder.of(task, options)
     values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
     values |= own or {}
@@ -133,7 +132,7 @@ def build_insert(
 
 
 def inject_headers(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
-    """Return the columns that middleware adds something to."""
+    """Return the metadata column with the middleware's headers; no column if there are none."""
     if not options.middleware:
         return {}
     metadata = headers.inject(options, CallBuilder.of(task, options).columns["metadata"])
@@ -167,8 +166,8 @@ def _join_group(
 def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[UUID]:
     """Insert one row for each dict of keyword arguments, all of them or none, and return their ids.
 
-    Calls that are gathered get the ids of the tasks that they join. Raises ValueError with a ``unique_key`` or a
-    ``task_id``, and what :meth:`Calls.arguments` raises.
+    Calls with ``gather`` get the ids of the tasks that they join. Raises ValueError if the task has a ``unique_key`` or
+    a ``task_id``, and the errors of :meth:`Target.arguments`.
     """
     columns = inject_headers(options, task)
     if task.gather is not None and task.run_after is not None:
@@ -202,25 +201,25 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
 
 
 def check_for_many(task: HorsiesTask[..., Any]) -> None:
-    """Raise ValueError for an option that is for one call alone."""
+    """Raise ValueError for an option that only fits a single call."""
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
 
 
-def _take_batch(calls: Iterable[Arguments], limit: int, room: int) -> list[Arguments]:
-    """Take the next calls, no more than ``limit``, and no more once their texts have filled ``room``."""
+def _take_batch(calls: Iterable[Arguments], limit: int, max_text: int) -> list[Arguments]:
+    """Take the next calls: at most ``limit``, and none after their texts have ``max_text`` characters."""
     taken: list[Arguments] = []
     for arguments in calls:
         taken.append(arguments)
-        room -= len(arguments.kwargs_text)
-        if len(taken) == limit or room <= 0:
+        max_text -= len(arguments.kwargs_text)
+        if len(taken) == limit or max_text <= 0:
             break
     return taken
 
 
 def _batches(calls: Iterable[Arguments]) -> Iterator[list[Arguments]]:
-    """Yield what goes into an INSERT each."""
+    """Yield the calls of each INSERT."""
     rest = iter(calls)
     while batch := _take_batch(rest, ROWS_PER_INSERT, TEXT_PER_INSERT):
         yield batch
@@ -229,7 +228,7 @@ def _batches(calls: Iterable[Arguments]) -> Iterator[list[Arguments]]:
 def _all_or_none(database: str, ahead: Sequence[Arguments], *, is_all: bool) -> AbstractContextManager[Any]:
     if is_all and len(list(itertools.islice(_batches(ahead), 2))) == 1:
         return transaction.mark_for_rollback_on_error(using=database)  # one INSERT is its own transaction
-    # A mistake that is found on the way is no reason to take what the caller has done before.
+    # With a savepoint, an error in a later call leaves the caller's own work in the transaction intact.
     return transaction.atomic(using=database, savepoint=not is_all)
 
 
@@ -251,8 +250,8 @@ def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Argu
         is_blocked = False if limits.is_deferred(columns) else SqlFragment("(sent.limit_key IS NOT NULL)")
         values |= {"limit_key": SqlFragment("sent.limit_key"), "blocked": is_blocked, "deferred": is_blocked or True}
     for batch in _batches(calls):
-        its_own = itertools.islice(keys, len(batch))
+        batch_ids = itertools.islice(keys, len(batch))
         limit_keys = [arguments.limit_key for arguments in batch] if is_limited else None
-        source = postgres.sent_rows(its_own, [arguments.kwargs_text for arguments in batch], limit_keys)
+        source = postgres.sent_rows(batch_ids, [arguments.kwargs_text for arguments in batch], limit_keys)
         Insert(TaskRow, values, database, source=source).run(database)
     return ids

@@ -1,7 +1,7 @@
-"""Limits by key: at most so many calls of a task at once, or so many a time, for each customer, say.
+"""Concurrency and rate limits of a task's calls, by key: at most 2 at once for each customer, for example.
 
-``max_concurrency`` and ``rate_limit`` of ``@task`` are for each ``concurrency_key`` alone; without one, for all calls
-of the task together. The key stands on the row as its scope, by default the task's name, a colon and the text.
+``max_concurrency`` and ``rate_limit`` of ``@task`` apply to each ``concurrency_key``; without one, to all calls of the
+task together. A row stores the limit key as ``scope:text``. The scope is the task's name by default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .call_builder import Parameters
     from .task import HorsiesTask
 
-#: Characters of a scope before the hash of a key that must not be read.
+#: The characters of a scope that are kept before the hash of a sensitive key.
 _SCOPE_SHOWN: Final = 200
 
 
@@ -29,9 +29,9 @@ def key_of(
 ) -> str | None:
     """Return the limit key of a call, None if it has no limit.
 
-    Where the key could tell what is sensitive of the arguments, a keyed hash stands behind the scope in its stead.
+    A key that could reveal sensitive arguments is replaced with a keyed hash.
 
-    Raises TypeError for a key that is no text, ValueError for one that is empty or too long, and what the task's own
+    Raises TypeError if the key is not a str, ValueError if it is empty or too long, and whatever the task's own
     callable raises.
     """
     scope, key = task.concurrency_scope or task.task_name, task.concurrency_key
@@ -56,9 +56,9 @@ def key_of(
 def partial_key(
     task: HorsiesTask[..., Any], parameters: Parameters, kwargs: Mapping[str, Any], later: Set[str]
 ) -> str | None:
-    """Return the limit key of a call whose parameters ``later`` are given when it is made.
+    """Return the limit key of a call whose parameters ``later`` get their values at run time.
 
-    Raises ValueError if the key may need one of those, and as :func:`key_of`.
+    Raises ValueError if the key may need one of them, and the errors of :func:`key_of`.
     """
     key = task.concurrency_key
     if key is not None and (unknown := sorted(later if callable(key) else later & set(_names_in(key)))):
@@ -76,14 +76,14 @@ def _formatted(key: str, task: HorsiesTask[..., Any], bound: Mapping[str, Any]) 
 
 
 def blocking_columns(key: str | None, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a call with this limit key: it waits at the gate, or for its time and then there."""
+    """Return the columns of a call with this limit key. A deferred call is not blocked before it is due."""
     if key is None:
         return {}
     return {"limit_key": key, "deferred": True, "blocked": not is_deferred(columns)}
 
 
 def is_deferred(columns: Mapping[str, Any]) -> bool:
-    """Whether a call waits for a time. Whether one that is given has passed is left to a worker to find."""
+    """Whether a call has a time to wait for. It may have passed: a worker finds that out."""
     return columns.get("deferred", False) is not False
 
 
@@ -126,7 +126,7 @@ def _problem_of_key(key: str | Callable[..., str | None], task: HorsiesTask[...,
 
 
 def _names_in(key: str) -> list[str]:
-    """The parameters that a format string names, also in its specs. Raises ValueError for what is none."""
+    """Return the parameters that a format string names, nested specs included. Raises ValueError if it is malformed."""
     names: list[str] = []
     for _, name, spec, _ in Formatter().parse(key):
         if name is not None:

@@ -1,4 +1,4 @@
-"""Masking: what of a task's call and its outcome people who look are not to see."""
+"""The masks of tasks, which hide sensitive arguments and results in the admin, logs and commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mask_of(task_name: str) -> Mask:
     try:
         return mask_of_task(registry.find_task(task_name))
     except NotRegistered as error:
-        logger.debug("no task at %r to ask what is sensitive: %r", task_name, error)
+        logger.debug("mask_not_found task=%r error=%r: everything is hidden", task_name, error)
         return HideAll()
 
 
@@ -33,7 +33,7 @@ def mask_of_task(task: FrameworkTask[..., Any]) -> Mask:
 
 
 def _names_of(task: FrameworkTask[..., Any]) -> tuple[list[str], str]:
-    """The names of the positional parameters, and that of the one that takes all others."""
+    """Return the names of the positional parameters, and of ``*args``, empty if there is none."""
     parameters = parameters_of(task.func, task.takes_context)
     every = parameters.signature.parameters
     own = [every[name] for name in parameters.own]

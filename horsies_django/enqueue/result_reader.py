@@ -1,4 +1,7 @@
-"""What a handle gives: a stored result, read, or an error result for why there is none. None of it raises."""
+"""Builds the results that handles return: a stored result, or an error result that says why there is none.
+
+None of these functions raises.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Result = TaskResult[Any, TaskError[Any]]
 
 
 def read(text: str, typed: bool) -> Result:
-    """Read a stored result."""
+    """Parse a stored result from JSON text."""
     try:
         return restore(json.loads(text), typed)
     except (ValueError, RecursionError) as error:
@@ -24,25 +27,28 @@ def read(text: str, typed: bool) -> Result:
 
 
 def restore(stored: Any, typed: bool) -> Result:
-    """Read a stored result that is no text any more."""
+    """Decode a stored result from parsed JSON."""
     try:
         if "err" in stored:
             return TaskResult(err=_with_data(TaskError.from_json(stored["err"]), typed))
         return TaskResult(ok=decode(stored["ok"], typed=typed))
-    except Exception as error:  # noqa: BLE001  # whatever a damaged value does to its decoder, the caller gets a result
+    except Exception as error:  # noqa: BLE001  # a damaged value may raise anything; the caller gets a result
         return _unreadable(error)
 
 
 def not_found(what: str, answer: Error | None) -> Result:
-    """There is no such row, or the database can't say."""
+    """Return an error result for a missing row or, if ``answer`` is an error, for a failed query."""
     if answer is None:
         return error(RetrievalCode.TASK_NOT_FOUND, f"There is no {what}.")
-    said = f"{type(answer).__name__}: {clean_text(primary_message(answer))}"
-    return error(OperationalCode.BROKER_ERROR, f"The database can't be asked: {said}.")
+    reason = f"{type(answer).__name__}: {clean_text(primary_message(answer))}"
+    return error(OperationalCode.BROKER_ERROR, f"The database can't be asked: {reason}.")
 
 
 def timed_out(what: str, timeout: float | None, status: str | None) -> Result:
-    """It had not ended in time; ``status`` is the last that was read, None if the database has not answered."""
+    """Return an error result for a wait of ``timeout`` seconds that timed out.
+
+    ``status`` is the last known status, None if the database has not answered.
+    """
     last = f"; it was {status}" if status is not None else "; the database has not answered"
     message = f"The {what} had not ended after {timeout:g} seconds{last}."
     return TaskResult(err=TaskError(error_code=RetrievalCode.WAIT_TIMEOUT, message=message, data={"status": status}))
@@ -65,5 +71,5 @@ def _unreadable(problem: Exception) -> Result:
 def _with_data(failure: TaskError[Any], typed: bool) -> TaskError[Any]:
     try:
         return replace(failure, data=decode(failure.data, typed=typed))
-    except Exception:  # noqa: BLE001  # an error must not be lost for its data, which stays as it is stored
+    except Exception:  # noqa: BLE001  # keep the error even if its data can't be decoded
         return failure

@@ -1,4 +1,4 @@
-"""Sending signals of what has been committed, to whoever listens; where nobody does, nothing is asked or made."""
+"""Sends task signals after commit. Without receivers, it runs no query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..models import Task, TaskAttempt
 from .backend import HorsiesBackend
 from .django_result import result_of
 
-#: Tasks of which one statement asks.
+#: The most tasks that one query reads.
 BATCH: Final = 500
 
 _STATUSES: Final[dict[Signal, TaskStatus]] = {task_cancelled: TaskStatus.CANCELLED, task_expired: TaskStatus.EXPIRED}
@@ -29,7 +29,7 @@ Job = Callable[[], None]
 
 
 class _ThreadState(threading.local):
-    """To whom this thread hands the sending over."""
+    """The function that this thread passes signal jobs to; None: it runs them itself."""
 
     put: Callable[[Job], None] | None = None
 
@@ -39,7 +39,7 @@ _thread_state: Final = _ThreadState()
 
 @contextmanager
 def dispatching_to(put: Callable[[Job], None]) -> Iterator[None]:
-    """What this thread commits is told by who takes the jobs: receivers must not hold it up."""
+    """Pass the signal jobs of this thread to ``put``, so that receivers don't block the thread."""
     before, _thread_state.put = _thread_state.put, put
     try:
         yield
@@ -48,19 +48,22 @@ def dispatching_to(put: Callable[[Job], None]) -> Iterator[None]:
 
 
 def ended_after_commit(signal: Signal, database: str, keys: Sequence[UUID]) -> None:
-    """Tell that these tasks were cancelled, or have expired, once the current transaction has committed."""
+    """Send ``task_cancelled`` or ``task_expired`` for these tasks once the current transaction has committed."""
     if keys and has_receivers(signal):
         _after_commit(database, partial(_send_ended, signal, database, keys))
 
 
 def crashed_after_commit(database: str, attempts: Mapping[UUID, int]) -> None:
-    """Tell what has become of tasks whose attempts with these numbers were lost, once it is committed."""
+    """Send the signals for attempts that were lost with their worker, once the current transaction has committed.
+
+    ``attempts`` maps task ids to attempt numbers.
+    """
     if attempts and any(map(has_receivers, (task_crashed, task_retrying, task_finished))):
         _after_commit(database, partial(_send_crashed, database, attempts))
 
 
 def failures(database: str, attempts: Mapping[UUID, int]) -> Iterator[TaskAttempt]:
-    """Yield the attempts with these numbers that have failed, each with its task."""
+    """Yield the failed ones of these attempts, each with its task. ``attempts`` maps task ids to attempt numbers."""
     rows = TaskAttempt.objects.using(database).exclude(outcome=AttemptOutcome.COMPLETED).select_related("task")
     for keys in _batches(list(attempts)):
         for attempt in rows.filter(task__in=keys):
@@ -69,20 +72,20 @@ def failures(database: str, attempts: Mapping[UUID, int]) -> Iterator[TaskAttemp
 
 
 def send_failure(attempt: TaskAttempt) -> None:
-    """Tell of an attempt that has failed, was it the last or not, and was it lost with its worker or not."""
-    row, told = attempt.task, list[tuple[Signal, dict[str, Any]]]()
+    """Send ``task_crashed``, ``task_retrying`` and ``task_finished`` for a failed attempt, as far as they apply."""
+    row, signals = attempt.task, list[tuple[Signal, dict[str, Any]]]()
     error = TaskError[None](error_code=attempt.error_code, message=attempt.error_message)
     if attempt.outcome == AttemptOutcome.WORKER_FAILURE:
-        told.append((task_crashed, {"error": error, "will_retry": attempt.will_retry}))
+        signals.append((task_crashed, {"error": error, "will_retry": attempt.will_retry}))
     if attempt.will_retry:
-        told.append((task_retrying, {"error": error, "next_retry_at": row.next_retry_at}))
+        signals.append((task_retrying, {"error": error, "next_retry_at": row.next_retry_at}))
     elif row.status == TaskStatus.FAILED and row.attempt == attempt.attempt:
-        told.append((task_finished, {}))
+        signals.append((task_finished, {}))
     sender, result = sender_of(row.backend), None
-    for signal, facts in told:
+    for signal, arguments in signals:
         if signal.has_listeners(sender):
             result = result or result_of(row)
-            _send(signal, sender, result, **facts)
+            _send(signal, sender, result, **arguments)
 
 
 def _send_crashed(database: str, attempts: Mapping[UUID, int]) -> None:
@@ -91,14 +94,14 @@ def _send_crashed(database: str, attempts: Mapping[UUID, int]) -> None:
 
 
 def _send_ended(signal: Signal, database: str, keys: Sequence[UUID]) -> None:
-    for some in _batches(keys):
-        for row in Task.objects.using(database).filter(pk__in=some, status=_STATUSES[signal]):
+    for batch in _batches(keys):
+        for row in Task.objects.using(database).filter(pk__in=batch, status=_STATUSES[signal]):
             if signal.has_listeners(sender := sender_of(row.backend)):
                 _send(signal, sender, result_of(row))
 
 
-def _send(signal: Signal, sender: type[Any], result: FrameworkTaskResult[..., Any], **facts: Any) -> None:
-    signal.send_robust(sender=sender, task_result=result, **facts)
+def _send(signal: Signal, sender: type[Any], result: FrameworkTaskResult[..., Any], **arguments: Any) -> None:
+    signal.send_robust(sender=sender, task_result=result, **arguments)
 
 
 def _after_commit(database: str, job: Job) -> None:
@@ -117,11 +120,11 @@ def _batches(keys: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
 
 
 def sender_of(alias: str) -> type[Any]:
-    """Return the class that sends the signals of a backend's tasks: the backend's own, as the framework has it."""
+    """Return the sender of signals for a backend's tasks: the backend's class, as in the framework."""
     return type(task_backends[alias]) if alias in task_backends else HorsiesBackend
 
 
 def send_finished(rows: Iterable[Task]) -> None:
-    """Send ``task_finished`` for these rows; what a receiver raises is logged."""
+    """Send ``task_finished`` for these rows. Errors of receivers are logged."""
     for row in rows:
         task_finished.send_robust(sender=sender_of(row.backend), task_result=result_of(row))

@@ -14,8 +14,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.status import AttemptOutcome
 from ..db.expressions import ValueByPk, texts
+from ..db.fields import DateTimeField
 from ..db.statements import Statement
-from .fields import DateTimeField
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from django.db import connections
 from django.db.models import CharField, Expression, SmallIntegerField
 
-from ..db.expressions import BoundParam, Param, SecondsUntil
+from ..db.expressions import BoundParam, OuterColumn, Param, SecondsUntil
 from ..db.statements import Statement
-from .queue_scan import NAME, OuterColumn, skip_scan
+from .queue_scan import NAME, skip_scan
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet

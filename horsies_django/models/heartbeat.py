@@ -10,8 +10,8 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.status import BeatRole
+from ..db.fields import DateTimeField
 from ..db.statements import Statement
-from .fields import DateTimeField
 
 
 class HeartbeatQuerySet(models.QuerySet["Heartbeat"]):

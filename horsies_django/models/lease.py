@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext_lazy as _
 
 from ..db.expressions import NowPlus, SecondsUntil
-from .fields import DateTimeField
+from ..db.fields import DateTimeField
 
 #: The ``renewed_at`` of a lease that has never been held.
 NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)

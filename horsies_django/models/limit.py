@@ -17,7 +17,7 @@ from ..core.bounds import Bounds, within
 from ..core.limit_terms import LENGTH, LimitTerms
 from ..core.rates import TOKENS, Rate
 from ..db.expressions import NowPlus
-from .fields import DateTimeField
+from ..db.fields import DateTimeField
 from .filters import TaskFilters
 
 logger = logging.getLogger("horsies_django.worker")

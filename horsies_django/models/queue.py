@@ -13,8 +13,8 @@ from ..core.bounds import RETENTION, Bounds, within
 from ..core.operations import log_operation, names_of
 from ..core.queue_policy import COLUMNS, parse_rules
 from ..core.rates import TOKENS
+from ..db.fields import DateTimeField, DurationField, JSONField
 from ..db.notifications import ANY_QUEUE, wake_after_commit
-from .fields import DateTimeField, DurationField, JSONField
 
 #: Rows with more than a pause. They are few; each poll of a worker checks whether there are any.
 HAS_RULES: Final = (

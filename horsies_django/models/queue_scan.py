@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections, models
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
-from django.db.models.sql.compiler import SQLCompiler
 
 from ..db import postgres
-from ..db.expressions import BoundParam, Param, SecondsUntil
+from ..db.expressions import BoundParam, OuterColumn, Param, SecondsUntil
 from ..db.statements import JSON, Statement
 from .filters import TaskFilters
 from .limit import Limit
@@ -137,18 +135,6 @@ def _last_name(seen: list[list[Any]]) -> str:
 
 #: The field of a queue's name.
 _NAMES: Final = models.CharField(max_length=100)
-
-
-class OuterColumn(models.Expression):
-    """A column of the table that a jump is made from."""
-
-    def __init__(self, column: str, output_field: models.Field[Any, Any]) -> None:
-        super().__init__(output_field=output_field)
-        self._column = column
-
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """Name it."""
-        return self._column, ()
 
 
 #: The queue at which the skip scan stands.

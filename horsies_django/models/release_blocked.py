@@ -21,6 +21,7 @@ from ..core.bounds import beyond, bring_into_range
 from ..core.limit_terms import LimitTerms
 from ..core.status import TaskStatus
 from ..db.errors import is_of_the_row
+from ..db.expressions import OuterColumn
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.on_commit import on_commit_robust
 from ..db.statements import Statement
@@ -36,7 +37,6 @@ from .concurrency_limiter import (
 )
 from .filters import IS_RELEASED
 from .limit import BOUNDS, Limit, LimitQuerySet
-from .queue_scan import OuterColumn
 from .unreadable import DATES, NUMBERS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..core.status import AttemptOutcome
-from .fields import DateTimeField, JSONField
+from ..db.fields import DateTimeField, JSONField
 
 
 class Span(models.TextChoices):

@@ -21,7 +21,7 @@ from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledB
 from ..core.schedule_patterns import parse
 from ..core.schedule_slots import Slots, zone_of
 from ..db.clock import database_now
-from .fields import DateTimeField, JSONField
+from ..db.fields import DateTimeField, JSONField
 from .subscribers import RunHandle, subscribers
 
 #: The default for the most missed runs that a schedule catches up.

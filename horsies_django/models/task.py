@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..core.ids import uuid7
 from ..core.status import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
-from .fields import DateTimeField, DurationField, JSONField
+from ..db.fields import DateTimeField, DurationField, JSONField
 from .filters import HOLDS_UNIQUE_KEY, IS_HELD, IS_RELEASED
 from .transitions import TaskQuerySet
 from .unreadable import range_conditions

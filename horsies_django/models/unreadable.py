@@ -7,20 +7,18 @@ is false. The finder of such a row fails it with ``WORKER_ROW_UNREADABLE``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import models
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Case, F, Func, Q, Value, When
+from django.db.models import Case, F, Q, When
 from django.db.models.functions import Cast
-from django.db.models.sql.compiler import SQLCompiler
 
-from ..core.bounds import RETENTION, TIMEOUT, Range, beyond, bounds_of_dates, clamped, within
+from ..core.bounds import RETENTION, TIMEOUT, Range, beyond, clamped, within
 from ..core.results import OperationalCode
 from ..core.serialization import clean_text
 from ..core.status import TaskStatus
+from ..db.expressions import IsInRange
 from .claims import error_result
 
 #: The date columns whose values users choose.
@@ -35,39 +33,7 @@ NUMBERS: Final[Mapping[str, Range]] = {
 }
 
 
-class IsReadable(Func):
-    """Whether a row is within its bounds; never NULL.
-
-    On PostgreSQL it is kept short, because the driver parses a statement of more than 4,096 characters again each time
-    it runs.
-    """
-
-    output_field = models.BooleanField()
-
-    def __init__(self) -> None:
-        is_within = Case(When(beyond(DATES, NUMBERS), then=Value(False)), default=Value(True))
-        super().__init__(is_within, *map(F, (*DATES, *NUMBERS)))
-
-    def as_sql(  # type: ignore[override]  # a template has no place here
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any
-    ) -> tuple[str, Any]:
-        """The bounds one by one."""
-        return compiler.compile(self.get_source_expressions()[0])
-
-    def as_postgresql(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any
-    ) -> tuple[str, tuple[Any, ...]]:
-        """``LEAST`` and ``GREATEST`` pass over NULL, and NaN is above any number."""
-        columns = dict(zip((*DATES, *NUMBERS), self.get_source_expressions()[1:], strict=True))
-        names = {name: compiler.compile(column)[0] for name, column in columns.items()}
-        dates = ", ".join(names[name] for name in DATES)
-        numbers = [f"coalesce({names[name]} BETWEEN %s AND %s, true)" for name in NUMBERS]
-        first, last = bounds_of_dates()
-        sql = " AND ".join([f"least({dates}) >= %s", f"greatest({dates}) < %s", *numbers])
-        return f"({sql})", (first, last, *chain.from_iterable(NUMBERS.values()))
-
-
-IS_READABLE: Final = IsReadable()
+IS_READABLE: Final = IsInRange(DATES, NUMBERS)
 
 #: Waiting rows that no claim finds, as far as an index contains them: they are never due, or after the last year.
 IS_NEVER_CLAIMABLE: Final = Q(

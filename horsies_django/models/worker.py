@@ -11,8 +11,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
 from ..db.expressions import NowPlus
+from ..db.fields import DateTimeField, JSONField, texts_in
 from ..db.notifications import notify_stop_request_after_commit
-from .fields import DateTimeField, JSONField, texts_in
 
 
 class BeatResult(StrEnum):

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ..core.bounds import Bounds, within
 from ..core.ids import uuid7
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
-from .fields import DateTimeField, JSONField
+from ..db.fields import DateTimeField, JSONField
 
 _LIVE = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
 _UNSUCCESSFUL = sorted(WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPLETED})

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.bounds import RETENTION, TIMEOUT, Bounds, within
 from ..core.workflow_status import Join, NodeKind, WorkflowTaskStatus
-from .fields import DateTimeField, DurationField, JSONField
+from ..db.fields import DateTimeField, DurationField, JSONField
 
 BOUNDS: Final[Bounds] = (["good_until"], {"timeout": TIMEOUT, "retention": RETENTION})
 

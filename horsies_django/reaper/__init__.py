@@ -1,1 +1,1 @@
-"""The reaper: puts right what dead workers and passed deadlines have left behind."""
+"""The reaper: recovers tasks of dead workers, expires overdue work and deletes old rows."""

@@ -1,4 +1,4 @@
-"""Doing something with many rows: a bounded batch at a time, and one row at a time where a batch is refused."""
+"""Apply a function to many rows in bounded batches, and row by row when a batch fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("horsies_django.reaper")
 
 
 class BatchResult(NamedTuple):
-    """How many rows were found for a batch, with how many something was done, and how many can't be done."""
+    """The result of one batch: how many rows it found, processed and failed to process."""
 
     found: int
     done: int
@@ -26,33 +26,33 @@ class BatchResult(NamedTuple):
 
     @property
     def may_be_more(self) -> bool:
-        """Whether another batch might find something else to do: rows that somebody has locked it would find again."""
+        """Whether another batch may make progress. Rows that another transaction has locked do not count."""
         return self.found >= self.size and self.done + self.failed > 0
 
 
 #: Tasks or workflows.
 Rows = TypeVar("Rows", bound=QuerySet[Any])
 
-#: Rows that could not be done, in one pass of one duty: they are not tried again in it, nor in the way of others.
+#: Primary keys of rows that failed in this pass of a duty. Later batches of the pass exclude them.
 SkippedRows = set[UUID]
 
 
 def run_batch(
     rows: Rows,
     act: Callable[[Rows], int],
-    refused: SkippedRows,
+    skipped: SkippedRows,
     size: int = BATCH,
     may_act: Callable[[], bool] = lambda: True,
     give_up: Callable[[Rows, Exception], int] | None = None,
 ) -> BatchResult:
-    """Do ``act`` with a batch of ``rows`` in one transaction. Where there are none, it costs one statement.
+    """Apply ``act`` to a batch of ``rows`` in one transaction. If there are no rows, this costs one statement.
 
-    ``may_act`` is asked once rows were found; if it says no, they are left as they are.
+    ``may_act`` is called once rows were found; if it returns False, the rows stay unchanged.
 
-    A row that spoils the batch is found by doing each alone; it is logged and left, and the others go on. With
-    ``give_up`` that is done with it where the row itself may be to blame.
+    If the batch fails, each row is tried in a transaction of its own. A row that fails is logged and added to
+    ``skipped``. ``give_up``, if given, is called first when a value of the row itself may cause the error.
     """
-    rest = rows.exclude(pk__in=refused) if refused else rows
+    rest = rows.exclude(pk__in=skipped) if skipped else rows
     keys = list(rest.values_list("pk", flat=True)[:size])
     if not keys or not may_act():
         return BatchResult(len(keys), 0, size=size)
@@ -60,21 +60,21 @@ def run_batch(
         return BatchResult(len(keys), _act_on_all(rows, keys, act), size=size)
     except Exception as error:
         _raise_if_outage(rows.db, error)
-        logger.exception("%d rows can't be done together: doing them one by one", len(keys))
-    done = spoiled = 0
+        logger.exception("batch of %d rows failed: retrying them one by one", len(keys))
+    done = failed = 0
     for key in keys:
         try:
             done += _act_on_all(rows, [key], act)
         except Exception as error:
             _raise_if_outage(rows.db, error)
             if give_up is not None and is_out_of_range(error) and give_up(rows.filter(pk=key), error):
-                logger.exception("%s id=%s can't be done: it is FAILED", rows.model._meta.verbose_name, key)
+                logger.exception("%s id=%s can't be processed: marked FAILED", rows.model._meta.verbose_name, key)
                 done += 1
                 continue
-            logger.exception("%s id=%s can't be done: left as it is", rows.model._meta.verbose_name, key)
-            refused.add(key)
-            spoiled += 1
-    return BatchResult(len(keys), done, spoiled, size)
+            logger.exception("%s id=%s can't be processed: skipped", rows.model._meta.verbose_name, key)
+            skipped.add(key)
+            failed += 1
+    return BatchResult(len(keys), done, failed, size)
 
 
 def _act_on_all(rows: Rows, keys: list[UUID], act: Callable[[Rows], int]) -> int:
@@ -83,7 +83,7 @@ def _act_on_all(rows: Rows, keys: list[UUID], act: Callable[[Rows], int]) -> int
 
 
 def _raise_if_outage(database: str, error: Exception) -> None:
-    """Raise what is no row's fault: the database is away, another transaction is in the way, a privilege is missing."""
+    """Raise ``error`` if no row causes it: the database is down, a lock is taken, or a privilege is missing."""
     if sqlstate(error) in (READ_ONLY, LOCK_TAKEN, NO_PRIVILEGE):
         raise error
     if isinstance(error, OperationalError | InterfaceError):
@@ -92,16 +92,16 @@ def _raise_if_outage(database: str, error: Exception) -> None:
             raise error
 
 
-def run_all_batches(one: Callable[[SkippedRows], BatchResult]) -> int:
-    """Do batch after batch until none is left; return with how many rows something was done."""
-    total, refused = 0, SkippedRows()
+def run_all_batches(run_one: Callable[[SkippedRows], BatchResult]) -> int:
+    """Run batches until none makes progress; return how many rows were processed."""
+    total, skipped = 0, SkippedRows()
     while True:
-        batch = one(refused)
+        batch = run_one(skipped)
         total += batch.done
         if not batch.may_be_more:
             return total
 
 
 def fail_unreadable(rows: TaskQuerySet, error: Exception) -> int:
-    """End tasks that nothing else can be done with."""
+    """Mark tasks FAILED whose rows can't be read or written; return how many."""
     return rows.fail_unreadable(f"The row can't be read: {error}")

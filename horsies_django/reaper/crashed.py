@@ -1,4 +1,4 @@
-"""What becomes of the tasks of a worker that is dead, or looks dead."""
+"""Recover the tasks of a worker that crashed or stopped sending heartbeats."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .batches import BatchResult, SkippedRows, fail_unreadable, run_all_batches,
 
 logger = logging.getLogger("horsies_django.reaper")
 
-_CRASHED: Final = "The worker died, or stopped beating, while the task ran."
-_TIMED_OUT: Final = "The body ran longer than its time limit, and only the end of its process has stopped it."
+_CRASHED: Final = "The worker died, or stopped sending heartbeats, while the task ran."
+_TIMED_OUT: Final = "The task ran longer than its time limit and stopped only when its process was killed."
 
 
 class StaleTask(NamedTuple):
-    """A task of a worker that is gone, as it was locked."""
+    """The columns of a locked CLAIMED or RUNNING task whose worker is gone."""
 
     task_id: UUID
     claim: int
@@ -47,56 +47,59 @@ class StaleTask(NamedTuple):
 
 
 class Evidence(Protocol):
-    """What is known of the bodies of a worker that is gone, beside what its tasks' rows say."""
+    """What a supervisor knows about the tasks of a crashed worker beyond their rows."""
 
-    def has_begun(self, lost: StaleTask) -> bool:
-        """Whether the body may have begun; if not, its task goes back with no attempt burnt."""
+    def has_begun(self, stale: StaleTask) -> bool:
+        """Whether the task's function may have started; if not, the task is requeued without using an attempt."""
 
-    def is_over_limit(self, lost: StaleTask) -> bool:
-        """Whether the body had run longer than its time limit when it ended."""
+    def is_over_limit(self, stale: StaleTask) -> bool:
+        """Whether the task had exceeded its time limit when its process ended."""
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the worker was told to stop and ended these bodies itself: no retry is charged for that."""
+        """Whether the worker ended these tasks because it was asked to stop; that uses no retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutPolicy:
-    """The worker lived until now: what has run longer than its time limit, or else ``default``, is charged for that."""
+    """Evidence for a worker that lived until now: tasks that exceeded their time limit end with TASK_TIMEOUT.
+
+    ``default`` is the limit in seconds of tasks that set none.
+    """
 
     default: float | None
     is_stopped: bool = False
 
-    def has_begun(self, lost: StaleTask) -> bool:
-        """Any of them may have."""
+    def has_begun(self, stale: StaleTask) -> bool:
+        """Return True: any task may have started."""
         return True
 
-    def is_over_limit(self, lost: StaleTask) -> bool:
+    def is_over_limit(self, stale: StaleTask) -> bool:
         """Whether the task has been RUNNING for longer than its limit."""
-        limit = self.default if lost.timeout is None else lost.timeout
-        return limit is not None and lost.started_in is not None and -lost.started_in >= limit
+        limit = self.default if stale.timeout is None else stale.timeout
+        return limit is not None and stale.started_in is not None and -stale.started_in >= limit
 
 
 def recover_all(tasks: TaskQuerySet, evidence: Evidence | None = None) -> int:
-    """Recover ``tasks`` batch by batch; return how many there were."""
-    return run_all_batches(lambda refused: recover_batch(tasks, refused, evidence))
+    """Recover ``tasks`` batch by batch; return how many were recovered."""
+    return run_all_batches(lambda skipped: recover_batch(tasks, skipped, evidence))
 
 
 def recover_batch(
     tasks: TaskQuerySet,
-    refused: SkippedRows,
+    skipped: SkippedRows,
     evidence: Evidence | None = None,
     may_act: Callable[[], bool] = lambda: True,
 ) -> BatchResult:
     """Recover one batch of ``tasks``.
 
-    What was CLAIMED goes back to PENDING, for its body never began. What was RUNNING is retried if its policy
-    lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` for one over its limit) and has retries left, with the policy's
-    delay, else it is FAILED. That costs a retry, unless the worker was told to stop.
+    CLAIMED tasks go back to PENDING, because they never started. RUNNING tasks are retried after the delay of their
+    retry policy if the policy lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` for a task over its limit) and retries are
+    left; otherwise they become FAILED. A retry is charged unless the worker was asked to stop.
 
-    Without ``evidence`` every body may have begun, and none was over its limit.
+    Without ``evidence``, every task counts as started and within its time limit.
     """
-    return run_batch(tasks, partial(_recover, evidence=evidence), refused, may_act=may_act, give_up=fail_unreadable)
+    return run_batch(tasks, partial(_recover, evidence=evidence), skipped, may_act=may_act, give_up=fail_unreadable)
 
 
 def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
@@ -114,21 +117,21 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
         "limit_key",
     )
     tasks, nodes = gateway.lock_unless_locked(tasks)
-    lost = [StaleTask(*row) for row in tasks.lock().values_list(*columns)]
-    for worker_id, unstarted in _by_worker(one for one in lost if one.status == TaskStatus.CLAIMED):
+    stale = [StaleTask(*row) for row in tasks.lock().values_list(*columns)]
+    for worker_id, unstarted in _by_worker(task for task in stale if task.status == TaskStatus.CLAIMED):
         tasks.all_rows().release(unstarted, worker_id)
-    running = [one for one in lost if one.status == TaskStatus.RUNNING]
+    running = [task for task in stale if task.status == TaskStatus.RUNNING]
     if evidence:
-        for worker_id, untouched in _by_worker(one for one in running if not evidence.has_begun(one)):
+        for worker_id, untouched in _by_worker(task for task in running if not evidence.has_begun(task)):
             tasks.all_rows().revert_start(untouched, worker_id)
-        running = [one for one in running if evidence.has_begun(one)]
-    known = Worker.objects.using(tasks.db).in_bulk({one.worker_id or "" for one in lost})
+        running = [task for task in running if evidence.has_begun(task)]
+    known = Worker.objects.using(tasks.db).in_bulk({task.worker_id or "" for task in stale})
     groups: dict[tuple[str, AttemptOutcome, bool], list[Completion]] = defaultdict(list)
-    for one in running:
-        outcome, ended = _completion(one, is_over_limit=bool(evidence and evidence.is_over_limit(one)))
-        groups[one.worker_id or "", outcome, ended.delay is not None].append(ended)
-        fate = "fails" if ended.delay is None else "retries"
-        logger.warning("task lost id=%s worker=%s: it %s", one.task_id, one.worker_id, fate)
+    for task in running:
+        outcome, ended = _completion(task, is_over_limit=bool(evidence and evidence.is_over_limit(task)))
+        groups[task.worker_id or "", outcome, ended.delay is not None].append(ended)
+        next_state = "fails" if ended.delay is None else "retries"
+        logger.warning("task lost id=%s worker=%s: it %s", task.task_id, task.worker_id, next_state)
     for (worker_id, outcome, is_retried), ends in groups.items():
         worker = known.get(worker_id)
         runner = WorkerInfo(worker_id, worker.hostname if worker else "", worker.pid if worker else None)
@@ -139,23 +142,23 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
             tasks.all_rows().fail(ends, runner, outcome)
     gateway.advance_locked(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
-    release_after_commit(tasks.db, [one.limit_key for one in lost])
-    send_signals.crashed_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
-    return len(lost)
+    release_after_commit(tasks.db, [task.limit_key for task in stale])
+    send_signals.crashed_after_commit(tasks.db, {task.task_id: task.attempt for task in running})
+    return len(stale)
 
 
-def _by_worker(lost: Iterable[StaleTask]) -> Iterable[tuple[str, list[StaleTask]]]:
+def _by_worker(stale: Iterable[StaleTask]) -> Iterable[tuple[str, list[StaleTask]]]:
     grouped: dict[str, list[StaleTask]] = defaultdict(list)
-    for one in lost:
-        grouped[one.worker_id or ""].append(one)
+    for task in stale:
+        grouped[task.worker_id or ""].append(task)
     return grouped.items()
 
 
-def _completion(lost: StaleTask, *, is_over_limit: bool) -> tuple[AttemptOutcome, Completion]:
+def _completion(stale: StaleTask, *, is_over_limit: bool) -> tuple[AttemptOutcome, Completion]:
     code, message, outcome = OperationalCode.WORKER_CRASHED.value, _CRASHED, AttemptOutcome.WORKER_FAILURE
     if is_over_limit:
         code, message, outcome = OutcomeCode.TASK_TIMEOUT.value, _TIMED_OUT, AttemptOutcome.FAILED
-    policy = RetryPolicy.read(lost.retry_policy, lost.task_id) if lost.retry_count < lost.max_retries else None
-    delay = policy.delay(lost.retry_count + 1) if policy and policy.covers(code) else None
-    result = error_result(code, message, {"worker_id": lost.worker_id})
-    return outcome, Completion(lost.task_id, lost.claim, result, AttemptError(code, message), delay)
+    policy = RetryPolicy.read(stale.retry_policy, stale.task_id) if stale.retry_count < stale.max_retries else None
+    delay = policy.delay(stale.retry_count + 1) if policy and policy.covers(code) else None
+    result = error_result(code, message, {"worker_id": stale.worker_id})
+    return outcome, Completion(stale.task_id, stale.claim, result, AttemptError(code, message), delay)

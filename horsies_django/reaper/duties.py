@@ -17,13 +17,12 @@ from ..models.unreadable import IS_NEVER_CLAIMABLE
 from ..workflows import gateway
 from .batches import BatchResult, SkippedRows, fail_unreadable, run_all_batches, run_batch
 from .crashed import recover_batch
-from .pruning import prune_heartbeats, prune_tasks, prune_workers, prune_workflows
+from .prune import prune_heartbeats, prune_tasks, prune_workers, prune_workflows
 from .rollup import prune_rollups, roll_up
-from .workflow_jobs import expire_paused_workflows, expire_workflows, repair_workflows
 
 logger = logging.getLogger("horsies_django.reaper")
 
-#: Batches of one duty in one pass; what is left waits for the next.
+#: Maximum batches of one duty in one pass; remaining rows wait for the next pass.
 BATCHES_PER_PASS: Final = 40
 
 NO_BATCH: Final = BatchResult(0, 0)
@@ -33,7 +32,7 @@ Duty = Callable[[Options, SkippedRows], BatchResult]
 
 @dataclass(frozen=True, slots=True)
 class DutyReport:
-    """What one duty did in one pass; ``error`` if it could not go on."""
+    """How many rows one duty processed in one pass; ``error`` is set if an exception stopped it."""
 
     duty: str
     count: int
@@ -44,52 +43,77 @@ class DutyReport:
 
 
 def requeue_stale_claimed(
-    options: Options, refused: SkippedRows, may_judge: Callable[[], bool] = lambda: True
+    options: Options, skipped: SkippedRows, may_detect_stale: Callable[[], bool] = lambda: True
 ) -> BatchResult:
-    """CLAIMED tasks whose claimer fell silent go back to PENDING."""
+    """Requeue CLAIMED tasks whose worker stopped sending heartbeats."""
     recovery = options.recovery
     if not recovery.auto_requeue_stale_claimed:
         return NO_BATCH
     stale = _tasks(options).stale_claimed(recovery.claimed_stale_threshold_ms / 1_000)
-    return run_batch(stale, _requeue, refused, may_act=may_judge, give_up=fail_unreadable)
+    return run_batch(stale, _requeue, skipped, may_act=may_detect_stale, give_up=fail_unreadable)
 
 
 def recover_stale_running(
-    options: Options, refused: SkippedRows, may_judge: Callable[[], bool] = lambda: True
+    options: Options, skipped: SkippedRows, may_detect_stale: Callable[[], bool] = lambda: True
 ) -> BatchResult:
-    """RUNNING tasks whose runner fell silent are retried or FAILED."""
+    """Retry or fail RUNNING tasks whose worker stopped sending heartbeats."""
     recovery = options.recovery
     if not recovery.auto_fail_stale_running:
         return NO_BATCH
     stale = _tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000)
-    return recover_batch(stale, refused, may_act=may_judge)
+    return recover_batch(stale, skipped, may_act=may_detect_stale)
 
 
-def expire_overdue(options: Options, refused: SkippedRows) -> BatchResult:
-    """PENDING tasks whose ``good_until`` has passed become EXPIRED."""
+def expire_overdue(options: Options, skipped: SkippedRows) -> BatchResult:
+    """Expire PENDING tasks whose ``good_until`` has passed."""
     overdue = _tasks(options).overdue().order_by("good_until")
-    return run_batch(overdue, _expire, refused, give_up=fail_unreadable)
+    return run_batch(overdue, _expire, skipped, give_up=fail_unreadable)
 
 
-def fail_unreadable_dates(options: Options, refused: SkippedRows) -> BatchResult:
-    """Fail PENDING tasks that no claim can find because one of their dates can't be read."""
-    return run_batch(_tasks(options).filter(IS_NEVER_CLAIMABLE), lambda rows: rows.fail_unreadable(), refused)
+def fail_unreadable_dates(options: Options, skipped: SkippedRows) -> BatchResult:
+    """Fail PENDING tasks that no claim can find because one of their dates is unreadable."""
+    return run_batch(_tasks(options).filter(IS_NEVER_CLAIMABLE), lambda rows: rows.fail_unreadable(), skipped)
 
 
-def release_blocked_tasks(options: Options, refused: SkippedRows) -> BatchResult:
-    """Release blocked tasks whose limit has room because the process that should have released them has died."""
+def release_blocked_tasks(options: Options, skipped: SkippedRows) -> BatchResult:
+    """Release blocked tasks whose concurrency limit has room; the process that should have released them died."""
     count = release_blocked.sweep(options.database)
     return BatchResult(count, count)
 
 
-def prune_limits(options: Options, refused: SkippedRows) -> BatchResult:
-    """Delete limits that have had no task for a day."""
-    return BatchResult(0, Limit.objects.using(options.database).forget(_tasks(options)))  # all that there were
+def repair_workflows(options: Options, skipped: SkippedRows) -> BatchResult:
+    """Advance workflows in which a node ended but its successors did not start."""
+    from ..workflows.engine import repair
+
+    done = repair.repair(options.database)
+    return BatchResult(len(done), len([each for each in done if each.ended_workflows or not each.error]))
+
+
+def expire_workflows(options: Options, skipped: SkippedRows) -> BatchResult:
+    """Expire workflows whose ``good_until`` has passed."""
+    from ..workflows.engine import repair
+
+    count = repair.expire(options.database)
+    return BatchResult(count, count)
+
+
+def expire_paused_workflows(options: Options, skipped: SkippedRows) -> BatchResult:
+    """Expire workflows that have been PAUSED for longer than ``paused_workflow_auto_cancel_after``."""
+    from ..workflows.engine import repair
+
+    after = options.recovery.paused_workflow_auto_cancel_after
+    count = 0 if after is None else repair.expire_paused(options.database, after)
+    return BatchResult(count, count)
+
+
+def prune_limits(options: Options, skipped: SkippedRows) -> BatchResult:
+    """Delete concurrency limits that have had no task for a day."""
+    return BatchResult(0, Limit.objects.using(options.database).forget(_tasks(options)))  # one batch deletes them all
 
 
 def requeue_all(stale: TaskQuerySet) -> int:
-    """Put CLAIMED tasks back batch by batch; return how many there were."""
-    return run_all_batches(lambda refused: run_batch(stale, _requeue, refused, give_up=fail_unreadable))
+    """Requeue CLAIMED tasks batch by batch; return how many were requeued."""
+    return run_all_batches(lambda skipped: run_batch(stale, _requeue, skipped, give_up=fail_unreadable))
 
 
 def _requeue(stale: TaskQuerySet) -> int:
@@ -106,23 +130,23 @@ def _expire(overdue: TaskQuerySet) -> int:
     return count
 
 
-#: The duties that take a worker's silence for its death.
+#: Duties that treat a worker without heartbeats as dead.
 STALENESS_DUTIES: Final = {
     "requeued stale claims": requeue_stale_claimed,
     "recovered stale runs": recover_stale_running,
 }
 
-#: In the order of a pass. Each does one batch; one that finds nothing to do costs one statement and no transaction.
+#: Duties in the order of a pass. Each call runs one batch; without work it costs one statement and no transaction.
 DUTIES: Final[dict[str, Duty]] = {
     **STALENESS_DUTIES,
-    # Workflows before tasks: a step that waits has the deadline of its workflow, and would fail that with its own end.
+    # Workflows before tasks: a waiting node has its workflow's deadline; expiring it first would fail the workflow.
     "expired overdue workflows": expire_workflows,
     "expired paused workflows": expire_paused_workflows,
     "expired overdue tasks": expire_overdue,
     "failed unreadable tasks": fail_unreadable_dates,
     "released blocked tasks": release_blocked_tasks,
     "repaired workflows": repair_workflows,
-    # Before tasks go: an attempt goes with its task.
+    # Before tasks are deleted: attempts are deleted with their task.
     "rolled up attempts": roll_up,
     "deleted ended workflows": prune_workflows,
     "deleted ended tasks": prune_tasks,
@@ -134,31 +158,33 @@ DUTIES: Final[dict[str, Duty]] = {
 
 
 def run_pass(
-    options: Options, is_mine: Callable[[], bool] = lambda: True, may_judge: Callable[[], bool] = lambda: True
+    options: Options, is_mine: Callable[[], bool] = lambda: True, may_detect_stale: Callable[[], bool] = lambda: True
 ) -> list[DutyReport]:
-    """Run every duty once and return what each did, as long as the caller holds the lease.
+    """Run every duty once while ``is_mine`` returns True (the caller holds the lease); return a report for each.
 
-    ``may_judge`` is asked, once stale tasks were found, whether their workers could have beaten since; if not, they are
-    left to a later pass.
+    ``may_detect_stale`` is called once stale tasks were found. If it returns False, their workers may have been unable
+    to send heartbeats, and the tasks wait for a later pass.
 
-    One that fails does not keep the others from theirs, nor itself from the next pass. Raises MissingPrivilege where
-    it fails for that: it would do so in every pass.
+    A duty that fails is logged; the others still run. Raises MissingPrivilege if the database denies a statement,
+    because every later pass would fail too.
     """
-    duties = DUTIES | {name: partial(duty, may_judge=may_judge) for name, duty in STALENESS_DUTIES.items()}
+    duties = DUTIES | {
+        name: partial(duty, may_detect_stale=may_detect_stale) for name, duty in STALENESS_DUTIES.items()
+    }
     return [_run(name, duty, options, is_mine) for name, duty in duties.items() if is_mine()]
 
 
 def _run(name: str, duty: Duty, options: Options, is_mine: Callable[[], bool]) -> DutyReport:
-    total, refused = 0, SkippedRows()
+    total, skipped = 0, SkippedRows()
     try:
         for _ in range(BATCHES_PER_PASS):
-            batch = duty(options, refused)
+            batch = duty(options, skipped)
             total += batch.done
             if not batch.may_be_more or not is_mine():
                 break
     except Exception as error:
         raise_if_forbidden(options.database, error)
-        logger.exception("duty %r failed; the others go on", name)
+        logger.exception("duty %r failed; the other duties still run", name)
         return DutyReport(name, total, repr(error))
     if total:
         logger.info("reaper %s: %d", name, total)

@@ -1,4 +1,4 @@
-"""The loop of a reaper."""
+"""The reaper's loop: it runs a pass at each interval while it holds the lease."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .outages import OutageDetector
 logger = logging.getLogger("horsies_django.reaper")
 
 
-#: The start of the name of the lease that the reapers of one backend share.
+#: Prefix of the name of the lease that the reapers of one backend share.
 LEASE_PREFIX: Final = "reaper"
 
 
@@ -43,23 +43,23 @@ class Reaper:
         self._options = options
         self._on_pass = on_pass or partial(logger.debug, "%s")
         self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
-        self._lease_name = f"{LEASE_PREFIX}:{backend}"[:100]  # each backend has thresholds of its own
+        self._lease_name = f"{LEASE_PREFIX}:{backend}"[:100]  # each backend has its own thresholds
         self._id = uuid4().hex
         self._stopped = StopEvent()
 
     def stop(self) -> None:
-        """End after the pass that runs."""
+        """Stop after the duty that is running. Safe to call from a signal handler."""
         self._stopped.set()
 
     def run_once(self) -> Sequence[DutyReport]:
         """Run one pass on this thread's connection, even if another reaper holds the lease."""
-        return run_pass(self._options, may_judge=OutageDetector(self._options, self._lease_name).probe)
+        return run_pass(self._options, may_detect_stale=OutageDetector(self._options, self._lease_name).probe)
 
     def run(self) -> None:
         """Run passes until stopped.
 
-        A reaper probes the database also while another one holds the lease: it has to know of every outage. Raises
-        MissingPrivilege.
+        A reaper probes the database even while another one holds the lease, because it has to notice every outage.
+        Raises MissingPrivilege.
         """
         detector = OutageDetector(self._options, self._lease_name)
         pause = 0.0
@@ -71,9 +71,9 @@ class Reaper:
             except Error as error:
                 raise_if_forbidden(self._options.database, error)
                 if is_outage(error):
-                    logger.warning("no reaping for now, the database is not to be had: %s", error)
+                    logger.warning("reaper pass skipped, the database is unavailable: %s", error)
                 else:
-                    logger.exception("no reaping for now, the database refused a statement")
+                    logger.exception("reaper pass skipped, the database rejected a statement")
                 detector.fail()
                 connections[self._options.database].close()
                 pause = self._interval
@@ -97,5 +97,5 @@ class Reaper:
 
 
 def describe(reports: Sequence[DutyReport]) -> str:
-    """Return what the duties of one pass did, those that did something."""
+    """Return the reports of the duties that processed rows or failed, as one line."""
     return "; ".join(str(report) for report in reports if report.count or report.error) or "nothing to do"

@@ -1,4 +1,4 @@
-"""Outages: times in which no worker could beat, so that silence does not mean death."""
+"""Detect outages in which no worker could send heartbeats, so that missing heartbeats do not mean a dead worker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..models import Heartbeat, Lease, Task, Worker
 
 logger = logging.getLogger("horsies_django.reaper")
 
-#: Seconds that workers get to beat again after an outage, unless twice their interval is more or a threshold is less:
-#: time for a connection that has died in silence to be noticed and replaced.
+#: Seconds after an outage in which workers may resume heartbeats, enough to notice and replace a dead connection.
+#: :func:`outage_grace` raises it to two heartbeat intervals and caps it at the stale threshold.
 OUTAGE_GRACE: Final = 30.0
 
 #: No task has this id.
@@ -26,23 +26,23 @@ _NO_TASK: Final = UUID(int=0)
 
 
 class OutageDetector:
-    """Probes whether workers can beat, and notes in the reaper's lease when they could not.
+    """Probes whether workers can send heartbeats, and stores outages in the reaper's lease.
 
-    A probe writes to every table that a beat writes to. What keeps workers from beating (a lock, a silent network, a
-    stopped server) therefore delays the probe as well, and a jump of the database's clock makes everything look old at
-    once. All of it shows in one number: the database's time between two probes, compared with the pause that was
-    planned between them.
+    A probe writes to every table that a heartbeat writes to. Whatever keeps workers from sending heartbeats (a lock, a
+    broken network, a stopped server) therefore delays the probe as well, and a jump of the database's clock makes every
+    heartbeat look old. Both show in one number: the database's time between two probes, compared with the pause that
+    was planned between them.
 
-    Reapers share what they notice. A probe that has begun and not ended is noted too, so a reaper that starts while
-    all others are blocked learns of it. A reaper with no earlier probe measures its own statements only.
+    Reapers share outages through the lease. The start of a probe is stored too, so a reaper that starts while all
+    others are blocked sees the pending probe. A reaper's first probe measures only its own statements.
     """
 
     def __init__(self, options: Options, lease_name: str) -> None:
         self._database = options.database
         self._lease_name = lease_name
         recovery = options.recovery
-        # A worker's silence is at most one beat interval (half a threshold), one pause between two probes and one
-        # delay that is too short to be noticed, before it reaches the threshold.
+        # A live worker misses heartbeats for at most one interval (half a threshold), one pause between two probes and
+        # one delay too short to detect; with a quarter of the threshold each, that stays below the threshold.
         self._limit = self.interval = recovery.silent_after / 4
         self._grace = outage_grace(recovery)
         self._began = time.monotonic()
@@ -51,11 +51,11 @@ class OutageDetector:
         self._has_failed = False
 
     def fail(self) -> None:
-        """Note that the database could not be reached: the next probe that succeeds ends an outage."""
+        """Record that the database was unreachable: the next successful probe reports an outage."""
         self._has_failed = True
 
     def probe(self, pause: float = 0.0) -> bool:
-        """Probe, ``pause`` planned seconds after the last probe; return whether a silent worker may be judged.
+        """Probe, ``pause`` planned seconds after the last probe; return whether a worker without heartbeats is dead.
 
         Raises :class:`django.db.Error` if the database can't be reached.
         """
@@ -66,7 +66,7 @@ class OutageDetector:
             raise
 
     def probe_while(self) -> None:
-        """Probe again if the last probe was some time ago: long work of the reaper itself is not an outage."""
+        """Probe again if the last probe is old, so that a long pass of the reaper does not look like an outage."""
         if time.monotonic() > self._probed + self._limit / 2:
             self.probe()
 
@@ -82,13 +82,14 @@ class OutageDetector:
         self._has_failed = False
         if is_outage:
             logger.warning(
-                "outage: workers may have been unable to beat; stale tasks are left alone for %.1f s", self._grace
+                "outage: workers may have been unable to send heartbeats; no stale task is recovered for %.1f s",
+                self._grace,
             )
-        # A time that lies far ahead was noted before the clock was set back; one just ahead, by another session.
+        # An outage far in the future was stored before the clock was set back; one just ahead, by another session.
         return not is_outage and not -self._limit <= seen.since_outage < self._grace
 
     def _beat(self) -> None:
-        """Write what a beat writes, for a worker and a task that don't exist."""
+        """Run a heartbeat's statements for a worker and a task that don't exist."""
         Worker.objects.using(self._database).filter(pk="").update(last_beat_at=Now())
         tasks = Task.objects.using(self._database).filter(pk=_NO_TASK)
         tasks.update(timeout=F("timeout"))
@@ -96,7 +97,7 @@ class OutageDetector:
 
 
 def outage_grace(recovery: RecoveryOptions) -> float:
-    """Return the seconds after an outage in which no worker is taken for dead; one threshold at most."""
+    """Return the seconds after an outage in which no worker counts as dead; at most the stale threshold."""
     return min(recovery.silent_after, max(OUTAGE_GRACE, 2 * recovery.beat_interval))
 
 

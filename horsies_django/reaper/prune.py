@@ -1,27 +1,129 @@
-"""Pruning at once what a reaper would prune bit by bit, and more if asked."""
+"""Delete rows past their retention: ended tasks and workflows, heartbeats, and the rows of dead workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db.models import F, QuerySet
-from django.db.models.functions import Coalesce
+from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
+from django.db.models.functions import Coalesce, Now
 
 from ..core.options import Options
-from ..core.status import TaskStatus
+from ..core.status import TASK_TERMINAL_STATES, TaskStatus
+from ..core.unique import UniqueUntil
 from ..db.expressions import NowPlus
-from ..models import Heartbeat
+from ..models import Heartbeat, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
 from ..models.transitions import BATCH, TaskQuerySet
 from ..models.workflow import WorkflowQuerySet
-from .batches import Rows, SkippedRows, run_all_batches, run_batch
-from .pruning import TREES, delete, delete_trees, heartbeat_retention, past_retention, prune_heartbeats
+from .batches import BatchResult, Rows, SkippedRows, run_all_batches, run_batch
+
+#: Maximum root workflows deleted in one transaction, and maximum nodes deleted in one statement.
+TREES: Final = 200
+NODES: Final = 2_000
+
+#: Seconds without a heartbeat after which a worker's row is deleted. No other row refers to it.
+WORKER_RETENTION: Final = 86_400
+
+
+def prune_tasks(options: Options, skipped: SkippedRows) -> BatchResult:
+    """Delete ended tasks past their ``kept_until``, with their attempts and heartbeats."""
+    past = past_retention(Task.objects.using(options.database).all())
+    return run_batch(past.order_by("kept_until"), delete, skipped)
+
+
+def prune_workflows(options: Options, skipped: SkippedRows) -> BatchResult:
+    """Delete ended workflows past their ``kept_until``, with their nodes, events and subworkflows."""
+    past = Workflow.objects.using(options.database).past_retention()
+    return run_batch(past.order_by("kept_until"), delete_trees, skipped, TREES)
+
+
+def prune_heartbeats(options: Options, _: SkippedRows) -> BatchResult:
+    """Delete heartbeats older than ``heartbeat_retention_hours``. Keys grow with time, so no index is needed."""
+    seconds = heartbeat_retention(options)
+    if seconds is None:
+        return BatchResult(0, 0)
+    beats = Heartbeat.objects.using(options.database)
+    is_old = ExpressionWrapper(Q(sent_at__lt=NowPlus(-seconds)), BooleanField())
+    oldest = list(beats.order_by("pk").values_list("pk", is_old)[:BATCH])
+    old = [key for key, is_old in oldest if is_old]
+    return BatchResult(len(old), beats.filter(pk__in=old).delete()[0] if old else 0)
+
+
+def heartbeat_retention(options: Options) -> float | None:
+    """Return the seconds for which heartbeats are kept, at least the longest stale threshold; None keeps them all."""
+    recovery = options.recovery
+    if recovery.heartbeat_retention_hours is None:
+        return None
+    longest_ms = max(recovery.claimed_stale_threshold_ms, recovery.running_stale_threshold_ms)
+    return max(recovery.heartbeat_retention_hours * 3_600, longest_ms / 1_000)
+
+
+def prune_workers(options: Options, _: SkippedRows) -> BatchResult:
+    """Delete the rows of workers without a heartbeat for a day."""
+    silent = Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-WORKER_RETENTION))
+    keys = list(silent.values_list("pk", flat=True)[:BATCH])
+    return BatchResult(len(keys), silent.filter(pk__in=keys).delete()[0] if keys else 0)
+
+
+def past_retention(tasks: TaskQuerySet) -> TaskQuerySet:
+    """Select ended tasks past their ``kept_until``, except those whose unique period still runs."""
+    counts = Q(unique_until=UniqueUntil.PERIOD.value, unique_expires_at__gt=Now())
+    return tasks.filter(~counts, kept_until__lte=Now(), status__in=sorted(TASK_TERMINAL_STATES))
+
+
+def delete(tasks: TaskQuerySet) -> int:
+    """Delete tasks with their attempts and heartbeats, except locked ones; return how many."""
+    keys = list(tasks.lock().values_list("pk", flat=True))
+    _, counts = tasks.all_rows().filter(pk__in=keys).only("pk").delete()
+    return counts.get(Task._meta.label, 0)
+
+
+def delete_trees(roots: WorkflowQuerySet) -> int:
+    """Delete root workflows with their subworkflows, except locked ones; return how many roots.
+
+    Tasks have their own retention. Rows are deleted without being loaded, as no cascade applies.
+    """
+    locked = roots.lock(list(roots.values_list("pk", flat=True)), skip=True)
+    root_ids = set(
+        roots.filter(pk__in=locked).values_list("pk", flat=True)
+    )  # one may have been retried before the lock
+    workflows = Workflow.objects.using(roots.db)
+    trees = Q(pk__in=root_ids) | Q(root_id__in=root_ids, depth__gt=0)
+    counts = dict(workflows.filter(trees).values_list("pk", "node_count"))
+    _delete_nodes(WorkflowTask.objects.using(roots.db), counts)
+    _delete(WorkflowEvent.objects.using(roots.db).filter(workflow__in=counts))
+    _delete(workflows.filter(pk__in=counts))
+    return len(root_ids)
+
+
+def _delete_nodes(nodes: QuerySet[WorkflowTask], counts: Mapping[UUID, int]) -> None:
+    """Delete the nodes of workflows; ``counts`` maps each to its number of nodes.
+
+    One statement deletes at most ``NODES`` nodes: a part of a long workflow, or all nodes of several short ones.
+    """
+    pending: list[UUID] = []
+    total = 0
+    for key, count in counts.items():
+        parts = range(0, count - NODES, NODES)
+        for first in parts:
+            _delete(nodes.filter(workflow=key, task_index__gte=first, task_index__lt=first + NODES))
+        rest = count - len(parts) * NODES
+        if total + rest > NODES:
+            _delete(nodes.filter(workflow__in=pending))
+            pending, total = [], 0
+        pending.append(key)
+        total += rest
+    _delete(nodes.filter(workflow__in=pending))
+
+
+def _delete(rows: QuerySet[Any]) -> None:
+    rows._raw_delete(rows.db)  # delete() would first load related rows
 
 
 class Pruned(NamedTuple):
-    """How many rows went, or would go; workflows are those at the top, each with all below it."""
+    """How many rows were deleted, or would be; ``workflows`` counts root workflows, deleted with subworkflows."""
 
     tasks: int
     workflows: int
@@ -29,14 +131,14 @@ class Pruned(NamedTuple):
 
 
 def prune(options: Options, tasks: TaskQuerySet, workflows: WorkflowQuerySet, *, dry_run: bool = False) -> Pruned:
-    """Delete those of ``tasks`` and ``workflows`` that are past their retention, and every beat that is too old."""
+    """Delete ``tasks`` and ``workflows`` past their retention, and expired heartbeats; only count with ``dry_run``."""
     past, trees = past_retention(tasks), workflows.past_retention()
     if dry_run:
         return Pruned(past.count(), trees.count(), _expired_heartbeats(options))
     return Pruned(
-        run_all_batches(lambda refused: run_batch(past.order_by("kept_until"), delete, refused)),
-        run_all_batches(lambda refused: run_batch(trees.order_by("kept_until"), delete_trees, refused, TREES)),
-        run_all_batches(lambda refused: prune_heartbeats(options, refused)),
+        run_all_batches(lambda skipped: run_batch(past.order_by("kept_until"), delete, skipped)),
+        run_all_batches(lambda skipped: run_batch(trees.order_by("kept_until"), delete_trees, skipped, TREES)),
+        run_all_batches(lambda skipped: prune_heartbeats(options, skipped)),
     )
 
 
@@ -48,9 +150,9 @@ def prune_older_than(
     *,
     dry_run: bool = False,
 ) -> Pruned:
-    """Delete those of these, all in ``states``, that ended longer ago than ``age``, whatever their retention.
+    """Delete ``tasks`` and ``workflows``, all in ``states``, that ended before ``age`` ago, whatever their retention.
 
-    No index leads to them, so each table is walked once, by primary key, a bounded step at a time.
+    No index covers this, so each table is scanned once by primary key in bounded steps. With ``dry_run``, only count.
     """
     since = NowPlus(-age.total_seconds())
     task_ended = Coalesce(*(F(f"{state.lower()}_at") for state in sorted(states)), "sent_at")
@@ -61,7 +163,7 @@ def prune_older_than(
 
 
 def _prune_in_batches(wanted: Rows, act: Callable[[Rows], int], dry_run: bool) -> int:
-    """Do ``act`` with what is wanted, or count it, along the primary key."""
+    """Apply ``act`` to the ``wanted`` rows, or count them, in order of primary key."""
     count, last = 0, None
     while step := _next_keys(wanted.model._default_manager.using(wanted.db), last):
         last = step[-1]

@@ -1,4 +1,4 @@
-"""Recovery by hand."""
+"""Functions that run a recovery at once, without waiting for the reaper."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def recover_stuck_workflows(*, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> list[Repaired]:
-    """Bring workflows up to date in which something has ended and nothing has followed; return what was done.
+    """Advance workflows in which a node ended but its successors did not start; return a report for each.
 
-    A reaper does so in each pass. Each tree of workflows is repaired in a transaction of its own: one that can't be has
-    an ``error`` in what is returned, and keeps no other from it. Raises ValueError for an unknown backend.
+    The reaper does the same in each pass. Each workflow is repaired with its subworkflows in a transaction of its own.
+    If that fails, its report has an ``error`` and the others are still repaired. Raises ValueError for an unknown
+    backend.
     """
     from ..core.backends import horsies_backend
     from ..workflows.engine.repair import repair
@@ -28,12 +29,12 @@ def recover_stuck_workflows(*, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> lis
 
 
 def reclaim(older_than: timedelta | float | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> int:
-    """Take back every task whose worker gave no sign of life for ``older_than``; return how many.
+    """Recover every task whose worker has sent no heartbeat for ``older_than``; return how many.
 
-    CLAIMED ones go back to PENDING, RUNNING ones are retried or failed by their own policy, as a reaper does after its
-    thresholds. Takes seconds, a timedelta or a text like ``"90s"``. Too short a time takes tasks from workers that
-    live: one beats only every ``runner_heartbeat_interval_ms``. Raises ValueError for what is not a duration, or an
-    unknown backend.
+    CLAIMED tasks go back to PENDING; RUNNING tasks are retried or failed by their own retry policy, as the reaper does
+    after its thresholds. ``older_than`` is seconds, a timedelta or a text like ``"90s"``. A duration that is too short
+    takes tasks from live workers, which send a heartbeat only every ``runner_heartbeat_interval_ms``. Raises ValueError
+    for anything that is not a duration, and for an unknown backend.
     """
     from ..core.backends import horsies_backend
     from ..models import Task

@@ -1,4 +1,4 @@
-"""Rolling up: attempts are counted by minute and by hour as they come in, so that a chart need never read them."""
+"""Roll up attempts into counts by minute and by hour, so that charts and metrics never read the attempts."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from ..models.rollup import MINUTES, Span, start_of
 from ..models.transitions import BATCH
 from .batches import BatchResult, SkippedRows
 
-#: The name of the watermark: the primary key up to which attempts are counted.
+#: Name of the watermark, which stores the primary key up to which attempts are counted.
 WATERMARK: Final = "rolled up attempts"
 
-#: Attempts that one transaction counts at most. SQLite has one writer, which has to let others in between.
+#: Maximum attempts counted in one transaction. Smaller on SQLite, where a long transaction blocks every writer.
 SIZE: Final = 20_000
 SIZE_OF_SQLITE: Final = 2_000
 
-#: Seconds that an attempt is left alone. Keys are given before transactions commit, so a higher one may be seen first;
-#: an attempt is not counted if its transaction took longer than this to commit after it was written.
+#: Seconds before an attempt is counted. Primary keys are assigned before commit, so a higher key may become visible
+#: first; an attempt whose transaction commits later than this after it was written is not counted.
 SETTLE_DELAY: Final = 5.0
 
-#: Seconds from now within which attempts may seem to have ended: the database's clock may have been put back.
+#: Seconds that ``finished_at`` may lie in the future, because the database's clock may have been set back.
 FUTURE: Final = 86_400.0
 
-#: Attempts that are counted from before there were roll-ups.
+#: Existing attempts that the first roll-up counts.
 BACKLOG: Final = 100_000
 
-#: For how long each span is kept.
+#: How long the roll-ups of each span are kept.
 ROLLUP_RETENTION: Final = {Span.MINUTE: timedelta(hours=3), Span.HOUR: timedelta(days=35)}
 
 
 def roll_up(options: Options, _: SkippedRows) -> BatchResult:
-    """Attempts that were written since the last pass are counted by the minute and the hour in which they ended."""
+    """Count attempts written since the last pass by the minute and the hour in which they ended."""
     attempts = _attempts(options.database)
     watermarks = Watermark.objects.using(options.database)
     position = Subquery(watermarks.filter(name=WATERMARK).values("position"))
@@ -58,7 +58,7 @@ def roll_up(options: Options, _: SkippedRows) -> BatchResult:
 
 
 def prune_rollups(options: Options, _: SkippedRows) -> BatchResult:
-    """Minutes older than three hours and hours older than 35 days go."""
+    """Delete minutes older than three hours and hours older than 35 days."""
     rollups = Rollup.objects.using(options.database)
     old = rollups.none()
     for span, kept in ROLLUP_RETENTION.items():
@@ -68,20 +68,20 @@ def prune_rollups(options: Options, _: SkippedRows) -> BatchResult:
 
 
 def _attempts(database: str) -> QuerySet[TaskAttempt]:
-    """Those of a time that can be counted: one that seems to end next year would keep all after it waiting."""
+    """Select attempts with a plausible ``finished_at``: one in the far future would hold up all attempts after it."""
     readable = TaskAttempt.objects.using(database).exclude(beyond(["finished_at"]))
     return readable.filter(finished_at__lt=NowPlus(FUTURE))
 
 
 def _create_watermark(database: str) -> None:
-    """Begin with the newest attempts: there may be millions."""
+    """Start at the newest ``BACKLOG`` attempts, because there may be millions."""
     newest = TaskAttempt.objects.using(database).order_by("-pk").values_list("pk", flat=True).first() or 0
     watermark = Watermark(name=WATERMARK, position=max(0, newest - BACKLOG))
     Watermark.objects.using(database).bulk_create([watermark], ignore_conflicts=True)
 
 
 def _roll_up_window(database: str) -> BatchResult:
-    """Count the next attempts, unless somebody else is at it."""
+    """Count the next attempts, unless another process holds the watermark."""
     features = connections[database].features
     watermarks = Watermark.objects.using(database).filter(name=WATERMARK)
     free = watermarks.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
@@ -93,15 +93,15 @@ def _roll_up_window(database: str) -> BatchResult:
     window = _window(_attempts(database), position, size)
     if window is None or not watermarks.filter(position=position).update(position=window.last):
         return BatchResult(0, 0)
-    folded = _RollupBuilder()
+    builder = _RollupBuilder()
     for group in _groups(window.attempts):
-        folded.add(group)
-    folded.store(database, now)
-    return BatchResult(size if window.is_cut else folded.count, folded.count, size=size)
+        builder.add(group)
+    builder.store(database, now)
+    return BatchResult(size if window.is_cut else builder.count, builder.count, size=size)
 
 
 class _Window(NamedTuple):
-    """The attempts of one batch, the last one's key, and whether there may be more beyond."""
+    """The attempts of one batch, the primary key of the last one, and whether more may follow."""
 
     attempts: QuerySet[TaskAttempt]
     last: int
@@ -109,7 +109,7 @@ class _Window(NamedTuple):
 
 
 def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Window | None:
-    """The next attempts after ``position`` up to the first that might still be overtaken."""
+    """Return the attempts after ``position``, up to the first that is not yet ``SETTLE_DELAY`` old."""
     ordered = attempts.order_by("pk").values_list("pk", flat=True)
     first = ordered.filter(pk__gt=position).first()
     if first is None:
@@ -123,7 +123,7 @@ def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Windo
 
 
 class _Group(NamedTuple):
-    """Attempts that have all this in common; those that have it and differ in nothing else are one row of the query."""
+    """One row of the GROUP BY query: how many attempts share these values. Durations are histogram buckets."""
 
     minute: int
     queue_name: str
@@ -137,11 +137,11 @@ class _Group(NamedTuple):
 
 
 def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_Group]:
-    """Count in SQL.
+    """Group and count attempts in SQL.
 
-    Each task is looked up by its key: joined, the planner might read the whole table. How long a task waited is known
-    of its latest run alone, for each retry moves ``enqueued_at`` on; so it is of an attempt that ended its task when it
-    is read here, which one that will be retried never is.
+    Subqueries look up each task by primary key; with a join, the planner might read the whole table. Only the latest
+    run of a task has a known wait, because each retry changes ``enqueued_at``. An attempt that will be retried
+    therefore has no wait.
     """
     task = Task.objects.using(attempts.db).filter(pk=OuterRef("task_id"))
     latest = task.filter(started_at=OuterRef("started_at"))
@@ -157,11 +157,11 @@ def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_Group]:
     return itertools.starmap(_Group, grouped.annotate(n=Count("pk")).values_list(*keys, "n").iterator())
 
 
-#: Roll-ups of one start that have a queue and a task of their own. Beyond, attempts are counted without their queue,
-#: and beyond twice as many without their task: names may be made up, and each page that shows a time reads them all.
+#: Maximum roll-ups of one span and start that keep their queue and task name. Beyond it, attempts are counted without
+#: queue name, and beyond twice as many without task name too. Names may be generated, and each chart reads all rows.
 MAX_NAMES: Final = {Span.MINUTE.value: 500, Span.HOUR.value: 2_000}
 
-#: What a roll-up counts by, beside its span and start.
+#: Columns that a roll-up groups by, in addition to span and start.
 KIND: Final = ("queue_name", "task_name", "outcome", "will_retry", "error_code")
 
 _Key = tuple[str, datetime, str, str, str, bool, str]
@@ -174,21 +174,21 @@ class _Histograms:
     runs: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: _Histograms) -> None:
-        """Count what the other has as well."""
+        """Add the counts of ``other``."""
         self.count += other.count
         self.waits.update(other.waits)
         self.runs.update(other.runs)
 
 
 class _RollupBuilder:
-    """What was counted, by minute and by hour."""
+    """Collects counts by minute and by hour and merges them into the stored roll-ups."""
 
     def __init__(self) -> None:
         self.count = 0
         self._by: dict[_Key, _Histograms] = {}
 
     def add(self, group: _Group) -> None:
-        """Add attempts that have all in common."""
+        """Add the attempts of one group."""
         self.count += group.number
         for span, minutes in MINUTES.items():
             start = start_of(group.minute // minutes * minutes)
@@ -200,7 +200,7 @@ class _RollupBuilder:
                     histogram[str(bucket)] += group.number
 
     def store(self, database: str, now: datetime) -> None:
-        """Add it to what is stored: rows that are there are read and written anew, and what is past keeping is left."""
+        """Merge the counts into the table by replacing existing rows. Counts past their retention are dropped."""
         rollups = Rollup.objects.using(database)
         kept = {key: new for key, new in self._by.items() if now - key[1] < ROLLUP_RETENTION[Span(key[0])]}
         columns = ("pk", "count", "waits", "runs", "span", "start", *KIND)
@@ -221,17 +221,17 @@ class _RollupBuilder:
 
 
 def _bounded(new: Mapping[_Key, _Histograms], known: Iterable[_Key]) -> dict[_Key, _Histograms]:
-    """Count together what there is no room for beside the roll-ups that are known; the largest have it first."""
+    """Merge roll-ups beyond ``MAX_NAMES`` under empty names; the largest keep their names."""
     taken = set(known)
     sizes = Counter(key[:2] for key in taken)
     bounded: dict[_Key, _Histograms] = {}
     for whole, histograms in sorted(new.items(), key=lambda item: -item[1].count):
         span, start, _, task_name, outcome, will_retry, code = whole
-        of_no_queue: _Key = (span, start, "", task_name, outcome, will_retry, code)
+        without_queue: _Key = (span, start, "", task_name, outcome, will_retry, code)
         key: _Key = (span, start, "", "", outcome, will_retry, "")
-        for one, most in ((whole, MAX_NAMES[span]), (of_no_queue, 2 * MAX_NAMES[span])):
-            if one in taken or sizes[span, start] < most:
-                key = one
+        for candidate, limit in ((whole, MAX_NAMES[span]), (without_queue, 2 * MAX_NAMES[span])):
+            if candidate in taken or sizes[span, start] < limit:
+                key = candidate
                 break
         if key not in taken:
             taken.add(key)

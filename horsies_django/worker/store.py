@@ -35,7 +35,7 @@ from ..models.release_blocked import repair_limit as isolate_gate
 from ..models.transitions import TaskQuerySet
 from ..models.unreadable import DATES, NUMBERS
 from ..models.worker import BeatResult, WorkerQuerySet
-from ..reaper import pruning
+from ..reaper import prune
 from ..reaper.crashed import TimeoutPolicy, recover_all
 from ..workflows import gateway
 from ..workflows.gateway import EngineGateway, NewTasks
@@ -272,9 +272,7 @@ class WorkerStore:
         ends = ((one.claim, TaskStatus.COMPLETED if one.completion.is_success else TaskStatus.FAILED) for one in ended)
         if retention.deletes_at_once(ends, self._config.database):
             with self.transaction():
-                pruning.delete(
-                    pruning.past_retention(self._tasks().filter(pk__in=[one.claim.task_id for one in ended]))
-                )
+                prune.delete(prune.past_retention(self._tasks().filter(pk__in=[one.claim.task_id for one in ended])))
 
     def save_one_by_one(self, ends: Sequence[Completion]) -> None:
         """Store results one by one after they could not be stored together.

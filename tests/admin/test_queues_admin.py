@@ -51,9 +51,7 @@ def send(queue, count=1, **options):
 
 
 def test_every_queue_that_is_known_is_listed_without_any_row(staff, settings):
-    settings.TASKS = {
-        "default": settings.TASKS["default"] | {"MAX_QUEUES": ["of-settings", "waiting", "later", "runs"]}
-    }
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["of-settings", "waiting", "later", "runs"]}}
     send("waiting", 3)
     tasks.noop.with_options(queue_name="later").schedule(3_600)
     held = send("runs")

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from horsies_django.admin.tasks.unique_words import describe_unique_until
+from horsies_django.admin.tasks.fields import describe_unique_until
 from horsies_django.models import Task
 
 NOW = timezone.now()

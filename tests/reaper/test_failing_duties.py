@@ -28,7 +28,7 @@ def test_a_row_that_is_poison_stops_neither_its_neighbours_nor_other_duties(pois
 
     assert (reports[duty].count, reports[duty].error) == (4, "")
     assert all(reports[name].count == 2 for name in others)
-    assert f"task id={rows[2].pk} can't be done: left as it is" in caplog.text
+    assert f"task id={rows[2].pk} can't be processed: skipped" in caplog.text
     assert Task.objects.get(pk=rows[2].pk).status == rows[2].status
 
 
@@ -59,7 +59,7 @@ def test_a_whole_batch_of_poison_is_not_in_the_way_of_the_rest(poison, caplog):
             poison(row)
 
     assert reap()["expired overdue tasks"].count == BATCH + 3 - 20
-    assert caplog.text.count("can't be done: left as it is") == 20
+    assert caplog.text.count("can't be processed: skipped") == 20
 
 
 def test_a_damaged_policy_is_no_policy(caplog):

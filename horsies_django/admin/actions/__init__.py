@@ -1,1 +1,1 @@
-"""What an operator may do: verbs, and how they reach the rows."""
+"""An operator's actions in the admin, and how they are applied to rows."""

@@ -1,4 +1,4 @@
-"""Doing: how verbs reach the rows, from the list and from a row's own page. Nothing is changed by GET."""
+"""Apply an operator's actions from the list and from a row's page. GET changes nothing."""
 
 from __future__ import annotations
 
@@ -27,54 +27,54 @@ from ..lists.changelist import KeysetChangeList
 from .admin_action import AdminAction
 from .bulk_action import apply_to_matching, log_action
 
-#: Posted by the page that asks first.
+#: Parameter that the confirmation page posts.
 CONFIRMED = "confirmed"
 
-#: Rows that are changed before the log is told of them: what breaks off has not changed more than that unseen.
+#: Rows that are changed before their log entries are written, so a failure leaves at most that many unlogged.
 LOG_BATCH = 50
 
 
 class ActionAdmin(ReadOnlyAdmin):
-    """Rows that only the queue writes, and what an operator may have it do to them.
+    """Read-only rows with an operator's actions.
 
-    Each of ``verbs`` becomes an action of the list, a button of the page, and a method for Django to ask whether it is
-    allowed. That is not ``has_delete_permission``: it would open Django's own page, which deletes whatever it is given.
+    Each of ``admin_actions`` becomes an action of the list, a button on the page, and a permission method for Django.
+    It does not use ``has_delete_permission``, which would enable Django's own delete page for any row.
     """
 
     admin_actions: ClassVar[tuple[AdminAction, ...]] = ()
-    #: Of all that match, so many are done between two looks at the clock.
+    #: Batch size of an action on all matching rows; the time is checked between batches.
     batch: ClassVar[int] = BATCH
     change_form_template = "admin/horsies_django/action_change_form.html"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make actions of the verbs."""
+        """Turn ``admin_actions`` into Django admin actions."""
         super().__init_subclass__(**kwargs)
         cls.actions = [_list_action(action) for action in cls.admin_actions]
         for action in cls.admin_actions:
             setattr(cls, f"has_action_{action.permission_name}_permission", _permission_check(action))
 
     def get_urls(self) -> list[URLPattern]:
-        """Give each verb an address below that of the row."""
+        """Add a URL below the row's for each action."""
         options = self.opts
         view = self.admin_site.admin_view(self.action_view)
         name = f"{options.app_label}_{options.model_name}_do"
         return [path("<path:object_id>/do/<slug:action>/", view, name=name), *super().get_urls()]
 
     def allowed_actions(self, request: HttpRequest) -> list[AdminAction]:
-        """Return the verbs that this user may use."""
+        """Return the actions that this user may use."""
         return [action for action in self.admin_actions if action.is_allowed(request, self.model)]
 
-    # From a row's page.
+    # Actions on a row's page.
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Put the buttons on the page."""
+        """Add the buttons."""
         row = kwargs.get("obj")
         actions = [action for action in self.allowed_actions(request) if row is not None and action.applies_to(row)]
         buttons = [(action, self._action_url(row, action)) for action in actions]
         return super().render_change_form(request, context | {"buttons": buttons}, *args, **kwargs)
 
     def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
-        """Do it to one row, or ask first."""
+        """Apply the action to one row, or ask for confirmation first."""
         row = self.get_object(request, unquote(object_id))
         chosen = next((known for known in self.admin_actions if known.name == action), None)
         if chosen is None:
@@ -101,19 +101,19 @@ class ActionAdmin(ReadOnlyAdmin):
         name = f"{self.admin_site.name}:{options.app_label}_{options.model_name}_do"
         return reverse(name, args=[quote(row.pk), action.name])
 
-    # From the list.
+    # Actions on the list.
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
-        """Leave out keys that no row can have: Django would look for them, and fail."""
+        """Drop selected keys that are not valid ids; Django would fail on them."""
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
         if (sound := [key for key in keys if _is_valid_key(self.model, key)]) != keys:
             posted = request.POST.copy()
             posted.setlist(ACTION_CHECKBOX_NAME, sound)
-            request.POST = posted  # type: ignore[assignment]  # it can be changed, and is not
+            request.POST = posted  # type: ignore[assignment]  # a mutable copy that is not changed any more
         return super().response_action(request, queryset, *args, **kwargs)
 
     def apply_to_selected(self, request: HttpRequest, rows: QuerySet[Any], action: AdminAction) -> HttpResponse | None:
-        """Do it to the selected rows, or ask first; ask whatever it is before it is done to all that match."""
+        """Apply the action to the selected rows, or ask first. An action on all matching rows always asks."""
         form = self._action_form(action, request, rows)
         if request.POST.get("select_across", "0") not in ("", "0"):
             listed = self.get_changelist_instance(request)
@@ -132,13 +132,13 @@ class ActionAdmin(ReadOnlyAdmin):
         self.apply_and_log(request, action, rows, form)
         return None
 
-    # Both.
+    # Shared by both.
 
     def confirmation_page(
         self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
     ) -> HttpResponse:
-        """Say what would be done, to what and to how many, and ask for what it needs."""
-        request.current_app = self.admin_site.name  # as every page of the admin does
+        """Render the page that asks for confirmation and for the action's form."""
+        request.current_app = self.admin_site.name  # as every admin page does
         count = rows.order_by()[:MAX_COUNTED].count()
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
@@ -162,11 +162,11 @@ class ActionAdmin(ReadOnlyAdmin):
         return TemplateResponse(request, "admin/horsies_django/action_confirmation.html", context)
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Say that there is no such row, as every page of the admin does."""
+        """Redirect with a message that there is no such row, as every admin page does."""
         return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]  # not in the stubs
 
     def apply_and_log(self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None) -> None:
-        """Do it, log it, say it."""
+        """Apply the action, log it, and show a message."""
         keys, values = list(rows.order_by("pk").values_list("pk", flat=True)), form.cleaned_data if form else {}
         done = 0
         for at in range(0, len(keys), LOG_BATCH):
@@ -180,7 +180,7 @@ class ActionAdmin(ReadOnlyAdmin):
         self.show_outcome(request, action.message(done), left, action.skipped_reason(rows) if left > 0 else "")
 
     def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
-        """Say what was done, how many were left alone, and why, if that is known."""
+        """Show how many rows were changed and how many were left alone, with the reason if known."""
         if left > 0:
             left_alone = ngettext(
                 "%d was left alone: its state, or its workflow, does not allow it.",

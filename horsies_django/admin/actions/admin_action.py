@@ -1,4 +1,4 @@
-"""Verbs: what an operator may do to a row, to some that are selected, or to all that match."""
+"""The actions that an operator may apply to a row, to selected rows, or to all matching rows."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
 
 
-#: The permissions whose verbs a read-only admin has.
+#: Permissions whose actions a read-only admin keeps.
 READ_ONLY_PERMISSIONS: Final = frozenset({"retry", "cancel"})
 
 
 def applies_always(row: Any) -> bool:
-    """Every row may be meant."""
+    """Return True: the action applies to every row."""
     return True
 
 
 def no_reason(rows: QuerySet[Any]) -> str:
-    """Their state says it all."""
+    """Return no reason: the rows' status explains it."""
     return ""
 
 
 def leave_label(count: int) -> str:
-    """Say that nothing is to be done to so many rows."""
+    """Label the link that cancels an action on that many rows."""
     return ngettext("Leave it as it is", "Leave them as they are", count)
 
 
 def keep_label(count: int) -> str:
-    """Say that so many rows are to be kept from something that can't be taken back."""
+    """Label the link that cancels an irreversible action on that many rows."""
     return ngettext("Keep it", "Keep them", count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminAction:
-    """One thing that an operator may do. Its action in a list, its button on a page and its permission share a name.
+    """An operator's action. Its list action, its button on a row's page and its permission share its name.
 
     Attributes:
-        name: The action's name, and the permission's: ``retry`` asks for ``retry_task``.
-        label: What the button of a row's page says.
-        button: What the button says that does it, from how many rows that is and how that number is written.
-        keep: What the link beside it says, from how many rows there are.
-        counts: Whether all that match have to be counted before it can be done to them.
-        typed_above: Of more rows than that, their number has to be typed before it is done to all that match.
-        label_of_many: What the list of actions says.
-        act: Does it to those of the rows whose state allows it; returns to how many.
-        told: What to say of so many.
-        fits: Whether its button stands on the page of this row.
-        statuses: The statuses that allow it: its button counts rows in no other. None: any.
-        watched: The columns whose change is told in the admin's log.
-        permission: The permission's name where it is another's.
-        warning: What comes of it, for a page that asks first. Empty: nothing is asked.
-        form: Asks for what ``act`` takes by name.
-        flag: What the admin's log calls it.
-        why_not: What to say of rows some of which were left alone, where that is not their state.
+        name: The action's name, and the permission's: ``retry`` requires ``retry_task``.
+        label: The button's label on a row's page.
+        button: Returns the label of the button that confirms it, from the number of rows and that number as text.
+        list_label: The label in the list of actions.
+        act: Applies it to those rows whose state allows it; returns how many it changed.
+        message: Returns the message for a number of changed rows.
+        applies_to: Returns whether the page of a row has its button.
+        statuses: The statuses that allow it; its button counts only such rows. None: any.
+        logged_columns: Columns whose changes are written to the admin's log.
+        permission: The permission's name, if it is another action's.
+        warning: The consequences, for the confirmation page. Empty: without a form there is no confirmation.
+        form: A form for keyword arguments of ``act``.
+        flag: The action flag of the log entry.
+        skipped_reason: Returns why rows were left alone, if their status is not the reason.
+        back_label: Returns the label of the link that leaves the confirmation page, from the number of rows.
+        counts_all: Whether all matching rows have to be counted before it can be confirmed.
+        typed_number_above: For more matching rows than this, the user has to type their number.
     """
 
     name: str
@@ -88,33 +88,33 @@ class AdminAction:
 
     @property
     def needs_confirmation(self) -> bool:
-        """Whether a page comes before it."""
+        """Whether a confirmation page comes first."""
         return bool(self.warning or self.form)
 
     @property
     def permission_name(self) -> str:
-        """The permission's name, without the model's."""
+        """The permission's name, without the model's name."""
         return self.permission or self.name
 
     def needs_typed_number(self, count: int) -> bool:
-        """Whether the number of rows has to be typed."""
+        """Return whether the user has to type the number of rows to confirm."""
         return self.typed_number_above is not None and count > self.typed_number_above
 
     def log_label(self, values: dict[str, Any]) -> str:
-        """Return what a log says of it that is about many, done with these values."""
+        """Return the action's name in a log entry about many rows, done with these form values."""
         return str(self.label)
 
     def is_allowed(self, request: HttpRequest, model: type[Model]) -> bool:
-        """Whether this user may do it here."""
+        """Return whether this user may use the action."""
         if self.permission_name not in READ_ONLY_PERMISSIONS and is_read_only():
             return False
         options = model._meta
         return request.user.has_perm(f"{options.app_label}.{self.permission_name}_{options.model_name}")
 
     def apply(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
-        """Do it to each row by itself; return to how many, and the rows by what is to be logged of them.
+        """Apply the action to each row on its own. Return how many it changed, and those rows by log message.
 
-        One by one, so that the log names those, and only those, that it changed.
+        One by one, so that the log names exactly the rows that it changed.
         """
         found = {row.pk: row for row in rows}
         before = self._read_logged(rows, found)
@@ -142,6 +142,6 @@ class AdminAction:
 
 
 def all_rows(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Return every row of the same table in the same database, whatever ``rows`` was narrowed to."""
+    """Return all rows of the table in the database of ``rows``, without its filters."""
     every: QuerySet[Any] = rows.model._default_manager.using(rows.db)
     return every

@@ -1,9 +1,9 @@
-"""Doing something to all that a list shows, up to millions of rows: some thousands a request, until all are done.
+"""Apply an action to all rows of a filtered list, up to millions, a few thousand per request.
 
-First it counts them, then it asks, then it does it. No statement is a long one, and no worker is needed: the page says
-how far it has come and goes on by POST, by itself or by its button, for as long as it is open. What is sent after it
-was asked for is not touched, nor anything twice: it goes from newer to older ids, and each request goes on where the
-last one stopped. Where more than twice as many match as were announced, it stops and asks again.
+It counts the rows, asks for confirmation, and then works in batches of short statements. No worker is needed: the
+progress page continues by POST, through its script or its button, while it is open. Rows sent after the request for
+confirmation are not changed, and no row is changed twice: it goes from newer to older ids, and each request continues
+where the last one stopped. If more than twice as many rows match as announced, it stops and asks again.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from .admin_action import AdminAction
 
 logger = logging.getLogger("horsies_django.admin")
 
-#: Seconds that one request works.
+#: Seconds of work per request.
 WORK_SECONDS: Final = 2.0
 
-#: Seconds that are counted before the button is there, where that need not wait for the whole number.
+#: Seconds of counting before the button appears, for actions that do not need the exact number.
 COUNT_SECONDS: Final = 0.05
 
-#: How many times as many as were announced it does before it asks again.
+#: It asks again after this many times the announced number of rows.
 _MAX_GROWTH: Final = 2
 
-#: More than that nobody has done it to.
+#: Upper bound for posted numbers.
 _MAX_NUMBER: Final = 10**12
 
 
 class ActionHost(Protocol):
-    """What it takes of an admin: pages of its own, a way to ask first, and one to say what was done."""
+    """What a bulk action needs from its admin: its pages and its messages."""
 
     admin_site: AdminSite
     opts: Any
@@ -63,29 +63,29 @@ class ActionHost(Protocol):
 
     @property
     def media(self) -> Media:
-        """The style sheets and scripts of its pages."""
+        """The style sheets and scripts of the pages."""
 
     def confirmation_page(
         self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
     ) -> HttpResponse:
-        """Say what would be done, and ask."""
+        """Render the page that asks for confirmation."""
 
     def show_outcome(self, request: HttpRequest, done: str, left: int) -> None:
-        """Say what was done."""
+        """Show a message with the number of changed rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkProgress:
-    """How far it has come: what the page posts when it goes on.
+    """The progress of a bulk action, which the page posts to continue.
 
     Attributes:
-        asked: When it was asked for, by the database's clock: what was sent later is not meant.
-        upper: Nor are the rows from this id on, which most of those have.
-        before: Where to go on. None: at ``upper``.
-        done: To how many it was done.
-        left: How many were left alone.
-        confirmed: Of those, how many were done or left alone when it was last confirmed.
-        extent: How many were to be done from there on, as far as they are counted.
+        asked_at: When the user asked for it, by the database's clock; rows sent later are not changed.
+        upper: Ids from here on are excluded, which skips most rows sent later.
+        before: The id to continue below. None: start at ``upper``.
+        done: Number of changed rows.
+        left: Number of rows left alone.
+        confirmed: ``done`` plus ``left`` at the last confirmation.
+        estimate: The number of rows to change after that, as far as counted.
     """
 
     asked_at: datetime
@@ -98,13 +98,13 @@ class BulkProgress:
 
     @classmethod
     def start(cls, rows: QuerySet[Any]) -> BulkProgress:
-        """Return that of something that is asked for now: nothing is counted yet, and nothing done."""
+        """Return the progress of an action that is requested now."""
         edge = upper_bound(rows)
         return cls(edge.asked_at, edge.upper, estimate=Estimate(before=edge.upper))
 
     @classmethod
     def parse(cls, model: type[Model], posted: QueryDict) -> BulkProgress | None:
-        """Return what was posted; None if nothing that can be read."""
+        """Return the posted progress; None if it cannot be parsed."""
         upper = parse_key(model, posted.get("upper"))
         before, counted_to = (parse_key(model, posted.get(name)) for name in ("before", "counted_to"))
         if upper is None or (posted.get("before") and not before) or (posted.get("counted_to") and not counted_to):
@@ -120,7 +120,7 @@ class BulkProgress:
 
     @property
     def fields(self) -> list[tuple[str, Any]]:
-        """Return what has to be posted."""
+        """The hidden form fields."""
         estimate = self.estimate
         given = {
             "asked": self.asked_at.isoformat(),
@@ -138,7 +138,7 @@ class BulkProgress:
 
     @property
     def remaining(self) -> int:
-        """How many more may be done or left alone before it asks again."""
+        """How many more rows may be processed before it asks again."""
         return max(0, self.confirmed + _MAX_GROWTH * self.estimate.counted - self.done - self.left)
 
 
@@ -147,7 +147,7 @@ def _number(text: str | None) -> int:
 
 
 def _statuses(text: str) -> Counter[str]:
-    """Read counts by status. Raises ValueError for what is none."""
+    """Parse counts by status. Raises ValueError if the text is not a dict of counts."""
     found = json.loads(text)
     if not isinstance(found, dict) or not all(
         isinstance(count, int) and 0 <= count <= _MAX_NUMBER for count in found.values()
@@ -159,7 +159,7 @@ def _statuses(text: str) -> Counter[str]:
 def apply_to_matching(
     admin: ActionHost, request: HttpRequest, listed: KeysetChangeList, action: AdminAction, form: Form | None
 ) -> HttpResponse:
-    """Count, then ask, then work for a while and say how far it has come."""
+    """Count, ask for confirmation, then work for ``WORK_SECONDS`` and show the progress."""
     progress = BulkProgress.parse(listed.model, request.POST) or BulkProgress.start(listed.queryset)
     is_confirmed = "confirmed" in request.POST and progress.estimate.scanned > 0
     if not is_confirmed:
@@ -174,14 +174,14 @@ def apply_to_matching(
     try:
         for progress, is_over in _apply_batches(listed.scan, action, values, before, admin.batch):  # noqa: B007  # the last one counts
             pass
-    finally:  # what breaks off has done something, too
+    finally:  # a failure leaves earlier batches committed: log them
         _log(request, listed, action.log_label(values), action.flag, before, progress)
     if is_over:
         admin.show_outcome(request, action.message(progress.done), progress.left)
         return HttpResponseRedirect(request.path + listed.get_query_string())
     if progress.remaining:
         return _progress_page(admin, request, listed, action, progress, form)
-    # More match than was announced: count what is left, and ask again.
+    # More rows match than announced: count the rest and ask again.
     surprised = replace(
         progress,
         confirmed=progress.done + progress.left,
@@ -193,7 +193,7 @@ def apply_to_matching(
 
 
 def _counted(listed: KeysetChangeList, action: AdminAction, progress: BulkProgress) -> BulkProgress:
-    """Go on counting."""
+    """Continue counting."""
     if progress.estimate.is_complete:
         return progress
     is_first_look = not (action.counts_all or progress.estimate.scanned or progress.confirmed)
@@ -204,7 +204,7 @@ def _counted(listed: KeysetChangeList, action: AdminAction, progress: BulkProgre
 
 
 def _is_number_confirmed(request: HttpRequest, action: AdminAction, progress: BulkProgress) -> bool:
-    """Whether the number of rows was there to be seen before it was confirmed, and typed where that is asked for."""
+    """Return whether the user saw the number of rows before confirming it, and typed it if required."""
     estimate = progress.estimate
     if not estimate.counted or (action.counts_all and not estimate.is_complete):
         return False
@@ -219,9 +219,9 @@ def _digits(text: str) -> str:
 def _apply_batches(
     scan: KeysetScan, action: AdminAction, values: dict[str, Any], progress: BulkProgress, size: int
 ) -> Iterator[tuple[BulkProgress, bool]]:
-    """Do batch after batch until the time is up; yield each time how far it came, and whether that is all.
+    """Process batches until the time is up. Yield the progress after each, and whether it is complete.
 
-    What does not match any more when its turn comes is left alone. It ends where there is no room for more.
+    Rows that no longer match are left alone. Stops when ``remaining`` is used up.
     """
     until = time.monotonic() + WORK_SECONDS
     scan = scan.sent_until(progress.asked_at)
@@ -310,7 +310,7 @@ def _progress_page(
 
 
 def _hidden(request: HttpRequest, action: AdminAction) -> list[tuple[str, str]]:
-    """Return what brings a POST to the action again: Django asks for one row that is selected."""
+    """Return the fields that make a POST reach the action again; Django requires one selected row."""
     some = request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]
     return [*((ACTION_CHECKBOX_NAME, key) for key in some), ("action", action.name), ("select_across", "1")]
 
@@ -318,7 +318,7 @@ def _hidden(request: HttpRequest, action: AdminAction) -> list[tuple[str, str]]:
 def _log(
     request: HttpRequest, listed: KeysetChangeList, action: str, flag: int, before: BulkProgress, after: BulkProgress
 ) -> None:
-    """Leave one entry for what this request has done, and say how many that makes."""
+    """Write one log entry for this request, with the totals so far."""
     done, left = after.done - before.done, after.left - before.left
     if not (done or left):
         return
@@ -327,7 +327,7 @@ def _log(
     so_far = _("So far: %(done)d done, %(left)d left alone.") % {"done": after.done, "left": after.left}
     told = message % {"verb": action, "done": done, "left": left}
     LogEntry.objects.create(
-        user_id=request.user.pk,  # type: ignore[misc]  # nobody else comes here
+        user_id=request.user.pk,  # type: ignore[misc]  # always authenticated here
         content_type_id=ContentType.objects.get_for_model(listed.model, for_concrete_model=False).pk,
         object_id=None,
         object_repr=narrowed[:200],
@@ -340,7 +340,7 @@ def _log(
 
 
 def log_action(request: HttpRequest, model: type[Model], action: str, done: int, left: int) -> None:
-    """Write to our logger who did what, and to how many rows."""
+    """Log the user, the action and the number of rows."""
     logger.info(
         "admin action=%r model=%s user=%s done=%d left_alone=%d", action, model._meta.label, request.user.pk, done, left
     )

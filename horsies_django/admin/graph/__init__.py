@@ -1,4 +1,4 @@
-"""Graphs as pictures that are made on the server: what to draw, where it stands, and the SVG of it.
+"""Draw graphs of workflow nodes as SVG on the server: boxes, layout, drawing.
 
-Layout and folding are functions of numbers and rows: no database, no request, and the same picture each time.
+Layout and folding are pure functions: no database, no request, and the same result every time.
 """

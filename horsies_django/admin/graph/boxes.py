@@ -1,4 +1,4 @@
-"""What the boxes of a picture are: a node, a map with its items, or many nodes that are alike."""
+"""The boxes of a graph: a node, a map with its items, or many similar nodes folded into one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ...core.workflow_status import NodeKind
 from ..formatting import format_number
 from .ranking import Edge
 
-#: More nodes than this that are alike are one box: the same task, the same before them, the same after them.
+#: More similar nodes than this become one box: same task, same predecessors, same successors.
 FOLD_ABOVE: Final = 20
 
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-class GraphNode(NamedTuple):  # and not a dataclass, which takes thrice as long to make: there are ten thousand
-    """What a picture has to know of a node. ``waits_for`` are places in the list of nodes, as is ``place``."""
+class GraphNode(NamedTuple):  # not a dataclass, which takes three times as long to make: there may be ten thousand
+    """A node of the graph. ``waits_for`` are the positions of its dependencies in the list of nodes."""
 
     key: int
     position: int
@@ -39,15 +39,15 @@ class GraphNode(NamedTuple):  # and not a dataclass, which takes thrice as long 
 
     @property
     def label(self) -> str:
-        """The node's id; the function's name besides, where that id is none that a person has given."""
+        """The node's id; with the function's name if the id was generated."""
         head, _, place = self.node_id.rpartition(":")
         return f"{self.name.rpartition('.')[2]} :{place}" if head and place.isdigit() and self.name else self.node_id
 
 
 class GraphBox(NamedTuple):
-    """One node, or several that are alike. ``counts`` is how many of them, or of a map's items, are in each state.
+    """One node, or several similar ones. ``counts`` is the number of nodes or of a map's items by state.
 
-    The state of several is the worst that there is, or what goes on. They began with the first, and end with the last.
+    The state of several is the worst one, or the running one. The box lasts from its first start to its last end.
     """
 
     nodes: tuple[GraphNode, ...]
@@ -70,7 +70,7 @@ class GraphBox(NamedTuple):
 
     @property
     def first(self) -> GraphNode:
-        """The node that gives it its name."""
+        """The node that names the box."""
         return self.nodes[0]
 
     @property
@@ -80,7 +80,7 @@ class GraphBox(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What it is called: of several nodes how many, and the name of their function."""
+        """The label; for several nodes their number and their function's name."""
         if not self.is_folded:
             return self.first.label
         return f"{format_number(len(self.nodes))} × {self.first.name.rpartition('.')[2] or self.first.label}"
@@ -90,12 +90,12 @@ _STATUS_PRECEDENCE: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING"
 
 
 def fold_nodes(nodes: Sequence[GraphNode]) -> list[GraphBox]:
-    """Return the boxes of these nodes, none of them a map's item, in their order."""
+    """Return the boxes of these nodes in order. None of them may be an item of a map."""
     return [GraphBox.of(group) for group in group_alike(nodes)]
 
 
 def edges_between(boxes: Sequence[GraphBox]) -> list[Edge]:
-    """Return the edges between boxes, by their places."""
+    """Return the edges between boxes, by position."""
     box_of = {node.position: place for place, box in enumerate(boxes) for node in box.nodes}
     edges = {
         (box_of[source], place)
@@ -108,7 +108,7 @@ def edges_between(boxes: Sequence[GraphBox]) -> list[Edge]:
 
 
 def group_alike(nodes: Sequence[GraphNode]) -> list[list[GraphNode]]:
-    """Return nodes that are alike together, if there are enough of them, where the first of them stands."""
+    """Return groups of similar nodes, if large enough, at the position of their first node."""
     alike: dict[Any, list[GraphNode]] = {}
     for node in nodes:
         alike.setdefault((node.waits_for, node.name, node.kind, node.is_conditional), []).append(node)
@@ -120,7 +120,7 @@ def group_alike(nodes: Sequence[GraphNode]) -> list[list[GraphNode]]:
 
 
 def _split_by_dependents(nodes: Sequence[GraphNode], many: Sequence[list[GraphNode]]) -> list[list[GraphNode]]:
-    """Divide groups so that the same nodes wait for all of one; return those that are large still."""
+    """Split groups until all nodes of a group have the same successors; return those that are still large."""
     after: dict[int, list[int]] = {node.position: [] for group in many for node in group}
     for node in nodes:
         for source in node.waits_for:

@@ -1,4 +1,4 @@
-"""The critical path: of what each node waited for, that which ended last. To be faster, make this shorter."""
+"""The critical path: for each node, the dependency that ended last. A shorter path makes the workflow faster."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .boxes import GraphNode
 
 
 def critical_path(nodes: Sequence[GraphNode]) -> list[GraphNode]:
-    """Return the nodes that the end of a workflow waited for, first to last; while it runs, what runs longest.
+    """Return the nodes on the critical path, first to last; while the workflow runs, up to the longest running node.
 
-    Takes rows as they are: a node without times is not on it, and a circle ends it.
+    Accepts incomplete rows: a node without times is not on the path, and a cycle ends it.
     """
     by_index = {node.position: node for node in nodes}
     here = _last_node(nodes)
@@ -33,11 +33,11 @@ def _last_node(nodes: Sequence[GraphNode]) -> GraphNode | None:
 
 
 def _latest_source(node: GraphNode, sources: Sequence[GraphNode]) -> GraphNode | None:
-    """The source that ended last before the node began: with ``join`` ANY others may have ended later."""
+    """Return the dependency that ended last before the node began; with ``join`` ANY others may have ended later."""
     ended = [source for source in sources if source.ended is not None]
-    in_time = [source for source in ended if node.began is not None and source.ended <= node.began]  # type: ignore[operator]  # ended ones
+    in_time = [source for source in ended if node.began is not None and source.ended <= node.began]  # type: ignore[operator]  # all have ended
     return max(in_time or ended, key=_end_key, default=None)
 
 
 def _end_key(node: GraphNode) -> tuple[Any, int]:
-    return node.ended, -node.position  # of ended ones
+    return node.ended, -node.position  # all have ended

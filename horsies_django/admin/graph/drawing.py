@@ -1,4 +1,4 @@
-"""The SVG of a graph. Colours are the style sheet's, by class; nothing in it is code, and all text is escaped."""
+"""The SVG of a graph. The style sheet colours it by class; it has no scripts, and all text is escaped."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .boxes import GraphBox
 from .labels import KINDS, MARKS, STATES, describe_counts, mark_counts, status_label, truncate
 from .layout import HEIGHT, WIDTH, Layout, Route
 
-#: Letters of a name that fit into a box, and of the line below.
+#: Characters of a name that fit into a box, and of the line below.
 _NAME: Final = 21
 _LINE: Final = 26
 
-#: The style sheet sizes a graph by its ``em``, which is its own width by so many: there is no other way to tell it that
-#: width without a style of its own, which a strict Content-Security-Policy forbids.
+#: The style sheet sizes a graph in ``em`` by its own width. There is no other way to pass that width without an inline
+#: style, which a strict Content-Security-Policy forbids.
 _EMS: Final = 20
 
-#: How round the corners are, by kind: a sleep is a pill.
+#: Corner radius by kind.
 _CORNER_RADIUS: Final = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class DrawingStyle:
-    """What a drawing has to know besides the graph: ``now`` ends what still runs, ``critical`` are places of boxes."""
+    """What a drawing needs besides the layout: ``now`` ends running nodes, ``critical`` has positions of boxes."""
 
     address: Callable[[GraphBox], str]
     now: datetime | None
@@ -41,9 +41,9 @@ class DrawingStyle:
 
 
 def draw(boxes: Sequence[GraphBox], layout: Layout, style: DrawingStyle) -> SafeString:
-    """Return the picture of these boxes."""
+    """Return the SVG of these boxes."""
     ways = set(pairwise(style.critical))
-    routes = sorted(layout.routes, key=lambda route: (route.source, route.target) in ways)  # those on top
+    routes = sorted(layout.routes, key=lambda route: (route.source, route.target) in ways)  # critical edges on top
     return format_html(
         '<svg class="horsies-graph horsies-drawn" xmlns="http://www.w3.org/2000/svg" font-size="{}" width="{}"'
         ' height="{}" viewBox="0 0 {} {}" role="group" aria-label="{}">{}{}{}</svg>',
@@ -91,7 +91,7 @@ def _edge(route: Route, boxes: Sequence[GraphBox], critical: Collection[tuple[in
 
 
 def edge_path(points: Sequence[tuple[int, int]]) -> str:
-    """Return the way of an edge as SVG has it: curves between the columns, straight past their boxes."""
+    """Return the SVG path of an edge: curves between the columns, straight lines past their boxes."""
     (x, y), *rest = points
     parts = [f"M{x} {y}"]
     is_gap = True
@@ -141,7 +141,7 @@ def _duration_text(box: GraphBox, now: datetime | None) -> str:
 
 
 def _shape(box: GraphBox) -> SafeString:
-    """The box itself: a stack where it stands for many, a double line where a workflow is in it."""
+    """Return the shape of a box: stacked for several nodes, with a double line for a subworkflow."""
     round_ = _CORNER_RADIUS.get(NodeKind(box.first.kind), 8) if box.first.kind in NodeKind.values else 8
     is_many = box.is_folded or box.first.kind == NodeKind.MAP
     behind = [(6, 6), (3, 3)] if is_many else []
@@ -167,7 +167,7 @@ def _texts(box: GraphBox, label: str, status: str, lasted: str) -> SafeString:
 
 
 def _bar(counts: Mapping[str, int]) -> SafeString | str:
-    """How many are in each state, as a bar at the foot of the box."""
+    """Return the number of nodes in each state as a bar at the bottom of the box."""
     total = sum(counts.values())
     if not total:
         return ""
@@ -185,7 +185,7 @@ def _segments(counts: Mapping[str, int], total: int) -> Iterable[tuple[str, str,
 
 
 def _corner_marks(kind: str, is_conditional: bool) -> SafeString:
-    """The word of the kind above the box's right edge, and a diamond at its left where a condition is asked."""
+    """Return the kind above the box's right edge, and a diamond at its left if the node has a condition."""
     word = KINDS.get(kind)
     return format_html(
         "{}{}",

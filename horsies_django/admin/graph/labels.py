@@ -1,4 +1,4 @@
-"""The words and marks of a picture: states, kinds and times, short enough for a box."""
+"""Labels and marks of a graph: states, kinds and times, short enough for a box."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
 from ..formatting import format_number
 
-#: The mark before the word of a state, as in the lists: a state is never told by colour alone.
+#: The mark before a state's label, as in the lists, so that colour is never the only sign.
 MARKS: Final[Mapping[str, str]] = {
     "PENDING": "○",
     "READY": "◌",
@@ -22,10 +22,10 @@ MARKS: Final[Mapping[str, str]] = {
     "SKIPPED": "⊘",
 }
 
-#: The order in which counts of states are told, and the states of nodes.
+#: The order of states in counts, and all states of nodes.
 STATES: Final = ("COMPLETED", "FAILED", "SKIPPED", "RUNNING", "ENQUEUED", "READY", "PENDING")
 
-#: What a kind is called in a box; a plain task needs no word.
+#: Labels of kinds; a plain task has none.
 KINDS: Final[Mapping[str, Any]] = {
     NodeKind.MAP: gettext_lazy("map"),
     NodeKind.SUBWORKFLOW: gettext_lazy("subworkflow"),
@@ -35,19 +35,19 @@ KINDS: Final[Mapping[str, Any]] = {
 
 
 def status_label(status: str) -> str:
-    """Return the name of a state, as it is if it is none."""
+    """Return the label of a state; an unknown one is returned unchanged."""
     return str(WorkflowTaskStatus(status).label) if status in WorkflowTaskStatus.values else status
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:
-    """Return how many are in each state, in words."""
+    """Return the counts by state in words."""
     return ", ".join(f"{format_number(counts[state])} {status_label(state)}" for state in STATES if counts.get(state))
 
 
 def mark_counts(counts: Mapping[str, int]) -> str:
-    """Return how many are in each state, by marks; how many failed in words, first.
+    """Return the counts by state with marks; failures come first and in words.
 
-    The mark of a failure between two numbers would read as a multiplication: "● 3  ✕ 2".
+    Between two numbers, the mark of a failure would look like a multiplication: "● 3  ✕ 2".
     """
     failed = [f"{format_number(counts['FAILED'])} {status_label('FAILED')}"] if counts.get("FAILED") else []
     others = [
@@ -57,7 +57,7 @@ def mark_counts(counts: Mapping[str, int]) -> str:
 
 
 def truncate(text: str, cells: int) -> str:
-    """Return what of ``text`` fits into so many cells: a wide letter takes two."""
+    """Truncate text to a number of cells; a wide character takes two."""
     used = 0
     for place, letter in enumerate(text):
         used += 2 if east_asian_width(letter) in "WF" else 1

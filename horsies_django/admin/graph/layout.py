@@ -1,4 +1,4 @@
-"""Where each box of a graph stands, and the way of each edge: columns from left to right, edges between them."""
+"""Compute positions of boxes in columns from left to right, and routes of edges between them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from .ordering import Points, minimize_crossings
 from .placing import place_points
 from .ranking import Edge, assign_columns, transitive_reduction
 
-#: The size of a box, and the room around it, in pixels.
+#: The size of a box and the space around it, in pixels.
 WIDTH: Final = 208
 HEIGHT: Final = 54
 MARGIN: Final = 16
 _BOX_GAP: Final = 18
 _LINE_GAP: Final = 12
 
-#: Between two columns: as much as its edges need to be told apart.
+#: The space between two columns, wide enough to tell the edges apart.
 _MIN_GAP: Final = 48
 _MAX_GAP: Final = 140
 
-#: More edges than this are drawn without those that a longer way says already.
+#: If there are more edges than this, those implied by a longer path are not drawn.
 MAX_EDGES: Final = 250
 
-#: Bends of long edges. The longest ones have none when there are more, and may run behind boxes.
+#: Maximum number of bends. Beyond it the longest edges have none and may run behind boxes.
 _MAX_BENDS: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way of an edge, in pixels: where it leaves its box, comes past the columns between, and ends."""
+    """The route of an edge in pixels: from its box, past the columns between, to its target."""
 
     source: int
     target: int
@@ -39,7 +39,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A picture in pixels. ``places`` are the boxes' upper left corners; ``left_out`` edges are said by others."""
+    """A layout in pixels. ``places`` are the boxes' upper left corners; ``left_out`` counts implied edges."""
 
     width: int
     height: int
@@ -49,7 +49,10 @@ class Layout:
 
 
 def compute_layout(count: int, edges: Iterable[Edge]) -> Layout:
-    """Return where ``count`` boxes stand. Takes any edges: those to nowhere, and one of each circle, are not drawn."""
+    """Return the layout of ``count`` boxes.
+
+    Accepts any edges; those to nowhere, and one of each cycle, are not drawn.
+    """
     if count == 0:
         return Layout(2 * MARGIN, 2 * MARGIN, (), ())
     ranks, forward = assign_columns(count, edges)
@@ -74,9 +77,9 @@ def compute_layout(count: int, edges: Iterable[Edge]) -> Layout:
 
 
 class _Grid:
-    """Boxes and the bends of edges, as points of columns, of which each is tied to points of the next one only.
+    """Boxes and bends of edges as points in columns; each point has edges to the next column only.
 
-    The edges of a box go together as far as they have the same way.
+    Edges of the same box share their bends as far as their routes coincide.
     """
 
     def __init__(self, ranks: Sequence[int], edges: Sequence[Edge]) -> None:
@@ -92,7 +95,7 @@ class _Grid:
             self._connect(source, target, ranks)
 
     def size(self, point: int) -> int:
-        """How high a point is."""
+        """Return a point's height."""
         return HEIGHT if point < self.count else 2
 
     def _connect(self, source: int, target: int, ranks: Sequence[int]) -> None:
@@ -108,7 +111,7 @@ class _Grid:
         self.before[target].append(last)
 
     def _bend(self, source: int, rank: int) -> int:
-        """Return the point at which the edges of a box pass a column."""
+        """Return the point where the edges of a box pass a column."""
         if (source, rank) in self._lines:
             return self._lines[source, rank]
         point = len(self.after)
@@ -122,7 +125,7 @@ class _Grid:
 
 
 def _column_offsets(columns: Points, after: Points) -> list[int]:
-    """Return where each column begins."""
+    """Return the left edge of each column."""
     lefts = [MARGIN]
     for column in columns[:-1]:
         edges = sum(len(after[point]) for point in column)

@@ -1,4 +1,4 @@
-"""When each box of a graph ran, as bars below one another: what ran beside what, and what all waited for."""
+"""A bar for each box of a graph from its start to its end, on a common time axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .boxes import GraphBox
 from .drawing import DrawingStyle
 from .labels import status_label, truncate
 
-#: Bars that are drawn: those on the critical path, and of the others those that took longest.
+#: Maximum number of bars: those on the critical path, then the longest ones.
 MAX_BARS: Final = 40
 
 _LABEL: Final = 190
@@ -26,7 +26,7 @@ _TICKS: Final = 5
 
 
 def draw_timeline(boxes: Sequence[GraphBox], style: DrawingStyle) -> SafeString | str:
-    """Return the bars of the boxes that have begun, in the order in which they did; nothing if there are none."""
+    """Return the bars of the boxes that have begun, ordered by start; empty if there are none."""
     known = [(number, *times) for number, box in enumerate(boxes) if (times := _times(box, style.now))]
     if not known:
         return ""

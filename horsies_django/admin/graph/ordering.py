@@ -1,4 +1,4 @@
-"""Who stands above whom in a column, so that few edges cross (Sugiyama's method, by barycentres)."""
+"""Order the points of each column so that few edges cross (Sugiyama's method with barycentres)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-#: Times that the columns are gone through, forward and back.
+#: Number of sweeps over the columns, alternating forward and backward.
 _SWEEPS: Final = 8
 
-#: The points, by number, of each column, or the neighbours of each point in the column beside it.
+#: The points of each column, or the neighbours of each point in an adjacent column. Points are numbers.
 Points = list[list[int]]
 
 
 def minimize_crossings(columns: Points, before: Points, after: Points) -> Points:
-    """Return the columns with the points of each in an order in which few edges cross.
+    """Return the columns with their points ordered so that few edges cross.
 
-    ``before`` and ``after`` are each point's neighbours, all of them one column away.
+    ``before`` and ``after`` are each point's neighbours in the adjacent columns.
     """
     here = _depth_first_order(columns, after)
     best, fewest = here, _count_crossings(here, after)
@@ -31,7 +31,7 @@ def minimize_crossings(columns: Points, before: Points, after: Points) -> Points
 
 
 def _depth_first_order(columns: Points, after: Points) -> Points:
-    """Return the points in the order in which one comes to them that goes as deep as it can."""
+    """Return the points of each column in depth-first order."""
     column_of = {point: number for number, column in enumerate(columns) for point in column}
     found: Points = [[] for _ in columns]
     seen: set[int] = set()
@@ -46,7 +46,7 @@ def _depth_first_order(columns: Points, after: Points) -> Points:
 
 
 def _sweep(columns: Points, neighbours: Points, *, backward: bool) -> Points:
-    """Put each point where its neighbours in the column gone before are on average."""
+    """Sort each column by the mean position of its points' neighbours in the previous column of the sweep."""
     result = [list(column) for column in columns]
     numbers = range(len(columns) - 2, -1, -1) if backward else range(1, len(columns))
     for number in numbers:
@@ -63,7 +63,7 @@ def _sweep(columns: Points, neighbours: Points, *, backward: bool) -> Points:
 
 
 def _count_crossings(columns: Points, after: Points) -> int:
-    """Return how many pairs of edges cross."""
+    """Return the number of crossing pairs of edges."""
     count = 0
     for column, following in pairwise(columns):
         place = {point: number for number, point in enumerate(following)}

@@ -1,4 +1,4 @@
-"""How high each point stands: near what it is tied to, in the order of its column, and no two too close."""
+"""Compute the vertical position of each point: close to its neighbours, in column order, with minimum distances."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .ordering import Points
 
 _SWEEPS: Final = 6
 
-#: How much a piece of an edge wants to be straight, by how many of its ends are boxes: a long edge wants it most.
+#: The pull to be straight of a part of an edge, by how many of its ends are boxes: long edges pull most.
 _WEIGHTS: Final = (8.0, 2.0, 1.0)
 
 
 def place_points(
     columns: Points, before: Points, after: Points, apart: Callable[[int, int], int], boxes: int
 ) -> list[int]:
-    """Return the height of the middle of each point, the least of them 0.
+    """Return the vertical position of each point's centre, the smallest being 0.
 
-    ``apart`` is how far two that follow one another have to be from each other, at least. Points below ``boxes`` are
-    boxes, the others are on edges.
+    ``apart`` returns the minimum distance of two successive points. Points below ``boxes`` are boxes,
+    the others are bends of edges.
     """
     offsets = {number: _offsets(column, apart) for number, column in enumerate(columns)}
     found = [0.0] * sum(map(len, columns))
@@ -29,7 +29,7 @@ def place_points(
             found[point] = float(offset)
 
     def settle(number: int, *neighbours: Points) -> None:
-        """Put the points of a column as near as can be to where their neighbours want them."""
+        """Move the points of a column as close as possible to the weighted mean of their neighbours."""
         column = columns[number]
         wanted, weights = [], []
         for point in column:
@@ -56,9 +56,9 @@ def _offsets(column: Sequence[int], apart: Callable[[int, int], int]) -> list[in
 
 
 def _spread(wanted: Sequence[float], weights: Sequence[float], offsets: Sequence[int]) -> list[float]:
-    """Return the heights that are nearest to those wanted, by least squares, with room between them.
+    """Return the positions closest to the wanted ones, by weighted least squares, with the minimum distances.
 
-    Less the room, they only have to be in order: neighbours that are not are pooled, and share their mean.
+    This is isotonic regression by pooling adjacent violators, after the minimum distances are subtracted.
     """
     pools: list[tuple[float, float, int]] = []
     for want, weight, offset in zip(wanted, weights, offsets, strict=True):
@@ -73,7 +73,7 @@ def _spread(wanted: Sequence[float], weights: Sequence[float], offsets: Sequence
 
 
 def _rounded_down(columns: Points, offsets: dict[int, list[int]], found: Sequence[float]) -> list[int]:
-    """Round down, in a way that leaves no two closer than they were allowed to be."""
+    """Round down so that the minimum distances still hold."""
     whole = [0] * len(found)
     for number, column in enumerate(columns):
         least: int | None = None

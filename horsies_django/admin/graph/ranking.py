@@ -1,18 +1,18 @@
-"""Which column of the picture each box stands in: one further than the last of what it waits for."""
+"""Assign boxes to columns: each is one column after the last of its dependencies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-#: From a box to one that waits for it, both by place.
+#: From a box to one that depends on it, by position.
 Edge: TypeAlias = tuple[int, int]
 
 
 def assign_columns(count: int, edges: Iterable[Edge]) -> tuple[list[int], list[Edge]]:
-    """Return the column of each of ``count`` boxes, and those of the edges that go forward.
+    """Return the column of each of ``count`` boxes, and the edges that go forward.
 
-    All do, unless they are damaged: an edge to nowhere is left out, and of each circle one that closes it.
+    Only damaged rows have others: an edge to nowhere is left out, and one edge of each cycle.
     """
     after = _targets_by_source(count, edges)
     open_count = [0] * count
@@ -35,18 +35,18 @@ def assign_columns(count: int, edges: Iterable[Edge]) -> tuple[list[int], list[E
                 if open_count[target] == 0:
                     is_done[target] = True
                     todo.append(target)
-        if forced < count and not is_done[forced]:  # all that is left waits for a circle
+        if forced < count and not is_done[forced]:  # all others wait for a cycle
             is_done[forced] = True
             todo.append(forced)
     return columns, sorted(forward)
 
 
 def transitive_reduction(columns: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
-    """Return the edges without those that a longer way says already. ``columns`` has all of them go forward."""
+    """Return the edges without those implied by a longer path. All must go forward in ``columns``."""
     after: list[list[int]] = [[] for _ in columns]
     for source, target in edges:
         after[source].append(target)
-    reachable = [0] * len(columns)  # as the bits of a number
+    reachable = [0] * len(columns)  # as bits of an integer
     kept: list[Edge] = []
     for place in sorted(range(len(columns)), key=lambda place: -columns[place]):
         seen = 0

@@ -1,1 +1,1 @@
-"""Lists of millions of rows: walked a stretch at a time, narrowed and searched without an index for each wish."""
+"""Change lists of tables with millions of rows: keyset pages, filters and search with bounded reads."""

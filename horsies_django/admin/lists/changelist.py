@@ -1,4 +1,4 @@
-"""A change list that walks: pages by cursor, nothing counted."""
+"""A change list with keyset pagination and no counts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from ...ops.keyset.scan import PAGE, Bounds, KeysetScan, Page
 from ..formatting import format_time
 from .search import Search
 
-#: The parameters of the cursor.
+#: The cursor's parameters.
 BEFORE, AFTER = "before", "after"
 
 
 class KeysetChangeList(ChangeList):
-    """Shows a page of a walk. The address says where it begins, and all else.
+    """Shows one page of a keyset scan; the URL has the cursor.
 
-    What Django's own templates, and those of themes, ask of a list that is not divided into numbered pages is answered
-    so that they show none.
+    Attributes that templates of Django and of themes read about numbered pages have values that make them show none.
     """
 
     before: Key | None
@@ -33,7 +32,7 @@ class KeysetChangeList(ChangeList):
     request: HttpRequest
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        """Take the cursor out of the parameters first: it is no filter, and no other link has it."""
+        """Remove the cursor from the parameters first: it is not a filter, and other links must not keep it."""
         for name in (BEFORE, AFTER):
             if name in self.params:
                 setattr(self, name, parse_key(self.model, self.params.pop(name)))
@@ -43,11 +42,11 @@ class KeysetChangeList(ChangeList):
         self.request = request
         try:
             return super().get_queryset(request, exclude_parameters)
-        except ValueError as error:  # a NUL, a number that is none
+        except ValueError as error:  # a NUL, or an invalid number
             raise IncorrectLookupParameters from error
 
     def get_results(self, request: HttpRequest) -> None:
-        """Leave the page until somebody asks for it: who acts on rows does not."""
+        """Do not load the page here: actions on rows do not need it."""
         self.show_full_result_count = False
         self.can_show_all = False
         self.multi_page = False
@@ -55,12 +54,12 @@ class KeysetChangeList(ChangeList):
 
     @property
     def noun(self) -> str:
-        """What the rows of the page are called, one or many."""
+        """The model's name, singular or plural by the number of rows on the page."""
         return model_ngettext(self.opts, self.result_count)
 
     @cached_property
     def scan(self) -> KeysetScan:
-        """The rows, and where they are."""
+        """The scan: the filtered rows with their scope and bounds."""
         sources = [*self.filter_specs, self.search]
         bounds = Bounds()
         for source in sources:
@@ -73,76 +72,76 @@ class KeysetChangeList(ChangeList):
 
     @cached_property
     def search(self) -> Search:
-        """What was typed."""
+        """The parsed search."""
         return self.parse_search(self.query)
 
     def parse_search(self, text: str) -> Search:
-        """Read what was typed."""
+        """Parse a search."""
         return Search()
 
     @cached_property
     def page(self) -> Page:
-        """The rows of the page."""
+        """The page of rows."""
         return self.scan.page(before=self.before, after=self.after)
 
     @property
     def result_list(self) -> list[Any]:
-        """The rows, as templates ask for them."""
+        """The rows of the page; templates read this name."""
         return self.page.rows
 
     @property
-    def result_count(self) -> int:  # type: ignore[override]  # nobody sets it
-        """The number of rows that are shown: there is no other."""
+    def result_count(self) -> int:  # type: ignore[override]  # never assigned
+        """The number of rows on the page; there is no other count."""
         return len(self.page.rows)
 
     @property
-    def full_result_count(self) -> int:  # type: ignore[override]  # nobody sets it
-        """The same: nothing offers to show more."""
+    def full_result_count(self) -> int:  # type: ignore[override]  # never assigned
+        """The same number, so that nothing offers to show all."""
         return self.result_count
 
     @property
-    def show_admin_actions(self) -> bool:  # type: ignore[override]  # nobody sets it
-        """Whether there is something to act on."""
+    def show_admin_actions(self) -> bool:  # type: ignore[override]  # never assigned
+        """Whether there are rows to act on."""
         return bool(self.page.rows)
 
     @property
     def descriptions(self) -> list[str]:
-        """What it is narrowed to, in words."""
+        """The active filters and the search, in words."""
         words = [text for spec in self.filter_specs if (text := getattr(spec, "description", None))]
         return [*words, *([f"{self.query!r}"] if self.query else [])]
 
-    # How far it has looked.
+    # The scanned range of time.
 
     @property
     def scanned_from(self) -> str:
-        """The older end of what was looked through, if there is more to look through."""
+        """The time of the oldest scanned row, if there is more to scan."""
         return format_time(self.page.scanned_from, exactly=False) if self.page.scanned_from else ""
 
     @property
     def scanned_to(self) -> str:
-        """The newer end, if that is not the newest there is."""
+        """The time of the newest scanned row, if the page does not begin with the newest."""
         return format_time(self.page.scanned_to, exactly=False) if self.page.scanned_to else ""
 
-    # Links to other pages of it.
+    # Links to other pages.
 
     @property
     def newest_url(self) -> str:
-        """The first page, from any other."""
+        """The URL of the first page; None on that page."""
         return self.get_query_string() if self.before or self.after else ""
 
     @property
     def newer_url(self) -> str:
-        """The page before this one."""
+        """The URL of the page with newer rows."""
         return self._page_url(AFTER, self.page.newer)
 
     @property
     def older_url(self) -> str:
-        """The page after this one."""
+        """The URL of the page with older rows."""
         return self._page_url(BEFORE, self.page.older)
 
     @property
     def oldest_url(self) -> str:
-        """The last page, if this is not it."""
+        """The URL of the last page; None on that page."""
         return self._page_url(AFTER, lowest_key(self.model)) if self.page.older else ""
 
     def _page_url(self, name: str, key: Key | None) -> str:

@@ -1,4 +1,4 @@
-"""Filters of the task list. None asks the table which values there are; each says on which ground its rows are."""
+"""Filters of the task list. Filters don't query the table for their choices; each gives the scope of its rows."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from ..base import queue_database
 from .registered_tasks import error_codes, task_names
 from .search import is_id
 
-#: Choices that a filter offers at most; there is the search for others.
+#: Maximum number of choices; the search finds other values.
 MAX_CHOICES: Final = 30
 
-#: Seconds after which a task that could have begun has waited long.
+#: Seconds after which a due task counts as waiting long.
 LATE_AFTER: Final = 60
 
 
 class ChoiceFilter(admin.SimpleListFilter):
-    """One choice of several, by one parameter. What is none of them finds nothing.
+    """A filter with one choice by one parameter. An unknown value matches no row.
 
-    It must not find everything, for something may be done to all that is found.
+    It must not match all rows, since an action may be applied to all matches.
     """
 
-    #: What is chosen if nothing is.
+    #: The default choice.
     default: str | None = None
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """Yield the choices: all, unless one stands for nothing chosen."""
+        """Yield the choices; without a default choice, *All* comes first."""
         if self.default is None:
             yield self._choice(changelist, None, _("All"))
         for value, title in self.lookup_choices:
@@ -54,64 +54,64 @@ class ChoiceFilter(admin.SimpleListFilter):
 
     @property
     def selected(self) -> str | None:
-        """What was chosen, if it is one of the choices."""
+        """The selected choice; None for an unknown one."""
         known = {value for value, _ in self.lookup_choices}
         return value if (value := self.value()) in known else self.default
 
     def has_output(self) -> bool:
-        """Django leaves out one that has no choices, whatever was asked for."""
+        """Return True; Django would hide a filter without choices, even if it is used."""
         return super().has_output() or self.is_unknown
 
     @property
     def is_unknown(self) -> bool:
-        """Whether something was asked for that is none of the choices."""
+        """Whether the parameter has an unknown value."""
         return bool(self.value()) and self.value() not in {value for value, _ in self.lookup_choices}
 
     @property
     def description(self) -> str | None:
-        """What was chosen, in words; None if nothing was."""
+        """The selection in words; None if nothing is selected."""
         if self.is_unknown:
             return f"{self.title}: {self.value()!r}"
         return next((f"{self.title}: {title}" for value, title in self.lookup_choices if value == self.selected), None)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep what was chosen."""
+        """Filter by the selection."""
         if self.is_unknown:
             return queryset.none()
         return queryset.filter(self.condition(self.selected)) if self.selected is not None else queryset
 
     def condition(self, chosen: str) -> Q:
-        """Return what is true of the rows that were chosen."""
+        """Return the condition for the selected choice."""
         return Q(**{str(self.parameter_name): chosen})
 
     @property
     def scope(self) -> ScanScope:
-        """Where the rows are."""
+        """The scope of the matching rows."""
         return scopes.TABLE
 
     @property
     def bounds(self) -> Bounds:
-        """Between which ids the rows are."""
+        """The bounds of the ids of the matching rows."""
         return Bounds()
 
     def narrow(self, scope: ScanScope) -> ScanScope:
-        """Return the part of a ground where the rows are."""
+        """Return the part of a scope that has the matching rows."""
         return scope
 
 
 class FoldedFilter(ChoiceFilter):
-    """One with so many choices that it is folded until something is chosen."""
+    """A filter that is collapsed until something is selected, because it has many choices."""
 
     template = "admin/horsies_django/folded_filter.html"
 
     def choices_with_selected(self, request: HttpRequest, values: set[str]) -> list[tuple[str, str]]:
-        """Return the choices, with one that was asked for and is not among them."""
+        """Return the choices, plus the requested one if it is missing."""
         asked = {value.replace("\0", "") for value in request.GET.getlist(str(self.parameter_name))[-1:]}
         return [(value, value) for value in sorted((values | asked) - {""})]
 
 
 class StatusFilter(ChoiceFilter):
-    """By status."""
+    """Filters by status."""
 
     title = _("status")
     parameter_name = "status__exact"
@@ -122,12 +122,12 @@ class StatusFilter(ChoiceFilter):
 
     @property
     def scope(self) -> ScanScope:
-        """Failed ones and those that live have an index."""
+        """The status's own scope; failed and live tasks have indexes."""
         return scopes.of_status(self.selected) if self.selected else scopes.TABLE
 
 
 class StateFilter(ChoiceFilter):
-    """By the states that asynq has, which tell of a pending task why it waits."""
+    """Filters by asynq's states, which say why a pending task waits."""
 
     title = _("state")
     parameter_name = "state"
@@ -154,7 +154,7 @@ class StateFilter(ChoiceFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep the tasks in that state."""
+        """Filter by the selected state."""
         if self.is_unknown:
             return queryset.none()
         rows: QuerySet[Any] = getattr(queryset, self.selected or "all")()
@@ -162,67 +162,67 @@ class StateFilter(ChoiceFilter):
 
     @property
     def scope(self) -> ScanScope:
-        """Where tasks in that state are."""
+        """The scope of tasks in the state."""
         return self._SCOPES.get(self.selected or "", scopes.TABLE)
 
 
 class KindFilter(ChoiceFilter):
-    """The project's own tasks, or the steps of workflows that the engine has run, which are many and tell little."""
+    """Hides the workflow engine's internal tasks, of which there are many, unless they are asked for."""
 
     title = _("kind")
     parameter_name = "kind"
     default = "tasks"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the two, and both."""
+        """Return the choices: project tasks, engine tasks, all."""
         return [("tasks", _("tasks")), ("steps", _("inner steps of workflows")), ("all", _("both"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Who gives an id means that one, whatever it is."""
+        """Skip the filter if the search is an id."""
         is_given = self.value() is None and is_id(request.GET.get("q", ""))
         return queryset if is_given else super().queryset(request, queryset)
 
     def condition(self, chosen: str) -> Q:
-        """The engine's are known by where they stand."""
+        """Match the engine's tasks by their name's prefix."""
         is_step = Q(task_name__startswith=ENGINE_TASK_PREFIX)
         return {"tasks": ~is_step, "steps": is_step}.get(chosen, Q())
 
 
 class QueueFilter(FoldedFilter):
-    """By queue: those that the settings and the queues' own rows name."""
+    """Filters by queue: those in the settings and those with a row."""
 
     title = _("queue")
     parameter_name = "queue_name"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the queues that are known, and the one that was asked for."""
+        """Return the known queues and the requested one."""
         configured = {name for alias in task_backends for name in task_backends[alias].queues}
         rows = Queue.objects.using(queue_database()).order_by("name").values_list("name", flat=True)
         return self.choices_with_selected(request, {DEFAULT_TASK_QUEUE_NAME, *configured, *rows[:MAX_CHOICES]})
 
     def narrow(self, scope: ScanScope) -> ScanScope:
-        """What is in line is so queue by queue: a queue that nobody serves is found behind any number of others."""
+        """Limit ranges that are ordered by queue to this one; its tasks may lie behind any number of others."""
         return scope.for_queue(self.selected) if self.selected else scope
 
 
 class TaskFilter(FoldedFilter):
-    """By task: those of the project, if they are few."""
+    """Filters by the project's registered tasks, unless there are too many."""
 
     title = _("task")
     parameter_name = "task_name"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the tasks in the modules that are loaded, and the one that was asked for."""
+        """Return the registered tasks and the requested one."""
         names = task_names()
         return self.choices_with_selected(request, names if len(names) <= MAX_CHOICES else set())
 
     def condition(self, chosen: str) -> Q:
-        """Return what is true of its rows; those from before it was renamed have an old name."""
+        """Match the name, and the old names of a renamed task."""
         return Q(task_name__in=registry.names_of(chosen))
 
 
 class PriorityFilter(ChoiceFilter):
-    """By priority, as far as it matters to whoever looks."""
+    """Filters by ranges of priority."""
 
     title = _("priority")
     parameter_name = "priority"
@@ -233,51 +233,51 @@ class PriorityFilter(ChoiceFilter):
         return [("high", _("above 0")), ("normal", _("0")), ("low", _("below 0"))]
 
     def condition(self, chosen: str) -> Q:
-        """Return the range."""
+        """Match the range."""
         return self._RANGES[chosen]
 
 
 class WorkerFilter(FoldedFilter):
-    """By the worker that has or had it: those that live."""
+    """Filters by the worker that holds or held the task; offers live workers."""
 
     title = _("worker")
     parameter_name = "worker"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the workers that are there, and the one that was asked for."""
+        """Return the workers in the table and the requested one."""
         rows = Worker.objects.using(queue_database()).order_by("-last_beat_at").values_list("pk", flat=True)
         return self.choices_with_selected(request, set(rows[:MAX_CHOICES]))
 
     def condition(self, chosen: str) -> Q:
-        """The column of who has claimed it."""
+        """Match the worker that claimed it last."""
         return Q(claimed_by_worker_id=chosen)
 
 
 class ErrorFilter(FoldedFilter):
-    """By error code: the library's, and those that the project's tasks map exceptions to."""
+    """Filters by error code: the library's, and those that registered tasks map exceptions to."""
 
     title = _("error code")
     parameter_name = "error_code"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the codes that are known, and the one that was asked for."""
+        """Return the known codes and the requested one."""
         ours = {code.value for family in (OperationalCode, ContractCode, OutcomeCode) for code in family}
         return self.choices_with_selected(request, ours | set(sorted(error_codes())[:MAX_CHOICES]))
 
     @property
     def scope(self) -> ScanScope:
-        """What has a code has an index."""
+        """Tasks with an error code have an index."""
         return scopes.WITH_ERROR if self.selected else scopes.TABLE
 
 
 class TroubleFilter(ChoiceFilter):
-    """Tasks that need a look: tried more than once, or still waiting though they could have begun."""
+    """Finds tasks that need attention: retried, overdue, or due for a long time."""
 
     title = _("trouble")
     parameter_name = "trouble"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return what there is."""
+        """Return the choices."""
         return [
             ("retried", _("retried")),
             ("late", _("due for more than a minute")),
@@ -285,19 +285,19 @@ class TroubleFilter(ChoiceFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep what is in this trouble; what is overdue is said in one place."""
+        """Filter by the selected problem; ``overdue()`` defines the overdue ones."""
         if self.selected == "overdue" and not self.is_unknown:
-            rows: QuerySet[Any] = queryset.overdue()  # type: ignore[attr-defined]  # tasks have it
+            rows: QuerySet[Any] = queryset.overdue()  # type: ignore[attr-defined]  # TaskQuerySet has it
             return rows
         return super().queryset(request, queryset)
 
     def condition(self, chosen: str) -> Q:
-        """Return what is true of the rows."""
+        """Return the condition for the selected problem."""
         if chosen == "retried":
             return Q(attempt__gt=1) | Q(retry_count__gt=0)
         return Q(not_past_deadline(), status=TaskStatus.PENDING, enqueued_at__lt=NowPlus(-LATE_AFTER))
 
     @property
     def scope(self) -> ScanScope:
-        """What has not begun is pending."""
+        """Overdue and waiting tasks are pending."""
         return {"late": scopes.DUE, "overdue": scopes.OVERDUE}.get(self.selected or "", scopes.TABLE)

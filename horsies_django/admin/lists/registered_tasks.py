@@ -1,4 +1,4 @@
-"""What the project's own modules say there is: tasks, and the codes that they map exceptions to."""
+"""The project's registered tasks, and the error codes that they map exceptions to."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...models.operator_actions import ENGINE_TASK_PREFIX
 
 
 def task_names() -> set[str]:
-    """Return the names of the tasks that were registered as Django started; the engine's are left out."""
+    """Return the names of the tasks registered at start-up, without the workflow engine's."""
     return {name for task in _tasks() if not (name := task.task_name).startswith(ENGINE_TASK_PREFIX)}
 
 
 def error_codes() -> set[str]:
-    """Return the codes that these tasks map exceptions to."""
+    """Return the error codes to which these tasks map exceptions."""
     return {code for task in _tasks() for code in task.exception_mapper.values()}
 
 

@@ -1,4 +1,4 @@
-"""The filter of tasks, and of workflows, by the schedule that has sent them."""
+"""The filter of tasks and workflows by their schedule."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from ..base import queue_database
 from ..links import can_view
 from .filters import FoldedFilter
 
-#: Digits of a key that every database takes.
+#: Digits of a key that every database accepts.
 _DIGITS: Final = 18
 
 
 class ScheduleFilter(FoldedFilter):
-    """By schedule. There may be thousands, so the one that was asked for is the only choice: a schedule's page asks."""
+    """Filters by schedule.
+
+    Only the requested one is a choice, because there may be thousands; schedule pages link here.
+    """
 
     title = _("schedule")
     parameter_name = "schedule_id"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the one that was asked for, by its name for those who may look at it."""
+        """Return the requested one, by name if this user may view it."""
         asked = request.GET.get(str(self.parameter_name), "")
         if not (asked.isdecimal() and asked.isascii() and len(asked) <= _DIGITS):
             return []
@@ -38,5 +41,5 @@ class ScheduleFilter(FoldedFilter):
 
     @property
     def scope(self) -> ScanScope:
-        """They have an index."""
+        """Rows of a schedule have an index."""
         return ScanScope(partitions=(Q(schedule_id=self.selected),)) if self.selected else scopes.TABLE

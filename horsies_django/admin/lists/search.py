@@ -1,4 +1,4 @@
-"""What the search field of the task list takes."""
+"""Parse the search field of the task list."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ HELP: Final = _(
     "arguments through fewer, and says where it stopped."
 )
 
-#: Bytes, as they are stored, up to which arguments are searched.
+#: Maximum stored size in bytes of arguments that are searched.
 MAX_SEARCHED_BYTES: Final = 32_000
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was searched for: a condition, where the rows that meet it are, and which of them may be found by it.
+    """A parsed search: a condition, the scope and bounds of matching rows, and a filter in Python.
 
-    ``is_slow`` says that all of each row has to be read.
+    ``is_slow`` says that each row has to be read whole.
     """
 
     rows: Q = field(default_factory=Q)
@@ -52,12 +52,12 @@ class Search:
 
 
 def is_unreadable(request: HttpRequest) -> bool:
-    """Whether something was typed of which Django keeps nothing: it says so, and would go on as if it was not typed."""
+    """Return whether the search has a NUL. Django shows an error for it and would then list everything."""
     return "\0" in request.GET.get(SEARCH_VAR, "")
 
 
 def parse_search(text: str) -> Search:
-    """Read what was typed. Nothing is wrong: what is no id and has no qualifier is part of a name."""
+    """Parse a search. Every text is valid: without a qualifier or an id it is a part of a name."""
     text = text.replace("\0", "").strip()
     if not text:
         return Search()
@@ -70,17 +70,17 @@ def parse_search(text: str) -> Search:
 
 
 def is_id(text: str) -> bool:
-    """Whether an id was typed."""
+    """Return whether the text is an id."""
     with suppress(ValueError):
         return bool(UUID(text.strip()))
     return False
 
 
 def _in_args(text: str) -> Search:
-    """Search what people may see of the arguments, and nothing else.
+    """Search the masked arguments, and nothing else.
 
-    The database gets no condition with the text: it would have to read what is masked, and how long the answer takes
-    would tell whether the text is in there. So each task is masked first, whatever is in it.
+    The text is not part of the SQL: the database would search masked values too, and its response time would reveal
+    whether they contain the text. So each task's arguments are masked first and then searched in Python.
     """
     return Search(row_filter=partial(_ids_with_visible_text, text), is_slow=True)
 
@@ -100,7 +100,7 @@ def _ids_with_visible_text(text: str, tasks: QuerySet[Any]) -> Iterator[Key]:
 
 
 def _normalize(text: str) -> str:
-    """Return a text without what a database and a page write differently: the space, and upper and lower case."""
+    """Return a text without whitespace and in one case, since databases and pages write those differently."""
     return "".join(text.split()).casefold()
 
 
@@ -109,7 +109,7 @@ def _in_error(text: str) -> Search:
     rows = Q(error_code__icontains=text)
     for value in where:
         rows |= Q(_contains(value, text))
-    # One that is tried again has no result yet: its last attempt tells what went wrong.
+    # A task that waits for a retry has no result yet, so its last attempt is searched.
     attempts = TaskAttempt.objects.filter(task=OuterRef("pk")).order_by("-attempt")
     for column in ("error_message", "exception_class"):
         of_last = Subquery(attempts.values(column)[:1])

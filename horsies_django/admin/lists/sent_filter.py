@@ -1,4 +1,4 @@
-"""The filter by time of sending, which is in the ids: it bounds how far the list has to look."""
+"""The filter by the time a task was sent. Ids contain that time, so it bounds the scan."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ WINDOWS: Final = {
 
 
 class SentFilter(admin.ListFilter):
-    """The last hour, day or week, or from one moment to another."""
+    """Filters by the last hour, day or week, or by a range of times."""
 
     title = _("time sent")
     template = "admin/horsies_django/sent_filter.html"
-    #: What unfold knows a filter by.
+    #: The name by which the unfold theme identifies a filter.
     parameter_name: ClassVar = "sent"
     parameter_names: ClassVar = ("sent", "sent_from", "sent_to")
 
@@ -49,7 +49,7 @@ class SentFilter(admin.ListFilter):
         self.unreadable = [text for name, text in given.items() if text and read[name] is None]
 
     def has_output(self) -> bool:
-        """It needs nothing."""
+        """Return True: the filter needs no choices."""
         return True
 
     def expected_parameters(self) -> list[str | None]:
@@ -57,7 +57,7 @@ class SentFilter(admin.ListFilter):
         return list(self.parameter_names)
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """Yield the windows, then what the form of the range needs."""
+        """Yield the windows, then the values of the range form."""
         clear = dict.fromkeys(self.parameter_names)
         is_any = not (self.window or self.start or self.end)
         yield {"selected": is_any, "query_string": changelist.get_query_string(clear), "display": _("All")}
@@ -68,7 +68,10 @@ class SentFilter(admin.ListFilter):
         yield {"form": True, "others": others, "start": _as_input(self.start), "end": _as_input(self.end)}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep what was sent then, by the database's clock; nothing if that can't be read, lest it be everything."""
+        """Filter by ``sent_at``, by the database's clock.
+
+        Values that cannot be parsed match nothing rather than everything.
+        """
         if self.unreadable:
             return queryset.none()
         rows = Q()
@@ -82,7 +85,7 @@ class SentFilter(admin.ListFilter):
 
     @property
     def description(self) -> str | None:
-        """What was chosen, in words; None if nothing was."""
+        """The selection in words; None if nothing is selected."""
         if self.unreadable:
             return f"{self.title}: {', '.join(map(repr, self.unreadable))}"
         if self.window:
@@ -93,12 +96,12 @@ class SentFilter(admin.ListFilter):
 
     @property
     def scope(self) -> ScanScope:
-        """Anywhere."""
+        """The whole table."""
         return scopes.TABLE
 
     @property
     def bounds(self) -> Bounds:
-        """The ids that were made then, and some before and after."""
+        """The bounds of ids from that time, with a margin for clock skew."""
         start = datetime.now(UTC) - WINDOWS[self.window][1] if self.window else None
         starts = [moment for moment in (start, self.start) if moment]
         return Bounds(
@@ -107,9 +110,9 @@ class SentFilter(admin.ListFilter):
 
 
 def _moment(text: str | None, of_day: time) -> datetime | None:
-    """Read a date or a moment as the reader's own zone has it; None for what is neither, or out of the calendar."""
+    """Parse a date or time in the active zone; None if it is neither or out of range."""
     with suppress(ValueError, OverflowError):
-        day = parse_date(text or "")  # first: to the other one, a day is its midnight
+        day = parse_date(text or "")  # first, because parse_datetime reads a date as its midnight
         moment = datetime.combine(day, of_day) if day else parse_datetime(text or "")
         if moment is None or not 1970 <= moment.year < 9999:
             return None
@@ -122,7 +125,7 @@ def _moment(text: str | None, of_day: time) -> datetime | None:
 
 
 def _as_input(moment: datetime | None) -> str:
-    """Return the value of an input for a moment."""
+    """Return the value of a ``datetime-local`` input."""
     if moment is None:
         return ""
     local = timezone.localtime(moment) if timezone.is_aware(moment) else moment

@@ -1,4 +1,4 @@
-"""Filters by how long tasks waited and ran, when they are or were due, and how often they were tried."""
+"""Filters by waiting time, running time, due time and number of attempts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ENDS: Final = ("completed_at", "failed_at", "cancelled_at", "expired_at")
 
 
 class DurationFilter(FoldedFilter):
-    """By a length of time: longer than one of these."""
+    """Filters by a duration: longer than one of the choices."""
 
-    #: Seconds by what the address has for them, and the words.
+    #: Parameter value: (seconds, label).
     LENGTHS: Final = {
         "1s": (1, _("longer than a second")),
         "10s": (10, _("longer than ten seconds")),
@@ -31,38 +31,38 @@ class DurationFilter(FoldedFilter):
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the lengths."""
+        """Return the durations."""
         return [(name, words) for name, (_seconds, words) in self.LENGTHS.items()]
 
     def threshold(self, chosen: str, *ends: str) -> Any:
-        """Return the moment that lies so long before the first of these that there is, or before now."""
+        """Return the latest start at which the duration would be exceeded at the first non-null end, or now."""
         return Coalesce(*ends, Now()) - Value(timedelta(seconds=self.LENGTHS[chosen][0]))
 
 
 class WaitedFilter(DurationFilter):
-    """By how long they have waited since they were due; those that wait, so far."""
+    """Filters by the time from being due to the start, or to now."""
 
     title = _("waited")
     parameter_name = "waited"
 
     def condition(self, chosen: str) -> Q:
-        """Until the start; of what never began, until the end."""
+        """Measure to the start; for tasks that never started, to the end."""
         return Q(enqueued_at__lt=self.threshold(chosen, "started_at", *_ENDS))
 
 
 class RanFilter(DurationFilter):
-    """By how long they ran; those that run, so far."""
+    """Filters by the running time, or the running time so far."""
 
     title = _("ran")
     parameter_name = "ran"
 
     def condition(self, chosen: str) -> Q:
-        """Until the end."""
+        """Measure to the end."""
         return Q(started_at__lt=self.threshold(chosen, *_ENDS))
 
 
 class DueFilter(FoldedFilter):
-    """By when they are or were due: around now."""
+    """Filters by when tasks are or were due, relative to now."""
 
     title = _("due")
     parameter_name = "due"
@@ -78,18 +78,18 @@ class DueFilter(FoldedFilter):
         return [(name, words) for name, (_since, _until, words) in self._TIMES.items()]
 
     def condition(self, chosen: str) -> Q:
-        """Between two moments."""
+        """Match a due time between two times."""
         since, until, _words = self._TIMES[chosen]
         return Q(enqueued_at__gte=NowPlus(since), enqueued_at__lt=NowPlus(until))
 
     @property
     def scope(self) -> ScanScope:
-        """What is due later is pending."""
+        """Tasks that are due later are pending."""
         return scopes.DEFERRED if (self.selected or "").startswith("next") else scopes.TABLE
 
 
 class AttemptsFilter(FoldedFilter):
-    """By the attempts that were made."""
+    """Filters by the number of attempts."""
 
     title = _("attempts")
     parameter_name = "attempts"
@@ -101,9 +101,9 @@ class AttemptsFilter(FoldedFilter):
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the numbers."""
+        """Return the choices."""
         return [(name, words) for name, (_rows, words) in self._NUMBERS.items()]
 
     def condition(self, chosen: str) -> Q:
-        """Return the number."""
+        """Return the condition for the number."""
         return self._NUMBERS[chosen][0]

@@ -1,1 +1,1 @@
-"""Schedules in the admin."""
+"""Admin pages of schedules."""

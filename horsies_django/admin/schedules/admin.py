@@ -1,4 +1,4 @@
-"""Schedules: what is due when, how it went, and those that are made by hand."""
+"""The admin of schedules: the list, and editing schedules that are not declared in code."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from django.utils.translation import ngettext
 from ...db.expressions import SecondsUntil
 from ...models import Schedule
 from ..base import is_read_only, queue_database
+from ..json_field import JSON_BOX, JSONPayloadField
 from ..lists.search import is_unreadable
-from ..workflows.event_form import JSONPayloadField
 from .filters import SourceFilter, StateFilter, TroubleFilter
-from .form import JSON_BOX, ScheduleForm, backends
+from .form import ScheduleForm, backends
 from .schedule_actions import ENABLE, SCHEDULE_ACTIONS
 from .schedule_page import SchedulePage
 
-#: What may hold something that not everybody is to see.
+#: Fields that may contain sensitive values.
 _VALUES: Final = ("args", "kwargs", "options")
 
 
 class ScheduleAdmin(SchedulePage):
-    """Shows schedules and acts on them; makes and edits those that are not in code."""
+    """Lists schedules and acts on them; adds and edits those that are not declared in code."""
 
     admin_actions = SCHEDULE_ACTIONS
     form = ScheduleForm
@@ -50,19 +50,19 @@ class ScheduleAdmin(SchedulePage):
     search_fields = ("name",)
     search_help_text = _("A part of its name, or of what it runs.")
 
-    # Who may do what.
+    # Permissions.
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Who has that right may make one, and so have any task of the project run."""
+        """Return whether this user may add a schedule, which lets them run any task of the project."""
         return self._has_right(request, "add")
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Who has that right may edit those that are made by hand."""
+        """Return whether this user may edit this schedule; those declared in code are read-only."""
         is_of_code = isinstance(obj, Schedule) and bool(obj.source)
         return self._has_right(request, "change") and not is_of_code
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Who has that right may delete one on its page, unless code declares it, which would make it anew."""
+        """Return whether this user may delete this schedule; code would declare its own again."""
         may_go = isinstance(obj, Schedule) and (not obj.source or obj.declared_enabled is None)
         return self._has_right(request, "delete") and may_go
 
@@ -70,7 +70,7 @@ class ScheduleAdmin(SchedulePage):
         return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_schedule")
 
     def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
-        """Say what was done, and how many were left alone: here that is no matter of a status."""
+        """Show how many schedules were changed and how many were left alone, for reasons other than their status."""
         if left > 0:
             alone = ngettext(
                 "%d was left alone: it was so already, or there is nothing that it could run.",
@@ -83,24 +83,24 @@ class ScheduleAdmin(SchedulePage):
     # Rows.
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read the database's clock beside them."""
+        """Annotate the database's current time."""
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.annotate(read_at=Now(), next_in=SecondsUntil("next_run_at"))  # type: ignore[no-any-return]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find a part of a name, or of what is run: of what people have named there are thousands at most."""
+        """Find a part of the name, task or workflow. There are at most some thousands of schedules."""
         if is_unreadable(request):
             return queryset.none(), False
         names = ("name", "task_name", "workflow_name")
         found = (Q(**{f"{name}__icontains": search_term}) for name in names)
         return queryset.filter(next(found) | next(found) | next(found)), False
 
-    # The form.
+    # Form.
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Show values as people may see them, where they are not to be edited; offer to begin, with that right."""
+        """Show masked values where they can't be edited; offer *enabled* to users who may change it."""
         is_typed = obj is None or self.has_change_permission(request, obj)
         fieldsets: Any = [(title, dict(options)) for title, options in super().get_fieldsets(request, obj)]
         for _title, options in fieldsets if not is_typed else ():
@@ -110,19 +110,19 @@ class ScheduleAdmin(SchedulePage):
         return fieldsets
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        """Leave out what to type where nothing is typed."""
+        """Leave out the fields for input if the schedule is read-only."""
         if obj is not None and not self.has_change_permission(request, obj):
             kwargs["help_texts"] = dict.fromkeys(("task_name", "workflow_name", "timing", "timezone"), "")
         return super().get_form(request, obj, change=change, **kwargs)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Offer the backends that are ours."""
+        """Offer the horsies backends."""
         if db_field.name == "backend" and (aliases := backends()):
             kwargs["widget"] = Select(choices=[(alias, alias) for alias in aliases])
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
-        """Write where the scheduler reads, and no more than was edited: it may have fired meanwhile."""
+        """Save to the scheduler's database, and only edited fields: the schedule may have fired meanwhile."""
         if not change:
             obj.enabled = obj.enabled and ENABLE.is_allowed(request, self.model)
             obj.save(using=queue_database())
@@ -130,12 +130,12 @@ class ScheduleAdmin(SchedulePage):
         rows = Schedule.objects.using(queue_database()).filter(pk=obj.pk, source="")
         with transaction.atomic(using=rows.db):
             fresh = rows.select_for_update().first()
-            if fresh is None:  # deleted, or taken over by code, since the page was opened
+            if fresh is None:  # deleted, or taken over by code, after the page was opened
                 raise PermissionDenied
             for name in form.changed_data:
                 setattr(fresh, name, getattr(obj, name))
             fresh.save(using=rows.db, update_fields=[*form.changed_data, "updated_at"])
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
-        """Delete it where it is."""
+        """Delete it in its own database."""
         obj.delete(using=queue_database())

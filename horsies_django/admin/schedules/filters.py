@@ -1,4 +1,4 @@
-"""Filters of the list of schedules. Each choice is a part of an index, but for those that most rows are."""
+"""Filters of the schedule list. All choices but the most common ones use an index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .state_badge import DISABLED
 
 
 class StateFilter(ChoiceFilter):
-    """Whether they are enabled, and who has disabled them."""
+    """Filters by enabled or by the reason for being disabled."""
 
     title = _("state")
     parameter_name = "state"
@@ -24,37 +24,37 @@ class StateFilter(ChoiceFilter):
         return [("enabled", _("enabled")), ("disabled", _("disabled")), *who]
 
     def condition(self, chosen: str) -> Q:
-        """Who has disabled it is told of none that is enabled."""
+        """Match enabled schedules, or disabled ones by reason."""
         if chosen == "enabled":
             return Q(enabled=True)
         return Q(enabled=False) if chosen == "disabled" else Q(enabled=False, disabled_by=chosen)
 
 
 class TroubleFilter(ChoiceFilter):
-    """Those whose latest run went wrong before it was sent."""
+    """Finds schedules whose latest run could not be sent."""
 
     title = _("trouble")
     parameter_name = "trouble"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return what there is."""
+        """Return the choice."""
         return [("error", _("with an error"))]
 
     def condition(self, chosen: str) -> Q:
-        """It has left its words."""
+        """Match schedules with an error."""
         return ~Q(last_error="")
 
 
 class SourceFilter(ChoiceFilter):
-    """Where they are kept."""
+    """Filters by where schedules are declared."""
 
     title = _("source")
     parameter_name = "source"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the two places."""
+        """Return the two choices."""
         return [("hand", _("by hand")), ("code", _("in code"))]
 
     def condition(self, chosen: str) -> Q:
-        """What is in code has a source."""
+        """Schedules declared in code have a source."""
         return Q(source="") if chosen == "hand" else ~Q(source="")

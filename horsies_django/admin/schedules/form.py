@@ -1,8 +1,8 @@
-"""The form of a schedule that is made by hand."""
+"""The form of a schedule that is not declared in code."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from zoneinfo import available_timezones
 
 from django import forms
@@ -27,12 +27,9 @@ if TYPE_CHECKING:
 else:  # generic in the type stubs only
     AnyModelForm = ModelForm
 
-#: How a value in JSON is typed.
-JSON_BOX: Final = {"class": "vLargeTextField", "rows": 4, "spellcheck": "false"}
-
 
 class ScheduleForm(AnyModelForm):
-    """What somebody may say of a schedule; the model judges it, field by field."""
+    """The fields of a schedule. The scheduler's validation reports errors by field."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -42,7 +39,7 @@ class ScheduleForm(AnyModelForm):
                 self.fields[name].widget = SuggestionInput(attrs={"class": "vTextField", "spellcheck": "false"})
                 self.fields[name].widget.suggestions = sorted(names())
         if "timezone" in self.fields:
-            self.fields["timezone"].show_hidden_initial = False  # which Django sets, as the default is a callable
+            self.fields["timezone"].show_hidden_initial = False  # Django sets it because the default is callable
         if "timing" in self.fields:
             self.fields["timing"].help_text = _("Like 0 9 * * MON-FRI, as in cron, or every:300, in seconds.")
         for name in ("start_at", "end_at"):
@@ -51,7 +48,7 @@ class ScheduleForm(AnyModelForm):
                 self.fields[name].validators.append(validate_date)
 
     def clean_task_name(self) -> str | None:
-        """Take a task of a module that the project has loaded: what is typed has nothing imported."""
+        """Accept only tasks that the project has loaded, so that input never imports a module."""
         name: str = self.cleaned_data["task_name"] or ""
         if name and "task_name" in self.changed_data and not _is_loaded_task(name):
             told = _("%(name)s is no task of this project; allowed: one that stands in a module of tasks.")
@@ -59,23 +56,23 @@ class ScheduleForm(AnyModelForm):
         return name or None
 
     def clean_timing(self) -> str:
-        """Take a bare cron expression too."""
+        """Accept a bare cron expression as well."""
         return with_kind(self.cleaned_data["timing"])
 
     def clean_workflow_name(self) -> str | None:
-        """Nothing is no workflow."""
+        """Turn an empty value into None."""
         return self.cleaned_data["workflow_name"] or None
 
     def clean_args(self) -> Any:
-        """Nothing is no arguments."""
+        """Turn an empty value into no arguments."""
         return self._json("args", list, _("This is no JSON array. Allowed: [1, “a”], for one."))
 
     def clean_kwargs(self) -> Any:
-        """Nothing is no arguments."""
+        """Turn an empty value into no arguments."""
         return self._json("kwargs", dict, _("This is no JSON object. Allowed: {“name”: 1}, for one."))
 
     def clean_options(self) -> Any:
-        """Nothing is no options."""
+        """Turn an empty value into no options."""
         return self._json("options", dict, _("This is no JSON object. Allowed: {“name”: 1}, for one."))
 
     def _json(self, name: str, kind: type[Any], told: Any) -> Any:
@@ -87,7 +84,7 @@ class ScheduleForm(AnyModelForm):
         return value
 
     def validate_unique(self) -> None:
-        """Ask the schedules' own database, where Django would ask the one that its routers name."""
+        """Check uniqueness in the schedules' database; Django would check the one that the routers name."""
         name = self.cleaned_data.get("name")
         others = Schedule.objects.using(queue_database()).exclude(pk=self.instance.pk)
         if name is not None and others.filter(name=name).exists():
@@ -95,7 +92,7 @@ class ScheduleForm(AnyModelForm):
 
 
 def _name_both_parts(field: forms.Field) -> None:
-    """Say to screen readers which box is which: before Django 6.0 they have no labels."""
+    """Label both boxes of a date and time for screen readers; Django does so only since 6.0."""
     date, time = getattr(field.widget, "widgets", (None, None))
     if date is not None and time is not None:
         date.attrs["aria-label"] = _("%(field)s, date") % {"field": field.label}
@@ -103,7 +100,7 @@ def _name_both_parts(field: forms.Field) -> None:
 
 
 def backends() -> list[str]:
-    """Return the aliases of the backends that are ours."""
+    """Return the aliases of the horsies backends."""
     return [alias for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend)]
 
 

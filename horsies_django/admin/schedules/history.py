@@ -1,4 +1,4 @@
-"""What a schedule has sent, the newest first."""
+"""The tasks and workflows that a schedule has sent, newest first."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ..links import Links
 from ..status_text import status_badge
 from ..times import relative_time
 
-#: Runs that a page lists.
+#: Maximum number of runs on a page.
 MAX_RUNS: Final = 20
 
-#: What is read of each.
+#: Columns that are read.
 _TIMES: Final = ("sent_at", "started_at", "completed_at", "cancelled_at")
 _OF_TASK: Final = ("pk", "task_name", "status", "error_code", "failed_at", "expired_at", *_TIMES)
 _OF_WORKFLOW: Final = ("pk", "name", "status", *_TIMES)
@@ -30,7 +30,7 @@ _OF_WORKFLOW: Final = ("pk", "name", "status", *_TIMES)
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRun:
-    """One task or workflow that a schedule has sent."""
+    """A task or workflow that a schedule sent."""
 
     sent_at: datetime
     link: SafeString | str
@@ -42,7 +42,7 @@ class ScheduleRun:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The newest runs, links to all of them, and whether there may be some that this user may not look at."""
+    """The newest runs, links to all of them, and whether some may be hidden from this user."""
 
     runs: list[ScheduleRun]
     all: list[SafeString | str]
@@ -50,7 +50,7 @@ class History:
 
 
 def history_of(key: int, database: str | None, links: Links) -> History:
-    """Read what the schedule with this key has sent and this user may look at: two statements, each by its index."""
+    """Return what a schedule sent, as far as this user may view it. Takes two indexed statements."""
     runs: list[ScheduleRun] = []
     everything = []
     if links.can_view(Task):

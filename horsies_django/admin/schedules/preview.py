@@ -1,4 +1,4 @@
-"""When a schedule will be due: what its page shows, also while it is edited."""
+"""The next runs of a schedule, for its page and while it is edited."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ...models import Schedule
 from ..times import relative_time, validate_date
 from .timing_text import describe_timing
 
-#: Runs that are shown.
+#: Number of runs shown.
 MAX_RUNS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class UpcomingRun:
-    """One run that will be: its time in the zone of its schedule, and as seen from now."""
+    """A future run: its time in the schedule's zone, and relative to now."""
 
     text: str
     left: SafeString
@@ -33,7 +33,7 @@ class UpcomingRun:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """When it will be due, in words and as times; or what is wrong with that. Neither: nobody has said when."""
+    """The next runs in words and as times, or the error. Empty if no timing was entered."""
 
     words: str = ""
     runs: tuple[UpcomingRun, ...] = ()
@@ -41,7 +41,7 @@ class Preview:
 
 
 class TimingForm(forms.Form):
-    """The fields that say when, as the page of a schedule has them."""
+    """The timing fields of the schedule form."""
 
     name = forms.CharField(required=False)
     timing = forms.CharField(required=False)
@@ -52,14 +52,14 @@ class TimingForm(forms.Form):
     jitter = forms.FloatField(required=False)
 
 
-#: The same as they are posted.
+#: The parameters that the page posts for them.
 NAMES: Final = (
     "name", "timing", "timezone", "skip_nonexistent", "start_at_0", "start_at_1", "end_at_0", "end_at_1", "jitter",
 )  # fmt: skip
 
 
 def preview_of_form(typed: QueryDict, schedule: Schedule, now: datetime) -> Preview:
-    """Return the next runs of a schedule as somebody has typed it so far; it is not saved."""
+    """Return the next runs of a schedule as entered so far; nothing is saved."""
     form = TimingForm(typed)
     if not form.is_valid():
         return Preview(errors=tuple(_error_lines(form.errors)))
@@ -68,7 +68,7 @@ def preview_of_form(typed: QueryDict, schedule: Schedule, now: datetime) -> Prev
     if not values["timing"]:
         return Preview()
     if any(getattr(schedule, name) != value for name, value in values.items()):
-        schedule.next_run_at = schedule.next_slot_at = None  # they are worked out anew
+        schedule.next_run_at = schedule.next_slot_at = None  # computed again
     for name, value in values.items():
         setattr(schedule, name, value)
     try:
@@ -80,11 +80,11 @@ def preview_of_form(typed: QueryDict, schedule: Schedule, now: datetime) -> Prev
 
 
 def preview_of(schedule: Schedule, now: datetime) -> Preview:
-    """Return the next runs of a schedule: what is wrong with it, if it can't be read."""
+    """Return the next runs of a schedule, or the error if its timing is invalid."""
     try:
         slots = schedule.slots
         dues = [slots.due_at(slot).astimezone(slots.zone) for slot in slots.upcoming(now, MAX_RUNS)]
-    except (ValueError, OverflowError) as error:  # a row that no form has made may be past the calendar
+    except (ValueError, OverflowError) as error:  # a row written outside the form may exceed the calendar
         return Preview(errors=(str(error),))
     runs = tuple(UpcomingRun(date_format(due, "D Y-m-d H:i:s T"), relative_time(due, now)) for due in dues)
     return Preview(describe_timing(schedule.timing, schedule.timezone), runs)

@@ -1,4 +1,4 @@
-"""What an operator may do to schedules, those of the code too."""
+"""The admin's actions on schedules, including those declared in code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ...models.schedule import ScheduleQuerySet
 from ...schedules.dispatch import try_run
 from ..actions.admin_action import AdminAction
 
-#: Errors that are told at once.
+#: Maximum number of errors in a message.
 _MAX_ERRORS: Final = 3
 
 
 def _run(rows: ScheduleQuerySet) -> int:
-    """Send each of them; what can't be sent keeps why, and stops no other."""
+    """Send a run of each. A failure is stored on its schedule and does not stop the others."""
     keys = rows.order_by("pk").values_list("pk", flat=True)
     return sum(try_run(rows.all_rows().filter(pk=key)) is not None for key in keys)
 
 
 def _run_errors(rows: QuerySet[Any]) -> str:
-    """Return what was wrong: a run that was sent has cleared the error."""
+    """Return the errors; a successful run has cleared its own."""
     failed = rows.order_by("name").exclude(last_error="").values_list("name", "last_error")[:_MAX_ERRORS]
     return " ".join(f"{name}: {error}" for name, error in failed)
 

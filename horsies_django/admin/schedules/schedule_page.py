@@ -1,4 +1,4 @@
-"""The page of one schedule: how it stands, its form, the next runs, and what it has sent."""
+"""A schedule's page: its state, its form, the next runs and its history."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from .history import history_of
 from .preview import NAMES, Preview, preview_of, preview_of_form
 from .state_badge import is_gone_from_code, is_late, state_badge
 
-#: The place of the fields that say when, among the fieldsets: the next runs stand below them.
+#: Index of the timing fieldset; the next runs are shown below it.
 WHEN_AT: Final = 1
 
 
 class SchedulePage(ScheduleColumns):
-    """The part of the admin of schedules that is about one of them."""
+    """The page of one schedule."""
 
     change_form_template = "admin/horsies_django/schedule_change_form.html"
     fieldsets = (
@@ -45,19 +45,19 @@ class SchedulePage(ScheduleColumns):
 
     @property
     def media(self) -> Media:
-        """The script of the preview, beside all the rest."""
+        """Add the preview's script."""
         return super().media + Media(js=["horsies_django/preview.js"])
 
-    # The next runs, while they are typed.
+    # Preview of the next runs while editing.
 
     def get_urls(self) -> list[URLPattern]:
-        """Give the preview an address, and one below that of each row."""
+        """Add the preview's URLs, for new and for existing schedules."""
         view, name = self.admin_site.admin_view(self.preview_view), self._url_name("preview")
         own = [path("preview/", view, name=f"{name}_new"), path("<path:object_id>/preview/", view, name=name)]
         return [*own, *super().get_urls()]
 
     def preview_view(self, request: HttpRequest, object_id: str | None = None) -> HttpResponse:
-        """Say when what is typed would run, to those who may save it. Nothing is written."""
+        """Return the next runs for the posted timing, to users who may save it. Writes nothing."""
         schedule = Schedule() if object_id is None else self.get_object(request, unquote(object_id))
         if not self._can_edit(request, None if object_id is None else schedule):
             raise PermissionDenied
@@ -78,12 +78,12 @@ class SchedulePage(ScheduleColumns):
     # The page.
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Put what is not of the form on the page."""
+        """Add everything that is not part of the form."""
         schedule = kwargs.get("obj")
         context |= {"show_save_and_add_another": False, "when_at": WHEN_AT, "preview": Preview()}
         if schedule is not None:
             context |= self._page_context(request, schedule)
-        if request.method == "POST":  # and is shown again, for something was wrong
+        if request.method == "POST":  # the form is shown again because it has errors
             now = database_now(queue_database() or DEFAULT_DB_ALIAS)
             context["preview"] = preview_of_form(request.POST, schedule or Schedule(), now)
         elif schedule is not None:
@@ -112,23 +112,23 @@ class SchedulePage(ScheduleColumns):
     def _url_name(self, page: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
 
-    # Values of one that is not to be edited.
+    # Read-only values.
 
     @admin.display(description=_("arguments"))
     def shown_args(self, schedule: Schedule) -> SafeString | str:
-        """The positional arguments, without what is sensitive."""
+        """The positional arguments with sensitive values hidden."""
         mask = _mask_of(schedule)
         return as_json(mask.seen_args(schedule.args), mask)
 
     @admin.display(description=_("keyword arguments"))
     def shown_kwargs(self, schedule: Schedule) -> SafeString | str:
-        """The keyword arguments, without what is sensitive."""
+        """The keyword arguments with sensitive values hidden."""
         mask = _mask_of(schedule)
         return as_json(mask.seen_kwargs(schedule.kwargs), mask)
 
     @admin.display(description=_("options"))
     def shown_options(self, schedule: Schedule) -> SafeString | str:
-        """The options, without what is sensitive."""
+        """The options with sensitive values hidden."""
         return as_json(schedule.options, _mask_of(schedule))
 
 
@@ -137,9 +137,9 @@ def _mask_of(schedule: Schedule) -> Mask:
 
 
 def _notices(schedule: Any, actions: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield what needs somebody, and what somebody has to know who came to edit it, each with its level.
+    """Yield notices with their levels: problems that need attention, and why the schedule can't be edited.
 
-    ``verbs`` are the labels of what this user may do to it.
+    ``actions`` are the labels of the actions that this user may use.
     """
     if is_gone_from_code(schedule):
         gone = gettext("It is gone from the code of %(source)s, and runs no more by itself.")

@@ -1,4 +1,4 @@
-"""How a schedule stands, by word."""
+"""The label of a schedule's state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from ...core.schedule_enums import DisabledBy
 from ...ops.metrics.schedules import LATE_AFTER
 
-#: Who has disabled it.
+#: Labels by reason for being disabled.
 DISABLED: Final = {
     DisabledBy.OPERATOR: _("disabled by an operator"),
     DisabledBy.CODE: _("disabled by the code"),
@@ -21,7 +21,7 @@ DISABLED: Final = {
 
 
 def state_badge(schedule: Any) -> SafeString:
-    """Return whether it is enabled, else who has disabled it."""
+    """Return a label: enabled, or why it is disabled."""
     if schedule.enabled:
         return format_html('<span class="horsies-alive">{}</span>', _("enabled"))
     kind = "silent" if schedule.disabled_by == DisabledBy.TIMING else "paused"
@@ -32,10 +32,10 @@ def state_badge(schedule: Any) -> SafeString:
 
 
 def is_gone_from_code(schedule: Any) -> bool:
-    """Whether code has declared it once and does so no more."""
+    """Return whether code declared it once and no longer does."""
     return bool(schedule.disabled_by == DisabledBy.CODE and schedule.declared_enabled is None)
 
 
 def is_late(schedule: Any) -> bool:
-    """Whether its time has come and nobody has sent it. It was read with ``next_in``, the seconds until then."""
+    """Return whether it is overdue and has not been sent. Reads the annotation ``next_in``, in seconds."""
     return bool(schedule.enabled and schedule.next_in is not None and schedule.next_in < -LATE_AFTER)

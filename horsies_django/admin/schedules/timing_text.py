@@ -1,4 +1,4 @@
-"""When a schedule is due, in the reader's own words."""
+"""Describe a schedule's timing in the active language."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.cron import expanded
 
-#: The longest unit first: its seconds, one of it, and more. No language that there is tells two from five.
+#: (seconds, singular, plural), the longest unit first.
 _UNITS: Final = (
     (86_400, _("every day"), _("every %d days")),
     (3_600, _("every hour"), _("every %d hours")),
@@ -23,24 +23,24 @@ _UNITS: Final = (
     (1, _("every second"), _("every %d seconds")),
 )
 
-#: What cron-descriptor says in English whatever the language.
+#: Phrases that cron-descriptor does not translate.
 _NAMES: Final = {
     **{name: dates.WEEKDAYS[number] for number, name in enumerate(calendar.day_name)},
     **{name: dates.MONTHS[number] for number, name in enumerate(calendar.month_name) if name},
 }
 _ANY_NAME: Final = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
-#: It knows each language by a region, mostly its own.
+#: cron-descriptor's locales by language.
 _REGIONS: Final = {"en": "en_US", "cs": "cs_CZ", "da": "da_DK", "sv": "sv_SE", "uk": "uk_UA"}
 
-#: What it raises for what croniter knows and it does not: its own errors, and those of its parser.
+#: Errors that cron-descriptor and its parser raise for expressions that only croniter accepts.
 _DESCRIPTOR_ERRORS: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
 def describe_timing(timing: str, timezone: str = "") -> str:
-    """Return a timing in words, with its zone where that matters; the timing itself where there are no words for it.
+    """Return a timing in words, with its zone if that matters; the timing itself if it can't be described.
 
-    >>> words_of("every:300", "Europe/Berlin")
+    >>> describe_timing("every:300", "Europe/Berlin")
     'every 5 minutes'
     """
     kind, _colon, text = timing.partition(":")
@@ -64,11 +64,11 @@ def _describe_every(text: str) -> str:
 
 
 def _describe_cron(text: str) -> str:
-    """Return an expression in words; nothing without cron-descriptor, or if it has none for this one."""
+    """Return a cron expression in words; empty without cron-descriptor, or if it cannot describe it."""
     if find_spec("cron_descriptor") is None:
         return ""
     descriptor = import_module("cron_descriptor")
-    fields = expanded(text).replace("?", "*")  # which makes it take the last field for a year
+    fields = expanded(text).replace("?", "*")  # otherwise it takes the last field for a year
     options = descriptor.Options(use_24hour_time_format=True, locale_code=_locale())
     try:
         said = descriptor.get_description(fields, options)
@@ -82,6 +82,6 @@ def _in_own_language(name: re.Match[str]) -> str:
 
 
 def _locale() -> str:
-    """Return what cron-descriptor calls the reader's language: of those that it does not have it makes English."""
+    """Return cron-descriptor's locale for the active language; it falls back to English for unknown ones."""
     language = (get_language() or "en").partition("-")[0]
     return _REGIONS.get(language, f"{language}_{language.upper()}")

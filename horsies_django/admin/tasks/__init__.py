@@ -1,1 +1,1 @@
-"""The pages of tasks."""
+"""Admin pages of tasks."""

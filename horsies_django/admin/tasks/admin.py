@@ -1,17 +1,25 @@
-"""The task browser."""
+"""The admin of tasks: the list and its search."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
+from uuid import UUID
 
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 from django.forms import Form
 from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
 
-from ...ops.keyset.scan import KeysetScan
+from ...models import Workflow
+from ...ops.keyset.scan import KeysetScan, Page
 from ...ops.payload_view.contents import PARTS
+from ...ops.payload_view.excerpt import with_short_arguments
 from ..actions.admin_action import AdminAction
 from ..lists import search
+from ..lists.changelist import KeysetChangeList
 from ..lists.filters import (
     ErrorFilter,
     KindFilter,
@@ -24,9 +32,9 @@ from ..lists.filters import (
     WorkerFilter,
 )
 from ..lists.schedule_filter import ScheduleFilter
+from ..lists.search import Search
 from ..lists.sent_filter import SentFilter
 from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
-from .changelist import TaskChangeList
 from .columns import TaskColumns
 from .move_form import MoveForm
 from .task_actions import TASK_ACTIONS
@@ -34,7 +42,7 @@ from .task_page import TaskPage
 
 
 class TaskAdmin(TaskColumns, TaskPage):
-    """Shows every task, and does to them what an operator may do."""
+    """Lists all tasks and offers an operator's actions on them."""
 
     list_display = (
         "shown_states",
@@ -80,17 +88,17 @@ class TaskAdmin(TaskColumns, TaskPage):
     admin_actions = TASK_ACTIONS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Leave the large columns where they are until a page shows them."""
+        """Defer large columns until a page shows them."""
         rows = super().get_queryset(request).defer(*PARTS)
         return rows.defer("retry_policy") if _is_list(request) else rows
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find by what was typed: an id, a part of a name, or what a qualifier says.
+        """Search by an id, a part of a name, or a qualifier.
 
-        The list walks what is returned, with the sift of the search. Elsewhere, as for an autocomplete field of a
-        project, a page of such a walk is found.
+        The change list scans the returned rows and applies the search's row filter. Elsewhere, such as in a project's
+        autocomplete field, one page of such a scan is searched.
         """
         if search.is_unreadable(request):
             return queryset.none(), False
@@ -102,14 +110,14 @@ class TaskAdmin(TaskColumns, TaskPage):
         return queryset.filter(pk__in=[row.pk for row in page.rows]), False
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
-        """Show what a task has that is to be moved; all that match are never one."""
+        """Fill in the form's current values if one task is moved."""
         form = super()._action_form(action, request, rows)
         if isinstance(form, MoveForm) and not _is_across(request):
             form.show_current(rows)
         return form
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
-        """Walk."""
+        """Return the change list that pages by keyset."""
         return TaskChangeList
 
 
@@ -119,3 +127,36 @@ def _is_list(request: HttpRequest) -> bool:
 
 def _is_across(request: HttpRequest) -> bool:
     return request.POST.get("select_across", "0") not in ("", "0")
+
+
+class TaskChangeList(KeysetChangeList):
+    """Adds the URL of its workflow and the database's current time to each task."""
+
+    def parse_search(self, text: str) -> Search:
+        """Parse an id, a part of a name, or a qualifier such as ``error:text``."""
+        return search.parse_search(text)
+
+    @cached_property
+    def page(self) -> Page:
+        """The page's rows with what its columns need."""
+        rows = with_short_arguments(self.queryset.annotate(seen_at=Now()))
+        page = replace(self.scan, rows=rows).page(before=self.before, after=self.after)
+        for row in page.rows:
+            row.workflow_address = self._workflow_url(row.workflow_id)
+        return page
+
+    @cached_property
+    def _can_view_workflows(self) -> bool:
+        site = self.model_admin.admin_site
+        if not site.is_registered(Workflow):
+            return False
+        allowed: bool = site.get_model_admin(Workflow).has_view_permission(self.request)
+        return allowed
+
+    def _workflow_url(self, key: UUID | None) -> str:
+        if key is None or not self._can_view_workflows:
+            return ""
+        try:
+            return reverse(f"{self.model_admin.admin_site.name}:horsies_django_workflow_change", args=[key])
+        except NoReverseMatch:
+            return ""

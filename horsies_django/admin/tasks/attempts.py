@@ -1,4 +1,4 @@
-"""The attempts and the beats on the page of a task: the latest ones, however many there are."""
+"""The latest attempts and heartbeats on a task's page."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ...ops.payload_view.contents import contents_of
 from ..formatting import format_time, text_block
 from ..links import Links
 
-#: Attempts and beats that a page shows, the latest.
+#: Maximum number of attempts, and of heartbeats, on a page.
 MAX_ATTEMPTS: Final = 50
 MAX_HEARTBEATS: Final = 10
 
-#: Characters of the task's error message that stand at the top of its page.
+#: Characters of the error message at the top of the page.
 MAX_MESSAGE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """An attempt as a page has it. ``again`` says in words whether another one followed."""
+    """An attempt on a page. ``again`` says in words whether another one followed."""
 
     row: TaskAttempt
     again: str
@@ -42,7 +42,7 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRow:
-    """A beat as a page has it."""
+    """A heartbeat on a page."""
 
     role: str
     sent: str
@@ -53,7 +53,7 @@ class HeartbeatRow:
 
 
 def latest_attempts(task: Task) -> list[TaskAttempt]:
-    """Return the latest attempts of a task, in their order; the same ones for the same instance."""
+    """Return the latest attempts of a task, oldest first. The result is cached on the instance."""
     if not task.attempt:
         return []
     found: list[TaskAttempt] | None = task.__dict__.get("_latest_attempts")
@@ -64,7 +64,7 @@ def latest_attempts(task: Task) -> list[TaskAttempt]:
 
 
 def error_of(task: Task) -> tuple[str, str]:
-    """Return the code and the message of a task's error; of one that is tried again, those of its latest attempt."""
+    """Return a task's error code and message; for a task that waits for a retry, those of its latest attempt."""
     if task.error_code and task.finished_at is not None:
         return task.error_code, str(contents_of(task).error.get("message") or "")
     latest = latest_attempts(task)[-1:]
@@ -72,13 +72,13 @@ def error_of(task: Task) -> tuple[str, str]:
 
 
 def own_traceback(task: Task) -> str:
-    """Return the traceback of a task's error, if none of its attempts has the same."""
+    """Return the traceback of a task's error; empty if one of its attempts has the same."""
     text = contents_of(task).traceback
     return "" if any(attempt.traceback == text for attempt in latest_attempts(task)) else text
 
 
 def attempt_rows(task: Task, links: Links) -> list[AttemptRow]:
-    """Return the latest attempts of a task for its page, the latest first. What the page's top says is not repeated."""
+    """Return the latest attempts for the page, newest first. Leaves out what the top of the page already shows."""
     attempts = latest_attempts(task)
     starts = [task.sent_at, *(attempt.finished_at for attempt in attempts)]
     shown = [_shown(task, attempt, since, links) for attempt, since in zip(attempts, starts, strict=False)]
@@ -88,7 +88,7 @@ def attempt_rows(task: Task, links: Links) -> list[AttemptRow]:
 
 
 def _retry_text(task: Task, attempt: TaskAttempt) -> str:
-    """Say whether it was tried again: what ended the task meanwhile, as cancelling does, may have been first."""
+    """Return whether a retry followed. Something else, such as a cancellation, may have ended the task first."""
     if not attempt.will_retry:
         return ""
     if task.attempt > attempt.attempt:
@@ -112,7 +112,7 @@ def _shown(task: Task, attempt: TaskAttempt, since: datetime, links: Links) -> A
 
 
 def latest_heartbeats(task: Task) -> list[Heartbeat]:
-    """Return the latest beats for a task, the latest first; by its index, a role at a time."""
+    """Return the latest heartbeats for a task, newest first. Takes one indexed query per role."""
     if not task.claim:
         return []
     rows = Heartbeat.objects.using(task._state.db).filter(task=task.pk).order_by("-sent_at")
@@ -121,7 +121,7 @@ def latest_heartbeats(task: Task) -> list[Heartbeat]:
 
 
 def heartbeat_rows(beats: Sequence[Heartbeat], now: datetime, links: Links) -> list[HeartbeatRow]:
-    """Return beats for a page; ``now`` is the database's clock."""
+    """Return heartbeats for the page; ``now`` is the database's current time."""
     return [
         HeartbeatRow(
             str(beat.get_role_display()),

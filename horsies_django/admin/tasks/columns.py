@@ -1,4 +1,4 @@
-"""The columns of the task list. Spans that are not over yet are measured by the database's clock, ``seen_at``."""
+"""The columns of the task list. Durations that have not ended are measured to ``seen_at``, the database's time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ..formatting import progress_bar
 from ..status_text import asynq_state, is_overdue, status_badge
 from ..times import relative_time
 
-#: Characters of an id that a column shows.
+#: Characters of an id in its column.
 SHORT = 13
 
 
 class TaskColumns:
-    """What one row of the list says."""
+    """The columns of the task list."""
 
     @admin.display(description=_("status"))
     def shown_states(self, task: Task) -> SafeString:
-        """The status, and what asynq calls it, if that is another word; or that it is overdue."""
+        """The status, and asynq's name for the state if it differs; or that the task is overdue."""
         now = _now(task)
         state = gettext("overdue") if is_overdue(task, now) else asynq_state(task, now)
         if not state:
@@ -39,60 +39,60 @@ class TaskColumns:
 
     @admin.display(description=_("task"))
     def shown_name(self, task: Task) -> SafeString:
-        """Its own name, and the module that it is in, which may stand on a line by itself."""
+        """The task's name, with its module on a line of its own if needed."""
         module, _dot, name = task.task_name.rpartition(".")
         marked = '<span title="{}"><span class="horsies-module">{}{}</span><wbr>{}</span>'
         return format_html(marked, task.task_name, module, _dot, name)
 
     @admin.display(description=_("arguments"))
     def shown_call(self, task: Task) -> SafeString | str:
-        """The beginning of its arguments, masked; of large ones their size."""
+        """The beginning of the masked arguments; for large ones their size."""
         words = excerpt_of(task)
         return format_html('<span class="horsies-call">{}</span>', words) if words else "-"
 
     @admin.display(description=_("attempts"))
     def shown_attempts(self, task: Task) -> str:
-        """Attempts made, of those allowed; a body that asks for another, and a person, may make more of them."""
+        """Attempts made and allowed. ``Retry`` and operators may add attempts."""
         return f"{task.attempt}/{max(task.attempt, task.max_retries + 1)}"
 
     @admin.display(description=_("due"))
     def shown_due(self, task: Task) -> SafeString | str:
-        """When it may, or might, begin."""
+        """The time from which it may start."""
         return relative_time(task.enqueued_at, _now(task))
 
     @admin.display(description=_("waited"))
     def shown_wait(self, task: Task) -> str:
-        """From when it was due until it began, or ended, or until now."""
+        """The time from being due to its start, its end, or now."""
         return _span(task, task.enqueued_at, task.started_at or task.finished_at)
 
     @admin.display(description=_("ran"))
     def shown_run(self, task: Task) -> str:
-        """From when it began until it ended, or until now."""
+        """The time from its start to its end, or now."""
         return _span(task, task.started_at, task.finished_at)
 
     @admin.display(description=_("sent at"))
     def shown_sent(self, task: Task) -> SafeString:
-        """When it was sent."""
+        """The time it was sent."""
         return relative_time(task.sent_at, _now(task))
 
     @admin.display(description=_("finished at"))
     def shown_ended(self, task: Task) -> SafeString | str:
-        """When it ended, however that was."""
+        """The time it ended, with any status."""
         return "-" if task.finished_at is None else relative_time(task.finished_at, _now(task))
 
     @admin.display(description=_("id"))
     def shown_id(self, task: Task) -> SafeString:
-        """The end of its id: the beginnings of neighbours are the same."""
+        """The end of its id, because ids sent at about the same time begin alike."""
         return format_html('<span title="{}">{}</span>', task.pk, _short(str(task.pk)))
 
     @admin.display(description=_("progress"))
     def shown_progress(self, task: Task) -> SafeString | str:
-        """How far the body says it is: a bar where it knows the whole, and its words."""
+        """The progress that the task reported: a bar if the total is known, and the message."""
         return progress_bar(task.progress)
 
     @admin.display(description=_("worker"))
     def shown_worker(self, task: Task) -> SafeString | str:
-        """Who has or had it, with a link to all that it has or had."""
+        """The worker that holds or held it, linked to that worker's tasks."""
         worker = task.claimed_by_worker_id
         if not worker:
             return "-"
@@ -100,7 +100,7 @@ class TaskColumns:
 
     @admin.display(description=_("workflow"))
     def shown_workflow(self, task: Task) -> SafeString | str:
-        """The workflow that it is a node of, with a link for who may see it."""
+        """The workflow that it is a node of, linked if the user may view it."""
         if task.workflow_id is None:
             return "-"
         short = _short(str(task.workflow_id))

@@ -1,10 +1,14 @@
-"""The fields of the page of one task."""
+"""The fields of a task's page."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
 
 from django.contrib import admin
+from django.db.models import TextField
+from django.db.models.functions import Cast
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -15,21 +19,19 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import lasting
 from ...core.retention import LONGEST, retention_of
 from ...core.status import TASK_LIVE_STATES, TaskStatus
-from ...models import Limit, Task, Worker
-from ...ops.payload_view.contents import contents_of
+from ...core.unique import HOLDING, UniqueUntil
+from ...models import Limit, Task, TaskItem, Worker
+from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.retry_policy import describe_retry_policy
 from ..actions.action_admin import ActionAdmin
-from ..formatting import as_json, format_time, masked_json, progress_bar, text_block, time_column
-from ..links import Links
-from ..schedules.link import schedule_link
+from ..formatting import as_json, format_number, format_time, masked_json, progress_bar, text_block, time_column
+from ..links import Links, schedule_link
 from ..status_text import asynq_state, is_overdue, status_badge
 from .attempts import MAX_MESSAGE, error_of
-from .items import format_items
-from .unique_words import describe_unique_until
 
 
 class TaskFields(ActionAdmin):
-    """What stands in each field. The page has set ``page_links`` on its task, and has read ``read_at`` with it."""
+    """The fields of a task's page. The page has set ``page_links`` on the task and annotated it with ``read_at``."""
 
     page_sent_at = time_column("sent_at", _("sent at"), exactly=True)
     page_enqueued_at = time_column("enqueued_at", _("may run from"), exactly=True)
@@ -43,7 +45,7 @@ class TaskFields(ActionAdmin):
 
     @admin.display(description=_("status"))
     def page_status(self, task: Any) -> SafeString:
-        """The status by word and mark, and what asynq would call it, if that is another word; or that it is overdue."""
+        """The status, and asynq's name for the state if it differs; or that the task is overdue."""
         state = asynq_state(task, task.read_at)
         said = gettext("asynq: %s") % state if state else ""
         if is_overdue(task, task.read_at):
@@ -52,7 +54,7 @@ class TaskFields(ActionAdmin):
 
     @admin.display(description=_("error"))
     def page_error(self, task: Task) -> SafeString:
-        """The code, exception and message of the error; of one that is tried again, what its latest attempt has."""
+        """The error's code, exception and message; for a task that waits for a retry, those of the latest attempt."""
         code, message = error_of(task)
         text = Truncator(message).chars(MAX_MESSAGE)
         kind = contents_of(task).exception_type
@@ -61,12 +63,12 @@ class TaskFields(ActionAdmin):
 
     @admin.display(description=_("task"))
     def page_name(self, task: Any) -> SafeString | str:
-        """The name, with a link to the tasks that have it."""
+        """The name, linked to the tasks with that name."""
         return _links(task).to_list(Task, task.task_name, q=task.task_name)
 
     @admin.display(description=_("queue"))
     def page_queue(self, task: Any) -> SafeString | str:
-        """The queue, with a link to its tasks."""
+        """The queue, linked to its tasks."""
         return _links(task).to_list(Task, task.queue_name, queue_name=task.queue_name)
 
     @admin.display(description=_("priority"))
@@ -76,27 +78,27 @@ class TaskFields(ActionAdmin):
 
     @admin.display(description=_("attempts"))
     def page_attempts(self, task: Task) -> str:
-        """Attempts made, of those allowed; a body that asks for another, and a person, may make more of them."""
+        """Attempts made and allowed. ``Retry`` and operators may add attempts."""
         return f"{task.attempt}/{max(task.attempt, task.max_retries + 1)}"
 
     @admin.display(description=_("claim"))
     def page_claim(self, task: Task) -> int:
-        """The number of the claim."""
+        """The claim number."""
         return task.claim
 
     @admin.display(description=_("body"))
     def page_kind(self, task: Task) -> str:
-        """Which kind of slot it takes."""
+        """The kind of slot that it takes."""
         return gettext("coroutine") if task.is_async else gettext("function")
 
     @admin.display(description=_("timeout"))
     def page_timeout(self, task: Task) -> str:
-        """How long an attempt may run."""
+        """The time limit of an attempt."""
         return lasting(task.timeout)
 
     @admin.display(description=_("retention"))
     def page_retention(self, task: Task) -> str:
-        """How long it is kept, by how it ends, if its sender has said so."""
+        """How long it is kept after each outcome, if its sender set that."""
         kept = retention_of(task.retention, task.retention_by_state).items()
         words = [
             f"{TaskStatus[state.upper()].label}: {gettext('for ever') if duration >= LONGEST else lasting(duration)}"
@@ -106,7 +108,7 @@ class TaskFields(ActionAdmin):
 
     @admin.display(description=_("limit"))
     def page_limit_key(self, task: Any) -> SafeString | str:
-        """The key of its limit, with a link to it, and whether the task has a place."""
+        """The limit key, linked to the limit, and whether the task holds one of its places."""
         if task.limit_key is None:
             return "-"
         has_place = not task.deferred and task.status in TASK_LIVE_STATES
@@ -115,34 +117,34 @@ class TaskFields(ActionAdmin):
 
     @admin.display(description=_("group"))
     def page_group(self, task: Task) -> SafeString:
-        """The key that its calls have in common, and whether more of them may join it."""
+        """The group key of its calls, and whether more calls may join."""
         is_open = task.status == TaskStatus.PENDING and task.claim == 0
         said = gettext("Calls with this key join it until it is first claimed.") if is_open else gettext("closed")
         return format_html('{} <span class="quiet">{}</span>', task.group_key, said)
 
     @admin.display(description=_("unique"))
     def page_unique(self, task: Any) -> str:
-        """Until when no other task may have its key."""
+        """Until when no other task may have its unique key."""
         return describe_unique_until(task, task.read_at)
 
     @admin.display(description=_("worker"))
     def page_worker(self, task: Any) -> SafeString | str:
-        """The worker that has claimed it last."""
+        """The worker that claimed it last."""
         return _links(task).to(Worker, task.claimed_by_worker_id)
 
     @admin.display(description=_("schedule"))
     def page_schedule(self, task: Any) -> SafeString | str:
-        """The schedule that has sent it."""
+        """The schedule that sent it."""
         return schedule_link(task.schedule_id, task._state.db, _links(task))
 
     @admin.display(description=_("scheduled for"))
     def page_scheduled_for(self, task: Task) -> str:
-        """The slot of the schedule that it is the run for."""
+        """The schedule's slot that it runs for."""
         return format_time(contents_of(task).slot, exactly=False)
 
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:
-        """How far the body says it is."""
+        """The progress that the task reported."""
         return progress_bar(contents_of(task).mask.seen("progress", task.progress))
 
     @admin.display(description=_("arguments"))
@@ -157,12 +159,12 @@ class TaskFields(ActionAdmin):
 
     @admin.display(description=_("gathered calls"))
     def page_items(self, task: Task) -> SafeString | str:
-        """The calls that it is handed as a list."""
+        """The calls that it receives as a list."""
         return format_items(task)
 
     @admin.display(description=_("result"))
     def page_result(self, task: Task) -> SafeString | str:
-        """The result, without the traceback, which stands below."""
+        """The result, without the traceback, which has a field of its own."""
         return self._value(task, "result")
 
     @admin.display(description=_("traceback"))
@@ -175,7 +177,7 @@ class TaskFields(ActionAdmin):
 
     @admin.display(description=_("retry policy"))
     def page_policy(self, task: Task) -> SafeString | str:
-        """The retry policy in force in words, and as the row has it."""
+        """The retry policy, in words and as stored."""
         words = describe_retry_policy(task)
         if not task.retry_policy:
             return words
@@ -184,12 +186,12 @@ class TaskFields(ActionAdmin):
 
     @admin.display(description=_("metadata"))
     def page_metadata(self, task: Task) -> SafeString | str:
-        """What the sender said of the task."""
+        """The metadata that the sender set."""
         return self._value(task, "metadata")
 
     @admin.display(description=_("checkpoint"))
     def page_checkpoint(self, task: Task) -> SafeString | str:
-        """What the body has saved for its next attempt."""
+        """The checkpoint that the task saved for its next attempt."""
         return self._value(task, "checkpoint")
 
     def _value(self, task: Task, part: str) -> SafeString | str:
@@ -197,7 +199,7 @@ class TaskFields(ActionAdmin):
         value = contents.visible_result() if part == "result" else contents.visible(part)
         name = f"{self.admin_site.name}:{self._url_name('download')}"
         address = reverse(name, args=[task.pk, part])
-        is_folded = part == "result" and bool(contents.error)  # what went wrong stands at the top of the page
+        is_folded = part == "result" and bool(contents.error)  # the error is already at the top of the page
         return masked_json(part, value, contents.mask, contents.size(part), address, is_folded=is_folded)
 
     def _url_name(self, page: str) -> str:
@@ -207,3 +209,43 @@ class TaskFields(ActionAdmin):
 def _links(task: Any) -> Links:
     links: Links = task.page_links
     return links
+
+
+#: Maximum number of gathered calls on a page.
+MAX_ITEMS: Final = 50
+
+
+def format_items(task: Task) -> SafeString | str:
+    """Return the first calls of a task, masked like its arguments, and their total number."""
+    items = TaskItem.objects.using(task._state.db).filter(task=task.pk).order_by("position")
+    texts = items.values_list(Cast("kwargs", TextField()), flat=True)[:MAX_ITEMS]
+    calls: list[Any] = [decode(text) for text in texts]
+    shown = as_json(calls, contents_of(task).mask)
+    if (task.item_count or 0) <= len(calls):
+        return shown
+    counts = {"shown": format_number(len(calls)), "count": format_number(task.item_count)}
+    return format_html('{}<p class="horsies-more">{}</p>', shown, gettext("The first %(shown)s of %(count)s.") % counts)
+
+
+_WORDS: Final[Mapping[UniqueUntil, Any]] = {
+    UniqueUntil.STARTED: _("until it starts"),
+    UniqueUntil.DONE: _("until it is done"),
+    UniqueUntil.SUCCESS: _("until it has succeeded"),
+    UniqueUntil.PERIOD: _("whatever becomes of it"),
+}
+
+
+def describe_unique_until(task: Task, now: datetime) -> str:
+    """Return until when no other task may have its key, and whether that time is over."""
+    until = UniqueUntil(task.unique_until or UniqueUntil.DONE)
+    if until == UniqueUntil.RELEASED:
+        return gettext("no more: it has given its key back")
+    words = str(_WORDS[until])
+    if task.unique_expires_at is not None:
+        words = gettext("%(rule)s, but no longer than %(time)s") % {
+            "rule": words,
+            "time": format_time(task.unique_expires_at),
+        }
+    is_past = task.unique_expires_at is not None and task.unique_expires_at <= now
+    is_over = is_past or TaskStatus(task.status) not in HOLDING[until]
+    return gettext("%s: that is over") % words if is_over else words

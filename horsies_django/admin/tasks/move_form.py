@@ -1,4 +1,4 @@
-"""What the form asks that moves tasks."""
+"""The form for moving tasks to another queue or priority."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ...core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 
 
 class MoveForm(forms.Form):
-    """Another queue, another priority, or both. Of one task it shows those that it has, and changes what was changed.
+    """Sets another queue, priority, or both. For one task it shows the current values and applies only what was edited.
 
-    The form posts what it showed: what somebody else has changed meanwhile, and this one has not, stays.
+    The form posts the values that it showed, so a concurrent change to a field that was not edited is kept.
     """
 
     queue_name = forms.CharField(label=_("Queue"), max_length=100, required=False, show_hidden_initial=True)
@@ -39,17 +39,17 @@ class MoveForm(forms.Form):
         self.fields["queue_name"].widget = forms.Select(choices=choices)
 
     def show_current(self, tasks: QuerySet[Any]) -> None:
-        """Begin with what the task has, if it is one; several are left as they are."""
+        """Start with the task's current values if there is exactly one task."""
         found = list(tasks.order_by().values("queue_name", "priority")[:2])
         if len(found) != 1:
             return
         self.initial = found[0]
         if self._queues is not None:
-            names = sorted({self.initial["queue_name"], *self._queues})  # it may be in one that was known once
+            names = sorted({self.initial["queue_name"], *self._queues})  # its queue may be unconfigured
             self._set_choices([(name, name) for name in names])
 
     def clean_queue_name(self) -> str | None:
-        """Refuse a queue that no backend has."""
+        """Raise ValidationError for a queue that no backend has."""
         name: str = self.cleaned_data["queue_name"]
         if name and self._queues is not None and name not in self._queues and "queue_name" in self.changed_data:
             known = ", ".join(self._queues)
@@ -59,7 +59,7 @@ class MoveForm(forms.Form):
         return name or None
 
     def clean(self) -> dict[str, Any]:
-        """Ask for at least one of the two that is another than was shown."""
+        """Require a change of queue or priority."""
         changed = set(self.changed_data)
         values = {name: self.cleaned_data.get(name) if name in changed else None for name in self.fields}
         if not self.errors and values["queue_name"] is None and values["priority"] is None:
@@ -68,6 +68,6 @@ class MoveForm(forms.Form):
 
 
 def _known_queues() -> list[str] | None:
-    """Return the queues that the settings name; None if a backend has any."""
+    """Return the queues in the settings; None if a backend accepts any queue."""
     named = [set(task_backends[alias].queues) for alias in task_backends]
     return sorted(set().union(*named)) if all(named) else None

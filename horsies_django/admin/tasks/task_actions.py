@@ -1,4 +1,4 @@
-"""What an operator may do to tasks."""
+"""The admin's actions on tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _due(count: int) -> str:
 
 
 def _can_retry(task: Task) -> bool:
-    """Whether it has ended badly, and not within a workflow that has completed all the same."""
+    """Return whether it ended without success, and not as a node of a workflow that completed anyway."""
     if task.status not in TASK_RETRYABLE_STATES or task.workflow_id is None:
         return task.status in TASK_RETRYABLE_STATES
     nodes = WorkflowTask.objects.using(task._state.db).filter(task=task.pk)

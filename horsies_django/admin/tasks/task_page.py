@@ -1,8 +1,10 @@
-"""The page of one task: everything of its row, where its time went, each attempt, and why it is not running."""
+"""A task's page: all columns of its row, its timeline, its attempts, and why it is not running."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from django.contrib.admin.utils import flatten_fieldsets, unquote
@@ -11,21 +13,25 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...core.durations import lasting
 from ...core.status import TaskStatus
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
+from ...ops.diagnosis import Reason, reasons_of
 from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, with_payload_texts
+from ..formatting import format_time
 from ..links import Links
 from ..times import display_zone
 from .attempts import attempt_rows, heartbeat_rows, latest_attempts, latest_heartbeats, own_traceback
 from .fields import TaskFields
 from .timeline import MAX_UNFOLDED, WIDTH, bars_of, steps_of
-from .why import reason_rows
 
-#: Fieldsets with this class are kept fresh while the task lives.
+#: Fieldsets with this class refresh while the task is live.
 LIVE_CLASS: Final = "horsies-live"
 
 #: Columns that the page shows under another name.
@@ -37,7 +43,7 @@ _COLUMNS: Final = {
     "group": "group_key",
 }
 
-#: What the task is.
+#: The fields that identify the task.
 IDENTITY_FIELDS: Final = (
     "page_name",
     "page_queue",
@@ -50,10 +56,10 @@ IDENTITY_FIELDS: Final = (
 
 
 class TaskPage(TaskFields):
-    """The part of the admin of tasks that is about one of them."""
+    """The page of one task."""
 
     change_form_template = "admin/horsies_django/task_page.html"
-    #: What is empty is left out, but for the first of each.
+    #: Empty fields are left out, except the first of each fieldset.
     fieldsets: ClassVar[Any] = (
         (
             _("State"),
@@ -90,13 +96,13 @@ class TaskPage(TaskFields):
         js = ("horsies_django/live.js",)
 
     def get_urls(self) -> list[URLPattern]:
-        """Give each of the values an address where all of it can be had."""
+        """Add a URL for downloading each large value in full."""
         view = self.admin_site.admin_view(self.download_view)
         own = path("<path:object_id>/download/<slug:part>/", view, name=self._url_name("download"))
         return [own, *super().get_urls()]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out what is empty."""
+        """Leave out empty fields."""
         fieldsets = super().get_fieldsets(request, obj)
         if obj is None:
             return fieldsets
@@ -120,9 +126,9 @@ class TaskPage(TaskFields):
             return bool(task.error_code or (task.retry_count and task.finished_at is None))
         if column == "traceback":
             return bool(own_traceback(task))
-        if column == "policy":  # there is always something to say of it
+        if column == "policy":  # never empty
             return True
-        if column == "next_retry_at":  # the row keeps it once the attempt has begun
+        if column == "next_retry_at":  # the row keeps it after the attempt has started
             return bool(state_of(task, task.read_at) == State.RETRYING)
         if column == "scheduled_for":
             return contents_of(task).slot is not None
@@ -130,11 +136,11 @@ class TaskPage(TaskFields):
         return value is not None and value != ""
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """Return every field that a page shows."""
+        """Return all fields."""
         return flatten_fieldsets(self.fieldsets)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """For the page, read the large columns as text, and the database's clock beside them."""
+        """For the page, read the large columns as text, and the database's current time."""
         rows: QuerySet[Any] = super().get_queryset(request)
         match = request.resolver_match
         if match is None:
@@ -146,7 +152,7 @@ class TaskPage(TaskFields):
         return rows
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Add what is more than a row of labels."""
+        """Add everything that is not a field."""
         task = kwargs.get("obj")
         if task is not None:
             links = Links(self.admin_site, request)
@@ -176,7 +182,7 @@ class TaskPage(TaskFields):
         }
 
     def _node(self, task: Task, links: Links) -> dict[str, Any] | None:
-        """What node of which workflow the task is, with links to both."""
+        """Return the workflow and the node that the task is, as links."""
         if task.workflow_id is None:
             return None
         nodes = WorkflowTask.objects.using(task._state.db).filter(task=task.pk).select_related("workflow")
@@ -191,7 +197,7 @@ class TaskPage(TaskFields):
         }
 
     def download_view(self, request: HttpRequest, object_id: str, part: str) -> HttpResponse:
-        """Give all of one of the values as text, masked as on the page."""
+        """Return a whole value as plain text, masked as on the page."""
         if part not in PARTS:
             raise Http404(gettext("A task has no %(name)s.") % {"name": part})
         task = self.get_object(request, unquote(object_id))
@@ -211,6 +217,36 @@ class TaskPage(TaskFields):
 
 
 def _workers(task: Task, attempts: Sequence[TaskAttempt], beats: Sequence[Heartbeat]) -> set[str]:
-    """The ids of all workers that the page names."""
+    """Return the ids of all workers that the page names."""
     named = {attempt.worker_id for attempt in attempts} | {beat.sender_id for beat in beats}
     return {*named, task.claimed_by_worker_id or ""} - {""}
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonRow:
+    """A reason on a page."""
+
+    code: str
+    words: str
+    when: str
+    left: str
+    links: SafeString
+
+
+def reason_rows(task: Task, now: datetime, links: Links) -> list[ReasonRow]:
+    """Return why a task is not running, the most immediate reason first."""
+    return [_shown(reason, now, links) for reason in reasons_of(task, now)]
+
+
+def _shown(reason: Reason, now: datetime, links: Links) -> ReasonRow:
+    return ReasonRow(
+        reason.code.value,
+        reason.words,
+        format_time(reason.when) if reason.when else "",
+        _left(reason.when, now) if reason.when else "",
+        format_html_join(", ", "{}", ((links.to(about.model, about.key, about.label),) for about in reason.about)),
+    )
+
+
+def _left(when: datetime, now: datetime) -> str:
+    return gettext("in %s") % lasting(when - now) if when > now else gettext("%s ago") % lasting(now - when)

@@ -1,4 +1,4 @@
-"""The timeline of one task: where its time went, as steps in a table and as bars in a picture of the same steps."""
+"""A task's timeline: the steps of its life, in a table and as bars."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
 from ..formatting import format_time
 
-#: The picture's own units.
+#: Units of the SVG.
 WIDTH: Final = 1_000
 MIN_WIDTH: Final = 3
 
-#: Steps that are shown unfolded.
+#: Number of steps shown before the rest is folded.
 MAX_UNFOLDED: Final = 12
 
 
 class StepKind(StrEnum):
-    """What a task does in a step of its life; also the class of the step's bar."""
+    """The kind of a step; also the CSS class of its bar."""
 
     LATER = "later"
     WAITS = "waits"
@@ -36,7 +36,7 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: what the task did from one time to another. ``is_open``: it still does, at ``until``."""
+    """One step from one time to another. ``is_open``: it has not ended by ``until``, the current time."""
 
     kind: StepKind
     words: str
@@ -51,13 +51,13 @@ class Step:
 
     @property
     def columns(self) -> tuple[str, str, str, str]:
-        """What a table shows of it."""
+        """The step's columns in the table."""
         return self.words, format_time(self.since), "…" if self.is_open else format_time(self.until), lasting(self.took)
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineBar:
-    """A step in the picture."""
+    """A step as a bar."""
 
     kind: StepKind
     x: float
@@ -66,7 +66,7 @@ class TimelineBar:
 
 
 def steps_of(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Step]:
-    """Return the steps of a task in their order. ``attempts`` are its latest, in order; ``now`` is the database's."""
+    """Return the steps of a task in order. ``attempts`` are its latest, in order; ``now`` is the database's time."""
     steps = [*_past(task, attempts), *_present(task, attempts, now)]
     return [step for step in steps if step.until >= step.since]
 
@@ -92,9 +92,9 @@ def _past(task: Task, attempts: Sequence[TaskAttempt]) -> Iterator[Step]:
 def _waiting(
     task: Task, since: datetime, until: datetime, *, is_first: bool, is_latest: bool, is_open: bool = False
 ) -> Iterator[Step]:
-    """What came before a start: the time until it was due, that until it was claimed, that until it began.
+    """Return the steps before a start: until it was due, until it was claimed, until it started.
 
-    When it was due is known of the latest start, and of the first if the sender has asked for a time.
+    The due time is known for the latest start, and for the first one if the sender set it.
     """
     if not (is_first or is_latest):
         yield Step(StepKind.LATER, _("Waited for the next attempt"), since, until)
@@ -115,12 +115,12 @@ def _waiting(
 
 
 def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iterator[Step]:
-    """What has come since the last attempt that has ended."""
+    """Return the steps since the last attempt that ended."""
     last = attempts[-1] if attempts else None
     since = last.finished_at if last else task.sent_at
     is_first = last is None and task.attempt <= 1
     if last is not None and task.started_at == last.started_at and task.finished_at is not None:
-        return  # that was its end
+        return  # the attempt ended the task
     if task.status == TaskStatus.PENDING and task.enqueued_at > now:
         words = _("Sent for later") if is_first and not task.retry_count else _("Waits for the next attempt")
         yield Step(StepKind.LATER, words, since, task.enqueued_at)
@@ -137,7 +137,7 @@ def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iter
 
 
 def bars_of(steps: Sequence[Step]) -> list[TimelineBar]:
-    """Return the picture: bars side by side, as wide as their steps were long, and none too narrow to be seen."""
+    """Return the bars side by side, as wide as their steps are long, with a minimum width."""
     total = sum(step.took.total_seconds() for step in steps)
     free = WIDTH - MIN_WIDTH * len(steps)
     bars, x = list[TimelineBar](), 0.0

@@ -1,1 +1,1 @@
-"""The pages of queues, workers and their beats."""
+"""Admin pages of queues, limits, workers and heartbeats."""

@@ -1,4 +1,4 @@
-"""Heartbeats: the signs of life of those who hold tasks. To look at."""
+"""The admin of heartbeats, read-only."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from ..lists.search import Search, is_id
 
 
 class HeartbeatChangeList(KeysetChangeList):
-    """Lets each beat link to what this user may see."""
+    """Prepares the links of each heartbeat."""
 
     def parse_search(self, text: str) -> Search:
-        """The id of a task."""
+        """Parse the id of a task."""
         return _parse_search(text)
 
     @cached_property
     def page(self) -> Page:
-        """The rows of the page, with what its columns need."""
+        """The page's rows with what their columns need."""
         page = super().page
         links = Links(self.model_admin.admin_site, self.request)
         links.load_existing(Task, {beat.task_id for beat in page.rows}, queue_database())
@@ -44,7 +44,7 @@ class HeartbeatChangeList(KeysetChangeList):
 
 
 def _parse_search(text: str) -> Search:
-    """Find the beats for a task by its id: the index of the latest beats has them."""
+    """Find the heartbeats for a task by its id, which is indexed."""
     if not text.strip():
         return Search()
     rows = Q(task=UUID(text.strip())) if is_id(text) else Q(pk__in=[])
@@ -52,7 +52,7 @@ def _parse_search(text: str) -> Search:
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):
-    """Shows the beats that are kept, the newest first."""
+    """Lists the stored heartbeats, newest first."""
 
     list_display = ("id", "role", "shown_sent_at", "age", "task_link", "sender_link", "hostname", "pid")
     ordering = ("-id",)
@@ -66,22 +66,22 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     exact_sent_at = time_column("sent_at", _("sent at"), exactly=True)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read the database's clock beside the beats, for their age."""
+        """Annotate the database's current time, for the heartbeats' age."""
         beats: QuerySet[Any] = super().get_queryset(request)
         return beats.annotate(read_at=Now())  # type: ignore[no-any-return]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find the beats for a task by its id."""
+        """Find the heartbeats for a task by its id."""
         return queryset.filter(_parse_search(search_term).rows), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeartbeatChangeList]:
-        """Walk."""
+        """Return the change list that pages by keyset."""
         return HeartbeatChangeList
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Let the page of a beat link to what this user may see."""
+        """Prepare the links of the page."""
         beat = super().get_object(request, object_id, from_field)
         if beat is not None:
             beat.page_links = Links(self.admin_site, request)
@@ -89,20 +89,20 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("age"))
     def age(self, beat: Any) -> str:
-        """How long ago it was, by the database's clock."""
+        """The heartbeat's age by the database's clock."""
         return lasting(beat.read_at - beat.sent_at)
 
     @admin.display(description=_("task"))
     def task_link(self, beat: Any) -> SafeString | str:
-        """The task, as far as it is still there."""
+        """The task, linked if it still exists."""
         return _links(beat).to(Task, beat.task_id)
 
     @admin.display(description=_("sender"))
     def sender_link(self, beat: Any) -> SafeString | str:
-        """The worker that beat."""
+        """The worker that sent it."""
         return _links(beat).to(Worker, beat.sender_id)
 
 
 def _links(beat: Heartbeat) -> Links:
-    links: Links = beat.page_links  # type: ignore[attr-defined]  # set as it was read
+    links: Links = beat.page_links  # type: ignore[attr-defined]  # set when it was read
     return links

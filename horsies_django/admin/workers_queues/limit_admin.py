@@ -1,4 +1,4 @@
-"""Limits by key: who has a place, and how many wait for one. To look at."""
+"""The admin of limits by key, read-only: which tasks hold a place and how many wait."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..base import ReadOnlyAdmin
 from ..formatting import time_column
 from ..links import Links
 
-#: Tasks that are listed, and those that are counted, at most.
+#: Maximum number of listed tasks, and of counted tasks.
 MAX_LISTED: Final = 20
 MAX_COUNTED: Final = 1_000
 
 
 class LimitAdmin(ReadOnlyAdmin):
-    """Shows the limits that have had a task lately, by key."""
+    """Lists the limits that have been used recently."""
 
     list_display = ("key", "max_concurrency", "rate", "held", "shown_admitted_at")
     ordering = ("key",)
@@ -38,7 +38,7 @@ class LimitAdmin(ReadOnlyAdmin):
     exact_next_at = time_column("next_at", _("next look"), exactly=True)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Count the places that are taken, of which there are few."""
+        """Count the taken places, of which there are few."""
         rows: QuerySet[Any] = super().get_queryset(request)
         inside = Task.objects.using(rows.db).released().filter(limit_key=OuterRef("pk")).order_by()
         count = inside.values("limit_key").annotate(count=Count("pk")).values("count")
@@ -48,14 +48,14 @@ class LimitAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find keys by how they begin, which their index has."""
+        """Find keys by prefix, which is indexed."""
         term = search_term.strip()
         if "\0" in term:
             return queryset.none(), False
         return (queryset.filter(key__startswith=term) if term else queryset), False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Let the page link to what this user may see."""
+        """Prepare the links of the page."""
         limit = super().get_object(request, object_id, from_field)
         if limit is not None:
             limit.page_links = Links(self.admin_site, request)
@@ -63,19 +63,19 @@ class LimitAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("places taken"))
     def held(self, limit: Any) -> int:
-        """How many tasks are in."""
+        """The number of taken places."""
         return int(limit.count_of_held)
 
     @admin.display(description=_("has a place"))
     def inside(self, limit: Any) -> SafeString | str:
-        """The tasks that are in."""
+        """The tasks that hold a place."""
         keys = _tasks(limit).released().filter(limit_key=limit.pk).values_list("pk", flat=True)[:MAX_LISTED]
         links: Links = limit.page_links
         return format_html_join(", ", "{}", ((links.to(Task, key),) for key in keys)) or "-"
 
     @admin.display(description=_("waits for a place"))
     def waiting(self, limit: Limit) -> str:
-        """How many tasks wait."""
+        """The number of tasks that wait for a place."""
         count = _tasks(limit).blocked().filter(limit_key=limit.pk)[: MAX_COUNTED + 1].count()
         return str(count) if count <= MAX_COUNTED else f"{MAX_COUNTED}+"
 

@@ -1,4 +1,4 @@
-"""Figures of queues and workers: what waits where, and who holds what."""
+"""The load of queues and workers: waiting tasks by queue, held tasks by worker."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ...models.depths import Depth, Depths, depths
 from ...models.rollup import Span
 from ...ops.queue_status import QueueStatus, row_values, seconds_since_refill, status_from_row
 
-#: Tasks that wait for their time: so many are counted, those first that are due first.
+#: Maximum number of counted deferred tasks, the earliest first.
 MAX_COUNTED: Final = 2_000
 
-#: Queues with a row that the list has at most, and of those that neither have one nor are named by the settings.
+#: Maximum number of listed queues with a row, and of those with neither a row nor an entry in the settings.
 MAX_QUEUES: Final = 1_000
 MAX_OTHER_QUEUES: Final = 200
 
-#: Tasks of one worker that a list names.
+#: Maximum number of a worker's tasks named in the list.
 MAX_NAMED: Final = 3
 
-#: Tasks that workers hold, of which a page tells at most.
+#: Maximum number of held tasks named on a page.
 MAX_HELD: Final = 1_000
 
 
 def silent_after() -> float:
-    """Return the seconds without a beat after which a worker is taken for dead; the least of all backends."""
+    """Return the seconds without a heartbeat after which a worker is taken for dead; the minimum of all backends."""
     backends = (task_backends[alias] for alias in task_backends)
     limits = [one.config.recovery.silent_after for one in backends if isinstance(one, HorsiesBackend)]
     return min(limits, default=RecoveryOptions().silent_after)
@@ -45,7 +45,7 @@ def silent_after() -> float:
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """One task that a worker holds."""
+    """A task that a worker holds."""
 
     task_id: Any
     task_name: str
@@ -55,7 +55,7 @@ class HeldTask:
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """What one worker holds: how many, of which kind, and the oldest of them, where they are named."""
+    """What a worker holds: numbers by kind and, if requested, its oldest tasks."""
 
     sync: int = 0
     coroutines: int = 0
@@ -63,12 +63,12 @@ class WorkerLoad:
 
     @property
     def count(self) -> int:
-        """How many it holds."""
+        """The number of held tasks."""
         return self.sync + self.coroutines
 
 
 def worker_loads(worker_ids: Collection[str], database: str | None, *, named: bool) -> dict[str, WorkerLoad]:
-    """Return what each of these workers holds, by the index of held rows, in two statements; without names in one."""
+    """Return what each worker holds, by the index of held rows. Takes two statements, one without names."""
     found: dict[str, WorkerLoad] = defaultdict(WorkerLoad)
     held = Task.objects.using(database).active().filter(claimed_by_worker_id__in=worker_ids).order_by()
     for worker_id, is_async, count in held.values_list("claimed_by_worker_id", "is_async").annotate(Count("pk")):
@@ -87,7 +87,7 @@ def worker_loads(worker_ids: Collection[str], database: str | None, *, named: bo
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """What there is to say of one queue now."""
+    """The current load of a queue."""
 
     depth: Depth = field(default_factory=Depth)
     scheduled: int = 0
@@ -100,19 +100,19 @@ class QueueLoad:
 
     @property
     def shown_due(self) -> str:
-        """How many are due."""
+        """The number of due tasks."""
         return format_lower_bound(self.depth.due, self.depth.is_more)
 
     @property
     def shown_scheduled(self) -> str:
-        """How many wait for their time; where only those of other queues were counted, that."""
+        """The number of deferred tasks, or that it is zero among the counted ones."""
         if self.is_scheduled_more and not self.scheduled:
             return gettext("none of the next %s") % number_format(MAX_COUNTED, force_grouping=True)
         return format_lower_bound(self.scheduled, self.is_scheduled_more)
 
     @property
     def shown_hour(self) -> str:
-        """What ended in the last hour."""
+        """The number of attempts that ended in the last hour."""
         if not self.failed:
             return str(self.ended)
         return ngettext("%(ended)d, %(failed)d failed", "%(ended)d, %(failed)d failed", self.failed) % {
@@ -122,21 +122,21 @@ class QueueLoad:
 
 
 def format_lower_bound(count: int, is_more: bool) -> str:
-    """Return a count that may be but the least."""
+    """Return a count, with a plus sign if there are more."""
     return number_format(count, force_grouping=True) + ("+" if is_more else "")
 
 
 class KnownQueues(list[Queue]):
-    """Queues. ``is_more`` is whether there are others too."""
+    """A list of queues. ``is_more``: others were left out."""
 
     is_more: bool = False
 
 
 def known_queues(rows: QuerySet[Queue], database: str | None) -> KnownQueues:
-    """Return the queues that are known, with their figures: those with a row, of the settings, with tasks that live.
+    """Return queues with their load: those with a row, in the settings, or with tasks that have not ended.
 
-    One without a row has ``~`` and its name for a key. Where there are very many, those are left out that are neither
-    in the settings nor among the first.
+    A queue without a row has the key ``~`` plus its name. If there are too many, those beyond the first that are not
+    in the settings are left out.
     """
     saved = {queue.name: queue for queue in rows[: MAX_QUEUES + 1]}
     configured = set().union(*(set(task_backends[at].queues) or {DEFAULT_TASK_QUEUE_NAME} for at in task_backends))
@@ -151,7 +151,7 @@ def known_queues(rows: QuerySet[Queue], database: str | None) -> KnownQueues:
 
 
 def attach_loads(queues: Iterable[Any], loads: defaultdict[str, QueueLoad], database: str | None) -> None:
-    """Give each queue its figures, and to these the workers that serve it."""
+    """Set each queue's load, with the workers that serve it."""
     queues = list(queues)
     workers = _serving_workers([queue.name for queue in queues], database)
     since = seconds_since_refill(database) if any(queue.tokens is not None for queue in queues) else {}
@@ -162,20 +162,20 @@ def attach_loads(queues: Iterable[Any], loads: defaultdict[str, QueueLoad], data
 
 
 def unsaved_queue(name: str) -> Queue:
-    """Return a queue of which there is no row."""
+    """Return a Queue that is not in the table."""
     queue = Queue(name=name)
-    queue.pk = f"~{name}"  # until something is said of it
+    queue.pk = f"~{name}"  # a placeholder until the row is made
     return queue
 
 
 def queue_loads(database: str | None, only: str | None = None) -> defaultdict[str, QueueLoad]:
-    """Return the figures of queues that have any, or of one, in six statements; of others, what is known of them."""
+    """Return the load of all queues that have any, or of one queue. Takes six statements."""
     return _queue_loads(database, depths(Task.objects.using(database).order_by(), only), only)
 
 
 def _queue_loads(database: str | None, due: Depths, only: str | None = None) -> defaultdict[str, QueueLoad]:
     tasks, rollups = Task.objects.using(database).order_by(), Rollup.objects.using(database).order_by()
-    # Of all queues: no index has them by queue, and few of one among millions would be long to find.
+    # All queues are counted: no index is by queue, and finding one queue's few among millions would take long.
     deferred = tasks.deferred().order_by("enqueued_at").values_list("queue_name", flat=True)
     waiting = list(deferred[: MAX_COUNTED + 1])
     if only is not None:
@@ -185,7 +185,7 @@ def _queue_loads(database: str | None, due: Depths, only: str | None = None) -> 
     hour = _last_hour(rollups)
     is_more = len(waiting) > MAX_COUNTED
     found = defaultdict(lambda: QueueLoad(Depth(is_more=due.is_more), is_scheduled_more=is_more))
-    for name in {*due, *scheduled, *held, *hour} - {""}:  # tasks that are gone have no queue any more
+    for name in {*due, *scheduled, *held, *hour} - {""}:  # tasks of deleted rows have no queue
         ended = hour.get(name, (0, 0))
         found[name] = QueueLoad(due.of(name), scheduled.get(name, 0), is_more, held.get(name, 0), *ended)
     return found
@@ -199,7 +199,7 @@ def _tally(names: Iterable[str]) -> dict[str, int]:
 
 
 def _last_hour(rollups: QuerySet[Rollup]) -> dict[str, tuple[int, int]]:
-    """Return how many attempts ended in each queue in the last hour, and how many of them for good without success."""
+    """Return by queue how many attempts ended in the last hour, and how many of them failed for good."""
     rows = rollups.filter(span=Span.MINUTE, start__gte=NowPlus(-3_600))
     lost = Q(will_retry=False) & ~Q(outcome=AttemptOutcome.COMPLETED)
     sums = rows.values_list("queue_name").annotate(ended=Sum("count"), lost=Sum("count", filter=lost))
@@ -207,7 +207,7 @@ def _last_hour(rollups: QuerySet[Rollup]) -> dict[str, tuple[int, int]]:
 
 
 def _serving_workers(names: Iterable[str], database: str | None) -> dict[str, list[str]]:
-    """Return for each queue the ids of the workers that serve it: alive, and not on their way out."""
+    """Return by queue the ids of its workers that are alive and not stopping."""
     workers = Worker.objects.using(database).filter(stop_requested_at__isnull=True)
     alive = workers.filter(last_beat_at__gte=NowPlus(-silent_after()))
     serving: dict[str, list[str]] = defaultdict(list)

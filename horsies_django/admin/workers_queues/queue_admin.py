@@ -1,4 +1,4 @@
-"""Queues: how deep each is, who serves it, and pausing it. One without a row runs freely, and is shown all the same."""
+"""The admin of queues: depth, workers, limits and pausing. A queue without a row has no limits and is listed too."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from ...models import Queue, Task
 from ...models.queue import QueueQuerySet
 from ..actions.admin_action import AdminAction
 from ..base import is_read_only, queue_database
+from ..json_field import JSON_BOX, JSONPayloadField
 from ..links import Links
 from ..live_columns import LiveAdmin, live_column
-from ..schedules.form import JSON_BOX
-from ..workflows.event_form import JSONPayloadField
 from .load import attach_loads, known_queues, queue_loads, unsaved_queue
 
 if TYPE_CHECKING:
@@ -62,10 +61,10 @@ RESUME: Final = AdminAction(
 
 
 class QueueList(ChangeList):
-    """Every queue that is known, on one page."""
+    """Lists all known queues on one page."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Put those without a row beside the others, and the load of all."""
+        """Add the queues without a row, and the load of each."""
         super().get_results(request)
         known = known_queues(self.queryset, queue_database())
         self.result_list = known
@@ -74,17 +73,17 @@ class QueueList(ChangeList):
 
 
 class QueueForm(AnyModelForm):
-    """Names a queue that nothing else knows of."""
+    """The form for adding a queue by name."""
 
     def validate_unique(self) -> None:
-        """Ask the queue's own database, where Django would ask the one that its routers name."""
+        """Check uniqueness in the queue's database; Django would check the one that the routers name."""
         name = self.cleaned_data.get("name")
         if name is not None and Queue.objects.using(queue_database()).filter(name=name).exists():
             self.add_error("name", self.instance.unique_error_message(Queue, ("name",)))
 
 
 class QueueAdmin(LiveAdmin):
-    """Shows, pauses and resumes queues, and keeps their limits."""
+    """Shows, pauses and resumes queues, and edits their limits."""
 
     admin_actions = (PAUSE, RESUME)
     form = QueueForm
@@ -104,18 +103,18 @@ class QueueAdmin(LiveAdmin):
     ordering = ("name",)
     change_form_template = "admin/horsies_django/queue_change_form.html"
 
-    # Who may do what. Adding a row that is paused, and deleting one that is, would be pausing and resuming.
+    # Permissions. Adding a paused row or deleting one would pause or resume the queue, so neither is possible.
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Who has that right may name a queue that nothing else knows of yet."""
+        """Return whether this user may add a row for a queue."""
         return self._has_right(request, "add")
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Who has that right may edit what holds for it."""
+        """Return whether this user may edit a queue's settings."""
         return self._has_right(request, "change")
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Who has that right may delete what is said of a queue, one by one, but not so resume it."""
+        """Return whether this user may delete the row; deleting a paused queue's row would resume it."""
         may_go = isinstance(obj, Queue) and not obj._state.adding and not obj.paused
         return self._has_right(request, "delete") and may_go
 
@@ -123,19 +122,19 @@ class QueueAdmin(LiveAdmin):
         return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_queue")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return what the form has: a queue is paused by its button, so that no old page of somebody resumes it."""
+        """Return the form's fields, without ``paused``: saving an outdated page must not resume a queue."""
         is_fresh = obj is None and PAUSE.is_allowed(request, self.model)
         return ["name", *(["paused"] if is_fresh else []), *COLUMNS]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """A queue keeps its name: tasks know it by that."""
+        """Make the name of an existing queue read-only, because tasks refer to it."""
         return [] if obj is None else ["name"]
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
-        """Write where the workers read, wherever the routers would send it, and no more than was edited."""
-        if change:  # somebody may have deleted the row since
+        """Save to the workers' database, and only edited fields."""
+        if change:  # the row may have been deleted meanwhile
             edited = {name: getattr(obj, name) for name in COLUMNS if name in form.changed_data}
-            if "retention" in edited:  # a retention of None would take the other column with it
+            if "retention" in edited:  # a retention of None also clears the other column
                 edited["retention_by_state"] = obj.retention_by_state
             with acting_as(request.user.get_username(), "admin"):
                 QueueQuerySet(Queue, using=queue_database()).named(obj.name).set(**edited)
@@ -143,18 +142,18 @@ class QueueAdmin(LiveAdmin):
             obj.save(using=queue_database())
 
     def delete_model(self, request: HttpRequest, obj: Queue) -> None:
-        """Delete it unless somebody has paused it since the page was opened."""
+        """Delete it, unless it has been paused since the page was opened."""
         if not Queue.objects.using(queue_database()).filter(pk=obj.pk, paused=False).delete()[0]:
             raise PermissionDenied
 
-    # Queues without a row: it is made when something is first said of them.
+    # Queues without a row: the row is made by the first change.
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return the list that has them all."""
+        """Return the list of all known queues."""
         return QueueList
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Find a queue by its row, or by its name after a ``~``."""
+        """Find a queue by its row's key, or by its name after a ``~``."""
         if not object_id.startswith("~"):
             return super().get_object(request, object_id, from_field)
         if not _is_name(name := object_id[1:]):
@@ -162,23 +161,23 @@ class QueueAdmin(LiveAdmin):
         return self.get_queryset(request).filter(name=name).first() or unsaved_queue(name)
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
-        """Act on those that have no row yet, too."""
+        """Make rows for the selected queues that have none, then act."""
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
         is_allowed = any(known.name == request.POST.get("action") for known in self.allowed_actions(request))
         if is_allowed and any(key.startswith("~") for key in keys):
             posted = request.POST.copy()
             posted.setlist(ACTION_CHECKBOX_NAME, [self._row_of(key) for key in keys])
-            request.POST = posted  # type: ignore[assignment]  # verbs are for rows
+            request.POST = posted  # type: ignore[assignment]  # actions need rows
         return super().response_action(request, queryset, *args, **kwargs)
 
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Edit what has no row yet, too."""
+        """Make the row if there is none, then edit."""
         if object_id is not None and request.method == "POST" and self.has_change_permission(request):
             object_id = quote(self._row_of(unquote(object_id)))
         return super().changeform_view(request, object_id, *args, **kwargs)
 
     def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
-        """Act on what has no row yet, too."""
+        """Make the row if there is none, then act."""
         key, may_look = unquote(object_id), self.has_view_permission(request)
         if may_look and key.startswith("~") and any(known.name == action for known in self.allowed_actions(request)):
             if request.method != "POST":
@@ -187,7 +186,7 @@ class QueueAdmin(LiveAdmin):
         return super().action_view(request, object_id, action)
 
     def _row_of(self, key: str) -> str:
-        """Return the primary key of a row, which is made if there is none; the key itself if there can be none."""
+        """Return the key of a row, made if necessary; the key unchanged if it can't be made."""
         if not (key.startswith("~") and _is_name(key[1:])):
             return key
         rows = QueueQuerySet(Queue, using=queue_database())
@@ -199,7 +198,7 @@ class QueueAdmin(LiveAdmin):
     # The page.
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Add the load to the page, and leave one save button."""
+        """Add the load, and show one save button only."""
         context = context | {"show_save_and_add_another": False, "show_save_and_continue": False}
         if (queue := kwargs.get("obj")) is not None:
             attach_loads([queue], queue_loads(queue_database(), queue.name), queue_database())
@@ -228,64 +227,64 @@ class QueueAdmin(LiveAdmin):
     @live_column
     @admin.display(description=_("state"))
     def shown_state(self, queue: Queue) -> SafeString:
-        """Whether it is paused, by word."""
+        """Whether it is paused."""
         return queue_state(queue)
 
     @live_column
     @admin.display(description=_("due"))
     def shown_due(self, queue: Any) -> str:
-        """How many tasks could be claimed now."""
+        """The number of tasks that could be claimed now."""
         return str(queue.load.shown_due)
 
     @live_column
     @admin.display(description=_("oldest has waited"))
     def shown_oldest(self, queue: Any) -> str:
-        """For how long the oldest of them could have been."""
+        """The age of the oldest of them."""
         return lasting(queue.load.depth.waits)
 
     @live_column
     @admin.display(description=_("held"))
     def shown_held(self, queue: Any) -> str:
-        """How many of its tasks workers hold."""
+        """The number of its tasks that workers hold."""
         return str(queue.load.held)
 
     @live_column
     @admin.display(description=_("for later"))
     def shown_scheduled(self, queue: Any) -> str:
-        """How many wait for their time."""
+        """The number of deferred tasks."""
         return str(queue.load.shown_scheduled)
 
     @live_column
     @admin.display(description=_("last hour"))
     def shown_hour(self, queue: Any) -> str:
-        """How many attempts have ended."""
+        """The attempts that ended in the last hour."""
         return str(queue.load.shown_hour)
 
     @live_column
     @admin.display(description=_("workers"))
     def shown_workers(self, queue: Any) -> str:
-        """How many serve it."""
+        """The number of workers that serve it."""
         return str(len(queue.load.workers))
 
     @live_column
     @admin.display(description=_("limits"))
     def shown_rules(self, queue: Any) -> str:
-        """What is not as for any queue, in words, with how much of its limits is used."""
+        """Its limits and other settings in words, with the used part of its limits."""
         return "; ".join(queue.load.status.descriptions) or "-"
 
 
 def _tasks_of(links: Links, queue: Queue, state: str, words: str) -> SafeString | str:
-    """Return a number as a link to the tasks of a queue that it counts."""
+    """Return a number as a link to a queue's tasks."""
     return links.to_list(Task, words, queue_name=queue.name, state=state, kind="all")
 
 
 def _is_name(text: str) -> bool:
-    """Whether a queue can be called that."""
+    """Return whether the text is a valid queue name."""
     return 0 < len(text) <= NAME_LENGTH and "\0" not in text
 
 
 def queue_state(queue: Queue) -> SafeString:
-    """Return whether it is paused, by word."""
+    """Return whether the queue is paused, as a label."""
     if queue.paused:
         return format_html('<span class="horsies-paused">{}</span>', _("paused"))
     return format_html('<span class="horsies-alive">{}</span>', _("open"))

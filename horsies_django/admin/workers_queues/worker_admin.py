@@ -1,4 +1,4 @@
-"""Workers: who is there, what each runs, and asking one to stop."""
+"""The admin of workers: which are alive, what each runs, and asking one to stop."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import from_now, lasting
 from ...db.expressions import SecondsUntil
+from ...db.fields import texts_in
 from ...models import Task, Worker
-from ...models.fields import texts_in
 from ...models.worker import WorkerQuerySet
 from ..actions.admin_action import AdminAction
 from ..base import queue_database
@@ -46,10 +46,10 @@ STOP: Final = AdminAction(
 
 
 class WorkerList(ChangeList):
-    """Workers with what each of them holds."""
+    """Lists workers with their load."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read what the workers of this page hold, at once."""
+        """Read the load of the page's workers at once."""
         super().get_results(request)
         workers = list(self.result_list)
         attach_worker_loads(workers, named=can_view(self.model_admin.admin_site, request, Task))
@@ -57,14 +57,14 @@ class WorkerList(ChangeList):
 
 
 def attach_worker_loads(workers: list[Any], *, named: bool) -> None:
-    """Give each worker its load: ``named`` for those who may see tasks."""
+    """Set each worker's load; ``named`` adds task names, for users who may view tasks."""
     found = worker_loads([worker.pk for worker in workers], queue_database(), named=named)
     for worker in workers:
         worker.load = found.get(worker.pk, WorkerLoad())
 
 
 class WorkerAdmin(LiveAdmin):
-    """Shows the processes that claim tasks, and asks them to stop."""
+    """Shows worker processes and asks them to stop."""
 
     admin_actions = (STOP,)
     list_display = (
@@ -94,20 +94,20 @@ class WorkerAdmin(LiveAdmin):
     shown_stop_requested_at = time_column("stop_requested_at", _("stop requested at"))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """Return every field that a page shows."""
+        """Return all fields."""
         return flatten_fieldsets(self.fieldsets)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read how long ago each has beaten, by the database's clock."""
+        """Annotate the time since each heartbeat, by the database's clock."""
         rows: QuerySet[Any] = super().get_queryset(request).annotate(beats_in=SecondsUntil("last_beat_at"))
         return rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return the list that knows what each holds."""
+        """Return the change list with the workers' load."""
         return WorkerList
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Show what it runs."""
+        """Add the tasks that it runs."""
         if (worker := kwargs.get("obj")) is not None:
             attach_worker_loads([worker], named=can_view(self.admin_site, request, Task))
             rows = [(hold, self._task_address(hold), lasting(hold.seconds)) for hold in worker.load.held_tasks]
@@ -126,21 +126,21 @@ class WorkerAdmin(LiveAdmin):
     def _task_address(self, holding: HeldTask) -> str | None:
         try:
             return reverse(f"{self.admin_site.name}:horsies_django_task_change", args=[holding.task_id])
-        except NoReverseMatch:  # a site that has no page for tasks
+        except NoReverseMatch:  # the site has no page for tasks
             return None
 
     # Columns.
 
     @admin.display(description=_("worker"), ordering="pk")
     def shown_name(self, worker: Worker) -> str:
-        """What the operator calls it, and the beginning of what tells it from others of that name."""
+        """Its name, and the beginning of the suffix that makes it unique."""
         name, _, number = worker.pk.rpartition("-")
         return f"{name}-{number[:8]}" if name else worker.pk
 
     @live_column
     @admin.display(description=_("state"))
     def shown_state(self, worker: Any) -> SafeString | str:
-        """Whether it lives, by word."""
+        """Whether it is alive."""
         return worker_state(worker)
 
     @live_column
@@ -152,7 +152,7 @@ class WorkerAdmin(LiveAdmin):
     @live_column
     @admin.display(description=_("runs now"))
     def shown_tasks(self, worker: Any) -> SafeString | str:
-        """Those that it has held for longest, with links; only how many, for those who may not see tasks."""
+        """The tasks held for longest, as links; only their number for users who may not view tasks."""
         lines = [self._line(hold) for hold in worker.load.held_tasks[:MAX_NAMED]]
         if not lines:
             return format_task_count(worker.load.count)
@@ -168,12 +168,12 @@ class WorkerAdmin(LiveAdmin):
     @live_column
     @admin.display(description=_("memory"))
     def shown_memory(self, worker: Worker) -> str:
-        """What it took at its last beat."""
+        """Its memory at the last heartbeat."""
         return filesizeformat(worker.memory) if worker.memory else "-"
 
     @admin.display(description=_("queues"))
     def shown_queues(self, worker: Worker) -> str:
-        """Those that it serves."""
+        """The queues that it serves."""
         served = ", ".join(texts_in(worker.queues)) or gettext("all")
         if excluded := texts_in(worker.excluded_queues):
             return gettext("%(queues)s, but not %(excluded)s") % {
@@ -185,12 +185,12 @@ class WorkerAdmin(LiveAdmin):
     @live_column
     @admin.display(description=_("last beat"))
     def shown_beat(self, worker: Any) -> str:
-        """How long ago it has last said that it lives."""
+        """The time since its last heartbeat."""
         return format_last_beat(worker)
 
 
 def worker_state(worker: Any) -> SafeString:
-    """Return whether it lives, by word."""
+    """Return whether the worker is alive, as a label."""
     if -worker.beats_in > silent_after():
         return format_html('<span class="horsies-silent">{}</span>', _("silent"))
     if worker.stop_requested_at is not None:
@@ -199,7 +199,7 @@ def worker_state(worker: Any) -> SafeString:
 
 
 def format_load(worker: Any) -> str:
-    """Return how many of its slots are taken, of each kind."""
+    """Return how many of its slots are taken, by kind."""
     load = worker.load
     text = f"{load.sync}/{'?' if worker.threads is None else worker.threads}"
     if not load.coroutines:
@@ -218,5 +218,5 @@ def format_task_count(count: int) -> str:
 
 
 def format_last_beat(worker: Any) -> str:
-    """Return how long ago it has last said that it lives."""
+    """Return the time since its last heartbeat."""
     return from_now(-worker.beats_in)

@@ -1,1 +1,1 @@
-"""The pages of workflows."""
+"""Admin pages of workflows."""

@@ -1,14 +1,16 @@
-"""The workflow browser: the list, and each run as a picture."""
+"""The admin of workflows: the list, its search, and each workflow's page with its graph."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 from django.forms import Form
@@ -22,30 +24,30 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import lasting
 from ...core.workflow_status import NodeKind
 from ...models import Task, Workflow, WorkflowTask
+from ...ops.keyset.scan import Bounds
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
 from ..actions.action_admin import ActionAdmin
 from ..actions.admin_action import AdminAction
 from ..formatting import as_json, format_number, time_column
-from ..links import Links
+from ..links import Links, schedule_link
+from ..lists.changelist import KeysetChangeList
 from ..lists.schedule_filter import ScheduleFilter
-from ..lists.search import is_unreadable
+from ..lists.search import Search, is_id, is_unreadable
 from ..lists.sent_filter import SentFilter
-from ..schedules.link import schedule_link
 from ..status_text import status_badge
-from .changelist import WorkflowChangeList, parse_search
 from .event_form import EventForm
 from .filters import NameFilter, StatusFilter, TreeFilter
 from .masking import mask_of_workflow
 from .workflow_actions import RETRY, WORKFLOW_ACTIONS
 from .workflow_page import WorkflowPage
 
-#: What only a page of one shows.
+#: Columns that only the page shows.
 _LARGE_COLUMNS = ("success_policy", "result", "error")
 
 
 class WorkflowAdmin(ActionAdmin):
-    """Shows every run of a workflow; pauses, resumes, cancels, retries and sends events for those who may."""
+    """Lists all workflows; lets permitted users pause, resume, cancel and retry them, and send them events."""
 
     list_display = (
         "shown_name",
@@ -67,7 +69,7 @@ class WorkflowAdmin(ActionAdmin):
     search_help_text = _("An id, the beginning of a name, or the unique key of one that has not ended.")
     change_form_template = "admin/horsies_django/workflow_change_form.html"
     admin_actions = WORKFLOW_ACTIONS
-    batch = 20  # each under its lock, with all its nodes
+    batch = 20  # each takes the workflow's lock and updates its nodes
     fieldsets = (
         (_("Outcome"), {"fields": ("shown_result", "shown_failure", "shown_output")}),
         (
@@ -94,11 +96,11 @@ class WorkflowAdmin(ActionAdmin):
         js = ("horsies_django/live.js", "horsies_django/graph.js")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """Return every field that a page shows."""
+        """Return all fields."""
         return flatten_fieldsets(self.fieldsets)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out what is said of subworkflows alone, and that one was replaced, where it is not so."""
+        """Leave out fields about subworkflows for a root workflow, and ``is_replaced`` if it is false."""
         untrue = set[str]()
         if obj is not None:
             untrue |= set() if obj.depth else {"root_id", "depth"}
@@ -109,7 +111,7 @@ class WorkflowAdmin(ActionAdmin):
         ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Leave the large columns where they are until a page shows them; add the database's clock."""
+        """Defer the large columns until a page shows them; annotate the database's current time."""
         rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now()).defer(*_LARGE_COLUMNS)
         name = str(request.resolver_match.url_name) if request.resolver_match else ""
         if name.endswith("_changelist"):
@@ -117,7 +119,7 @@ class WorkflowAdmin(ActionAdmin):
         return with_text_columns(rows, *_LARGE_COLUMNS) if name.endswith("_change") else rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """For its page, read the large columns as far as they can be read."""
+        """Decode the large columns for the page, as far as they can be decoded."""
         workflow = super().get_object(request, object_id, from_field)
         if workflow is not None and "result_text" in workflow.__dict__:
             decode_text_columns(workflow, *_LARGE_COLUMNS)
@@ -126,17 +128,17 @@ class WorkflowAdmin(ActionAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find by primary key if the term is an id; else by the beginning of the name, or by a key that is held."""
+        """Search by id, by the beginning of the name, or by the unique key of a workflow that has not ended."""
         if is_unreadable(request):
             return queryset.none(), False
         return queryset.filter(parse_search(search_term, queryset.db).rows), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
-        """Walk."""
+        """Return the change list that pages by keyset."""
         return WorkflowChangeList
 
     def get_urls(self) -> list[URLPattern]:
-        """Give the retry of a node an address below that of its workflow."""
+        """Add a URL for retrying a node."""
         view = self.admin_site.admin_view(self.retry_node_view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_retry_node"
         return [path("<path:object_id>/nodes/<int:index>/retry/", view, name=name), *super().get_urls()]
@@ -144,7 +146,7 @@ class WorkflowAdmin(ActionAdmin):
     # The page.
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Put the picture and the nodes on the page."""
+        """Add the graph and the nodes."""
         workflow = kwargs.get("obj")
         if workflow is not None:
             page = self._page(request, workflow)
@@ -163,12 +165,12 @@ class WorkflowAdmin(ActionAdmin):
         return WorkflowPage(workflow, request.GET, self.admin_site.name, sees_tasks=sees_tasks)
 
     def _schedule(self, request: HttpRequest, workflow: Workflow) -> SafeString | str:
-        """Return a link to the schedule that has started it, if one has."""
+        """Return a link to the schedule that started the workflow, if any."""
         key = workflow.schedule_id
         return "" if key is None else schedule_link(key, workflow._state.db, Links(self.admin_site, request))
 
     def retry_node_view(self, request: HttpRequest, object_id: str, index: int) -> HttpResponse:
-        """Run one failed or skipped node again, with what was skipped for it."""
+        """Retry one failed or skipped node, and the nodes that were skipped because of it."""
         row = self.get_object(request, unquote(object_id))
         if not (self.has_view_permission(request, row) and RETRY.is_allowed(request, self.model)):
             raise PermissionDenied
@@ -192,11 +194,11 @@ class WorkflowAdmin(ActionAdmin):
             )
             self.message_user(request, told % node_id, messages.WARNING)
             return
-        LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # a list will do
+        LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # it accepts a list
         self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
-        """Offer the events that nodes of the workflow wait for."""
+        """Suggest the events that the workflow's nodes wait for."""
         form = super()._action_form(action, request, rows)
         key = request.resolver_match.kwargs.get("object_id") if request.resolver_match else None
         if isinstance(form, EventForm) and key is not None:
@@ -207,7 +209,7 @@ class WorkflowAdmin(ActionAdmin):
 
     @admin.display(description=_("workflow"))
     def shown_name(self, workflow: Workflow) -> SafeString | str:
-        """The name, and where it belongs."""
+        """The name; marks batches and subworkflows."""
         if workflow.is_batch:
             return format_html('{} <span class="quiet">{}</span>', workflow.name, gettext("batch"))
         if not workflow.depth:
@@ -216,12 +218,12 @@ class WorkflowAdmin(ActionAdmin):
 
     @admin.display(description=_("status"))
     def shown_status(self, workflow: Workflow) -> SafeString:
-        """The status, by word and by class."""
+        """The status as a label."""
         return status_badge(workflow)
 
     @admin.display(description=_("progress"))
     def shown_progress(self, workflow: Workflow) -> SafeString | str:
-        """How many of its nodes have ended, as a bar and in words."""
+        """The share of nodes that have ended, as a bar and in words."""
         total = workflow.node_count
         if not total:
             return "-"
@@ -242,18 +244,18 @@ class WorkflowAdmin(ActionAdmin):
 
     @admin.display(description=_("ran"))
     def shown_took(self, workflow: Any) -> str:
-        """From its start to its end, or till now."""
+        """The time from its start to its end, or to now."""
         ended = workflow.completed_at or workflow.cancelled_at or workflow.now
         return lasting(ended - workflow.started_at) if workflow.started_at else "-"
 
     @admin.display(description=_("result"))
     def shown_result(self, workflow: Workflow) -> SafeString | str:
-        """The result, without what is sensitive."""
+        """The result with sensitive values hidden."""
         return _masked(workflow, "result", workflow.result)
 
     @admin.display(description=_("error"))
     def shown_failure(self, workflow: Workflow) -> SafeString | str:
-        """The error, without what is sensitive."""
+        """The error with sensitive values hidden."""
         return _masked(workflow, "error", workflow.error)
 
     @admin.display(description=_("output"))
@@ -266,7 +268,7 @@ class WorkflowAdmin(ActionAdmin):
 
     @admin.display(description=_("success policy"))
     def shown_policy(self, workflow: Workflow) -> SafeString | str:
-        """Its success policy, as it is stored: nodes by their places."""
+        """The success policy as stored, with nodes by index."""
         return as_json(workflow.success_policy)
 
 
@@ -284,9 +286,33 @@ def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:
 
 
 def _awaited_events(workflow: Workflow | None) -> list[str]:
-    """The names of the events that nodes of a workflow wait for, now or later."""
+    """Return the names of the events that nodes of a workflow wait for, now or later."""
     if workflow is None:
         return []
     nodes = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, kind=NodeKind.EVENT)
     names = nodes.filter(completed_at__isnull=True).order_by("task_index").values_list("event_name", flat=True)[:100]
     return list(dict.fromkeys(filter(None, names)))
+
+
+class WorkflowChangeList(KeysetChangeList):
+    """Pages through the workflows by keyset."""
+
+    @cached_property
+    def search(self) -> Search:
+        """The parsed search."""
+        return parse_search(self.query, self.root_queryset.db)
+
+
+def parse_search(text: str, database: str) -> Search:
+    """Parse an id, the unique key of a workflow that has not ended, or the beginning of a name."""
+    text = text.replace("\0", "").strip()
+    if not text:
+        return Search()
+    if is_id(text):
+        return _by_id(UUID(text))
+    holder = Workflow.objects.using(database).holding_unique_key(text).values_list("pk", flat=True).first()
+    return _by_id(holder) if holder else Search(Q(name__startswith=text))
+
+
+def _by_id(key: UUID) -> Search:
+    return Search(Q(pk=key), bounds=Bounds(key, key))

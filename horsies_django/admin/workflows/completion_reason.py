@@ -1,4 +1,7 @@
-"""Why a workflow counts as completed though not all of its nodes did, in words. :mod:`.finishing` decides it."""
+"""Explain why a workflow is COMPLETED although some nodes are not.
+
+:mod:`horsies_django.workflows.engine` decides it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from ..formatting import format_number
 from ..graph.boxes import GraphNode
 from .node_rows import WorkflowNodes
 
-#: Nodes of a case that are named.
+#: Maximum number of a case's nodes that are named.
 _MAX_NAMED: Final = 5
 
 
 def completion_reason(workflow: Workflow, nodes: WorkflowNodes) -> str:
-    """Return why it is COMPLETED, if some of its nodes failed or were skipped; nothing if all did as they should."""
+    """Return why a workflow is COMPLETED although nodes failed or were skipped; empty if none did unexpectedly."""
     failed, skipped = nodes.counts.get("FAILED", 0), nodes.counts.get("SKIPPED", 0)
     if workflow.status != WorkflowStatus.COMPLETED or not (failed or skipped):
         return ""
@@ -35,7 +38,7 @@ def completion_reason(workflow: Workflow, nodes: WorkflowNodes) -> str:
 
 
 def _by_policy(policy: Any, nodes: WorkflowNodes) -> str:
-    """Name the first case that is met, as that is the one that counts."""
+    """Name the first case of the success policy that is met; that one decides."""
     by_place = {node.position: node for node in nodes.nodes}
     for number, required in _cases(policy):
         needed = [by_place[place] for place in required if place in by_place]
@@ -49,7 +52,7 @@ def _by_policy(policy: Any, nodes: WorkflowNodes) -> str:
 
 
 def _cases(policy: Any) -> Iterator[tuple[int, list[Any]]]:
-    """Yield what is required in each case; what a damaged row has in its place is left out."""
+    """Yield the required nodes of each case. Invalid values of a damaged row are skipped."""
     for number, case in enumerate(policy if isinstance(policy, list) else (), 1):
         required = case.get("required") if isinstance(case, dict) else None
         if isinstance(required, list) and all(type(place) is int for place in required):
@@ -64,7 +67,7 @@ def _named(nodes: list[GraphNode]) -> str:
 
 
 def _missing(failed: int, skipped: int) -> Iterator[str]:
-    """Say what has not completed, and did not matter."""
+    """Name the nodes that did not complete and were not required."""
     if failed:
         yield ngettext(
             "%s node that failed does not matter to it.",
@@ -80,7 +83,7 @@ def _missing(failed: int, skipped: int) -> Iterator[str]:
 
 
 def _of_skipped(nodes: WorkflowNodes, skipped: int) -> str:
-    """Without a policy only a node that failed makes a workflow fail."""
+    """Explain skipped nodes: without a policy, only failed nodes make a workflow fail."""
     by_condition = sum(
         node.status == "SKIPPED" and node.error_code == WorkflowCode.CONDITION_NOT_MET for node in nodes.nodes
     )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from django import forms
-from django.forms.fields import InvalidJSONInput
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -15,41 +14,23 @@ from ...core.compat import task_backends
 from ...core.serialization import check_size, dumps, encode
 from ...enqueue.backend import HorsiesBackend
 from ...enqueue.nodes import EVENT_NAME_LENGTH, event_name_error
+from ..json_field import JSONPayloadField
 
 
 class SuggestionInput(forms.TextInput):
-    """A line of text for which a browser offers some."""
+    """A text input with suggestions from the browser."""
 
     suggestions: Sequence[str] = ()
 
     def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
-        """Put the list of what is offered after the input."""
+        """Add the list of suggestions after the input."""
         line = super().render(name, value, {**(attrs or {}), "list": f"{name}-offered"}, renderer)
         options = format_html_join("", '<option value="{}">', ((text,) for text in self.suggestions))
         return format_html('{}<datalist id="{}-offered">{}</datalist>', line, name, options)
 
 
-class JSONPayloadField(forms.JSONField):
-    """JSON that stays as it was typed, and is refused in words if it is deeper or longer than Python reads."""
-
-    def to_python(self, value: Any) -> Any:
-        """Say what is wrong with what Django does not expect: too deep, a number of too many digits."""
-        try:
-            return super().to_python(value)
-        except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(str(error)) from error
-
-    def prepare_value(self, value: Any) -> Any:
-        """Show nothing as an empty box, not as ``null``."""
-        return "" if value is None else super().prepare_value(value)
-
-    def bound_data(self, data: Any, initial: Any) -> Any:
-        """Show it as it was typed: what was read of it may not be writable again."""
-        return None if data is None else InvalidJSONInput(data)
-
-
 class EventForm(forms.Form):
-    """The name and the payload of an event, as ``handle.send_event()`` takes them."""
+    """The name and payload of an event, as in ``handle.send_event()``."""
 
     name = forms.CharField(
         label=_("Event"), max_length=EVENT_NAME_LENGTH, widget=SuggestionInput(attrs={"class": "vTextField"})
@@ -63,7 +44,7 @@ class EventForm(forms.Form):
     )
 
     def suggest(self, names: Sequence[str]) -> None:
-        """Offer these names, and have the first of them stand there."""
+        """Suggest these names, with the first as initial value."""
         widget: Any = self.fields["name"].widget
         widget.suggestions = names
         if names:
@@ -71,7 +52,7 @@ class EventForm(forms.Form):
             self.fields["name"].help_text = _("Nodes of it wait for: %(names)s.") % {"names": ", ".join(names)}
 
     def clean_name(self) -> str:
-        """Take what ``send_event()`` would."""
+        """Accept the names that ``send_event()`` accepts."""
         name: str = self.cleaned_data["name"]
         if event_name_error(name):
             told = _("%(name)r is no name of an event; allowed: a text of 1 to %(limit)d characters.")
@@ -79,7 +60,7 @@ class EventForm(forms.Form):
         return name
 
     def clean_payload(self) -> Any:
-        """Take what can be stored by any backend of ours."""
+        """Accept payloads that every horsies backend can store."""
         payload = self.cleaned_data["payload"]
         backends = (task_backends[alias] for alias in task_backends)
         limits = [one.config.max_payload_bytes for one in backends if isinstance(one, HorsiesBackend)]

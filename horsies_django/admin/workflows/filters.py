@@ -1,4 +1,4 @@
-"""Filters of the list of workflows."""
+"""Filters of the workflow list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..lists.search import is_id
 
 
 class StatusFilter(ChoiceFilter):
-    """By status: each but COMPLETED has an index."""
+    """Filters by status. All but COMPLETED have an index."""
 
     title = _("status")
     parameter_name = "status__exact"
@@ -28,45 +28,45 @@ class StatusFilter(ChoiceFilter):
 
     @property
     def scope(self) -> ScanScope:
-        """Where those are."""
+        """The scope of the status."""
         is_whole = self.selected in (None, WorkflowStatus.COMPLETED)
         return scopes.TABLE if is_whole else ScanScope(partitions=(Q(status=self.selected),))
 
 
 class TreeFilter(ChoiceFilter):
-    """Workflows that somebody started, or their subworkflows too."""
+    """Shows root workflows only, or subworkflows too."""
 
     title = _("level")
     parameter_name = "level"
     default = "top"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return what there is."""
+        """Return the choices."""
         return [("top", _("started by a call")), ("sub", _("subworkflows")), ("all", _("all"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Who gives an id means that one, wherever it is."""
+        """Skip the filter if the search is an id."""
         is_given = self.value() is None and is_id(request.GET.get("q", ""))
         return queryset if is_given else super().queryset(request, queryset)
 
     def condition(self, chosen: str) -> Q:
-        """Only a subworkflow has a parent."""
+        """Only subworkflows have a parent."""
         return Q() if chosen == "all" else Q(parent__isnull=chosen == "top")
 
 
 class NameFilter(FoldedFilter):
-    """By name: of the definitions that this process has imported, and the one that was asked for."""
+    """Filters by name: the definitions imported in this process, and the requested one."""
 
     title = _("name")
     parameter_name = "name"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the names; the search finds those of other workflows."""
+        """Return the names; the search finds workflows with other names."""
         return self.choices_with_selected(
             request, {definition._meta.name for definition in registry.definitions.values()}
         )
 
     @property
     def scope(self) -> ScanScope:
-        """They have an index."""
+        """Names have an index."""
         return ScanScope(partitions=(Q(name=self.selected),)) if self.selected else scopes.TABLE

@@ -1,4 +1,4 @@
-"""What may be seen of a workflow's values: they pass from node to node, so what one task hides is hidden of all."""
+"""Mask the values of a workflow. Values pass between nodes, so a key that one task hides is hidden for all nodes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from typing import Final
 from ...enqueue.masking import AnyMask, Mask, mask_of
 from ...models import Workflow, WorkflowTask
 
-#: Tasks of one tree that are asked at most, and workflows below the root that are looked into for them.
+#: Maximum number of task names in a tree, and of its subworkflows, whose masks are combined.
 MAX_TASK_NAMES: Final = 200
 MAX_SUBWORKFLOWS: Final = 200
 
 
 def mask_of_workflow(workflow: Workflow) -> Mask:
-    """Return what hides what any task hides that is a node of the workflow, or of one in the same tree.
-
-    Asked once for an instance, when something is to be shown.
-    """
+    """Return a mask that hides what any task in the workflow's tree hides. Cached on the instance."""
     if not isinstance(found := workflow.__dict__.get("_mask"), Mask):
         found = workflow.__dict__["_mask"] = AnyMask([mask_of(name) for name in _task_names(workflow)])
     return found
 
 
 def mask_of_node(node: WorkflowTask) -> Mask:
-    """Return what its own task hides; of a node that is no task, what the workflow hides."""
+    """Return the mask of a node's own task; for a node without a task, the workflow's mask."""
     return mask_of(node.task_name) if node.task_name else mask_of_workflow(node.workflow)
 
 

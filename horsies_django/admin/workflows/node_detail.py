@@ -1,4 +1,4 @@
-"""What there is to say of one node of a workflow: first what an operator asks for, then its row as it is."""
+"""The details of one workflow node: a description first, then the columns of its row."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..formatting import as_json, format_time
 from .masking import mask_of_node
 from .node_table import NodeLine
 
-#: What the page says of it in words, and so not again of its row.
+#: Columns that the description covers, so they are not listed again.
 _SHOWN_ELSEWHERE: Final = frozenset({"workflow", "node_id", "kwargs", "result"})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDetail:
-    """A node in words, its large values, and the columns of its row that have something, by their names."""
+    """A node's description, its large values, and its non-empty columns by label."""
 
     words: list[tuple[str, Any]]
     values: list[tuple[str, Any]]
@@ -32,7 +32,7 @@ class NodeDetail:
 
 
 def node_detail(node: WorkflowTask, line: NodeLine) -> NodeDetail:
-    """Return what there is to say of a node, of which the table would have this line."""
+    """Return the details of a node, given its line in the table."""
     return NodeDetail(
         words=[(name, value) for name, value in _words(node, line) if value],
         values=[(name, _shown(node, column)) for name, column in _values(node)],
@@ -63,7 +63,7 @@ def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
 
 
 def _describe_work(line: NodeLine) -> SafeString | str:
-    """Name its task, its subworkflow or its event, with a link to what there is to read of it."""
+    """Name its task, subworkflow or event, with a link to it."""
     leads_away = not line.address.startswith("?node=")
     words = line.task or line.kind
     shown: SafeString | str = format_html('<a href="{}">{}</a>', line.address, words) if leads_away else words
@@ -78,7 +78,7 @@ def _sources(line: NodeLine) -> SafeString:
 
 
 def _condition(node: WorkflowTask) -> str:
-    """Say what has to be so before it begins, where that is not the end of all that it waits for."""
+    """Describe the node's start condition, if it is not that all its dependencies have ended."""
     parts = []
     if node.join == Join.ANY:
         parts.append(_("when one of these has completed"))
@@ -106,7 +106,7 @@ def _is_something(value: Any) -> bool:
 
 
 def _shown(node: WorkflowTask, name: str) -> Any:
-    value = node._meta.get_field(name).value_from_object(node)  # type: ignore[union-attr]  # a column
+    value = node._meta.get_field(name).value_from_object(node)  # type: ignore[union-attr]  # a concrete field
     if isinstance(value, datetime):
         return format_time(value, exactly=False)
     if not isinstance(value, dict | list):

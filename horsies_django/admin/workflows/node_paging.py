@@ -1,4 +1,4 @@
-"""Which nodes the table on the page of a workflow has: what was chosen, a page at a time, the urgent ones first."""
+"""The rows of a workflow's node table: filtered, paged, and the most urgent first."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..graph.boxes import GraphNode
 from ..graph.labels import STATES
 from .node_rows import AS_TEXT, GRAPH_COLUMNS, node_rows
 
-#: Nodes in one page of the table.
+#: Rows per page of the table.
 PAGE_SIZE: Final = 200
 
-#: In a table that is cut, or of what was chosen, what failed comes first, then what goes on, waits and is done.
+#: Order in a filtered or paged table: failed, running, waiting, ended.
 _URGENCY_ORDER: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
 
-#: No column of these is large: what a node was given and what came of it are on a page of their own.
+#: Small columns only; a node's inputs and result have a page of their own.
 _COLUMNS: Final = (
     *GRAPH_COLUMNS,
     "map_index",
@@ -45,19 +45,19 @@ _COLUMNS: Final = (
 )
 
 
-#: What may be more, or deeper, than Python reads, or damaged.
+#: JSON columns may be huge, deeply nested or damaged, so they are read as text.
 _JSON: Final = tuple(field.name for field in WorkflowTask._meta.concrete_fields if isinstance(field, JSONField))
 
 
 class NodeCursor(NamedTuple):
-    """Where a page of the table ends: how urgent its last line is, and that node's place."""
+    """The end of a page of the table: the urgency and the index of its last row."""
 
     urgency: int
     place: int
 
     @classmethod
     def parse(cls, text: str | None) -> NodeCursor | None:
-        """Read it from an address; None for what is none."""
+        """Parse it from a query parameter; None if it is invalid."""
         urgency, place = (_parse_index(part) for part in (text or "").partition(".")[::2])
         return None if urgency is None or place is None else cls(urgency, place)
 
@@ -67,7 +67,7 @@ class NodeCursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter:
-    """Which nodes the table shows: all, those in one state, the items of a map, or those that are folded into a box."""
+    """The nodes in the table: all, those in one state, a map's items, or those of a folded box."""
 
     state: str = ""
     box: int | None = None
@@ -75,7 +75,7 @@ class NodeFilter:
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> NodeFilter:
-        """Read it from the address of the page; nonsense chooses nothing."""
+        """Parse it from the page's query parameters; invalid values select nothing."""
         state = query.get("state", "")
         return cls(
             state if state in STATES else "", _parse_index(query.get("of")), NodeCursor.parse(query.get("after"))
@@ -83,30 +83,30 @@ class NodeFilter:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether something was chosen."""
+        """Whether anything is selected."""
         return bool(self.state) or self.box is not None
 
     def cursor(self, row: Mapping[str, Any]) -> NodeCursor:
-        """Return the place of a row in the order of the table. A map comes before its items."""
+        """Return a row's position in the table's order. A map comes before its items."""
         is_head = row["task_index"] == self.box and row["kind"] == NodeKind.MAP
         return NodeCursor(0 if is_head else _urgency(row["status"]), row["task_index"])
 
 
 def page_rows(workflow: Workflow, choice: NodeFilter, alike: tuple[GraphNode, ...] = ()) -> list[dict[str, Any]]:
-    """Return the rows of the table, one more than ``LISTED`` if there are more. ``alike`` are those of a folded box."""
+    """Return up to ``PAGE_SIZE`` + 1 rows of the table. ``alike`` are the nodes of a folded box."""
     keys = _keys_of_box(alike, choice.after) if alike else _matching_keys(workflow, choice)
     found = {row["pk"]: row for row in node_rows(workflow).filter(pk__in=keys).values(*_COLUMNS, waits_text=AS_TEXT)}
     return [found[key] for key in keys if key in found]
 
 
 def _keys_of_box(alike: Sequence[GraphNode], after: NodeCursor | None) -> list[int]:
-    """Return the keys of the most urgent of these nodes, which have been read for the picture."""
+    """Return the keys of the most urgent of these nodes, which were already read for the graph."""
     ranked = sorted((NodeCursor(_urgency(node.status), node.position), node.key) for node in alike)
     return [key for cursor, key in ranked if after is None or cursor > after][: PAGE_SIZE + 1]
 
 
 def _matching_keys(workflow: Workflow, choice: NodeFilter) -> list[int]:
-    """Return the keys of the rows alone: with all of their columns to sort, PostgreSQL reads the whole table."""
+    """Return the keys only: if it sorted all columns, PostgreSQL would read the whole table."""
     rows = node_rows(workflow)
     if choice.state:
         rows = rows.filter(status=choice.state)
@@ -133,7 +133,7 @@ def _urgency(status: str) -> int:
 
 
 def find_node(workflow: Workflow, place: str | None) -> WorkflowTask | None:
-    """Return the node that the page is asked to show in full, if there is one."""
+    """Return the node that the page shows in detail, if any."""
     index = _parse_index(place)
     if index is None:
         return None
@@ -146,8 +146,8 @@ def find_node(workflow: Workflow, place: str | None) -> WorkflowTask | None:
 
 
 def find_row(workflow: Workflow, place: int) -> dict[str, Any] | None:
-    """Return the row that the table would have of one node."""
-    # In an order of its own: by its primary key PostgreSQL would walk the table.
+    """Return one node's row of the table."""
+    # Ordered explicitly: by primary key PostgreSQL would scan the table.
     rows = node_rows(workflow).filter(task_index=place).order_by("task_index")
     found: dict[str, Any] | None = rows.values(*_COLUMNS, waits_text=AS_TEXT).first()
     return found

@@ -1,4 +1,4 @@
-"""Reading the nodes of one workflow for its page: in so many statements, and so many rows, however many there are."""
+"""Read a workflow's nodes for its page, with a bounded number of statements and rows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ...ops.payload_view.contents import decode
 from ..graph.boxes import GraphNode
 from ..graph.labels import STATES
 
-#: Nodes that are read for the picture, without the items of maps.
+#: Maximum number of nodes read for the graph, without items of maps.
 MAX_NODES: Final = 5_000
 
-#: Characters of all that nodes wait for, up to which that is read, a hundred thousand edges or so.
+#: Maximum total length of the dependency lists that are read, about 100,000 edges.
 MAX_EDGE_CHARACTERS: Final = 500_000
 
 _NO_ITEMS: Final[Mapping[str, int]] = {}
 
-#: In the order in which :class:`Node` has them, as far as it does.
+#: The columns, in the order of the fields of :class:`GraphNode`.
 GRAPH_COLUMNS: Final = (
     "pk",
     "task_index",
@@ -40,15 +40,15 @@ GRAPH_COLUMNS: Final = (
     "skip_when",
 )
 
-#: What a node waits for, to be parsed by us: a row may be damaged.
+#: The dependency list is parsed in Python because a row may be damaged.
 AS_TEXT: Final = Cast("waits_for", TextField())
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowNodes:
-    """The nodes of a workflow but for items of maps, and how many there are in each state, items too.
+    """A workflow's nodes without items of maps, and counts by state with items.
 
-    If it is tangled, there are so many edges that none was read.
+    ``has_too_many_edges``: there are too many edges to read, so none were read.
     """
 
     nodes: tuple[GraphNode, ...]
@@ -58,12 +58,12 @@ class WorkflowNodes:
 
     @property
     def total(self) -> int:
-        """How many there are, items too."""
+        """The number of nodes, including items of maps."""
         return sum(self.counts.values())
 
 
 def read_nodes(workflow: Workflow) -> WorkflowNodes:
-    """Read a workflow's nodes, in their order, no more than ``READ`` of them."""
+    """Read a workflow's nodes in order, at most ``MAX_NODES``."""
     mine = node_rows(workflow)
     items: dict[int | None, dict[str, int]] = {}
     size = 0
@@ -93,7 +93,7 @@ def _nodes(rows: list[tuple[Any, ...]], items: Mapping[int | None, Mapping[str, 
 
 
 def _parsed(texts: Sequence[str | None]) -> list[Any]:
-    """Parse JSON of many rows at once, which takes a fifth of the time; one by one if any is damaged."""
+    """Parse the JSON of many rows at once, which takes a fifth of the time; one by one if any is damaged."""
     try:
         parsed: list[Any] = json.loads(f"[{','.join(text or 'null' for text in texts)}]")
     except (ValueError, RecursionError):
@@ -102,7 +102,7 @@ def _parsed(texts: Sequence[str | None]) -> list[Any]:
 
 
 def valid_indexes(value: Any) -> tuple[int, ...]:
-    """Return the places of nodes that a column has; what is none of them is left out, for a row may be damaged."""
+    """Return the node indexes in a column's value. Invalid ones are left out, because a row may be damaged."""
     if not isinstance(value, list):
         return ()
     is_sound = {int}.issuperset(map(type, value))
@@ -110,5 +110,5 @@ def valid_indexes(value: Any) -> tuple[int, ...]:
 
 
 def node_rows(workflow: Workflow) -> QuerySet[WorkflowTask]:
-    """Return the nodes of one workflow, where it was read."""
+    """Return the nodes of a workflow, from the database it was read from."""
     return WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow)

@@ -1,4 +1,4 @@
-"""Why a node of a workflow does not run, or has not ended, in words."""
+"""Explain why a workflow node has not started or not ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..formatting import format_time
 
 
 def node_state_text(workflow: Workflow, node: Mapping[str, Any]) -> str:
-    """Return what a node waits for; nothing if it has ended. ``node`` has the columns of the table of nodes."""
+    """Return what a node waits for; empty if it has ended. ``node`` has the columns of the node table."""
     told = {
         WorkflowTaskStatus.PENDING: _pending,
         WorkflowTaskStatus.READY: _ready,
@@ -84,7 +84,7 @@ def _running(workflow: Workflow, node: Mapping[str, Any]) -> str:
 
 
 def _retry_text(workflow: Any, node: Mapping[str, Any]) -> str:
-    """Say when its task is tried again; nothing once that time has come."""
+    """Return when its task will be retried; empty if that time has come."""
     due = node["task__next_retry_at"]
     if due is None or node["task__status"] != TaskStatus.PENDING or due <= workflow.now:
         return ""

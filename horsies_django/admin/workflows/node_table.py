@@ -1,4 +1,4 @@
-"""The table of nodes on the page of a workflow: each node as a line, in words."""
+"""The node table on a workflow's page: one line per node."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..graph.labels import KINDS, status_label
 from .node_rows import valid_indexes
 from .node_state_text import node_state_text
 
-#: Names of what a node waits for.
+#: Maximum number of dependencies that are named.
 _MAX_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A line of the table of nodes, in words."""
+    """A line of the node table, as text."""
 
     index: int
     node_id: str
@@ -47,7 +47,7 @@ class NodeLine:
 
 
 class NodeTable:
-    """Makes lines of rows. ``address`` says where one reads more of a node, ``retry`` where one retries it."""
+    """Builds lines from rows. ``address`` returns the URL of a node's details, ``retry`` that of its retry."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class NodeTable:
         self._retry = retry
 
     def line(self, row: Mapping[str, Any]) -> NodeLine:
-        """Return the line of a row that has the columns of the table."""
+        """Return the line of a row."""
         sources = valid_indexes(decode(row["waits_text"]))
         is_over = row["status"] in ("SKIPPED", "PENDING", "READY")
         began, ended = row["started_at"], row["completed_at"]
@@ -91,17 +91,17 @@ class NodeTable:
 
 
 def _can_retry(row: Mapping[str, Any]) -> bool:
-    """Whether it failed, or was skipped and not by its own condition."""
+    """Return whether the node failed, or was skipped for another reason than its own condition."""
     return row["status"] in ("FAILED", "SKIPPED") and row["error_code"] != WorkflowCode.CONDITION_NOT_MET
 
 
 def elapsed(began: datetime | None, ended: datetime | None) -> timedelta | None:
-    """Return the time from one to the other, if there are both."""
+    """Return the time between two times, if both are known."""
     return ended - began if began and ended else None
 
 
 def format_attempts(row: Mapping[str, Any]) -> str:
-    """Return how often its task was tried, of how often it may be."""
+    """Return the attempts of its task, made and allowed."""
     if not row["task__attempt"]:
         return ""
     return f"{row['task__attempt']}/{max(row['task__attempt'], (row['task__max_retries'] or 0) + 1)}"

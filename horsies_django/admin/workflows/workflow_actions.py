@@ -1,4 +1,4 @@
-"""What an operator may do to workflows. Each ends in a function of :mod:`horsies_django.workflows.control`."""
+"""The admin's actions on workflows. Each calls a function of :mod:`horsies_django.workflows.control`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .event_form import EventForm
 
 
 class EventAction(AdminAction):
-    """Sending an event: the log says which."""
+    """Sends an event; the log entry names it."""
 
     def apply(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
         """See :meth:`AdminAction.apply`."""
@@ -34,7 +34,7 @@ class EventAction(AdminAction):
 
 
 def _for_each(change: Callable[..., bool]) -> Callable[..., int]:
-    """Return what does it to each of some rows and returns to how many it could be done."""
+    """Return a function that applies a change to each row and returns how many it changed."""
 
     def act(rows: QuerySet[Any], **values: Any) -> int:
         keys: list[UUID] = list(rows.values_list("pk", flat=True))
@@ -44,7 +44,7 @@ def _for_each(change: Callable[..., bool]) -> Callable[..., int]:
 
 
 def _send_event(database: str, key: UUID, **values: Any) -> bool:
-    """Leave one alone whose backend is gone, as one in a list must not keep the event from the others."""
+    """Skip a workflow whose backend is gone, so that the others still get the event."""
     try:
         return control.send_event(database, key, **values)
     except InvalidTask:
@@ -52,7 +52,7 @@ def _send_event(database: str, key: UUID, **values: Any) -> bool:
 
 
 def _missing_backends(rows: QuerySet[Any]) -> str:
-    """Say which backends of these workflows are in the settings no more."""
+    """Name the backends of these workflows that are no longer in the settings."""
     aliases = set(rows.order_by().values_list("backend", flat=True).distinct())
     gone = sorted(aliases - {alias for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend)})
     if not gone:
@@ -62,12 +62,12 @@ def _missing_backends(rows: QuerySet[Any]) -> str:
 
 
 def is_live(workflow: Any) -> bool:
-    """Whether it has not ended."""
+    """Return whether it has not ended."""
     return workflow.status not in WORKFLOW_TERMINAL_STATES
 
 
 def has_running_bodies(workflow: Any) -> bool:
-    """Whether bodies of it may run: also of one that was called off."""
+    """Return whether tasks of it may be running, including those of a cancelled workflow."""
     return is_live(workflow) or workflow.open_count > 0
 
 

@@ -1,4 +1,4 @@
-"""What the page of one workflow tells: its picture, its critical path, its nodes."""
+"""The content of a workflow's page: graph, critical path, nodes."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ from .node_paging import PAGE_SIZE, NodeCursor, NodeFilter, find_node, find_row,
 from .node_rows import MAX_NODES, WorkflowNodes, read_nodes
 from .node_table import NodeLine, NodeTable, elapsed
 
-#: Boxes that are drawn. A picture of more would help nobody.
+#: Maximum number of boxes that are drawn; a larger graph would not be readable.
 MAX_BOXES: Final = 600
 
-#: Lines of the critical path, subworkflows and events that are listed.
+#: Maximum number of listed steps of the critical path, of subworkflows and of events.
 _STEPS: Final = 50
 _CHILDREN: Final = 200
 _EVENTS: Final = 20
 
 
 class WorkflowPage:
-    """The page of one workflow for one user. ``site`` is the name of the admin site, None where tasks are not shown."""
+    """A workflow's page for one user.
+
+    ``site`` is the admin site's name; without ``sees_tasks`` tasks are not linked.
+    """
 
     def __init__(self, workflow: Workflow, query: Mapping[str, str], site: str, *, sees_tasks: bool) -> None:
         self.workflow = workflow
@@ -50,27 +53,27 @@ class WorkflowPage:
         self._site = site
         self._sees_tasks = sees_tasks
 
-    # How it stands.
+    # State.
 
     @property
     def is_live(self) -> bool:
-        """Whether anything of it may still change by itself."""
+        """Whether the workflow may still change by itself."""
         return self.workflow.status in (WorkflowStatus.RUNNING, WorkflowStatus.PAUSED) or self.workflow.open_count > 0
 
     @property
     def done(self) -> int:
-        """How many nodes have ended."""
+        """The number of ended nodes."""
         return max(0, self.workflow.node_count - self.workflow.open_count)
 
     @property
     def counts(self) -> list[tuple[str, str, str, int]]:
-        """Each state that there is: its name, its mark, its word, how many."""
+        """The states of nodes: name, mark, label, count."""
         counts = self._nodes.counts
         return [(state, MARKS[state], status_label(state), counts[state]) for state in STATES if counts[state]]
 
     @property
     def times(self) -> list[tuple[str, str]]:
-        """When what happened."""
+        """The times of the workflow's events."""
         row = self.workflow
         ended = row.completed_at or row.cancelled_at
         pairs = [
@@ -85,21 +88,21 @@ class WorkflowPage:
 
     @property
     def failure(self) -> dict[str, str]:
-        """Its error in words: the node, the code, the message."""
+        """The error: node, code, message."""
         error = self.workflow.error
         names = ("node_id", "error_code", "message")
         return {name: str(error.get(name) or "") for name in names} if isinstance(error, dict) else {}
 
     @property
     def completion_reason(self) -> str:
-        """Why it counts as completed, if not all of its nodes completed."""
+        """Why it is COMPLETED although not all of its nodes are."""
         return completion_reason(self.workflow, self._nodes)
 
-    # The picture.
+    # The graph.
 
     @cached_property
     def picture(self) -> Any:
-        """The graph as SVG; nothing if there are too many boxes."""
+        """The graph as SVG; empty if there are too many boxes."""
         boxes = self._boxes
         if not boxes or self._nodes.is_truncated:
             return ""
@@ -113,7 +116,7 @@ class WorkflowPage:
 
     @cached_property
     def timeline(self) -> Any:
-        """When its nodes ran, as SVG; nothing if there are too many boxes."""
+        """The timeline of the nodes as SVG; empty if there are too many boxes."""
         return draw_timeline(self._boxes, self._style()) if self._boxes else ""
 
     def _style(self, title: str = "") -> DrawingStyle:
@@ -123,7 +126,7 @@ class WorkflowPage:
 
     @property
     def notes(self) -> list[str]:
-        """What the picture leaves out."""
+        """Notes on what the graph leaves out."""
         notes = []
         if self.has_too_many_edges:
             notes.append(_("Nodes wait for so many others that there is no picture, and no critical path."))
@@ -144,12 +147,12 @@ class WorkflowPage:
 
     @property
     def has_too_many_edges(self) -> bool:
-        """Whether it has so many edges that they were not read."""
+        """Whether there are too many edges to read."""
         return self._nodes.has_too_many_edges
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """The critical path in words, each with what it took and its share of the whole."""
+        """The steps of the critical path, each with its duration and its share of the whole."""
         path = self._critical_path
         whole = elapsed(path[0].began, path[-1].ended or self.now) if path else None
         seconds = whole.total_seconds() if whole else 0
@@ -170,7 +173,7 @@ class WorkflowPage:
 
     @property
     def steps_before(self) -> int:
-        """How many steps of the critical path are not listed."""
+        """The number of unlisted steps at the start of the critical path."""
         return max(0, len(self._critical_path) - _STEPS)
 
     # The table.
@@ -182,22 +185,22 @@ class WorkflowPage:
 
     @property
     def next_after(self) -> NodeCursor | None:
-        """Where the next page of the table begins; None if there is none."""
+        """The cursor of the table's next page; None on the last."""
         return self.filter.cursor(self._rows[PAGE_SIZE - 1]) if self.has_more_rows and self.filter.is_filtered else None
 
     @property
     def is_urgent_first(self) -> bool:
-        """Whether the table has what failed before the rest: it has several states, and is not in the nodes' order."""
+        """Whether the table is sorted by urgency: it shows the nodes of a folded box in all states."""
         return self.filter.box is not None and not self.filter.state
 
     @property
     def has_more_rows(self) -> bool:
-        """Whether the table has not all that it would show."""
+        """Whether the table is incomplete."""
         return len(self._rows) > PAGE_SIZE
 
     @property
     def filter_label(self) -> str:
-        """What the table shows, if not all."""
+        """The selected filter in words."""
         if self.filter.state:
             return status_label(self.filter.state)
         node = next((node for node in self._nodes.nodes if node.position == self.filter.box), None)
@@ -205,15 +208,15 @@ class WorkflowPage:
 
     @cached_property
     def node_detail(self) -> NodeDetail | None:
-        """What there is to say of the node that is shown in full; None if none is."""
+        """The node that is shown in detail, if any."""
         row = find_row(self.workflow, self.node.task_index) if self.node else None
         return node_detail(self.node, self._table.line(row)) if self.node and row else None
 
-    # What it is tied to.
+    # Related rows.
 
     @cached_property
     def children(self) -> list[dict[str, Any]]:
-        """Its subworkflows, each with its address."""
+        """The subworkflows with their URLs."""
         keys = [node.key for node in self._nodes.nodes if node.kind == NodeKind.SUBWORKFLOW][:MAX_NODES]
         if not keys:
             return []
@@ -229,7 +232,7 @@ class WorkflowPage:
 
     @cached_property
     def parent(self) -> dict[str, Any] | None:
-        """The node whose subworkflow it is."""
+        """The node of the parent workflow that started this one."""
         if self.workflow.parent_id is None:
             return None
         rows = WorkflowTask.objects.using(self._database).filter(pk=self.workflow.parent_id)
@@ -238,7 +241,7 @@ class WorkflowPage:
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """The events that it was sent, the latest first."""
+        """The events that it received, the latest first."""
         rows = WorkflowEvent.objects.using(self._database).filter(workflow=self.workflow)
         found = rows.order_by("-sent_at").values("name", "payload", "sent_at")[:_EVENTS]
         if not found:
@@ -246,7 +249,7 @@ class WorkflowPage:
         mask = mask_of_workflow(self.workflow)
         return [{**row, "shown": as_json(mask.seen("payload", row["payload"]), mask)} for row in found]
 
-    # How.
+    # Helpers.
 
     @property
     def _database(self) -> str | None:
@@ -268,7 +271,7 @@ class WorkflowPage:
 
     @cached_property
     def _boxes(self) -> list[GraphBox]:
-        """The boxes of the pictures; none if there are too many."""
+        """The boxes of the graph; empty if there are too many."""
         return (
             []
             if self.has_too_many_edges or len(self._groups) > MAX_BOXES
@@ -293,7 +296,7 @@ class WorkflowPage:
         return self._node_url(node.kind, node.key, node.position, node.task_id)
 
     def _node_url(self, kind: str, key: int, index: int, task_id: UUID | None) -> str:
-        """Where one reads more of a node: its task, its subworkflow, or what the row says."""
+        """Return the URL of a node's details: its task, its subworkflow, or its row."""
         if kind == NodeKind.SUBWORKFLOW and key in self._subworkflow_urls:
             return self._subworkflow_urls[key]
         if kind == NodeKind.TASK and task_id is not None and self._sees_tasks:

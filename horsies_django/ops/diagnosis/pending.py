@@ -14,8 +14,7 @@ from django.utils.translation import ngettext
 from ...core.workflow_status import WorkflowStatus
 from ...models import Queue, Task, Worker, Workflow
 from ...models.transitions import TaskQuerySet
-from .limited import limit_key_reason
-from .limits import queue_limit_reasons
+from .limits import limit_key_reason, queue_limit_reasons
 from .reason import (
     MAX_RELATED,
     Reason,

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from ...models.operator_actions import backends_with, checked_priority
 from ...models.transitions import TaskQuerySet
+from .candidates import Candidate
 from .delete_tasks import delete_waiting_or_ended
-from .facts import Candidate
 from .task_states import ENDED, WAITING, State
 
 #: Returns why an action can't be applied to a task in an allowed state; None if it can.
 Objection = Callable[[Candidate], str | None]
 
 
-def _no_objection(facts: Candidate) -> None:
+def _no_objection(task: Candidate) -> None:
     return None
 
 
@@ -43,11 +43,11 @@ class TaskAction:
     default_states: frozenset[State] = frozenset()
     log_fields: Mapping[str, Any] = field(default_factory=dict)
 
-    def why_not(self, facts: Candidate) -> str | None:
+    def why_not(self, task: Candidate) -> str | None:
         """Return why the action can't be applied to this task; None if it can."""
-        if facts.state not in self.states:
-            return f"it is {facts.state}"
-        return self.objection(facts)
+        if task.state not in self.states:
+            return f"it is {task.state}"
+        return self.objection(task)
 
     @property
     def states_of_all(self) -> frozenset[State]:
@@ -55,14 +55,14 @@ class TaskAction:
         return self.default_states or self.states
 
 
-def _run_objection(facts: Candidate) -> str | None:
-    if facts.is_engine_task:
+def _run_objection(task: Candidate) -> str | None:
+    if task.is_engine_task:
         return "it is a step of a workflow, which waits for its time"
-    return "its good_until has passed" if facts.is_past_deadline else None
+    return "its good_until has passed" if task.is_past_deadline else None
 
 
-def _delete_objection(facts: Candidate) -> str | None:
-    if facts.state in WAITING and facts.workflow_id is not None:
+def _delete_objection(task: Candidate) -> str | None:
+    if task.state in WAITING and task.workflow_id is not None:
         return "it is a node of a workflow: cancel it, or the workflow"
     return None
 
@@ -111,9 +111,9 @@ def move_action(queue: str | None, priority: int | None) -> TaskAction:
     if priority is not None:
         checked_priority(priority)
 
-    def objection(facts: Candidate) -> str | None:
-        if backends is not None and facts.backend not in backends:
-            return f"its backend {facts.backend!r} has no queue {queue!r}"
+    def objection(task: Candidate) -> str | None:
+        if backends is not None and task.backend not in backends:
+            return f"its backend {task.backend!r} has no queue {queue!r}"
         return None
 
     act = partial(TaskQuerySet.move, queue_name=queue, priority=priority)

@@ -6,7 +6,7 @@ from django.db import transaction
 
 from ...core.status import TaskStatus
 from ...models.transitions import TaskQuerySet
-from ...reaper import pruning
+from ...reaper import prune
 
 
 def delete_ended(tasks: TaskQuerySet) -> int:
@@ -15,7 +15,7 @@ def delete_ended(tasks: TaskQuerySet) -> int:
     Skips tasks whose workflow has not processed their end yet, and rows that another transaction has locked.
     """
     with transaction.atomic(using=tasks.db):
-        return pruning.delete(tasks.deletable())
+        return prune.delete(tasks.deletable())
 
 
 def delete_waiting_or_ended(tasks: TaskQuerySet) -> int:
@@ -28,5 +28,5 @@ def delete_waiting_or_ended(tasks: TaskQuerySet) -> int:
         keys = list(waiting.lock().values_list("pk", flat=True))
         cancelled = tasks.all_rows().filter(pk__in=keys)
         if keys and cancelled.cancel():
-            return pruning.delete(cancelled.deletable()) + delete_ended(tasks)
+            return prune.delete(cancelled.deletable()) + delete_ended(tasks)
         return delete_ended(tasks)

@@ -13,7 +13,7 @@ from ...models.transitions import TaskQuerySet
 from ..keyset.estimate import upper_bound
 from . import actions
 from .actions import TaskAction
-from .facts import Candidate, candidates
+from .candidates import Candidate, candidates
 from .filters import TaskFilters
 from .report import Report, Skipped
 
@@ -169,37 +169,37 @@ class _Batch:
 
     def _split(self) -> tuple[list[UUID], list[Skipped]]:
         """Return the ids to change, up to the limit, and the tasks to skip before it is reached."""
-        found = {facts.id: facts for facts in candidates(self.all_rows.filter(pk__in=self.keys))}
+        found = {task.id: task for task in candidates(self.all_rows.filter(pk__in=self.keys))}
         fit: list[UUID] = []
         left: list[Skipped] = []
         for key in self.keys:
             if self.room is not None and len(fit) >= self.room:
                 break
-            facts = found.get(key)
-            if facts is None:
+            task = found.get(key)
+            if task is None:
                 left.append(Skipped(key, None, MISSING))
-            elif why := self.action.why_not(facts):
-                left.append(Skipped(key, facts.state, why))
+            elif why := self.action.why_not(task):
+                left.append(Skipped(key, task.state, why))
             else:
                 fit.append(key)
         return fit, left
 
     def _explain_missed(self, fit: Sequence[UUID], count: int) -> tuple[list[Skipped], dict[str, int]]:
         """Return the tasks that the action did not change after all, and counts of those that can't be identified."""
-        found = {facts.id: facts for facts in candidates(self.all_rows.filter(pk__in=fit))}
+        found = {task.id: task for task in candidates(self.all_rows.filter(pk__in=fit))}
         if len(fit) == 1:
             return [self._skip(fit[0], found.get(fit[0]))], {}
-        as_they_were = [facts for key in fit if (facts := found.get(key)) and not self.action.why_not(facts)]
+        as_they_were = [task for key in fit if (task := found.get(key)) and not self.action.why_not(task)]
         if len(as_they_were) > count:  # a moved task can be moved again, so the unchanged ones can't be told apart
             return [], {self.action.fallback_reason: count}
-        named = [Skipped(facts.id, facts.state, self.action.fallback_reason) for facts in as_they_were]
+        named = [Skipped(task.id, task.state, self.action.fallback_reason) for task in as_they_were]
         rest = count - len(named)
         return named, {"it changed at that moment": rest} if rest else {}
 
-    def _skip(self, key: UUID, facts: Candidate | None) -> Skipped:
-        if facts is None:
+    def _skip(self, key: UUID, task: Candidate | None) -> Skipped:
+        if task is None:
             return Skipped(key, None, MISSING)
-        return Skipped(key, facts.state, self.action.why_not(facts) or self.action.fallback_reason)
+        return Skipped(key, task.state, self.action.why_not(task) or self.action.fallback_reason)
 
     def _with_ids(self, keys: Sequence[UUID]) -> TaskQuerySet:
         """Return the selected rows with these ids; rows that no longer match drop out."""

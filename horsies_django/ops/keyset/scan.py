@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from django.db import connections
 from django.db.models import F, Q, QuerySet, Subquery
 
-from ...db.expressions import AnyOf, encode_pk, json_array
-from .is_next import IsNext
+from ...db.expressions import AnyOf, InSubquery, encode_pk, json_array
 from .keys import Key, created_at, offset_key
 from .scopes import MAX_INDEX_ROWS, TABLE, ScanScope
 
@@ -281,7 +280,7 @@ class KeysetScan:
             self._next_keys(start, partition, is_down=is_down)[: self._partition_size(size)]
             for partition in self.scope.partitions
         ]
-        return tuple(between & Q(IsNext(F("pk"), Subquery(keys))) for keys in nexts) or (between,)
+        return tuple(between & Q(InSubquery(F("pk"), Subquery(keys))) for keys in nexts) or (between,)
 
     def _next_keys(self, start: Key | None, partition: Q, *, is_down: bool) -> QuerySet[Any, Any]:
         """Return the keys of one partition from ``start`` on."""

@@ -10,8 +10,8 @@ from django.db.models import Count, QuerySet
 
 from ...core.options import RecoveryOptions
 from ...db.expressions import SecondsUntil
+from ...db.fields import texts_in
 from ...models import Task, Worker
-from ...models.fields import texts_in
 
 #: Maximum number of workers in a snapshot.
 MAX_WORKERS = 200

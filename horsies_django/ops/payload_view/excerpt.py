@@ -9,12 +9,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Case, Func, IntegerField, QuerySet, TextField, When
+from django.db.models import Case, QuerySet, TextField, When
 from django.db.models.functions import Cast
-from django.db.models.sql.compiler import SQLCompiler
 from django.template.defaultfilters import filesizeformat
 
+from ...db.expressions import StoredSize
 from .contents import PARTS, Contents, contents_of
 from .json_text import head
 
@@ -33,23 +32,6 @@ _SIZES: Final = {"args": "args_size", "kwargs": "kwargs_size"}
 #: JSON strings have no line breaks, so all line breaks belong to the indentation.
 _BEFORE_OR_AFTER_BRACKET: Final = re.compile(r"(?<=[\[{])\n *|\n *(?=[\]}])")
 _BETWEEN: Final = re.compile(r"\n *")
-
-
-class StoredSize(Func):
-    """The number of bytes that a value takes in its table."""
-
-    function = "OCTET_LENGTH"
-    output_field = IntegerField()
-
-    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """Render PG_COLUMN_SIZE: the compressed size, known without reading values stored out of line."""
-        return self.as_sql(compiler, connection, function="PG_COLUMN_SIZE")
-
-    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
-        """Render a cast before SQLite 3.43, which has no OCTET_LENGTH."""
-        if connection.Database.sqlite_version_info >= (3, 43):  # type: ignore[attr-defined]  # sqlite3's
-            return self.as_sql(compiler, connection)
-        return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))")
 
 
 def with_short_arguments(tasks: QuerySet[Any], limit: int = MAX_BYTES) -> QuerySet[Any]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F, Q
+from django.db.models import Q
 from django.db.models.functions import Cast
-from django.db.models.sql.compiler import SQLCompiler
 
 from ...core.workflow_status import Join, NodeKind, WorkflowTaskStatus
-from ...db.expressions import AnyOf, Param, encode_pk, json_array
-from ...models import Workflow, WorkflowTask
+from ...db.expressions import AnyOf, encode_pk, json_array
+from ...models import WorkflowTask
 from ..error_codes import WorkflowCode
 
 #: The states of a node that has a task or a subworkflow in progress.
@@ -206,81 +204,3 @@ def blocks_dependents(end: NodeEnd) -> bool:
 def is_item_of(end: NodeEnd, node: Node) -> bool:
     """Whether an end is that of an item of this map."""
     return node.kind == NodeKind.MAP and end.map_index == node.task_index
-
-
-class _InRecursive(models.Func):
-    """Whether a node is in the result of a recursive query that starts from the rows that a parameter gives."""
-
-    conditional = True
-    output_field = models.BooleanField()
-
-    def __init__(self, start: Param, *columns: str) -> None:
-        super().__init__(*map(F, columns))
-        self._start = start
-
-    def _compile(self, compiler: SQLCompiler, walk: str, **parts: str) -> tuple[str, tuple[Any, ...]]:
-        columns = [compiler.compile(column)[0] for column in self.get_source_expressions()]
-        quote = compiler.connection.ops.quote_name
-        tables = {"nodes": quote(WorkflowTask._meta.db_table), "workflows": quote(Workflow._meta.db_table)}
-        return f"({', '.join(columns)}) IN ({walk.format(**tables, **parts)})", (self._start,)
-
-
-class IsAtOrBelow(_InRecursive):
-    """Whether a node is at one of these positions, or waits for a node there, through any number of waiting nodes."""
-
-    _SQL: Final = (
-        "WITH RECURSIVE below (workflow_id, task_index) AS (SELECT {start} UNION"
-        " SELECT node.workflow_id, {index} FROM below JOIN {nodes} node"
-        " ON node.workflow_id = below.workflow_id AND node.task_index = below.task_index"
-        " AND (node.status = 'PENDING' OR (node.kind = 'map' AND node.status = 'RUNNING')), {dependents}"
-        ") SELECT workflow_id, task_index FROM below"
-    )
-
-    def __init__(self, positions: Param) -> None:
-        super().__init__(positions, "workflow_id", "task_index")
-
-    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """Takes the positions as JSON."""
-        return self._compile(
-            compiler,
-            self._SQL,
-            start="(pair ->> 0)::uuid, (pair ->> 1)::integer FROM jsonb_array_elements(%s::jsonb) pair",
-            index="later.value::integer",
-            dependents="jsonb_array_elements_text(node.dependents) AS later (value)",
-        )
-
-    def as_sqlite(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
-    ) -> tuple[str, tuple[Any, ...]]:
-        """Takes the positions as JSON."""
-        return self._compile(
-            compiler,
-            self._SQL,
-            start="json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(%s)",
-            index="later.value",
-            dependents="json_each(node.dependents) AS later",
-        )
-
-
-class IsAtOrAbove(_InRecursive):
-    """Whether a node is one of these, or an ancestor: a node whose subworkflow has one of these, up to the root."""
-
-    _SQL: Final = (
-        "WITH RECURSIVE above (id) AS (SELECT {start} UNION"
-        " SELECT workflow.parent_id FROM above JOIN {nodes} node ON node.id = above.id"
-        " JOIN {workflows} workflow ON workflow.id = node.workflow_id WHERE workflow.parent_id IS NOT NULL)"
-        " SELECT id FROM above"
-    )
-
-    def __init__(self, keys: Param) -> None:
-        super().__init__(keys, "pk")
-
-    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """Takes the keys as an array."""
-        return self._compile(compiler, self._SQL, start="unnest(%s::bigint[])")
-
-    def as_sqlite(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
-    ) -> tuple[str, tuple[Any, ...]]:
-        """Takes the keys as JSON."""
-        return self._compile(compiler, self._SQL, start="value FROM json_each(%s)")

@@ -33,6 +33,7 @@ from ...db.expressions import (
     json_pairs,
 )
 from ...db.statements import CompiledSelect, Statement
+from ...db.workflow_expressions import IsAtOrAbove, IsAtOrBelow
 from ...models import Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
@@ -44,8 +45,6 @@ from .nodes import (
     NODE_COLUMNS,
     OUTCOME_COLUMNS,
     PARENT_COLUMNS,
-    IsAtOrAbove,
-    IsAtOrBelow,
     Node,
     NodeResult,
     NodeRows,
@@ -232,7 +231,7 @@ class EngineQueries:
 
     @cached_property
     def _waiting_below(self) -> CompiledSelect:
-        return self._compile_select(self.nodes.filter(IS_WAITING, IsAtOrBelow(_POSITIONS)), NODE_COLUMNS)
+        return self._compile_select(self.nodes.filter(IS_WAITING, IsAtOrBelow(_POSITIONS, WorkflowTask)), NODE_COLUMNS)
 
     def _position_values(self, positions: Collection[Position]) -> dict[str, Any]:
         workflows = encode_pk({workflow_id for workflow_id, _ in positions}, self._connection)
@@ -323,7 +322,7 @@ class EngineQueries:
     def _parents(self) -> CompiledSelect:
         workflow = [f"workflow__{name}" for name in _WORKFLOW_COLUMNS]
         return self._compile_select(
-            self.nodes.filter(IsAtOrAbove(_KEYS), status__in=IN_PROGRESS), (*PARENT_COLUMNS, *workflow)
+            self.nodes.filter(IsAtOrAbove(_KEYS, WorkflowTask), status__in=IN_PROGRESS), (*PARENT_COLUMNS, *workflow)
         )
 
     def store_counters(self, nodes: Sequence[Node]) -> None:

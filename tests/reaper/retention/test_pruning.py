@@ -12,7 +12,7 @@ from horsies_django import TaskStatus
 from horsies_django.core.compat import task_backends
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.reaper.batches import SkippedRows
-from horsies_django.reaper.pruning import past_retention, prune_heartbeats, prune_tasks
+from horsies_django.reaper.prune import past_retention, prune_heartbeats, prune_tasks
 from tests.conftest import wait_until
 from tests.jobs import tasks
 

@@ -18,7 +18,7 @@ from horsies_django.models import Task, WorkflowEvent, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.batches import SkippedRows
 from horsies_django.reaper.duties import run_pass
-from horsies_django.reaper.pruning import NODES, prune_workflows
+from horsies_django.reaper.prune import NODES, prune_workflows
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.workflows import bodies
 from tests.workflows.runs import children, ran, states, value, wait_and_drain

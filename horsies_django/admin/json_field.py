@@ -1,0 +1,30 @@
+"""The form field for JSON columns and payloads."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django import forms
+from django.forms.fields import InvalidJSONInput
+
+#: HTML attributes of a box for JSON.
+JSON_BOX: Final = {"class": "vLargeTextField", "rows": 4, "spellcheck": "false"}
+
+
+class JSONPayloadField(forms.JSONField):
+    """A JSON form field that redisplays its input as typed and validates what ``json`` cannot parse."""
+
+    def to_python(self, value: Any) -> Any:
+        """Parse the input. Raise ValidationError for too deep nesting and too many digits as well."""
+        try:
+            return super().to_python(value)
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(str(error)) from error
+
+    def prepare_value(self, value: Any) -> Any:
+        """Show None as an empty box, not as ``null``."""
+        return "" if value is None else super().prepare_value(value)
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """Redisplay the input as typed, because the parsed value may not be serializable again."""
+        return None if data is None else InvalidJSONInput(data)
