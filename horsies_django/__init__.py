@@ -1,4 +1,4 @@
-"""A task queue and workflow engine that is nothing but a Django app, in the project's own database."""
+"""A task queue and workflow engine as a plain Django app, in the project's own database."""
 
 from .batches.batch import Batch
 from .batches.handle import BatchHandle, BatchProgress
@@ -27,7 +27,7 @@ from .enqueue.workflow_context import SubWorkflowSummary, WorkflowContext, Workf
 from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
 from .reaper.recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
-from .schedules.declaring import schedule
+from .schedules.declaration import schedule
 from .workflows.builders import workflow_builder
 from .workflows.conditions import register_condition
 from .workflows.definition import WorkflowDefinition

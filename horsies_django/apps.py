@@ -17,14 +17,17 @@ from django.utils.translation import gettext_lazy as _
 
 
 class HorsiesConfig(AppConfig):
-    """Imports the modules that register tasks and workflows, and registers the checks."""
+    """The app config: imports the modules with tasks and workflows, and registers the system checks."""
 
     name = "horsies_django"
     verbose_name = _("Background tasks")
     default_auto_field = "django.db.models.BigAutoField"
 
     def __init__(self, app_name: str, app_module: Any) -> None:
-        """Say what to install where Django could only say that no driver can be loaded, once it comes to models."""
+        """Raise ImproperlyConfigured, with what to install, if the default database's driver can't be loaded.
+
+        Django itself raises only later, when it imports models, and with a less helpful message.
+        """
         super().__init__(app_name, app_module)
         try:
             connections[DEFAULT_DB_ALIAS]  # loads the driver and does not connect
@@ -39,12 +42,15 @@ class HorsiesConfig(AppConfig):
                 raise clearer from error
 
     def ready(self) -> None:
-        """Import the task framework, which Django itself does not: its checks would be skipped in silence."""
-        from . import checks
-        from .core import compat  # noqa: F401  # to import them is the point
-        from .core.printable import guard_logs
+        """Import tasks and workflows, and register the checks.
 
-        guard_logs()
+        Imports the task framework as well: Django doesn't, and would skip its checks without a message.
+        """
+        from . import checks
+        from .core import compat  # noqa: F401  # imported for its side effects
+        from .core.printable import sanitize_logs
+
+        sanitize_logs()
         subscribe()
         load_modules()
         register(checks.check_names)
@@ -55,7 +61,7 @@ class HorsiesConfig(AppConfig):
 
 
 def subscribe() -> None:
-    """Give the models the functions that stand above them."""
+    """Set the functions of higher layers that models call."""
     from .enqueue.send_signals import ended_after_commit
     from .models.subscribers import subscribers
     from .schedules.dispatch import run_now
@@ -69,15 +75,15 @@ def subscribe() -> None:
     subscribers.run_schedule = run_now
 
 
-#: Modules of each app that are imported.
+#: The modules that are imported from each app.
 OF_APPS: Final = ("tasks", "workflows")
 
 
 def load_modules() -> None:
     """Import ``tasks.py`` and ``workflows.py`` of each app, and the modules of each backend's ``OPTIONS["modules"]``.
 
-    Raises ImproperlyConfigured, naming the module, for one that does not exist or that calls ``sys.exit()``; another
-    error of a module is raised as it is, with a note that names the module.
+    Raises ImproperlyConfigured, naming the module, if it does not exist or calls ``sys.exit()``. Any other error of a
+    module is raised unchanged, with a note that names the module.
     """
     from .core.loading import loading
     from .workflows import engine_tasks  # noqa: F401  # the tasks of the engine itself
@@ -103,7 +109,7 @@ def _import_modules() -> None:
 
 
 def _modules() -> Iterator[tuple[str, str]]:
-    """Yield the name of each module, and why it is imported."""
+    """Yield the name of each module and why it is imported."""
     from .core.compat import task_backends
 
     for config in apps.get_app_configs():
@@ -132,5 +138,5 @@ def _modules_of(alias: str) -> Iterator[tuple[str, str]]:
 def _is_found(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # of a package that it would be in
+    except ModuleNotFoundError:  # a parent package does not exist
         return False

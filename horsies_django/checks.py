@@ -1,4 +1,4 @@
-"""System checks of what the project's apps register: names, workflows, schedules, queues and modules."""
+"""System checks of names, workflows, schedules, queues and modules that the project's apps register."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from django.urls import get_resolver
 from .core.compat import task_backends
 
 if TYPE_CHECKING:
-    from .schedules.mistakes import DeclarationError
+    from .schedules.declaration_errors import DeclarationError
 
 
 def check_names(**kwargs: Any) -> list[CheckMessage]:
-    """Return an error for each text that is a name or an alias of two tasks: a worker would run one for the other."""
+    """Return an error for each name or alias that two tasks share: a worker could run the wrong one."""
     from .core.registry import registry
 
     _load_urlconf()
@@ -32,9 +32,9 @@ def check_names(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_workflows(**kwargs: Any) -> list[CheckMessage]:
-    """Return every mistake of the workflows that have been imported; none of them is started.
+    """Return an error for each mistake in the imported workflows.
 
-    Not while the settings of a backend have mistakes, which each workflow would tell again.
+    Returns none while the settings of a backend have errors, which each workflow would repeat.
     """
     from .enqueue.backend import HorsiesBackend
     from .workflows.registry_check import find_errors
@@ -46,12 +46,12 @@ def check_workflows(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_schedules(**kwargs: Any) -> list[CheckMessage]:
-    """Return every mistake of the schedules that have been declared; none of them is sent.
+    """Return an error for each mistake in the declared schedules.
 
-    Not while the settings of a backend have mistakes.
+    Returns none while the settings of a backend have errors.
     """
     from .enqueue.backend import HorsiesBackend
-    from .schedules.mistakes import declaration_errors
+    from .schedules.declaration_errors import declaration_errors
 
     backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
     if any(backend.parsed.problems for backend in backends):
@@ -60,14 +60,14 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_queues(**kwargs: Any) -> list[CheckMessage]:
-    """Return an error for each task of an app that is for a queue which its backend does not have."""
+    """Return an error for each task of an app with a queue that its backend does not have."""
     from .core.loading import loading
 
     return [Error(str(problem), hint=problem.hint, obj=None, id="horsies.E010") for problem in loading.problems]
 
 
 def check_modules(**kwargs: Any) -> list[CheckMessage]:
-    """Return a warning for each module that registers tasks and that a worker need not import."""
+    """Return a warning for each module that registers tasks but that a worker may never import."""
     from .core.registry import registry
 
     _load_urlconf()
@@ -84,12 +84,12 @@ def check_modules(**kwargs: Any) -> list[CheckMessage]:
 
 
 def _load_urlconf() -> None:
-    """Load the URLconf, which imports views and what they import: they may register tasks."""
-    with suppress(Exception):  # what is wrong with the URLconf is told by Django's own checks
-        get_resolver().url_patterns  # noqa: B018  # to load it is the point
+    """Load the URLconf, which imports views and their modules: they may register tasks."""
+    with suppress(Exception):  # Django's own checks report errors of the URLconf
+        get_resolver().url_patterns  # noqa: B018  # the property loads it
 
 
 def _of_schedule(mistake: DeclarationError) -> Error:
-    if mistake.is_double:
+    if mistake.is_duplicate:
         return Error(str(mistake), hint="Rename one of the two.", obj=None, id="horsies.E006")
     return Error(str(mistake), hint="See the page on schedules.", obj=None, id="horsies.E005")

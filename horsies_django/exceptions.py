@@ -1,4 +1,4 @@
-"""The exceptions that the package raises, and those that a body raises to say what becomes of its task."""
+"""The exceptions that the package raises, and those that a task's function raises to set its outcome."""
 
 from .core.exceptions import (
     BatchEnded,

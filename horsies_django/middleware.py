@@ -1,4 +1,4 @@
-"""Middleware for task bodies: the base class, and two that carry the sender's language and time zone."""
+"""Middleware for tasks: the base class, and two that pass on the sender's language and time zone."""
 
 from .core.middleware import ContextMiddleware, LocaleMiddleware, TaskCall, TimezoneMiddleware
 

@@ -1,4 +1,4 @@
-"""What a task ends with: a value or an error, and the error codes that the package itself uses."""
+"""The result of a task, with a value or an error, and the package's own error codes."""
 
 from .core.results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 

@@ -1,6 +1,6 @@
-"""The signals of a task's life: the framework's three, and four of ours.
+"""The signals of tasks: the framework's three and four more.
 
-:mod:`horsies_django.core.signals` says when each is sent, and with what.
+:mod:`horsies_django.core.signals` documents when each is sent, and its arguments.
 """
 
 from .core.signals import (

@@ -21,7 +21,7 @@ from uuid import uuid4
 from tests.tally import tally
 
 #: Processes of pytest on each database: the tests wait as much as they work.
-PROCESSES: Final = {"SQLite": 2, "PostgreSQL": 3}
+PROCESSES: Final = {"SQLite": 1, "PostgreSQL": 3}
 
 #: pytest's exit status when it has found no tests.
 NOTHING_THERE: Final = 5
@@ -91,17 +91,19 @@ class Suite:
 def main() -> int:
     """Run both at the same time and return the first failure.
 
-    SQLite does without the tests that are marked as ``once``. Those marked as ``alone`` come after all the others, for
-    whatever ran beside them would be counted too.
+    SQLite leaves out the tests that are marked as ``once``. Those marked as ``alone``, which are slow, run after all
+    the others: they count what else would run beside them.
     """
     arguments = sys.argv[1:]
-    if "-m" not in arguments:
+    are_slow = "-m" in arguments
+    if not are_slow:
         arguments = ["-m", "not slow", *arguments]
     alone, arguments = _only("alone", arguments), _only("not alone", arguments)
-    is_whole = not any(os.path.exists(argument.split("::")[0]) for argument in arguments)
+    paths = [argument for argument in arguments if os.path.exists(argument.split("::")[0])]
+    is_large = not paths or any(os.path.isdir(path) for path in paths)
 
     def parallel(vendor: str) -> list[str]:
-        return ["-n", str(PROCESSES[vendor]), "--dist", "loadfile"] if is_whole else []
+        return ["-n", str(PROCESSES[vendor]), "--dist", "loadfile"] if is_large and PROCESSES[vendor] > 1 else []
 
     with ExitStack() as stack:
         kept = os.environ.get("TEST_RESULTS")
@@ -118,9 +120,10 @@ def main() -> int:
             ),
         ]
         statuses = [suite.wait() for suite in suites]
-        print("\n=== what has to run alone, on PostgreSQL ===", flush=True)
-        suites.append(Suite("PostgreSQL", url, results, alone, is_seen=True))
-        statuses.append(suites[-1].wait())
+        if are_slow:
+            print("\n=== what has to run alone, on PostgreSQL ===", flush=True)
+            suites.append(Suite("PostgreSQL", url, results, alone, is_seen=True))
+            statuses.append(suites[-1].wait())
         print(f"\n{tally(suite.report for suite in suites if suite.report.exists())}", flush=True)
     # By -k, say, one of them may have none.
     found = [status for status in statuses if status != NOTHING_THERE] or statuses

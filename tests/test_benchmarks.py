@@ -255,6 +255,7 @@ def test_a_worker_that_ends_is_noticed_with_the_last_it_said(tmp_path):
     assert last_line(tmp_path / "log") == "ValueError: no such queue"
 
 
+@pytest.mark.slow
 def test_ours_is_drained_by_its_real_worker(tmp_path):
     with staged(OURS, Path(sys.executable), NOWHERE, Needs(slots=200, threads=4, logs=tmp_path)) as stage:
         figures = drain(stage, parsed(["--tasks", "200"]))
@@ -264,6 +265,7 @@ def test_ours_is_drained_by_its_real_worker(tmp_path):
         assert stage.call("left") == 0
 
 
+@pytest.mark.slow
 def test_our_workflows_are_run_by_our_real_worker_and_told_as_ended(tmp_path):
     needs = Needs(slots=31, threads=4, logs=tmp_path)
     with staged(OURS, Path(sys.executable), NOWHERE, needs) as stage, stage.workers(1) as (group, _):

@@ -69,6 +69,7 @@ def test_nobody_can_approve_of_a_demo_that_does_not_run(manage):
     assert "No demo is running." in process.output
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize(("flag", "value"), [("--processes", "0"), ("--patience", "-1"), ("--patience", "nan")])
 def test_what_the_demo_can_not_do_is_refused_before_it_starts(manage, flag, value):

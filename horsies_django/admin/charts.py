@@ -113,8 +113,8 @@ class Chart:
 
 def describe_counts(counts: dict[str, int]) -> str:
     """Return counts by outcome in words. Zeros are left out, unless all are zero."""
-    said = [outcome for outcome in OUTCOMES if counts[outcome]] or [COMPLETED]
-    return ", ".join(f"{number_format(counts[outcome], force_grouping=True)} {LABELS[outcome]}" for outcome in said)
+    outcomes = [outcome for outcome in OUTCOMES if counts[outcome]] or [COMPLETED]
+    return ", ".join(f"{number_format(counts[outcome], force_grouping=True)} {LABELS[outcome]}" for outcome in outcomes)
 
 
 def _scale(highest: int) -> Callable[[int], float]:

@@ -15,7 +15,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..core.durations import from_now
+from ..core.durations import format_relative
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..models import Queue, Schedule, Task, Worker, Workflow
@@ -156,7 +156,7 @@ class OverviewAdmin(ReadOnlyAdmin):
                     self._page_url("schedule", one.id),
                     format_dotted_path(one.runs),
                     describe_timing(one.timing, one.timezone),
-                    from_now(-one.due_in),
+                    format_relative(-one.due_in),
                 )
                 for one in found.next
             ],
@@ -195,17 +195,17 @@ class OverviewAdmin(ReadOnlyAdmin):
 
 def _warnings(snapshot: Snapshot, *, sees_queues: bool) -> list[str]:
     """Return warnings about what needs attention; only users who may view queues see their names."""
-    said = []
+    warnings = []
     waits = any(snapshot.counts[key] for key in ("due", "scheduled", "aggregating", "retrying"))
     if waits and not snapshot.alive:
-        said.append(_("No worker is alive, so nothing is run. Start one: python manage.py horsies_worker"))
+        warnings.append(_("No worker is alive, so nothing is run. Start one: python manage.py horsies_worker"))
     elif snapshot.unserved and sees_queues:
         names = {"queues": ", ".join(snapshot.unserved)}
-        said.append(_("No worker serves these queues, or all that do are stopping: %(queues)s.") % names)
+        warnings.append(_("No worker serves these queues, or all that do are stopping: %(queues)s.") % names)
     if snapshot.counts["overdue"]:
-        said.append(_("Some tasks are past their deadline and wait for a reaper to expire them."))
+        warnings.append(_("Some tasks are past their deadline and wait for a reaper to expire them."))
     if any(snapshot.counts.values()) and snapshot.is_reaper_late:
-        said.append(
+        warnings.append(
             _(
                 "No reaper has made its round lately, so throughput, failures and times stand still, and what dead "
                 "workers held is not taken back. Start a worker without --no-reaper, or "
@@ -214,5 +214,5 @@ def _warnings(snapshot: Snapshot, *, sees_queues: bool) -> list[str]:
         )
     paused = [queue.name for queue in snapshot.queues if queue.is_paused and queue.depth.due]
     if paused and sees_queues:
-        said.append(_("Paused, with tasks that are due: %(queues)s.") % {"queues": ", ".join(paused)})
-    return said
+        warnings.append(_("Paused, with tasks that are due: %(queues)s.") % {"queues": ", ".join(paused)})
+    return warnings

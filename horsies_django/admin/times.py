@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext_lazy as _
 
-from ..core.durations import from_now
+from ..core.durations import format_relative
 from .base import queue_database
 from .formatting import format_time
 
@@ -24,16 +24,16 @@ LAST_YEAR: Final = 9997
 
 def relative_time(moment: datetime, now: datetime) -> SafeString:
     """Return a time relative to now, with the exact time as a tooltip."""
-    words, exact = from_now((now - moment).total_seconds()), format_time(moment, exactly=False)
+    words, exact = format_relative((now - moment).total_seconds()), format_time(moment, exactly=False)
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, words)
 
 
 def validate_date(moment: datetime) -> None:
     """Raise ValidationError for a year outside ``FIRST_YEAR``–``LAST_YEAR``, where time zones leave the calendar."""
     if not FIRST_YEAR <= moment.year <= LAST_YEAR:
-        told = _("The year is %(year)d; allowed: from %(first)d to %(last)d.")
+        message = _("The year is %(year)d; allowed: from %(first)d to %(last)d.")
         years = {"year": moment.year, "first": FIRST_YEAR, "last": LAST_YEAR}
-        raise ValidationError(told, params=years, code="out_of_range")
+        raise ValidationError(message, params=years, code="out_of_range")
 
 
 def display_zone() -> tzinfo:

@@ -57,7 +57,7 @@ def bounds_of_dates() -> tuple[datetime, datetime]:
     return datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC), datetime(_LAST_YEAR + 1, 1, 1, tzinfo=UTC)
 
 
-def within(dates: Collection[str], numbers: Mapping[str, Range] | None = None) -> Q:
+def in_range(dates: Collection[str], numbers: Mapping[str, Range] | None = None) -> Q:
     """Return the rows of which these columns are in range, or NULL: the condition of a check constraint.
 
     Inside a query NULL is not within; see :func:`beyond`.
@@ -67,7 +67,7 @@ def within(dates: Collection[str], numbers: Mapping[str, Range] | None = None) -
     return reduce(and_, parts)
 
 
-def beyond(dates: Collection[str], numbers: Mapping[str, Range] | None = None) -> Q:
+def out_of_range(dates: Collection[str], numbers: Mapping[str, Range] | None = None) -> Q:
     """Return the rows of which one of these columns is out of range. NaN is above any number, and so is any text."""
     parts = [Q(**{f"{name}__year__lt": _FIRST_YEAR}) | Q(**{f"{name}__year__gt": _LAST_YEAR}) for name in dates]
     parts += [Q(**{f"{name}__lt": low}) | Q(**{f"{name}__gt": high}) for name, (low, high) in (numbers or {}).items()]
@@ -76,10 +76,10 @@ def beyond(dates: Collection[str], numbers: Mapping[str, Range] | None = None) -
 
 def date_if_within(name: str) -> Case:
     """Return a column's time, or NULL where Python could not read it."""
-    return Case(When(within([name]), then=F(name)), output_field=DateTimeField())
+    return Case(When(in_range([name]), then=F(name)), output_field=DateTimeField())
 
 
-def clamped(field: Field[Any, Any], numbers: Mapping[str, Range] | None = None) -> Expression | None:
+def clamp(field: Field[Any, Any], numbers: Mapping[str, Range] | None = None) -> Expression | None:
     """Return the value that brings a column back into its range; None if it has none."""
     if isinstance(field, DateTimeField):
         low, high = (moment if settings.USE_TZ else moment.replace(tzinfo=None) for moment in (EARLIEST, LATEST))
@@ -93,14 +93,14 @@ def clamped(field: Field[Any, Any], numbers: Mapping[str, Range] | None = None) 
     return Case(*cases, default=F(field.name), output_field=field)
 
 
-def as_read(model: type[Model], bounds: Bounds) -> dict[str, Expression]:
+def readable_values(model: type[Model], bounds: Bounds) -> dict[str, Expression]:
     """Return, by column, what it is read as: NULL if it is out of range, or the nearest bound if it is never NULL."""
     dates, numbers = bounds
     values: dict[str, Expression] = {}
     for name in (*dates, *numbers):
         field = cast("Field[Any, Any]", model._meta.get_field(name))
-        is_within = within([name]) if name in dates else within((), {name: numbers[name]})
-        nearest = None if field.null else clamped(field, numbers)
+        is_within = in_range([name]) if name in dates else in_range((), {name: numbers[name]})
+        nearest = None if field.null else clamp(field, numbers)
         values[name] = nearest or Case(When(is_within, then=F(name)), output_field=field)
     return values
 
@@ -110,8 +110,8 @@ def bring_into_range(rows: QuerySet[Any], bounds: Bounds) -> list[Any]:
 
     An UPDATE of anything in them would be refused: a check constraint that is younger than a row holds for its changes.
     """
-    keys = list(rows.filter(beyond(*bounds)).values_list("pk", flat=True))
+    keys = list(rows.filter(out_of_range(*bounds)).values_list("pk", flat=True))
     if keys:
-        rows.filter(pk__in=keys).update(**as_read(rows.model, bounds))
+        rows.filter(pk__in=keys).update(**readable_values(rows.model, bounds))
         logger.warning("%s brought into range: %s", rows.model._meta.verbose_name_plural, keys)
     return keys

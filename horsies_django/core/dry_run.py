@@ -11,7 +11,7 @@ _IS_DRY: Final[ContextVar[bool]] = ContextVar("horsies_dry", default=False)
 
 
 @contextmanager
-def sends_nothing() -> Iterator[None]:
+def dry_run() -> Iterator[None]:
     """Keep what is sent inside from being inserted; its handles are those of tasks that never were."""
     token = _IS_DRY.set(True)
     try:
@@ -20,6 +20,6 @@ def sends_nothing() -> Iterator[None]:
         _IS_DRY.reset(token)
 
 
-def is_dry() -> bool:
+def is_dry_run() -> bool:
     """Whether nothing is to be sent."""
     return _IS_DRY.get()

@@ -166,11 +166,11 @@ class TaskRevoked(TaskInterrupt):
     """The task was cancelled, or taken away from a worker that seemed dead: its result is not wanted any more."""
 
 
-class _Wish(HorsiesError):
+class _ControlException(HorsiesError):
     """What a body asks for by raising it."""
 
 
-class Retry(_Wish):
+class Retry(_ControlException):
     """Raise it in a body for another attempt, whatever codes the policy lists.
 
     ``after`` are the seconds until then, None for the delay of the task's policy. It counts as a retry: with none left,
@@ -182,7 +182,7 @@ class Retry(_Wish):
         self.after = None if after is None else _seconds("Retry(after=)", after)
 
 
-class Snooze(_Wish):
+class Snooze(_ControlException):
     """Raise it in a body to run again ``after`` so many seconds, as if this run had not been: it burns no attempt.
 
     Raises ValueError for a bad delay.
@@ -193,7 +193,7 @@ class Snooze(_Wish):
         super().__init__(f"The task snoozes for {self.after:g} seconds.")
 
 
-class Discard(_Wish):
+class Discard(_ControlException):
     """Raise it in a body to give up: the task is FAILED with ``TASK_DISCARDED``, whatever retries are left."""
 
     def __init__(self, reason: str = "") -> None:

@@ -16,7 +16,7 @@ from .serialization import clean_text
 KEY_LENGTH: Final = 255
 
 #: Calls that one run may be handed.
-LARGEST: Final = 10_000
+MAX_GROUP_SIZE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class Gather:
                 object.__setattr__(self, name, _seconds(value))
 
     @property
-    def age(self) -> float | None:
+    def max_delay_seconds(self) -> float | None:
         """The seconds after its first call when a group is due."""
         return _seconds(self.max_delay)
 
     @property
-    def silence(self) -> float | None:
+    def quiet_seconds(self) -> float | None:
         """The seconds after its latest call when a group is due."""
         return _seconds(self.quiet)
 
@@ -78,8 +78,8 @@ class Gather:
     def _problems(self) -> Iterator[str]:
         if not (callable(self.by) or (isinstance(self.by, str) and self.by.strip() and _is_format(self.by))):
             yield f"by is {self.by!r}; allowed: a format string, as 'customer-{{customer_id}}', or a callable."
-        if type(self.max_size) is not int or not 1 <= self.max_size <= LARGEST:
-            yield f"max_size is {self.max_size!r}; allowed: a whole number from 1 to {LARGEST:,}."
+        if type(self.max_size) is not int or not 1 <= self.max_size <= MAX_GROUP_SIZE:
+            yield f"max_size is {self.max_size!r}; allowed: a whole number from 1 to {MAX_GROUP_SIZE:,}."
         for name in ("max_delay", "quiet"):
             value = getattr(self, name)
             if value is not None and _seconds(value) is None:

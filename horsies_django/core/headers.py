@@ -1,4 +1,4 @@
-"""Headers: what travels with a task from where it is sent, in its metadata."""
+"""Headers: values that middleware adds to a task's metadata when it is sent."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
-from .middleware_loader import factory_at
+from .middleware_loader import load_factory
 from .options import Options
 from .serialization import check_size, dumps, encode
 
-#: The key under which a run that a schedule has sent carries its slot: a claim reads the metadata anyway.
+#: The metadata key with the slot of a scheduled run. It is in the metadata because a claim reads that anyway.
 SCHEDULED_FOR: Final = "horsies.scheduled_for"
 
 
 def of_slot(slot: datetime | None) -> dict[str, Any]:
-    """Return the header of a run for this slot of a schedule; nothing for a run that has none."""
+    """Return the header for a run of this slot of a schedule; an empty dict without a slot."""
     return {} if slot is None else {SCHEDULED_FOR: slot.astimezone(UTC).isoformat()}
 
 
 def slot_in(metadata: object) -> datetime | None:
-    """Return the slot that metadata names, in UTC; None if it names none, or what is no aware time."""
+    """Return the slot in metadata, in UTC; None if there is none or it is not an aware datetime."""
     text = metadata.get(SCHEDULED_FOR) if isinstance(metadata, Mapping) else None
     try:
         slot = datetime.fromisoformat(text) if isinstance(text, str) else None
@@ -31,9 +31,10 @@ def slot_in(metadata: object) -> datetime | None:
 
 
 def stored(metadata: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """Return metadata as JSON has it.
+    """Return metadata encoded as JSON values.
 
-    Raises TypeError or ValueError for what can't be stored, and ValueError for more than ``max_payload_bytes``.
+    Raises TypeError or ValueError for a value that can't be stored, and ValueError for more than ``max_payload_bytes``
+    bytes.
     """
     encoded: dict[str, Any] = encode(metadata, typed=False, where="metadata")
     check_size(dumps(encoded), options.max_payload_bytes, "metadata")
@@ -41,9 +42,9 @@ def stored(metadata: Mapping[str, Any], options: Options) -> dict[str, Any]:
 
 
 def collect(options: Options) -> dict[str, Any]:
-    """Return what the middleware says is to travel with a task that is sent now; of one name, the last one's word.
+    """Return the headers of all middleware for a task that is sent now. Later middleware overrides earlier.
 
-    Raises TypeError for what is no dict, what :func:`stored` raises, and whatever the middleware raises.
+    Raises TypeError if ``headers()`` returns no dict, the errors of :func:`stored`, and whatever the middleware raises.
     """
     found: dict[str, Any] = {}
     for path, provide in _providers(options.middleware):
@@ -55,9 +56,9 @@ def collect(options: Options) -> dict[str, Any]:
 
 
 def inject(options: Options, metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the metadata of a call with the headers; None if there are none to add.
+    """Return the metadata of a call with the headers added; None if there are no headers.
 
-    Raises as above, and what :func:`check_reserved` raises.
+    Raises as above, and the errors of :func:`check_reserved`.
     """
     headers = collect(options)
     check_reserved(options, metadata, headers)
@@ -67,8 +68,8 @@ def inject(options: Options, metadata: Mapping[str, Any] | None) -> dict[str, An
 def check_reserved(options: Options, metadata: Mapping[str, Any] | None, headers: Mapping[str, Any]) -> None:
     """Raise ValueError if metadata has a key that is reserved for middleware.
 
-    Reserved are the keys of ``headers``, which are those of this send, and what middleware names in
-    ``reserved_headers``: also where it sends no such header now, nobody else may.
+    Reserved keys are those of ``headers``, the headers of this send, and those in the ``reserved_headers`` of
+    middleware, even if it adds no such header now.
     """
     for path, names in _reserved(options.middleware):
         if taken := sorted(names & (metadata or {}).keys()):
@@ -83,10 +84,10 @@ def _refuse(key: str, owner: str) -> NoReturn:
 
 @functools.cache
 def _reserved(paths: tuple[str, ...]) -> tuple[tuple[str, frozenset[str]], ...]:
-    return tuple((path, frozenset(getattr(factory_at(path), "reserved_headers", ()))) for path in paths)
+    return tuple((path, frozenset(getattr(load_factory(path), "reserved_headers", ()))) for path in paths)
 
 
 @functools.cache
 def _providers(paths: tuple[str, ...]) -> tuple[tuple[str, Callable[[], Any]], ...]:
-    found = [(path, getattr(factory_at(path), "headers", None)) for path in paths]
+    found = [(path, getattr(load_factory(path), "headers", None)) for path in paths]
     return tuple((path, provide) for path, provide in found if provide is not None)

@@ -16,40 +16,44 @@ from django.db.models.functions import Cast, Ceil, Ln
 from django.db.models.lookups import GreaterThan, IsNull
 
 #: Buckets for each doubling.
-STEPS: Final = 2
+BUCKETS_PER_DOUBLING: Final = 2
 
 #: The upper end of bucket 0, in seconds.
-LEAST: Final = 0.001
+MIN_SECONDS: Final = 0.001
 
 #: Seconds that nothing takes: what seems to is in no bucket, an infinite time or NaN neither.
-MOST: Final = 1e12
+MAX_SECONDS: Final = 1e12
 
 #: By how much a percentile may be off, as a factor.
-ERROR: Final = 2 ** (1 / (2 * STEPS))
+MAX_ERROR: Final = 2 ** (1 / (2 * BUCKETS_PER_DOUBLING))
 
 
 def bucket_of(seconds: float) -> int:
     """Return the number of the bucket that these seconds belong to."""
-    return 0 if seconds <= LEAST else max(0, math.ceil(STEPS * math.log2(min(seconds, MOST) / LEAST)))
+    return (
+        0
+        if seconds <= MIN_SECONDS
+        else max(0, math.ceil(BUCKETS_PER_DOUBLING * math.log2(min(seconds, MAX_SECONDS) / MIN_SECONDS)))
+    )
 
 
-def bucket_in_sql(seconds: Expression) -> Case:
+def bucket_expression(seconds: Expression) -> Case:
     """The same as an expression. Nothing is in no bucket."""
-    number = Ceil(Value(STEPS / math.log(2)) * Ln(seconds / Value(LEAST)))
+    number = Ceil(Value(BUCKETS_PER_DOUBLING / math.log(2)) * Ln(seconds / Value(MIN_SECONDS)))
     return Case(
-        When(GreaterThan(seconds, MOST), then=Value(None)),
-        When(GreaterThan(seconds, LEAST), then=Cast(number, IntegerField())),
+        When(GreaterThan(seconds, MAX_SECONDS), then=Value(None)),
+        When(GreaterThan(seconds, MIN_SECONDS), then=Cast(number, IntegerField())),
         When(IsNull(seconds, False), then=Value(0)),
         output_field=IntegerField(),
     )
 
 
-def seconds_of(bucket: int) -> float:
+def bucket_seconds(bucket: int) -> float:
     """Return what is said of what is in a bucket, in seconds: its middle, as ratios go."""
-    return LEAST if bucket <= 0 else LEAST * 2 ** ((bucket - 0.5) / STEPS)
+    return MIN_SECONDS if bucket <= 0 else MIN_SECONDS * 2 ** ((bucket - 0.5) / BUCKETS_PER_DOUBLING)
 
 
-def merged(histograms: Iterable[Mapping[str, int]]) -> Counter[int]:
+def merge(histograms: Iterable[Mapping[str, int]]) -> Counter[int]:
     """Add up histograms as they are stored, with texts for numbers."""
     total: Counter[int] = Counter()
     for histogram in histograms:
@@ -67,5 +71,5 @@ def percentile(histogram: Mapping[int, int], share: float) -> float | None:
     for bucket in sorted(histogram):
         seen += histogram[bucket]
         if seen >= wanted:
-            return seconds_of(bucket)
+            return bucket_seconds(bucket)
     raise AssertionError("unreachable: the counts add up to the total")

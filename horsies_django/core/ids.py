@@ -18,17 +18,17 @@ def uuid7() -> UUID:
     48 bits of milliseconds, then 12 bits of the fraction of that millisecond. Ids made faster than that clock ticks
     count on from the last one, so tasks that share an ``enqueued_at`` still run in the order they were sent.
     """
-    return _id(_stamps(1), secrets.randbits(62))
+    return _id(_reserve_timestamps(1), secrets.randbits(62))
 
 
 def uuid7s(count: int) -> list[UUID]:
     """Return so many of them, growing, for one look at the clock and one at the source of randomness."""
-    first = _stamps(count)
+    first = _reserve_timestamps(count)
     tails = struct.unpack(f"{count}Q", secrets.token_bytes(8 * count))
     return [_id(stamp, tail >> 2) for stamp, tail in enumerate(tails, first)]
 
 
-def as_uuid(given: object, what: str = "id") -> UUID:
+def parse_uuid(given: object, what: str = "id") -> UUID:
     """Return an id that was given as a UUID or as its text. Raises ValueError, which calls it ``what``."""
     if isinstance(given, UUID):
         return given
@@ -38,7 +38,7 @@ def as_uuid(given: object, what: str = "id") -> UUID:
         raise ValueError(f"{what} is {given!r}; allowed: a UUID, or its text.") from None
 
 
-def _stamps(count: int) -> int:
+def _reserve_timestamps(count: int) -> int:
     """Take the next ``count`` stamps for the caller and return the first."""
     global _last
     milliseconds, rest = divmod(time.time_ns(), 1_000_000)

@@ -17,10 +17,10 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from ..core.bounds import RETENTION, Range, bounds_of_dates
 
-__all__ = ["DateTimeField", "DurationField", "JSONField", "texts_in"]
+__all__ = ["DateTimeField", "DurationField", "JSONField", "strings_in"]
 
 
-class _Plain(models.Field):  # type: ignore[type-arg]  # generic in the stubs only
+class _DjangoNamed(models.Field):  # type: ignore[type-arg]  # generic in the stubs only
     """A field that deconstructs to Django's own in a migration."""
 
     def deconstruct(self) -> Any:
@@ -29,7 +29,7 @@ class _Plain(models.Field):  # type: ignore[type-arg]  # generic in the stubs on
         return name, f"django.db.models.{self.get_internal_type()}", args, kwargs
 
 
-class _Bounded(_Plain):
+class _Bounded(_DjangoNamed):
     """A column whose values out of bounds are read as NULL, or as the nearest bound if it is never NULL.
 
     This affects only selected values, not conditions, subqueries and writes.
@@ -70,7 +70,7 @@ class _Duration(_Bounded, models.DurationField):  # type: ignore[type-arg]  # ge
         return RETENTION
 
 
-class _Json(_Plain, models.JSONField):
+class _Json(_DjangoNamed, models.JSONField):
     """A JSON value; one that Python can't parse is read as text."""
 
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
@@ -87,6 +87,6 @@ else:
     DateTimeField, DurationField, JSONField = _Time, _Duration, _Json
 
 
-def texts_in(stored: Any) -> list[str]:
+def strings_in(stored: Any) -> list[str]:
     """Return the strings of a stored list; an empty list if the value is no list."""
     return [text for text in stored if isinstance(text, str)] if isinstance(stored, list) else []

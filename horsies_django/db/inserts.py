@@ -1,7 +1,7 @@
-"""INSERTs of rows that were never a model instance: to make one and save it costs more than all the rest of a send.
+"""INSERTs without model instances: making and saving an instance costs more than the rest of a send.
 
-The columns are the model's all the same. One that is given no value gets its field's default; one that has none, or
-leaves it to the database, is not in the statement.
+The columns are those of the model. A column without a value gets its field's default. One without a default, or with a
+default of the database, is left out of the statement.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from .expressions import Param
 
 
 class SqlFragment(NamedTuple):
-    """A piece of SQL and its parameters."""
+    """A fragment of SQL and its parameters."""
 
     sql: str
     params: Sequence[Any] = ()
 
 
 def can_leave_out(alias: str) -> bool:
-    """Whether an INSERT can pass over a row whose place is taken; ``INSERT IGNORE`` passes over any mistake."""
+    """Whether the database has ``ON CONFLICT DO NOTHING``. MySQL's ``INSERT IGNORE`` would hide any other error too."""
     return connections[alias].vendor in ("postgresql", "sqlite")
 
 
 class Insert:
     """An INSERT into the table of ``model``.
 
-    ``values`` are by column: what a field takes, an expression, or a :class:`Piece`. ``source`` is what to put behind
-    FROM for a row from each of its rows, to which pieces may refer. ``returning`` says what the statement gives back.
-    With ``if_free``, a row that would break a unique constraint is left out; see :func:`can_leave_out`.
+    ``values`` maps column names to values, expressions or :class:`SqlFragment` objects. With ``source``, a FROM clause,
+    the statement inserts a row for each row of the source, and fragments may refer to its columns. ``returning`` has
+    the columns and expressions of RETURNING. With ``if_free``, a row that would break a unique constraint is left out;
+    see :func:`can_leave_out`.
     """
 
     def __init__(
@@ -52,49 +53,52 @@ class Insert:
         compiler = cast("SQLInsertCompiler", InsertQuery(model).get_compiler(connection=connection))
         self._returns = bool(returning)
         names: list[str] = []
-        pieces: list[SqlFragment] = []
-        for field, name, otherwise in _columns(model, alias):
-            value = values.get(field.attname, otherwise)
+        fragments: list[SqlFragment] = []
+        for field, name, default in _columns(model, alias):
+            value = values.get(field.attname, default)
             if value is not None:
                 names.append(name)
-                pieces.append(value if type(value) is SqlFragment else _piece(field, value, compiler))
-        rows = f"VALUES ({_listed(pieces)})"
+                fragments.append(value if type(value) is SqlFragment else _fragment(field, value, compiler))
+        rows = f"VALUES ({_listed(fragments)})"
         if source:
-            rows = f"SELECT {_listed(pieces)} FROM {source.sql}"  # noqa: S608  # our own
-            pieces.append(source)
+            rows = f"SELECT {_listed(fragments)} FROM {source.sql}"  # noqa: S608  # our own
+            fragments.append(source)
         self.sql = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({', '.join(names)}) {rows}"
         if if_free:
             self.sql += " ON CONFLICT DO NOTHING"
         if returning:
             self.sql += f" RETURNING {_listed(returning)}"
-            pieces += returning
-        self.params: Sequence[Any] = [param for piece in pieces for param in piece.params]
+            fragments += returning
+        self.params: Sequence[Any] = [param for fragment in fragments for param in fragment.params]
 
     def inline_constants(self, literal: Callable[[Any], str]) -> Self:
-        """Return it with numbers and texts written out by ``literal``: what is the same each time is quoted once."""
+        """Return a copy with int and str parameters replaced by constants, quoted once by ``literal``."""
         first, *rest = self.sql.split("%s")
         texts = [literal(param) if isinstance(param, str | int) else "%s" for param in self.params]
-        settled = copy.copy(self)
-        settled.sql = first + "".join(text + after for text, after in zip(texts, rest, strict=True))
-        settled.params = [param for param in self.params if not isinstance(param, str | int)]
-        return settled
+        inlined = copy.copy(self)
+        inlined.sql = first + "".join(text + after for text, after in zip(texts, rest, strict=True))
+        inlined.params = [param for param in self.params if not isinstance(param, str | int)]
+        return inlined
 
-    def run(self, alias: str, given: Mapping[str, Any] | None = None) -> Sequence[Any] | None:
-        """Run it, with what is to stand in its blanks, and return what it gives back for a row; None for no row."""
-        params = [given[param.name] if given and type(param) is Param else param for param in self.params]
+    def run(self, alias: str, values: Mapping[str, Any] | None = None) -> Sequence[Any] | None:
+        """Run the statement with these values for its named params.
+
+        Returns the first row of RETURNING, None if no row was inserted, and () without a RETURNING clause.
+        """
+        params = [values[param.name] if values and type(param) is Param else param for param in self.params]
         with connections[alias].cursor() as cursor:
             cursor.execute(self.sql, params)
             return cast("Sequence[Any] | None", cursor.fetchone()) if self._returns else ()
 
 
-def _piece(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler) -> SqlFragment:
+def _fragment(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler) -> SqlFragment:
     if not hasattr(value, "resolve_expression"):
         return SqlFragment("%s", (field.get_db_prep_save(value, compiler.connection),))
     return SqlFragment(*compiler.compile(compiler.prepare_value(field, value)))
 
 
 def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> list[SqlFragment]:
-    """Return what asks an INSERT for columns of the new row; nothing where the database can't tell."""
+    """Return the RETURNING fragments for columns of the new row; an empty list if the database has no RETURNING."""
     connection = connections[alias]
     if not connection.features.can_return_columns_from_insert:
         return []
@@ -102,7 +106,7 @@ def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> l
 
 
 def read(model: type[models.Model], names: Iterable[str], stored: Iterable[Any], alias: str) -> dict[str, Any]:
-    """Return columns that the database gave back as the model has them."""
+    """Convert columns that the database returned to values of the model's fields."""
     connection, values = connections[alias], {}
     for name, value in zip(names, stored, strict=True):
         column = _field(model, name).get_col(model._meta.db_table)
@@ -118,16 +122,16 @@ def _field(model: type[models.Model], name: str) -> Any:
 
 @functools.cache
 def _columns(model: type[models.Model], alias: str) -> list[tuple[models.Field[Any, Any], str, SqlFragment | None]]:
-    """Return each field, its column's name as SQL has it, and what goes into a column that is given nothing."""
+    """Return each field, its quoted column name and the fragment of its default."""
     connection = connections[alias]
     columns: list[tuple[models.Field[Any, Any], str, SqlFragment | None]] = []
     for field in model._meta.concrete_fields:
-        # A row's own id is no default: what a field makes anew for each row has to be given.
-        otherwise = field.get_default() if field.has_default() and not field.primary_key else None
-        piece = None if otherwise is None else SqlFragment("%s", (field.get_db_prep_save(otherwise, connection),))
-        columns.append((field, connection.ops.quote_name(str(field.column)), piece))
+        # The default of a primary key is not cached: each row needs a new one.
+        default = field.get_default() if field.has_default() and not field.primary_key else None
+        fragment = None if default is None else SqlFragment("%s", (field.get_db_prep_save(default, connection),))
+        columns.append((field, connection.ops.quote_name(str(field.column)), fragment))
     return columns
 
 
-def _listed(pieces: Iterable[SqlFragment]) -> str:
-    return ", ".join([piece.sql for piece in pieces])
+def _listed(fragments: Iterable[SqlFragment]) -> str:
+    return ", ".join([fragment.sql for fragment in fragments])

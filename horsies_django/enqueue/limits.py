@@ -41,7 +41,7 @@ def key_of(
     text = key(*args, **kwargs) if callable(key) else _formatted(key, task, bound)
     if text is None:
         return None
-    is_hidden = Mask(sensitive=task.sensitive).is_told_by(key, bound)
+    is_hidden = Mask(sensitive=task.sensitive).is_revealed_by(key, bound)
     shown = MASKED if is_hidden else repr(text)
     if not isinstance(text, str):
         raise TypeError(f"concurrency_key of {task.task_name} gave {shown}; allowed: a text, or None.")

@@ -1,4 +1,4 @@
-"""``@task``, and the task it makes of a function."""
+"""``@task`` and ``HorsiesTask``, the task that it makes of a function."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..core.compat import (
     InvalidTask,
 )
 from ..core.grouping_policy import Gather
-from ..core.ids import as_uuid
-from ..core.names import RESERVED, at_module_level, checked_aliases, checked_name, place_of, raise_if_unfit
+from ..core.ids import parse_uuid
+from ..core.names import RESERVED, at_module_level, check_task_function, checked_aliases, checked_name, source_location
 from ..core.operations import log_operation
 from ..core.option_parsers import INHERIT, RETENTION_STATES
 from ..core.options import NO_DEFAULTS, DefaultOptions
@@ -45,7 +45,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 V = TypeVar("V")
 
-#: Attempts of a task that says how to back off but not how often.
+#: The attempts of a task with a backoff but without ``max_attempts``.
 DEFAULT_ATTEMPTS: Final = 3
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HorsiesTask(_GenericTask[P, T]):
-    """A task of this backend: the framework's, with options of ours.
+    """A task of this backend: the framework's Task with more options.
 
-    ``func`` and ``call()`` run the function itself, here and now. A task is immutable: ``using()`` and
-    ``with_options()`` give changed copies. Durations are seconds. ``name`` is that of the function unless one is given;
-    rows have the ``task_name``.
+    ``func`` and ``call()`` run the function directly, in this process. A task is immutable: ``using()`` and
+    ``with_options()`` return changed copies. Durations are in seconds. ``name`` is the function's name unless another
+    is given; rows store the ``task_name``.
     """
 
-    name: str = None  # type: ignore[assignment]  # __post_init__() sets it where none is given
+    name: str = None  # type: ignore[assignment]  # __post_init__() sets a default
     aliases: Collection[str] = field(default=(), hash=False)
     max_attempts: int | None = None
     backoff: float | RetryPolicy | Backoff | None = None
@@ -96,32 +96,32 @@ class HorsiesTask(_GenericTask[P, T]):
     good_until: datetime | None = None
     unique_key: str | None = None
     task_id: UUID | None = None
-    _given_name: str | None = field(default=None, repr=False)  # empty if none was given, None until that is known
+    _given_name: str | None = field(default=None, repr=False)  # "" if none was given, None before __post_init__()
 
     def __post_init__(self) -> None:
-        """Validate the task and register it; a copy keeps the names of the task that it is a copy of.
+        """Validate the task and register it. A copy keeps the names of its original and is not registered.
 
-        Raises ValueError for a name or an alias that no row should hold, InvalidTask for any other bad value.
+        Raises ValueError for an invalid name or alias, InvalidTask for any other invalid value.
         """
         is_copy = self._given_name is not None
         if not is_copy:
-            raise_if_unfit(self.func)
+            check_task_function(self.func)
             given: object = self.name
             name = "" if given is None else checked_name("name", given)
             object.__setattr__(self, "_given_name", name)
             object.__setattr__(self, "name", name or getattr(self.func, "__name__", ""))
             object.__setattr__(self, "aliases", checked_aliases(self.aliases))
-        if isinstance(self.retention, Mapping):  # a dict of its own: columns made of it are used again and again
+        if isinstance(self.retention, Mapping):  # copy the dict: columns made of it are cached
             object.__setattr__(self, "retention", dict(self.retention))
-        # The engine's own tasks run on every backend of ours, in the queues of their nodes, whatever TASKS says.
+        # Skip validation for the engine's own tasks: they run on every HorsiesBackend, in the queues of their nodes.
         if not str(getattr(self.func, "__module__", "")).startswith(RESERVED):
-            FrameworkTask.__post_init__(self)  # super() is the class before it got its slots
+            FrameworkTask.__post_init__(self)  # super() would be the class before dataclass() added slots
         if not is_copy:
             registry.add_task(self, self.aliases)
 
     @property
     def task_name(self) -> str:
-        """The name that rows have: the one that was given, or the dotted path of the function."""
+        """The name in rows: the given name, or the dotted path of the function."""
         return self._given_name or self.module_path
 
     def with_options(self, **options: Any) -> HorsiesTask[P, T]:
@@ -129,10 +129,10 @@ class HorsiesTask(_GenericTask[P, T]):
 
         Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique``, ``unique_key``, ``task_id``,
         ``retention``, ``timeout``, ``retry_policy``, ``max_attempts``, ``backoff``, ``metadata`` and ``backend``. None
-        clears an option; ``retry_policy=None``, as ``max_attempts=1``, means no retries. ``max_attempts`` of a task
-        with a policy leaves the rest of that as it is. ``metadata`` is added to the task's, entry by entry, and so is
-        ``retention``, state by state. ``task_id`` (a UUID or its text) makes a send that can be repeated: the same call
-        again gives the handle of the row there is. Raises TypeError for any other name and InvalidTask for a bad value.
+        clears an option; ``retry_policy=None``, like ``max_attempts=1``, means no retries. ``max_attempts`` changes
+        only the number of attempts of a task's retry policy. ``metadata`` is merged with the task's by key, and
+        ``retention`` by state. ``task_id`` (a UUID or its text) makes a send idempotent: the same call again returns a
+        handle of the existing row. Raises TypeError for any other name and InvalidTask for an invalid value.
         """
         if unknown := options.keys() - _SEND_OPTIONS:
             raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
@@ -151,7 +151,7 @@ class HorsiesTask(_GenericTask[P, T]):
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Enqueue a call as part of the current transaction and return its handle.
 
-        Raises TypeError or ValueError, naming the parameter, for arguments that don't fit; then nothing is inserted.
+        Raises TypeError or ValueError, naming the parameter, for invalid arguments, and inserts nothing.
         """
         return self._horsies().send(self, args, kwargs)
 
@@ -162,7 +162,7 @@ class HorsiesTask(_GenericTask[P, T]):
     def schedule(
         self, delay_or_eta: float | timedelta | datetime, /, *args: P.args, **kwargs: P.kwargs
     ) -> TaskHandle[T]:
-        """Enqueue a call to run after a delay (seconds or timedelta) or at a time (aware datetime)."""
+        """Enqueue a call that runs after a delay (seconds or a timedelta) or at a time (an aware datetime)."""
         return self._later(delay_or_eta).send(*args, **kwargs)
 
     async def aschedule(
@@ -172,11 +172,11 @@ class HorsiesTask(_GenericTask[P, T]):
         return await self._later(delay_or_eta).asend(*args, **kwargs)
 
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
-        """Enqueue one call for each dict of keyword arguments, with one INSERT per 1,000; all of them or none."""
+        """Enqueue one call for each dict of keyword arguments, 1,000 per INSERT; all of them or none."""
         return self._horsies().send_many(self, calls)
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
-        """Cancel the live task that holds ``unique_key``; return whether there was one."""
+        """Cancel the live task that holds ``unique_key``; return whether there was one to cancel."""
         is_cancelled = self._horsies().cancel(unique_key, include_running=include_running)
         log_operation("task.cancel", int(is_cancelled), task=self.task_name)
         return is_cancelled
@@ -204,12 +204,12 @@ class HorsiesTask(_GenericTask[P, T]):
     @overload
     def node(self, **options: Unpack[TaskNodeOptions]) -> TaskNodeFactory[P, T]: ...
     def node(self, **options: Any) -> Any:
-        """Return what makes nodes of this task for a workflow: ``save.node(timeout=5)(data=fetch.value)``.
+        """Return a factory for workflow nodes of this task: ``save.node(timeout=5)(data=fetch.value)``.
 
         Takes ``node_id``, ``waits_for``, ``args_from``, ``values_from``, ``workflow_ctx_from``, ``join``,
-        ``min_success``, ``allow_failed_deps``, ``run_when``, ``skip_when``, and of a call's own options
+        ``min_success``, ``allow_failed_deps``, ``run_when``, ``skip_when``, and these options of a call:
         ``queue_name``, ``priority``, ``good_until``, ``retry_policy``, ``timeout``, ``retention`` and ``metadata``.
-        Raises TypeError for any other name; bad values are told with the rest of the workflow.
+        Raises TypeError for any other name. Invalid values are reported when the workflow is validated.
         """
         from .node_factories import task_nodes
 
@@ -245,52 +245,52 @@ class HorsiesTask(_GenericTask[P, T]):
     def map(
         self, *, over: Any, param: str | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        """Return a node that calls this task once for each item of the list that the node ``over`` gives.
+        """Return a node that calls this task once for each item of the list that the node ``over`` returns.
 
-        An item goes to the parameter ``param``, by default the first; ``kwargs`` are the other arguments, the same for
-        each call. Options are those of :meth:`node`. The node's value is the list of theirs, in order.
+        The parameter ``param``, by default the first, takes the item; ``kwargs`` are the other arguments, the same for
+        each call. Options are those of :meth:`node`. The node's value is the list of the calls' values, in order.
         """
         from .node_factories import map_node
 
         return map_node(self, over, param, kwargs, options)
 
     def stored_policy(self, defaults: DefaultOptions = NO_DEFAULTS) -> RetryPolicy | None:
-        """The retry policy as a row stores it; a ``backoff`` that no policy can have is approximated.
+        """Return the retry policy that rows store. It approximates a ``backoff`` that no policy can express.
 
-        ``defaults`` count for what the task does not say.
+        ``defaults`` apply to options that the task doesn't set.
         """
         if self.retry_policy is not None:
             return self.retry_policy
         if isinstance(self.backoff, RetryPolicy):
             return self.backoff
-        general = defaults.retry_policy if self.backoff is None else None
-        if general is not None and self.max_attempts is None:
-            return general
+        default = defaults.retry_policy if self.backoff is None else None
+        if default is not None and self.max_attempts is None:
+            return default
         backoff = self.backoff_of(defaults)
         attempts = self.max_attempts or defaults.max_attempts or (1 if backoff is None else DEFAULT_ATTEMPTS)
         if attempts == 1:
             return None
-        if general is not None:  # its delays; max_attempts alone is for any failure
-            return replace(general.with_retries(attempts - 1), auto_retry_for=(ANY_CODE,))
-        return RetryPolicy.standing_for(backoff, attempts - 1)
+        if default is not None:  # use its delays, but retry any failure, as max_attempts does
+            return replace(default.with_retries(attempts - 1), auto_retry_for=(ANY_CODE,))
+        return RetryPolicy.from_backoff(backoff, attempts - 1)
 
     def backoff_of(self, defaults: DefaultOptions) -> float | RetryPolicy | Backoff | None:
-        """The task's ``backoff``, or the project's default."""
+        """Return the task's ``backoff`` or the project's default."""
         return defaults.backoff if self.backoff is None and self.retry_policy is None else self.backoff
 
     def own_backoff(self, policy: RetryPolicy | None, defaults: DefaultOptions) -> float | Backoff | None:
-        """The ``backoff`` that says the waits in the place of a row's ``policy``; None if the policy says them itself.
+        """Return the ``backoff`` that sets the delays instead of a row's ``policy``; None if the policy sets them.
 
-        A row holds a policy alone, so what code computes, or what is too short for a policy, is asked of the task; but
-        not for a row that was sent with another policy. How often a call is retried says nothing of the waits.
+        A row stores only a policy, which can't express a callable or a very short delay, so these come from the task;
+        but not for a row that was sent with another policy. The number of retries makes no difference.
         """
         backoff = self.backoff_of(defaults)
         if policy is None or isinstance(backoff, RetryPolicy):
             return None
-        return backoff if policy == RetryPolicy.standing_for(backoff, policy.max_retries) else None
+        return backoff if policy == RetryPolicy.from_backoff(backoff, policy.max_retries) else None
 
     def _retry_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """What a call's options on retries come to: a policy says it all, so that each of the three has its say."""
+        """Return the retry options of a copy. ``max_attempts`` or ``backoff`` alone keeps the task's other settings."""
         given = {name: options[name] for name in _RETRY_OPTIONS if options.get(name) is not None}
         policy = self.backoff if isinstance(self.backoff, RetryPolicy) else self.retry_policy
         if not given:
@@ -331,19 +331,19 @@ class HorsiesTask(_GenericTask[P, T]):
 
 
 class SendingBackend(ConfiguredBackend, ABC):
-    """The backend as its tasks call it."""
+    """The interface of the backend that tasks call."""
 
     @abstractmethod
     def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
-        """Insert a call in the current transaction and return its handle; ``own`` are columns of this call alone."""
+        """Insert a call in the current transaction and return its handle. ``own`` sets columns for this call only."""
 
     @abstractmethod
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
-        """Insert many calls in the current transaction; sends no signals."""
+        """Insert many calls in the current transaction. Sends no signals."""
 
     @abstractmethod
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
-        """Cancel the live task that holds ``unique_key``; return whether there was one."""
+        """Cancel the live task that holds ``unique_key``; return whether there was one to cancel."""
 
     async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
         """See :meth:`send`."""
@@ -357,7 +357,7 @@ class SendingBackend(ConfiguredBackend, ABC):
 _OWN_OPTIONS: Final = frozenset(
     entry.name for entry in fields(HorsiesTask) if not entry.name.startswith("_")
 ) - frozenset(entry.name for entry in fields(FrameworkTask))
-#: What None means for an option that the framework does not let be None.
+#: The values that None stands for, for options that can't be None in the framework.
 _FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
     "priority": DEFAULT_TASK_PRIORITY,
     "queue_name": DEFAULT_TASK_QUEUE_NAME,
@@ -375,17 +375,17 @@ _SEND_OPTIONS: Final = frozenset(
 
 def _uuid(value: object) -> UUID:
     try:
-        return as_uuid(value, "task_id")
+        return parse_uuid(value, "task_id")
     except ValueError as error:
         raise InvalidTask(str(error)) from None
 
 
 def _merged_retention(own: Retention, given: Retention) -> Retention:
-    """Return the retention of a call: as given, and the task's own for a state of which that says nothing."""
+    """Return the retention of a call: as given, and the task's own for states that are not given."""
     if given == INHERIT or own == INHERIT or not (isinstance(own, Mapping) or isinstance(given, Mapping)):
         return given
-    both = (kept if isinstance(kept, Mapping) else {RETENTION_STATES[0]: kept} for kept in (own, given))
-    return {state: kept for said in both for state, kept in said.items()}
+    by_state = (kept if isinstance(kept, Mapping) else {RETENTION_STATES[0]: kept} for kept in (own, given))
+    return {state: kept for retention in by_state for state, kept in retention.items()}
 
 
 def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:
@@ -416,19 +416,22 @@ def task(
     takes_context: bool = False,
     **options: Any,
 ) -> Any:
-    """Make a task of a module-level function, with every option on every Django.
+    """Make a task of a module-level function. All options work on every supported Django.
 
-    ``name`` is what rows call the task, in the place of the function's dotted path; ``aliases`` are names of rows that
-    it runs as well: those that it had before, dotted paths too.
-    ``max_attempts`` alone retries any failure; ``backoff`` is a number of seconds, a :class:`RetryPolicy` or a callable
-    ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an
-    exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
-    body, its COMPLETED mark and its attempt are one transaction on the queue's database; ``max_concurrency`` and
-    ``rate_limit`` are for each ``concurrency_key`` (see :mod:`~.limits`); ``sensitive`` says which
-    arguments and which keys of results are masked where people look (see :mod:`~.masking`); ``unique``
-    is a :class:`~horsies_django.Unique`, which says which calls are one task; with ``gather``, calls that come close
-    together are handed to one run as a list (see :class:`Gather`). Raises TypeError for an unknown option, ValueError
-    for a bad ``name`` or ``aliases`` and InvalidTask for any other bad value.
+    - ``name`` is the task's name in rows, instead of the function's dotted path; ``aliases`` are former names or dotted
+      paths, whose rows the task runs as well.
+    - ``max_attempts`` alone retries any failure. ``backoff`` is a number of seconds, a :class:`RetryPolicy` or a
+      callable ``(exception, task_result) -> seconds | None``. ``retry_policy`` replaces both. ``exception_mapper`` maps
+      exception classes, and their subclasses, to error codes of yours.
+    - ``timeout`` is in seconds. With ``atomic``, the function's work, its COMPLETED status and its attempt are one
+      transaction on the queue's database.
+    - ``max_concurrency`` and ``rate_limit`` apply to each ``concurrency_key`` (see :mod:`~.limits`).
+    - ``sensitive`` names the arguments and the keys of results to mask (see :mod:`~.masking`).
+    - ``unique``, a :class:`~horsies_django.Unique`, deduplicates calls. ``gather``, a :class:`Gather`, passes calls of
+      a short time to one run as a list.
+
+    Raises TypeError for an unknown option, ValueError for an invalid ``name`` or alias and InvalidTask for any other
+    invalid value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))
@@ -451,11 +454,11 @@ def task(
 
 
 def register_task(function: HorsiesTask[P, T] | Callable[P, T], /, **options: Unpack[TaskOptions]) -> HorsiesTask[P, T]:
-    """Register a task, or make one of a function that cannot be decorated, and return it.
+    """Register a task, or make one of a function that can't be decorated, and return it.
 
-    ``options`` are those of :func:`task`. A function that another one defines needs a ``name``, and every process that
-    runs its calls has to register it. Of a task, ``name`` is an alias, such as the dotted path of one that has moved.
-    Raises TypeError for other options beside a task, and what :func:`task` raises.
+    ``options`` are those of :func:`task`. A function defined inside another one needs a ``name``, and every process
+    that runs its calls must register it. For a task, ``name`` adds an alias, such as its dotted path before a move.
+    Raises TypeError for other options with a task, and the errors of :func:`task`.
     """
     if isinstance(function, FrameworkTask):
         if unknown := options.keys() - {"name"}:
@@ -466,8 +469,8 @@ def register_task(function: HorsiesTask[P, T] | Callable[P, T], /, **options: Un
         return function
     if options.get("name") is not None:
         return task(**options)(at_module_level(function))
-    if "<" in getattr(function, "__qualname__", ""):  # of a closure or a lambda
+    if "<" in getattr(function, "__qualname__", ""):  # a closure or a lambda
         raise InvalidTask(
-            f"{place_of(function)} is not at a module level; allowed: with a name, register_task(…, name=…)."
+            f"{source_location(function)} is not at a module level; allowed: with a name, register_task(…, name=…)."
         )
     return task(**options)(function)

@@ -1,4 +1,4 @@
-"""What a task's own options may be; the framework judges those that are its own."""
+"""Validates the options of a task that the framework doesn't validate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from ..core.bounds import DATES_ALLOWED, LONGEST_TIMEOUT, is_in_range
 from ..core.grouping_policy import Gather
-from ..core.names import NAME_LENGTH, is_identifier
+from ..core.names import NAME_LENGTH, is_module_level
 from ..core.option_parsers import problems_of_mapper
 from ..core.retention import stored_retention
 from ..core.retry import MAX_RETRIES, RetryPolicy
@@ -27,7 +27,7 @@ QUEUE_LENGTH: Final = 100
 
 
 def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    """Yield a sentence for each option with a bad value: its name, the value, and what is allowed."""
+    """Yield a sentence for each option with an invalid value: its name, the value, and what is allowed."""
     name = task.queue_name
     if not (isinstance(name, str) and 0 < len(name) <= QUEUE_LENGTH and name == clean_text(name)):
         yield f"queue_name is {name!r}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
@@ -40,7 +40,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     yield from problems_of_unique(task)
     if task.task_id is not None and not isinstance(task.task_id, UUID):
         yield f"task_id is {task.task_id!r}; allowed: a UUID, or None."
-    if task.task_name == task.module_path and not is_identifier(task.func):
+    if task.task_name == task.module_path and not is_module_level(task.func):
         allowed = "a module's function, under its own name, or one with a name=… of its own"
         yield f"{task.module_path!r} can't be found by that name; allowed: {allowed}."
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
@@ -126,5 +126,5 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a number that a float can hold: of a larger int even math.isfinite() fails."""
+    """Whether it is a number in the range of float. For a larger int, even math.isfinite() raises."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

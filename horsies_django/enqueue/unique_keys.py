@@ -1,4 +1,4 @@
-"""The unique key of a call, as its task's :class:`~horsies_django.core.unique.Unique` makes it."""
+"""Computes the unique key of a call from its task's :class:`~horsies_django.core.unique.Unique`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..db.expressions import NowPlus
 from .call_builder import Arguments, CallBuilder, parameters_of
 from .task import HorsiesTask
 
-#: What the column takes.
+#: The most characters that the column takes.
 KEY_LENGTH: Final = 255
 
-#: Characters of a task's path before the hash of a key that can't be read off the arguments.
+#: The characters of a task's path that are kept before the hash of a key.
 _PATH_SHOWN: Final = 200
 
 
@@ -32,13 +32,13 @@ def key_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> str:
-    """Return the key under which this call is the same as another.
+    """Return the unique key of a call.
 
-    Short plain values can be read in it; what is long, nested or sensitive is in it as a keyed hash. Raises ValueError
-    if the task's own ``key`` makes no key of the arguments.
+    It has short plain values as text, and long, nested or sensitive ones as a keyed hash. Raises ValueError if the
+    task's own ``key`` makes no valid key of the arguments.
     """
     unique = task.unique
-    assert unique is not None  # who asks has one
+    assert unique is not None  # the callers check
     if unique.key is not None:
         return _own(unique.key, calls, arguments, args, kwargs)
     bound = calls.bound(arguments)
@@ -52,7 +52,7 @@ def key_of(
 
 
 def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    """Yield a sentence for what ``unique`` says that the task's function or its other options rule out."""
+    """Yield a sentence for each conflict of ``unique`` with the task's function or its other options."""
     unique = task.unique
     if unique is None:
         return
@@ -87,21 +87,21 @@ def _own(
     else:
         values = calls.parameters.bind_partial(args, kwargs)
         key = given(*args, **kwargs)
-    is_hidden = calls.mask.is_told_by(given, values)
+    is_hidden = calls.mask.is_revealed_by(given, values)
     if not isinstance(key, str) or not 0 < len(key) <= KEY_LENGTH or key != clean_text(key):
         shown = MASKED if is_hidden else repr(key)
         raise ValueError(f"the unique key of {calls.path} is {shown}; allowed: a text of 1 to {KEY_LENGTH} characters.")
-    # Other tasks may have the same key, so it is hashed without the path.
+    # Hashed without the path, so that tasks can share a key.
     return f"#{keyed_hash('unique', key)}" if is_hidden else key
 
 
 def _fields(key: str) -> set[str]:
-    """The names in a format string."""
+    """Return the names in a format string."""
     return {name.partition(".")[0].partition("[")[0] for _, name, _, _ in Formatter().parse(key) if name is not None}
 
 
 def _value(bound: Mapping[str, Any], name: str) -> Any:
-    """An argument: one of a parameter's own, or one that a function takes without naming it."""
+    """Return an argument by name, also one that ``**kwargs`` takes."""
     if name in bound:
         return bound[name]
     return next((rest[name] for rest in bound.values() if isinstance(rest, dict) and name in rest), None)
@@ -112,12 +112,14 @@ def _canonical(values: Mapping[str, Any]) -> str:
 
 
 def _is_plain(mask: Mask, values: Mapping[str, Any]) -> bool:
-    """Whether people who look may see the values: rows are shown with their keys."""
-    return all(not isinstance(value, list | dict) and mask.seen(name, value) == value for name, value in values.items())
+    """Whether the values may be visible in the key, which the admin shows."""
+    return all(
+        not isinstance(value, list | dict) and mask.apply(name, value) == value for name, value in values.items()
+    )
 
 
 def unique_columns(unique: Unique, run_after: datetime | timedelta | None) -> dict[str, Any]:
-    """Return the columns that say how long a call which is to run then holds its unique key."""
+    """Return the columns that say until when a call holds its unique key. ``run_after`` is when it is due."""
     return {
         "unique_until": UniqueUntil(unique.until or UniqueUntil.DONE).value,
         "unique_expires_at": _expires_at(unique.period, run_after),

@@ -13,16 +13,16 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import Bounds, within
+from ..core.bounds import Bounds, in_range
 from ..core.limit_terms import LENGTH, LimitTerms
-from ..core.rates import TOKENS, Rate
+from ..core.rates import TOKEN_RANGE, Rate
 from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField
 from .filters import TaskFilters
 
 logger = logging.getLogger("horsies_django.worker")
 
-BOUNDS: Final[Bounds] = (["refilled_at", "admitted_at", "next_at"], {"tokens": TOKENS})
+BOUNDS: Final[Bounds] = (["refilled_at", "admitted_at", "next_at"], {"tokens": TOKEN_RANGE})
 
 #: Seconds after which a limit without tasks is deleted.
 FORGET_AFTER: Final = 86_400.0
@@ -118,7 +118,7 @@ class Limit(models.Model):
         ]
         constraints = [
             models.CheckConstraint(
-                condition=within(*BOUNDS),
+                condition=in_range(*BOUNDS),
                 name="horsies_limit_is_in_range",
             ),
         ]

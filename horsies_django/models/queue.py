@@ -9,10 +9,10 @@ from django.db import DEFAULT_DB_ALIAS, connections, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import RETENTION, Bounds, within
+from ..core.bounds import RETENTION, Bounds, in_range
 from ..core.operations import log_operation, names_of
-from ..core.queue_policy import COLUMNS, parse_rules
-from ..core.rates import TOKENS
+from ..core.queue_policy import COLUMNS, parse_policy
+from ..core.rates import TOKEN_RANGE
 from ..db.fields import DateTimeField, DurationField, JSONField
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 
@@ -25,7 +25,7 @@ HAS_RULES: Final = (
     | Q(retention__isnull=False)
 )
 
-BOUNDS: Final[Bounds] = (["refilled_at"], {"tokens": TOKENS, "retention": RETENTION})
+BOUNDS: Final[Bounds] = (["refilled_at"], {"tokens": TOKEN_RANGE, "retention": RETENTION})
 
 #: The error beside the field of an invalid value.
 _ALLOWED: Final[dict[str, Any]] = {
@@ -71,7 +71,7 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         >>> Queue.objects.named("emails").set(max_concurrency=5, rate_limit="100/m")  # doctest: +SKIP
         1
         """
-        return self._update_and_log("queue.set", self, **parse_rules(rules))
+        return self._update_and_log("queue.set", self, **parse_policy(rules))
 
     def _update_and_log(self, act: str, rows: QueueQuerySet, **values: Any) -> int:
         """Update some of the rows, log the operator action, and return how many."""
@@ -152,7 +152,7 @@ class Queue(models.Model):
         indexes = [models.Index(fields=["name"], condition=HAS_RULES, name="horsies_queue_is_ruled")]
         constraints = [
             models.CheckConstraint(
-                condition=within(*BOUNDS),
+                condition=in_range(*BOUNDS),
                 name="horsies_queue_is_in_range",
             ),
         ]

@@ -16,7 +16,7 @@ from django.db import connections, transaction
 from django.db.models import CharField, F
 from django.db.models.functions import Now
 
-from ..core.queue_policy import RULES, QueueRules
+from ..core.queue_policy import POLICY_COLUMNS, QueuePolicy
 from ..db import postgres
 from ..db.expressions import BoundParam, Param, SecondsUntil
 from ..db.statements import CompiledSelect, Statement
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LOCK_WAIT_MS: Final = 30
 
 _NAME: Final = Param("name")
-_COLUMNS: Final = ("name", "paused", *RULES, "tokens")
+_COLUMNS: Final = ("name", "paused", *POLICY_COLUMNS, "tokens")
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Allowance:
     """How many tasks one queue allows now. ``places`` and ``tokens`` are None if it has no such limit."""
 
     name: str
-    rules: QueueRules
+    rules: QueuePolicy
     now: datetime
     is_open: bool
     places: int | None = None
@@ -73,7 +73,7 @@ class Allowance:
 class QueueLimiter:
     """Reads what queues allow, on one connection. Its statements are compiled once."""
 
-    def __init__(self, tasks: TaskQuerySet, rules_of: Callable[[str, Mapping[str, Any]], QueueRules]) -> None:
+    def __init__(self, tasks: TaskQuerySet, rules_of: Callable[[str, Mapping[str, Any]], QueuePolicy]) -> None:
         self._queues = Queue.objects.using(tasks.db)
         self._connection = connections[tasks.db]
         self._rules_of = rules_of

@@ -17,10 +17,10 @@ from django.db import connections, models, transaction
 from django.db.models import Case, Count, Q, Value, When
 from django.db.models.functions import Now
 
-from ..core.bounds import beyond, bring_into_range
+from ..core.bounds import bring_into_range, out_of_range
 from ..core.limit_terms import LimitTerms
 from ..core.status import TaskStatus
-from ..db.errors import is_of_the_row
+from ..db.errors import is_row_error
 from ..db.expressions import OuterColumn
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.on_commit import on_commit_robust
@@ -162,7 +162,7 @@ def _release_singly(database: str, keys: Collection[str]) -> int:
     try:
         return release_all(database, keys)
     except Exception as error:
-        if not is_of_the_row(error):
+        if not is_row_error(error):
             raise
         if len(keys) == 1:
             (key,) = keys
@@ -175,7 +175,7 @@ def _release_singly(database: str, keys: Collection[str]) -> int:
 
 def repair_limit(database: str, key: str) -> int:
     """Fail the unreadable blocked tasks of a limit and clamp the limit to its range; return how many rows changed."""
-    tasks = _tasks(database).blocked().filter(beyond(DATES, NUMBERS), limit_key=key)
+    tasks = _tasks(database).blocked().filter(out_of_range(DATES, NUMBERS), limit_key=key)
     limits = Limit.objects.using(database).filter(pk=key)
     return tasks.fail_unreadable() + len(bring_into_range(limits, BOUNDS))
 

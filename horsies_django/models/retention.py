@@ -116,7 +116,7 @@ class _Settings:
             (status, alias)
             for status in TASK_TERMINAL_STATES
             for alias, options in backends.items()
-            if options.retention.kept(status) != timedelta()
+            if options.retention.retention_for(status) != timedelta()
         }
         until = {
             status: _until(status, backends, [RetentionOfState(status), _queue_retention(status, database)])
@@ -163,12 +163,12 @@ def _until(status: TaskStatus, backends: Mapping[str, Options], sources: Sequenc
     cases: list[When] = []
     first: timedelta | None = None
     for number, (alias, options) in enumerate(backends.items()):
-        own = options.retention.kept(status)
+        own = options.retention.retention_for(status)
         if number == 0:
             first = own
         is_its = {"backend": alias} if len(backends) > 1 else {}
         for name, queue in options.queues.items():
-            if (kept := queue.kept(status, own)) != own:
+            if (kept := queue.retention_for(status, own)) != own:
                 cases.append(When(**is_its, queue_name=name, then=_value(kept)))
         if own != first:
             cases.append(When(**is_its, then=_value(own)))
@@ -181,7 +181,7 @@ def _until(status: TaskStatus, backends: Mapping[str, Options], sources: Sequenc
 
 def _workflow_until(status: TaskStatus, backends: Mapping[str, Options]) -> RetainedUntil:
     """Return the expression for workflows that end in one state; workflows have no retention of their own."""
-    kept = {alias: options.retention.kept(status) for alias, options in backends.items()}
+    kept = {alias: options.retention.retention_for(status) for alias, options in backends.items()}
     first = next(iter(kept.values()), None)
     cases = [When(backend=alias, then=_value(own)) for alias, own in kept.items() if own != first]
     return RetainedUntil(Case(*cases, default=_value(first)) if cases else _value(first))

@@ -14,18 +14,18 @@ from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import Range, beyond, clamped, within
+from ..core.bounds import Range, clamp, in_range, out_of_range
 from ..core.clock import aware, project_timezone, stored
 from ..core.operations import log_operation, names_of
-from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
+from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, DisabledBy, Overlap
 from ..core.schedule_patterns import parse
-from ..core.schedule_slots import Slots, zone_of
+from ..core.schedule_slots import Slots, parse_timezone
 from ..db.clock import database_now
 from ..db.fields import DateTimeField, JSONField
 from .subscribers import RunHandle, subscribers
 
-#: The default for the most missed runs that a schedule catches up.
-MAX_CATCH_UP: Final = 100
+#: The default of ``max_catch_up_runs``.
+DEFAULT_MAX_CATCH_UP: Final = 100
 
 #: The columns that the next run depends on: if one changes, the next run is planned again.
 PLAN_COLUMNS: Final = ("timing", "timezone", "start_at", "end_at", "skip_nonexistent", "jitter", "enabled")
@@ -54,7 +54,7 @@ SCHEDULER_COLUMNS: Final = (
 
 #: The columns with check constraints on their range.
 DATES: Final = ("start_at", "end_at", "next_run_at", "next_slot_at", "last_slot_at")
-NUMBERS: Final[Mapping[str, Range]] = {"jitter": (0.0, float(MOST_JITTER)), "max_catch_up_runs": (0, MOST_CATCH_UP)}
+NUMBERS: Final[Mapping[str, Range]] = {"jitter": (0.0, float(MAX_JITTER)), "max_catch_up_runs": (0, MAX_CATCH_UP)}
 
 #: The least difference of two times.
 TICK: Final = timedelta(microseconds=1)
@@ -102,11 +102,11 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
 
     def unreadable(self) -> Self:
         """Schedules with values out of range."""
-        return self.filter(beyond(DATES, NUMBERS))
+        return self.filter(out_of_range(DATES, NUMBERS))
 
     def disable_unreadable(self, why: str) -> int:
         """Disable schedules that can't be read or planned, store why, and clamp their values to their ranges."""
-        columns = {field.name: clamped(field, NUMBERS) for field in self.model._meta.concrete_fields}
+        columns = {field.name: clamp(field, NUMBERS) for field in self.model._meta.concrete_fields}
         values: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
         values |= {"next_run_at": None, "next_slot_at": None, "last_error": why, "updated_at": Now()}
         return self.filter(enabled=True).update(enabled=False, disabled_by=DisabledBy.TIMING, **values)
@@ -188,7 +188,7 @@ class Schedule(models.Model):
     )
     catch_up = models.CharField(_("missed runs"), max_length=6, choices=CatchUp.choices, default=CatchUp.LATEST)
     max_catch_up_runs = models.PositiveIntegerField(
-        _("max missed runs"), default=MAX_CATCH_UP, help_text=_("Of those that are missed, the latest.")
+        _("max missed runs"), default=DEFAULT_MAX_CATCH_UP, help_text=_("Of those that are missed, the latest.")
     )
     overlap = models.CharField(
         _("if the run before has not finished"), max_length=15, choices=Overlap.choices, default=Overlap.ALLOW
@@ -255,7 +255,7 @@ class Schedule(models.Model):
                 | Q(task_name__isnull=True, workflow_name__isnull=False),
                 name="horsies_schedule_has_a_task_or_a_workflow",
             ),
-            models.CheckConstraint(condition=within(DATES, NUMBERS), name="horsies_schedule_is_in_range"),
+            models.CheckConstraint(condition=in_range(DATES, NUMBERS), name="horsies_schedule_is_in_range"),
         ]
 
     def __str__(self) -> str:
@@ -321,7 +321,7 @@ class Schedule(models.Model):
         """Return its slots. Raises ValueError if its timing or time zone is invalid."""
         slots = Slots(
             pattern=parse(self.timing),
-            zone=zone_of(self.timezone),
+            zone=parse_timezone(self.timezone),
             name=self.name,
             skip_nonexistent=self.skip_nonexistent,
             start_at=aware(self.start_at),

@@ -19,7 +19,7 @@ from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Cast, Greatest, Now
 
 from ..core import lifecycle
-from ..core.bounds import RETENTION, date_if_within, within
+from ..core.bounds import RETENTION, date_if_within, in_range
 from ..core.results import OperationalCode, OutcomeCode, TaskError
 from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
@@ -72,7 +72,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     _text("metadata"),
     date_if_within("enqueued_at"),
     "timeout",
-    Case(When(within((), {"retention": RETENTION}), then=F("retention")), output_field=models.DurationField()),
+    Case(When(in_range((), {"retention": RETENTION}), then=F("retention")), output_field=models.DurationField()),
     "workflow_id",
     "has_inputs",
     "limit_key",

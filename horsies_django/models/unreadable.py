@@ -14,7 +14,7 @@ from django.db import models
 from django.db.models import Case, F, Q, When
 from django.db.models.functions import Cast
 
-from ..core.bounds import RETENTION, TIMEOUT, Range, beyond, clamped, within
+from ..core.bounds import RETENTION, TIMEOUT, Range, clamp, in_range, out_of_range
 from ..core.results import OperationalCode
 from ..core.serialization import clean_text
 from ..core.status import TaskStatus
@@ -37,8 +37,8 @@ IS_READABLE: Final = IsInRange(DATES, NUMBERS)
 
 #: Waiting rows that no claim finds, as far as an index contains them: they are never due, or after the last year.
 IS_NEVER_CLAIMABLE: Final = Q(
-    Q(beyond(["enqueued_at"]), status=TaskStatus.PENDING, deferred=True, blocked=False)
-    | Q(beyond(["good_until"]), status=TaskStatus.PENDING, good_until__isnull=False)
+    Q(out_of_range(["enqueued_at"]), status=TaskStatus.PENDING, deferred=True, blocked=False)
+    | Q(out_of_range(["good_until"]), status=TaskStatus.PENDING, good_until__isnull=False)
 )
 
 #: Characters of a value that an error shows.
@@ -53,8 +53,8 @@ def range_conditions() -> dict[str, Q]:
     """
     most = {f"{name}__lte": NUMBERS[name][1] for name in ("claim", "attempt")}
     return {
-        "horsies_task_dates_are_in_range": within(DATES),
-        "horsies_task_numbers_are_in_range": Q(**most) & within((), {"timeout": TIMEOUT, "retention": RETENTION}),
+        "horsies_task_dates_are_in_range": in_range(DATES),
+        "horsies_task_numbers_are_in_range": Q(**most) & in_range((), {"timeout": TIMEOUT, "retention": RETENTION}),
     }
 
 
@@ -63,8 +63,8 @@ def values_in_range(model: type[models.Model]) -> dict[str, Any]:
 
     A retention out of range becomes NULL, so that the row stays visible.
     """
-    values = {field.name: clamped(field, NUMBERS) for field in model._meta.concrete_fields}
-    kept = Case(When(within((), {"retention": RETENTION}), then=F("retention")))
+    values = {field.name: clamp(field, NUMBERS) for field in model._meta.concrete_fields}
+    kept = Case(When(in_range((), {"retention": RETENTION}), then=F("retention")))
     return {name: value for name, value in values.items() if value is not None} | {"retention": kept}
 
 
@@ -72,7 +72,9 @@ def error_results(rows: models.QuerySet[Any], why: str) -> dict[UUID, str]:
     """Return the err result of each of these rows, as JSON text: it names the values out of range, or says ``why``."""
     columns = [*DATES, *NUMBERS]
     texts = [
-        Case(When(beyond(*_bounds_of(name)), then=Cast(name, models.TextField())), output_field=models.TextField())
+        Case(
+            When(out_of_range(*_bounds_of(name)), then=Cast(name, models.TextField())), output_field=models.TextField()
+        )
         for name in columns
     ]
     return {

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
 from ..db.expressions import NowPlus
-from ..db.fields import DateTimeField, JSONField, texts_in
+from ..db.fields import DateTimeField, JSONField, strings_in
 from ..db.notifications import notify_stop_request_after_commit
 
 
@@ -106,4 +106,4 @@ class Worker(models.Model):
 
     def serves(self, queue: str) -> bool:
         """Return whether it claims from a queue."""
-        return queue not in texts_in(self.excluded_queues) and queue in (texts_in(self.queues) or [queue])
+        return queue not in strings_in(self.excluded_queues) and queue in (strings_in(self.queues) or [queue])

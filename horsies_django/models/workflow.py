@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import Bounds, within
+from ..core.bounds import Bounds, in_range
 from ..core.ids import uuid7
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
 from ..db.fields import DateTimeField, JSONField
@@ -163,7 +163,7 @@ class Workflow(models.Model):
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowStatus.values), name="horsies_workflow_status_is_known"
             ),
-            models.CheckConstraint(condition=within(*BOUNDS), name="horsies_workflow_dates_are_in_range"),
+            models.CheckConstraint(condition=in_range(*BOUNDS), name="horsies_workflow_dates_are_in_range"),
             models.UniqueConstraint(
                 fields=["unique_key"],
                 condition=Q(status__in=_LIVE, unique_key__isnull=False),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from ..db.errors import is_of_the_row
+from ..db.errors import is_row_error
 from ..models.concurrency_limiter import KEYS_PER_TRANSACTION, NONE_RELEASED, Released
 from .slot_pool import SlotPool
 from .store import WorkerStore
@@ -76,7 +76,7 @@ class LimitReleaser:
         try:
             return self._store.release_blocked(keys)
         except Exception as error:
-            if not is_of_the_row(error):
+            if not is_row_error(error):
                 raise
             if len(keys) == 1:
                 if self._store.repair_limit(keys[0]):

@@ -75,7 +75,7 @@ class Producer:
         on_retire: Callable[[ExitReason], bool],
         started_registry: StartedRegistry | None,
     ) -> None:
-        heartbeat_interval = config.options.recovery.beat_interval
+        heartbeat_interval = config.options.recovery.heartbeat_interval
         self._config = config
         self._runner = runner
         self._inbox = inbox
@@ -498,7 +498,7 @@ class Producer:
         self._buffer.postpone(tick.postponed)
         if tick.has_heartbeat:
             # A heartbeat that had to wait is as old as the tick is long.
-            state.next_heartbeat = tick.began_at + self._config.options.recovery.beat_interval
+            state.next_heartbeat = tick.began_at + self._config.options.recovery.heartbeat_interval
             if self._started_registry is not None:
                 self._started_registry.record_heartbeat()
         self._apply_claims(tick)

@@ -118,9 +118,9 @@ def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returne
     mask = mask_of_task(task)
     if not isinstance(returned, TaskError):
         # Messages are not masked, so sensitive values go into the data alone.
-        seen = mask.seen_within("result", returned)
+        seen = mask.apply_deep("result", returned)
         data = None if seen is returned else returned
-        message = repr(returned) if seen is returned else mask.quoted("result", returned)
+        message = repr(returned) if seen is returned else mask.quote("result", returned)
         returned = TaskError(error_code=OperationalCode.TASK_EXCEPTION, message=message, data=data)
     message = clean_text(str(returned.message))
     where = "the error's data"
@@ -128,7 +128,7 @@ def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returne
         data = encode(returned.data, typed=execution.is_typed, where=where)
         check_size(dumps(data), execution.options.max_payload_bytes, where)
     except Exception:  # noqa: BLE001  # keep the error even if its data can't be stored
-        data = clean_text(mask.quoted("data", returned.data))
+        data = clean_text(mask.quote("data", returned.data))
     code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
     stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
     return _error_result(execution, task, AttemptError(code, message), stored, None)

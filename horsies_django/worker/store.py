@@ -13,14 +13,14 @@ from uuid import UUID
 from django.db import Error, connections, transaction
 from django.db.models.functions import Now
 
-from ..core.bounds import beyond, bring_into_range
-from ..core.queue_policy import RULES
+from ..core.bounds import bring_into_range, out_of_range
+from ..core.queue_policy import POLICY_COLUMNS
 from ..core.results import OperationalCode, TaskError
 from ..core.serialization import clean_text, dumps
 from ..core.status import BeatRole, TaskStatus
 from ..core.version import __version__
 from ..db import postgres
-from ..db.errors import is_of_the_row, is_permanent_error, primary_message
+from ..db.errors import is_permanent_error, is_row_error, primary_message
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
@@ -164,7 +164,9 @@ class WorkerStore:
         if is_ruled and time.monotonic() < self._policies_expire_at:
             return
         self._policies_expire_at = time.monotonic() + POLICY_TTL
-        rows = Queue.objects.using(self._config.database).with_rules().values("name", *RULES) if is_ruled else ()
+        rows = (
+            Queue.objects.using(self._config.database).with_rules().values("name", *POLICY_COLUMNS) if is_ruled else ()
+        )
         is_new = self.selector.set_policies({row.pop("name"): row for row in rows})
         if is_new and retention.refresh_queue_settings(self._config.database, self.selector.retention):
             self._statements.clear()
@@ -313,7 +315,7 @@ class WorkerStore:
         written, are found by their values.
         """
         due = self._tasks().deferred().filter(enqueued_at__lte=Now())
-        found = due.filter(beyond(DATES, NUMBERS)).fail_unreadable()
+        found = due.filter(out_of_range(DATES, NUMBERS)).fail_unreadable()
         found += len(bring_into_range(Queue.objects.using(self._config.database), BOUNDS))
         for pool in pools:
             for queue in pool.queues:
@@ -333,7 +335,7 @@ class WorkerStore:
                 row.claim(self._runner.worker_id, start=1, is_async=is_async)
                 transaction.set_rollback(True, using=self._config.database)
         except Exception as error:
-            if not is_of_the_row(error):
+            if not is_row_error(error):
                 raise
             return row.fail_unreadable(f"The row can't be claimed: {error}")
         return 0

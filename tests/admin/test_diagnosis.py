@@ -19,7 +19,7 @@ from tests.admin.client import html_of, log_in
 from tests.conftest import ROOT, wait_until
 from tests.jobs import limited, tasks
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 
 def row_of(handle):

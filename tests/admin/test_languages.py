@@ -205,6 +205,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_pages_speak_the_language_and_no_english(language, visit):

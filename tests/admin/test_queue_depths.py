@@ -70,6 +70,7 @@ def test_beyond_the_bound_known_queues_are_looked_into_and_the_oldest_of_all_is_
     assert len(captured) == 4
 
 
+@pytest.mark.slow
 def test_of_made_up_names_a_thousand_are_searched_and_what_comes_of_that_is_a_lower_bound():
     names = [f"made-up-{number:04}" for number in range(1_500)]
     Task.objects.bulk_create(Task(task_name="t", queue_name=name) for name in [*names, "real"])

@@ -22,7 +22,7 @@ from horsies_django.models.rollup import Span
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 LIST = "/admin/horsies_django/queue/"
 

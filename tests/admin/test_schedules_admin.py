@@ -21,7 +21,7 @@ from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule, Task, Workflow
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 LIST = "/admin/horsies_django/schedule/"
 RIGHTS = ("view_schedule", "change_schedule", "add_schedule", "delete_schedule")

@@ -457,6 +457,7 @@ def test_absurd_numbers_of_what_was_done_so_far_are_cut(staff):
     assert state(handle)["status"] == "PENDING"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", ["retry_task", None])
 def test_to_go_on_needs_the_right_each_time(staff, monkeypatch, right):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
@@ -580,6 +581,7 @@ def test_other_actions_say_how_far_it_was_counted_and_may_be_confirmed_or_counte
     assert "Retry 151 tasks" in client.post(LIST + "?queue_name=emails&kind=all", on).content.decode()
 
 
+@pytest.mark.slow
 def test_past_twice_what_was_announced_it_stops_and_asks_again(staff, monkeypatch):
     few_at_a_time(monkeypatch, 100)
     failed(500)
@@ -614,6 +616,7 @@ def test_so_does_an_action_on_what_was_counted_if_more_come_to_match(staff):
     assert "Delete 20 tasks" in html
 
 
+@pytest.mark.slow
 def test_to_delete_more_than_a_thousand_their_number_has_to_be_typed(staff):
     rows = failed(1_001)
     client = staff("view_task", "delete_task")
@@ -631,6 +634,7 @@ def test_to_delete_more_than_a_thousand_their_number_has_to_be_typed(staff):
     assert not Task.objects.exists()
 
 
+@pytest.mark.slow
 def test_the_number_need_not_be_typed_again_while_it_goes_on(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(1_001)
@@ -697,6 +701,7 @@ def test_counting_reads_a_bounded_part_of_the_table_in_each_statement(staff, mon
     assert all("LIMIT" in sql for sql in counting if "EXPLAIN" not in sql)
 
 
+@pytest.mark.slow
 def test_the_log_and_our_logger_say_how_many_it_was_done_to(staff, caplog, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(700)

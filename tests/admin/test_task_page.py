@@ -21,7 +21,7 @@ from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from tests.admin.client import address, html_of, log_in, text_of
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 SCRIPT = "<script>alert(1)</script>"
 

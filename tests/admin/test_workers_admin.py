@@ -15,7 +15,7 @@ from horsies_django.models import Task, Worker
 from tests.jobs import tasks
 from tests.worker.test_stopping import send_hold
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 LIST = "/admin/horsies_django/worker/"
 

@@ -70,6 +70,7 @@ def test_a_body_that_outlasts_every_threshold_is_left_alone_while_its_beats_go_o
     assert Counter(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED"): 16}
 
 
+@pytest.mark.slow
 def test_no_body_meets_a_connection_that_died_while_its_thread_was_idle(worker):
     if connection.vendor != "postgresql":
         pytest.skip("has no connections that a server could end")

@@ -11,7 +11,7 @@ from tests.jobs import tasks
 
 FOLDER = "tests.checks"
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 
 @pytest.fixture

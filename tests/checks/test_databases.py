@@ -27,6 +27,7 @@ def test_check_refuses_any_database_but_postgresql_and_sqlite_without_connecting
     assert "Traceback" not in process.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["horsies_worker", "horsies_reaper", "horsies_scheduler"])
 def test_no_command_that_works_on_the_queue_starts_on_another_database(transactional_db, command):
     process = Process(command, "--skip-checks", **MARIADB)
@@ -46,6 +47,7 @@ def test_without_libpq_a_command_says_in_one_line_what_to_install(transactional_
     assert "libpq5" in line
 
 
+@pytest.mark.slow
 def test_without_libpq_every_module_can_be_imported_and_the_queue_runs_on_sqlite(tmp_path):
     script = """
 import importlib, json, pkgutil, django

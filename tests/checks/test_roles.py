@@ -16,7 +16,7 @@ from tests.jobs import tasks
 
 SOON = RetryPolicy.fixed([1.0], auto_retry_for=["*"])
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.slow]
 
 
 @pytest.fixture

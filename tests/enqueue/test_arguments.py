@@ -13,6 +13,8 @@ from horsies_django import task
 from horsies_django.models import Task
 from tests.enqueue import jobs
 
+pytestmark = pytest.mark.once
+
 VERBS = {
     "send": lambda job, args, kwargs: job.send(*args, **kwargs),
     "asend": lambda job, args, kwargs: async_to_sync(job.asend)(*args, **kwargs),

@@ -21,6 +21,8 @@ from tests.enqueue import jobs
 from tests.jobs import tasks
 from tests.naming import stable
 
+pytestmark = pytest.mark.once
+
 T = TypeVar("T")
 UserId = NewType("UserId", int)
 

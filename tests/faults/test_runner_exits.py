@@ -8,7 +8,7 @@ from tests.conftest import wait_until
 from tests.faults import jobs
 from tests.jobs.models import Entry
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 COMPLETED = [("COMPLETED", "", False)]
 CRASHED = [("WORKER_FAILURE", "WORKER_CRASHED", False)]

@@ -132,6 +132,7 @@ def test_a_schedule_that_is_passed_is_told_without_controls(caplog):
     assert is_plain(printed("horsies_scheduler", once=True, verbosity=0))
 
 
+@pytest.mark.slow
 def test_a_workers_lines_hold_no_controls(manage):
     Task.objects.create(task_name=EVIL, queue_name=EVIL)
     raises.send(EVIL)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.conftest import wait_until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.slow]
 
 MUTE = {"DJANGO_SETTINGS_MODULE": "tests.management.quiet_settings"}
 

@@ -14,7 +14,7 @@ from horsies_django.reaper.duties import run_pass
 from tests.conftest import Process
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 def test_an_empty_queue_without_a_worker_has_a_state_too(manage):

@@ -280,6 +280,7 @@ def test_a_call_may_wait_and_have_limits_of_its_own(task):
     assert row.enqueued_at > row.sent_at
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_it_has_a_status_for_the_shell_and_help_with_examples(manage):
     failed = make("failed")
@@ -296,6 +297,7 @@ def test_it_has_a_status_for_the_shell_and_help_with_examples(manage):
     assert "horsies_task delete -" in helped.output
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_who_has_read_enough_may_go(transactional_db):
     some(600, "failed")

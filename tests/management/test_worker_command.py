@@ -7,7 +7,7 @@ from horsies_django import TaskStatus
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.slow]
 
 
 @pytest.mark.once

@@ -7,7 +7,7 @@ from horsies_django.models import Task
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 def test_a_coroutine_runs_and_uses_the_orm(drain):

@@ -8,6 +8,8 @@ from horsies_django.models import Task, TaskAttempt
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
+pytestmark = pytest.mark.once
+
 
 def result_of(handle, limit=20):
     return handle.get(timeout=limit)

@@ -501,6 +501,7 @@ class Thread(threading.Thread):
             connections.close_all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queues", [["default"], ["default", "emails"]], ids=["of one queue", "of several queues"])
 def test_runners_side_by_side_claim_each_task_once_and_leave_none(queues):
     """Ties in time, priorities that change, senders that commit late, tasks that go back: all while three drain."""

@@ -12,6 +12,8 @@ from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.worker import open_transactions
 
+pytestmark = pytest.mark.once
+
 #: A body that leaves something, and one that runs in the same thread.
 PAIRS = {
     "threads": (open_transactions.leave, tasks.write),

@@ -19,6 +19,8 @@ from horsies_django.worker.console_logging import BufferedHandler
 from tests.conftest import ROOT, database_url, wait_until
 from tests.jobs import tasks
 
+pytestmark = pytest.mark.once
+
 #: Enough no-ops for many to begin and end within one turn of the producer.
 MANY = 600
 
@@ -62,6 +64,7 @@ def test_the_line_of_a_body_is_there_while_it_runs_and_if_it_kills_its_process(w
     assert f"task started id={fatal.id}" in process.output
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that can't be written to")

@@ -71,6 +71,7 @@ class InsideATestCase(TestCase):
         assert sorted(handle.status() for handle in handles) == [TaskStatus.COMPLETED, TaskStatus.PENDING]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_a_worker_without_tables_says_what_to_do(tmp_path):
     import os
@@ -107,6 +108,7 @@ def test_a_test_run_executes_no_task_of_the_real_database_whatever_processes_the
     assert Entry.objects.get().pid == os.getpid()
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_runner_refuses_to_start_on_another_database_than_its_supervisor(capfd):
     handle = tasks.noop.send()

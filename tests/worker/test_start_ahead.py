@@ -16,7 +16,7 @@ from tests.faults.jobs import ablock
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 #: Enough no-ops for a runner to learn that they are short, and for some of them still to be ahead of what follows.
 MANY = 600

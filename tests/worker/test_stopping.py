@@ -12,6 +12,8 @@ from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def gate(tmp_path):

@@ -8,6 +8,8 @@ from horsies_django import InvalidWorkflow, Join, Workflow
 from tests.workflows import bodies, jobs
 from tests.workflows.runs import codes, contradictions, ran, states, times
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     ("conditions", "runs"),

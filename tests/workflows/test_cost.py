@@ -381,6 +381,7 @@ def explaining():
         connection_created.disconnect(plans.connected)
 
 
+@pytest.mark.slow
 def test_no_statement_about_a_workflow_goes_through_a_table_of_200_000_nodes(many_others):
     if not is_postgres():
         return  # its plans know nothing of how many rows there are

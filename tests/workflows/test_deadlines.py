@@ -17,6 +17,8 @@ from horsies_django.reaper.duties import run_pass
 from tests.workflows import bodies
 from tests.workflows.runs import children, codes, contradictions, ran, states, times, value
 
+pytestmark = pytest.mark.once
+
 SOON = timedelta(hours=1)
 
 

@@ -2,9 +2,13 @@
 
 import re
 
+import pytest
+
 from horsies_django import task
 from tests.conftest import ROOT
 from tests.workflows import jobs
+
+pytestmark = pytest.mark.once
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "workflows.md").read_text(), re.M | re.S)
 

@@ -8,6 +8,8 @@ import pytest
 from horsies_django import Workflow, together
 from tests.workflows import jobs
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def nodes():

@@ -28,7 +28,7 @@ from tests.enqueue.completions.listening import all_tell, ears
 from tests.workflows import bodies, jobs
 from tests.workflows.runs import children, codes, ran, states
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 GETS = {"get": WorkflowHandle.get, "aget": async_to_sync(WorkflowHandle.aget)}
 EARS = {"listens": {}, "deaf": {"DJANGO_SETTINGS_MODULE": "tests.workflows.polling_settings"}}

@@ -8,6 +8,8 @@ from horsies_django import Join, NodeKey, RetryPolicy, Workflow
 from tests.workflows import bodies
 from tests.workflows.runs import codes, make_due, ran, states, times, value, wait_and_drain
 
+pytestmark = pytest.mark.once
+
 
 def test_values_and_results(drain):
     one, bad = bodies.give.node()(value={"a": [1, None, "é"]}), bodies.fail.node()()

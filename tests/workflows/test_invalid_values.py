@@ -21,6 +21,8 @@ from horsies_django.workflows.definition_meta import DefinitionOptions
 from horsies_django.workflows.workflow import CopyKeywords
 from tests.workflows import jobs
 
+pytestmark = pytest.mark.once
+
 PAGE = jobs.fetch.node(node_id="page")(url="x")
 JUNK = [
     *(None, True, 0, -1, 10**30, 1.5, math.nan, math.inf, "", "a", "a\0", "\ud800", "x" * 10_000, b"a", object(), len),

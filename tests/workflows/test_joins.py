@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
+
 from horsies_django import Join, Workflow
 from tests.workflows import bodies
 from tests.workflows.runs import codes, contradictions, ran, states
+
+pytestmark = pytest.mark.once
 
 OUTCOMES = ("ok", "failed", "skipped", "unwanted")
 

@@ -13,6 +13,8 @@ from horsies_django.models import Workflow as WorkflowRow
 from tests.workflows import bodies
 from tests.workflows.runs import contradictions, ran, states, times
 
+pytestmark = pytest.mark.once
+
 
 def nodes():
     bad = bodies.fail.node()(message="first")

@@ -22,7 +22,7 @@ from tests.jobs.models import Entry
 from tests.workflows import race_jobs
 from tests.workflows.runs import contradictions
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 #: Seconds in which the ends of two nodes are "the same instant".
 INSTANT = 0.02

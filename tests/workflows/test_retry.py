@@ -14,6 +14,8 @@ from horsies_django.workflows.engine import repair
 from tests.workflows import bodies
 from tests.workflows.runs import children, codes, contradictions, ran, states, step, times, value
 
+pytestmark = pytest.mark.once
+
 SOON = timedelta(hours=1)
 
 

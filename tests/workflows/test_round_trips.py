@@ -18,7 +18,7 @@ from horsies_django.models import Workflow as WorkflowRow
 from tests.workflows import bodies
 from tests.workflows.runs import make_due
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 class Most(NamedTuple):
@@ -241,11 +241,13 @@ def test_a_tick_waits_for_the_database_at_most_16_times_however_many_nodes_end_i
     assert most_of(shape) <= MOST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [lambda: fan(10), lambda: branches(2), lambda: branches(30)])
 def test_the_bound_is_the_same_for_few_and_many_nodes_and_levels(shape):
     assert most_of(shape) <= MOST
 
 
+@pytest.mark.slow
 def test_a_tick_in_which_all_of_this_meets_has_a_bound_too():
     assert most_of(everything) <= MOST_OF_ALL
 

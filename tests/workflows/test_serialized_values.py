@@ -12,6 +12,8 @@ from horsies_django import Workflow, wait_for_event
 from tests.workflows import bodies
 from tests.workflows.runs import ran, value
 
+pytestmark = pytest.mark.once
+
 VALUE = {"day": datetime.date(2026, 1, 2), "$type": [Decimal("1.50"), UUID(int=7)], "plain": [1, None, {"a": "é"}]}
 RICH = {
     "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}

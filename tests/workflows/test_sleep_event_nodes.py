@@ -14,6 +14,8 @@ from horsies_django.models import Task, WorkflowEvent, WorkflowTask
 from tests.workflows import bodies
 from tests.workflows.runs import codes, contradictions, ran, states, value, wait_and_drain
 
+pytestmark = pytest.mark.once
+
 
 def open_tasks():
     return Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()

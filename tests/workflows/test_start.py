@@ -19,7 +19,7 @@ from horsies_django.workflows.handle import WorkflowHandle
 from tests.workflows import bodies
 from tests.workflows.runs import contradictions, ran, states, times, value
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 def one(key="one"):

@@ -27,6 +27,8 @@ from tests.workflows.runs import (
     wait_and_drain,
 )
 
+pytestmark = pytest.mark.once
+
 
 def rows():
     return WorkflowRow.objects.order_by("depth")

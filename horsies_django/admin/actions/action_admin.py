@@ -116,9 +116,9 @@ class ActionAdmin(ReadOnlyAdmin):
         """Apply the action to the selected rows, or ask first. An action on all matching rows always asks."""
         form = self._action_form(action, request, rows)
         if request.POST.get("select_across", "0") not in ("", "0"):
-            listed = self.get_changelist_instance(request)
-            if isinstance(listed, KeysetChangeList):
-                return apply_to_matching(self, request, listed, action, form)
+            changelist = self.get_changelist_instance(request)
+            if isinstance(changelist, KeysetChangeList):
+                return apply_to_matching(self, request, changelist, action, form)
         if not _is_confirmed(action, request, form):
             hidden = [(ACTION_CHECKBOX_NAME, key) for key in request.POST.getlist(ACTION_CHECKBOX_NAME)]
             hidden += [
@@ -152,10 +152,10 @@ class ActionAdmin(ReadOnlyAdmin):
             "counted": MAX_COUNTED,
             **more,
         }
-        count, meant = context["count"], context.get("meant")
+        count, eligible = context["count"], context.get("eligible")
         context |= {
             "noun": model_ngettext(self.opts, count),
-            "button": action.button(count, format_number(count) if meant is None else meant.number),
+            "button": action.button(count, format_number(count) if eligible is None else eligible.number),
             "back_label": action.back_label(count),
         }
         request.current_app = self.admin_site.name

@@ -157,47 +157,47 @@ def _statuses(text: str) -> Counter[str]:
 
 
 def apply_to_matching(
-    admin: ActionHost, request: HttpRequest, listed: KeysetChangeList, action: AdminAction, form: Form | None
+    admin: ActionHost, request: HttpRequest, changelist: KeysetChangeList, action: AdminAction, form: Form | None
 ) -> HttpResponse:
     """Count, ask for confirmation, then work for ``WORK_SECONDS`` and show the progress."""
-    progress = BulkProgress.parse(listed.model, request.POST) or BulkProgress.start(listed.queryset)
+    progress = BulkProgress.parse(changelist.model, request.POST) or BulkProgress.start(changelist.queryset)
     is_confirmed = "confirmed" in request.POST and progress.estimate.scanned > 0
     if not is_confirmed:
-        progress = _counted(listed, action, progress)
+        progress = _counted(changelist, action, progress)
     if not (is_confirmed and _is_number_confirmed(request, action, progress)) or (
         form is not None and not form.is_valid()
     ):
-        return _confirmation_page(admin, request, listed, action, form, progress)
+        return _confirmation_page(admin, request, changelist, action, form, progress)
     before = progress
     values = form.cleaned_data if form else {}
     is_over = False
     try:
-        for progress, is_over in _apply_batches(listed.scan, action, values, before, admin.batch):  # noqa: B007  # the last one counts
+        for progress, is_over in _apply_batches(changelist.scan, action, values, before, admin.batch):  # noqa: B007  # the last one counts
             pass
     finally:  # a failure leaves earlier batches committed: log them
-        _log(request, listed, action.log_label(values), action.flag, before, progress)
+        _log(request, changelist, action.log_label(values), action.flag, before, progress)
     if is_over:
         admin.show_outcome(request, action.message(progress.done), progress.left)
-        return HttpResponseRedirect(request.path + listed.get_query_string())
+        return HttpResponseRedirect(request.path + changelist.get_query_string())
     if progress.remaining:
-        return _progress_page(admin, request, listed, action, progress, form)
+        return _progress_page(admin, request, changelist, action, progress, form)
     # More rows match than announced: count the rest and ask again.
-    surprised = replace(
+    restarted = replace(
         progress,
         confirmed=progress.done + progress.left,
         estimate=Estimate(before=progress.before or progress.upper),
     )
     return _confirmation_page(
-        admin, request, listed, action, form, _counted(listed, action, surprised), announced=progress.estimate
+        admin, request, changelist, action, form, _counted(changelist, action, restarted), announced=progress.estimate
     )
 
 
-def _counted(listed: KeysetChangeList, action: AdminAction, progress: BulkProgress) -> BulkProgress:
+def _counted(changelist: KeysetChangeList, action: AdminAction, progress: BulkProgress) -> BulkProgress:
     """Continue counting."""
     if progress.estimate.is_complete:
         return progress
     is_first_look = not (action.counts_all or progress.estimate.scanned or progress.confirmed)
-    scan = listed.scan.sent_until(progress.asked_at)
+    scan = changelist.scan.sent_until(progress.asked_at)
     return replace(
         progress, estimate=estimate_rows(scan, progress.estimate, COUNT_SECONDS if is_first_look else WORK_SECONDS)
     )
@@ -208,8 +208,8 @@ def _is_number_confirmed(request: HttpRequest, action: AdminAction, progress: Bu
     estimate = progress.estimate
     if not estimate.counted or (action.counts_all and not estimate.is_complete):
         return False
-    meant = estimate.in_statuses(action.statuses).counted
-    return not action.needs_typed_number(meant) or _digits(request.POST.get("typed", "")) == str(meant)
+    eligible = estimate.in_statuses(action.statuses).counted
+    return not action.needs_typed_number(eligible) or _digits(request.POST.get("typed", "")) == str(eligible)
 
 
 def _digits(text: str) -> str:
@@ -242,27 +242,27 @@ def _apply_batches(
 def _confirmation_page(
     admin: ActionHost,
     request: HttpRequest,
-    listed: KeysetChangeList,
+    changelist: KeysetChangeList,
     action: AdminAction,
     form: Form | None,
     progress: BulkProgress,
     announced: Estimate | None = None,
 ) -> HttpResponse:
     estimate = progress.estimate
-    status_field: Any = listed.model._meta.get_field("status")
+    status_field: Any = changelist.model._meta.get_field("status")
     statuses = dict(status_field.flatchoices)
-    meant = estimate.in_statuses(action.statuses)
-    needs_typed_number = action.needs_typed_number(meant.counted)
+    eligible = estimate.in_statuses(action.statuses)
+    needs_typed_number = action.needs_typed_number(eligible.counted)
     more = {
         "estimate": estimate,
-        "meant": meant,
-        "count": meant.counted,
+        "eligible": eligible,
+        "count": eligible.counted,
         "by_status": [(statuses.get(status, status), count) for status, count in sorted(estimate.by_status.items())],
-        "descriptions": listed.descriptions,
+        "descriptions": changelist.descriptions,
         "hidden": [*_hidden(request, action), *progress.fields],
-        "back": request.path + listed.get_query_string(),
-        "is_ready": meant.counted > 0 and (estimate.is_complete or not action.counts_all),
-        "goes_on": not estimate.is_complete and (action.counts_all or not meant.counted),
+        "back": request.path + changelist.get_query_string(),
+        "is_ready": eligible.counted > 0 and (estimate.is_complete or not action.counts_all),
+        "continues": not estimate.is_complete and (action.counts_all or not eligible.counted),
         "needs_typed_number": needs_typed_number,
         "is_mistyped": needs_typed_number and "typed" in request.POST,
         "is_rest": progress.confirmed > 0,
@@ -270,20 +270,20 @@ def _confirmation_page(
     }
     if announced is not None:
         more["is_mistyped"] = False
-    return admin.confirmation_page(request, action, listed.queryset.none(), form, more)
+    return admin.confirmation_page(request, action, changelist.queryset.none(), form, more)
 
 
 def _more_than_announced(progress: BulkProgress, announced: Estimate) -> str:
-    told = _(
+    message = _(
         "It has stopped, for more match than were announced: %(announced)s. Done or left alone so far: %(processed)s."
     )
-    return told % {"processed": format_number(progress.confirmed), "announced": announced}
+    return message % {"processed": format_number(progress.confirmed), "announced": announced}
 
 
 def _progress_page(
     admin: ActionHost,
     request: HttpRequest,
-    listed: KeysetChangeList,
+    changelist: KeysetChangeList,
     action: AdminAction,
     progress: BulkProgress,
     form: Form | None,
@@ -301,9 +301,9 @@ def _progress_page(
         "processed": progress.done + progress.left,
         "number": number,
         "total": format_number(number) if progress.estimate.is_complete else _("at least %s") % format_number(number),
-        "descriptions": listed.descriptions,
+        "descriptions": changelist.descriptions,
         "hidden": [*_hidden(request, action), *progress.fields, *given, ("confirmed", "1")],
-        "back": request.path + listed.get_query_string(),
+        "back": request.path + changelist.get_query_string(),
     }
     request.current_app = admin.admin_site.name
     return TemplateResponse(request, "admin/horsies_django/bulk_progress.html", context)
@@ -316,27 +316,32 @@ def _hidden(request: HttpRequest, action: AdminAction) -> list[tuple[str, str]]:
 
 
 def _log(
-    request: HttpRequest, listed: KeysetChangeList, action: str, flag: int, before: BulkProgress, after: BulkProgress
+    request: HttpRequest,
+    changelist: KeysetChangeList,
+    action: str,
+    flag: int,
+    before: BulkProgress,
+    after: BulkProgress,
 ) -> None:
     """Write one log entry for this request, with the totals so far."""
     done, left = after.done - before.done, after.left - before.left
     if not (done or left):
         return
-    narrowed = "; ".join(map(str, listed.descriptions)) or _("all")
+    filters = "; ".join(map(str, changelist.descriptions)) or _("all")
     message = _("%(verb)s, all that match: %(done)d done, %(left)d left alone.")
     so_far = _("So far: %(done)d done, %(left)d left alone.") % {"done": after.done, "left": after.left}
-    told = message % {"verb": action, "done": done, "left": left}
+    message %= {"verb": action, "done": done, "left": left}
     LogEntry.objects.create(
         user_id=request.user.pk,  # type: ignore[misc]  # always authenticated here
-        content_type_id=ContentType.objects.get_for_model(listed.model, for_concrete_model=False).pk,
+        content_type_id=ContentType.objects.get_for_model(changelist.model, for_concrete_model=False).pk,
         object_id=None,
-        object_repr=narrowed[:200],
+        object_repr=filters[:200],
         action_flag=flag,
-        change_message=f"{told} {so_far} [{narrowed}]"
+        change_message=f"{message} {so_far} [{filters}]"
         if after.done != done or after.left != left
-        else f"{told} [{narrowed}]",
+        else f"{message} [{filters}]",
     )
-    log_action(request, listed.model, action, done, left)
+    log_action(request, changelist.model, action, done, left)
 
 
 def log_action(request: HttpRequest, model: type[Model], action: str, done: int, left: int) -> None:

@@ -12,7 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind
 from .boxes import GraphBox
 from .labels import KINDS, MARKS, STATES, describe_counts, mark_counts, status_label, truncate
@@ -116,14 +116,14 @@ def _box(box: GraphBox, x: int, y: int, style: DrawingStyle, *, is_critical: boo
     words += [_("on a condition")] if node.is_conditional else []
     words += [node.error_code] if node.error_code else []
     words += [_("on the critical path")] if is_critical else []
-    told = ", ".join(filter(None, [label if box.is_folded else node.node_id, *words]))
+    title = ", ".join(filter(None, [label if box.is_folded else node.node_id, *words]))
     return format_html(
         '<a class="horsies-node horsies-is-{}{}" href="{}"><title>{}</title>'
         '<g transform="translate({} {})">{}{}{}{}</g></a>',
         status.lower(),
         " horsies-critical" if is_critical else "",
         style.address(box),
-        told,
+        title,
         x,
         y,
         _shape(box),
@@ -137,7 +137,7 @@ def _duration_text(box: GraphBox, now: datetime | None) -> str:
     if box.began is None or box.status in ("SKIPPED", "PENDING", "READY"):
         return ""
     end = box.ended or now
-    return lasting(end - box.began) if end else ""
+    return format_duration(end - box.began) if end else ""
 
 
 def _shape(box: GraphBox) -> SafeString:

@@ -20,8 +20,8 @@ class StateFilter(ChoiceFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the states."""
-        who = ((by.value, words) for by, words in DISABLED.items())
-        return [("enabled", _("enabled")), ("disabled", _("disabled")), *who]
+        reasons = ((by.value, words) for by, words in DISABLED.items())
+        return [("enabled", _("enabled")), ("disabled", _("disabled")), *reasons]
 
     def condition(self, chosen: str) -> Q:
         """Match enabled schedules, or disabled ones by reason."""

@@ -51,8 +51,8 @@ class ScheduleForm(AnyModelForm):
         """Accept only tasks that the project has loaded, so that input never imports a module."""
         name: str = self.cleaned_data["task_name"] or ""
         if name and "task_name" in self.changed_data and not _is_loaded_task(name):
-            told = _("%(name)s is no task of this project; allowed: one that stands in a module of tasks.")
-            raise forms.ValidationError(told, params={"name": name}, code="unknown")
+            message = _("%(name)s is no task of this project; allowed: one that stands in a module of tasks.")
+            raise forms.ValidationError(message, params={"name": name}, code="unknown")
         return name or None
 
     def clean_timing(self) -> str:
@@ -75,12 +75,12 @@ class ScheduleForm(AnyModelForm):
         """Turn an empty value into no options."""
         return self._json("options", dict, _("This is no JSON object. Allowed: {“name”: 1}, for one."))
 
-    def _json(self, name: str, kind: type[Any], told: Any) -> Any:
+    def _json(self, name: str, kind: type[Any], message: Any) -> Any:
         value = self.cleaned_data[name]
         if value is None:
             return kind()
         if not isinstance(value, kind):
-            raise forms.ValidationError(told, code="invalid")
+            raise forms.ValidationError(message, code="invalid")
         return value
 
     def validate_unique(self) -> None:

@@ -74,7 +74,8 @@ def preview_of_form(typed: QueryDict, schedule: Schedule, now: datetime) -> Prev
     try:
         schedule.full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
-        if wrong := {name: told for name, told in error.message_dict.items() if name in form.fields and name != "name"}:
+        shown = [name for name in form.fields if name != "name"]
+        if wrong := {name: error.message_dict[name] for name in shown if name in error.message_dict}:
             return Preview(errors=tuple(_error_lines(wrong)))
     return preview_of(schedule, now)
 
@@ -91,7 +92,7 @@ def preview_of(schedule: Schedule, now: datetime) -> Preview:
 
 
 def _error_lines(errors: Mapping[str, Any]) -> Iterator[str]:
-    for name, told in errors.items():
+    for name, messages in errors.items():
         field: Any = Schedule._meta.get_field(name) if name in TimingForm.base_fields else None
         label = field.verbose_name if field else ""
-        yield from (f"{label}: {text}" if label else str(text) for text in told)
+        yield from (f"{label}: {text}" if label else str(text) for text in messages)

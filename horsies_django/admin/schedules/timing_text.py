@@ -46,8 +46,8 @@ def describe_timing(timing: str, timezone: str = "") -> str:
     kind, _colon, text = timing.partition(":")
     if kind == "every":
         return _describe_every(text) or timing
-    said = _describe_cron(text) if kind == "cron" else ""
-    words = said or text or timing
+    description = _describe_cron(text) if kind == "cron" else ""
+    words = description or text or timing
     return f"{words} ({timezone})" if timezone else words
 
 
@@ -71,10 +71,10 @@ def _describe_cron(text: str) -> str:
     fields = expanded(text).replace("?", "*")  # otherwise it takes the last field for a year
     options = descriptor.Options(use_24hour_time_format=True, locale_code=_locale())
     try:
-        said = descriptor.get_description(fields, options)
+        description = descriptor.get_description(fields, options)
     except (descriptor.FormatError, descriptor.MissingFieldError, descriptor.WrongArgumentError, *_DESCRIPTOR_ERRORS):
         return ""
-    return _ANY_NAME.sub(_in_own_language, said)
+    return _ANY_NAME.sub(_in_own_language, description)
 
 
 def _in_own_language(name: re.Match[str]) -> str:

@@ -16,7 +16,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.retention import LONGEST, retention_of
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
@@ -47,10 +47,10 @@ class TaskFields(ActionAdmin):
     def page_status(self, task: Any) -> SafeString:
         """The status, and asynq's name for the state if it differs; or that the task is overdue."""
         state = asynq_state(task, task.read_at)
-        said = gettext("asynq: %s") % state if state else ""
+        note = gettext("asynq: %s") % state if state else ""
         if is_overdue(task, task.read_at):
-            said = gettext("overdue")
-        return format_html('{} <span class="quiet">{}</span>', status_badge(task), said)
+            note = gettext("overdue")
+        return format_html('{} <span class="quiet">{}</span>', status_badge(task), note)
 
     @admin.display(description=_("error"))
     def page_error(self, task: Task) -> SafeString:
@@ -94,14 +94,15 @@ class TaskFields(ActionAdmin):
     @admin.display(description=_("timeout"))
     def page_timeout(self, task: Task) -> str:
         """The time limit of an attempt."""
-        return lasting(task.timeout)
+        return format_duration(task.timeout)
 
     @admin.display(description=_("retention"))
     def page_retention(self, task: Task) -> str:
         """How long it is kept after each outcome, if its sender set that."""
         kept = retention_of(task.retention, task.retention_by_state).items()
         words = [
-            f"{TaskStatus[state.upper()].label}: {gettext('for ever') if duration >= LONGEST else lasting(duration)}"
+            f"{TaskStatus[state.upper()].label}: "
+            f"{gettext('for ever') if duration >= LONGEST else format_duration(duration)}"
             for state, duration in kept
         ]
         return "; ".join(words) or "-"
@@ -112,15 +113,15 @@ class TaskFields(ActionAdmin):
         if task.limit_key is None:
             return "-"
         has_place = not task.deferred and task.status in TASK_LIVE_STATES
-        said = gettext("waits for a place") if task.blocked else gettext("has a place") if has_place else ""
-        return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), said)
+        note = gettext("waits for a place") if task.blocked else gettext("has a place") if has_place else ""
+        return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), note)
 
     @admin.display(description=_("group"))
     def page_group(self, task: Task) -> SafeString:
         """The group key of its calls, and whether more calls may join."""
         is_open = task.status == TaskStatus.PENDING and task.claim == 0
-        said = gettext("Calls with this key join it until it is first claimed.") if is_open else gettext("closed")
-        return format_html('{} <span class="quiet">{}</span>', task.group_key, said)
+        note = gettext("Calls with this key join it until it is first claimed.") if is_open else gettext("closed")
+        return format_html('{} <span class="quiet">{}</span>', task.group_key, note)
 
     @admin.display(description=_("unique"))
     def page_unique(self, task: Any) -> str:
@@ -145,7 +146,7 @@ class TaskFields(ActionAdmin):
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:
         """The progress that the task reported."""
-        return progress_bar(contents_of(task).mask.seen("progress", task.progress))
+        return progress_bar(contents_of(task).mask.apply("progress", task.progress))
 
     @admin.display(description=_("arguments"))
     def page_args(self, task: Task) -> SafeString | str:

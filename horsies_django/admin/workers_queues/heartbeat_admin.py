@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...models import Heartbeat, Task, Worker
 from ...ops.keyset.scan import Page
 from ...ops.keyset.scopes import ScanScope
@@ -90,7 +90,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     @admin.display(description=_("age"))
     def age(self, beat: Any) -> str:
         """The heartbeat's age by the database's clock."""
-        return lasting(beat.read_at - beat.sent_at)
+        return format_duration(beat.read_at - beat.sent_at)
 
     @admin.display(description=_("task"))
     def task_link(self, beat: Any) -> SafeString | str:

@@ -39,8 +39,8 @@ MAX_HELD: Final = 1_000
 def silent_after() -> float:
     """Return the seconds without a heartbeat after which a worker is taken for dead; the minimum of all backends."""
     backends = (task_backends[alias] for alias in task_backends)
-    limits = [one.config.recovery.silent_after for one in backends if isinstance(one, HorsiesBackend)]
-    return min(limits, default=RecoveryOptions().silent_after)
+    limits = [one.config.recovery.stale_after for one in backends if isinstance(one, HorsiesBackend)]
+    return min(limits, default=RecoveryOptions().stale_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,8 @@ def attach_loads(queues: Iterable[Any], loads: defaultdict[str, QueueLoad], data
     since = seconds_since_refill(database) if any(queue.tokens is not None for queue in queues) else {}
     for queue in queues:
         known = loads[queue.name]
-        stands = status_from_row(queue.name, row_values(queue, since.get(queue.name)), known.held, database)
-        queue.load = replace(known, workers=tuple(workers[queue.name]), status=stands)
+        status = status_from_row(queue.name, row_values(queue, since.get(queue.name)), known.held, database)
+        queue.load = replace(known, workers=tuple(workers[queue.name]), status=status)
 
 
 def unsaved_queue(name: str) -> Queue:

@@ -21,7 +21,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind
 from ...models import Task, Workflow, WorkflowTask
 from ...ops.keyset.scan import Bounds
@@ -189,10 +189,10 @@ class WorkflowAdmin(ActionAdmin):
 
     def _retry_node(self, request: HttpRequest, row: Workflow, database: str, node_id: str) -> None:
         if not control.retry(database, row.pk, node_id):
-            told = gettext(
+            message = gettext(
                 "The node “%s” was left alone: its state, or that of what comes after it, does not allow it."
             )
-            self.message_user(request, told % node_id, messages.WARNING)
+            self.message_user(request, message % node_id, messages.WARNING)
             return
         LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # it accepts a list
         self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
@@ -246,7 +246,7 @@ class WorkflowAdmin(ActionAdmin):
     def shown_took(self, workflow: Any) -> str:
         """The time from its start to its end, or to now."""
         ended = workflow.completed_at or workflow.cancelled_at or workflow.now
-        return lasting(ended - workflow.started_at) if workflow.started_at else "-"
+        return format_duration(ended - workflow.started_at) if workflow.started_at else "-"
 
     @admin.display(description=_("result"))
     def shown_result(self, workflow: Workflow) -> SafeString | str:
@@ -282,7 +282,7 @@ def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:
     if value is None:
         return "-"
     mask = mask_of_workflow(workflow)
-    return as_json(mask.seen(name, value), mask)
+    return as_json(mask.apply(name, value), mask)
 
 
 def _awaited_events(workflow: Workflow | None) -> list[str]:

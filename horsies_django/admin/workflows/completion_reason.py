@@ -87,12 +87,12 @@ def _of_skipped(nodes: WorkflowNodes, skipped: int) -> str:
     by_condition = sum(
         node.status == "SKIPPED" and node.error_code == WorkflowCode.CONDITION_NOT_MET for node in nodes.nodes
     )
-    told = ngettext(
+    message = ngettext(
         "It counts as completed because no node failed: %s node was skipped, and that is no failure.",
         "It counts as completed because no node failed: %s nodes were skipped, and that is no failure.",
         skipped,
     )
-    words = [told % format_number(skipped)]
+    words = [message % format_number(skipped)]
     if by_condition:
         words.append(
             ngettext("%s by its own condition.", "%s by their own conditions.", by_condition)

@@ -55,8 +55,8 @@ class EventForm(forms.Form):
         """Accept the names that ``send_event()`` accepts."""
         name: str = self.cleaned_data["name"]
         if event_name_error(name):
-            told = _("%(name)r is no name of an event; allowed: a text of 1 to %(limit)d characters.")
-            raise forms.ValidationError(told, params={"name": name, "limit": EVENT_NAME_LENGTH})
+            message = _("%(name)r is no name of an event; allowed: a text of 1 to %(limit)d characters.")
+            raise forms.ValidationError(message, params={"name": name, "limit": EVENT_NAME_LENGTH})
         return name
 
     def clean_payload(self) -> Any:

@@ -16,13 +16,13 @@ from ..formatting import format_time
 
 def node_state_text(workflow: Workflow, node: Mapping[str, Any]) -> str:
     """Return what a node waits for; empty if it has ended. ``node`` has the columns of the node table."""
-    told = {
+    describe = {
         WorkflowTaskStatus.PENDING: _pending,
         WorkflowTaskStatus.READY: _ready,
         WorkflowTaskStatus.ENQUEUED: _enqueued,
         WorkflowTaskStatus.RUNNING: _running,
     }.get(node["status"])
-    return told(workflow, node) if told else ""
+    return describe(workflow, node) if describe else ""
 
 
 def _ready(workflow: Workflow, node: Mapping[str, Any]) -> str:

@@ -57,8 +57,10 @@ def _missing_backends(rows: QuerySet[Any]) -> str:
     gone = sorted(aliases - {alias for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend)})
     if not gone:
         return ""
-    told = gettext("No event can be sent to workflows whose backend is no HorsiesBackend of TASKS any more: %(names)s.")
-    return told % {"names": ", ".join(gone)}
+    message = gettext(
+        "No event can be sent to workflows whose backend is no HorsiesBackend of TASKS any more: %(names)s."
+    )
+    return message % {"names": ", ".join(gone)}
 
 
 def is_live(workflow: Any) -> bool:

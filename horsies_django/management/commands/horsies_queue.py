@@ -15,7 +15,7 @@ from horsies_django.core.backends import ConfiguredBackend, horsies_backend
 from horsies_django.core.compat import DEFAULT_TASK_QUEUE_NAME
 from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
-from horsies_django.core.queue_policy import parse_rules
+from horsies_django.core.queue_policy import parse_policy
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks.flags import parse_retention
@@ -147,7 +147,7 @@ def _rules(options: dict[str, Any]) -> dict[str, Any]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in _FLAGS)
         raise ValueError(f"There is nothing to set; allowed: {flags}.")
     try:
-        return parse_rules({name: _read(name, text) for name, text in given.items()})
+        return parse_policy({name: _read(name, text) for name, text in given.items()})
     except ValueError as error:
         raise ValueError(str(error).replace("or None (as", f"or {INHERIT!r} (as")) from None
 

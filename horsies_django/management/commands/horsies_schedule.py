@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 
 from horsies_django.core.backends import horsies_backend
 from horsies_django.core.clock import aware
-from horsies_django.core.durations import from_now
+from horsies_django.core.durations import format_relative
 from horsies_django.core.printable import one_line
 from horsies_django.core.schedule_enums import DisabledBy
 from horsies_django.db.clock import database_now
@@ -26,7 +26,7 @@ from horsies_django.management.text_table import table
 from horsies_django.models import Schedule
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.schedule import ScheduleQuerySet
-from horsies_django.schedules.declaring import declarations
+from horsies_django.schedules.declaration import declarations
 from horsies_django.schedules.dispatch import try_run
 from horsies_django.worker.connection import own_connection
 
@@ -206,4 +206,4 @@ def _cells(row: Any) -> tuple[str, ...]:
 
 
 def _when(moment: datetime | None, now: datetime) -> str:
-    return "-" if moment is None else from_now((aware(now) - aware(moment)).total_seconds())
+    return "-" if moment is None else format_relative((aware(now) - aware(moment)).total_seconds())

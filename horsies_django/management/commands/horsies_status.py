@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from horsies_django.core.backends import horsies_backend
-from horsies_django.core.durations import brief
+from horsies_django.core.durations import format_brief
 from horsies_django.core.printable import one_line
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
@@ -86,7 +86,7 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
     if unserved := snapshot.unserved:
         yield "due, and served by no worker: " + one_line(", ".join(unserved))
     bound = "" if snapshot.is_oldest_found else "at least "
-    yield f"oldest due task waits: {bound}{brief(snapshot.oldest_waits)}"
+    yield f"oldest due task waits: {bound}{format_brief(snapshot.oldest_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (
         " (late: throughput, failures and percentiles stand still)" if snapshot.is_reaper_late else ""
     )
@@ -98,12 +98,12 @@ def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
     return (
         queue.name,
         due,
-        brief(queue.depth.waits),
+        format_brief(queue.depth.waits),
         str(queue.held),
         f"{pace.counts['completed']:,}",
         f"{pace.counts['failed']:,}",
-        brief(pace.wait_p95),
-        brief(pace.run_p95),
+        format_brief(pace.wait_p95),
+        format_brief(pace.run_p95),
         "; ".join([*(["paused"] if queue.is_paused else []), *queue.status.descriptions]),
     )
 
@@ -114,4 +114,4 @@ def _worker_row(worker: WorkerStatus) -> tuple[str, ...]:
 
 
 def _ago(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{brief(seconds)} ago"
+    return "never" if seconds is None else f"{format_brief(seconds)} ago"

@@ -12,7 +12,7 @@ from django.core.management.base import CommandParser
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
-from horsies_django.core.ids import as_uuid
+from horsies_django.core.ids import parse_uuid
 from horsies_django.management.environment import parse_duration_flag
 from horsies_django.ops.inspector.filters import TaskFilters
 from horsies_django.ops.inspector.inspector import PAGE
@@ -77,7 +77,7 @@ def parse_ids(given: list[str]) -> list[UUID]:
     texts: list[str] = []
     for text in given:
         texts += sys.stdin.read().split() if text == STDIN else [str(text)]
-    return [as_uuid(text) for text in texts]
+    return [parse_uuid(text) for text in texts]
 
 
 def parse_count(flag: str, given: str | int | None) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError, OutputWrapper
 
-from horsies_django.core.durations import brief, from_now
+from horsies_django.core.durations import format_brief, format_relative
 from horsies_django.core.printable import one_line
 from horsies_django.management.text_table import table
 from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
@@ -107,10 +107,10 @@ def _state(task: TaskSummary) -> str:
 
 def _when(task: TaskSummary) -> str:
     if task.ended_at is not None:
-        return from_now((task.seen_at - task.ended_at).total_seconds())
+        return format_relative((task.seen_at - task.ended_at).total_seconds())
     if task.state in WAITING or task.started_at is None:
-        return from_now((task.seen_at - task.due_at).total_seconds())
-    return brief(task.seen_at - task.started_at)
+        return format_relative((task.seen_at - task.due_at).total_seconds())
+    return format_brief(task.seen_at - task.started_at)
 
 
 def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:

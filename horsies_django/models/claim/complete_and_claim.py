@@ -21,9 +21,9 @@ from ...db import postgres
 from ...db.claim_expressions import (
     CANDIDATES,
     CAPS,
+    LIMIT,
     QUEUE,
     QUEUES,
-    ROOM,
     IsPicked,
     IsStored,
     completed_rows,
@@ -92,7 +92,7 @@ class CompleteAndClaim(ABC):
             _ENDED.name: json_array(keys, self._connection),
             _CLAIMS.name: json_object(keys, [str(end.claim) for end in ends]),
             _RESULTS.name: json_object(keys, [end.result for end in ends]),
-            ROOM.name: room,
+            LIMIT.name: room,
         }
         return self._run(bound, queues, most)
 
@@ -111,16 +111,16 @@ class _OneStatement(CompleteAndClaim):
         self._is_async = is_async
         self._stored = stored = tasks.filter(IsStored())
         one = stored.claimable(None, is_async=is_async)
-        self._reader = CompiledSelect(one, CLAIMED_COLUMNS, ROOM)
+        self._reader = CompiledSelect(one, CLAIMED_COLUMNS, LIMIT)
         self._one = self._cursor(one, stored.claimable_after_mark(is_async=is_async))
         self._several = self._cursor(stored.claimable_of_queues(tasks.all_rows(), is_async=is_async))
         self._was_short = False
 
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
-        room = bound[ROOM.name]
+        room = bound[LIMIT.name]
         if len(queues) < 2 or not room:
             bound[QUEUE.name] = queues[0] if queues else ""
-            bound[ROOM.name] = min(room, most.get(bound[QUEUE.name], room))
+            bound[LIMIT.name] = min(room, most.get(bound[QUEUE.name], room))
             return self._one.claim(self._execute, bound, _NOTHING)
         if self._was_short:
             claims = self._one_by_one(bound, queues, most)
@@ -144,10 +144,10 @@ class _OneStatement(CompleteAndClaim):
     def _one_by_one(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         """Claim from one queue after the other, skipping locked rows."""
         claims: list[ClaimedTask] = []
-        room = bound[ROOM.name]
+        room = bound[LIMIT.name]
         for queue in queues:
             left = room - len(claims)
-            bound |= {QUEUE.name: queue, ROOM.name: min(left, most.get(queue, left))}
+            bound |= {QUEUE.name: queue, LIMIT.name: min(left, most.get(queue, left))}
             claims += self._one.claim(self._execute, bound, _NOTHING)
             if len(claims) == room:
                 break
@@ -159,7 +159,7 @@ class _OneStatement(CompleteAndClaim):
         with postgres.preparing_cursor(self._connection) as cursor:
             cursor.execute(statement.sql, statement.bind(bound))
             # Without a claim there are no rows to wait for: in a pipeline the statement goes along with the next one.
-            rows = self._reader.fetch(cursor) if bound[ROOM.name] else []
+            rows = self._reader.fetch(cursor) if bound[LIMIT.name] else []
         if rows:
             raise_unless_all_claimed(rows[0][-1], len(rows))
         return claimed_tasks((row[:-1] for row in rows), asked_at)
@@ -171,7 +171,7 @@ class _OneStatement(CompleteAndClaim):
         return one_statement(
             complete=self._complete,
             record=self._record,
-            pick=CompiledSelect(rows, CLAIMED_COLUMNS, ROOM).statement,
+            pick=CompiledSelect(rows, CLAIMED_COLUMNS, LIMIT).statement,
             take=self._take,
             table=rows.model._meta.db_table,
             columns=len(CLAIMED_COLUMNS),
@@ -185,17 +185,17 @@ class _FourStatements(CompleteAndClaim):
         super().__init__(tasks, runner, is_async=is_async)
         self._record = Statement.insert(TaskAttempt, self._held.filter(status=TaskStatus.COMPLETED), self._attempt)
         self._take = Statement.update(self._startable.filter(AnyOf(_PICKED)), **self._started)
-        self._pick = CompiledSelect(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, ROOM)
+        self._pick = CompiledSelect(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, LIMIT)
         # Not locked: where there are row locks, another worker may lock some first.
-        self._firsts = CompiledSelect(tasks.in_open_queue(None, is_async=is_async), RANK, ROOM)
-        self._among = CompiledSelect(tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, ROOM)
+        self._firsts = CompiledSelect(tasks.in_open_queue(None, is_async=is_async), RANK, LIMIT)
+        self._among = CompiledSelect(tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, LIMIT)
 
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         with transaction.atomic(using=self._alias):
             if bound[_CLAIMS.name] != "{}":
                 self._complete.run(self._alias, bound)
                 self._record.run(self._alias, bound)
-            claims = self._next_up(bound, queues, most) if bound[ROOM.name] and queues else []
+            claims = self._next_up(bound, queues, most) if bound[LIMIT.name] and queues else []
             if claims:
                 bound[_PICKED.name] = self._listed(claim.task_id for claim in claims)
                 raise_unless_all_claimed(self._take.run(self._alias, bound), len(claims))
@@ -205,11 +205,11 @@ class _FourStatements(CompleteAndClaim):
         pick = self._pick
         if len(queues) == 1:
             bound[QUEUE.name] = queues[0]
-            bound[ROOM.name] = min(bound[ROOM.name], most.get(queues[0], bound[ROOM.name]))
+            bound[LIMIT.name] = min(bound[LIMIT.name], most.get(queues[0], bound[LIMIT.name]))
         else:
-            choice = bound[ROOM.name] * _SPARE
+            choice = bound[LIMIT.name] * _SPARE
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
-            firsts = [self._firsts.run(bound | {QUEUE.name: queue, ROOM.name: rooms[queue]}) for queue in queues]
+            firsts = [self._firsts.run(bound | {QUEUE.name: queue, LIMIT.name: rooms[queue]}) for queue in queues]
             pick, bound[_PICKED.name] = self._among, self._listed(first_of(*firsts)[:choice])
         asked_at = time.monotonic()
         return claimed_tasks(pick.run(bound), asked_at)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from ...db.claim_expressions import MARK_ID, MARK_PRIORITY, MARK_TIME, QUEUE, ROOM
+from ...db.claim_expressions import CURSOR_ID, CURSOR_PRIORITY, CURSOR_TIME, LIMIT, QUEUE
 from ...db.statements import Statement
 from ..claims import ClaimedTask
 
@@ -40,19 +40,19 @@ class ClaimCursor:
         first one has stored the results.
         """
         claims: list[ClaimedTask] = []
-        room = bound[ROOM.name]
+        room = bound[LIMIT.name]
         is_worth_it = room and time.monotonic() < self._mark_until
         if self._after_mark and is_worth_it and (mark := self._mark) and mark.queue_name == bound[QUEUE.name]:
             position = {
-                MARK_PRIORITY.name: mark.priority,
-                MARK_TIME.name: mark.enqueued_at,
-                MARK_ID.name: mark.task_id,
+                CURSOR_PRIORITY.name: mark.priority,
+                CURSOR_TIME.name: mark.enqueued_at,
+                CURSOR_ID.name: mark.task_id,
             }
             claims = execute(self._after_mark, bound | position)
             if len(claims) == room:
                 self._mark = claims[-1]
                 return claims
-            bound = bound | stored | {ROOM.name: room - len(claims)}
+            bound = bound | stored | {LIMIT.name: room - len(claims)}
         began = time.monotonic()
         claims += execute(self._first, bound)
         now = time.monotonic()

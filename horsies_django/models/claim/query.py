@@ -16,7 +16,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from ...core.status import TaskStatus
-from ...db.claim_expressions import MARK_PRIORITY, AfterMark, AmongFirstOfQueues, OpenQueue, QueueAtHand
+from ...db.claim_expressions import CURSOR_PRIORITY, AfterCursor, IsQueueCandidate, LateralQueue, UnpausedQueue
 from ...db.expressions import BoundParam
 from ..queue import Queue
 
@@ -67,7 +67,7 @@ class ClaimQuerySet(models.QuerySet[RowT]):
 
     def in_open_queue(self, queue: str | None, *, is_async: bool = False) -> Self:
         """The next tasks of one queue; none if it is paused. Without a name, each run of the statement binds it."""
-        return self.next_up(is_async=is_async).filter(queue_name=OpenQueue(queue, self._paused))
+        return self.next_up(is_async=is_async).filter(queue_name=UnpausedQueue(queue, self._paused))
 
     def claimable(self, queue: str | None, *, is_async: bool = False) -> Self:
         """The next tasks of one queue that no other worker has locked, locked: what a claim takes."""
@@ -75,8 +75,8 @@ class ClaimQuerySet(models.QuerySet[RowT]):
 
     def claimable_after_mark(self, *, is_async: bool) -> Self:
         """The same from the mark on: the position of the last task that this worker has claimed."""
-        priority = BoundParam(MARK_PRIORITY, models.SmallIntegerField())
-        return self.in_open_queue(None, is_async=is_async).filter(AfterMark(), priority=priority).lock()
+        priority = BoundParam(CURSOR_PRIORITY, models.SmallIntegerField())
+        return self.in_open_queue(None, is_async=is_async).filter(AfterCursor(), priority=priority).lock()
 
     def claimable_among(self, candidates: Q | models.expressions.BaseExpression) -> Self:
         """The next of some candidates that no other worker has locked, locked."""
@@ -88,8 +88,8 @@ class ClaimQuerySet(models.QuerySet[RowT]):
         PostgreSQL only. ``firsts`` are the rows of which the candidates are chosen. They are not locked, so another
         worker may be quicker to lock some: there are more candidates than room.
         """
-        next_up = firsts.next_up(is_async=is_async).filter(queue_name=QueueAtHand())
-        return self.claimable_among(AmongFirstOfQueues(next_up, self._paused, is_capped=is_capped))
+        next_up = firsts.next_up(is_async=is_async).filter(queue_name=LateralQueue())
+        return self.claimable_among(IsQueueCandidate(next_up, self._paused, is_capped=is_capped))
 
     @property
     def _paused(self) -> models.QuerySet[Queue]:

@@ -17,28 +17,28 @@ from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, no
 
 def queue_limit_reasons(task: Task, rows: TaskQuerySet) -> Iterator[Reason]:
     """Yield a reason for each exhausted limit of the task's queue, with the tasks that use it."""
-    stands = queue_status(task.queue_name, database_of(task))
-    if stands.is_full:
-        yield _queue_full(stands, rows)
-    if stands.rules.rate is not None and stands.next_in > 0:
+    status = queue_status(task.queue_name, database_of(task))
+    if status.is_full:
+        yield _queue_full(status, rows)
+    if status.rules.rate is not None and status.next_in > 0:
         words = _("The queue %(queue)s may begin %(rate)s, and has done so.")
-        words %= {"queue": stands.name, "rate": stands.rules.rate}
-        yield Reason(ReasonCode.RATE_LIMITED, words, now_of(task) + timedelta(seconds=stands.next_in))
+        words %= {"queue": status.name, "rate": status.rules.rate}
+        yield Reason(ReasonCode.RATE_LIMITED, words, now_of(task) + timedelta(seconds=status.next_in))
 
 
-def _queue_full(stands: QueueStatus, rows: TaskQuerySet) -> Reason:
-    most = stands.rules.max_concurrency
+def _queue_full(status: QueueStatus, rows: TaskQuerySet) -> Reason:
+    most = status.rules.max_concurrency
     if not most:
-        words = _("The queue %s is stopped: its limit is 0 tasks at once.") % stands.name
+        words = _("The queue %s is stopped: its limit is 0 tasks at once.") % status.name
         return Reason(ReasonCode.QUEUE_FULL, words)
     words = ngettext(
         "The queue %(queue)s may have %(most)d task at once, and workers hold %(held)d.",
         "The queue %(queue)s may have %(most)d tasks at once, and workers hold %(held)d.",
         most,
     )
-    words %= {"queue": stands.name, "most": most, "held": stands.held}
+    words %= {"queue": status.name, "most": most, "held": status.held}
     held = (
-        rows.active().filter(queue_name=stands.name).order_by("claimed_at").values_list("pk", "task_name")[:MAX_RELATED]
+        rows.active().filter(queue_name=status.name).order_by("claimed_at").values_list("pk", "task_name")[:MAX_RELATED]
     )
     return Reason(ReasonCode.QUEUE_FULL, words, about=tuple(RelatedRow(Task, key, name) for key, name in held))
 

@@ -117,5 +117,5 @@ def move_action(queue: str | None, priority: int | None) -> TaskAction:
         return None
 
     act = partial(TaskQuerySet.move, queue_name=queue, priority=priority)
-    said = {"to_queue": queue, "priority": priority}
-    return TaskAction(name="move", states=WAITING, act=act, objection=objection, log_fields=said)
+    log_fields = {"to_queue": queue, "priority": priority}
+    return TaskAction(name="move", states=WAITING, act=act, objection=objection, log_fields=log_fields)

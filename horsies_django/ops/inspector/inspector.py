@@ -11,7 +11,7 @@ from uuid import UUID
 
 from ...core.backends import horsies_backend
 from ...core.compat import DEFAULT_TASK_BACKEND_ALIAS
-from ...core.ids import as_uuid
+from ...core.ids import parse_uuid
 from ...core.operations import log_operation
 from ...enqueue.handle import TaskHandle
 from ...models import Task
@@ -67,16 +67,16 @@ class Inspector:
         ``older_than`` is the least age: seconds, a timedelta or a string such as ``"7d"``. Raises ValueError that names
         the allowed values.
         """
-        which = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than)
-        return [*next(self.pages(which, size=_count("limit", limit), after=after), [])]
+        filters = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than)
+        return [*next(self.pages(filters, size=_count("limit", limit), after=after), [])]
 
     def pages(
-        self, which: TaskFilters, *, size: int = PAGE, after: UUID | str | None = None
+        self, filters: TaskFilters, *, size: int = PAGE, after: UUID | str | None = None
     ) -> Iterator[Sequence[TaskSummary]]:
         """Yield pages until there are no more tasks."""
-        scan = which.scan(self.rows)
+        scan = filters.scan(self.rows)
         scan = replace(scan, rows=with_summary_columns(scan.rows))  # type: ignore[arg-type]  # of tasks, as was given
-        before = None if after is None else as_uuid(after, "after")
+        before = None if after is None else parse_uuid(after, "after")
         while rows := scan.first(size, before):
             yield task_summaries(rows)
             if len(rows) < size:
@@ -85,7 +85,7 @@ class Inspector:
 
     def show(self, id: UUID | str) -> TaskDetail | None:
         """Return everything known about a task, with its values masked; None if there is no such task."""
-        return task_detail(self.rows.filter(pk=as_uuid(id)))
+        return task_detail(self.rows.filter(pk=parse_uuid(id)))
 
     # Acting.
 
@@ -103,7 +103,7 @@ class Inspector:
     def chosen(self, *ids: UUID | str | Iterable[UUID | str]) -> ByIds:
         """Select tasks by their ids. Raises ValueError for an invalid id."""
         every = chain.from_iterable([one] if isinstance(one, UUID | str) else one for one in ids)
-        return ByIds(self.rows, tuple(dict.fromkeys(as_uuid(one) for one in every)))
+        return ByIds(self.rows, tuple(dict.fromkeys(parse_uuid(one) for one in every)))
 
     def run(self, *ids: UUID | str | Iterable[UUID | str]) -> Report:
         """See :meth:`.selection.Selection.run`."""

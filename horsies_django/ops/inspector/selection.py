@@ -117,32 +117,32 @@ class Matching(Selection):
     @property
     def log_fields(self) -> Mapping[str, Any]:
         """The filters, as log fields."""
-        which = self.filters
-        age = None if which.older_than is None else f"{which.older_than.total_seconds():g}s"
-        states = sorted(which.states) or None
-        return {"all": True, "status": states, "queue": which.queue, "task": which.task, "older_than": age}
+        filters = self.filters
+        age = None if filters.older_than is None else f"{filters.older_than.total_seconds():g}s"
+        states = sorted(filters.states) or None
+        return {"all": True, "status": states, "queue": filters.queue, "task": filters.task, "older_than": age}
 
     def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
         """Yield batches of a few hundred ids, in the filter's states or else in those the action covers by default.
 
         Raises ValueError if the action takes none of the filter's states.
         """
-        which = narrow_to_action(self.filters, action)
+        filters = narrow_to_action(self.filters, action)
         edge = upper_bound(self.rows)
-        scan = which.scan(self.rows).sent_until(edge.asked_at)
+        scan = filters.scan(self.rows).sent_until(edge.asked_at)
         rows = cast("TaskQuerySet", scan.rows)
         for batch, _ in scan.id_batches(edge.upper):
             if batch:
                 yield rows, batch
 
 
-def narrow_to_action(which: TaskFilters, action: TaskAction) -> TaskFilters:
+def narrow_to_action(filters: TaskFilters, action: TaskAction) -> TaskFilters:
     """Return the filters limited to the states that the action takes. Raises ValueError if none is left."""
-    states = which.states or action.states_of_all
+    states = filters.states or action.states_of_all
     if not states & action.states:
         allowed = ", ".join(sorted(action.states))
-        raise ValueError(f"status is {', '.join(sorted(which.states))}; {action.name} takes {allowed}.")
-    return replace(which, states=states & action.states)
+        raise ValueError(f"status is {', '.join(sorted(filters.states))}; {action.name} takes {allowed}.")
+    return replace(filters, states=states & action.states)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.db.models import Q, Sum
 
-from ...core.histogram import merged, percentile
+from ...core.histogram import merge, percentile
 from ...core.status import AttemptOutcome
 from ...db.expressions import NowPlus
 from ...models import Rollup
@@ -68,10 +68,10 @@ def last_hour(database: str, minute: int) -> tuple[list[TimeBucket], dict[str, C
     bars, queues = _empty_buckets(Span.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
     columns = ("start", "queue_name", "outcome", "will_retry")
     for start, queue, outcome, will_retry, count in rows.values_list(*columns).annotate(Sum("count")):
-        fate = outcome_of(outcome, will_retry)
+        result = outcome_of(outcome, will_retry)
         if start in bars:
-            bars[start].counts[fate] += count
-            queues[queue][fate] += count
+            bars[start].counts[result] += count
+            queues[queue][result] += count
     return list(bars.values()), queues
 
 
@@ -114,7 +114,7 @@ def most_failing(database: str, limit: int = 10) -> list[FailingTask]:
 
 
 def _median_and_p95(histograms: list[Any]) -> tuple[float | None, float | None]:
-    histogram = merged(histograms)
+    histogram = merge(histograms)
     return percentile(histogram, 0.5), percentile(histogram, 0.95)
 
 

@@ -67,7 +67,7 @@ class QueueMetrics:
             "held": self.held,
             "counts": {state: count.as_json() for state, count in self.counts.items()},
             "limits": {name: value for name, value in self.status.as_json().items() if name in _LIMITS},
-            "last_hour": {fate: pace.counts[fate] for fate in ("completed", "retried", "failed")},
+            "last_hour": {outcome: pace.counts[outcome] for outcome in ("completed", "retried", "failed")},
             "wait_p50": pace.wait_p50,
             "wait_p95": pace.wait_p95,
             "run_p50": pace.run_p50,

@@ -65,10 +65,10 @@ class Contents:
         if isinstance(value, _Unreadable):
             return value
         if part == "args":
-            return self.mask.seen_args(value)
+            return self.mask.apply_to_args(value)
         if part == "kwargs":
-            return self.mask.seen_kwargs(value)
-        return None if value is None else self.mask.seen(part, value)
+            return self.mask.apply_to_kwargs(value)
+        return None if value is None else self.mask.apply(part, value)
 
     def text(self, part: str) -> str:
         """Return a whole value as indented, masked JSON."""
@@ -105,8 +105,8 @@ class Contents:
         exception = self.error.get("exception")
         if not isinstance(exception, dict) or not isinstance(seen, dict):
             return seen
-        said = {"traceback": self.traceback or None, "message": self.error.get("message")}
-        left = {key: value for key, value in exception.items() if key not in said or value != said[key]}
+        shown = {"traceback": self.traceback or None, "message": self.error.get("message")}
+        left = {key: value for key, value in exception.items() if key not in shown or value != shown[key]}
         return seen | {"err": self.error | {"exception": left}}
 
     def _value(self, part: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Final
 
 from django.utils.translation import gettext as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.registry import registry
 from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy
 from ...enqueue.task import HorsiesTask
@@ -24,8 +24,8 @@ def describe_retry_policy(task: Task) -> str:
     this process.
     """
     if task.retry_policy is None:
-        said = _("No retries: one attempt. A body that raises Retry is tried again, %d times at most.")
-        return said % (task.max_retries or RETRIES_ON_DEMAND)
+        text = _("No retries: one attempt. A body that raises Retry is tried again, %d times at most.")
+        return text % (task.max_retries or RETRIES_ON_DEMAND)
     if task.retry_policy == NO_RETRIES:
         return _("No retries: one attempt.")
     try:
@@ -56,14 +56,14 @@ def _describe_waits(task: Task, policy: RetryPolicy) -> str:
     if len(set(waits)) > 1:
         is_more = len(waits) > _NAMED
         words = _("Waits before the retries: %s and so on.") if is_more else _("Waits before the retries: %s.")
-        said = words % ", ".join(map(_seconds, waits[:_NAMED]))
+        text = words % ", ".join(map(_seconds, waits[:_NAMED]))
     elif waits[0]:
-        said = _("Wait before each retry: %s.") % _seconds(waits[0])
+        text = _("Wait before each retry: %s.") % _seconds(waits[0])
     else:
-        said = _("There is no wait before a retry.")
+        text = _("There is no wait before a retry.")
     is_jittered = backoff is None and policy.jitter
-    return f"{said} {_('Each is longer or shorter by up to a quarter.')}" if is_jittered else said
+    return f"{text} {_('Each is longer or shorter by up to a quarter.')}" if is_jittered else text
 
 
 def _seconds(wait: float) -> str:
-    return _("%s s") % f"{wait:g}" if wait < 120 else lasting(wait)
+    return _("%s s") % f"{wait:g}" if wait < 120 else format_duration(wait)

@@ -161,6 +161,7 @@ def test_an_error_about_a_key_does_not_quote_what_is_sensitive():
     assert PIN not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_the_keys_are_the_same_in_every_process_of_the_project_and_others_under_another_secret():
     script = """
 import django, json; django.setup()

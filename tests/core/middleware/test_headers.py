@@ -15,7 +15,7 @@ from horsies_django.schedules import dispatch
 from tests.core.middleware import jobs, samples
 from tests.enqueue.grouping import jobs as gathered
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 @pytest.fixture

@@ -246,6 +246,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize("fork", ["", FORK], ids=["plain", "forked"])
 def test_a_process_that_waited_ends_in_silence_and_may_fork(worker, manage, fork):

@@ -14,6 +14,8 @@ from tests.enqueue.framework import jobs
 from tests.jobs.models import Entry
 from tests.naming import stable
 
+pytestmark = pytest.mark.once
+
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
 
 

@@ -30,6 +30,7 @@ def _make_up(count: int) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_a_survey_sees_so_many_queues_and_the_next_those_that_come_after():
     names = _make_up(MADE_UP)
     Worker.objects.register("me", "me", "host", 1)

@@ -13,7 +13,7 @@ from tests.conftest import wait_until
 from tests.jobs.models import Entry
 from tests.worker.execution import jobs
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 BOTH_RETRIES = pytest.mark.parametrize("body", [jobs.wishes_retry, jobs.awishes_retry], ids=["thread", "coroutine"])
 

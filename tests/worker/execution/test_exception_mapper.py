@@ -7,7 +7,7 @@ from horsies_django.core.compat import InvalidTask, task_backends
 from horsies_django.models import Task, TaskAttempt
 from tests.worker.execution import jobs
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 BACKEND = "horsies_django.backend.HorsiesBackend"
 DEEP_PATH = "tests.worker.execution.jobs.DeepTrouble"

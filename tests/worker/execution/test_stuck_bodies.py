@@ -12,7 +12,7 @@ from tests.jobs.models import Entry
 from tests.jobs.tasks import write
 from tests.worker.execution import jobs
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.once]
 
 GRACE = ("--timeout-grace", "0.5")
 

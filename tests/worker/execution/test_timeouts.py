@@ -17,7 +17,7 @@ from tests.jobs.models import Entry
 from tests.jobs.tasks import write
 from tests.worker.execution import jobs
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 BOTH_KINDS = pytest.mark.parametrize("body", [jobs.spin, jobs.aspin], ids=["thread", "coroutine"])
 BOTH_LIMITED = pytest.mark.parametrize("body", [jobs.limited, jobs.alimited], ids=["thread", "coroutine"])

@@ -18,7 +18,7 @@ from tests.jobs.models import Entry
 from tests.reaper.age_heartbeats import grow_old
 from tests.worker.lifecycle import jobs
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 #: A worker that learns soon that another one is dead, once that has been silent for long.
 QUICK = {"TEST_CHECK_MS": "200"}

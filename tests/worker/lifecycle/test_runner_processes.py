@@ -17,7 +17,7 @@ from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.worker.lifecycle import jobs
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.conftest import wait_until
 from tests.enqueue.framework import jobs as framework_jobs
 from tests.worker.signals import jobs
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 READY, FAILED = TaskResultStatus.READY, TaskResultStatus.FAILED
 
