@@ -1,4 +1,4 @@
-"""Code that is only tried out: what it sends is judged as ever, and then not sent."""
+"""Dry runs: code in a dry run validates what it sends but inserts nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _IS_DRY: Final[ContextVar[bool]] = ContextVar("horsies_dry", default=False)
 
 @contextmanager
 def dry_run() -> Iterator[None]:
-    """Keep what is sent inside from being inserted; its handles are those of tasks that never were."""
+    """Insert nothing that this block sends. The handles in it belong to tasks that don't exist."""
     token = _IS_DRY.set(True)
     try:
         yield
@@ -21,5 +21,5 @@ def dry_run() -> Iterator[None]:
 
 
 def is_dry_run() -> bool:
-    """Whether nothing is to be sent."""
+    """Whether this code is in a dry run."""
     return _IS_DRY.get()

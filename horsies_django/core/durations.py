@@ -1,4 +1,4 @@
-"""Durations as people read them."""
+"""Format durations for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
-#: Seconds are as good as a timedelta. None is a duration that nobody knows.
+#: A timedelta or seconds. None is an unknown duration.
 Duration: TypeAlias = timedelta | float | None
 
 _MINUTE: Final = 60
@@ -37,7 +37,7 @@ def format_duration(duration: Duration) -> str:
 
 
 def format_brief(duration: Duration) -> str:
-    """Return a duration in the one unit that fits, from two of it on; a dash for None.
+    """Return a duration in its largest unit of which it has at least two; a dash for None.
 
     >>> format_brief(75), format_brief(150), format_brief(0.0123), format_brief(8_000_000)
     ('75 s', '2 min', '12 ms', '93 d')
@@ -55,7 +55,7 @@ def format_brief(duration: Duration) -> str:
 
 
 def format_relative(seconds: float) -> str:
-    """Return how long ago that was, or in how long it will be, if negative.
+    """Return how long ago something was, or, if ``seconds`` is negative, in how long it will be.
 
     >>> format_relative(75), format_relative(-150), format_relative(0.2)
     ('75 s ago', 'in 2 min', 'now')
@@ -74,5 +74,5 @@ def _short(seconds: float) -> str:
 
 
 def _seconds(duration: timedelta | float) -> float:
-    """A time that never comes is infinitely far off."""
+    """Return seconds from 0 to ``_LONGEST``; infinity becomes that."""
     return min(max(0.0, duration.total_seconds() if isinstance(duration, timedelta) else duration), _LONGEST)

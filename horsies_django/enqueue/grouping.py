@@ -95,9 +95,9 @@ def check_call(
     assert task.gather is not None  # the callers check
     for name in _NOT_SHARED:
         if (value := getattr(task, name)) is not None:
-            raise InvalidTask(f"{name} is {value!r}; allowed: None, for the calls of {task.task_name} are gathered.")
+            raise InvalidTask(f"{name} is {value!r}; allowed: None, since {task.task_name} groups its calls.")
     if args:
-        raise TypeError(f"{task.task_name} takes keyword arguments only, for its calls are gathered.")
+        raise TypeError(f"{task.task_name} groups its calls; allowed: keyword arguments only.")
     item, key = calls.item(kwargs), _key(calls, task.gather, kwargs)
     if task.run_after is not None:
         _check_key_is_stable(key, calls, task.gather, item)
@@ -117,7 +117,7 @@ def _check_key_is_stable(key: str, calls: CallBuilder, gather: Gather, item: Arg
     try:
         stored = _key(calls, gather, kwargs)
     except Exception as error:  # raised by the project's own callable
-        raise ValueError(f"{problem} can't be told: {error!r}; allowed: a key that stays the same.") from error
+        raise ValueError(f"{problem} can't be computed: {error!r}; allowed: a key that stays the same.") from error
     if stored != key:
         raise ValueError(f"{problem} is {stored!r}; allowed: a key that stays the same.")
 

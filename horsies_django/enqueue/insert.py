@@ -204,7 +204,7 @@ def check_for_many(task: HorsiesTask[..., Any]) -> None:
     """Raise ValueError for an option that only fits a single call."""
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
-            raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
+            raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one call.")
 
 
 def _take_batch(calls: Iterable[Arguments], limit: int, max_text: int) -> list[Arguments]:

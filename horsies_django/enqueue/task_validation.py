@@ -49,7 +49,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     yield from limits.problems_of(task)
     yield from _grouping_problems(task)
     if len(task.task_name) > NAME_LENGTH:
-        yield f"{task.task_name!r} is too long a name; allowed: {NAME_LENGTH} characters, which is what a row holds."
+        yield f"the name {task.task_name!r} is too long; allowed: at most {NAME_LENGTH} characters."
     try:
         stored_retention(task.retention)
     except ValueError as error:
@@ -76,10 +76,10 @@ def _retry_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if task.retry_policy is not None and not isinstance(task.retry_policy, RetryPolicy):
         yield f"retry_policy is {task.retry_policy!r}; allowed: a RetryPolicy."
     if task.retry_policy is not None and not (task.max_attempts is None and task.backoff is None):
-        yield "retry_policy says it all; allowed beside it: neither max_attempts nor backoff."
+        yield "retry_policy is set; allowed with it: neither max_attempts nor backoff."
     if isinstance(task.backoff, RetryPolicy):
         if task.max_attempts is not None:
-            yield "backoff is a RetryPolicy, which has its own max_retries; allowed beside it: no max_attempts."
+            yield "backoff is a RetryPolicy, which has its own max_retries; allowed with it: no max_attempts."
     elif not (task.backoff is None or callable(task.backoff) or (_is_number(task.backoff) and task.backoff >= 0)):
         yield f"backoff is {task.backoff!r}; allowed: seconds from 0 on, a RetryPolicy or a callable."
 

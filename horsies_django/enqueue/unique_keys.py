@@ -60,9 +60,9 @@ def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"unique is {unique!r}; allowed: a Unique, or None."
         return
     if task.gather is not None:
-        yield "unique is set and gather as well; allowed: one of them, for each says what becomes of a second call."
+        yield "unique is set and gather as well; allowed: one of them, since each handles repeated calls."
     if unique.wait is not None and task.run_after is not None:
-        yield f"run_after is {task.run_after!r} and unique is a debounce; allowed: one of them, for each sets the time."
+        yield f"run_after is {task.run_after!r} and unique is a debounce; allowed: one of them, as each sets the time."
     parameters = parameters_of(task.func, task.takes_context)
     fields = _fields(unique.key) if isinstance(unique.key, str) else ()
     wanted, source = (fields, "key") if unique.key is not None else (set(unique.by) - RESERVED, "by")

@@ -27,24 +27,26 @@ COMMAND: Final = "horsies_status"
 _QUEUE: Final = ("queue", "due", "oldest waits", "held", "completed/h", "failed/h", "wait p95", "run p95", "")
 _WORKER: Final = ("worker", "host", "pid", "held/slots", "last beat", "")
 
-#: What is printed for the name of a count that could be taken for another.
+#: Labels of counts whose names are ambiguous.
 _WORDS: Final = {"overdue": "overdue (past good_until)"}
 
 
 class Command(QueueCommand):
-    """Prints how the queue stands: counts by state, queues, workers, and for how long the oldest due task waits."""
+    """Prints a status report: counts by state, queues, workers, and the wait of the oldest due task."""
 
     help = (
-        "Print how the queue stands: tasks by state, each queue with what is due there, for how long the oldest has "
-        "waited, and its tasks by state, workers and their load, workflows in progress, the reaper's last pass. The "
-        "admin's overview shows the same. Large numbers are estimates (≈) or lower bounds (+). It changes nothing and "
-        "is quick on millions of tasks. --backend also reads HORSIES_STATUS_BACKEND; a flag wins. Exit status: 0 "
-        "printed, whatever the state; 1 the database or its tables are not to be had; 2 wrong usage."
+        "Print a status report: tasks by state, the due tasks and the longest wait of each queue, workers and their "
+        "load, workflows in progress, and the reaper's last pass. The admin's overview shows the same. Large numbers "
+        "are estimates (≈) or lower bounds (+). The command only reads, and is fast with millions of tasks. --backend "
+        "also reads HORSIES_STATUS_BACKEND; the flag takes precedence. Exit status: 0 printed, whatever the state; 1 "
+        "the database or its tables are unavailable; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
-        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS, whose database is looked at.")
+        parser.add_argument(
+            "--backend", metavar="ALIAS", help="A key of TASKS, whose database is read (default: default)."
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
