@@ -37,9 +37,9 @@ _SIMPLE: Final = (str, bytes, int, float, complex, Decimal, UUID, date, time, ti
 class Mask:
     """Says of each value, by its name, what may be seen of it. Never raises: what can't be judged is masked.
 
-    >>> Mask().seen("password", "x")
+    >>> Mask().apply("password", "x")
     '********************'
-    >>> Mask(sensitive={"iban"}).seen("iban", "DE02…")
+    >>> Mask(sensitive={"iban"}).apply("iban", "DE02…")
     '********************'
     """
 
@@ -47,47 +47,47 @@ class Mask:
         self._sensitive = sensitive
         self._names = names
         self._rest = rest
-        self._has_told = False
+        self._has_logged = False
 
-    def seen(self, name: str, value: Any) -> Any:
+    def apply(self, name: str, value: Any) -> Any:
         """Return what may be seen of a value: itself, or what stands for it. What is in it is not looked at."""
         try:
             return MASKED if self._is_sensitive(name, value) else _filtered(name, value)
         except Exception:  # of a project's own code
-            if not self._has_told:
+            if not self._has_logged:
                 logger.exception("whether %r is sensitive can't be known: it is masked", name)
-                self._has_told = True
+                self._has_logged = True
             return MASKED
 
-    def seen_args(self, args: Any) -> Any:
+    def apply_to_args(self, args: Any) -> Any:
         """Return what may be seen of positional arguments, by the names that the function has for them.
 
         Of a damaged row's only a dict has names that can be judged.
         """
         if not isinstance(args, list):
-            return self.seen_kwargs(args)
+            return self.apply_to_kwargs(args)
         names = self._names[: len(args)]
-        return [self.seen(name, value) for name, value in zip_longest(names, args, fillvalue=self._rest)]
+        return [self.apply(name, value) for name, value in zip_longest(names, args, fillvalue=self._rest)]
 
-    def seen_kwargs(self, kwargs: Any) -> Any:
+    def apply_to_kwargs(self, kwargs: Any) -> Any:
         """Return what may be seen of arguments by name; their keys are the names that are judged as it is written.
 
         Nothing else of a damaged row has names.
         """
         return kwargs if kwargs is None or isinstance(kwargs, dict) else MASKED
 
-    def seen_within(self, name: str, value: Any) -> Any:
+    def apply_deep(self, name: str, value: Any) -> Any:
         """Return a copy of a value without what is sensitive, however deep it is in lists and dicts."""
         return self._cleansed(name, value, _DEEPEST)
 
-    def quoted(self, name: str, value: Any) -> str:
+    def quote(self, name: str, value: Any) -> str:
         """Return a value as an error message may quote it: its repr, masked and cut, and its type."""
-        text = _repr(self.seen_within(name, value))
+        text = _repr(self.apply_deep(name, value))
         return f"{text if len(text) <= _QUOTED else text[:_QUOTED] + '…'} ({type(value).__name__})"
 
-    def is_told_by(self, key: str | Callable[..., Any], values: Mapping[str, Any]) -> bool:
+    def is_revealed_by(self, key: str | Callable[..., Any], values: Mapping[str, Any]) -> bool:
         """Whether a key that is made of these arguments, a format text or a callable, may tell what is masked."""
-        seen = {name: self.seen_within(name, value) for name, value in values.items()}
+        seen = {name: self.apply_deep(name, value) for name, value in values.items()}
         if all(seen[name] is value for name, value in values.items()):
             return False
         if callable(key):  # what it uses can't be known
@@ -99,7 +99,7 @@ class Mask:
 
     def _cleansed(self, name: str | None, value: Any, levels: int) -> Any:
         """A copy, or the value itself if nothing in it is sensitive."""
-        if name is not None and (seen := self.seen(name, value)) is not value:
+        if name is not None and (seen := self.apply(name, value)) is not value:
             return seen
         if not isinstance(value, dict | list | tuple):
             return value
@@ -125,25 +125,25 @@ class AnyMask(Mask):
         super().__init__()
         self._masks = masks
 
-    def seen(self, name: str, value: Any) -> Any:
-        """See :meth:`Mask.seen`."""
+    def apply(self, name: str, value: Any) -> Any:
+        """See :meth:`Mask.apply`."""
         for mask in self._masks:
-            value = mask.seen(name, value)
-        return value if self._masks else super().seen(name, value)
+            value = mask.apply(name, value)
+        return value if self._masks else super().apply(name, value)
 
 
 class HideAll(Mask):
     """Hides everything: of a task that can't be found, nobody can say what is sensitive."""
 
-    def seen(self, name: str, value: Any) -> Any:
+    def apply(self, name: str, value: Any) -> Any:
         """Return what stands for a value that is not to be seen."""
         return MASKED
 
-    def seen_args(self, args: Any) -> Any:
+    def apply_to_args(self, args: Any) -> Any:
         """Return what stands for them."""
         return MASKED
 
-    def seen_kwargs(self, kwargs: Any) -> Any:
+    def apply_to_kwargs(self, kwargs: Any) -> Any:
         """Return what stands for them: their names are as unknown as their values."""
         return MASKED
 

@@ -16,7 +16,7 @@ ALLOWED: Final = "dotted paths of middleware"
 
 
 @functools.cache
-def factory_at(path: str) -> Factory:
+def load_factory(path: str) -> Factory:
     """Return the factory at a dotted path. Raises ImproperlyConfigured, saying what is wrong with it."""
     try:
         found = import_string(path)
@@ -28,7 +28,7 @@ def factory_at(path: str) -> Factory:
     return factory
 
 
-def goes_round(factory: Factory, *, is_async: bool) -> bool:
+def supports_mode(factory: Factory, *, is_async: bool) -> bool:
     """Whether it goes round coroutines, or functions, as it is; functions alone unless it says otherwise."""
     return bool(getattr(factory, "async_capable", False) if is_async else getattr(factory, "sync_capable", True))
 
@@ -36,7 +36,7 @@ def goes_round(factory: Factory, *, is_async: bool) -> bool:
 def _problems_of(found: Any) -> Iterator[str]:
     if not callable(found):
         yield f"is {type(found).__name__}; allowed: a function or a class that takes what it goes round."
-    elif not any(goes_round(found, is_async=is_async) for is_async in (False, True)):
+    elif not any(supports_mode(found, is_async=is_async) for is_async in (False, True)):
         yield "is neither sync_capable nor async_capable; allowed: one of them, or both."
     elif not callable(getattr(found, "headers", dict)):
         yield "has headers that can't be called; allowed: a function, a static or a class method, that takes nothing."

@@ -48,28 +48,29 @@ def name_of(task: FrameworkTask[..., Any]) -> str:
     return str(getattr(task, "task_name", None) or task.module_path)
 
 
-def is_identifier(function: Callable[..., Any]) -> bool:
+def is_module_level(function: Callable[..., Any]) -> bool:
     """Whether a function stands at the top of its module, so that its dotted path names it alone."""
     return function.__qualname__.isidentifier()
 
 
-def place_of(function: Callable[..., Any]) -> str:
+def source_location(function: Callable[..., Any]) -> str:
     """Return where a function is: its dotted path, its file and its line."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
     return f"{function.__module__}.{function.__qualname__}{where}"
 
 
-def raise_if_unfit(function: Callable[..., Any]) -> None:
+def check_task_function(function: Callable[..., Any]) -> None:
     """Raise InvalidTask for a task, and for a function whose body a call does not run."""
     if isinstance(function, FrameworkTask):
         raise InvalidTask(
-            f"{place_of(function.func)} is a task already; allowed: one @task with all options, or with_options()."
+            f"{source_location(function.func)} is already a task; allowed: one @task with all options, or "
+            "with_options()."
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidTask(
-            f"{place_of(function)} is a generator, whose body a call does not run; allowed: def or async def, without "
-            "yield. To return many values, return a list."
+            f"{source_location(function)} is a generator, whose body a call does not run; allowed: def or async def, "
+            "without yield. To return many values, return a list."
         )
 
 

@@ -81,14 +81,14 @@ def parse_retention(value: object) -> dict[str, timedelta | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class OptionParser:
     """What may stand in a key, in words and as a function that returns the parsed value or raises ValueError."""
 
     allowed: str
     parse: Callable[[object], Any]
 
 
-def whole(low: int, high: int, *, none: str = "") -> Rule:
+def integer(low: int, high: int, *, none: str = "") -> OptionParser:
     """A whole number; None too if ``none`` says what that means."""
 
     def parse(value: object) -> int | None:
@@ -98,10 +98,10 @@ def whole(low: int, high: int, *, none: str = "") -> Rule:
             raise ValueError
         return value
 
-    return Rule(f"a whole number from {low} to {high}" + (f", or None ({none})" if none else ""), parse)
+    return OptionParser(f"a whole number from {low} to {high}" + (f", or None ({none})" if none else ""), parse)
 
 
-def seconds(low: float, high: float, *, none: str = "") -> Rule:
+def seconds(low: float, high: float, *, none: str = "") -> OptionParser:
     """A number of seconds; None too if ``none`` says what that means."""
 
     def parse(value: object) -> float | None:
@@ -111,10 +111,10 @@ def seconds(low: float, high: float, *, none: str = "") -> Rule:
             raise ValueError
         return float(value)
 
-    return Rule(f"{low:g} to {high:g} (seconds)" + (f", or None ({none})" if none else ""), parse)
+    return OptionParser(f"{low:g} to {high:g} (seconds)" + (f", or None ({none})" if none else ""), parse)
 
 
-def one_of(*allowed: object) -> Rule:
+def one_of(*allowed: object) -> OptionParser:
     """One of these."""
 
     def parse(value: object) -> object:
@@ -122,10 +122,10 @@ def one_of(*allowed: object) -> Rule:
             raise ValueError
         return value
 
-    return Rule(" or ".join(repr(item) for item in allowed), parse)
+    return OptionParser(" or ".join(repr(item) for item in allowed), parse)
 
 
-def text(what: str, pattern: str) -> Rule:
+def text(what: str, pattern: str) -> OptionParser:
     """A text like that."""
 
     def parse(value: object) -> str:
@@ -133,7 +133,7 @@ def text(what: str, pattern: str) -> Rule:
             raise ValueError
         return value
 
-    return Rule(what, parse)
+    return OptionParser(what, parse)
 
 
 def _exception_mapper(value: object) -> dict[type[BaseException], str]:
@@ -172,15 +172,15 @@ def _retry_policy(value: object) -> RetryPolicy | None:
 
 
 BOOLEAN: Final = one_of(True, False)
-RETRY_POLICY: Final = Rule("a RetryPolicy, or None", _retry_policy)
-MAPPER: Final = Rule(
+RETRY_POLICY: Final = OptionParser("a RetryPolicy, or None", _retry_policy)
+MAPPER: Final = OptionParser(
     "a dict of exception class, or its dotted path, to an error code that is not one of the library's own",
     _exception_mapper,
 )
-MIDDLEWARE: Final = Rule("a list of dotted paths, the outermost first", _middleware)
-MODULES: Final = Rule('a list of dotted names of modules, like "shop.jobs"', _modules)
-RETENTION: Final = Rule(DURATION_ALLOWED, parse_duration)
-RETENTION_BY_STATE: Final = Rule(RETENTION_ALLOWED, parse_retention)
+MIDDLEWARE: Final = OptionParser("a list of dotted paths, the outermost first", _middleware)
+MODULES: Final = OptionParser('a list of dotted names of modules, like "shop.jobs"', _modules)
+RETENTION: Final = OptionParser(DURATION_ALLOWED, parse_duration)
+RETENTION_BY_STATE: Final = OptionParser(RETENTION_ALLOWED, parse_retention)
 
 
 def _wait(value: object) -> timedelta | None:
@@ -189,20 +189,20 @@ def _wait(value: object) -> timedelta | None:
     return wait
 
 
-WAIT: Final = Rule('seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)', _wait)
+WAIT: Final = OptionParser('seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)', _wait)
 
 
-def milliseconds(low: int, high: int) -> Rule:
+def milliseconds(low: int, high: int) -> OptionParser:
     """A whole number of milliseconds."""
-    rule = whole(low, high)
-    return Rule(f"{rule.allowed} (milliseconds)", rule.parse)
+    rule = integer(low, high)
+    return OptionParser(f"{rule.allowed} (milliseconds)", rule.parse)
 
 
 def _rate_limit(value: object) -> Rate | None:
     return None if value is None else Rate.parse(value)
 
 
-PRIORITY: Final = whole(-100, 100)
-WEIGHT: Final = whole(1, 1_000)
-MAX_CONCURRENCY: Final = whole(0, 1_000_000, none="no limit")
-RATE_LIMIT: Final = Rule(f"{RATE_ALLOWED}, or None (no limit)", _rate_limit)
+PRIORITY: Final = integer(-100, 100)
+WEIGHT: Final = integer(1, 1_000)
+MAX_CONCURRENCY: Final = integer(0, 1_000_000, none="no limit")
+RATE_LIMIT: Final = OptionParser(f"{RATE_ALLOWED}, or None (no limit)", _rate_limit)

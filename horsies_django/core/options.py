@@ -27,12 +27,12 @@ from .option_parsers import (
     RETRY_POLICY,
     WAIT,
     WEIGHT,
-    Rule,
+    OptionParser,
+    integer,
     milliseconds,
     one_of,
     seconds,
     text,
-    whole,
 )
 from .rates import Rate
 from .retry import MAX_INTERVAL, MAX_RETRIES, RetryPolicy
@@ -54,7 +54,7 @@ class Problem:
         return f"{self.path} is {self.value!r}; allowed: {self.allowed}."
 
 
-def _option(default: object, rule: Rule) -> Any:
+def _option(default: object, rule: OptionParser) -> Any:
     return field(default=default, metadata={"rule": rule})
 
 
@@ -69,17 +69,17 @@ class RecoveryOptions:
     running_stale_threshold_ms: int = _option(300_000, milliseconds(1_000, 7_200_000))
     runner_heartbeat_interval_ms: int = _option(30_000, milliseconds(100, 120_000))
     check_interval_ms: int = _option(30_000, milliseconds(100, 600_000))
-    heartbeat_retention_hours: int | None = _option(24, whole(1, 8_760, none="keep"))
+    heartbeat_retention_hours: int | None = _option(24, integer(1, 8_760, none="keep"))
     # Whoever pauses a workflow may need any time to look at it, so nothing is ended unless asked for.
     paused_workflow_auto_cancel_after: timedelta | None = _option(None, WAIT)
 
     @property
-    def silent_after(self) -> float:
+    def stale_after(self) -> float:
         """The seconds without a beat after which a worker is taken for dead."""
         return min(self.claimed_stale_threshold_ms, self.running_stale_threshold_ms) / 1_000
 
     @property
-    def beat_interval(self) -> float:
+    def heartbeat_interval(self) -> float:
         """The seconds between two beats of a worker, which beats for both roles at the shorter of the intervals."""
         return min(self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms) / 1_000
 
@@ -106,7 +106,7 @@ class RetentionOptions:
     cancelled: timedelta | None = _option(timedelta(days=30), RETENTION)
     expired: timedelta | None = _option(timedelta(days=30), RETENTION)
 
-    def kept(self, state: str) -> timedelta | None:
+    def retention_for(self, state: str) -> timedelta | None:
         """How long a task is kept that ended in ``state``; None for ever."""
         kept: timedelta | None = getattr(self, state.lower())
         return kept
@@ -143,7 +143,7 @@ class QueueOptions:
     # Of the states that differ from the backend's.
     retention: Mapping[str, timedelta | None] = _inherited_retention()
 
-    def kept(self, state: str, inherited: timedelta | None) -> timedelta | None:
+    def retention_for(self, state: str, inherited: timedelta | None) -> timedelta | None:
         """How long a task is kept that ended in ``state``, where the backend says ``inherited``; None for ever."""
         return self.retention.get(state.lower(), inherited)
 
@@ -153,19 +153,19 @@ class WorkerOptions:
     """What ``horsies_worker`` does unless a flag or an environment variable says otherwise."""
 
     # One process uses one core for Python code; more of them are a choice about memory.
-    processes: int = _option(1, whole(1, 256))
+    processes: int = _option(1, integer(1, 256))
     # Tasks mostly wait for something else, so some more than there are cores.
-    threads: int = _option(8, whole(1, 1_000))
-    async_slots: int = _option(100, whole(1, 100_000))
+    threads: int = _option(8, integer(1, 1_000))
+    async_slots: int = _option(100, integer(1, 100_000))
     # A prefetched task hides from other workers and from tasks of higher priority.
-    prefetch: int = _option(0, whole(0, 10_000))
+    prefetch: int = _option(0, integer(0, 10_000))
     # At most so many short tasks are started before there is a slot for them, if that comes within milliseconds.
-    start_ahead: int = _option(128, whole(0, 5_000))
+    start_ahead: int = _option(128, integer(0, 5_000))
     # Seconds between two looks of an idle worker that nobody can wake; five times as long where LISTEN wakes it.
     poll_interval: float = _option(1.0, seconds(0.01, 3_600))
-    max_tasks_per_child: int | None = _option(None, whole(1, 1_000_000_000, none="never replaced"))
+    max_tasks_per_child: int | None = _option(None, integer(1, 1_000_000_000, none="never replaced"))
     # A runner that takes more memory than this is replaced, once its tasks are done.
-    max_memory_mb: int | None = _option(None, whole(16, 1_000_000_000, none="never replaced"))
+    max_memory_mb: int | None = _option(None, integer(16, 1_000_000_000, none="never replaced"))
     # Seconds; as long as Kubernetes waits before it kills.
     shutdown_timeout: float = _option(30.0, seconds(0, 86_400))
     # Seconds that a body may run whose task sets no timeout; a long body that beats is no error by itself.
@@ -190,7 +190,7 @@ class DefaultOptions:
     """What counts for a task, one option at a time, that does not say it itself."""
 
     # None: one attempt, or three where a backoff is said; see RetryPolicy for its delays.
-    max_attempts: int | None = _option(None, whole(1, MAX_RETRIES + 1, none="no retries"))
+    max_attempts: int | None = _option(None, integer(1, MAX_RETRIES + 1, none="no retries"))
     # Seconds before each retry.
     backoff: float | None = _option(None, seconds(0, MAX_INTERVAL, none="2, 4, 8 … seconds"))
     # In the place of the two above. A task with max_attempts alone has its delays.
@@ -236,7 +236,7 @@ class Options:
     # Of the project's code, on each worker's row; by default a fingerprint of what is registered.
     version: str = _option("", text("at most 64 characters, no control characters", r"[^\x00-\x1f\x7f]{0,64}"))
     # Bytes of JSON: what is larger belongs into storage, and its key into the task.
-    max_payload_bytes: int | None = _option(16 * 1024 * 1024, whole(1_024, 250_000_000, none="no limit"))
+    max_payload_bytes: int | None = _option(16 * 1024 * 1024, integer(1_024, 250_000_000, none="no limit"))
     # Tells the schedules of this project from those of others in one database; the settings' package by default.
     project: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
 
@@ -296,7 +296,7 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
     return Parsed(options, tuple(problems))
 
 
-def problems_beside(alias: str, stored: Mapping[str, Any]) -> Iterator[Problem]:
+def backend_problems(alias: str, stored: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield what is wrong with the settings of ``alias`` beside its OPTIONS; Django takes any key there."""
     for key, value in stored.items():
         if key not in _KEYS:
@@ -316,7 +316,7 @@ def _hint_of_option(key: object) -> str:
 
 def worker_option(name: str, value: object) -> Any:
     """Return the value of one worker option, given outside the settings. Raises ValueError saying what is allowed."""
-    rule: Rule = WorkerOptions.__dataclass_fields__[name].metadata["rule"]
+    rule: OptionParser = WorkerOptions.__dataclass_fields__[name].metadata["rule"]
     try:
         return rule.parse(value)
     except ValueError:

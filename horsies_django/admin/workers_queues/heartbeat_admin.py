@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...models import Heartbeat, Task, Worker
 from ...ops.keyset.scan import Page
 from ...ops.keyset.scopes import ScanScope
@@ -90,7 +90,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     @admin.display(description=_("age"))
     def age(self, heartbeat: Any) -> str:
         """The heartbeat's age by the database's clock."""
-        return lasting(heartbeat.read_at - heartbeat.sent_at)
+        return format_duration(heartbeat.read_at - heartbeat.sent_at)
 
     @admin.display(description=_("task"))
     def task_link(self, heartbeat: Any) -> SafeString | str:

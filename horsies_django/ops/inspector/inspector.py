@@ -11,7 +11,7 @@ from uuid import UUID
 
 from ...core.backends import horsies_backend
 from ...core.compat import DEFAULT_TASK_BACKEND_ALIAS
-from ...core.ids import as_uuid
+from ...core.ids import parse_uuid
 from ...core.operations import log_operation
 from ...enqueue.handle import TaskHandle
 from ...models import Task
@@ -76,7 +76,7 @@ class Inspector:
         """Yield pages until there are no more tasks."""
         scan = filters.scan(self.rows)
         scan = replace(scan, rows=with_summary_columns(scan.rows))  # type: ignore[arg-type]  # of tasks, as was given
-        before = None if after is None else as_uuid(after, "after")
+        before = None if after is None else parse_uuid(after, "after")
         while rows := scan.first(size, before):
             yield task_summaries(rows)
             if len(rows) < size:
@@ -85,7 +85,7 @@ class Inspector:
 
     def show(self, id: UUID | str) -> TaskDetail | None:
         """Return everything known about a task, with its values masked; None if there is no such task."""
-        return task_detail(self.rows.filter(pk=as_uuid(id)))
+        return task_detail(self.rows.filter(pk=parse_uuid(id)))
 
     # Acting.
 
@@ -103,7 +103,7 @@ class Inspector:
     def with_ids(self, *ids: UUID | str | Iterable[UUID | str]) -> ByIds:
         """Select tasks by their ids. Raises ValueError for an invalid id."""
         every = chain.from_iterable([one] if isinstance(one, UUID | str) else one for one in ids)
-        return ByIds(self.rows, tuple(dict.fromkeys(as_uuid(one) for one in every)))
+        return ByIds(self.rows, tuple(dict.fromkeys(parse_uuid(one) for one in every)))
 
     def run(self, *ids: UUID | str | Iterable[UUID | str]) -> Report:
         """See :meth:`.selection.Selection.run`."""
