@@ -1,4 +1,4 @@
-"""The Django app."""
+"""The configuration of the Django app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row may name: the tasks and dataclasses that this process has registered. A lookup never imports a module.
+"""The tasks and dataclasses that this process has registered, which rows may name. A lookup never imports a module.
 
 Tasks register themselves when they are made. With a task, or what builds a workflow, go the dataclasses of its module
 (defined or imported there) and those in its type hints; ``register_task()`` and ``register_type()`` add the rest.

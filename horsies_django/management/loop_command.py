@@ -67,7 +67,7 @@ class LoopCommand(QueueCommand, Generic[L]):
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
-            check_tables(settings.database, is_worked_on=True)
+            check_tables(settings.database, needs_grants=True)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         loop = self.loop(settings, alias or "default", seconds)

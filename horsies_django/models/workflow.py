@@ -26,11 +26,11 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
     """Workflows, filtered and locked."""
 
     def live(self) -> Self:
-        """Those that have not ended."""
+        """Workflows that have not ended."""
         return self.filter(status__in=_LIVE)
 
     def holding_unique_key(self, unique_key: str | None) -> Self:
-        """The live one that has this key, if there is one."""
+        """The live workflow that holds this key, if there is one."""
         return self.none() if unique_key is None else self.live().filter(unique_key=unique_key)
 
     def past_retention(self) -> Self:

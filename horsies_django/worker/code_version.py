@@ -92,7 +92,7 @@ def hand_back(execution: Execution, error: BaseException) -> ExecutionResult | N
     delay = min(FIRST_DELAY * 2.0 ** min(times, 30), MAX_DELAY)
     return ExecutionResult(
         execution,
-        Completion(execution.task_id, execution.claim.claim, "null", again_in=delay, unknown_to=note),
+        Completion(execution.task_id, execution.claim.claim, "null", delay=delay, unknown_to=note),
         error.__cause__ or error,
     )
 

@@ -1,4 +1,4 @@
-"""Builds everything that is registered and collects the errors, for ``manage.py check``."""
+"""Builds everything registered and collects the errors, for ``manage.py check``."""
 
 from __future__ import annotations
 

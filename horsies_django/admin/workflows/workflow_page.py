@@ -189,7 +189,7 @@ class WorkflowPage:
         return self.filter.cursor(self._rows[PAGE_SIZE - 1]) if self.has_more_rows and self.filter.is_filtered else None
 
     @property
-    def is_urgent_first(self) -> bool:
+    def is_sorted_by_urgency(self) -> bool:
         """Whether the table is sorted by urgency: it shows the nodes of a folded box in all states."""
         return self.filter.box is not None and not self.filter.state
 

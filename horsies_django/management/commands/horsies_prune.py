@@ -53,7 +53,7 @@ class Command(QueueCommand):
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
-            check_tables(settings.database, is_worked_on=not dry_run)
+            check_tables(settings.database, needs_grants=not dry_run)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         with own_connection(settings.database, "prune"):

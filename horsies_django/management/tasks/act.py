@@ -81,7 +81,7 @@ def _selection(inspector: Inspector, task_action: TaskAction, options: dict[str,
     if not options["all"]:
         if is_narrowed:
             raise ValueError("Filters go with --all: a task that is named by its id is meant whatever it is.")
-        return inspector.chosen(parse_ids(options["ids"]))
+        return inspector.with_ids(parse_ids(options["ids"]))
     filters = parse_filters(options)
     narrow_to_action(filters, task_action)  # raises ValueError before the user is asked
     return Matching(inspector.rows, filters)

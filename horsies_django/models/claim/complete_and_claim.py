@@ -1,4 +1,4 @@
-"""Stores results and claims tasks: what a busy worker does all day.
+"""Stores results and claims tasks: the tick of a worker.
 
 It makes the same changes as :meth:`TaskQuerySet.complete` and :meth:`TaskQuerySet.claim`, from the same parts, compiled
 by the ORM once. On PostgreSQL they are one statement, one transaction and one round trip.
@@ -32,7 +32,7 @@ from ...db.claim_expressions import (
 from ...db.expressions import AnyOf, Param, ValueByPk, encode_pk, json_array, json_object
 from ...db.statements import CompiledSelect, Statement
 from ..attempt import TaskAttempt, attempt_columns
-from ..claims import ClaimedTask, ClaimLost, Completion, WorkerInfo, claims_of
+from ..claims import ClaimedTask, Completion, WorkerInfo, claimed_tasks, raise_unless_all_claimed
 from ..transitions import CLAIMED_COLUMNS, START_COLUMNS, claim_columns, completion_columns
 from .cursor import ClaimCursor
 from .query import RANK, first_of
@@ -46,16 +46,16 @@ _RESULTS: Final = Param("results")
 _PICKED: Final = Param("picked")
 _NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}"}
 
-#: How many times as many as there is room for are candidates, when there are several queues: others may be quicker.
-_CHOICE: Final = 2
+#: Candidates per task to claim, if there are several queues: other workers may lock some first.
+_SPARE: Final = 2
 
 _NO_CAPS: Final[Mapping[str, int]] = {}
 
 
 def compile_for(tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> CompleteAndClaim:
-    """Return what stores successes and claims what is next up of ``tasks`` for one runner.
+    """Return a :class:`CompleteAndClaim` of ``tasks`` for one runner.
 
-    To be called inside a transaction: elsewhere Django writes no SELECT … FOR UPDATE.
+    Call it inside a transaction: elsewhere Django compiles no SELECT … FOR UPDATE.
     """
     is_postgres = connections[tasks.db].vendor == "postgresql"
     return (_OneStatement if is_postgres else _FourStatements)(tasks, runner, is_async=is_async)
@@ -84,8 +84,8 @@ class CompleteAndClaim(ABC):
     ) -> list[ClaimedTask]:
         """Store ``ends``, all of them successes; claim and start at most ``room`` tasks of ``queues``, and return them.
 
-        ``most`` caps the tasks of single queues. An end whose claim was lost changes nothing. Raises
-        :class:`ClaimLost` if a task was locked and yet could not be claimed; the transaction has to roll back.
+        ``most`` caps the tasks of single queues. An end whose claim was lost changes nothing. Raises ClaimLost if a
+        task was locked and yet could not be claimed; the transaction has to roll back.
         """
         keys = encode_pk([end.task_id for end in ends], self._connection)
         bound = {
@@ -125,9 +125,9 @@ class _OneStatement(CompleteAndClaim):
         if self._was_short:
             claims = self._one_by_one(bound, queues, most)
         else:
-            bound |= {QUEUES.name: list(queues), CANDIDATES.name: room * _CHOICE}
+            bound |= {QUEUES.name: list(queues), CANDIDATES.name: room * _SPARE}
             if most:
-                bound[CAPS.name] = [min(room * _CHOICE, most.get(queue, room * _CHOICE)) for queue in queues]
+                bound[CAPS.name] = [min(room * _SPARE, most.get(queue, room * _SPARE)) for queue in queues]
             claims = (self._capped if most else self._several).claim(self._execute, bound, _NOTHING)
         possible = min(room, sum(most.get(queue, room) for queue in queues)) if most else room
         self._was_short = len(claims) < possible and not self._was_short
@@ -135,14 +135,14 @@ class _OneStatement(CompleteAndClaim):
 
     @cached_property
     def _capped(self) -> ClaimCursor:
-        """For queues with a limit: few have one, so it is compiled when it is first needed."""
+        """The claim from queues with a limit, compiled on first use because few queues have one."""
         with transaction.atomic(using=self._alias):
             stored = self._stored
             rows = stored.claimable_of_queues(stored.all_rows(), is_async=self._is_async, is_capped=True)
             return self._cursor(rows)
 
     def _one_by_one(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
-        """Claim from one queue after the other, which passes over whatever others have locked."""
+        """Claim from one queue after the other, skipping locked rows."""
         claims: list[ClaimedTask] = []
         room = bound[LIMIT.name]
         for queue in queues:
@@ -158,11 +158,11 @@ class _OneStatement(CompleteAndClaim):
         asked_at = time.monotonic()
         with postgres.preparing_cursor(self._connection) as cursor:
             cursor.execute(statement.sql, statement.bind(bound))
-            # What only stores has no rows to be waited for: in a pipeline it goes with what comes next.
+            # Without a claim there are no rows to wait for: in a pipeline the statement goes along with the next one.
             rows = self._reader.fetch(cursor) if bound[LIMIT.name] else []
-        if rows and rows[0][-1] != len(rows):
-            raise ClaimLost
-        return claims_of((row[:-1] for row in rows), asked_at)
+        if rows:
+            raise_unless_all_claimed(rows[0][-1], len(rows))
+        return claimed_tasks((row[:-1] for row in rows), asked_at)
 
     def _cursor(self, first: TaskQuerySet, after_mark: TaskQuerySet | None = None) -> ClaimCursor:
         return ClaimCursor(self._as_one(first), None if after_mark is None else self._as_one(after_mark))
@@ -179,14 +179,14 @@ class _OneStatement(CompleteAndClaim):
 
 
 class _FourStatements(CompleteAndClaim):
-    """Four statements in one transaction, on a database that has no such statement."""
+    """Four statements in one transaction, on other databases."""
 
     def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
         self._record = Statement.insert(TaskAttempt, self._held.filter(status=TaskStatus.COMPLETED), self._attempt)
         self._take = Statement.update(self._startable.filter(AnyOf(_PICKED)), **self._started)
         self._pick = CompiledSelect(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, LIMIT)
-        # Without a lock: where there are row locks, another worker may be quicker to lock some.
+        # Not locked: where there are row locks, another worker may lock some first.
         self._firsts = CompiledSelect(tasks.in_open_queue(None, is_async=is_async), RANK, LIMIT)
         self._among = CompiledSelect(tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, LIMIT)
 
@@ -198,8 +198,7 @@ class _FourStatements(CompleteAndClaim):
             claims = self._next_up(bound, queues, most) if bound[LIMIT.name] and queues else []
             if claims:
                 bound[_PICKED.name] = self._listed(claim.task_id for claim in claims)
-                if self._take.run(self._alias, bound) != len(claims):
-                    raise ClaimLost
+                raise_unless_all_claimed(self._take.run(self._alias, bound), len(claims))
         return claims
 
     def _next_up(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
@@ -208,12 +207,12 @@ class _FourStatements(CompleteAndClaim):
             bound[QUEUE.name] = queues[0]
             bound[LIMIT.name] = min(bound[LIMIT.name], most.get(queues[0], bound[LIMIT.name]))
         else:
-            choice = bound[LIMIT.name] * _CHOICE
+            choice = bound[LIMIT.name] * _SPARE
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
             firsts = [self._firsts.run(bound | {QUEUE.name: queue, LIMIT.name: rooms[queue]}) for queue in queues]
             pick, bound[_PICKED.name] = self._among, self._listed(first_of(*firsts)[:choice])
         asked_at = time.monotonic()
-        return claims_of(pick.run(bound), asked_at)
+        return claimed_tasks(pick.run(bound), asked_at)
 
     def _listed(self, keys: Iterable[UUID]) -> str:
         return json_array(encode_pk(keys, self._connection), self._connection)

@@ -10,22 +10,21 @@ from ...db.claim_expressions import CURSOR_ID, CURSOR_PRIORITY, CURSOR_TIME, LIM
 from ...db.statements import Statement
 from ..claims import ClaimedTask
 
-#: Claims go on from the mark for this many times the duration of a claim from the first row.
+#: Claims continue from the mark for this many times the duration of a claim from the first row.
 _WORTH: Final = 10
 
-#: The longest time for which they do, in seconds.
+#: The longest time, in seconds, for which claims continue from the mark.
 _LONGEST: Final = 1.0
 
 Execute = Callable[[Statement, dict[str, Any]], list[ClaimedTask]]
 
 
 class ClaimCursor:
-    """Executes the claim from the first row, or from the mark on while that is worth it.
+    """Executes the claim from the first row, or from the mark while that is faster.
 
-    While an old transaction keeps vacuum away, a claim from the first row walks over the index entries of all tasks
-    that were claimed before. So the cursor makes such a claim no more often than costs a tenth of the time. A task that
-    comes before the mark, because of its priority or because its transaction took longer than its neighbours', then
-    waits some ten milliseconds more.
+    While an old transaction blocks vacuum, a claim from the first row walks over the index entries of all tasks that
+    were claimed before. So the cursor spends at most a tenth of the time on such claims. A task that sorts before the
+    mark, because of its priority or because its transaction committed late, then waits some ten milliseconds more.
     """
 
     def __init__(self, first: Statement, after_mark: Statement | None = None) -> None:
