@@ -70,7 +70,7 @@ class Mask:
         return [self.apply(name, value) for name, value in zip_longest(names, args, fillvalue=self._rest)]
 
     def apply_to_kwargs(self, kwargs: Any) -> Any:
-        """Return keyword arguments; their values are masked when written. Mask any other type whole: it has no names."""
+        """Return keyword arguments (their values are masked when written). Mask any other type whole."""
         return kwargs if kwargs is None or isinstance(kwargs, dict) else MASKED
 
     def apply_deep(self, name: str, value: Any) -> Any:

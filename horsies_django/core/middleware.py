@@ -12,7 +12,7 @@ OPTIONS["middleware"] lists it, outermost first. As in Django, a middleware is a
 ...     return around
 
 Its return values and exceptions count as those of the body: retry policies, time limits and cancels treat both alike.
-``sync_capable`` and ``async_capable`` (set by Django's decorators in ``django.utils.decorators``) say which kind of body
+``sync_capable`` and ``async_capable`` (Django's decorators of ``django.utils.decorators``) say which kind of body
 it can wrap without a change of threads. If it has a function ``headers()``, each send calls it.
 """
 
