@@ -27,7 +27,7 @@ from .enqueue.workflow_context import SubWorkflowSummary, WorkflowContext, Workf
 from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
 from .reaper.recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
-from .schedules.declaring import schedule
+from .schedules.declaration import schedule
 from .workflows.builders import workflow_builder
 from .workflows.conditions import register_condition
 from .workflows.definition import WorkflowDefinition

@@ -1,4 +1,4 @@
-"""The Django app."""
+"""The configuration of the Django app."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class HorsiesConfig(AppConfig):
         """
         from . import checks
         from .core import compat  # noqa: F401  # imported for its side effects
-        from .core.printable import guard_logs
+        from .core.printable import sanitize_logs
 
-        guard_logs()
+        sanitize_logs()
         subscribe()
         load_modules()
         register(checks.check_names)

@@ -12,7 +12,7 @@ from django.urls import get_resolver
 from .core.compat import task_backends
 
 if TYPE_CHECKING:
-    from .schedules.mistakes import DeclarationError
+    from .schedules.declaration_errors import DeclarationError
 
 
 def check_names(**kwargs: Any) -> list[CheckMessage]:
@@ -51,7 +51,7 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
     Returns none while the settings of a backend have errors.
     """
     from .enqueue.backend import HorsiesBackend
-    from .schedules.mistakes import declaration_errors
+    from .schedules.declaration_errors import declaration_errors
 
     backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
     if any(backend.parsed.problems for backend in backends):
@@ -90,6 +90,6 @@ def _load_urlconf() -> None:
 
 
 def _of_schedule(mistake: DeclarationError) -> Error:
-    if mistake.is_double:
+    if mistake.is_duplicate:
         return Error(str(mistake), hint="Rename one of the two.", obj=None, id="horsies.E006")
     return Error(str(mistake), hint="See the page on schedules.", obj=None, id="horsies.E005")

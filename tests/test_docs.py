@@ -36,7 +36,7 @@ from horsies_django.core.transition import as_markdown
 from horsies_django.core.workflow_errors import DefinitionErrorCode
 from horsies_django.enqueue.node_option_types import TaskNodeOptions
 from horsies_django.reaper.duties import DUTIES
-from horsies_django.schedules.declaring import ScheduleOptions
+from horsies_django.schedules.declaration import ScheduleOptions
 from horsies_django.workflows.definition_meta import DefinitionOptions
 from horsies_django.workflows.error_codes import WorkflowCode
 from horsies_django.workflows.lifecycle import NODE_TRANSITIONS, WORKFLOW_TRANSITIONS

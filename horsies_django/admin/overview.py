@@ -15,7 +15,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..core.durations import from_now
+from ..core.durations import format_relative
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..models import Queue, Schedule, Task, Worker, Workflow
@@ -156,7 +156,7 @@ class OverviewAdmin(ReadOnlyAdmin):
                     self._page_url("schedule", one.id),
                     format_dotted_path(one.runs),
                     describe_timing(one.timing, one.timezone),
-                    from_now(-one.due_in),
+                    format_relative(-one.due_in),
                 )
                 for one in found.next
             ],

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext_lazy as _
 
-from ..core.durations import from_now
+from ..core.durations import format_relative
 from .base import queue_database
 from .formatting import format_time
 
@@ -24,7 +24,7 @@ LAST_YEAR: Final = 9997
 
 def relative_time(moment: datetime, now: datetime) -> SafeString:
     """Return a time relative to now, with the exact time as a tooltip."""
-    words, exact = from_now((now - moment).total_seconds()), format_time(moment, exactly=False)
+    words, exact = format_relative((now - moment).total_seconds()), format_time(moment, exactly=False)
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, words)
 
 

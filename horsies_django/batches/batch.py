@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 
 from ..core.backends import config_of
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
-from ..core.dry_run import is_dry
+from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7
 from ..core.serialization import clean_text
 from ..enqueue.nodes import NodeKey
@@ -84,7 +84,7 @@ class Batch:
         if self.handle is not None:
             raise ValueError(f"{self!r} has been started; allowed: one start().")
         backend = self._node_columns.alias
-        if not is_dry():
+        if not is_dry_run():
             database = config_of(backend).database
             rows.start(database, self.id, self.name, self._node_columns.node_of_calls(), self._callbacks, self._calls)
         self.handle = BatchHandle(self.id, backend=backend)

@@ -10,7 +10,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
-from ..core.dry_run import is_dry
+from ..core.dry_run import is_dry_run
 from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue.nodes import NodeKey
 from ..workflows.handle import WorkflowHandle
@@ -94,5 +94,5 @@ class BatchHandle(WorkflowHandle[list[Any]]):
     def _add(self, calls: list[Columns]) -> list[NodeKey[Any]]:
         from . import rows
 
-        names = map(rows.call_node_id, range(len(calls))) if is_dry() else rows.add(self._database, self.id, calls)
+        names = map(rows.call_node_id, range(len(calls))) if is_dry_run() else rows.add(self._database, self.id, calls)
         return [NodeKey(name) for name in names]

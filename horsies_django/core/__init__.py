@@ -1,1 +1,1 @@
-"""What the rest of the package builds on; nothing here needs a database."""
+"""Values, options and policies that the rest of the package builds on. Nothing here needs a database."""

@@ -1,4 +1,4 @@
-"""The backends of ``TASKS`` that keep their tasks in a database: which there are, and their OPTIONS."""
+"""Look up the backends of ``TASKS`` that store tasks in a database, and their OPTIONS."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class ConfiguredBackend(BaseTaskBackend):
 
     @cached_property
     def parsed(self) -> Parsed:
-        """The OPTIONS and what is wrong with them."""
+        """The parsed OPTIONS and their problems."""
         return parse(self.alias, self.options, set(self.queues))
 
     @property
     def config(self) -> Options:
-        """The OPTIONS. Raises ImproperlyConfigured, naming every mistake, if there is one."""
+        """The OPTIONS. Raises ImproperlyConfigured, naming every mistake."""
         if self.parsed.problems:
             raise ImproperlyConfigured("\n".join(map(str, self.parsed.problems)))
         return self.parsed.options
 
 
 def backends_on(database: str) -> dict[str, ConfiguredBackend]:
-    """Return the backends whose tasks are in ``database``, by alias. Raises ImproperlyConfigured for bad OPTIONS."""
+    """Return the backends of ``database`` by alias. Raises ImproperlyConfigured for bad OPTIONS."""
     ours = ((alias, task_backends[alias]) for alias in task_backends)
     return {
         alias: backend
@@ -36,7 +36,7 @@ def backends_on(database: str) -> dict[str, ConfiguredBackend]:
 
 
 def config_of(alias: object) -> Options:
-    """Return the options of a backend. Raises InvalidTask for an alias that is none of ours."""
+    """Return the options of a backend. Raises InvalidTask for an alias of another kind of backend."""
     if not isinstance(alias, str) or alias not in task_backends.settings:
         known = " or ".join(map(repr, task_backends.settings))
         raise InvalidTask(f"backend is {alias!r}; allowed: {known}.")
@@ -57,7 +57,7 @@ def reads_typed(alias: object, is_typed: bool) -> bool:
 
 
 def horsies_backend(alias: str) -> ConfiguredBackend:
-    """Return the backend of an alias. Raises ValueError if there is none or if it is another kind."""
+    """Return the backend of an alias. Raises ValueError if there is none or it is of another kind."""
     ours = [name for name in task_backends if isinstance(task_backends[name], ConfiguredBackend)]
     if alias not in ours:
         known = ", ".join(map(repr, ours)) or "none"

@@ -1,4 +1,4 @@
-"""Django's task framework, wherever it lives: ``django.tasks`` from 6.0 on, the ``django-tasks`` backport on 5.2.
+"""Django's task framework: ``django.tasks`` from Django 6.0 on, the ``django-tasks`` backport on 5.2.
 
 Everything else in the package imports the framework's names from here.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.utils.json import normalize_json as normalize_json
 else:
     try:
-        import django_tasks  # noqa: F401  # whether it is there
+        import django_tasks  # noqa: F401  # tests whether it is installed
     except ImportError as error:
         from django.core.exceptions import ImproperlyConfigured
 
@@ -38,8 +38,8 @@ else:
             f"Django {django.get_version()} has no task framework of its own: "
             "install its backport with `pip install horsies-django[backport]`."
         ) from error
-    # Nobody has to put "django_tasks" into INSTALLED_APPS for its checks and its settings receiver.
-    from django_tasks import checks as _checks  # noqa: F401  # it registers them
+    # So "django_tasks" need not be in INSTALLED_APPS for its checks and its settings receiver.
+    from django_tasks import checks as _checks  # noqa: F401  # registers them
     from django_tasks import default_task_backend, task_backends
     from django_tasks import exceptions as _exceptions
     from django_tasks import signals as framework_signals

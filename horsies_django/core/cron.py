@@ -1,4 +1,4 @@
-"""Cron expressions: what is wrong with one, and in which field. croniter reads them."""
+"""Validate cron expressions field by field, and iterate over their times with croniter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from croniter import croniter
 from croniter.croniter import CroniterBadDateError, CroniterError
 
-#: Years without a match after which there is never one: a leap day on a given weekday comes every 40 at the latest.
+#: Years to search for a match. A leap day falls on a given weekday at least every 40 years.
 YEARS: Final = 50
 
 
@@ -42,7 +42,7 @@ _ALIASES: Final = {
     "@annually": "0 0 1 1 *",
 }
 
-#: What croniter would draw lots for, once the names that have these letters are gone.
+#: croniter replaces these letters with random values; names of days and months that contain them are allowed.
 _DRAWN: Final = re.compile("[RH]")
 _NAMES: Final = re.compile("FRI|MAR|APR|THU")
 
@@ -54,7 +54,7 @@ def expanded(expression: str) -> str:
 
 
 def iterator(fields: str, start: datetime.datetime) -> Any:
-    """Return croniter's iterator of an expression over times of the wall, from ``start`` on, which has no zone."""
+    """Return croniter's iterator over naive local times after ``start``."""
     return croniter(fields, start, second_at_beginning=True, max_years_between_matches=YEARS)
 
 
@@ -83,7 +83,7 @@ def _problems(text: str) -> tuple[str, ...]:
 
 def _can_read(place: int, part: str, count: int) -> bool:
     if _DRAWN.search(_NAMES.sub("", part.upper())):
-        return False  # croniter would draw lots each time it reads it
+        return False  # croniter would choose a random value each time
     parts = ["*"] * count
     parts[place] = part
     try:

@@ -1,4 +1,4 @@
-"""Code that is only tried out: what it sends is judged as ever, and then not sent."""
+"""Dry runs: code in a dry run validates what it sends but inserts nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _IS_DRY: Final[ContextVar[bool]] = ContextVar("horsies_dry", default=False)
 
 
 @contextmanager
-def sends_nothing() -> Iterator[None]:
-    """Keep what is sent inside from being inserted; its handles are those of tasks that never were."""
+def dry_run() -> Iterator[None]:
+    """Insert nothing that this block sends. The handles in it belong to tasks that don't exist."""
     token = _IS_DRY.set(True)
     try:
         yield
@@ -20,6 +20,6 @@ def sends_nothing() -> Iterator[None]:
         _IS_DRY.reset(token)
 
 
-def is_dry() -> bool:
-    """Whether nothing is to be sent."""
+def is_dry_run() -> bool:
+    """Whether this code is in a dry run."""
     return _IS_DRY.get()

@@ -1,4 +1,4 @@
-"""Durations as people read them."""
+"""Format durations for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
-#: Seconds are as good as a timedelta. None is a duration that nobody knows.
+#: A timedelta or seconds. None is an unknown duration.
 Duration: TypeAlias = timedelta | float | None
 
 _MINUTE: Final = 60
@@ -17,10 +17,10 @@ _DAY: Final = 86_400
 _LONGEST: Final = 10_000 * 366 * _DAY
 
 
-def lasting(duration: Duration) -> str:
+def format_duration(duration: Duration) -> str:
     """Return a duration in its two largest units; a dash for None.
 
-    >>> lasting(timedelta(seconds=75)), lasting(0.0123), lasting(timedelta(days=2, hours=5))
+    >>> format_duration(timedelta(seconds=75)), format_duration(0.0123), format_duration(timedelta(days=2, hours=5))
     ('1 min 15 s', '12 ms', '2 d 5 h')
     """
     if duration is None:
@@ -36,10 +36,10 @@ def lasting(duration: Duration) -> str:
     return _("%(days)d d %(hours)d h") % {"days": whole // _DAY, "hours": whole % _DAY // _HOUR}
 
 
-def brief(duration: Duration) -> str:
-    """Return a duration in the one unit that fits, from two of it on; a dash for None.
+def format_brief(duration: Duration) -> str:
+    """Return a duration in its largest unit of which it has at least two; a dash for None.
 
-    >>> brief(75), brief(150), brief(0.0123), brief(8_000_000)
+    >>> format_brief(75), format_brief(150), format_brief(0.0123), format_brief(8_000_000)
     ('75 s', '2 min', '12 ms', '93 d')
     """
     if duration is None:
@@ -54,15 +54,15 @@ def brief(duration: Duration) -> str:
     return _short(seconds)
 
 
-def from_now(seconds: float) -> str:
-    """Return how long ago that was, or in how long it will be, if negative.
+def format_relative(seconds: float) -> str:
+    """Return how long ago something was, or, if ``seconds`` is negative, in how long it will be.
 
-    >>> from_now(75), from_now(-150), from_now(0.2)
+    >>> format_relative(75), format_relative(-150), format_relative(0.2)
     ('75 s ago', 'in 2 min', 'now')
     """
     if abs(seconds) < 1:
         return _("now")
-    return (_("%s ago") if seconds > 0 else _("in %s")) % brief(abs(seconds))
+    return (_("%s ago") if seconds > 0 else _("in %s")) % format_brief(abs(seconds))
 
 
 def _short(seconds: float) -> str:
@@ -74,5 +74,5 @@ def _short(seconds: float) -> str:
 
 
 def _seconds(duration: timedelta | float) -> float:
-    """A time that never comes is infinitely far off."""
+    """Return seconds from 0 to ``_LONGEST``; infinity becomes that."""
     return min(max(0.0, duration.total_seconds() if isinstance(duration, timedelta) else duration), _LONGEST)

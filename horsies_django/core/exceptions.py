@@ -1,7 +1,7 @@
-"""What this package raises, and the classes that name an end without an exception of its own.
+"""The exceptions of this package, including classes for tasks that ended without raising one.
 
-Django's framework tells of a failed task through an exception class that can be imported. A task that was cancelled,
-expired, lost with its worker, or that returned an error as a value raised nothing, so these classes stand in for it.
+Django's framework reports a failed task by an importable exception class. A task that was cancelled, expired, lost its
+worker or returned an error raised nothing, so these classes represent its end.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from .workflow_errors import DefinitionError
 
 
-#: The longest time that a body may put itself off.
+#: The longest delay that a body may ask for.
 LONGEST_DELAY: Final = timedelta(days=365)
 
-#: Mistakes of a workflow that its exception prints; all of them are in the exception.
+#: The most mistakes of a workflow in the message of its exception. ``mistakes`` has all of them.
 MISTAKES_SHOWN: Final = 50
 
 
@@ -32,7 +32,7 @@ class HorsiesError(Exception):
 class NotRegistered(HorsiesError, LookupError, ImportError):
     """A row, or a caller, names a task, workflow, condition or dataclass that this process has not registered.
 
-    An ImportError too, for code that expects one from a task's path that leads nowhere; nothing was imported.
+    Also an ImportError, for code that expects one from a wrong task path. Nothing was imported.
     """
 
 
@@ -40,7 +40,7 @@ class TaskFailed(HorsiesError):
     """The task ended without an ok value.
 
     Raised by ``TaskHandle.value()`` and ``TaskResult.unwrap()``; ``error`` is the :class:`~horsies_django.TaskError`.
-    ``__cause__`` is the exception behind it if the body ran in this process, and a handle raised this; else None.
+    ``__cause__`` is the original exception if a handle raised this and the body ran in this process, else None.
     """
 
     def __init__(self, message: str = "", error: TaskError[Any] | None = None) -> None:
@@ -49,7 +49,7 @@ class TaskFailed(HorsiesError):
 
     @property
     def exception_class_path(self) -> str | None:
-        """The dotted name of the class of the exception behind it; None if there was no exception."""
+        """The dotted name of the original exception's class; None if there was no exception."""
         exception = None if self.error is None else self.error.exception
         path = exception.get("type") if isinstance(exception, Mapping) else None  # a row may hold anything
         return path if isinstance(path, str) else None
@@ -62,10 +62,10 @@ class TaskFailed(HorsiesError):
 
 
 class WaitTimeout(HorsiesError, TimeoutError):
-    """The task, or the workflow, had not ended when the caller's time was up; it goes on.
+    """The task or workflow did not end within the caller's timeout. It continues.
 
-    Raised by ``TaskHandle.value()`` and ``TaskResult.unwrap()``. ``status`` is the last that was read, None if the
-    database has not answered; ``error`` is the :class:`~horsies_django.TaskError`, whose code is ``WAIT_TIMEOUT``.
+    Raised by ``TaskHandle.value()`` and ``TaskResult.unwrap()``. ``status`` is the last status read, None if the
+    database did not answer; ``error`` is the :class:`~horsies_django.TaskError`, whose code is ``WAIT_TIMEOUT``.
     """
 
     def __init__(self, message: str = "", error: TaskError[Any] | None = None) -> None:
@@ -79,11 +79,11 @@ class TaskCancelled(TaskFailed):
 
 
 class TaskExpired(TaskFailed):
-    """The task's ``good_until`` passed before its body began."""
+    """The task's ``good_until`` passed before its body started."""
 
 
 class WorkerCrashed(TaskFailed):
-    """The worker died, or stopped beating, while the body ran."""
+    """The worker died or stopped sending heartbeats while the body ran."""
 
 
 class TaskNotResolved(TaskFailed):
@@ -99,10 +99,10 @@ class TaskDiscarded(TaskFailed):
 
 
 class PayloadMismatch(HorsiesError):
-    """A send has the ``task_id`` of a task that is another call; nothing was inserted.
+    """A send used the ``task_id`` of a task with another call; nothing was inserted.
 
-    Or a workflow was started with the id, or the ``unique_key``, of another one, whose id is ``task_id`` then.
-    ``differing`` names what is not the same: ``args``, ``queue_name``, …
+    Also raised for a workflow with the id or ``unique_key`` of another one, whose id is then ``task_id``.
+    ``differing`` names the differences: ``args``, ``queue_name``, …
     """
 
     code: Final = "PAYLOAD_MISMATCH"
@@ -114,7 +114,7 @@ class PayloadMismatch(HorsiesError):
 
 
 class UniqueConflict(HorsiesError):
-    """A unique call found another that is the same, and was not to stand back for it; nothing was inserted.
+    """Another task holds the key of a unique call, which may not join or replace it; nothing was inserted.
 
     ``task_id`` and ``status`` are those of the task that holds the ``unique_key``.
     """
@@ -131,7 +131,7 @@ class UniqueConflict(HorsiesError):
 class InvalidWorkflow(HorsiesError):
     """A workflow's definition has mistakes; nothing was started.
 
-    ``mistakes`` are all of them, each with its ``code``, ``workflow``, ``node``, ``problem`` and ``hint``.
+    ``mistakes`` has all of them, each with its ``code``, ``workflow``, ``node``, ``problem`` and ``hint``.
     """
 
     def __init__(self, mistakes: Sequence[DefinitionError]) -> None:
@@ -143,7 +143,7 @@ class InvalidWorkflow(HorsiesError):
 
 
 class BatchEnded(HorsiesError):
-    """A call was to be added to a batch whose calls have all ended, or that was cancelled; nothing was added."""
+    """A call can't be added to a batch that has ended or was cancelled; nothing was added."""
 
     def __init__(self, batch_id: UUID) -> None:
         super().__init__(f"Batch {batch_id} has ended; allowed: calls while any of it has not.")
@@ -151,10 +151,9 @@ class BatchEnded(HorsiesError):
 
 
 class TaskInterrupt(BaseException):
-    """Raised in a body that is to stop, wherever it is.
+    """Raised inside a body to stop it, at any line.
 
-    Not an Exception, so that a body's ``except Exception`` does not take it for an error of its own. Catch it to clean
-    up, and raise it again.
+    Not an Exception, so that a body's ``except Exception`` does not catch it. Catch it to clean up, and re-raise it.
     """
 
 
@@ -163,18 +162,18 @@ class TaskTimeLimit(TaskInterrupt):
 
 
 class TaskRevoked(TaskInterrupt):
-    """The task was cancelled, or taken away from a worker that seemed dead: its result is not wanted any more."""
+    """The task was cancelled or taken from this worker, which seemed dead. Its result is discarded."""
 
 
-class _Wish(HorsiesError):
-    """What a body asks for by raising it."""
+class _ControlException(HorsiesError):
+    """An exception that a body raises to control what happens to its task."""
 
 
-class Retry(_Wish):
-    """Raise it in a body for another attempt, whatever codes the policy lists.
+class Retry(_ControlException):
+    """Raise it in a body to retry, whatever codes the policy lists.
 
-    ``after`` are the seconds until then, None for the delay of the task's policy. It counts as a retry: with none left,
-    the task is FAILED. A task without a policy has two. Raises ValueError for a bad delay.
+    ``after`` is the delay in seconds or a timedelta; None uses the delay of the task's policy. It counts as a retry: if
+    none is left, the task is FAILED. A task without a policy has two. Raises ValueError for a bad delay.
     """
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
@@ -182,8 +181,8 @@ class Retry(_Wish):
         self.after = None if after is None else _seconds("Retry(after=)", after)
 
 
-class Snooze(_Wish):
-    """Raise it in a body to run again ``after`` so many seconds, as if this run had not been: it burns no attempt.
+class Snooze(_ControlException):
+    """Raise it in a body to run again ``after`` a delay (seconds or a timedelta). The run does not count as an attempt.
 
     Raises ValueError for a bad delay.
     """
@@ -193,8 +192,8 @@ class Snooze(_Wish):
         super().__init__(f"The task snoozes for {self.after:g} seconds.")
 
 
-class Discard(_Wish):
-    """Raise it in a body to give up: the task is FAILED with ``TASK_DISCARDED``, whatever retries are left."""
+class Discard(_ControlException):
+    """Raise it in a body to give up: the task is FAILED with ``TASK_DISCARDED``, even if retries are left."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "The task gave up.")
@@ -203,7 +202,7 @@ class Discard(_Wish):
 def _imported_exception(path: str) -> type[BaseException] | None:
     """Return the exception class of a dotted name if its module is imported, else None.
 
-    A row names it, so no ``__getattr__`` of a module is called, which could import something.
+    The name comes from a row, so this calls no module's ``__getattr__``, which could import something.
     """
     parts = path.split(".")
     modules = ((sys.modules.get(".".join(parts[:count])), parts[count:]) for count in range(len(parts) - 1, 0, -1))

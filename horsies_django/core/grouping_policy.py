@@ -1,4 +1,4 @@
-"""``Gather``: by which key the calls of a task come together, and until when."""
+"""``Gather``: which calls of a task form a group, and when the group is due."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from uuid import UUID
 from .option_parsers import LONGEST_DURATION
 from .serialization import clean_text
 
-#: What a row holds of a key.
+#: The maximum length of a key, in characters.
 KEY_LENGTH: Final = 255
 
-#: Calls that one run may be handed.
-LARGEST: Final = 10_000
+#: The most calls in one group.
+MAX_GROUP_SIZE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """How calls of a task are gathered: one run is handed all calls with the same key, as a list.
+    """Groups calls of a task: one run gets all calls with the same key, as a list.
 
     ``by`` is a format string over a call's keyword arguments, or a callable that takes them by name and returns a text,
-    a number or a UUID. A group is closed, and due, as soon as it has ``max_size`` calls; it is due ``max_delay`` after
-    its first call, or ``quiet`` after its latest, whichever comes first. Durations are seconds or a timedelta; None is
-    no limit, for one of the two. All bad fields are named in one ValueError.
+    a number or a UUID. A group closes and is due as soon as it has ``max_size`` calls; it is due ``max_delay`` after
+    its first call, or ``quiet`` after its latest, whichever comes first. Durations are seconds or a timedelta; one
+    of the two may be None, for no limit. Raises ValueError naming every bad field.
 
     >>> Gather("customer-{customer_id}", max_size=100, max_delay=60, quiet=5).key({"customer_id": 7, "text": "hello"})
     'customer-7'
@@ -39,7 +39,7 @@ class Gather:
     quiet: float | timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Bring durations into one form. Raises ValueError naming every bad field."""
+        """Convert durations to seconds. Raises ValueError naming every bad field."""
         if problems := list(self._problems()):
             raise ValueError("Gather: " + " ".join(problems))
         for name in ("max_delay", "quiet"):
@@ -47,17 +47,17 @@ class Gather:
                 object.__setattr__(self, name, _seconds(value))
 
     @property
-    def age(self) -> float | None:
-        """The seconds after its first call when a group is due."""
+    def max_delay_seconds(self) -> float | None:
+        """The seconds after its first call at which a group is due."""
         return _seconds(self.max_delay)
 
     @property
-    def silence(self) -> float | None:
-        """The seconds after its latest call when a group is due."""
+    def quiet_seconds(self) -> float | None:
+        """The seconds after its latest call at which a group is due."""
         return _seconds(self.quiet)
 
     def key(self, call: Mapping[str, Any]) -> str:
-        """Return the key of a call. Raises ValueError for one that has none, or a bad one."""
+        """Return the key of a call. Raises ValueError for a missing or invalid key."""
         if callable(self.by):
             found = self.by(**call)
         else:
@@ -69,7 +69,7 @@ class Gather:
                 raise ValueError(f"Gather: by is {problem}") from None
         key = str(found) if isinstance(found, str | int | UUID) else ""
         if not key.strip() or len(key) > KEY_LENGTH or key != clean_text(key):
-            # Without the key itself: it may tell what is sensitive of the arguments.
+            # The message omits the key, which may contain sensitive arguments.
             what = "blank" if isinstance(found, str) and not key.strip() else f"a {type(found).__name__}"
             what += f" of {len(key)} characters" if key.strip() else ""
             raise ValueError(f"Gather: the key of a call is {what}; allowed: a text of 1 to {KEY_LENGTH} characters.")
@@ -78,8 +78,8 @@ class Gather:
     def _problems(self) -> Iterator[str]:
         if not (callable(self.by) or (isinstance(self.by, str) and self.by.strip() and _is_format(self.by))):
             yield f"by is {self.by!r}; allowed: a format string, as 'customer-{{customer_id}}', or a callable."
-        if type(self.max_size) is not int or not 1 <= self.max_size <= LARGEST:
-            yield f"max_size is {self.max_size!r}; allowed: a whole number from 1 to {LARGEST:,}."
+        if type(self.max_size) is not int or not 1 <= self.max_size <= MAX_GROUP_SIZE:
+            yield f"max_size is {self.max_size!r}; allowed: a whole number from 1 to {MAX_GROUP_SIZE:,}."
         for name in ("max_delay", "quiet"):
             value = getattr(self, name)
             if value is not None and _seconds(value) is None:
@@ -96,7 +96,7 @@ def _is_format(text: str) -> bool:
 
 
 def _seconds(value: object) -> float | None:
-    """Return a duration in seconds; None for what is none."""
+    """Return a duration in seconds; None if it is invalid."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_DURATION:
         return None

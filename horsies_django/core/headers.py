@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
-from .middleware_loader import factory_at
+from .middleware_loader import load_factory
 from .options import Options
 from .serialization import check_size, dumps, encode
 
@@ -84,10 +84,10 @@ def _refuse(key: str, owner: str) -> NoReturn:
 
 @functools.cache
 def _reserved(paths: tuple[str, ...]) -> tuple[tuple[str, frozenset[str]], ...]:
-    return tuple((path, frozenset(getattr(factory_at(path), "reserved_headers", ()))) for path in paths)
+    return tuple((path, frozenset(getattr(load_factory(path), "reserved_headers", ()))) for path in paths)
 
 
 @functools.cache
 def _providers(paths: tuple[str, ...]) -> tuple[tuple[str, Callable[[], Any]], ...]:
-    found = [(path, getattr(factory_at(path), "headers", None)) for path in paths]
+    found = [(path, getattr(load_factory(path), "headers", None)) for path in paths]
     return tuple((path, provide) for path, provide in found if provide is not None)

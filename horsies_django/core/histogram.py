@@ -1,7 +1,7 @@
-"""Histograms of seconds: how many fell into each of a few dozen buckets, which add up over any time.
+"""Histograms of seconds: counts in a few dozen buckets, which can be added over any period.
 
-A bucket is √2 times as wide as the one before; number 0 holds what took a millisecond or less. What is said of a bucket
-is its middle, so a percentile is right to 19 %, or to a millisecond.
+Each bucket is √2 times as wide as the one before; bucket 0 holds durations up to a millisecond. A bucket counts as its
+geometric middle, so a percentile is right to within 19 % or a millisecond.
 """
 
 from __future__ import annotations
@@ -15,42 +15,46 @@ from django.db.models import Case, Expression, IntegerField, Value, When
 from django.db.models.functions import Cast, Ceil, Ln
 from django.db.models.lookups import GreaterThan, IsNull
 
-#: Buckets for each doubling.
-STEPS: Final = 2
+#: Buckets per doubling of the duration.
+BUCKETS_PER_DOUBLING: Final = 2
 
 #: The upper end of bucket 0, in seconds.
-LEAST: Final = 0.001
+MIN_SECONDS: Final = 0.001
 
-#: Seconds that nothing takes: what seems to is in no bucket, an infinite time or NaN neither.
-MOST: Final = 1e12
+#: Durations above this, in seconds, and infinite ones and NaN are errors: they are in no bucket.
+MAX_SECONDS: Final = 1e12
 
-#: By how much a percentile may be off, as a factor.
-ERROR: Final = 2 ** (1 / (2 * STEPS))
+#: The largest error of a percentile, as a factor.
+MAX_ERROR: Final = 2 ** (1 / (2 * BUCKETS_PER_DOUBLING))
 
 
 def bucket_of(seconds: float) -> int:
-    """Return the number of the bucket that these seconds belong to."""
-    return 0 if seconds <= LEAST else max(0, math.ceil(STEPS * math.log2(min(seconds, MOST) / LEAST)))
+    """Return the number of the bucket for a duration in seconds."""
+    return (
+        0
+        if seconds <= MIN_SECONDS
+        else max(0, math.ceil(BUCKETS_PER_DOUBLING * math.log2(min(seconds, MAX_SECONDS) / MIN_SECONDS)))
+    )
 
 
-def bucket_in_sql(seconds: Expression) -> Case:
-    """The same as an expression. Nothing is in no bucket."""
-    number = Ceil(Value(STEPS / math.log(2)) * Ln(seconds / Value(LEAST)))
+def bucket_expression(seconds: Expression) -> Case:
+    """Return :func:`bucket_of` as an SQL expression; NULL is in no bucket."""
+    number = Ceil(Value(BUCKETS_PER_DOUBLING / math.log(2)) * Ln(seconds / Value(MIN_SECONDS)))
     return Case(
-        When(GreaterThan(seconds, MOST), then=Value(None)),
-        When(GreaterThan(seconds, LEAST), then=Cast(number, IntegerField())),
+        When(GreaterThan(seconds, MAX_SECONDS), then=Value(None)),
+        When(GreaterThan(seconds, MIN_SECONDS), then=Cast(number, IntegerField())),
         When(IsNull(seconds, False), then=Value(0)),
         output_field=IntegerField(),
     )
 
 
-def seconds_of(bucket: int) -> float:
-    """Return what is said of what is in a bucket, in seconds: its middle, as ratios go."""
-    return LEAST if bucket <= 0 else LEAST * 2 ** ((bucket - 0.5) / STEPS)
+def bucket_seconds(bucket: int) -> float:
+    """Return the geometric middle of a bucket, in seconds."""
+    return MIN_SECONDS if bucket <= 0 else MIN_SECONDS * 2 ** ((bucket - 0.5) / BUCKETS_PER_DOUBLING)
 
 
-def merged(histograms: Iterable[Mapping[str, int]]) -> Counter[int]:
-    """Add up histograms as they are stored, with texts for numbers."""
+def merge(histograms: Iterable[Mapping[str, int]]) -> Counter[int]:
+    """Add up stored histograms, whose keys are texts."""
     total: Counter[int] = Counter()
     for histogram in histograms:
         for bucket, count in histogram.items():
@@ -59,7 +63,7 @@ def merged(histograms: Iterable[Mapping[str, int]]) -> Counter[int]:
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> float | None:
-    """Return the seconds within which ``share`` of all, between 0 and 1, were done; None if there were none."""
+    """Return the ``share`` quantile (0 to 1) in seconds; None for an empty histogram."""
     total = sum(histogram.values())
     if not total:
         return None
@@ -67,5 +71,5 @@ def percentile(histogram: Mapping[int, int], share: float) -> float | None:
     for bucket in sorted(histogram):
         seen += histogram[bucket]
         if seen >= wanted:
-            return seconds_of(bucket)
+            return bucket_seconds(bucket)
     raise AssertionError("unreachable: the counts add up to the total")

@@ -1,4 +1,4 @@
-"""UUIDv7 for task ids: made by the sender, sorted by time, so that inserts stay local in the index."""
+"""UUIDv7 ids for tasks. The sender makes them; they sort by time, so inserts stay local in the index."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _last = 0
 
 
 def uuid7() -> UUID:
-    """Return a UUIDv7 (RFC 9562, method 3) greater than every one this process has made before.
+    """Return a UUIDv7 (RFC 9562, method 3) greater than any that this process has made before.
 
-    48 bits of milliseconds, then 12 bits of the fraction of that millisecond. Ids made faster than that clock ticks
-    count on from the last one, so tasks that share an ``enqueued_at`` still run in the order they were sent.
+    48 bits of milliseconds, then 12 bits of the fraction of that millisecond. Ids made faster than the clock ticks
+    increment the last one, so tasks with the same ``enqueued_at`` still run in the order of sending.
     """
-    return _id(_stamps(1), secrets.randbits(62))
+    return _id(_reserve_timestamps(1), secrets.randbits(62))
 
 
 def uuid7s(count: int) -> list[UUID]:
-    """Return so many of them, growing, for one look at the clock and one at the source of randomness."""
-    first = _stamps(count)
+    """Return ``count`` UUIDv7 in ascending order, with one read of the clock and of the random source."""
+    first = _reserve_timestamps(count)
     tails = struct.unpack(f"{count}Q", secrets.token_bytes(8 * count))
     return [_id(stamp, tail >> 2) for stamp, tail in enumerate(tails, first)]
 
 
-def as_uuid(given: object, what: str = "id") -> UUID:
-    """Return an id that was given as a UUID or as its text. Raises ValueError, which calls it ``what``."""
+def parse_uuid(given: object, what: str = "id") -> UUID:
+    """Return an id given as a UUID or its text. Raises ValueError; ``what`` names the id in the message."""
     if isinstance(given, UUID):
         return given
     try:
@@ -38,8 +38,8 @@ def as_uuid(given: object, what: str = "id") -> UUID:
         raise ValueError(f"{what} is {given!r}; allowed: a UUID, or its text.") from None
 
 
-def _stamps(count: int) -> int:
-    """Take the next ``count`` stamps for the caller and return the first."""
+def _reserve_timestamps(count: int) -> int:
+    """Reserve the next ``count`` timestamps for the caller and return the first."""
     global _last
     milliseconds, rest = divmod(time.time_ns(), 1_000_000)
     stamp = milliseconds << 12 | (rest << 12) // 1_000_000

@@ -1,6 +1,6 @@
-"""The table of a task's transitions: every change of its state, who makes it, and what it writes.
+"""The table of a task's transitions: every change of status, its actor, and the columns that it writes.
 
-The querysets in ``models/transitions.py`` take the states of each update from here, and docs/states.md prints it.
+The querysets in ``models/transitions.py`` take the states of each update from here; docs/states.md shows the table.
 """
 
 from __future__ import annotations

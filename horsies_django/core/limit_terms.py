@@ -1,4 +1,4 @@
-"""The limits that a task declares: how many of its calls run at once, and how many begin in a time."""
+"""The limits that a task declares: how many of its calls run at once, and how many start per period."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from .registry import registry
 
-#: Characters of a limit key with its scope, the longest that a row holds.
+#: The maximum length of a limit key with its scope, in characters.
 LENGTH: Final = 255
 
 
@@ -31,7 +31,7 @@ class Limited(Protocol):
 
     @property
     def rate_limit(self) -> str | None:
-        """The most calls that begin in a time, as ``"100/m"``."""
+        """The most calls that start per period, such as ``"100/m"``."""
 
 
 def terms_of(task: Limited) -> LimitTerms:

@@ -1,4 +1,4 @@
-"""Whether Django is starting: what is wrong with a task then waits for the system checks, which tell of all at once."""
+"""Collect the problems of tasks while Django starts; a system check then reports all of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .options import Problem
 
 
 class Loading:
-    """Whether Django is starting, and the tasks that are for a queue which their backend does not have.
+    """Whether Django is starting, and the tasks whose backend lacks their queue.
 
-    Meanwhile such a task raises nothing: a system check tells of all of them at once, in place of a traceback of the
-    first. To send one raises InvalidTask all the same.
+    During the start such a task raises nothing, so that a system check can report all of them, not only the first.
+    Sending one still raises InvalidTask.
     """
 
     def __init__(self) -> None:
@@ -21,9 +21,9 @@ class Loading:
         self.problems: list[Problem] = []
 
     def note_queue(self, task: FrameworkTask[..., Any], queues: set[str]) -> None:
-        """Note that a task is for a queue that is not among these, unless these are but the letters of one name."""
+        """Record that a task's queue is not in ``queues``. Does nothing if QUEUES is one text: a check reports that."""
         if isinstance(task_backends.settings[task.backend].get("QUEUES"), str):
-            return  # a check tells of that
+            return
         name, known = task.queue_name, sorted(queues)
         near = difflib.get_close_matches(str(name), known, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else "Add the name to QUEUES, or give the task another queue."

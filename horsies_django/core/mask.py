@@ -1,7 +1,7 @@
-"""What of a value people who look are not to see, by its name, as in Django's own error reports.
+"""Mask sensitive values by their names, as Django's error reports do.
 
-The project's filter of error reports judges every name, and the task's own ``sensitive`` as well. Rows stay as they
-are: this is for the eye, and for what is made of values for people to read: messages, keys, ``repr()``.
+The project's error report filter and the task's ``sensitive`` option decide. Stored rows are unchanged: masks apply to
+what people read, such as pages, messages, keys and ``repr()``.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from .task_options import Sensitive
 
 logger = logging.getLogger("horsies_django.masking")
 
-#: What stands for a value that is not to be seen.
+#: The text shown in place of a sensitive value.
 MASKED: Final[str] = SafeExceptionReporterFilter.cleansed_substitute
 
-#: Levels below which a value is not looked into: what is there is masked.
+#: The maximum depth of nesting; deeper values are masked.
 _DEEPEST: Final = 50
 
-#: Characters of a value that a message quotes.
+#: The most characters of a value in a message.
 _QUOTED: Final = 80
 
-#: Types whose repr() has nothing in it but the value itself.
+#: Types whose repr() contains only the value itself.
 _SIMPLE: Final = (str, bytes, int, float, complex, Decimal, UUID, date, time, timedelta, type(None))
 
 
 class Mask:
-    """Says of each value, by its name, what may be seen of it. Never raises: what can't be judged is masked.
+    """Masks values by their names. Never raises: if the filter fails for a value, the value is masked.
 
-    >>> Mask().seen("password", "x")
+    >>> Mask().apply("password", "x")
     '********************'
-    >>> Mask(sensitive={"iban"}).seen("iban", "DE02…")
+    >>> Mask(sensitive={"iban"}).apply("iban", "DE02…")
     '********************'
     """
 
@@ -47,50 +47,47 @@ class Mask:
         self._sensitive = sensitive
         self._names = names
         self._rest = rest
-        self._has_told = False
+        self._has_logged = False
 
-    def seen(self, name: str, value: Any) -> Any:
-        """Return what may be seen of a value: itself, or what stands for it. What is in it is not looked at."""
+    def apply(self, name: str, value: Any) -> Any:
+        """Return the value or its mask. Does not look inside containers."""
         try:
             return MASKED if self._is_sensitive(name, value) else _filtered(name, value)
-        except Exception:  # of a project's own code
-            if not self._has_told:
+        except Exception:  # raised by the project's filter
+            if not self._has_logged:
                 logger.exception("whether %r is sensitive can't be known: it is masked", name)
-                self._has_told = True
+                self._has_logged = True
             return MASKED
 
-    def seen_args(self, args: Any) -> Any:
-        """Return what may be seen of positional arguments, by the names that the function has for them.
+    def apply_to_args(self, args: Any) -> Any:
+        """Mask positional arguments by the names of the function's parameters.
 
-        Of a damaged row's only a dict has names that can be judged.
+        Damaged rows may hold another type; see :meth:`apply_to_kwargs`.
         """
         if not isinstance(args, list):
-            return self.seen_kwargs(args)
+            return self.apply_to_kwargs(args)
         names = self._names[: len(args)]
-        return [self.seen(name, value) for name, value in zip_longest(names, args, fillvalue=self._rest)]
+        return [self.apply(name, value) for name, value in zip_longest(names, args, fillvalue=self._rest)]
 
-    def seen_kwargs(self, kwargs: Any) -> Any:
-        """Return what may be seen of arguments by name; their keys are the names that are judged as it is written.
-
-        Nothing else of a damaged row has names.
-        """
+    def apply_to_kwargs(self, kwargs: Any) -> Any:
+        """Return keyword arguments (their values are masked when written). Mask any other type whole."""
         return kwargs if kwargs is None or isinstance(kwargs, dict) else MASKED
 
-    def seen_within(self, name: str, value: Any) -> Any:
-        """Return a copy of a value without what is sensitive, however deep it is in lists and dicts."""
+    def apply_deep(self, name: str, value: Any) -> Any:
+        """Return a copy of a value with everything sensitive in its lists and dicts masked."""
         return self._cleansed(name, value, _DEEPEST)
 
-    def quoted(self, name: str, value: Any) -> str:
-        """Return a value as an error message may quote it: its repr, masked and cut, and its type."""
-        text = _repr(self.seen_within(name, value))
+    def quote(self, name: str, value: Any) -> str:
+        """Return a value for an error message: its masked repr, shortened, and its type."""
+        text = _repr(self.apply_deep(name, value))
         return f"{text if len(text) <= _QUOTED else text[:_QUOTED] + '…'} ({type(value).__name__})"
 
-    def is_told_by(self, key: str | Callable[..., Any], values: Mapping[str, Any]) -> bool:
-        """Whether a key that is made of these arguments, a format text or a callable, may tell what is masked."""
-        seen = {name: self.seen_within(name, value) for name, value in values.items()}
+    def is_revealed_by(self, key: str | Callable[..., Any], values: Mapping[str, Any]) -> bool:
+        """Whether a key made from these arguments (by a format string or a callable) may reveal a masked value."""
+        seen = {name: self.apply_deep(name, value) for name, value in values.items()}
         if all(seen[name] is value for name, value in values.items()):
             return False
-        if callable(key):  # what it uses can't be known
+        if callable(key):  # it may use any of them
             return True
         try:
             return key.format_map(seen) != key.format_map(values)
@@ -98,8 +95,8 @@ class Mask:
             return True
 
     def _cleansed(self, name: str | None, value: Any, levels: int) -> Any:
-        """A copy, or the value itself if nothing in it is sensitive."""
-        if name is not None and (seen := self.seen(name, value)) is not value:
+        """Return a masked copy, or the value itself if nothing in it is sensitive."""
+        if name is not None and (seen := self.apply(name, value)) is not value:
             return seen
         if not isinstance(value, dict | list | tuple):
             return value
@@ -119,49 +116,49 @@ class Mask:
 
 
 class AnyMask(Mask):
-    """Hides what any of some masks hides; with none of them it goes by names alone."""
+    """Applies several masks in turn; without any, judges by names alone."""
 
     def __init__(self, masks: Sequence[Mask]) -> None:
         super().__init__()
         self._masks = masks
 
-    def seen(self, name: str, value: Any) -> Any:
-        """See :meth:`Mask.seen`."""
+    def apply(self, name: str, value: Any) -> Any:
+        """See :meth:`Mask.apply`."""
         for mask in self._masks:
-            value = mask.seen(name, value)
-        return value if self._masks else super().seen(name, value)
+            value = mask.apply(name, value)
+        return value if self._masks else super().apply(name, value)
 
 
 class HideAll(Mask):
-    """Hides everything: of a task that can't be found, nobody can say what is sensitive."""
+    """Masks everything, for tasks that can't be found: what is sensitive in them is unknown."""
 
-    def seen(self, name: str, value: Any) -> Any:
-        """Return what stands for a value that is not to be seen."""
+    def apply(self, name: str, value: Any) -> Any:
+        """Return the mask."""
         return MASKED
 
-    def seen_args(self, args: Any) -> Any:
-        """Return what stands for them."""
+    def apply_to_args(self, args: Any) -> Any:
+        """Return the mask."""
         return MASKED
 
-    def seen_kwargs(self, kwargs: Any) -> Any:
-        """Return what stands for them: their names are as unknown as their values."""
+    def apply_to_kwargs(self, kwargs: Any) -> Any:
+        """Return the mask: the names may be sensitive too."""
         return MASKED
 
 
-#: Goes by names alone, for what belongs to no task.
+#: Judges by names alone, for values that belong to no task.
 BY_NAME: Final = Mask()
 
 
 def keyed_hash(purpose: str, text: str) -> str:
-    """Return what stands for a text in a key that people may read, the same in every process of the project.
+    """Return a hash of a text for a visible key, the same in every process of the project.
 
-    It is made with SECRET_KEY, so who reads it can't try out short texts until one fits.
+    It uses SECRET_KEY, so that readers can't guess short texts by trial.
     """
     return str(salted_hmac(f"horsies_django.{purpose}", text, algorithm="sha256").hexdigest()[:48])
 
 
 def _repr(value: Any) -> str:
-    """The repr of a masked value; of an object of the project's, whose own may tell anything, its type alone."""
+    """Return the repr of a masked value; for other objects only the type, as their repr may contain anything."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_repr(key)}: {_repr(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -173,7 +170,7 @@ def _repr(value: Any) -> str:
 
 
 def _filtered(name: str, value: Any) -> Any:
-    """Ask the project's filter; about a container by its name alone, for what is in it is judged as it is shown."""
+    """Apply the project's filter; to a container by its name only, as its members are filtered one by one."""
     judge = get_default_exception_reporter_filter()
     if not isinstance(value, dict | list):
         return judge.cleanse_setting(name, value)

@@ -1,6 +1,6 @@
-"""Middleware: what goes round the body of each task, and what travels with a task from where it was sent.
+"""Middleware: wraps the body of each task, and adds headers to the tasks that are sent.
 
-OPTIONS["middleware"] lists it, the outermost first. As in Django a middleware is made once, of what it goes round:
+OPTIONS["middleware"] lists it, outermost first. As in Django, a middleware is a factory that gets the next callable:
 
 >>> def timed(run):
 ...     def around(call):
@@ -11,9 +11,9 @@ OPTIONS["middleware"] lists it, the outermost first. As in Django a middleware i
 ...             logger.info("%s took %.3f s", call.task_name, time.monotonic() - began)
 ...     return around
 
-What it returns is what the body returned, and what it raises the body raised: policies, time limits and cancels treat
-both as one. ``sync_capable`` and ``async_capable`` (Django's decorators of ``django.utils.decorators``) say round what
-it can go without a change of threads. One that has a function ``headers()`` is asked for them by each send.
+Its return values and exceptions count as those of the body: retry policies, time limits and cancels treat both alike.
+``sync_capable`` and ``async_capable`` (Django's decorators of ``django.utils.decorators``) say which kind of body
+it can wrap without a change of threads. If it has a function ``headers()``, each send calls it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .compat import FrameworkTask
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskCall:
-    """One attempt at a task, as middleware sees it. It costs no query, and nothing in it changes the row.
+    """One attempt at a task, as middleware sees it. Making it needs no query; changing it does not change the row.
 
-    ``attempt`` counts from 1; ``metadata`` are the headers that came with it; ``workflow_id`` is that of the outermost
-    workflow that it is a node of, if it is one.
+    ``attempt`` counts from 1; ``metadata`` has the headers of the task; ``workflow_id`` is the id of the outermost
+    workflow of a node, None for other tasks.
     """
 
     id: UUID
@@ -46,29 +46,29 @@ class TaskCall:
     priority: int
     attempt: int
     enqueued_at: datetime
-    #: These three may be sensitive, and a middleware logs what it is given.
+    #: Not in the repr, which middleware may log: these three may be sensitive.
     args: tuple[Any, ...] = field(repr=False)
     kwargs: Mapping[str, Any] = field(repr=False)
     metadata: Mapping[str, Any] = field(repr=False)
     workflow_id: UUID | None
-    #: Calls the function itself; of a coroutine's chain it gives what is to be awaited.
+    #: Calls the function itself; for a coroutine it returns the awaitable.
     body: Callable[[], Any] = field(repr=False)
 
 
-#: What a middleware goes round, and what it makes of it.
+#: The callable that a middleware wraps, and the one that it returns.
 Run = Callable[[TaskCall], Any]
 
 
 class ContextMiddleware:
-    """Round each body a context manager, whose blocks a function and a coroutine have alike.
+    """Runs each body, function or coroutine, inside a context manager.
 
-    Override :meth:`within`, and :meth:`headers` if something is to travel. The manager must not block: round a
-    coroutine it is entered on the event loop.
+    Override :meth:`within`, and :meth:`headers` to add headers. The context manager must not block: for a coroutine it
+    is entered on the event loop.
     """
 
     sync_capable: ClassVar[bool] = True
     async_capable: ClassVar[bool] = True
-    #: Keys of metadata that only this middleware may send, also while its ``headers()`` has no value for them.
+    #: Keys of metadata that only this middleware may send, even if its ``headers()`` has no value for them.
     reserved_headers: ClassVar[Collection[str]] = ()
 
     def __init__(self, run: Run) -> None:
@@ -77,7 +77,7 @@ class ContextMiddleware:
             markcoroutinefunction(self)
 
     def __call__(self, call: TaskCall) -> Any:
-        """Run what it goes round."""
+        """Run the wrapped callable."""
         if iscoroutinefunction(self):
             return self._around(call)
         with self.within(call):
@@ -93,17 +93,17 @@ class ContextMiddleware:
 
     @staticmethod
     def headers() -> Mapping[str, Any]:
-        """Return what is to travel with a task that is sent now."""
+        """Return the headers for a task that is sent now."""
         return {}
 
 
 class LocaleMiddleware(ContextMiddleware):
-    """The language that is active where a task is sent is active in its body. It travels as ``language``."""
+    """Activates the sender's language in the body. The header is ``language``."""
 
     reserved_headers = ("language",)
 
     def within(self, call: TaskCall) -> AbstractContextManager[Any]:
-        """Activate the language that came along, if one did."""
+        """Activate the language in the headers, if any."""
         language = call.metadata.get("language")
         return translation.override(language) if isinstance(language, str) else nullcontext()
 
@@ -115,15 +115,15 @@ class LocaleMiddleware(ContextMiddleware):
 
 
 class TimezoneMiddleware(ContextMiddleware):
-    """The time zone that is current where a task is sent is current in its body. It travels as ``timezone``, by name.
+    """Activates the sender's current time zone in the body. The header is ``timezone``, a name.
 
-    One without a name, such as a fixed offset, does not travel.
+    A time zone without a name, such as a fixed offset, is not sent.
     """
 
     reserved_headers = ("timezone",)
 
     def within(self, call: TaskCall) -> AbstractContextManager[Any]:
-        """Activate the time zone that came along, if one did."""
+        """Activate the time zone in the headers, if any."""
         zone = call.metadata.get("timezone")
         return timezone.override(zone) if isinstance(zone, str) else nullcontext()
 

@@ -1,4 +1,4 @@
-"""The factories that OPTIONS["middleware"] names: imported when they are first needed, and judged."""
+"""Import and validate the middleware that OPTIONS["middleware"] names, when it is first needed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-#: A middleware, or a class of them: makes of what runs a body what goes round it.
+#: A middleware factory: takes the callable to wrap and returns the wrapper.
 Factory = Callable[[Any], Any]
 
 ALLOWED: Final = "dotted paths of middleware"
 
 
 @functools.cache
-def factory_at(path: str) -> Factory:
-    """Return the factory at a dotted path. Raises ImproperlyConfigured, saying what is wrong with it."""
+def load_factory(path: str) -> Factory:
+    """Return the factory at a dotted path. Raises ImproperlyConfigured naming the problem."""
     try:
         found = import_string(path)
     except Exception as error:
@@ -28,15 +28,15 @@ def factory_at(path: str) -> Factory:
     return factory
 
 
-def goes_round(factory: Factory, *, is_async: bool) -> bool:
-    """Whether it goes round coroutines, or functions, as it is; functions alone unless it says otherwise."""
+def supports_mode(factory: Factory, *, is_async: bool) -> bool:
+    """Whether it wraps coroutines (``is_async``) or functions directly; by default functions only."""
     return bool(getattr(factory, "async_capable", False) if is_async else getattr(factory, "sync_capable", True))
 
 
 def _problems_of(found: Any) -> Iterator[str]:
     if not callable(found):
         yield f"is {type(found).__name__}; allowed: a function or a class that takes what it goes round."
-    elif not any(goes_round(found, is_async=is_async) for is_async in (False, True)):
+    elif not any(supports_mode(found, is_async=is_async) for is_async in (False, True)):
         yield "is neither sync_capable nor async_capable; allowed: one of them, or both."
     elif not callable(getattr(found, "headers", dict)):
         yield "has headers that can't be called; allowed: a function, a static or a class method, that takes nothing."

@@ -1,4 +1,4 @@
-"""Names of tasks: what they may be, and which functions may have them."""
+"""Validate the names of tasks and their functions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .compat import FrameworkTask, InvalidTask
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Characters of a name that a row holds.
+#: The maximum length of a name, in characters.
 NAME_LENGTH: Final = 255
 
-#: What the names of the library's own tasks begin with.
+#: The prefix of the library's own tasks.
 RESERVED: Final = "horsies_django."
 
 
 def checked_name(option: str, name: object) -> str:
-    """Return a task's name. Raises ValueError, naming the option, for what no row should hold as a name."""
+    """Return a valid task name. Raises ValueError, naming the option, for an invalid one."""
     if (
         isinstance(name, str)
         and 0 < len(name) <= NAME_LENGTH
@@ -37,44 +37,45 @@ def checked_name(option: str, name: object) -> str:
 
 
 def checked_aliases(aliases: object) -> tuple[str, ...]:
-    """Return the names that a task had before. Raises ValueError as :func:`checked_name` does."""
+    """Return valid former names of a task. Raises ValueError as :func:`checked_name` does."""
     if isinstance(aliases, str | bytes | Mapping) or not isinstance(aliases, Collection):
         raise ValueError(f"aliases is {aliases!r}; allowed: a list of names, such as ['shop.tasks.send_mail'].")
     return tuple(checked_name(f"aliases: an entry of {aliases!r}", alias) for alias in aliases)
 
 
 def name_of(task: FrameworkTask[..., Any]) -> str:
-    """Return the name that rows of a task have; a task of another backend has the dotted path of its function."""
+    """Return the name of a task in rows; for a task of another backend, the dotted path of its function."""
     return str(getattr(task, "task_name", None) or task.module_path)
 
 
-def is_identifier(function: Callable[..., Any]) -> bool:
-    """Whether a function stands at the top of its module, so that its dotted path names it alone."""
+def is_module_level(function: Callable[..., Any]) -> bool:
+    """Whether a function is at the top level of its module, so that its dotted path is unique."""
     return function.__qualname__.isidentifier()
 
 
-def place_of(function: Callable[..., Any]) -> str:
-    """Return where a function is: its dotted path, its file and its line."""
+def source_location(function: Callable[..., Any]) -> str:
+    """Return the dotted path, the file and the line of a function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
     return f"{function.__module__}.{function.__qualname__}{where}"
 
 
-def raise_if_unfit(function: Callable[..., Any]) -> None:
-    """Raise InvalidTask for a task, and for a function whose body a call does not run."""
+def check_task_function(function: Callable[..., Any]) -> None:
+    """Raise InvalidTask for a task or a generator function, whose body a call does not run."""
     if isinstance(function, FrameworkTask):
         raise InvalidTask(
-            f"{place_of(function.func)} is a task already; allowed: one @task with all options, or with_options()."
+            f"{source_location(function.func)} is already a task; allowed: one @task with all options, or "
+            "with_options()."
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidTask(
-            f"{place_of(function)} is a generator, whose body a call does not run; allowed: def or async def, without "
-            "yield. To return many values, return a list."
+            f"{source_location(function)} is a generator, whose body a call does not run; allowed: def or async def, "
+            "without yield. To return many values, return a list."
         )
 
 
 def at_module_level(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a copy of a closure that the framework takes for a module's function; any other function as it is."""
+    """Return a copy of a closure that the framework accepts as a module-level function; other functions unchanged."""
     if not isinstance(function, FunctionType) or "<locals>" not in function.__qualname__:
         return function
     made = FunctionType(function.__code__, function.__globals__, function.__name__, closure=function.__closure__)

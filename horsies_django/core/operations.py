@@ -1,8 +1,8 @@
-"""What operators did, in the log: who, what, to which, to how many. The admin keeps its own entries as well.
+"""The log of operators' actions: the user, the action, its targets and their number. The admin keeps its own log too.
 
-Each act writes one line at INFO, ``key=value``, to the logger ``horsies_django.operations``. Commands, functions for
-operators, handles and ``task.cancel()`` act; a call from a prompt looks like one from the project's code, so both write
-a line. Querysets of tasks write none, for the engine itself uses them.
+Each action writes one INFO line of ``key=value`` to the logger ``horsies_django.operations``. Commands, operator
+functions, handles and ``task.cancel()`` do so, whether called from a shell or from the project's code. Querysets of
+tasks don't: the engine uses them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 
 logger = logging.getLogger("horsies_django.operations")
 
-#: Ids, or names, that one line has at most.
+#: The most ids or names in one line.
 NAMED: Final = 20
 
 _actor: ContextVar[tuple[str, str] | None] = ContextVar("horsies_django_actor", default=None)
@@ -31,7 +31,7 @@ _PLAIN: Final = re.compile(r"[\w.:@/+-]+", re.ASCII)
 
 @contextmanager
 def acting_as(user: str, via: str) -> Iterator[None]:
-    """Have acts in this block be those of this user: of the admin's request, say. ``via`` is where they come from."""
+    """Attribute the actions in this block to a user, such as that of an admin request; ``via`` is their origin."""
     token = _actor.set((user, via))
     try:
         yield
@@ -40,7 +40,7 @@ def acting_as(user: str, via: str) -> Iterator[None]:
 
 
 def system_user() -> str:
-    """Return the name of the operating system's user, or its number if it has no name, as in many a container."""
+    """Return the name of the operating system's user, or its uid if it has no name, as in many containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -48,7 +48,7 @@ def system_user() -> str:
 
 
 def log_operation(act: str, count: int, **what: Any) -> None:
-    """Log an act: what it is, to how many rows it was done, and to which; facts that are None are left out.
+    """Log an action, the number of rows that it changed, and more facts; those that are None are left out.
 
     >>> log_operation("queue.pause", 1, queue="emails")
     """
@@ -61,7 +61,7 @@ def log_operation(act: str, count: int, **what: Any) -> None:
 
 
 def names_of(rows: QuerySet[Any], field: str = "name") -> list[Any] | None:
-    """Return the names of the first of these rows, read before an act changes them; None if no line is written."""
+    """Return the names of the first of these rows, before an action changes them; None if the log is off."""
     return list(rows.values_list(field, flat=True)[: NAMED + 1]) if logger.isEnabledFor(logging.INFO) else None
 
 

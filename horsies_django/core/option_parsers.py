@@ -1,4 +1,4 @@
-"""What an option may be, in words and as a function that reads it."""
+"""Parsers of options, each with a text that says which values are allowed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ LONGEST_DURATION: Final = 100 * 365 * 86_400
 
 DURATION_ALLOWED: Final = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0 (delete at once) or None (keep)'
 
-#: What a queue or a call says about its retention if it says nothing.
+#: The retention of a queue or a call that sets none.
 INHERIT: Final = "inherit"
 
-#: The states in which a task is kept, as an option names them. A plain value is for the first.
+#: The final states, as the option ``retention`` names them. A plain value applies to the first.
 RETENTION_STATES: Final = ("completed", "failed", "cancelled", "expired")
 
 RETENTION_ALLOWED: Final = f"{DURATION_ALLOWED}, or a dict of them for {', '.join(RETENTION_STATES)}, or {INHERIT!r}"
 
 
 def problems_of_mapper(mapper: Any) -> Iterator[str]:
-    """Yield a sentence for each entry of an exception mapper that can't be."""
+    """Yield a sentence for each invalid entry of an exception mapper."""
     if not isinstance(mapper, Mapping):
         yield f"exception_mapper is {mapper!r}; allowed: a dict of exception class to error code."
         return
@@ -58,9 +58,9 @@ def parse_duration(value: object) -> timedelta | None:
 
 
 def parse_retention(value: object) -> dict[str, timedelta | None]:
-    """Return how long tasks are kept, by state; None is for ever. A state that is not in it is left to the next level.
+    """Return how long tasks are kept, by state; None is for ever. Missing states inherit from the next level.
 
-    A plain value is for completed tasks. Raises ValueError naming the state, the value and what is allowed.
+    A plain value applies to completed tasks. Raises ValueError naming the state, the value and what is allowed.
     """
     if isinstance(value, str) and value == INHERIT:
         return {}
@@ -81,15 +81,15 @@ def parse_retention(value: object) -> dict[str, timedelta | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """What may stand in a key, in words and as a function that returns the parsed value or raises ValueError."""
+class OptionParser:
+    """Describes the allowed values of an option, and parses one; ``parse`` raises ValueError for others."""
 
     allowed: str
     parse: Callable[[object], Any]
 
 
-def whole(low: int, high: int, *, none: str = "") -> Rule:
-    """A whole number; None too if ``none`` says what that means."""
+def integer(low: int, high: int, *, none: str = "") -> OptionParser:
+    """Accept whole numbers; also None if ``none`` says what it means."""
 
     def parse(value: object) -> int | None:
         if none and value is None:
@@ -98,11 +98,11 @@ def whole(low: int, high: int, *, none: str = "") -> Rule:
             raise ValueError
         return value
 
-    return Rule(f"a whole number from {low} to {high}" + (f", or None ({none})" if none else ""), parse)
+    return OptionParser(f"a whole number from {low} to {high}" + (f", or None ({none})" if none else ""), parse)
 
 
-def seconds(low: float, high: float, *, none: str = "") -> Rule:
-    """A number of seconds; None too if ``none`` says what that means."""
+def seconds(low: float, high: float, *, none: str = "") -> OptionParser:
+    """Accept numbers of seconds; also None if ``none`` says what it means."""
 
     def parse(value: object) -> float | None:
         if none and value is None:
@@ -111,29 +111,29 @@ def seconds(low: float, high: float, *, none: str = "") -> Rule:
             raise ValueError
         return float(value)
 
-    return Rule(f"{low:g} to {high:g} (seconds)" + (f", or None ({none})" if none else ""), parse)
+    return OptionParser(f"{low:g} to {high:g} (seconds)" + (f", or None ({none})" if none else ""), parse)
 
 
-def one_of(*allowed: object) -> Rule:
-    """One of these."""
+def one_of(*allowed: object) -> OptionParser:
+    """Accept one of these values."""
 
     def parse(value: object) -> object:
         if not any(value is item or (isinstance(value, str) and value == item) for item in allowed):
             raise ValueError
         return value
 
-    return Rule(" or ".join(repr(item) for item in allowed), parse)
+    return OptionParser(" or ".join(repr(item) for item in allowed), parse)
 
 
-def text(what: str, pattern: str) -> Rule:
-    """A text like that."""
+def text(what: str, pattern: str) -> OptionParser:
+    """Accept texts that match a regular expression."""
 
     def parse(value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise ValueError
         return value
 
-    return Rule(what, parse)
+    return OptionParser(what, parse)
 
 
 def _exception_mapper(value: object) -> dict[type[BaseException], str]:
@@ -172,15 +172,15 @@ def _retry_policy(value: object) -> RetryPolicy | None:
 
 
 BOOLEAN: Final = one_of(True, False)
-RETRY_POLICY: Final = Rule("a RetryPolicy, or None", _retry_policy)
-MAPPER: Final = Rule(
+RETRY_POLICY: Final = OptionParser("a RetryPolicy, or None", _retry_policy)
+MAPPER: Final = OptionParser(
     "a dict of exception class, or its dotted path, to an error code that is not one of the library's own",
     _exception_mapper,
 )
-MIDDLEWARE: Final = Rule("a list of dotted paths, the outermost first", _middleware)
-MODULES: Final = Rule('a list of dotted names of modules, like "shop.jobs"', _modules)
-RETENTION: Final = Rule(DURATION_ALLOWED, parse_duration)
-RETENTION_BY_STATE: Final = Rule(RETENTION_ALLOWED, parse_retention)
+MIDDLEWARE: Final = OptionParser("a list of dotted paths, the outermost first", _middleware)
+MODULES: Final = OptionParser('a list of dotted names of modules, like "shop.jobs"', _modules)
+RETENTION: Final = OptionParser(DURATION_ALLOWED, parse_duration)
+RETENTION_BY_STATE: Final = OptionParser(RETENTION_ALLOWED, parse_retention)
 
 
 def _wait(value: object) -> timedelta | None:
@@ -189,20 +189,20 @@ def _wait(value: object) -> timedelta | None:
     return wait
 
 
-WAIT: Final = Rule('seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)', _wait)
+WAIT: Final = OptionParser('seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)', _wait)
 
 
-def milliseconds(low: int, high: int) -> Rule:
-    """A whole number of milliseconds."""
-    rule = whole(low, high)
-    return Rule(f"{rule.allowed} (milliseconds)", rule.parse)
+def milliseconds(low: int, high: int) -> OptionParser:
+    """Accept whole numbers of milliseconds."""
+    rule = integer(low, high)
+    return OptionParser(f"{rule.allowed} (milliseconds)", rule.parse)
 
 
 def _rate_limit(value: object) -> Rate | None:
     return None if value is None else Rate.parse(value)
 
 
-PRIORITY: Final = whole(-100, 100)
-WEIGHT: Final = whole(1, 1_000)
-MAX_CONCURRENCY: Final = whole(0, 1_000_000, none="no limit")
-RATE_LIMIT: Final = Rule(f"{RATE_ALLOWED}, or None (no limit)", _rate_limit)
+PRIORITY: Final = integer(-100, 100)
+WEIGHT: Final = integer(1, 1_000)
+MAX_CONCURRENCY: Final = integer(0, 1_000_000, none="no limit")
+RATE_LIMIT: Final = OptionParser(f"{RATE_ALLOWED}, or None (no limit)", _rate_limit)

@@ -1,4 +1,4 @@
-"""The OPTIONS of a backend: one typed object, each default with its reason, every mistake found at once."""
+"""Parse the OPTIONS of a backend into one typed object, and report all mistakes at once."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .option_parsers import (
     RETRY_POLICY,
     WAIT,
     WEIGHT,
-    Rule,
+    OptionParser,
+    integer,
     milliseconds,
     one_of,
     seconds,
     text,
-    whole,
 )
 from .rates import Rate
 from .retry import MAX_INTERVAL, MAX_RETRIES, RetryPolicy
@@ -40,7 +40,7 @@ from .retry import MAX_INTERVAL, MAX_RETRIES, RetryPolicy
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in the settings: where it is, what stands there, what may stand there."""
+    """One mistake in the settings: its path, its value and the allowed values."""
 
     path: str
     value: object
@@ -54,13 +54,13 @@ class Problem:
         return f"{self.path} is {self.value!r}; allowed: {self.allowed}."
 
 
-def _option(default: object, rule: Rule) -> Any:
+def _option(default: object, rule: OptionParser) -> Any:
     return field(default=default, metadata={"rule": rule})
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
-    """When a silent worker's tasks are taken from it."""
+    """When the tasks of a worker without heartbeats are taken from it."""
 
     auto_requeue_stale_claimed: bool = _option(True, BOOLEAN)
     claimed_stale_threshold_ms: int = _option(120_000, milliseconds(1_000, 3_600_000))
@@ -69,18 +69,18 @@ class RecoveryOptions:
     running_stale_threshold_ms: int = _option(300_000, milliseconds(1_000, 7_200_000))
     runner_heartbeat_interval_ms: int = _option(30_000, milliseconds(100, 120_000))
     check_interval_ms: int = _option(30_000, milliseconds(100, 600_000))
-    heartbeat_retention_hours: int | None = _option(24, whole(1, 8_760, none="keep"))
-    # Whoever pauses a workflow may need any time to look at it, so nothing is ended unless asked for.
+    heartbeat_retention_hours: int | None = _option(24, integer(1, 8_760, none="keep"))
+    # By default never: operators may pause a workflow for any time.
     paused_workflow_auto_cancel_after: timedelta | None = _option(None, WAIT)
 
     @property
-    def silent_after(self) -> float:
-        """The seconds without a beat after which a worker is taken for dead."""
+    def stale_after(self) -> float:
+        """The seconds without a heartbeat after which a worker counts as dead."""
         return min(self.claimed_stale_threshold_ms, self.running_stale_threshold_ms) / 1_000
 
     @property
-    def beat_interval(self) -> float:
-        """The seconds between two beats of a worker, which beats for both roles at the shorter of the intervals."""
+    def heartbeat_interval(self) -> float:
+        """The seconds between two heartbeats of a worker: the shorter interval of its two roles."""
         return min(self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms) / 1_000
 
     def rules_between_keys(self, path: str) -> Iterator[Problem]:
@@ -93,7 +93,7 @@ class RecoveryOptions:
                     f"{path}['{state}_stale_threshold_ms']",
                     threshold,
                     f"at least {2 * interval}, twice {role}_heartbeat_interval_ms",
-                    "One lost beat must not make a living worker look dead.",
+                    "One lost heartbeat must not make a living worker look dead.",
                 )
 
 
@@ -106,15 +106,15 @@ class RetentionOptions:
     cancelled: timedelta | None = _option(timedelta(days=30), RETENTION)
     expired: timedelta | None = _option(timedelta(days=30), RETENTION)
 
-    def kept(self, state: str) -> timedelta | None:
-        """How long a task is kept that ended in ``state``; None for ever."""
+    def retention_for(self, state: str) -> timedelta | None:
+        """Return how long a task that ended in ``state`` is kept; None is for ever."""
         kept: timedelta | None = getattr(self, state.lower())
         return kept
 
 
 @dataclass(frozen=True, slots=True)
 class _InheritedRetention:
-    """The keys of a ``retention`` that leaves what it does not say to the next level."""
+    """The keys of a ``retention`` whose missing states inherit from the next level."""
 
     completed: Any = _option(INHERIT, RETENTION)
     failed: Any = _option(INHERIT, RETENTION)
@@ -123,81 +123,81 @@ class _InheritedRetention:
 
 
 def _inherited_retention() -> Any:
-    """By state, as far as it is said; the settings may have a plain value, which is for completed tasks."""
+    """Return the field for a retention by state; a plain value in the settings applies to completed tasks."""
     metadata = {"rule": RETENTION_BY_STATE, "keys": _InheritedRetention, "default": INHERIT}
     return field(default_factory=dict, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """What a queue starts with; its row may say otherwise later, column by column."""
+    """The defaults of a queue; each column of its row can override one later."""
 
     # Its rank where the order is "strict".
     priority: int = _option(0, PRIORITY)
     # Its share where the order is "weighted".
     weight: int = _option(1, WEIGHT)
-    # Of all workers together; 0 stops it.
+    # Running tasks of all workers together; 0 stops the queue.
     max_concurrency: int | None = _option(None, MAX_CONCURRENCY)
     # Starts of all workers together.
     rate_limit: Rate | None = _option(None, RATE_LIMIT)
-    # Of the states that differ from the backend's.
+    # Only of the states that differ from the backend's.
     retention: Mapping[str, timedelta | None] = _inherited_retention()
 
-    def kept(self, state: str, inherited: timedelta | None) -> timedelta | None:
-        """How long a task is kept that ended in ``state``, where the backend says ``inherited``; None for ever."""
+    def retention_for(self, state: str, inherited: timedelta | None) -> timedelta | None:
+        """Return how long a task that ended in ``state`` is kept, by default ``inherited``; None is for ever."""
         return self.retention.get(state.lower(), inherited)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What ``horsies_worker`` does unless a flag or an environment variable says otherwise."""
+    """The defaults of ``horsies_worker``; a flag or an environment variable overrides each."""
 
-    # One process uses one core for Python code; more of them are a choice about memory.
-    processes: int = _option(1, whole(1, 256))
-    # Tasks mostly wait for something else, so some more than there are cores.
-    threads: int = _option(8, whole(1, 1_000))
-    async_slots: int = _option(100, whole(1, 100_000))
+    # One process uses one core for Python code; each more takes more memory.
+    processes: int = _option(1, integer(1, 256))
+    # More than there are cores, as tasks mostly wait for I/O.
+    threads: int = _option(8, integer(1, 1_000))
+    async_slots: int = _option(100, integer(1, 100_000))
     # A prefetched task hides from other workers and from tasks of higher priority.
-    prefetch: int = _option(0, whole(0, 10_000))
-    # At most so many short tasks are started before there is a slot for them, if that comes within milliseconds.
-    start_ahead: int = _option(128, whole(0, 5_000))
-    # Seconds between two looks of an idle worker that nobody can wake; five times as long where LISTEN wakes it.
+    prefetch: int = _option(0, integer(0, 10_000))
+    # The most short tasks to start before a slot is free, if one will be within milliseconds.
+    start_ahead: int = _option(128, integer(0, 5_000))
+    # Seconds between two polls of an idle worker without LISTEN; five times as long with LISTEN.
     poll_interval: float = _option(1.0, seconds(0.01, 3_600))
-    max_tasks_per_child: int | None = _option(None, whole(1, 1_000_000_000, none="never replaced"))
-    # A runner that takes more memory than this is replaced, once its tasks are done.
-    max_memory_mb: int | None = _option(None, whole(16, 1_000_000_000, none="never replaced"))
-    # Seconds; as long as Kubernetes waits before it kills.
+    max_tasks_per_child: int | None = _option(None, integer(1, 1_000_000_000, none="never replaced"))
+    # A runner that uses more memory is replaced once its tasks are done.
+    max_memory_mb: int | None = _option(None, integer(16, 1_000_000_000, none="never replaced"))
+    # Seconds; the same as the grace period of Kubernetes.
     shutdown_timeout: float = _option(30.0, seconds(0, 86_400))
-    # Seconds that a body may run whose task sets no timeout; a long body that beats is no error by itself.
+    # Seconds that a body may run if its task sets no timeout.
     task_timeout: float | None = _option(None, seconds(0.001, 31_536_000, none="no limit"))
-    # Seconds from the end of its time that a body gets to stop, before its runner is given up for it.
+    # Seconds that a body gets to stop after its timeout, before its runner is replaced.
     timeout_grace: float = _option(5.0, seconds(0.1, 3_600))
-    # Seconds for which a runner may stand still before its supervisor kills it, time limits of its bodies apart.
+    # Seconds for which a runner may hang before its supervisor kills it, apart from time limits of bodies.
     stall_timeout: float | None = _option(None, seconds(3, 31_536_000, none="running_stale_threshold_ms"))
-    # Between the queues: by each task's own priority, or one queue before the other, or by shares.
+    # The order of queues: by each task's priority, by the queues' priorities, or by their weights.
     order: Literal["priority", "strict", "weighted"] = _option("priority", one_of("priority", "strict", "weighted"))
-    # Seconds after which a queue that waits behind others of higher priority gets a part of the claims.
+    # Seconds after which a queue that waits behind higher priorities gets a share of the claims.
     aging: float | None = _option(None, seconds(1, 31_536_000, none="never"))
     reaper: bool = _option(True, BOOLEAN)
     scheduler: bool = _option(True, BOOLEAN)
-    # Runners share the memory of all that is imported. Not for code that keeps a thread or a socket from its import.
+    # Forked runners share the memory of imported code. Turn it off if an import starts a thread or opens a socket.
     fork: bool = _option(True, BOOLEAN)
     name: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultOptions:
-    """What counts for a task, one option at a time, that does not say it itself."""
+    """The defaults of a task's options."""
 
-    # None: one attempt, or three where a backoff is said; see RetryPolicy for its delays.
-    max_attempts: int | None = _option(None, whole(1, MAX_RETRIES + 1, none="no retries"))
+    # None: one attempt, or three if a backoff is set; see RetryPolicy for its delays.
+    max_attempts: int | None = _option(None, integer(1, MAX_RETRIES + 1, none="no retries"))
     # Seconds before each retry.
     backoff: float | None = _option(None, seconds(0, MAX_INTERVAL, none="2, 4, 8 … seconds"))
-    # In the place of the two above. A task with max_attempts alone has its delays.
+    # Replaces the two above. A task with only max_attempts uses its delays.
     retry_policy: RetryPolicy | None = _option(None, RETRY_POLICY)
     # Seconds.
     timeout: float | None = _option(None, seconds(0.001, LONGEST_DURATION, none="the worker's task_timeout"))
-    # Of the states that differ from the queue's and the backend's.
+    # Only of the states that differ from the queue's and the backend's.
     retention: Mapping[str, timedelta | None] = _inherited_retention()
 
     def rules_between_keys(self, path: str) -> Iterator[Problem]:
@@ -209,9 +209,9 @@ class DefaultOptions:
 
 @dataclass(frozen=True, slots=True)
 class AdminOptions:
-    """What the admin's pages of the queue offer."""
+    """What the queue's pages in the admin offer."""
 
-    # Whether they only show, retry and cancel.
+    # Whether they offer nothing but to show, retry and cancel.
     read_only: bool = _option(False, BOOLEAN)
 
 
@@ -227,21 +227,21 @@ class Options:
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     defaults: DefaultOptions = field(default_factory=DefaultOptions)
     admin: AdminOptions = field(default_factory=AdminOptions)
-    # Exception class, or its dotted path, to error code; a task's own mapper is asked first.
+    # Exception class, or its dotted path, to error code; a task's own mapper takes precedence.
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": MAPPER})
-    # Dotted paths; they are imported by who first sends a task, or runs one.
+    # Dotted paths, imported when a process first sends or runs a task.
     middleware: tuple[str, ...] = field(default=(), metadata={"rule": MIDDLEWARE})
-    # Imported when Django starts, beside tasks.py and workflows.py of each app: a row names only what is registered.
+    # Imported when Django starts, like tasks.py and workflows.py of each app: rows can name only registered tasks.
     modules: tuple[str, ...] = field(default=(), metadata={"rule": MODULES})
-    # Of the project's code, on each worker's row; by default a fingerprint of what is registered.
+    # The version of the project's code, on each worker's row; by default a fingerprint of what is registered.
     version: str = _option("", text("at most 64 characters, no control characters", r"[^\x00-\x1f\x7f]{0,64}"))
-    # Bytes of JSON: what is larger belongs into storage, and its key into the task.
-    max_payload_bytes: int | None = _option(16 * 1024 * 1024, whole(1_024, 250_000_000, none="no limit"))
-    # Tells the schedules of this project from those of others in one database; the settings' package by default.
+    # Bytes of JSON. Keep larger values in a storage and pass their keys.
+    max_payload_bytes: int | None = _option(16 * 1024 * 1024, integer(1_024, 250_000_000, none="no limit"))
+    # Separates the schedules of several projects in one database; by default the package of the settings.
     project: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
 
 
-#: Of a project that says nothing.
+#: The defaults of a project that sets none.
 NO_DEFAULTS: Final = DefaultOptions()
 
 _SECTIONS: Final[Mapping[str, Any]] = {
@@ -253,20 +253,20 @@ _SECTIONS: Final[Mapping[str, Any]] = {
 }
 
 
-#: What Django reads of a backend's settings.
+#: The keys that Django reads in a backend's settings.
 _KEYS: Final = dict.fromkeys(("BACKEND", "QUEUES", "OPTIONS"))
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The options as far as they could be read, and every problem that was found."""
+    """The valid options and every problem found."""
 
     options: Options
     problems: tuple[Problem, ...]
 
 
 def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
-    """Read the OPTIONS of ``alias``. Never raises: a bad value is a problem, and its default stands in for it."""
+    """Read the OPTIONS of ``alias``. Never raises: a bad value is reported as a problem and replaced by its default."""
     root = f"TASKS['{alias}']['OPTIONS']"
     problems: list[Problem] = []
     if not isinstance(stored, Mapping):
@@ -296,8 +296,8 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
     return Parsed(options, tuple(problems))
 
 
-def problems_beside(alias: str, stored: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what is wrong with the settings of ``alias`` beside its OPTIONS; Django takes any key there."""
+def backend_problems(alias: str, stored: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems in the settings of ``alias`` outside its OPTIONS. Django itself accepts any key there."""
     for key, value in stored.items():
         if key not in _KEYS:
             hint = _suggest(str(key).upper(), _KEYS) or _hint_of_option(key)
@@ -315,8 +315,8 @@ def _hint_of_option(key: object) -> str:
 
 
 def worker_option(name: str, value: object) -> Any:
-    """Return the value of one worker option, given outside the settings. Raises ValueError saying what is allowed."""
-    rule: Rule = WorkerOptions.__dataclass_fields__[name].metadata["rule"]
+    """Parse one worker option given outside the settings. Raises ValueError saying what is allowed."""
+    rule: OptionParser = WorkerOptions.__dataclass_fields__[name].metadata["rule"]
     try:
         return rule.parse(value)
     except ValueError:
@@ -336,7 +336,7 @@ def _queues(stored: object, known: set[str], path: str, problems: list[Problem])
 
 
 def _plain_retention(value: object, path: str, problems: list[Problem]) -> RetentionOptions:
-    """Read a plain value, which is for completed tasks."""
+    """Read a plain value, which applies to completed tasks."""
     try:
         return RetentionOptions(completed=RETENTION.parse(value))
     except ValueError:

@@ -84,7 +84,7 @@ _formatter: Final = logging.Formatter()
 _filter: Final = OneLine()
 
 
-def guard_logs() -> None:
+def sanitize_logs() -> None:
     """Have what our loggers say pass through :class:`OneLine`, whatever handlers it goes to."""
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_filter)

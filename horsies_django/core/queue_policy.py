@@ -15,7 +15,7 @@ from .option_parsers import (
     PRIORITY,
     RETENTION_STATES,
     WEIGHT,
-    Rule,
+    OptionParser,
     parse_duration,
 )
 from .options import QueueOptions
@@ -28,7 +28,7 @@ NO_RATE: Final = "none"
 NO_LIMIT: Final = 1_000_000
 
 #: What a row says whose tasks are kept for ever.
-FOR_EVER: Final = timedelta(seconds=LONGEST_DURATION)
+KEEP_FOREVER: Final = timedelta(seconds=LONGEST_DURATION)
 
 _KEPT: Final = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0, "forever"'
 
@@ -44,9 +44,9 @@ def _rate(value: object) -> str | None:
 
 def _kept(value: object) -> timedelta | None:
     if isinstance(value, str) and value.strip().lower() == "forever":
-        return FOR_EVER
+        return KEEP_FOREVER
     kept = parse_duration(value)
-    return None if kept is None else min(kept, FOR_EVER)
+    return None if kept is None else min(kept, KEEP_FOREVER)
 
 
 def _kept_by_state(value: object) -> dict[str, float] | None:
@@ -66,30 +66,34 @@ def _by_state(said: Mapping[Any, object]) -> dict[str, timedelta]:
             kept = _kept(value)
         except ValueError:
             raise ValueError(f"retention[{state!r}] is {value!r}; allowed: {_KEPT} or None.") from None
-        by_state[str(state)] = FOR_EVER if kept is None else kept
+        by_state[str(state)] = KEEP_FOREVER if kept is None else kept
     return by_state
 
 
-def _or_empty(rule: Rule) -> Rule:
+def _or_empty(rule: OptionParser) -> OptionParser:
     words = rule.allowed.partition(", or None")[0]
-    return Rule(f"{words}, or None (as the settings say)", lambda value: None if value is None else rule.parse(value))
+    return OptionParser(
+        f"{words}, or None (as the settings say)", lambda value: None if value is None else rule.parse(value)
+    )
 
 
 #: The columns that say what holds, and what may stand in each; None is as the settings say.
-COLUMNS: Final[Mapping[str, Rule]] = {
+COLUMNS: Final[Mapping[str, OptionParser]] = {
     "max_concurrency": _or_empty(MAX_CONCURRENCY),
-    "rate_limit": _or_empty(Rule(f"{RATE_ALLOWED}; {NO_RATE!r}", _rate)),
+    "rate_limit": _or_empty(OptionParser(f"{RATE_ALLOWED}; {NO_RATE!r}", _rate)),
     "priority": _or_empty(PRIORITY),
     "weight": _or_empty(WEIGHT),
-    "retention": _or_empty(Rule(_KEPT, _kept)),
-    "retention_by_state": _or_empty(Rule(f"a dict by {', '.join(RETENTION_STATES[1:])} of {_KEPT}", _kept_by_state)),
+    "retention": _or_empty(OptionParser(_KEPT, _kept)),
+    "retention_by_state": _or_empty(
+        OptionParser(f"a dict by {', '.join(RETENTION_STATES[1:])} of {_KEPT}", _kept_by_state)
+    ),
 }
 
 #: Those that a worker goes by. What is said of other ends than success is looked up by the statement that ends a task.
-RULES: Final = tuple(name for name in COLUMNS if name != "retention_by_state")
+POLICY_COLUMNS: Final = tuple(name for name in COLUMNS if name != "retention_by_state")
 
 
-def parse_rules(given: Mapping[str, object]) -> dict[str, Any]:
+def parse_policy(given: Mapping[str, object]) -> dict[str, Any]:
     """Return what columns are to hold. Raises ValueError naming the column, the value and what is allowed.
 
     A ``retention`` that is a dict by state, or None, says what both of its columns hold.
@@ -110,7 +114,7 @@ def parse_rules(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRules:
+class QueuePolicy:
     """What holds. ``retention``, of successes, and ``retention_by_state``, in seconds, are the row's alone."""
 
     priority: int = 0
@@ -131,7 +135,7 @@ class QueueRules:
         rules = cls() if options is None else cls._of_settings(options)
         if row is None:
             return rules
-        said = {name: value for name in COLUMNS if (value := _said(name, row.get(name))) is not None}
+        said = {name: value for name in COLUMNS if (value := _column_value(name, row.get(name))) is not None}
         if "max_concurrency" in said:
             said["max_concurrency"] = said["max_concurrency"] if said["max_concurrency"] < NO_LIMIT else None
         if (text := said.pop("rate_limit", None)) is not None:
@@ -145,16 +149,16 @@ class QueueRules:
         return cls(options.priority, options.weight, most, options.rate_limit)
 
 
-def _said(name: str, value: Any) -> Any:
+def _column_value(name: str, value: Any) -> Any:
     """Return what a column says; None, as if it was empty, for what may not stand there."""
     try:
         return COLUMNS[name].parse(value)
     except ValueError:
-        _tell(name, repr(value))
+        _warn_once(name, repr(value))
         return None
 
 
 @lru_cache(maxsize=256)
-def _tell(name: str, value: str) -> None:
+def _warn_once(name: str, value: str) -> None:
     """Say so once: the row is read several times a second."""
     logger.warning("%s of a queue's row is not acted on: it is %s; allowed: %s", name, value, COLUMNS[name].allowed)

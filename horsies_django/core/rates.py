@@ -13,7 +13,7 @@ _DAY: Final = _SECONDS["d"]
 RATE_ALLOWED: Final = "a count from 1 on, a slash and s, m, h or d, like '100/m'; with a burst: '100/m, 10'"
 
 #: What the bucket of a rate may hold, between two looks.
-TOKENS: Final = (-1e10, 1e10)
+TOKEN_RANGE: Final = (-1e10, 1e10)
 
 
 @dataclass(frozen=True, slots=True)

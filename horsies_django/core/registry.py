@@ -1,4 +1,4 @@
-"""What a row may name: the tasks and dataclasses that this process has registered. A lookup never imports a module.
+"""The tasks and dataclasses that this process has registered, which rows may name. A lookup never imports a module.
 
 Tasks register themselves when they are made. With a task, or what builds a workflow, go the dataclasses of its module
 (defined or imported there) and those in its type hints; ``register_task()`` and ``register_type()`` add the rest.
@@ -18,7 +18,7 @@ from django.apps import apps
 
 from .compat import FrameworkTask
 from .exceptions import NotRegistered
-from .names import is_identifier, name_of, place_of
+from .names import is_module_level, name_of, source_location
 
 logger = logging.getLogger("horsies_django")
 
@@ -41,7 +41,7 @@ class NameClaim(NamedTuple):
 
     def __str__(self) -> str:
         """Return the place of the task, and what the name is to it."""
-        return f"{place_of(self.task.func)}, as its {self.kind.name.lower()}"
+        return f"{source_location(self.task.func)}, as its {self.kind.name.lower()}"
 
 
 class Registry:
@@ -56,7 +56,7 @@ class Registry:
         self.late: set[str] = set()
         self._claims: dict[str, list[NameClaim]] = {}
         self._types: dict[str, type] = {}
-        self._unread: list[tuple[Callable[..., Any], bool]] = []  # functions whose hints have not been looked at
+        self._unread_hints: list[tuple[Callable[..., Any], bool]] = []  # functions whose hints have not been looked at
         self._warned: set[str] = set()
         self._lock = threading.RLock()
 
@@ -68,9 +68,9 @@ class Registry:
         name = name_of(task)
         claims = [(alias, ClaimKind.ALIAS) for alias in aliases]
         # What stands for a task of another backend need not be registered: find_task() finds that one.
-        if name in self.tasks or getattr(loaded(name), "func", None) is not task.func:
+        if name in self.tasks or getattr(imported_attribute(name), "func", None) is not task.func:
             claims.insert(0, (name, ClaimKind.NAME))
-            if is_identifier(task.func):
+            if is_module_level(task.func):
                 claims.append((task.module_path, ClaimKind.DOTTED_PATH))
         with self._lock:
             if sum(self._claim(name, NameClaim(task, kind)) for name, kind in claims):
@@ -84,9 +84,9 @@ class Registry:
         held, function = self._claims.get(name, []), claim.task.func
         if name in self.tasks and any(one.task.func is function and one.kind <= claim.kind for one in held):
             return False
-        held = [*(one for one in held if not _is_made_anew(one.task.func, function)), claim]
+        held = [*(one for one in held if not _replaces(one.task.func, function)), claim]
         self._claims[name] = held
-        self.note(name, is_new=name not in self.tasks)
+        self.record_registration(name, is_new=name not in self.tasks)
         self.tasks[name] = min(reversed(held), key=lambda one: one.kind).task
         return True
 
@@ -107,7 +107,7 @@ class Registry:
         """Return the task of that name. Raises :class:`NotRegistered` if there is none."""
         if (task := self.tasks.get(name)) is not None:
             return task
-        found = loaded(name)  # a task of another backend, which was made before it was sent to one of ours
+        found = imported_attribute(name)  # a task of another backend, which was made before it was sent to one of ours
         if isinstance(found, FrameworkTask):
             return found
         raise NotRegistered(
@@ -123,7 +123,7 @@ class Registry:
             return False
         return True
 
-    def note(self, name: str, *, is_new: bool = True) -> None:
+    def record_registration(self, name: str, *, is_new: bool = True) -> None:
         """Note when a name was registered. One that a module registers anew, loaded again, is no later than it was."""
         if not apps.ready:
             self.late.discard(name)
@@ -143,13 +143,13 @@ class Registry:
 
     def read_hints_of(self, function: Callable[..., Any]) -> None:
         """Register the dataclasses in the type hints of a function, when a type is first looked for."""
-        self._unread.append((function, apps.ready))
+        self._unread_hints.append((function, apps.ready))
 
     def add_type(self, kind: type, name: str | None = None) -> None:
         """Register a dataclass under ``name``, by default its dotted path."""
         with self._lock:
             name = name or path_of(kind)
-            self.note(name, is_new=name not in self._types)
+            self.record_registration(name, is_new=name not in self._types)
             self._types[name] = kind
 
     def has_type(self, kind: type) -> bool:
@@ -169,9 +169,9 @@ class Registry:
     @property
     def types(self) -> Mapping[str, type]:
         """The dataclasses by name, those in the hints of all registered functions included."""
-        if self._unread:
+        if self._unread_hints:
             with self._lock:
-                unread, self._unread = self._unread, []
+                unread, self._unread_hints = self._unread_hints, []
                 seen: dict[int, Any] = {}
                 for function, is_late in dict(unread).items():
                     for kind in _dataclasses_of(function, seen):
@@ -204,7 +204,7 @@ def register_type(kind: K, /, *, name: str | None = None) -> K:
     return kind
 
 
-def _is_made_anew(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+def _replaces(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
     """Whether a function takes the place of an older one: its module was loaded again, or registers it again.
 
     Two closures with the same code are two tasks if both are registered while Django starts.
@@ -219,7 +219,7 @@ def path_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def loaded(path: str) -> Any:
+def imported_attribute(path: str) -> Any:
     """Return what a module that has been imported has at this dotted path; None if there is nothing."""
     module, _, name = path.rpartition(".")
     return getattr(sys.modules.get(module), "__dict__", {}).get(name)

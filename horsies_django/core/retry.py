@@ -26,7 +26,7 @@ RETRIES_ON_DEMAND: Final = 2
 
 #: In ``auto_retry_for``: every code, but for those that another attempt can't mend.
 ANY_CODE: Final = "*"
-_HOPELESS: Final = frozenset(
+_NOT_RETRYABLE: Final = frozenset(
     {OperationalCode.WORKER_RESOLUTION_ERROR, OperationalCode.WORKER_SERIALIZATION_ERROR, *ContractCode}
 )
 
@@ -142,7 +142,7 @@ class RetryPolicy:
         )
 
     @classmethod
-    def standing_for(cls, backoff: object, retries: int) -> RetryPolicy:
+    def from_backoff(cls, backoff: object, retries: int) -> RetryPolicy:
         """Return the policy that a row has for a task's ``backoff``: for a crash, where no code of the task is asked.
 
         A number of seconds is brought into the range of a policy. Anything else stands for 2, 4, 8 … seconds.
@@ -166,7 +166,7 @@ class RetryPolicy:
         if error_code in self.auto_retry_for:
             return True
         names = {ANY_CODE, *(_as_text(kind) for kind in type(raised).__mro__ if raised is not None)}
-        return error_code not in _HOPELESS and not names.isdisjoint(self.auto_retry_for)
+        return error_code not in _NOT_RETRYABLE and not names.isdisjoint(self.auto_retry_for)
 
     def delay(self, retry: int) -> float:
         """Return the seconds to wait before the ``retry``-th retry, counted from 1."""

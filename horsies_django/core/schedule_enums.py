@@ -8,10 +8,10 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 #: What ``max_catch_up_runs`` may be at most.
-MOST_CATCH_UP: Final = 10_000
+MAX_CATCH_UP: Final = 10_000
 
 #: Seconds of jitter at most.
-MOST_JITTER: Final = 86_400
+MAX_JITTER: Final = 86_400
 
 
 class CatchUp(models.TextChoices):

@@ -102,7 +102,7 @@ class Cron(_Pattern):
         return expanded(self.expression)
 
 
-class _Clock(_Pattern):
+class _CronPattern(_Pattern):
     """A pattern that comes to a cron expression."""
 
     @property
@@ -115,7 +115,7 @@ class _Clock(_Pattern):
 
 
 @dataclass(frozen=True)
-class Hourly(_Clock):
+class Hourly(_CronPattern):
     """Once an hour."""
 
     minute: int = 0
@@ -133,7 +133,7 @@ class Hourly(_Clock):
         return _fields(self.second, f"{self.minute} * * * *")
 
 
-class _AtTime(_Clock):
+class _AtTime(_CronPattern):
     """A pattern with a time of day: a :class:`datetime.time`, or a text like ``09:00`` or ``09:00:30``."""
 
     time: datetime.time | str

@@ -176,7 +176,7 @@ class Slots:
         return late
 
 
-def zone_of(name: str) -> ZoneInfo:
+def parse_timezone(name: str) -> ZoneInfo:
     """Return a time zone by its IANA name. Raises ValueError."""
     try:
         return ZoneInfo(name)

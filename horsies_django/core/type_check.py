@@ -18,7 +18,7 @@ from .results import TaskResult
 Test = Callable[[Any], bool]
 
 #: What a hint of the type takes, for the types that JSON knows. A value of any other type may be anything's stand-in.
-_TAKES: Final[dict[Any, tuple[type, ...]]] = {
+_ACCEPTED: Final[dict[Any, tuple[type, ...]]] = {
     str: (str, Promise),
     int: (int,),
     float: (int, float),
@@ -38,40 +38,40 @@ _COMMON: Final = (str, int, float, bool, type(None), list, tuple, dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TypeRule:
     """What a hint says of a value."""
 
     test: Test
     #: The exact types of which every value passes the test: most calls need no more than this.
-    at_once: frozenset[type] = frozenset()
-    words: str = ""
+    accepted_types: frozenset[type] = frozenset()
+    description: str = ""
 
     def allows(self, value: Any) -> bool:
         """Whether a value can be right."""
-        return type(value) in self.at_once or self.test(value)
+        return type(value) in self.accepted_types or self.test(value)
 
 
 @functools.cache
-def rules_of(func: Callable[..., Any]) -> Mapping[str, Rule]:
+def rules_of(func: Callable[..., Any]) -> Mapping[str, TypeRule]:
     """Return the rules of a function's parameters, by name; nothing for what is not hinted."""
-    rules: dict[str, Rule] = {}
+    rules: dict[str, TypeRule] = {}
     hints = hints_of(func)
     for name, parameter in inspect.signature(func).parameters.items():
         is_single = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_single and (rule := _rule(hints.get(name, Any))):
             test = _or_default(rule.test, parameter.default)
-            rules[name] = replace(rule, test=test, words=inspect.formatannotation(hints[name]))
+            rules[name] = replace(rule, test=test, description=inspect.formatannotation(hints[name]))
     return rules
 
 
 @functools.cache
-def return_rule(func: Callable[..., Any]) -> Rule | None:
+def return_rule(func: Callable[..., Any]) -> TypeRule | None:
     """Return the rule of what a function returns; of a wrapped one that is its wrapper's to say."""
     hint = unwrapped(hints_of(func).get("return", Any))
     rule = _rule(hint)
     if rule is None or hasattr(func, "__wrapped__"):
         return None
-    return replace(rule, words=inspect.formatannotation(hint))
+    return replace(rule, description=inspect.formatannotation(hint))
 
 
 def hints_of(func: Callable[..., Any]) -> Mapping[str, Any]:
@@ -100,7 +100,7 @@ def unwrapped(hint: Any) -> Any:
     return Any if hint is TaskResult else hint
 
 
-def _rule(hint: Any) -> Rule | None:
+def _rule(hint: Any) -> TypeRule | None:
     """Return what tells whether a value can be right for a hint; None if every value can."""
     origin, inner = get_origin(hint), get_args(hint)
     if not isinstance(hint, Hashable):
@@ -112,41 +112,44 @@ def _rule(hint: Any) -> Rule | None:
     if origin is Annotated:
         return _rule(inner[0])
     if origin is Literal:
-        return Rule(lambda value: value in inner or not isinstance(value, _PLAIN))
+        return TypeRule(lambda value: value in inner or not isinstance(value, _PLAIN))
     if origin in (Union, types.UnionType):
         return _union(list(map(_rule, inner)))
-    takes = _TAKES.get(origin or hint)
+    takes = _ACCEPTED.get(origin or hint)
     if takes is None:
         return None
     items = _rule(inner[0]) if len(inner) == 1 and origin in (list, Sequence) else None
     judged_by_item = (list, tuple) if items else ()
     at_once = frozenset(kind for kind in _COMMON if issubclass(kind, takes) and kind not in judged_by_item)
-    return Rule(lambda value: _fits(value, takes, items), at_once)
+    return TypeRule(lambda value: _fits(value, takes, items), at_once)
 
 
-def _union(rules: Sequence[Rule | None]) -> Rule | None:
+def _union(rules: Sequence[TypeRule | None]) -> TypeRule | None:
     known = [rule for rule in rules if rule is not None]
     if len(known) < len(rules):
         return None
-    return Rule(
-        lambda value: any(rule.test(value) for rule in known), frozenset().union(*(rule.at_once for rule in known))
+    return TypeRule(
+        lambda value: any(rule.test(value) for rule in known),
+        frozenset().union(*(rule.accepted_types for rule in known)),
     )
 
 
-def _fits(value: Any, takes: tuple[type, ...], items: Rule | None) -> bool:
+def _fits(value: Any, takes: tuple[type, ...], items: TypeRule | None) -> bool:
     if not isinstance(value, _PLAIN) or not isinstance(value, takes):
         return not isinstance(value, _PLAIN)
     return items is None or not isinstance(value, list | tuple) or all(map(items.allows, value))
 
 
-def fit(rules: Mapping[str, Rule], names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def arguments_match(
+    rules: Mapping[str, TypeRule], names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bool:
     """Whether each argument can be of its parameter's type; ``names`` are those of ``args``."""
     for name, value in zip(names, args, strict=True):
         if (rule := rules.get(name)) and not rule.allows(value):
             return False
     for name, value in kwargs.items():
         # Written out: for most values the first look is all that a call costs here.
-        if (rule := rules.get(name)) and type(value) not in rule.at_once and not rule.test(value):
+        if (rule := rules.get(name)) and type(value) not in rule.accepted_types and not rule.test(value):
             return False
     return True
 
@@ -165,7 +168,7 @@ def mismatches(
     rules = rules_of(func)
     for name, value in (*zip(names, args, strict=True), *kwargs.items()):
         if (rule := rules.get(name)) and not rule.allows(value):
-            yield f"argument {name!r} is {mask.quoted(name, value)}; allowed: {rule.words}"
+            yield f"argument {name!r} is {mask.quote(name, value)}; allowed: {rule.description}"
 
 
 def return_problem(func: Callable[..., Any], value: Any, mask: Callable[[], Mask] = lambda: BY_NAME) -> str | None:
@@ -176,4 +179,4 @@ def return_problem(func: Callable[..., Any], value: Any, mask: Callable[[], Mask
     rule = return_rule(func)
     if rule is None or value is None or rule.allows(value):
         return None
-    return f"the return value is {mask().quoted('result', value)}; its hint says {rule.words}."
+    return f"the return value is {mask().quote('result', value)}; its hint says {rule.description}."

@@ -18,7 +18,7 @@ from .expressions import BoundParam, Param
 from .statements import Statement
 
 #: The most tasks that a run claims, and the queue, or queues, that it claims from.
-ROOM: Final = Param("room")
+LIMIT: Final = Param("room")
 QUEUE: Final = Param("queue")
 QUEUES: Final = Param("queues")
 
@@ -27,15 +27,15 @@ CAPS: Final = Param("most")
 CANDIDATES: Final = Param("candidates")
 
 #: The position of the last task that was claimed: its priority, time and id.
-MARK_PRIORITY: Final = Param("mark_priority")
-MARK_TIME: Final = Param("mark_time")
-MARK_ID: Final = Param("mark_id")
+CURSOR_PRIORITY: Final = Param("mark_priority")
+CURSOR_TIME: Final = Param("mark_time")
+CURSOR_ID: Final = Param("mark_id")
 
 #: The name that a SELECT of the ORM gives a column.
 _NAME: Final = re.compile(r' AS "\w+"')
 
 
-class AfterMark(models.Func):
+class AfterCursor(models.Func):
     """Whether a row comes after the mark, among the rows of the mark's priority."""
 
     template = "(%(expressions)s)"
@@ -49,10 +49,10 @@ class AfterMark(models.Func):
     def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
         """Compare both columns as one value, as the index has them."""
         sql, params = super().as_sql(*args, **kwargs)
-        return f"{sql} > (%s::timestamptz, %s::uuid)", (*params, MARK_TIME, MARK_ID)
+        return f"{sql} > (%s::timestamptz, %s::uuid)", (*params, CURSOR_TIME, CURSOR_ID)
 
 
-class OpenQueue(models.Expression):
+class UnpausedQueue(models.Expression):
     """The name of a queue; NULL if that is in ``paused``, so that no row of a paused queue is even read."""
 
     output_field = models.TextField()
@@ -69,8 +69,8 @@ class OpenQueue(models.Expression):
         return sql, (*params, *self._paused.params)
 
 
-class QueueAtHand(models.Expression):
-    """The queue of one round of :class:`AmongFirstOfQueues`."""
+class LateralQueue(models.Expression):
+    """The queue of one round of :class:`IsQueueCandidate`."""
 
     output_field = models.CharField()
 
@@ -79,7 +79,7 @@ class QueueAtHand(models.Expression):
         return "waiting.name", ()
 
 
-class AmongFirstOfQueues(models.Func):
+class IsQueueCandidate(models.Func):
     """Whether the primary key is among the ``CANDIDATES`` that come first of the first ones of each of the ``QUEUES``.
 
     PostgreSQL alone can join the first rows of each queue. The keys are an array: a join might be planned for good the

@@ -10,10 +10,10 @@ from django.db import DataError, Error, IntegrityError, InterfaceError, Operatio
 READ_ONLY: Final = "25006"
 
 #: Its code for a lock that another transaction had for too long.
-LOCK_TAKEN: Final = "55P03"
+LOCK_NOT_AVAILABLE: Final = "55P03"
 
 #: Its code for a statement that the role may not run.
-NO_PRIVILEGE: Final = "42501"
+INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 #: What Django and the driver raise for a value that they can't read.
 _UNREADABLE: Final = (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError)
@@ -47,10 +47,10 @@ def is_outage(error: BaseException) -> bool:
 
 def lacks_privilege(error: BaseException) -> TypeGuard[Error]:
     """Whether the role may not do what it tried: no wait helps, until a person grants it."""
-    return isinstance(error, Error) and sqlstate(error) == NO_PRIVILEGE
+    return isinstance(error, Error) and sqlstate(error) == INSUFFICIENT_PRIVILEGE
 
 
-def is_of_the_row(error: BaseException) -> bool:
+def is_row_error(error: BaseException) -> bool:
     """Whether an error may be the fault of a row that was read or written: another row may go well."""
     return is_permanent_error(error) if isinstance(error, Error) else isinstance(error, _UNREADABLE)
 
@@ -65,4 +65,4 @@ def is_out_of_range(error: BaseException) -> bool:
     """Whether a row holds what can't be read, or what its bounds don't allow; not one that a trigger refuses."""
     if isinstance(error, IntegrityError):
         return "_in_range" in str(error)
-    return is_of_the_row(error)
+    return is_row_error(error)

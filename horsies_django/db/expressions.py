@@ -28,7 +28,7 @@ from django.db.models import (
 )
 from django.db.models.sql.compiler import SQLCompiler
 
-from ..core.bounds import Range, beyond, bounds_of_dates
+from ..core.bounds import Range, bounds_of_dates, out_of_range
 
 _Compiled = tuple[str, tuple[Any, ...]]
 
@@ -254,7 +254,7 @@ class IsInRange(Func):
     output_field = BooleanField()
 
     def __init__(self, dates: Sequence[str], numbers: Mapping[str, Range]) -> None:
-        is_within = Case(When(beyond(dates, numbers), then=Value(False)), default=Value(True))
+        is_within = Case(When(out_of_range(dates, numbers), then=Value(False)), default=Value(True))
         super().__init__(is_within, *map(F, (*dates, *numbers)))
         self._dates, self._numbers = dates, numbers
 

@@ -1,8 +1,8 @@
-"""Columns that can be read whatever the database keeps in them: times, durations and JSON.
+"""Fields for times, durations and JSON that are readable whatever the database stores.
 
-PostgreSQL keeps years before 1 and after 9999, infinite times, durations of a million years and numbers of 100,000
-digits. The driver, or Python, raises on each of them, and so on every row that is read with it. A migration has the
-fields of Django: the columns are the same.
+PostgreSQL stores years before 1 and after 9999, infinite times, durations of a million years and numbers of 100,000
+digits. On each of them the driver or Python raises, and so fails every row of the query. Migrations contain Django's
+own fields, because the columns are the same.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from ..core.bounds import RETENTION, Range, bounds_of_dates
 
-__all__ = ["DateTimeField", "DurationField", "JSONField", "texts_in"]
+__all__ = ["DateTimeField", "DurationField", "JSONField", "strings_in"]
 
 
-class _Plain(models.Field):  # type: ignore[type-arg]  # generic in the stubs only
-    """A field that a migration has as Django's."""
+class _DjangoNamed(models.Field):  # type: ignore[type-arg]  # generic in the stubs only
+    """A field that deconstructs to Django's own in a migration."""
 
     def deconstruct(self) -> Any:
-        """As the field of Django that it is."""
+        """Deconstruct as Django's field."""
         name, _, args, kwargs = super().deconstruct()
         return name, f"django.db.models.{self.get_internal_type()}", args, kwargs
 
 
-class _Bounded(_Plain):
-    """A column that is read as NULL where it is out of its bounds, or as the nearest bound if it is never NULL.
+class _Bounded(_DjangoNamed):
+    """A column whose values out of bounds are read as NULL, or as the nearest bound if it is never NULL.
 
-    Only what leaves the database is: conditions, subqueries and what is written know nothing of that.
+    This affects only selected values, not conditions, subqueries and writes.
     """
 
     @property
     def bounds(self) -> Range:
-        """The least and the greatest value that is read as it is."""
+        """The least and the greatest value that is read unchanged."""
         raise NotImplementedError
 
     def select_format(self, compiler: SQLCompiler, sql: str, params: Any) -> tuple[str, tuple[Any, ...]]:
-        """Let no value out that is out of bounds."""
+        """Wrap the column in SQL that replaces values out of bounds."""
         if compiler.query.subquery:
             return sql, params
         low, high = (self.get_db_prep_value(bound, compiler.connection) for bound in self.bounds)
@@ -52,41 +52,41 @@ class _Bounded(_Plain):
 
 
 class _Time(_Bounded, models.DateTimeField):  # type: ignore[type-arg]  # generic in the stubs only
-    """A time, as any time zone can show it."""
+    """A time that every time zone can show."""
 
     @property
     def bounds(self) -> Range:
-        """As the check constraints have them."""
+        """Return the bounds of the check constraints."""
         first, end = (moment if settings.USE_TZ else moment.replace(tzinfo=None) for moment in bounds_of_dates())
         return first, end - timedelta(microseconds=1)
 
 
 class _Duration(_Bounded, models.DurationField):  # type: ignore[type-arg]  # generic in the stubs only
-    """A duration that can be added to the time of day."""
+    """A duration that can be added to the current time."""
 
     @property
     def bounds(self) -> Range:
-        """As the check constraints have them."""
+        """Return the bounds of the check constraints."""
         return RETENTION
 
 
-class _Json(_Plain, models.JSONField):
-    """A JSON value; one that Python can't take apart is read as the text that it is."""
+class _Json(_DjangoNamed, models.JSONField):
+    """A JSON value; one that Python can't parse is read as text."""
 
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
-        """A number of more digits, or a nesting of more levels, than Python takes is valid JSON all the same."""
+        """Return the text if it is valid JSON with more digits or levels than Python parses."""
         try:
             return super().from_db_value(value, expression, connection)
         except (ValueError, RecursionError):
             return value
 
 
-if TYPE_CHECKING:  # to the stubs' plugin they are what they stand for
+if TYPE_CHECKING:  # the stubs' plugin knows Django's fields only
     from django.db.models import DateTimeField, DurationField, JSONField
 else:
     DateTimeField, DurationField, JSONField = _Time, _Duration, _Json
 
 
-def texts_in(stored: Any) -> list[str]:
-    """Return the texts of a stored list; nothing where the row was damaged."""
+def strings_in(stored: Any) -> list[str]:
+    """Return the strings of a stored list; an empty list if the value is no list."""
     return [text for text in stored if isinstance(text, str)] if isinstance(stored, list) else []

@@ -12,15 +12,15 @@ from ..core.exceptions import Snooze
 from .errors import is_outage
 
 #: Seconds that a task waits whose body could not begin, for the database was not to be had.
-UNTIL_IT_IS_BACK: Final = 1.0
+OUTAGE_SNOOZE: Final = 1.0
 
 
 @contextmanager
-def waiting_for_database() -> Iterator[None]:
+def snooze_on_outage() -> Iterator[None]:
     """Snooze instead of an error of the block's that says that the database is not to be had."""
     try:
         yield
     except Error as error:
         if not is_outage(error):
             raise
-        raise Snooze(UNTIL_IT_IS_BACK) from error
+        raise Snooze(OUTAGE_SNOOZE) from error

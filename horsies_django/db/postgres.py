@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models.sql import InsertQuery
 
-from .errors import LOCK_TAKEN, sqlstate
+from .errors import LOCK_NOT_AVAILABLE, sqlstate
 from .inserts import SqlFragment
 
 #: The one channel of all queues; notifications.py has its payloads.
@@ -160,7 +160,7 @@ def waiting_for_locks(connection: BaseDatabaseWrapper, milliseconds: int) -> Ite
 
 def is_lock_timeout(error: Error) -> bool:
     """Whether the error says that another transaction held a lock for too long."""
-    return sqlstate(error) == LOCK_TAKEN
+    return sqlstate(error) == LOCK_NOT_AVAILABLE
 
 
 def literal(value: Any) -> str:

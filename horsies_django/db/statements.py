@@ -19,10 +19,10 @@ from . import postgres
 from .expressions import Param
 
 #: A limit that nobody means, in whose place the compiled text gets a parameter: the ORM writes limits out.
-_SOME: Final = 987_654_321
+_LIMIT_PLACEHOLDER: Final = 987_654_321
 
 
-class Json(NamedTuple):
+class JsonFunctions(NamedTuple):
     """What a database calls the function that makes an array of rows, that of values, and the type of a text."""
 
     rows: str
@@ -31,9 +31,9 @@ class Json(NamedTuple):
 
 
 #: By the database's vendor.
-JSON: Final[Mapping[str, Json]] = {
-    "postgresql": Json("json_agg", "json_build_array", "text"),
-    "sqlite": Json("json_group_array", "json_array", "text"),
+JSON: Final[Mapping[str, JsonFunctions]] = {
+    "postgresql": JsonFunctions("json_agg", "json_build_array", "text"),
+    "sqlite": JsonFunctions("json_group_array", "json_array", "text"),
 }
 
 
@@ -58,11 +58,15 @@ class Statement:
 
         As a part of another statement it gives columns as they are; see :mod:`~horsies_django.db.fields`.
         """
-        query = (rows if limit is None else rows[:_SOME]).query.chain()
+        query = (rows if limit is None else rows[:_LIMIT_PLACEHOLDER]).query.chain()
         query.subquery = is_part
         sql, params = query.get_compiler(rows.db).as_sql()
         # Nothing that takes a parameter comes after the limit.
-        return cls(sql, tuple(params)) if limit is None else cls(sql.replace(str(_SOME), "%s"), (*params, limit))
+        return (
+            cls(sql, tuple(params))
+            if limit is None
+            else cls(sql.replace(str(_LIMIT_PLACEHOLDER), "%s"), (*params, limit))
+        )
 
     @classmethod
     def insert(

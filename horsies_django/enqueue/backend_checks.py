@@ -13,8 +13,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from ..core.compat import task_backends
-from ..core.middleware_loader import factory_at
-from ..core.options import Parsed, QueueOptions, problems_beside
+from ..core.middleware_loader import load_factory
+from ..core.options import Parsed, QueueOptions, backend_problems
 from ..db.check_database import database_problem
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
             obj=alias,
             id="horsies.E002" if not problem.unknown_key else "horsies.E001",
         )
-        for problem in (*problems_beside(alias, task_backends.settings.get(alias, {})), *parsed.problems)
+        for problem in (*backend_problems(alias, task_backends.settings.get(alias, {})), *parsed.problems)
     ]
     messages += _check_middleware(alias, parsed.options.middleware)
     if not apps.is_installed("horsies_django"):
@@ -83,7 +83,7 @@ def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:
 def _check_middleware(alias: str, paths: Iterable[str]) -> Iterator[CheckMessage]:
     for path in paths:
         try:
-            factory_at(path)
+            load_factory(path)
         except ImproperlyConfigured as error:
             where = f"TASKS['{alias}']['OPTIONS']['middleware']"
             yield Error(f"{where}: {error}", hint="See the page on middleware.", obj=alias, id="horsies.E002")

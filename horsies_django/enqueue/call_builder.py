@@ -85,7 +85,7 @@ class Target:
         return self._dump([], [], named)
 
     def _encode_all(self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        if self.rules and not type_check.fit(self.rules, names, args, kwargs):
+        if self.rules and not type_check.arguments_match(self.rules, names, args, kwargs):
             mismatches = "; ".join(type_check.mismatches(self.func, names, args, kwargs, self.mask))
             raise TypeError(f"{self.path}: {mismatches}.")
         positional = [self._encode(value, name) for name, value in zip(names, args, strict=True)] if args else []

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from ..core.dry_run import is_dry
+from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7
 from ..core.options import Options
 from ..db import notifications, postgres
@@ -51,7 +51,7 @@ def insert_many_once(
     """
     check_for_many(task)
     own = inject_headers(options, task)
-    if is_dry():
+    if is_dry_run():
         return [pending_insert_of(options, task, (), kwargs, own=own).dry_run() for kwargs in calls]
     waiting = iter(sorted(_check_calls(options, task, calls)))
     sent: dict[int, EnqueueResult] = {}

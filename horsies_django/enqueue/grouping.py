@@ -18,7 +18,7 @@ from django.db.models import Case, F, TextField, Value, When
 from django.db.models.functions import Cast, Least, Now
 
 from ..core.compat import FrameworkTask, InvalidTask
-from ..core.dry_run import is_dry
+from ..core.dry_run import is_dry_run
 from ..core.grouping_policy import Gather
 from ..core.ids import uuid7
 from ..core.mask import keyed_hash
@@ -76,7 +76,7 @@ def join(
         arguments, key = check_call(checks, task, args, kwargs)
         given.append(arguments)
         by_key.setdefault(key, []).append(len(given) - 1)
-    if is_dry():
+    if is_dry_run():
         return [GroupedCall(uuid7(), is_new=False) for _ in given]
     found: dict[int, GroupedCall] = {}
     group = _Group(options.database, task.task_name, gather, {**checks.columns, **(own or {})})
@@ -95,9 +95,9 @@ def check_call(
     assert task.gather is not None  # the callers check
     for name in _NOT_SHARED:
         if (value := getattr(task, name)) is not None:
-            raise InvalidTask(f"{name} is {value!r}; allowed: None, for the calls of {task.task_name} are gathered.")
+            raise InvalidTask(f"{name} is {value!r}; allowed: None, since {task.task_name} groups its calls.")
     if args:
-        raise TypeError(f"{task.task_name} takes keyword arguments only, for its calls are gathered.")
+        raise TypeError(f"{task.task_name} groups its calls; allowed: keyword arguments only.")
     item, key = calls.item(kwargs), _key(calls, task.gather, kwargs)
     if task.run_after is not None:
         _check_key_is_stable(key, calls, task.gather, item)
@@ -107,7 +107,7 @@ def check_call(
 def _key(calls: CallBuilder, gather: Gather, kwargs: Mapping[str, Any]) -> str:
     """Return the key of a call; a keyed hash of it if it could reveal sensitive arguments."""
     key = gather.key(kwargs)
-    return f"#{keyed_hash('gather', key)}" if calls.mask.is_told_by(gather.by, kwargs) else key
+    return f"#{keyed_hash('gather', key)}" if calls.mask.is_revealed_by(gather.by, kwargs) else key
 
 
 def _check_key_is_stable(key: str, calls: CallBuilder, gather: Gather, item: Arguments) -> None:
@@ -117,7 +117,7 @@ def _check_key_is_stable(key: str, calls: CallBuilder, gather: Gather, item: Arg
     try:
         stored = _key(calls, gather, kwargs)
     except Exception as error:  # raised by the project's own callable
-        raise ValueError(f"{problem} can't be told: {error!r}; allowed: a key that stays the same.") from error
+        raise ValueError(f"{problem} can't be computed: {error!r}; allowed: a key that stays the same.") from error
     if stored != key:
         raise ValueError(f"{problem} is {stored!r}; allowed: a key that stays the same.")
 
@@ -166,7 +166,9 @@ class _Group:
 
         task_id, calls = uuid7(), calls[: self.gather.max_size]
         is_full = len(calls) == self.gather.max_size
-        waits = [seconds for seconds in (self.gather.age, self.gather.silence) if seconds is not None]
+        waits = [
+            seconds for seconds in (self.gather.max_delay_seconds, self.gather.quiet_seconds) if seconds is not None
+        ]
         times = _GROUP_CLOSED if is_full else {"group_key": key, "deferred": True, "enqueued_at": NowPlus(min(waits))}
         values = {**self.columns, "id": task_id, "has_inputs": True, "item_count": len(calls), **times}
         if not self._is_inserted(values):
@@ -186,9 +188,9 @@ class _Group:
 
     def _extend_deadline(self) -> dict[str, Any]:
         """Return the columns that move the deadline after a new call, but not beyond the group's maximum age."""
-        if (silence := self.gather.silence) is None:
+        if (silence := self.gather.quiet_seconds) is None:
             return {}
-        if (age := self.gather.age) is None:
+        if (age := self.gather.max_delay_seconds) is None:
             return {"enqueued_at": NowPlus(silence), "deferred": True}
         last = models.ExpressionWrapper(F("sent_at") + timedelta(seconds=age), models.DateTimeField())
         is_later = When(sent_at__gt=NowPlus(-age), then=Value(True))

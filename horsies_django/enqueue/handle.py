@@ -14,7 +14,7 @@ from django.db.models.functions import Cast
 from ..core import recent_exceptions
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from ..core.exceptions import TaskFailed
-from ..core.ids import as_uuid
+from ..core.ids import parse_uuid
 from ..core.operations import log_operation
 from ..core.results import RetrievalCode, TaskError, TaskResult
 from ..core.status import TaskStatus
@@ -74,7 +74,7 @@ class TaskHandle(Generic[T]):
     """
 
     def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS, replayed: bool = False) -> None:
-        self.id = id if isinstance(id, UUID) else as_uuid(id)
+        self.id = id if isinstance(id, UUID) else parse_uuid(id)
         self.backend = backend
         self.replayed = replayed
         self._final: TaskResult[T, TaskError[Any]] | None = None

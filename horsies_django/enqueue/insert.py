@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import transaction
 
 from ..core import headers
-from ..core.dry_run import is_dry
+from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7, uuid7s
 from ..core.limit_terms import terms_of
 from ..core.options import Options
@@ -61,7 +61,7 @@ def insert(
             return _join_group(options, task, args, kwargs, with_row=with_row, own=own)
         own = {**(own or {}), **grouping.DELAYED_COLUMNS}
     draft = pending_insert_of(options, task, args, kwargs, with_row=with_row, own=own)
-    if is_dry():
+    if is_dry_run():
         return draft.dry_run()
     if draft.values["unique_key"] is None and task.task_id is None:
         return draft.insert()
@@ -152,7 +152,7 @@ def _join_group(
 
     (joined,) = grouping.join(options, task, [(args, kwargs)], own)
     row = None
-    if is_dry():
+    if is_dry_run():
         calls = CallBuilder.of(task, options)
         nothing = Arguments([], {}, "[]", "{}")
         row = (
@@ -184,7 +184,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     if not ahead:
         return []
     further = list(itertools.islice(checked, 1))
-    if is_dry():
+    if is_dry_run():
         return uuid7s(len(ahead) + len(further) + sum(1 for _ in checked))
     columns, ids, keys = {**checks.columns, **columns}, list[UUID](), set[str | None]()
     with _all_or_none(database, ahead, is_all=not further):
@@ -204,7 +204,7 @@ def check_for_many(task: HorsiesTask[..., Any]) -> None:
     """Raise ValueError for an option that only fits a single call."""
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
-            raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
+            raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one call.")
 
 
 def _take_batch(calls: Iterable[Arguments], limit: int, max_text: int) -> list[Arguments]:

@@ -41,7 +41,7 @@ def key_of(
     text = key(*args, **kwargs) if callable(key) else _formatted(key, task, bound)
     if text is None:
         return None
-    is_hidden = Mask(sensitive=task.sensitive).is_told_by(key, bound)
+    is_hidden = Mask(sensitive=task.sensitive).is_revealed_by(key, bound)
     shown = MASKED if is_hidden else repr(text)
     if not isinstance(text, str):
         raise TypeError(f"concurrency_key of {task.task_name} gave {shown}; allowed: a text, or None.")
@@ -63,7 +63,7 @@ def partial_key(
     key = task.concurrency_key
     if key is not None and (unknown := sorted(later if callable(key) else later & set(_names_in(key)))):
         problem = f"concurrency_key of {task.task_name} needs {', '.join(unknown)}, known only when the call begins"
-        raise ValueError(f"{problem}; allowed: a key of arguments that are given before.")
+        raise ValueError(f"{problem}; allowed: a key of arguments that are known before.")
     return key_of(task, parameters, (), kwargs)
 
 
@@ -102,9 +102,9 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if most is None and rate is None:
         for name in ("concurrency_key", "concurrency_scope"):
             if (value := getattr(task, name)) is not None:
-                yield f"{name} is {value!r} and limits nothing; allowed: with max_concurrency, rate_limit or both."
+                yield f"{name} is {value!r}, but there is no limit; allowed: with max_concurrency, rate_limit or both."
     elif task.gather is not None:
-        yield "gather is for calls that wait for each other; allowed beside it: neither max_concurrency nor rate_limit."
+        yield "gather is set; allowed with it: neither max_concurrency nor rate_limit."
     if task.concurrency_key is not None and (problem := _problem_of_key(task.concurrency_key, task)):
         yield f"concurrency_key is {task.concurrency_key!r}{problem}"
 
@@ -117,7 +117,7 @@ def _problem_of_key(key: str | Callable[..., str | None], task: HorsiesTask[...,
     try:
         names = _names_in(key)
     except ValueError as error:
-        return f", which is no format: {error}."
+        return f", which is not a valid format string: {error}."
     known = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
     for name in names:
         if name not in known:

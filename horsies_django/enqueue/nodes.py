@@ -86,7 +86,7 @@ class Node(FlowPart, Generic[T_co]):
     def key(self) -> NodeKey[T_co]:
         """The key of the node. Raises ValueError for a node without its own ``node_id``; use ``Workflow.key(node)``."""
         if self.node_id is None:
-            raise ValueError(f"{self!r} has no node_id of its own; Workflow.key(node) tells the one it has there.")
+            raise ValueError(f"{self!r} has no node_id of its own; Workflow.key(node) returns its key in a workflow.")
         return NodeKey(self.node_id)
 
     def __repr__(self) -> str:

@@ -20,8 +20,8 @@ from ..core.compat import (
     InvalidTask,
 )
 from ..core.grouping_policy import Gather
-from ..core.ids import as_uuid
-from ..core.names import RESERVED, at_module_level, checked_aliases, checked_name, place_of, raise_if_unfit
+from ..core.ids import parse_uuid
+from ..core.names import RESERVED, at_module_level, check_task_function, checked_aliases, checked_name, source_location
 from ..core.operations import log_operation
 from ..core.option_parsers import INHERIT, RETENTION_STATES
 from ..core.options import NO_DEFAULTS, DefaultOptions
@@ -105,7 +105,7 @@ class HorsiesTask(_GenericTask[P, T]):
         """
         is_copy = self._given_name is not None
         if not is_copy:
-            raise_if_unfit(self.func)
+            check_task_function(self.func)
             given: object = self.name
             name = "" if given is None else checked_name("name", given)
             object.__setattr__(self, "_given_name", name)
@@ -272,7 +272,7 @@ class HorsiesTask(_GenericTask[P, T]):
             return None
         if default is not None:  # use its delays, but retry any failure, as max_attempts does
             return replace(default.with_retries(attempts - 1), auto_retry_for=(ANY_CODE,))
-        return RetryPolicy.standing_for(backoff, attempts - 1)
+        return RetryPolicy.from_backoff(backoff, attempts - 1)
 
     def backoff_of(self, defaults: DefaultOptions) -> float | RetryPolicy | Backoff | None:
         """Return the task's ``backoff`` or the project's default."""
@@ -287,7 +287,7 @@ class HorsiesTask(_GenericTask[P, T]):
         backoff = self.backoff_of(defaults)
         if policy is None or isinstance(backoff, RetryPolicy):
             return None
-        return backoff if policy == RetryPolicy.standing_for(backoff, policy.max_retries) else None
+        return backoff if policy == RetryPolicy.from_backoff(backoff, policy.max_retries) else None
 
     def _retry_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the retry options of a copy. ``max_attempts`` or ``backoff`` alone keeps the task's other settings."""
@@ -375,7 +375,7 @@ _SEND_OPTIONS: Final = frozenset(
 
 def _uuid(value: object) -> UUID:
     try:
-        return as_uuid(value, "task_id")
+        return parse_uuid(value, "task_id")
     except ValueError as error:
         raise InvalidTask(str(error)) from None
 
@@ -471,6 +471,6 @@ def register_task(function: HorsiesTask[P, T] | Callable[P, T], /, **options: Un
         return task(**options)(at_module_level(function))
     if "<" in getattr(function, "__qualname__", ""):  # a closure or a lambda
         raise InvalidTask(
-            f"{place_of(function)} is not at a module level; allowed: with a name, register_task(…, name=…)."
+            f"{source_location(function)} is not at a module level; allowed: with a name, register_task(…, name=…)."
         )
     return task(**options)(function)

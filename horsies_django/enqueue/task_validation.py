@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from ..core.bounds import DATES_ALLOWED, LONGEST_TIMEOUT, is_in_range
 from ..core.grouping_policy import Gather
-from ..core.names import NAME_LENGTH, is_identifier
+from ..core.names import NAME_LENGTH, is_module_level
 from ..core.option_parsers import problems_of_mapper
 from ..core.retention import stored_retention
 from ..core.retry import MAX_RETRIES, RetryPolicy
@@ -40,7 +40,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     yield from problems_of_unique(task)
     if task.task_id is not None and not isinstance(task.task_id, UUID):
         yield f"task_id is {task.task_id!r}; allowed: a UUID, or None."
-    if task.task_name == task.module_path and not is_identifier(task.func):
+    if task.task_name == task.module_path and not is_module_level(task.func):
         allowed = "a module's function, under its own name, or one with a name=… of its own"
         yield f"{task.module_path!r} can't be found by that name; allowed: {allowed}."
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
@@ -49,7 +49,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     yield from limits.problems_of(task)
     yield from _grouping_problems(task)
     if len(task.task_name) > NAME_LENGTH:
-        yield f"{task.task_name!r} is too long a name; allowed: {NAME_LENGTH} characters, which is what a row holds."
+        yield f"the name {task.task_name!r} is too long; allowed: at most {NAME_LENGTH} characters."
     try:
         stored_retention(task.retention)
     except ValueError as error:
@@ -76,10 +76,10 @@ def _retry_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if task.retry_policy is not None and not isinstance(task.retry_policy, RetryPolicy):
         yield f"retry_policy is {task.retry_policy!r}; allowed: a RetryPolicy."
     if task.retry_policy is not None and not (task.max_attempts is None and task.backoff is None):
-        yield "retry_policy says it all; allowed beside it: neither max_attempts nor backoff."
+        yield "retry_policy is set; allowed with it: neither max_attempts nor backoff."
     if isinstance(task.backoff, RetryPolicy):
         if task.max_attempts is not None:
-            yield "backoff is a RetryPolicy, which has its own max_retries; allowed beside it: no max_attempts."
+            yield "backoff is a RetryPolicy, which has its own max_retries; allowed with it: no max_attempts."
     elif not (task.backoff is None or callable(task.backoff) or (_is_number(task.backoff) and task.backoff >= 0)):
         yield f"backoff is {task.backoff!r}; allowed: seconds from 0 on, a RetryPolicy or a callable."
 

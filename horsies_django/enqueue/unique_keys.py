@@ -60,9 +60,9 @@ def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"unique is {unique!r}; allowed: a Unique, or None."
         return
     if task.gather is not None:
-        yield "unique is set and gather as well; allowed: one of them, for each says what becomes of a second call."
+        yield "unique is set and gather as well; allowed: one of them, since each handles repeated calls."
     if unique.wait is not None and task.run_after is not None:
-        yield f"run_after is {task.run_after!r} and unique is a debounce; allowed: one of them, for each sets the time."
+        yield f"run_after is {task.run_after!r} and unique is a debounce; allowed: one of them, as each sets the time."
     parameters = parameters_of(task.func, task.takes_context)
     fields = _fields(unique.key) if isinstance(unique.key, str) else ()
     wanted, source = (fields, "key") if unique.key is not None else (set(unique.by) - RESERVED, "by")
@@ -87,7 +87,7 @@ def _own(
     else:
         values = calls.parameters.bind_partial(args, kwargs)
         key = given(*args, **kwargs)
-    is_hidden = calls.mask.is_told_by(given, values)
+    is_hidden = calls.mask.is_revealed_by(given, values)
     if not isinstance(key, str) or not 0 < len(key) <= KEY_LENGTH or key != clean_text(key):
         shown = MASKED if is_hidden else repr(key)
         raise ValueError(f"the unique key of {calls.path} is {shown}; allowed: a text of 1 to {KEY_LENGTH} characters.")
@@ -113,7 +113,9 @@ def _canonical(values: Mapping[str, Any]) -> str:
 
 def _is_plain(mask: Mask, values: Mapping[str, Any]) -> bool:
     """Whether the values may be visible in the key, which the admin shows."""
-    return all(not isinstance(value, list | dict) and mask.seen(name, value) == value for name, value in values.items())
+    return all(
+        not isinstance(value, list | dict) and mask.apply(name, value) == value for name, value in values.items()
+    )
 
 
 def unique_columns(unique: Unique, run_after: datetime | timedelta | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What all commands have in common: what they print can't control a terminal, and what they do is logged."""
+"""The base class of all commands: it escapes control characters in the output and logs operations."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from horsies_django.core.printable import PrintableOutput
 
 
 class QueueCommand(BaseCommand):
-    """A command whose output, errors too, passes through :class:`~horsies_django.core.printable.PrintableOutput`."""
+    """A command whose output and errors pass through :class:`~horsies_django.core.printable.PrintableOutput`."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Django gives a command its outputs when it is made, and others when it is called from Python."""
+        """Wrap the outputs, which Django sets on creation and again in ``call_command``."""
         if name in ("stdout", "stderr") and type(value) is OutputWrapper:
             value = PrintableOutput(value._out)  # type: ignore[arg-type]  # a stream
         super().__setattr__(name, value)
 
     @property
     def owns_process(self) -> bool:
-        """Whether the process is there for this command alone, and not for code that has called it from Python."""
+        """Whether the process runs only this command, so that it was not called by other Python code."""
         return getattr(self, "_called_from_command_line", False)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Run it; what it does to rows is logged as done by the operating system's user, with this command."""
+        """Run the command. Operations are logged with the operating system's user and the command's name."""
         with acting_as(system_user(), type(self).__module__.rpartition(".")[2]):
             return super().execute(*args, **options)
 
     def check(self, *args: Any, **kwargs: Any) -> None:
-        """Run system checks, whose messages come with colours in them and hold nothing of rows."""
+        """Run system checks with the unwrapped stderr: their messages are coloured and contain no data of rows."""
         guarded = self.stderr
         super().__setattr__("stderr", OutputWrapper(guarded._out))  # type: ignore[arg-type]  # a stream
         try:

@@ -1,4 +1,4 @@
-"""Environment variables that stand in for a command's flags."""
+"""Read and parse the flags of commands and the environment variables that replace them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FALSE: Final = ("", "0", "false", "no", "off", "n", "f")
 
 
 def flag_or_variable(command: str, flag: str, given: Any, parse: Callable[[str], Any]) -> tuple[str, Any]:
-    """Return where a value stands and the value: the flag's if it was given, else its variable's, else None.
+    """Return the source of a value and the value: from the flag if given, else from its variable, else None.
 
-    ``--poll-interval`` of ``horsies_worker`` is ``HORSIES_WORKER_POLL_INTERVAL``. What ``parse`` can't read comes back
-    as the text it is, for whoever judges it to name.
+    The variable of ``--poll-interval`` of ``horsies_worker`` is ``HORSIES_WORKER_POLL_INTERVAL``. A text that ``parse``
+    rejects is returned unparsed, so that the caller's validation can name it.
     """
     if given is not None:
         return f"--{flag}", given
@@ -34,7 +34,7 @@ def flag_or_variable(command: str, flag: str, given: Any, parse: Callable[[str],
 
 
 def boolean(text: str) -> bool:
-    """Return what a switch's variable says. Raises ValueError."""
+    """Parse the variable of a boolean flag. Raises ValueError."""
     word = text.strip().lower()
     if word in _TRUE or word in _FALSE:
         return word in _TRUE
@@ -42,16 +42,16 @@ def boolean(text: str) -> bool:
 
 
 def parse_names(given: str | Iterable[str] | None) -> list[str]:
-    """Return the names of a text, between its commas, or of the list that a caller of ``call_command`` gave."""
+    """Split comma-separated names; also accepts a list, as ``call_command`` may pass one."""
     parts = given.split(",") if isinstance(given, str) else given or ()
     return [name for part in parts if (name := part.strip())]
 
 
 def parse_duration_flag(where: str, given: str | float | timedelta) -> timedelta:
-    """Return a duration. Raises ValueError naming where a bad one stands."""
+    """Parse a duration. Raises ValueError naming the flag or variable."""
     is_number = isinstance(given, str) and given.replace(".", "", 1).isdigit()
     try:
-        found = parse_duration(float(given) if is_number else given)  # type: ignore[arg-type]  # a text then
+        found = parse_duration(float(given) if is_number else given)  # type: ignore[arg-type]  # a text here
     except ValueError:
         found = None
     if found is None:
@@ -60,7 +60,7 @@ def parse_duration_flag(where: str, given: str | float | timedelta) -> timedelta
 
 
 def positive_seconds(where: str, given: str | float | timedelta | None) -> float | None:
-    """Return a number of seconds, None if none is given. Raises ValueError naming where a bad one stands."""
+    """Parse a positive number of seconds; None stays None. Raises ValueError naming the flag or variable."""
     if given is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Commands that do one turn of a loop, or loop until they are stopped."""
+"""The base class of commands that run one pass of a loop, or loop until stopped."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from horsies_django.worker.supervisor import LEAVE_TIMEOUT
 
 
 class Loop(Protocol):
-    """What runs until it is stopped."""
+    """A service that runs until stopped."""
 
     def run(self) -> None:
-        """Go on until stopped."""
+        """Run until stopped."""
 
     def stop(self) -> None:
-        """End soon; may be called from a signal handler."""
+        """Ask :meth:`run` to return soon. Safe to call from a signal handler."""
 
 
 L = TypeVar("L", bound=Loop)
 
 
 class LoopCommand(QueueCommand, Generic[L]):
-    """``--once``, ``--interval`` and ``--backend``, on a connection of its own."""
+    """A command with ``--once``, ``--interval`` and ``--backend`` that uses its own database connection."""
 
     role: ClassVar[str]  # of horsies_<role>
     once_help: ClassVar[str]
@@ -43,7 +43,7 @@ class LoopCommand(QueueCommand, Generic[L]):
     verbosity = 1
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the three flags."""
+        """Add the three flags."""
         parser.add_argument("--once", action="store_true", help=self.once_help)
         parser.add_argument("--interval", metavar="SECONDS", help=self.interval_help)
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
@@ -56,7 +56,7 @@ class LoopCommand(QueueCommand, Generic[L]):
         backend: str | None,
         **options: Any,
     ) -> None:
-        """Read the flags, or their variables, and do it. Raises CommandError."""
+        """Read the flags or their variables, and run the loop. Raises CommandError."""
         self.verbosity = options["verbosity"]
         log_to_console(self.verbosity)
         command = f"horsies_{self.role}"
@@ -67,7 +67,7 @@ class LoopCommand(QueueCommand, Generic[L]):
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
-            check_tables(settings.database, is_worked_on=True)
+            check_tables(settings.database, needs_grants=True)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         loop = self.loop(settings, alias or "default", seconds)
@@ -76,7 +76,7 @@ class LoopCommand(QueueCommand, Generic[L]):
                 if once:
                     self.once(loop)
                     return
-                # Nothing is lost with what it is about: a transaction is rolled back, and another one does it.
+                # Stopping in the middle is safe: the transaction rolls back, and the next pass does the work.
                 with stop_signals(loop.stop, LEAVE_TIMEOUT, 0.0, owns_process=self.owns_process):
                     loop.run()
             except MissingPrivilege as error:
@@ -84,8 +84,8 @@ class LoopCommand(QueueCommand, Generic[L]):
 
     @abstractmethod
     def loop(self, options: Options, backend: str, interval: float | None) -> L:
-        """Return what loops."""
+        """Return the service to run."""
 
     @abstractmethod
     def once(self, loop: L) -> None:
-        """Do one turn and print what it did. Raises CommandError for what could not be done."""
+        """Run one pass and print its report. Raises CommandError if a part failed."""

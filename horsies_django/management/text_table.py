@@ -1,4 +1,4 @@
-"""How commands lay out what they print."""
+"""Format rows as a text table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from horsies_django.core.printable import one_line
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> Iterable[str]:
-    """Lay out rows below their heads, numbers to the right after the first ``left`` columns and before the last."""
+    """Yield the lines of a table. The first ``left`` columns and columns without a head are left-aligned."""
     heads, rows = tuple(heads), [tuple(map(one_line, row)) for row in rows]
     widths = [max(len(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
     for row in (heads, *rows):

@@ -4,7 +4,7 @@ import datetime
 
 from django.db import migrations, models
 
-from ..core.bounds import RETENTION, TIMEOUT, beyond, clamped
+from ..core.bounds import RETENTION, TIMEOUT, out_of_range, clamp
 
 #: The columns that get bounds, by model: dates, and numbers with their ranges.
 BOUNDED = {
@@ -27,8 +27,8 @@ def bring_into_range(apps, schema_editor):
     """Bring what is out of range to the nearest bound: the constraints would not take the rows."""
     for name, (dates, numbers) in BOUNDED.items():
         model = apps.get_model("horsies_django", name)
-        rows = model._base_manager.using(schema_editor.connection.alias).filter(beyond(dates, numbers))
-        rows.update(**{column: clamped(model._meta.get_field(column), numbers) for column in (*dates, *numbers)})
+        rows = model._base_manager.using(schema_editor.connection.alias).filter(out_of_range(dates, numbers))
+        rows.update(**{column: clamp(model._meta.get_field(column), numbers) for column in (*dates, *numbers)})
 
 
 class Migration(migrations.Migration):

@@ -4,11 +4,10 @@ from .attempt import TaskAttempt
 from .heartbeat import Heartbeat
 from .lease import Lease
 from .limit import Limit
-from .overview import Overview
 from .queue import Queue
 from .rollup import Rollup, Watermark
 from .schedule import Schedule
-from .task import Task
+from .task import Overview, Task
 from .task_item import TaskItem
 from .worker import Worker
 from .workflow import Workflow

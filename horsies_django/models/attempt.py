@@ -1,4 +1,4 @@
-"""Attempts: what each run of a task's body came to."""
+"""Attempts: the outcome of each execution of a task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..db.statements import Statement
 
 @dataclass(frozen=True, slots=True)
 class AttemptError:
-    """Why an attempt failed. Its texts are safe for every database."""
+    """Why an attempt failed. Every database can store its texts."""
 
     code: str
     message: str
@@ -41,7 +41,7 @@ class TaskAttemptQuerySet(models.QuerySet["TaskAttempt"]):
         hostname: str | models.Expression = "",
         pid: int | models.Expression | None = None,
     ) -> None:
-        """Write the attempt that each of ``tasks`` is at. One that is there stays, so a replay writes nothing."""
+        """Write the current attempt of each of ``tasks``. An existing one stays, so a replay writes nothing."""
         columns = attempt_columns(outcome, will_retry=will_retry, errors=errors, hostname=hostname, pid=pid)
         Statement.insert(self.model, tasks, columns).run(tasks.db)
 
@@ -81,10 +81,10 @@ _ERROR_COLUMNS = {
 
 
 class TaskAttempt(models.Model):
-    """One run of a task's body, written when it ended."""
+    """One execution of a task, written when it ended."""
 
     id = models.BigAutoField(primary_key=True)
-    # Rows are made from those of their tasks, and deleted before them: to have each looked up would cost as much again.
+    # No constraint: rows are made from those of their tasks and deleted before them; the check would double the cost.
     task = models.ForeignKey(
         "horsies_django.Task",
         models.CASCADE,

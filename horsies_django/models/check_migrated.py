@@ -1,4 +1,4 @@
-"""Whether a database has the tables of the queue, and lets this role use them."""
+"""Checks that a database has the tables of the queue, and that the role may use them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .task import Task
 
 
 class MissingPrivilege(ImproperlyConfigured):
-    """The role has lost a privilege that it needs: what has to be granted, in one line."""
+    """The role lacks a privilege that it needs. The message is one line with what to grant."""
 
 
-def check_tables(database: str, *, is_worked_on: bool = False) -> None:
-    """Raise ImproperlyConfigured if the tables are not there or, if they are worked on, without the grants for that.
+def check_tables(database: str, *, needs_grants: bool = False) -> None:
+    """Raise ImproperlyConfigured if the tables, or with ``needs_grants`` the grants of a worker, are missing.
 
-    A database that can't be asked is left for later.
+    A database that can't be reached passes; the caller fails later.
     """
     check_database(database)
     with suppress(OperationalError):
@@ -28,20 +28,20 @@ def check_tables(database: str, *, is_worked_on: bool = False) -> None:
                 hidden_problem(database, Task._meta.db_table)
                 or f"The tables of horsies_django are not in database {database!r}: run `manage.py migrate` first."
             )
-        if is_worked_on and (problem := grants_problem(database, _tables())):
+        if needs_grants and (problem := grants_problem(database, _tables())):
             raise ImproperlyConfigured(problem)
 
 
 def raise_if_forbidden(database: str, error: BaseException) -> None:
-    """Raise MissingPrivilege if ``error`` says that the role of ``database`` may not do what its queue needs."""
+    """Raise MissingPrivilege if ``error`` says that the role of ``database`` lacks a privilege that the queue needs."""
     if lacks_privilege(error):
         raise MissingPrivilege(_missing(database) or f"Database {database!r}: {primary_message(error)}.") from error
 
 
 def raise_if_grants_are_missing(database: str, error: BaseException) -> None:
-    """Raise MissingPrivilege if ``error`` may be about a privilege on the queue's tables, and one is missing.
+    """Raise MissingPrivilege if ``error`` is about a privilege, and one on the queue's tables is missing.
 
-    For errors out of a project's own code, which may have met a table of its own.
+    For errors from a project's own code, which may be about a table of the project.
     """
     if lacks_privilege(error) and (problem := _missing(database)):
         raise MissingPrivilege(problem) from error
@@ -49,9 +49,9 @@ def raise_if_grants_are_missing(database: str, error: BaseException) -> None:
 
 def _missing(database: str) -> str | None:
     if connections[database].in_atomic_block:
-        return None  # an error has ended its transaction, and nothing can be asked in it
+        return None  # the error has aborted the transaction, so no query can run
     try:
-        check_tables(database, is_worked_on=True)
+        check_tables(database, needs_grants=True)
     except ImproperlyConfigured as error:
         return str(error)
     except Error:
@@ -60,7 +60,7 @@ def _missing(database: str) -> str | None:
 
 
 def _tables() -> list[str]:
-    """The tables of all our models."""
+    """Return the tables of all models of this app."""
     config = Task._meta.app_config
     assert config is not None
     return sorted({model._meta.db_table for model in config.get_models()})

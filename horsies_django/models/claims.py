@@ -1,4 +1,4 @@
-"""The values that pass between a worker and the rows it holds."""
+"""The values that pass between a worker and the rows that it has claimed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ from .attempt import AttemptError
 
 
 class ClaimLost(Exception):
-    """Rows changed hands between being locked and being claimed; the whole transaction has to be done anew."""
+    """A row was locked but could not be claimed. The whole transaction has to be retried."""
+
+
+def raise_unless_all_claimed(claimed: int, locked: int) -> None:
+    """Raise :class:`ClaimLost` if fewer rows were claimed than were locked."""
+    if claimed != locked:
+        raise ClaimLost
 
 
 class ClaimRef(Protocol):
-    """What a worker needs to say to change a row that it holds."""
+    """The id and claim number with which a worker changes a row that it has claimed."""
 
     @property
     def task_id(self) -> UUID:
-        """The row."""
+        """The id of the row."""
 
     @property
     def claim(self) -> int:
@@ -31,9 +37,9 @@ class ClaimRef(Protocol):
 
 
 class ClaimedTask(NamedTuple):
-    """A claimed row, as much of it as running it takes. Its args and kwargs are still JSON text.
+    """The columns of a claimed row that an execution needs. Args and kwargs are still JSON text.
 
-    ``begins_by`` is the moment, of this process's monotonic clock, at which its ``good_until`` passes.
+    ``start_deadline`` is the time of this process's monotonic clock, in seconds, at which ``good_until`` passes.
     """
 
     task_id: UUID
@@ -58,50 +64,51 @@ class ClaimedTask(NamedTuple):
     has_inputs: bool
     limit_key: str | None = None
     is_readable: bool = True
-    begins_by: float | None = None
+    start_deadline: float | None = None
 
     def __repr__(self) -> str:
-        # Without what it carries: services for errors collect the repr() of each local variable.
+        # Without the payload, because error trackers collect the repr() of local variables.
         return f"ClaimedTask({str(self.task_id)!r}, {self.task_name!r}, claim={self.claim}, attempt={self.attempt})"
 
 
-def claims_of(rows: Iterable[Iterable[Any]], asked_at: float) -> list[ClaimedTask]:
-    """Return claims from rows that end with the seconds left until ``good_until`` by the database's clock.
+def claimed_tasks(rows: Iterable[Iterable[Any]], asked_at: float) -> list[ClaimedTask]:
+    """Return claimed tasks from rows whose last column is the seconds until ``good_until`` by the database's clock.
 
-    ``asked_at`` is a moment of the monotonic clock from before the statement was sent. So ``begins_by`` is never later
-    than ``good_until``, however far the clocks are apart and however long the answer took.
+    ``asked_at`` is the time of the monotonic clock before the statement was sent. So ``start_deadline`` is never later
+    than ``good_until``, whatever the difference of the clocks and the duration of the statement.
     """
     claims = [ClaimedTask._make(row) for row in rows]
     return [
-        claim if claim.begins_by is None else claim._replace(begins_by=asked_at + claim.begins_by) for claim in claims
+        claim if claim.start_deadline is None else claim._replace(start_deadline=asked_at + claim.start_deadline)
+        for claim in claims
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """How one run of a body came out: an ok or err ``result`` as JSON text, an ``error`` if it is one.
+    """The outcome of one execution: an ok or err ``result`` as JSON text, and the ``error`` if it failed.
 
-    ``again_in`` are the seconds until it runs again, None if it has ended: after a retry with an ``error``, without one
-    after a snooze, or when it goes back for a worker of another version: ``unknown_to`` is then what the row says of
-    that, as JSON text.
+    ``delay`` is the number of seconds until the task runs again, None if it has ended. A retry has an ``error``, a
+    snooze has none. A task that goes back for a worker with other code has none either: ``unknown_to`` is then the
+    new value of that column, as JSON text.
     """
 
     task_id: UUID
     claim: int
     result: str = field(repr=False)
     error: AttemptError | None = None
-    again_in: float | None = None
+    delay: float | None = None
     unknown_to: str | None = None
 
     @property
     def is_success(self) -> bool:
-        """Whether the body came to its end and returned a value."""
-        return self.error is None and self.again_in is None
+        """Whether the task returned a value."""
+        return self.error is None and self.delay is None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """Who ran an attempt."""
+    """The worker process that ran an attempt."""
 
     worker_id: str
     hostname: str
@@ -114,6 +121,6 @@ def error_result(code: str, message: str, data: Any = None) -> str:
 
 
 def metadata_of(claim: ClaimedTask) -> dict[str, Any]:
-    """Return what came along with a task; nothing where somebody has put something else than a dict into the row."""
+    """Return a task's metadata; an empty dict if the row holds anything but a dict."""
     stored = {} if claim.metadata is None else json.loads(claim.metadata)
     return stored if isinstance(stored, dict) else {}

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from .transitions import TaskQuerySet
 
 #: Limit keys in one transaction, and tasks that are released of one key.
-GATES: Final = 50
-AT_ONCE: Final = 500
+KEYS_PER_TRANSACTION: Final = 50
+MAX_RELEASED: Final = 500
 
-#: Seconds until the next look at locked rows, and the least until the next look at a bucket of tokens.
-AGAIN: Final = 1.0
-SOONEST: Final = 0.01
+#: Seconds until the next check of locked rows, and the least until the next check of a bucket of tokens.
+RECHECK_INTERVAL: Final = 1.0
+MIN_RECHECK: Final = 0.01
 
 _KEY: Final = Param("key")
 _PLACES: Final = Param("places")
@@ -46,15 +46,16 @@ Lane = tuple[str, bool]
 class Released(NamedTuple):
     """How many tasks were released, by lane.
 
-    ``busy`` are the keys whose limits another transaction has locked. ``again_in``: time makes room in so many seconds.
+    ``busy`` are the keys whose limits another transaction has locked. ``recheck_in`` is the number of
+    seconds until time alone makes room.
     """
 
     lanes: Counter[Lane]
     busy: frozenset[str] = frozenset()
-    again_in: float | None = None
+    recheck_in: float | None = None
 
 
-NO_ONE: Final = Released(Counter())
+NONE_RELEASED: Final = Released(Counter())
 
 
 class Occupancy(NamedTuple):
@@ -68,12 +69,12 @@ class Occupancy(NamedTuple):
     late: int = 0
     expires_at: datetime | None = None
 
-    def leaves(self, most: int | None) -> int:
-        """Return how many places of so many are free."""
-        return AT_ONCE if most is None else min(AT_ONCE, most - self.held + self.late)
+    def free_places(self, most: int | None) -> int:
+        """Return how many of ``most`` places are free."""
+        return MAX_RELEASED if most is None else min(MAX_RELEASED, most - self.held + self.late)
 
 
-NOBODY: Final = Occupancy()
+UNOCCUPIED: Final = Occupancy()
 
 
 class _Room(NamedTuple):
@@ -92,12 +93,14 @@ def release(database: str, keys: Collection[str], terms: LimitTerms | None = Non
         rows = Limit.objects.using(database)
         known, busy = rows.locked(keys, terms, lambda unknown: declared(database, unknown))
         inside = _occupancy(database, [limit.pk for limit in known])
-        rooms = {limit.pk: _room(limit, inside.get(limit.pk, NOBODY)) for limit in known}
+        rooms = {limit.pk: _room(limit, inside.get(limit.pk, UNOCCUPIED)) for limit in known}
         counts, lanes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
-        looks = {limit.pk: _look(limit, rooms[limit.pk], inside.get(limit.pk, NOBODY), counts) for limit in known}
-        waits = _with_blocked(database, [key for key, after in looks.items() if after is not None])
-        again = {key: after for key, after in looks.items() if after is not None and key in waits}
-        _note(database, known, rooms, counts, again)
+        rechecks = {
+            limit.pk: _recheck_in(limit, rooms[limit.pk], inside.get(limit.pk, UNOCCUPIED), counts) for limit in known
+        }
+        waits = _with_blocked(database, [key for key, after in rechecks.items() if after is not None])
+        again = {key: after for key, after in rechecks.items() if after is not None and key in waits}
+        _store(database, known, rooms, counts, again)
     return Released(lanes, busy, min(again.values(), default=None))
 
 
@@ -109,21 +112,21 @@ def declared(database: str, keys: Collection[str]) -> dict[str, LimitTerms]:
 
 
 def idle(database: str, keys: Collection[str]) -> set[str]:
-    """Return those of these keys that have no blocked task and need no look. Locks nothing."""
+    """Return those of these keys that have no blocked task and need no check. Locks nothing."""
     limit_rows = Limit.objects.using(database).filter(pk__in=keys, next_at__isnull=True)
-    gates = limit_rows.annotate(first=_first_of_each(database))
-    return set(gates.filter(first__isnull=True).values_list("pk", flat=True)) if keys else set()
+    limits = limit_rows.annotate(first=_first_of_each(database))
+    return set(limits.filter(first__isnull=True).values_list("pk", flat=True)) if keys else set()
 
 
 def _with_blocked(database: str, keys: Collection[str]) -> set[str]:
-    gates = Limit.objects.using(database).filter(pk__in=keys).annotate(first=_first_of_each(database))
-    return set(gates.filter(first__isnull=False).values_list("pk", flat=True)) if keys else set()
+    limits = Limit.objects.using(database).filter(pk__in=keys).annotate(first=_first_of_each(database))
+    return set(limits.filter(first__isnull=False).values_list("pk", flat=True)) if keys else set()
 
 
 def _first_of_each(database: str) -> Subquery:
-    """The first blocked task of a limit: one look into the index of blocked tasks, however many there are."""
-    gate = _tasks(database).blocked().filter(not_past_deadline(), limit_key=models.OuterRef("pk"))
-    return Subquery(gate.order_by(*ORDER).values("pk")[:1])
+    """The first blocked task of a limit: one lookup in the index of blocked tasks, however many there are."""
+    blocked = _tasks(database).blocked().filter(not_past_deadline(), limit_key=models.OuterRef("pk"))
+    return Subquery(blocked.order_by(*ORDER).values("pk")[:1])
 
 
 def occupancy_of(inside: TaskQuerySet) -> dict[str, Occupancy]:
@@ -143,7 +146,7 @@ def occupancy_of(inside: TaskQuerySet) -> dict[str, Occupancy]:
 
 
 def _occupancy(database: str, keys: Collection[str]) -> dict[str, Occupancy]:
-    """Count them; as late count only tasks that no worker is about to start: the others are locked."""
+    """Count them. Late are only tasks that no worker is about to start; those would be locked."""
     inside = _tasks(database).released()
     found = occupancy_of(inside.filter(limit_key__in=keys)) if keys else {}
     if not (late := [key for key, counted in found.items() if counted.late]):
@@ -153,7 +156,7 @@ def _occupancy(database: str, keys: Collection[str]) -> dict[str, Occupancy]:
 
 
 def _room(limit: Limit, inside: Occupancy) -> _Room:
-    free = inside.leaves(limit.max_concurrency)
+    free = inside.free_places(limit.max_concurrency)
     if (rate := limit.bucket) is None:
         return _Room(free, 0.0)
     tokens = limit.tokens_now(rate)
@@ -162,50 +165,50 @@ def _room(limit: Limit, inside: Occupancy) -> _Room:
 
 
 def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[Lane]]:
-    """Let in the first at each gate; return how many came in at which, and of which lane."""
-    found = _first(database, places) if places else []
+    """Release the first blocked tasks of each key; return their number by key and by lane."""
+    found = _lock_first(database, places) if places else []
     if found:
         _tasks(database).blocked().filter(pk__in=[pk for pk, *_ in found]).update(blocked=False, deferred=False)
     return Counter(key for _, key, *_ in found), Counter((queue, is_async) for *_, queue, is_async in found)
 
 
-def _first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, str, str, bool]]:
-    """Lock and return the first at each gate, with those that somebody has locked left out.
+def _lock_first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, str, str, bool]]:
+    """Lock and return the first blocked tasks of each key, without locked ones.
 
-    Each gate is read in the order of its index, by one arm of the statement; the ORM writes one for them all.
+    One arm of the statement reads each key in the order of the index; the ORM compiles one arm for all keys.
     """
-    gate = (
+    blocked = (
         _tasks(database)
         .blocked()
         .filter(not_past_deadline(), limit_key=BoundParam(_KEY, models.CharField(max_length=255)))
     )
-    ordered = gate.order_by(*ORDER).lock()
+    ordered = blocked.order_by(*ORDER).lock()
     selection = CompiledSelect(ordered, ("pk", "limit_key", "queue_name", "is_async"), _PLACES)
     one = selection.statement
     arms = [one.bind({_KEY.name: key, _PLACES.name: count}) for key, count in places.items()]
-    sql = " UNION ALL ".join([f"SELECT * FROM ({one.sql}) AS gate"] * len(arms))  # noqa: S608  # the ORM's
+    sql = " UNION ALL ".join([f"SELECT * FROM ({one.sql}) AS blocked"] * len(arms))  # noqa: S608  # the ORM's
     union = Statement(sql, tuple(chain.from_iterable(arms)))
     with connections[database].cursor() as cursor:
         return selection.read(cursor, union, {})
 
 
-def _look(limit: Limit, room: _Room, inside: Occupancy, counts: Counter[str]) -> float | None:
-    """In how many seconds to look again if more wait there; None if the end of a task will say so."""
+def _recheck_in(limit: Limit, room: _Room, inside: Occupancy, counts: Counter[str]) -> float | None:
+    """Return the seconds until the next check if more tasks wait; None if the end of a task triggers it."""
     count = counts[limit.pk]
-    if inside.leaves(limit.max_concurrency) <= count and limit.max_concurrency is not None:
-        # A worker never hears of the end of a task that is too late to begin.
-        return None if inside.expires_at is None else max(SOONEST, (inside.expires_at - limit.now).total_seconds())
+    if inside.free_places(limit.max_concurrency) <= count and limit.max_concurrency is not None:
+        # No worker ends a task that is past its deadline.
+        return None if inside.expires_at is None else max(MIN_RECHECK, (inside.expires_at - limit.now).total_seconds())
     if (rate := limit.bucket) is None:
-        return SOONEST if count == AT_ONCE else AGAIN
-    wait = rate.wait(room.tokens - count) or min(AGAIN, 1 / rate.per_second)
-    return max(SOONEST, wait)
+        return MIN_RECHECK if count == MAX_RELEASED else RECHECK_INTERVAL
+    wait = rate.wait(room.tokens - count) or min(RECHECK_INTERVAL, 1 / rate.per_second)
+    return max(MIN_RECHECK, wait)
 
 
-def _note(
+def _store(
     database: str, known: Iterable[Limit], rooms: dict[str, _Room], counts: Counter[str], again: dict[str, float]
 ) -> None:
-    """Write what was let in, and when to look again if no end of a task will say so."""
-    rows, timed, seen, let_in = Limit.objects.using(database), list[Limit](), list[str](), list[str]()
+    """Store the releases, and the time of the next check if no end of a task triggers it."""
+    rows, timed, seen, released = Limit.objects.using(database), list[Limit](), list[str](), list[str]()
     for limit in known:
         count, after = counts[limit.pk], again.get(limit.pk)
         is_spent = bool(count and limit.rate is not None)
@@ -217,12 +220,13 @@ def _note(
                 setattr(limit, name, value)
             timed.append(limit)
         elif count:
-            let_in.append(limit.pk)
+            released.append(limit.pk)
         elif limit.next_at is not None:
             seen.append(limit.pk)
-    # Whatever the isolation: who has an older snapshot can't take this row any more, and let in by that.
-    if let_in:
-        rows.filter(pk__in=let_in).update(admitted_at=Now(), next_at=None)
+    # Update the row even if nothing else changed: a transaction with an older snapshot then fails to lock it, so it
+    # can't release by outdated counts.
+    if released:
+        rows.filter(pk__in=released).update(admitted_at=Now(), next_at=None)
     if seen:
         rows.filter(pk__in=seen).update(next_at=None)
     if timed:

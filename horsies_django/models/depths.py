@@ -1,7 +1,7 @@
-"""How much is due in each queue, and for how long the oldest of it has waited.
+"""The number of due tasks in each queue, and how long the oldest has waited.
 
-Names and priorities are found by jumping from one to the next in the index of claims, and rows are counted no further
-than a bound, however deep the queues are. Names may be made up, so of these there is a bound too.
+A skip scan of the index of claims finds names and priorities, and counts stop at a bound, so the cost does not grow
+with the depth of the queues. The number of queues has a bound too, because projects may generate names.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .queue_scan import NAME, skip_scan
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
 
-#: Rows of a queue that are counted at most, of each kind.
+#: The most rows that are counted of a queue, of each kind.
 MAX_COUNTED: Final = 1_000
 
-#: Queues that are looked into at most because tasks wait there; where that is not all, so many others that are known.
-QUEUES: Final = 100
+#: The most queues with waiting tasks that are counted. If there are more, as many of the known queues are counted too.
+MAX_QUEUES: Final = 100
 
-#: Queues, for each kind of task, among which the oldest of all is looked for: a jump into each is all that it takes.
+#: The most queues, of each kind of task, that the search for the oldest task visits: one index lookup each.
 MAX_SEARCHED: Final = 1_000
 
 _QUEUE: Final = Param("queue")
@@ -34,23 +34,23 @@ _QUEUE: Final = Param("queue")
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What is due in a queue: how much, whether that is but the least, the seconds that its oldest has waited."""
+    """The due tasks of a queue: their number, whether that is a lower bound, the seconds that the oldest has waited."""
 
     due: int = 0
     is_more: bool = False
     waits: float | None = None
 
     def __add__(self, other: Depth) -> Depth:
-        """Both kinds of task together."""
+        """Add the depths of both kinds of task."""
         known = [waits for waits in (self.waits, other.waits) if waits is not None]
         return Depth(self.due + other.due, self.is_more or other.is_more, max(known, default=None))
 
 
 class Depths(dict[str, Depth]):
-    """Depths by the names of queues. ``is_more`` is whether tasks wait in queues that were not looked into.
+    """Depths by name of queue. ``is_more`` is whether tasks wait in queues that were not counted.
 
-    ``waits`` are then the seconds that the oldest of all has waited, of whichever queue; ``is_searched`` is whether no
-    queue was left out of the search for it, so that none can have waited longer.
+    Then ``waits`` is the number of seconds that the oldest task of all queues has waited, and ``is_searched`` whether
+    the search for it visited every queue.
     """
 
     is_more: bool = False
@@ -58,31 +58,31 @@ class Depths(dict[str, Depth]):
     is_searched: bool = True
 
     def of(self, name: str) -> Depth:
-        """Return the depth of a queue; of one that was not looked into nothing is known but that it is not negative."""
+        """Return the depth of a queue; of one that was not counted, a lower bound of 0."""
         return self.get(name, Depth(is_more=self.is_more))
 
 
 def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = ()) -> Depths:
-    """Return the depth of each queue in which something is due, or of one, in four statements at most.
+    """Return the depth of each queue with due tasks, or of ``only`` one, in at most four statements.
 
-    Of more than ``QUEUES`` the first by name are looked into, and the first of ``also``, in its order, that are not
-    among them.
+    If there are more than ``MAX_QUEUES``, the first by name are counted, and the first of ``also`` that are not among
+    them.
     """
     found = Depths()
     waiting = {is_async: _names(tasks, is_async) if only is None else [only] for is_async in (False, True)}
     names = sorted({*waiting[False], *waiting[True]})
-    if len(names) > QUEUES:
+    if len(names) > MAX_QUEUES:
         found.is_more = True
         found.waits, found.is_searched = _oldest(tasks)
-        first = names[:QUEUES]
-        names = [*first, *[name for name in dict.fromkeys(also) if name not in first][:QUEUES]]
+        first = names[:MAX_QUEUES]
+        names = [*first, *[name for name in dict.fromkeys(also) if name not in first][:MAX_QUEUES]]
         found.update(dict.fromkeys(names, Depth()))
     depth_of = {is_async: _depth(tasks, is_async) for is_async, known in waiting.items() if known}
     parts = [
         (depth_of[is_async], name)
         for is_async, known in waiting.items()
         for name in names
-        if name in known or len(known) > QUEUES  # or it may wait behind those
+        if name in known or len(known) > MAX_QUEUES  # it may have tasks beyond the names that were read
     ]
     if not parts:
         return found
@@ -95,16 +95,16 @@ def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = (
 
 
 def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
-    """One more than are looked into, if there are more."""
+    """Return the names of queues with waiting tasks; one more than ``MAX_QUEUES`` if there are more."""
     names = skip_scan(tasks, is_async)
-    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {QUEUES + 1}"  # noqa: S608  # the ORM's
+    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {MAX_QUEUES + 1}"  # noqa: S608  # the ORM's
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(sql, names.params)
         return [name for (name,) in cursor.fetchall()]
 
 
 def _oldest(tasks: TaskQuerySet) -> tuple[float | None, bool]:
-    """For how long the oldest of all has waited, by jumping through the queues, and whether those were all of them."""
+    """Return how long the oldest task of all queues has waited, and whether the search visited all queues."""
     parts = [(skip_scan(tasks, is_async), _first_due(tasks, NAME, is_async)) for is_async in (False, True)]
     sql = " UNION ALL ".join(
         f"SELECT * FROM (WITH RECURSIVE {names.sql} SELECT MIN(({first.sql})), COUNT(*)"  # noqa: S608  # the ORM's
@@ -123,8 +123,10 @@ def _ago(waits: float | None) -> float | None:
 
 
 def _depth(tasks: TaskQuerySet, is_async: bool) -> Statement:
-    name = BoundParam(_QUEUE, CharField())  # the ORM takes longer to write this than the database to do it
-    due = tasks.next_up(is_async=is_async).filter(queue_name=name)  # in the order of the index, lest all is read
+    name = BoundParam(_QUEUE, CharField())  # compiled once: the ORM takes longer than the database
+    due = tasks.next_up(is_async=is_async).filter(
+        queue_name=name
+    )  # in index order, so that the read stops at the bound
     counted = Statement.select(due.values_list("pk")[: MAX_COUNTED + 1])
     first = _first_due(tasks, name, is_async)
     sql = f"SELECT %s AS name, (SELECT COUNT(*) FROM ({counted.sql}) AS counted) AS due, ({first.sql})"  # noqa: S608  # the ORM's
@@ -132,7 +134,7 @@ def _depth(tasks: TaskQuerySet, is_async: bool) -> Statement:
 
 
 def _first_due(tasks: TaskQuerySet, name: Expression, is_async: bool) -> Statement:
-    """The seconds until what is due first in a queue, of whatever priority; they are negative."""
+    """Return the seconds until the first due task of a queue, of any priority; they are negative."""
     rows, here = (
         tasks.waiting(is_async=is_async).filter(queue_name=name),
         OuterColumn("ranks.priority", SmallIntegerField()),

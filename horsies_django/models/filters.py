@@ -1,4 +1,4 @@
-"""The views of the queue that an operator, a worker and a reaper have."""
+"""Filters of tasks, for operators, workers and the reaper."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ..db.expressions import NowPlus
 from .claim.query import ClaimQuerySet, RowT
 from .heartbeat import Heartbeat
 
-#: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by
-#: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
+#: The condition of the index of held rows. ``claim >= 0`` is true of every row: a query that states it, to find rows by
+#: worker, gets the index. Queries by primary key must not use it: it fills with dead entries while vacuum can't run.
 IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
 
-#: The condition of the index of those that have a place of their limit: they wait for a slot, or are held.
+#: The condition of the index of tasks that have a place of their limit: they wait for a slot, or a worker holds them.
 IS_RELEASED: Final = Q(status__in=sorted(TASK_LIVE_STATES), deferred=False, limit_key__isnull=False)
 
 
 def _status_in(until: UniqueUntil) -> Q:
-    """One by one: SQLite does not see that a list with parameters is the list that the index has."""
+    """Compare the states one by one: SQLite does not match a list of parameters with the list in the index."""
     return reduce(or_, [Q(status=status.value) for status in sorted(HOLDING[until])])
 
 
-#: The condition of the index that lets one task alone have a unique key. Time is not in it: whoever wants the key of a
-#: task past its period has to say so in an update of its own.
+#: The condition of the index that makes unique keys unique. It can't compare times: to take over the key of a task past
+#: its period, an update has to release it first.
 HOLDS_UNIQUE_KEY: Final = Q(unique_key__isnull=False) & (
     Q(_status_in(UniqueUntil.DONE), Q(unique_until__isnull=True) | Q(unique_until=UniqueUntil.DONE.value))
     | Q(_status_in(UniqueUntil.STARTED), unique_until=UniqueUntil.STARTED.value)
@@ -38,11 +38,11 @@ HOLDS_UNIQUE_KEY: Final = Q(unique_key__isnull=False) & (
     | Q(unique_until=UniqueUntil.PERIOD.value)
 )
 
-#: By these a task holds no key once it has begun, whatever becomes of it.
+#: With these values a task no longer holds its key once it has started.
 _RELEASED_KEYS: Final = [UniqueUntil.STARTED.value, UniqueUntil.RELEASED.value]
 
 
-#: What a PENDING task waits for whose time has not come. No group is open that was ever claimed.
+#: The reasons why a PENDING task is not due yet. A group that was ever claimed is not open.
 IS_RETRYING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=False)
 IS_AGGREGATING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True, group_key__isnull=False, claim=0)
 IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
@@ -51,22 +51,22 @@ IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
 
 
 class TaskFilters(ClaimQuerySet[RowT]):
-    """Tasks by what is to be done with them. Reads, and changes nothing."""
+    """Filters of tasks. They change nothing."""
 
     def claimed(self) -> Self:
-        """Tasks that a worker holds, whether their bodies have begun or not."""
+        """Tasks that a worker holds, started or not."""
         return self.filter(IS_HELD)
 
     def deferred(self) -> Self:
-        """Tasks that wait for their time, or to be let in because it has come; by the index of these."""
+        """Tasks outside the index of claims: scheduled, retrying, or due since the last move into it."""
         return self.pending().filter(deferred=True, blocked=False)
 
     def blocked(self) -> Self:
-        """Due tasks for which their limit has no place yet."""
+        """Tasks that wait for a place of their limit, or that a paused workflow holds."""
         return self.pending().filter(blocked=True)
 
     def held_by_workflow(self) -> Self:
-        """Tasks that a paused workflow holds back: they keep their ids, and go on with it."""
+        """Tasks that a paused workflow holds: they keep their ids, and continue with it."""
         return self.blocked().filter(limit_key__isnull=True)
 
     def released(self) -> Self:
@@ -74,24 +74,24 @@ class TaskFilters(ClaimQuerySet[RowT]):
         return self.filter(IS_RELEASED)
 
     def limit_keys(self) -> list[str]:
-        """The limits of these rows."""
+        """Return the distinct limit keys of these tasks."""
         limited = self.filter(limit_key__isnull=False).order_by()
         return [key for key in limited.values_list("limit_key", flat=True).distinct() if key is not None]
 
     def scheduled(self) -> Self:
-        """Tasks that wait for the time they were sent for."""
+        """Tasks that wait for their scheduled time."""
         return self.pending().filter(IS_SCHEDULED)
 
     def aggregating(self) -> Self:
-        """Groups that wait for more calls, as asynq calls that; a group that is due is in line."""
+        """Groups that wait for more calls (the name is asynq's); a due group is ready."""
         return self.pending().filter(IS_AGGREGATING)
 
     def retrying(self) -> Self:
-        """Tasks that wait for the time of another attempt; once that has come they are in line."""
+        """Tasks that wait for the time of another attempt; a due retry is ready."""
         return self.pending().filter(IS_RETRYING)
 
     def ready(self) -> Self:
-        """Tasks that wait for nothing but a worker: what asynq calls pending. Retries that are due, too."""
+        """Due tasks that wait for a worker, retries included (asynq calls them pending)."""
         return self.pending().filter(enqueued_at__lte=Now())
 
     def active(self) -> Self:
@@ -99,11 +99,11 @@ class TaskFilters(ClaimQuerySet[RowT]):
         return self.filter(IS_HELD)
 
     def archived(self) -> Self:
-        """Tasks that failed for good and are kept."""
+        """Failed tasks."""
         return self.filter(status=TaskStatus.FAILED)
 
     def completed(self) -> Self:
-        """Tasks that succeeded and are kept."""
+        """Completed tasks."""
         return self.filter(status=TaskStatus.COMPLETED)
 
     def held_by(self, worker_id: str) -> Self:
@@ -111,17 +111,17 @@ class TaskFilters(ClaimQuerySet[RowT]):
         return self.active().filter(claimed_by_worker_id=worker_id)
 
     def holding_unique_key(self, *unique_keys: str) -> Self:
-        """The tasks that have these unique keys, one each at most."""
+        """The tasks that hold these unique keys, at most one per key."""
         return self.filter(HOLDS_UNIQUE_KEY, unique_key__in=unique_keys)
 
     def retryable_without_key(self) -> Self:
-        """Of tasks that have ended, those that would hold no unique key if they waited again."""
+        """Of ended tasks, those that would hold no unique key after a retry."""
         return self.filter(Q(unique_key__isnull=True) | Q(unique_until__in=_RELEASED_KEYS))
 
     def retryable_with_key(self) -> list[UUID]:
-        """Of tasks that have ended, those that could hold their unique keys again, all of them at the same time.
+        """Return the ids of ended tasks that could all hold their unique keys again at the same time.
 
-        Of those with one key the oldest, and none if another task holds it.
+        Of tasks with the same key that is the oldest, and none if another task holds the key.
         """
         keyed = self.filter(unique_key__isnull=False).exclude(unique_until__in=_RELEASED_KEYS)
         others = self.model._base_manager.using(self.db).exclude(pk=OuterRef("pk"))
@@ -132,19 +132,19 @@ class TaskFilters(ClaimQuerySet[RowT]):
         return list(firsts.values())
 
     def open_group(self, task_name: str, queue_name: str, key: str) -> Self:
-        """The open group of this key: no worker has ever claimed it, so calls may still join."""
+        """The open group of this key, which no worker has claimed yet, so calls may still join."""
         return self.pending().filter(task_name=task_name, queue_name=queue_name, group_key=key, claim=0)
 
     def overdue(self) -> Self:
-        """PENDING tasks whose ``good_until`` has passed: they must not begin, and a reaper expires them."""
+        """PENDING tasks whose ``good_until`` has passed: they must not start, and a reaper expires them."""
         return self.pending().filter(good_until__lte=Now())
 
     def stale_claimed(self, threshold: float) -> Self:
-        """CLAIMED tasks for which no claimer has beaten for ``threshold`` seconds."""
+        """CLAIMED tasks whose claimer has sent no heartbeat for ``threshold`` seconds."""
         return self._stale(TaskStatus.CLAIMED, "claimed_at", BeatRole.CLAIMER, threshold)
 
     def stale_running(self, threshold: float) -> Self:
-        """RUNNING tasks for which no runner has beaten for ``threshold`` seconds."""
+        """RUNNING tasks whose runner has sent no heartbeat for ``threshold`` seconds."""
         return self._stale(TaskStatus.RUNNING, "started_at", BeatRole.RUNNER, threshold)
 
     def _stale(self, status: TaskStatus, since: str, role: BeatRole, threshold: float) -> Self:

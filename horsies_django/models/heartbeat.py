@@ -1,4 +1,4 @@
-"""Heartbeats: the sign that somebody still holds a task."""
+"""Heartbeats: the sign that a worker still holds a task."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..db.statements import Statement
 
 
 class HeartbeatQuerySet(models.QuerySet["Heartbeat"]):
-    """Beats are written in bulk and never changed."""
+    """Heartbeats are written in bulk and never changed."""
 
     def beat(self, tasks: models.QuerySet[Any], role: BeatRole, sender_id: str, hostname: str, pid: int) -> None:
-        """Write one beat for each of ``tasks``, as far as they are still there."""
+        """Write one heartbeat for each of ``tasks`` that still exists."""
         columns = {
             "task_id": F("pk"),
             "role": Value(role.value),
@@ -31,10 +31,10 @@ class HeartbeatQuerySet(models.QuerySet["Heartbeat"]):
 
 
 class Heartbeat(models.Model):
-    """One beat of a worker for one task. A row's first beat is its claim or its start, which no row repeats."""
+    """One heartbeat of a worker for one task. The first is the claim or the start, which the task's row has."""
 
     id = models.BigAutoField(primary_key=True)
-    # Rows are made from those of their tasks, and deleted before them: to have each looked up would cost as much again.
+    # No constraint: rows are made from those of their tasks and deleted before them; the check would double the cost.
     task = models.ForeignKey(
         "horsies_django.Task",
         models.CASCADE,

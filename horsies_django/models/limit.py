@@ -1,4 +1,4 @@
-"""Limits: what is known of a key of which only so many tasks may run at once, or begin in a time."""
+"""Limits by key: how many tasks with a key may run at once, and how many may start in a time."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import Bounds, within
+from ..core.bounds import Bounds, in_range
 from ..core.limit_terms import LENGTH, LimitTerms
-from ..core.rates import TOKENS, Rate
+from ..core.rates import TOKEN_RANGE, Rate
 from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField
 from .filters import TaskFilters
 
 logger = logging.getLogger("horsies_django.worker")
 
-BOUNDS: Final[Bounds] = (["refilled_at", "admitted_at", "next_at"], {"tokens": TOKENS})
+BOUNDS: Final[Bounds] = (["refilled_at", "admitted_at", "next_at"], {"tokens": TOKEN_RANGE})
 
-#: Seconds after which a limit that nobody has a task for any more is forgotten.
-MAX_LIMITS: Final = 86_400.0
+#: Seconds after which a limit without tasks is deleted.
+FORGET_AFTER: Final = 86_400.0
 
-#: Limits that are looked at in one transaction.
-FORGOTTEN: Final = 500
+#: Limits that one transaction checks.
+FORGET_BATCH: Final = 500
 
 
 class LimitQuerySet(models.QuerySet["Limit"]):
-    """What is done to limits."""
+    """Limits, locked, due and forgotten."""
 
     def lock(self) -> LimitQuerySet:
-        """Lock the rows that nobody else has locked, and read the database's clock with them."""
+        """Lock the rows that no other transaction has locked, and read the database's clock with them."""
         has_skip = connections[self.db].features.has_select_for_update_skip_locked
         locked: LimitQuerySet = self.select_for_update(skip_locked=has_skip).annotate(clock=Now())
         return locked
@@ -46,20 +46,21 @@ class LimitQuerySet(models.QuerySet["Limit"]):
         terms: LimitTerms | None,
         otherwise: Callable[[Collection[str]], Mapping[str, LimitTerms]],
     ) -> tuple[list[Limit], frozenset[str]]:
-        """Lock the limits of some keys; return them and the keys of those that somebody else holds.
+        """Lock the limits of some keys; return them and the keys that another transaction has locked.
 
-        ``terms`` are what their task says now; without them they stay as they are, and a limit that there is none of
-        yet is made with those of ``otherwise``. Inside a transaction; where there are no row locks, that is the lock.
+        ``terms`` are what their task declares now. Without them, stored limits keep theirs, and ``otherwise`` gives the
+        terms of limits that do not exist yet. Call it inside a transaction, which is the lock on databases without row
+        locks.
         """
-        # In the order of their keys: two that make the same ones must not wait for each other.
+        # Ordered by key, so that two transactions that create the same limits do not deadlock.
         rows = self.filter(pk__in=keys).order_by("pk")
         found = list(rows.lock())
         if missing := set(keys).difference(limit.pk for limit in found):
             missing -= set(self.filter(pk__in=missing).values_list("pk", flat=True))
         if missing:
             ordered = sorted(missing)
-            said = dict.fromkeys(ordered, terms) if terms else otherwise(ordered)
-            self.bulk_create([Limit(key=key, **said[key]._asdict()) for key in ordered], ignore_conflicts=True)
+            terms_by_key = dict.fromkeys(ordered, terms) if terms else otherwise(ordered)
+            self.bulk_create([Limit(key=key, **terms_by_key[key]._asdict()) for key in ordered], ignore_conflicts=True)
             found += rows.filter(pk__in=missing).lock()
         if terms and (stale := [limit for limit in found if limit.terms != terms]):
             self.filter(pk__in=[limit.pk for limit in stale]).update(**terms._asdict())
@@ -68,20 +69,20 @@ class LimitQuerySet(models.QuerySet["Limit"]):
         return found, frozenset(keys).difference(limit.pk for limit in found)
 
     def due(self) -> LimitQuerySet:
-        """Limits at which it is time to look again."""
+        """Limits whose next check is due."""
         return self.filter(next_at__lte=Now())
 
     def forget(self, tasks: TaskFilters[Any]) -> int:
-        """Delete limits that have had no task for a day and whose bucket is full again; return how many."""
+        """Delete limits without tasks for a day and with a full bucket; return how many."""
         total, last = 0, ""
         while True:
             with transaction.atomic(using=self.db):
-                # By key, so that what has to stay is passed once, and not found again and again. An index of times
-                # would cost each admission an entry.
-                rows = self.filter(pk__gt=last, admitted_at__lt=NowPlus(-MAX_LIMITS)).order_by("pk")
-                old = list(rows.lock()[:FORGOTTEN])
+                # By key, so that limits that have to stay are read once. An index on times would cost each release an
+                # entry.
+                rows = self.filter(pk__gt=last, admitted_at__lt=NowPlus(-FORGET_AFTER)).order_by("pk")
+                old = list(rows.lock()[:FORGET_BATCH])
                 total += self._forget({one.pk for one in old if one.is_full}, tasks)
-            if len(old) < FORGOTTEN:
+            if len(old) < FORGET_BATCH:
                 return total
             last = old[-1].pk
 
@@ -92,7 +93,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
 
 
 class Limit(models.Model):
-    """A key's limit. Its row is the lock of whoever lets tasks in; nothing in it counts those that are in."""
+    """The limit of a key. Its row is the lock for releasing tasks; the row counts nothing."""
 
     key = models.CharField(_("key"), max_length=LENGTH, primary_key=True)
     max_concurrency = models.PositiveIntegerField(
@@ -117,7 +118,7 @@ class Limit(models.Model):
         ]
         constraints = [
             models.CheckConstraint(
-                condition=within(*BOUNDS),
+                condition=in_range(*BOUNDS),
                 name="horsies_limit_is_in_range",
             ),
         ]
@@ -127,34 +128,34 @@ class Limit(models.Model):
 
     @property
     def terms(self) -> LimitTerms:
-        """What its task said last."""
+        """The terms that its task declared last."""
         return LimitTerms(self.max_concurrency, self.rate)
 
     @property
     def now(self) -> datetime:
-        """The database's clock, where it was read with the row."""
+        """The database's clock, if it was read with the row."""
         clock: datetime = self.__dict__["clock"]
         return clock
 
     @property
     def bucket(self) -> Rate | None:
-        """Its rate; one that can't be read is none."""
+        """The rate; None if there is none or if it is invalid."""
         return None if self.rate is None else _read(self.rate)
 
     def tokens_now(self, rate: Rate) -> float:
-        """Return how many may begin as far as the rate goes."""
+        """Return how many tasks the rate lets start now."""
         since = None if self.refilled_at is None else (self.now - self.refilled_at).total_seconds()
         return rate.tokens(self.tokens, since)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing would be lost with it."""
+        """Whether the bucket is full, so that deleting the row loses nothing."""
         rate = self.bucket
         return rate is None or self.tokens_now(rate) >= rate.burst
 
     def spend(self, tokens: float) -> None:
-        """Set that so many tokens are left."""
-        # Of two transactions the later one may have the earlier clock.
+        """Set the number of tokens that are left."""
+        # Of two transactions, the later one may have read the earlier clock.
         self.tokens, self.refilled_at = tokens, max(filter(None, (self.now, self.refilled_at)))
 
 

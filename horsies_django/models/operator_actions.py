@@ -1,4 +1,4 @@
-"""What a person may do to a task without changing its state: have it run now, or move it to another place in line."""
+"""Operator actions that keep a task's state: run it now, move it, change its arguments."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from .claim.query import RowT, not_past_deadline
 from .filters import TaskFilters
 from .release_blocked import IS_LIMITED, release_after_commit
 
-#: What the paths of the tasks begin with that are steps of the workflows' engine itself.
-INTERNAL: Final = "horsies_django.workflows.engine_tasks."
+#: The start of the paths of the workflow engine's own tasks.
+ENGINE_TASK_PREFIX: Final = "horsies_django.workflows.engine_tasks."
 
 
 class OperatorActions(TaskFilters[RowT]):
-    """Guarded updates of tasks that have not begun, and what may be deleted of those that have ended."""
+    """Guarded updates of tasks that have not started, and the filter of tasks that may be deleted."""
 
-    def workflow_nodes(self) -> Self:
-        """Tasks that are no more than steps of the workflows' engine."""
-        return self.filter(task_name__startswith=INTERNAL)
+    def engine_tasks(self) -> Self:
+        """The workflow engine's own tasks."""
+        return self.filter(task_name__startswith=ENGINE_TASK_PREFIX)
 
     def run_now(self) -> int:
-        """Let scheduled and retrying tasks be due at once; return how many.
+        """Make scheduled and retrying tasks due now; return how many.
 
-        A retry stays one, so its count and its limit go on. A step of the engine is left alone: that it waits is what a
-        sleep, or the time-out of an event, is about. So is a task past its ``good_until``. An open group of gathered
-        calls is closed: later calls begin another one.
+        A retry keeps its count and its limit. The engine's own tasks are left alone, because their wait is a sleep or
+        an event's time-out, and so are tasks past ``good_until``. An open group is closed: later calls start another.
         """
-        waits = Q(not_past_deadline(), enqueued_at__gt=Now()) & ~Q(task_name__startswith=INTERNAL)
+        waits = Q(not_past_deadline(), enqueued_at__gt=Now()) & ~Q(task_name__startswith=ENGINE_TASK_PREFIX)
         retry = Case(When(next_retry_at__isnull=False, then=Now()))
         rows = self.pending().filter(waits)
         limited = rows.limit_keys()
@@ -47,9 +46,9 @@ class OperatorActions(TaskFilters[RowT]):
     def move(self, *, queue_name: str | None = None, priority: int | None = None) -> int:
         """Give PENDING tasks another queue, another priority or both; return how many.
 
-        Their time, and with it their place among others of that priority, stays. A task whose backend does not have
-        that queue is left alone; an open group of gathered calls is closed when it leaves its queue. Raises ValueError,
-        saying what is allowed, for a queue that no backend has and for a priority out of range.
+        They keep their time, and so their place among tasks of the same priority. A task whose backend lacks the queue
+        is left alone. An open group that leaves its queue is closed. Raises ValueError, which names what is allowed,
+        for a queue that no backend has and for a priority out of range.
         """
         if queue_name is None and priority is None:
             raise ValueError("move() needs queue_name, priority or both.")
@@ -67,15 +66,15 @@ class OperatorActions(TaskFilters[RowT]):
         return count
 
     def rewrite(self, args: list[Any], kwargs: dict[str, Any], *, typed_payload: bool) -> int:
-        """Give scheduled tasks other arguments, in JSON already; return how many.
+        """Give scheduled tasks other arguments, as JSON values; return how many.
 
-        A node of a workflow, and a group that gathers calls, have them from elsewhere: they are left alone.
+        Nodes of workflows and groups are left alone, because their arguments come from other rows.
         """
         own = self.scheduled().filter(workflow_id__isnull=True, has_inputs=False)
         return own.update(args=args, kwargs=kwargs, typed_payload=typed_payload)
 
     def deletable(self) -> Self:
-        """Tasks that have ended and that no live workflow has still to hear of."""
+        """Ended tasks whose end no live workflow still has to process."""
         from .workflow import Workflow
         from .workflow_task import WorkflowTask
 
@@ -87,7 +86,7 @@ class OperatorActions(TaskFilters[RowT]):
 
 
 def backends_with(queue: str) -> list[str]:
-    """Return the aliases of the backends that have this queue; one that names none has any. Raises ValueError."""
+    """Return the aliases of the backends with this queue; a backend without a list has any. Raises ValueError."""
     if not queue or len(queue) > 100:
         raise ValueError(f"queue_name is {queue!r}; allowed: 1 to 100 characters.")
     known = {alias: set(task_backends[alias].queues) for alias in task_backends}
@@ -99,7 +98,7 @@ def backends_with(queue: str) -> list[str]:
 
 
 def checked_priority(priority: int) -> int:
-    """Return a priority. Raises ValueError, saying what is allowed, for what is none."""
+    """Return the priority. Raises ValueError, which names what is allowed, if it is not one."""
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise ValueError(f"priority is {priority!r}; allowed: a whole number.")
     if not TASK_MIN_PRIORITY <= priority <= TASK_MAX_PRIORITY:

@@ -1,4 +1,4 @@
-"""Queues, as far as they are more than a name."""
+"""Queues that operators have paused or given limits."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from django.db import DEFAULT_DB_ALIAS, connections, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import RETENTION, Bounds, within
+from ..core.bounds import RETENTION, Bounds, in_range
 from ..core.operations import log_operation, names_of
-from ..core.queue_policy import COLUMNS, parse_rules
-from ..core.rates import TOKENS
+from ..core.queue_policy import COLUMNS, parse_policy
+from ..core.rates import TOKEN_RANGE
 from ..db.fields import DateTimeField, DurationField, JSONField
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 
-#: The rows that say anything but whether a queue is paused: few, and each look of a worker asks whether there are any.
-IS_RULED: Final = (
+#: Rows with more than a pause. They are few; each poll of a worker checks whether there are any.
+HAS_RULES: Final = (
     Q(max_concurrency__isnull=False)
     | Q(rate_limit__isnull=False)
     | Q(priority__isnull=False)
@@ -25,9 +25,9 @@ IS_RULED: Final = (
     | Q(retention__isnull=False)
 )
 
-BOUNDS: Final[Bounds] = (["refilled_at"], {"tokens": TOKENS, "retention": RETENTION})
+BOUNDS: Final[Bounds] = (["refilled_at"], {"tokens": TOKEN_RANGE, "retention": RETENTION})
 
-#: What an operator is told of a value that can't be, beside its field.
+#: The error beside the field of an invalid value.
 _ALLOWED: Final[dict[str, Any]] = {
     "max_concurrency": _("Allowed: a whole number from 0 (nothing begins) to 1000000 (no limit)."),
     "rate_limit": _("Allowed: a count, a slash and s, m, h or d, like 100/m; with a burst: 100/m, 10; or none."),
@@ -39,42 +39,42 @@ _ALLOWED: Final[dict[str, Any]] = {
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):
-    """What an operator may do to queues, and how workers lock them."""
+    """Operator actions on queues, and the locks of workers."""
 
     def named(self, name: str) -> QueueQuerySet:
-        """Return the row of a queue, which is made if there is none yet."""
+        """Return the row of a queue; create it if there is none."""
         self.bulk_create([Queue(name=name)], ignore_conflicts=True)
         return self.filter(name=name)
 
     def update(self, **values: Any) -> int:
-        """Update the rows and, where that changes what holds for the queues, tell workers once it is committed."""
+        """Update the rows and, if that changes a rule or a pause, wake workers after the commit."""
         count = super().update(**values)
         if count and values.keys() & {"paused", *COLUMNS}:
             wake_after_commit(self.db, ANY_QUEUE)
         return count
 
     def pause(self) -> int:
-        """Let workers claim nothing more from these queues; return how many were not paused. What runs goes on."""
-        return self._logged("queue.pause", self.filter(paused=False), paused=True)
+        """Stop claims from these queues; return how many were not paused. Running tasks continue."""
+        return self._update_and_log("queue.pause", self.filter(paused=False), paused=True)
 
     def resume(self) -> int:
-        """Let workers claim from these queues again, at once; return how many were paused."""
-        return self._logged("queue.resume", self.filter(paused=True), paused=False)
+        """Resume claims from these queues at once; return how many were paused."""
+        return self._update_and_log("queue.resume", self.filter(paused=True), paused=False)
 
     def set(self, **rules: object) -> int:
-        """Say what holds for these queues in all workers, within a second; return how many there are.
+        """Set rules of these queues, for all workers, within a second; return the number of queues.
 
-        ``max_concurrency``, ``rate_limit``, ``priority``, ``weight``, ``retention``; None is as the settings say. A
-        plain ``retention`` is for completed tasks, a dict by state says all of it. Raises ValueError naming what is
-        wrong, its value and what is allowed.
+        The rules are ``max_concurrency``, ``rate_limit``, ``priority``, ``weight`` and ``retention``; None means the
+        value of the settings. A plain ``retention`` is for completed tasks, a dict sets it by state. Raises ValueError,
+        which names the rule, its value and what is allowed.
 
         >>> Queue.objects.named("emails").set(max_concurrency=5, rate_limit="100/m")  # doctest: +SKIP
         1
         """
-        return self._logged("queue.set", self, **parse_rules(rules))
+        return self._update_and_log("queue.set", self, **parse_policy(rules))
 
-    def _logged(self, act: str, rows: QueueQuerySet, **values: Any) -> int:
-        """Update some of the rows, log that an operator did, and return how many they are."""
+    def _update_and_log(self, act: str, rows: QueueQuerySet, **values: Any) -> int:
+        """Update some of the rows, log the operator action, and return how many."""
         names = names_of(self)
         count = rows.update(**values)
         log_operation(
@@ -82,14 +82,14 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         )
         return count
 
-    def ruled(self) -> QueueQuerySet:
-        """The rows that say more than whether a queue is paused."""
-        return self.filter(IS_RULED)
+    def with_rules(self) -> QueueQuerySet:
+        """Rows with rules, not just a pause."""
+        return self.filter(HAS_RULES)
 
     def lock(self, *, skip: bool = True) -> QueueQuerySet:
-        """Lock the rows; with ``skip``, without those that others have locked.
+        """Lock the rows; with ``skip``, leave out locked ones.
 
-        SQLite has no such clause: one writes there.
+        SQLite has no row locks: there one transaction writes at a time.
         """
         features = connections[self.db].features
         skip = skip and features.has_select_for_update_skip_locked
@@ -97,7 +97,7 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
 
 class Queue(models.Model):
-    """What can be said of a queue at run time, column by column. A queue without a row is as the settings say."""
+    """The rules of a queue that operators set at run time. Without a row, or a value, the settings apply."""
 
     name = models.CharField(_("name"), max_length=100, unique=True)
     paused = models.BooleanField(_("paused"), default=False, help_text=_("Workers claim nothing from a paused queue."))
@@ -126,7 +126,7 @@ class Queue(models.Model):
         blank=True,
         help_text=_("At most so many of its tasks begin a time, like 100/m; none: no limit. Empty: as set up."),
     )
-    #: What the bucket of its rate limit held when it was last claimed from, by the database's clock.
+    #: The tokens of the rate limit at the last claim, by the database's clock.
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
     refilled_at = DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
     retention = DurationField(
@@ -149,10 +149,10 @@ class Queue(models.Model):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         permissions = [("pause_queue", "Can pause queue"), ("resume_queue", "Can resume queue")]
-        indexes = [models.Index(fields=["name"], condition=IS_RULED, name="horsies_queue_is_ruled")]
+        indexes = [models.Index(fields=["name"], condition=HAS_RULES, name="horsies_queue_is_ruled")]
         constraints = [
             models.CheckConstraint(
-                condition=within(*BOUNDS),
+                condition=in_range(*BOUNDS),
                 name="horsies_queue_is_in_range",
             ),
         ]
@@ -161,19 +161,19 @@ class Queue(models.Model):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save it, and tell workers once that is committed."""
+        """Save it, and wake workers after the commit."""
         super().save(*args, **kwargs)
         wake_after_commit(self._state.db or DEFAULT_DB_ALIAS, ANY_QUEUE)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        """Delete it, and tell workers once that is committed."""
+        """Delete it, and wake workers after the commit."""
         alias = kwargs.get("using") or self._state.db or DEFAULT_DB_ALIAS
         deleted = super().delete(*args, **kwargs)
         wake_after_commit(alias, ANY_QUEUE)
         return deleted
 
     def clean(self) -> None:
-        """Say beside each field what may stand there."""
+        """Validate the rules. Raises ValidationError that names, for each field, what is allowed."""
         self.rate_limit = self.rate_limit or None
         wrong = {}
         for name, rule in COLUMNS.items():

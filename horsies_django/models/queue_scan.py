@@ -1,8 +1,8 @@
-"""The survey: in which queues there is something to claim, and when more will be.
+"""The queue scan: which queues have claimable tasks, and when more tasks will be due.
 
-Their names are found by jumping from one to the next in an index: that costs as much as there are queues in which
-something waits, however deep they are. Where names are made up there may be 100,000 of these. So one survey sees
-:data:`MOST` of them at most, and the next one those that come after.
+It finds the queues' names by a skip scan of an index, whose cost grows with the number of queues, not of tasks.
+Projects that generate names may have 100,000 queues. So one scan sees at most :data:`QUEUES_PER_SCAN` of them, and the
+next one continues after those.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from .worker import WorkerQuerySet
 
 
-#: Queues that one survey sees at most.
+#: The most queues that one scan sees.
 QUEUES_PER_SCAN: Final = 128
 
 
 class Waiting(NamedTuple):
-    """A queue in which something is due, and what is first in it."""
+    """A queue with due tasks, and the rank of the first."""
 
     queue_name: str
     is_paused: bool
@@ -39,11 +39,12 @@ class Waiting(NamedTuple):
 
 
 class ScanResult(NamedTuple):
-    """For each kind of task the queues in which some are due; the seconds until what was sent for later is.
+    """The result of a queue scan.
 
-    The seconds until a limit by key has room by time alone. Whether the worker's own row asks it to stop, whether rows
-    of queues say what holds for them, and the clock. ``is_partial`` is whether there are queues that it has not
-    seen, ``goes_on`` whether some of these come after those that it has.
+    ``queues`` are the queues with due tasks, for each kind of task. ``deferred_in`` is the number of seconds until the
+    next scheduled task, ``release_in`` until time alone makes room at a limit. ``is_stop_requested`` is from the
+    worker's own row, ``has_rules`` tells whether rows of queues have rules, ``now`` is the database's clock.
+    ``is_partial`` is whether the scan has not seen all queues, ``continues`` whether some come after those seen.
     """
 
     queues: tuple[tuple[Waiting, ...], ...]
@@ -57,34 +58,34 @@ class ScanResult(NamedTuple):
 
 
 class QueueScan:
-    """One statement, on a worker's own row, that takes no lock. Compiled once."""
+    """The scan: one statement that takes no lock, compiled once."""
 
     def __init__(self, tasks: TaskFilters[Any], workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]) -> None:
         self._connection = connections[tasks.db]
         self._is_prepared = self._connection.vendor == "postgresql"
         deferred = tasks.deferred().order_by("enqueued_at")[:1]
         in_seconds = deferred.values_list(SecondsUntil("enqueued_at"))
-        gates = Limit.objects.using(tasks.db).filter(next_at__isnull=False).order_by("next_at")[:1]
+        limits = Limit.objects.using(tasks.db).filter(next_at__isnull=False).order_by("next_at")[:1]
         own = workers.filter(pk=worker_id).annotate(now=Now()).values_list("pk", "stop_requested_at", "now")
-        row, ruled = (
+        row, with_rules = (
             Statement.select(own),
-            Statement.select(Queue.objects.using(tasks.db).ruled().values_list("pk")[:1]),
+            Statement.select(Queue.objects.using(tasks.db).with_rules().values_list("pk")[:1]),
         )
         self._after = [""] * len(kinds)
         self._blanks = [Param(f"after_{number}") for number, _ in enumerate(kinds)]
         parts = [
             *(self._waiting(tasks, is_async, blank) for is_async, blank in zip(kinds, self._blanks, strict=True)),
             Statement.select(in_seconds),
-            Statement.select(gates.values_list(SecondsUntil("next_at"))),
+            Statement.select(limits.values_list(SecondsUntil("next_at"))),
         ]
         columns = ", ".join(f"({part.sql})" for part in parts)
-        params = [param for part in [*parts, ruled, row] for param in part.params]
-        columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({ruled.sql}), worker.now"
+        params = [param for part in [*parts, with_rules, row] for param in part.params]
+        columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({with_rules.sql}), worker.now"
         whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # the ORM's
         self._statement = whole.inline_constants() if self._is_prepared else whole
 
     def run(self) -> ScanResult | None:
-        """Make the survey; None if the worker has no row."""
+        """Run the scan; return None if the worker has no row."""
         connection = self._connection
         with postgres.preparing_cursor(connection) if self._is_prepared else connection.cursor() as cursor:
             given = dict(zip([blank.name for blank in self._blanks], self._after, strict=True))
@@ -92,17 +93,17 @@ class QueueScan:
             row = cursor.fetchone()
         if row is None:
             return None
-        *kinds, deferred_in, gates_in, is_dismissed, is_ruled, now = row
+        *kinds, deferred_in, release_in, is_stop_requested, has_rules, now = row
         seen = [json.loads(queues or "[]") for queues in kinds]
         is_partial = any(self._after)
-        self._after = list(map(_last, seen))
-        queues = tuple(map(_read, seen))
+        self._after = list(map(_last_name, seen))
+        queues = tuple(map(_due_queues, seen))
         goes_on = any(self._after)
-        facts = (deferred_in, gates_in, bool(is_dismissed), bool(is_ruled), str(now))
+        facts = (deferred_in, release_in, bool(is_stop_requested), bool(has_rules), str(now))
         return ScanResult(queues, *facts, is_partial or goes_on, goes_on)
 
     def _waiting(self, tasks: TaskFilters[Any], is_async: bool, after: Param) -> Statement:
-        """The queues in which something of this kind is due, as a JSON array of arrays."""
+        """Return the queues with due tasks of this kind, as a JSON array of arrays."""
         make = JSON[self._connection.vendor]
         names, name = skip_scan(tasks, is_async, after), NAME
         is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=name, paused=True).values_list("pk"))
@@ -119,31 +120,32 @@ class QueueScan:
         return Statement(sql, tuple(param for part in parts for param in part.params))
 
 
-def _read(seen: list[list[Any]]) -> tuple[Waiting, ...]:
-    """Return those in which something is due, those first that have what comes first."""
+def _due_queues(seen: list[list[Any]]) -> tuple[Waiting, ...]:
+    """Return the queues with due tasks, in the order of their first tasks."""
     waiting = (Waiting(name, bool(is_paused), *rank) for _, name, is_paused, *rank in seen if rank[0] is not None)
     return tuple(sorted(waiting, key=lambda queue: (-queue.priority, queue.enqueued_at)))
 
 
-def _last(seen: list[list[Any]]) -> str:
-    """Return the last of them; nothing if there are no more, which a NULL says."""
+def _last_name(seen: list[list[Any]]) -> str:
+    """Return the last name, or an empty text if there are no more queues, which a NULL at the end shows."""
     if len(seen) < QUEUES_PER_SCAN or any(name is None for _, name, *_ in seen):
         return ""
     return str(max(seen)[1])
 
 
-#: What names of queues are to the ORM.
+#: The field of a queue's name.
 _NAMES: Final = models.CharField(max_length=100)
 
 
-#: The queue that a jump is made from.
+#: The queue at which the skip scan stands.
 NAME: Final = OuterColumn("names.name", models.CharField())
 
 
 def skip_scan(tasks: TaskFilters[Any], is_async: bool, after: Param | None = None) -> Statement:
-    """``names (name) AS …``: the queues in which something of this kind waits, and a NULL at the end.
+    """Return ``names (name) AS …``: the queues with waiting tasks of this kind, and a NULL at the end.
 
-    With ``after``, which each run gives: ``names (name, place)``, :data:`MOST` of those that come after that name.
+    With ``after``, a parameter of each run, return ``names (name, place) AS …``: the first :data:`QUEUES_PER_SCAN`
+    queues after that name.
     """
     names = tasks.waiting(is_async=is_async).order_by("queue_name").values_list("queue_name")
     first = Statement.select((names if after is None else names.filter(queue_name__gt=BoundParam(after, _NAMES)))[:1])

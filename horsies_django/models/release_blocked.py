@@ -1,7 +1,8 @@
-"""Releases blocked tasks: decides when the concurrency limiter looks at which limit keys.
+"""Decides when the concurrency limiter checks which limit keys.
 
-A task with a limit key is blocked until its limit has room: then no index of the claim has it. Whoever locks the key's
-:class:`~.limit.Limit` releases the first of them, as many as there is room for (see :mod:`.concurrency_limiter`).
+A task with a limit key is blocked until its limit has room; a blocked task is in no index of the claim. A transaction
+that locks the key's :class:`~.limit.Limit` releases as many blocked tasks as there is room for (see
+:mod:`.concurrency_limiter`).
 """
 
 from __future__ import annotations
@@ -16,15 +17,24 @@ from django.db import connections, models, transaction
 from django.db.models import Case, Count, Q, Value, When
 from django.db.models.functions import Now
 
-from ..core.bounds import beyond, bring_into_range
+from ..core.bounds import bring_into_range, out_of_range
 from ..core.limit_terms import LimitTerms
 from ..core.status import TaskStatus
-from ..db.errors import is_of_the_row
+from ..db.errors import is_row_error
 from ..db.expressions import OuterColumn
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.on_commit import on_commit_robust
 from ..db.statements import Statement
-from .concurrency_limiter import GATES, NOBODY, Lane, Occupancy, Released, declared, occupancy_of, release
+from .concurrency_limiter import (
+    KEYS_PER_TRANSACTION,
+    UNOCCUPIED,
+    Lane,
+    Occupancy,
+    Released,
+    declared,
+    occupancy_of,
+    release,
+)
 from .filters import IS_RELEASED
 from .limit import BOUNDS, Limit, LimitQuerySet
 from .unreadable import DATES, NUMBERS
@@ -34,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("horsies_django")
 
-#: Whether a row has a limit key: then a task that waits again is blocked again.
+#: Whether a row has a limit key, so that a task that waits again is blocked again.
 IS_LIMITED: Final = Case(
     When(limit_key__isnull=False, then=Value(True)), default=Value(False), output_field=models.BooleanField()
 )
@@ -43,11 +53,11 @@ IS_LIMITED: Final = Case(
 PAUSE: Final = 0.02
 TRIES: Final = 50
 
-#: A task that does not start once its deadline has passed.
-PENDING_UNTIL: Final = Q(status=TaskStatus.PENDING, good_until__isnull=False)
+#: Tasks that must not start after their deadline.
+HAS_DEADLINE: Final = Q(status=TaskStatus.PENDING, good_until__isnull=False)
 
-#: The keys of one change that are handled at once; workers handle the others.
-MAX_IN_TRANSACTION: Final = 20
+#: The most keys that a change handles itself; of more, workers handle all.
+MAX_INLINE_KEYS: Final = 20
 
 #: Keys in one statement.
 KEYS_PER_STATEMENT: Final = 500
@@ -59,10 +69,10 @@ def release_all(database: str, keys: Iterable[str], terms: LimitTerms | None = N
     A key whose limit stays locked too long is left to the reaper.
     """
     lanes, is_timed, ordered = Counter[Lane](), False, sorted(keys)
-    for start in range(0, len(ordered), GATES):
-        for admitted in _retrying_locked(database, ordered[start : start + GATES], terms):
+    for start in range(0, len(ordered), KEYS_PER_TRANSACTION):
+        for admitted in _retrying_locked(database, ordered[start : start + KEYS_PER_TRANSACTION], terms):
             lanes += admitted.lanes
-            is_timed = is_timed or admitted.again_in is not None
+            is_timed = is_timed or admitted.recheck_in is not None
     for queue, is_async in lanes:
         wake_after_commit(database, queue, is_async=is_async)
     if is_timed:
@@ -76,34 +86,34 @@ def _retrying_locked(database: str, keys: Collection[str], terms: LimitTerms | N
         if not (keys := admitted.busy):
             return
         time.sleep(PAUSE)
-    logger.warning("limit %r is held by somebody: its gate is left to the reaper", min(keys))
+    logger.warning("limit %r stays locked by another transaction: the reaper releases its tasks", min(keys))
 
 
 def release_after_commit(database: str, keys: Iterable[str | None], terms: LimitTerms | None = None) -> None:
-    """Let in at the gates of these keys once the current transaction has committed.
+    """Release blocked tasks of these keys once the current transaction has committed.
 
-    A sender's transaction so locks no limit, however long it is.
+    So the transaction of a sender, however long, locks no limit.
     """
     if some := {key for key in keys if key is not None}:
         on_commit_robust(database, _release_some, database, some, terms)
 
 
 def _release_some(database: str, keys: Collection[str], terms: LimitTerms | None) -> None:
-    if len(keys) > MAX_IN_TRANSACTION:
+    if len(keys) > MAX_INLINE_KEYS:
         mark_due(database, keys, terms)
         return
-    release_all(database, [key for key in keys if not _is_surely_full(database, key, terms)], terms)
+    release_all(database, [key for key in keys if not _needs_no_release(database, key, terms)], terms)
 
 
-def _is_surely_full(database: str, key: str, terms: LimitTerms | None) -> bool:
-    """Whether a gate is sure to be looked at: a task that has its place will end, or the time for it is set.
+def _needs_no_release(database: str, key: str, terms: LimitTerms | None) -> bool:
+    """Return whether a later release is certain: all places are taken by tasks that will end, or a check is scheduled.
 
-    What was committed before is seen then, for who looks does so after that end. Locks nothing.
+    That release sees everything committed before it. Locks nothing.
     """
     if terms is None:
         return False
-    # One that has a deadline may end unheard.
-    inside = _tasks(database).released().exclude(PENDING_UNTIL).filter(limit_key=key).order_by()
+    # A task with a deadline may expire without a release.
+    inside = _tasks(database).released().exclude(HAS_DEADLINE).filter(limit_key=key).order_by()
     held = inside.values("limit_key").annotate(count=Count("pk")).values("count")
     rows = Limit.objects.using(database).filter(pk=key, max_concurrency=terms.max_concurrency, rate=terms.rate)
     is_set = Case(When(next_at__gt=Now(), then=True), default=False)
@@ -113,10 +123,10 @@ def _is_surely_full(database: str, key: str, terms: LimitTerms | None) -> bool:
 
 
 def mark_due(database: str, keys: Collection[str], terms: LimitTerms | None) -> None:
-    """Have workers look at the gates of these keys, of which there are many.
+    """Make the limits of many keys due, so that workers check them.
 
-    Without ``terms`` a limit that is known keeps those that it has, and one that is not gets those of the task that
-    waits there. One that somebody holds at the moment is left to the reaper.
+    Without ``terms``, stored limits keep theirs and new ones get those of the blocked task. A limit that is locked now
+    is left to the reaper.
     """
     rows = Limit.objects.using(database)
     changes: dict[str, Any] = {"next_at": Now()} | ({} if terms is None else terms._asdict())
@@ -124,9 +134,10 @@ def mark_due(database: str, keys: Collection[str], terms: LimitTerms | None) -> 
     for start in range(0, len(ordered), KEYS_PER_STATEMENT):
         some = ordered[start : start + KEYS_PER_STATEMENT]
         with transaction.atomic(using=database):
-            said = dict.fromkeys(some, terms) if terms is not None else declared(database, _unknown(rows, some))
+            terms_by_key = dict.fromkeys(some, terms) if terms is not None else declared(database, _unknown(rows, some))
             rows.bulk_create(
-                [Limit(key=key, next_at=Now(), **known._asdict()) for key, known in said.items()], ignore_conflicts=True
+                [Limit(key=key, next_at=Now(), **known._asdict()) for key, known in terms_by_key.items()],
+                ignore_conflicts=True,
             )
             rows.filter(pk__in=[limit.pk for limit in rows.filter(pk__in=some).lock()]).update(**changes)
     wake_after_commit(database, ANY_QUEUE)
@@ -138,7 +149,7 @@ def _unknown(rows: LimitQuerySet, keys: Collection[str]) -> list[str]:
 
 
 def sweep(database: str) -> int:
-    """Let in at every gate where there is room and nobody has looked: who should have may have died."""
+    """Release blocked tasks of every limit with room: the process that should have done so may have died."""
     total, last = 0, ""
     while keys := _waiting(database, last):
         last = keys[-1]
@@ -147,30 +158,30 @@ def sweep(database: str) -> int:
 
 
 def _release_singly(database: str, keys: Collection[str]) -> int:
-    """Let in at these gates. One at which that fails for a row is in the way of no other."""
+    """Release tasks of these keys. A key that fails because of a row does not stop the others."""
     try:
         return release_all(database, keys)
     except Exception as error:
-        if not is_of_the_row(error):
+        if not is_row_error(error):
             raise
         if len(keys) == 1:
             (key,) = keys
-            if disable_broken_limit(database, key):
+            if repair_limit(database, key):
                 return _release_singly(database, keys)
-            logger.exception("limit %r can't be looked at", key)
+            logger.exception("limit %r can't be checked", key)
             return 0
     return sum(_release_singly(database, [key]) for key in keys)
 
 
-def disable_broken_limit(database: str, key: str) -> int:
-    """Fail the unreadable tasks at a limit's gate and bring the limit into range; return the number of rows changed."""
-    tasks = _tasks(database).blocked().filter(beyond(DATES, NUMBERS), limit_key=key)
+def repair_limit(database: str, key: str) -> int:
+    """Fail the unreadable blocked tasks of a limit and clamp the limit to its range; return how many rows changed."""
+    tasks = _tasks(database).blocked().filter(out_of_range(DATES, NUMBERS), limit_key=key)
     limits = Limit.objects.using(database).filter(pk=key)
     return tasks.fail_unreadable() + len(bring_into_range(limits, BOUNDS))
 
 
 def _waiting(database: str, after: str) -> list[str]:
-    """Return the first keys after one at whose gates tasks wait, by jumping from one to the next in their index."""
+    """Return the next keys with blocked tasks after ``after``, by a skip scan of their index."""
     keys = _tasks(database).blocked().order_by("limit_key").values_list("limit_key")
     first = Statement.select(keys.filter(limit_key__gt=after)[:1])
     following = Statement.select(keys.filter(limit_key__gt=OuterColumn("keys.key", models.CharField()))[:1])
@@ -187,12 +198,14 @@ def _waiting(database: str, after: str) -> list[str]:
 def _with_room(database: str, keys: Collection[str]) -> list[str]:
     inside = occupancy_of(_tasks(database).filter(IS_RELEASED, limit_key__in=keys))
     limit_rows = Limit.objects.using(database).annotate(clock=Now()).in_bulk(list(keys))
-    return [key for key in keys if (one := limit_rows.get(key)) is None or _may_have_room(one, inside.get(key, NOBODY))]
+    return [
+        key for key in keys if (one := limit_rows.get(key)) is None or _may_have_room(one, inside.get(key, UNOCCUPIED))
+    ]
 
 
 def _may_have_room(limit: Limit, inside: Occupancy) -> bool:
     is_time = limit.next_at is None or limit.next_at <= limit.now
-    return is_time and inside.leaves(limit.max_concurrency) > 0
+    return is_time and inside.free_places(limit.max_concurrency) > 0
 
 
 def _tasks(database: str) -> TaskQuerySet:

@@ -1,4 +1,4 @@
-"""How long ended tasks and workflows are kept: decided once, as they end, and stored with them as ``kept_until``."""
+"""How long ended tasks and workflows are kept. It is computed once, as they end, and stored as ``kept_until``."""
 
 from __future__ import annotations
 
@@ -32,57 +32,57 @@ if TYPE_CHECKING:
 def kept_until(status: TaskStatus, database: str) -> Expression:
     """Return the value of ``kept_until`` for rows, of whatever queues and backends, that end in ``status``.
 
-    The row's own retention counts first, then that of its queue's row, then of its queue's settings, then its backend's
-    for that state. What queues' rows say of successes a worker has learned: there are thousands of those a second, and
-    none of what is read for one is JSON.
+    The retention comes from the first that is set of: the task's row, the queue's row, the queue's settings, the
+    backend's settings for that state. For successes a worker caches the queues' rows, so that the statement that runs
+    thousands of times a second reads neither these rows nor JSON.
     """
     learned = _cached_queues.get(database) if status == TaskStatus.COMPLETED else None
     return _settings(database).until[status] if learned is None else learned.until
 
 
 def workflow_kept_until(status: str, database: str) -> Expression:
-    """Return the value of ``kept_until`` for workflows that end in ``status``: as the backend of each says.
+    """Return the value of ``kept_until`` for workflows that end in ``status``, by the backend of each.
 
-    Subworkflows have none: they go with the workflow above them.
+    Subworkflows have none: they are deleted with their root.
     """
     until = _settings(database).workflow_until[TaskStatus(status)]
     return Case(When(depth=0, then=until), output_field=DateTimeField())
 
 
 def deletes_at_once(ends: Iterable[tuple[ClaimedTask, TaskStatus]], database: str) -> bool:
-    """Whether any of these tasks may have to be deleted by the worker that ended it, for its retention is 0.
+    """Return whether the worker may have to delete any of these tasks, because its retention is 0.
 
-    What its row, or its queue's, says of failures was not read: the reaper goes by that.
+    It does not read the retention by state of a task's or a queue's row: the reaper applies that.
     """
     settings, learned = _settings(database), _cached_queues.get(database)
     rows = learned.queues if learned else {}
 
-    def may_go(claim: ClaimedTask, status: TaskStatus) -> bool:
-        said = None
+    def is_deleted(claim: ClaimedTask, status: TaskStatus) -> bool:
+        own = None
         if status == TaskStatus.COMPLETED:
-            said = rows.get(claim.queue_name) if claim.retention is None else claim.retention
-        return settings.deletes_at_once(status, claim.backend, claim.queue_name) if said is None else not said
+            own = rows.get(claim.queue_name) if claim.retention is None else claim.retention
+        return settings.deletes_at_once(status, claim.backend, claim.queue_name) if own is None else not own
 
-    return any(may_go(claim, status) for claim, status in ends)
+    return any(is_deleted(claim, status) for claim, status in ends)
 
 
 def refresh_queue_settings(database: str, queues: Mapping[str, timedelta]) -> bool:
-    """Go by what rows of queues say from now on, in this process; return whether it is anything new."""
+    """Cache the retention of successes that rows of queues set, for this process; return whether it changed."""
     known = _cached_queues.get(database)
     if queues == (known.queues if known else {}):
         return False
     _cached_queues.pop(database, None)
     if queues:
         cases = [When(queue_name=name, then=_value(kept)) for name, kept in queues.items()]
-        said = ["retention", Case(*cases, output_field=DurationField())]
-        until = _until(TaskStatus.COMPLETED, _options(database), said)
+        sources = ["retention", Case(*cases, output_field=DurationField())]
+        until = _until(TaskStatus.COMPLETED, _options(database), sources)
         _cached_queues[database] = _CachedQueues(dict(queues), until)
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedQueues:
-    """What rows of queues say, by name, and what that comes to for successes."""
+    """The retention of successes by queue name, and the resulting expression."""
 
     queues: Mapping[str, timedelta]
     until: Expression
@@ -94,17 +94,17 @@ _cached_queues: Final[dict[str, _CachedQueues]] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What the settings of all backends on one database come to."""
+    """The expressions that follow from the settings of all backends on one database."""
 
     until: Mapping[TaskStatus, Expression]
     workflow_until: Mapping[TaskStatus, Expression]
-    #: By state, backend and name, for each queue with a say of its own: whether it deletes tasks at once.
+    #: Whether tasks are deleted at once, by state, backend and name of each queue with its own setting.
     queues: Mapping[tuple[TaskStatus, str, str], bool]
-    #: The states and backends that delete nothing at once.
+    #: The states and backends whose tasks are not deleted at once.
     has_retention: frozenset[tuple[TaskStatus, str]]
 
     @classmethod
-    def of(cls, backends: Mapping[str, Options], database: str) -> Self:
+    def build(cls, backends: Mapping[str, Options], database: str) -> Self:
         queues = {
             (status, alias, name): queue.retention[status.lower()] == timedelta()
             for status in TASK_TERMINAL_STATES
@@ -116,10 +116,10 @@ class _Settings:
             (status, alias)
             for status in TASK_TERMINAL_STATES
             for alias, options in backends.items()
-            if options.retention.kept(status) != timedelta()
+            if options.retention.retention_for(status) != timedelta()
         }
         until = {
-            status: _until(status, backends, [RetentionOfState(status), _of_row(status, database)])
+            status: _until(status, backends, [RetentionOfState(status), _queue_retention(status, database)])
             for status in TASK_TERMINAL_STATES
         }
         until[TaskStatus.COMPLETED] = _until(TaskStatus.COMPLETED, backends, ["retention"])
@@ -127,19 +127,19 @@ class _Settings:
         return cls(until, workflow_until, queues, frozenset(keeping))
 
     def deletes_at_once(self, status: TaskStatus, backend: str, queue_name: str) -> bool:
-        """Whether a task of that queue may have to be deleted at once, if it does not say itself."""
+        """Return whether a task of that queue, without its own retention, has to be deleted at once."""
         own = self.queues.get((status, backend, queue_name)) if self.queues else None
         return (status, backend) not in self.has_retention if own is None else own
 
 
 def _settings(database: str) -> _Settings:
-    """Return what the settings say; kept on a backend object, which Django makes anew when they change."""
+    """Return the settings, cached on a backend object, which Django replaces when settings change."""
     backends = backends_on(database)
     if not backends:
-        return _Settings.of({}, database)
+        return _Settings.build({}, database)
     attributes = vars(next(iter(backends.values())))
     if "retention_settings" not in attributes:
-        attributes["retention_settings"] = _Settings.of(_options(database), database)
+        attributes["retention_settings"] = _Settings.build(_options(database), database)
     return cast("_Settings", attributes["retention_settings"])
 
 
@@ -147,41 +147,41 @@ def _options(database: str) -> dict[str, Options]:
     return {alias: backend.config for alias, backend in backends_on(database).items()}
 
 
-def _of_row(status: TaskStatus, database: str) -> Subquery:
-    """Return what the row of a task's queue says of a state other than success."""
+def _queue_retention(status: TaskStatus, database: str) -> Subquery:
+    """Return the retention that the row of a task's queue sets for a state other than success."""
     from .queue import Queue
 
     rows = Queue.objects.using(database).filter(name=OuterRef("queue_name"))
     return Subquery(rows.values(kept=RetentionOfState(status))[:1], output_field=DurationField())
 
 
-def _until(status: TaskStatus, backends: Mapping[str, Options], said: Sequence[Any]) -> RetainedUntil:
-    """Return the expression for one state; ``said`` is what the row of a task and that of its queue say.
+def _until(status: TaskStatus, backends: Mapping[str, Options], sources: Sequence[Any]) -> RetainedUntil:
+    """Return the expression for one state; ``sources`` are the retention of the task's row and the queue's row.
 
-    Rows of a backend that is in the settings no more go by the first one's.
+    Rows of a backend that is no longer in the settings follow the first backend.
     """
     cases: list[When] = []
     first: timedelta | None = None
     for number, (alias, options) in enumerate(backends.items()):
-        own = options.retention.kept(status)
+        own = options.retention.retention_for(status)
         if number == 0:
             first = own
         is_its = {"backend": alias} if len(backends) > 1 else {}
         for name, queue in options.queues.items():
-            if (kept := queue.kept(status, own)) != own:
+            if (kept := queue.retention_for(status, own)) != own:
                 cases.append(When(**is_its, queue_name=name, then=_value(kept)))
         if own != first:
             cases.append(When(**is_its, then=_value(own)))
     if cases:
-        return RetainedUntil(Coalesce(*said, Case(*cases, default=_value(first))))
-    if len(said) == 1 and first is None:
-        return RetainedUntil(*said)
-    return RetainedUntil(Coalesce(*said, _value(first)))
+        return RetainedUntil(Coalesce(*sources, Case(*cases, default=_value(first))))
+    if len(sources) == 1 and first is None:
+        return RetainedUntil(*sources)
+    return RetainedUntil(Coalesce(*sources, _value(first)))
 
 
 def _workflow_until(status: TaskStatus, backends: Mapping[str, Options]) -> RetainedUntil:
-    """Return the expression for the workflows that end in one state, which say nothing themselves."""
-    kept = {alias: options.retention.kept(status) for alias, options in backends.items()}
+    """Return the expression for workflows that end in one state; workflows have no retention of their own."""
+    kept = {alias: options.retention.retention_for(status) for alias, options in backends.items()}
     first = next(iter(kept.values()), None)
     cases = [When(backend=alias, then=_value(own)) for alias, own in kept.items() if own != first]
     return RetainedUntil(Case(*cases, default=_value(first)) if cases else _value(first))

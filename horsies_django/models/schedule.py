@@ -1,4 +1,4 @@
-"""Schedules: what is sent again and again, and when next."""
+"""Schedules: tasks and workflows that are sent at each slot of a timing."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import Range, beyond, clamped, within
+from ..core.bounds import Range, clamp, in_range, out_of_range
 from ..core.clock import aware, project_timezone, stored
 from ..core.operations import log_operation, names_of
-from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
+from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, DisabledBy, Overlap
 from ..core.schedule_patterns import parse
-from ..core.schedule_slots import Slots, zone_of
+from ..core.schedule_slots import Slots, parse_timezone
 from ..db.clock import database_now
 from ..db.fields import DateTimeField, JSONField
 from .subscribers import RunHandle, subscribers
 
-#: Runs that are made up for at most, unless a schedule says otherwise.
-MAX_CATCH_UP: Final = 100
+#: The default of ``max_catch_up_runs``.
+DEFAULT_MAX_CATCH_UP: Final = 100
 
-#: What the next run follows from: where one of them changes, it is worked out anew.
+#: The columns that the next run depends on: if one changes, the next run is planned again.
 PLAN_COLUMNS: Final = ("timing", "timezone", "start_at", "end_at", "skip_nonexistent", "jitter", "enabled")
 
-#: Of these a row does not keep for which value its next run was worked out, as it does of its timing and time zone.
+#: Of these, the row does not store the value that the next run was planned for, as it does for timing and time zone.
 CLEARED_ON: Final = frozenset(PLAN_COLUMNS) - {"timing", "timezone"}
 
-#: The timing or the time zone is no longer that of the next run: they were changed past this model, by SQL say. A row
-#: that was planned before it had these columns doesn't tell.
+#: The timing or the time zone differs from that of the next run, because something other than this model, such as plain
+#: SQL, changed it. Rows planned before these columns existed have ''.
 PLAN_IS_OUTDATED: Final = ~Q(planned_timing="") & (~Q(planned_timing=F("timing")) | ~Q(planned_timezone=F("timezone")))
 
-#: What the beat writes: who saves a row for another reason leaves it as it is by now.
+#: The columns that the scheduler writes. A save for another reason leaves their stored values.
 SCHEDULER_COLUMNS: Final = (
     "next_run_at",
     "next_slot_at",
@@ -52,19 +52,19 @@ SCHEDULER_COLUMNS: Final = (
 )
 
 
-#: What has to be within its bounds.
+#: The columns with check constraints on their range.
 DATES: Final = ("start_at", "end_at", "next_run_at", "next_slot_at", "last_slot_at")
-NUMBERS: Final[Mapping[str, Range]] = {"jitter": (0.0, float(MOST_JITTER)), "max_catch_up_runs": (0, MOST_CATCH_UP)}
+NUMBERS: Final[Mapping[str, Range]] = {"jitter": (0.0, float(MAX_JITTER)), "max_catch_up_runs": (0, MAX_CATCH_UP)}
 
-#: The least by which two times differ.
+#: The least difference of two times.
 TICK: Final = timedelta(microseconds=1)
 
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
-    """What an operator, and the beat, may do to schedules."""
+    """Operations on schedules, by operators and the scheduler."""
 
     def update(self, **kwargs: Any) -> int:
-        """Update the rows; a next run that would be another with these values is worked out anew by a scheduler."""
+        """Update the rows. If the values affect the next run, it is cleared, and a scheduler plans it again."""
         if "next_run_at" not in kwargs and (changed := kwargs.keys() & CLEARED_ON):
             is_as_it_was = Q(**{name: kwargs[name] for name in changed})
             kwargs["next_run_at"] = Case(When(is_as_it_was, then=F("next_run_at")))
@@ -73,7 +73,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
     update.alters_data = True  # type: ignore[attr-defined]  # templates must not call it
 
     def enable(self) -> int:
-        """Let them run again, from their next slot on; return how many were disabled and have a slot left."""
+        """Enable them from their next slot on; return how many were disabled and have a slot left."""
         count, names = 0, names_of(self)
         for row in self.filter(enabled=False):
             row.enabled, row.disabled_by, row.next_run_at = True, "", None
@@ -85,9 +85,9 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         return count
 
     def disable(self, by: str = DisabledBy.OPERATOR) -> int:
-        """Let them run no more; return how many it has changed. What has been sent goes on.
+        """Disable them; return how many changed. Runs that were sent continue.
 
-        Those that are disabled for another reason are marked too where an operator says so, for that is to last.
+        An operator's action also changes the reason of those that are disabled already, so that they stay disabled.
         """
         is_to_be = Q(enabled=True)
         if by == DisabledBy.OPERATOR:
@@ -101,57 +101,57 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         return count
 
     def unreadable(self) -> Self:
-        """Those that hold what nobody can read."""
-        return self.filter(beyond(DATES, NUMBERS))
+        """Schedules with values out of range."""
+        return self.filter(out_of_range(DATES, NUMBERS))
 
     def disable_unreadable(self, why: str) -> int:
-        """Disable those that can't be read or worked out, with the reason, and bring them back into their ranges."""
-        columns = {field.name: clamped(field, NUMBERS) for field in self.model._meta.concrete_fields}
+        """Disable schedules that can't be read or planned, store why, and clamp their values to their ranges."""
+        columns = {field.name: clamp(field, NUMBERS) for field in self.model._meta.concrete_fields}
         values: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
         values |= {"next_run_at": None, "next_slot_at": None, "last_error": why, "updated_at": Now()}
         return self.filter(enabled=True).update(enabled=False, disabled_by=DisabledBy.TIMING, **values)
 
     def run_now(self) -> list[RunHandle]:
-        """Send each of them now, enabled or not; return the handles. Their next runs stay when they are.
+        """Send each of them now, enabled or not; return the handles. Their next runs do not change.
 
-        Raises what a send raises, with a note that names the schedule; those before it are sent.
+        Raises the errors of a send, with a note that names the schedule; those before it are sent.
         """
         handles: list[RunHandle] = []
         names = names_of(self)
         try:
             for row in self.order_by("pk"):
-                handles.append(subscribers.run_schedule(row))  # noqa: PERF401  # what was sent before one that fails is logged
+                handles.append(subscribers.run_schedule(row))  # noqa: PERF401  # on an error, those sent before are logged
         finally:
             log_operation("schedule.run", len(handles), schedule=names)
         return handles
 
     def served_by(self, backend: str, project: str) -> Self:
-        """The enabled ones that a scheduler of this backend and this project sends."""
+        """Enabled schedules that a scheduler of this backend and project sends."""
         return self.filter(enabled=True, backend=backend, source__in=["", project])
 
     def unplanned(self) -> Self:
-        """Those for which no next run is worked out."""
+        """Schedules without a planned next run."""
         return self.filter(next_run_at__isnull=True)
 
     def with_outdated_plan(self) -> Self:
-        """Those whose next run was worked out for another timing, or another time zone, than they have now."""
+        """Schedules whose next run was planned for another timing or time zone."""
         return self.next_up().filter(PLAN_IS_OUTDATED)
 
     def planned_for(self, run_at: datetime | None) -> Self:
-        """Those whose next run is at a moment that was read from a row; None is that of no next run.
+        """Schedules whose next run is at ``run_at``, as read from a row; with None, those without one.
 
-        SQLite has times as texts, some with trailing zeros and some without, which are equal to no other's.
+        SQLite stores times as text, with or without trailing zeros, so this compares a range.
         """
         if run_at is None:
             return self.unplanned()
         return self.filter(next_run_at__gt=run_at - TICK, next_run_at__lt=run_at + TICK)
 
     def next_up(self) -> Self:
-        """Those for which one is, in the order of their next runs."""
+        """Schedules with a planned next run, in that order."""
         return self.filter(next_run_at__isnull=False).order_by("next_run_at")
 
     def locked(self, *, skip: bool = True) -> Self:
-        """These rows, to be locked as they are read; with ``skip``, those that somebody has locked are left."""
+        """These rows, locked as they are read; with ``skip``, without locked ones."""
         features = connections[self.db].features
         if not features.has_select_for_update:
             return self
@@ -159,12 +159,12 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         return self.select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
 
     def all_rows(self) -> ScheduleQuerySet:
-        """Every row on the same database, whatever this queryset was narrowed to."""
+        """Return all schedules of the same database, without this queryset's filters."""
         return Schedule.objects.using(self.db)
 
 
 class Schedule(models.Model):
-    """A task, or a workflow, that is sent at each slot of a timing. A slot is passed by a guarded update, once."""
+    """A task, or a workflow, that is sent at each slot of a timing. A guarded update makes sure of once per slot."""
 
     name = models.CharField(_("name"), max_length=255, unique=True)
     backend = models.CharField(_("backend"), max_length=64, default="default")
@@ -188,7 +188,7 @@ class Schedule(models.Model):
     )
     catch_up = models.CharField(_("missed runs"), max_length=6, choices=CatchUp.choices, default=CatchUp.LATEST)
     max_catch_up_runs = models.PositiveIntegerField(
-        _("max missed runs"), default=MAX_CATCH_UP, help_text=_("Of those that are missed, the latest.")
+        _("max missed runs"), default=DEFAULT_MAX_CATCH_UP, help_text=_("Of those that are missed, the latest.")
     )
     overlap = models.CharField(
         _("if the run before has not finished"), max_length=15, choices=Overlap.choices, default=Overlap.ALLOW
@@ -206,12 +206,12 @@ class Schedule(models.Model):
     source = models.CharField(
         _("source"), max_length=100, default="", blank=True, editable=False, help_text=_("Empty: made by hand.")
     )
-    # What the code said last, None if it has no such schedule: where that is as it was, the operator's word stands.
+    # What the code declared last; None if it has no such schedule. While that is unchanged, the operator's choice wins.
     declared_enabled = models.BooleanField(_("enabled by the code"), null=True, blank=True, editable=False)
 
     next_run_at = DateTimeField(_("next run"), null=True, blank=True, editable=False)
     next_slot_at = DateTimeField(_("next slot"), null=True, blank=True, editable=False)
-    # For what the next run was worked out: where that is no longer what the row says, it is worked out anew.
+    # What the next run was planned for: if the row differs, it is planned again.
     planned_timing = models.CharField(max_length=255, default="", db_default="", blank=True, editable=False)
     planned_timezone = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
     last_run_at = DateTimeField(_("last run"), null=True, blank=True, editable=False)
@@ -244,7 +244,7 @@ class Schedule(models.Model):
                 condition=Q(enabled=True) & PLAN_IS_OUTDATED,
                 name="horsies_schedule_replan",
             ),
-            # For the admin: what is not as it should be, and who keeps what, each by name.
+            # For the admin's filters, each ordered by name.
             models.Index(fields=["disabled_by", "name"], condition=Q(enabled=False), name="horsies_schedule_disabled"),
             models.Index(fields=["name"], condition=~Q(last_error=""), name="horsies_schedule_failing"),
             models.Index(fields=["source", "name"], name="horsies_schedule_source"),
@@ -255,14 +255,14 @@ class Schedule(models.Model):
                 | Q(task_name__isnull=True, workflow_name__isnull=False),
                 name="horsies_schedule_has_a_task_or_a_workflow",
             ),
-            models.CheckConstraint(condition=within(DATES, NUMBERS), name="horsies_schedule_is_in_range"),
+            models.CheckConstraint(condition=in_range(DATES, NUMBERS), name="horsies_schedule_is_in_range"),
         ]
 
     def __str__(self) -> str:
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Work the next run out if it has to be; leave what the beat writes, unless it was changed here."""
+        """Save the row and plan its next run if needed. The scheduler's columns are saved only if changed here."""
         alias = kwargs.get("using") or self._state.db or "default"
         with transaction.atomic(using=alias):
             now = database_now(alias)
@@ -284,7 +284,7 @@ class Schedule(models.Model):
 
     @classmethod
     def from_db(cls, *args: Any, **kwargs: Any) -> Self:
-        """Remember what the beat may have written since."""
+        """Remember the loaded values, to know at a save which columns changed."""
         row = super().from_db(*args, **kwargs)
         row._remember_values()
         return row
@@ -294,7 +294,7 @@ class Schedule(models.Model):
         return {field.name for field in self._meta.concrete_fields if not field.primary_key} - kept
 
     def _reload_scheduler_columns(self, alias: str) -> None:
-        """Lock the row, if it is there, and learn which slot has been run last."""
+        """Lock the row, if it exists, and reload the slot of the last run."""
         mine = Schedule.objects.using(alias).filter(pk=self.pk).locked(skip=False)
         if not self._state.adding and (last := mine.values_list("last_slot_at").first()):
             (self.last_slot_at,) = last
@@ -312,16 +312,16 @@ class Schedule(models.Model):
         self._scheduler_values = {name: getattr(self, name) for name in SCHEDULER_COLUMNS}
 
     def clean(self) -> None:
-        """Raise ValidationError with what is wrong, by field."""
+        """Validate the schedule. Raises ValidationError with the problems of each field."""
         if problems := subscribers.schedule_problems(self):
             raise ValidationError({name: list(found) for name, found in problems.items()})
 
     @property
     def slots(self) -> Slots:
-        """Its slots. Raises ValueError if its timing or its time zone can't be read."""
+        """Return its slots. Raises ValueError if its timing or time zone is invalid."""
         slots = Slots(
             pattern=parse(self.timing),
-            zone=zone_of(self.timezone),
+            zone=parse_timezone(self.timezone),
             name=self.name,
             skip_nonexistent=self.skip_nonexistent,
             start_at=aware(self.start_at),
@@ -332,9 +332,9 @@ class Schedule(models.Model):
         return replace(slots, anchor=planned or aware(self.last_slot_at) or slots.start_at)
 
     def plan(self, now: datetime) -> None:
-        """Set the next run, if it is enabled: after ``now``, which is the database's. Without one left it is disabled.
+        """Set the next run of an enabled schedule, after ``now`` by the database's clock.
 
-        A timing that can't be read disables it too.
+        It is disabled if no slot is left, or if the timing is invalid.
         """
         self.next_run_at = self.next_slot_at = None
         if not self.enabled:
@@ -349,7 +349,7 @@ class Schedule(models.Model):
             self.next_run_at = self.next_slot_at = None
 
     def plan_for(self, slots: Slots, slot: datetime | None) -> None:
-        """Set the next run to a slot; None disables it, for there is none left."""
+        """Set the next run to a slot; None means that no slot is left, and disables it."""
         if slot is None:
             self.enabled, self.disabled_by = False, DisabledBy.END
         self.planned_timing, self.planned_timezone = self.timing, self.timezone
@@ -358,19 +358,19 @@ class Schedule(models.Model):
 
     @property
     def planned(self) -> dict[str, Any]:
-        """The columns that :meth:`plan` sets, but for those that tell why it is disabled."""
+        """The columns that :meth:`plan` sets, without those about why it is disabled."""
         names = ("next_run_at", "next_slot_at", "planned_timing", "planned_timezone")
         return {name: getattr(self, name) for name in names}
 
     @property
     def has_outdated_plan(self) -> bool:
-        """Whether its next run was worked out for another timing, or another time zone, than it has now."""
+        """Whether its next run was planned for another timing or time zone."""
         planned = self.planned_timing, self.planned_timezone
         return self.planned_timing != "" and planned != (self.timing, self.timezone)
 
     @property
     def last_run_id(self) -> Any:
-        """The id of the last task, or workflow, that it has sent."""
+        """The id of the last task or workflow that it sent."""
         return self.last_task_id if self.task_name is not None else self.last_workflow_id
 
     @property

@@ -15,9 +15,9 @@ from ..core.status import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from ..db.fields import DateTimeField, DurationField, JSONField
 from .filters import HOLDS_UNIQUE_KEY, IS_HELD, IS_RELEASED
 from .transitions import TaskQuerySet
-from .unreadable import conditions
+from .unreadable import range_conditions
 
-# Rows in these states have to tell when they came there.
+# The column with the time at which a task entered the state.
 _ENDED_AT = {
     TaskStatus.COMPLETED: "completed_at",
     TaskStatus.FAILED: "failed_at",
@@ -27,7 +27,7 @@ _ENDED_AT = {
 
 
 class Task(models.Model):
-    """One call of a task. Only the QuerySet's transitions change ``status``."""
+    """One call of a task. Only the transitions of :class:`TaskQuerySet` change ``status``."""
 
     id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
     task_name = models.CharField(_("task"), max_length=255, help_text=_("The name of the task."))
@@ -81,7 +81,7 @@ class Task(models.Model):
         _("unique no longer than"), null=True, blank=True, help_text=_("The next sender may take its key then.")
     )
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
-    # The database has the default too: while a release is rolled out, processes insert that know of no such column.
+    # The default is in the database too, for processes of the previous release, which insert without this column.
     blocked = models.BooleanField(
         _("blocked"), default=False, db_default=False, help_text=_("Its limit key has no place for it yet.")
     )
@@ -118,7 +118,7 @@ class Task(models.Model):
     )
 
     result = JSONField(_("result"), null=True, blank=True)
-    # Of a task that is tried again, that of its last attempt.
+    # While a task waits for a retry, the code of its last attempt.
     error_code = models.CharField(_("error code"), max_length=100, null=True, blank=True)
 
     objects = TaskQuerySet.as_manager()
@@ -178,13 +178,13 @@ class Task(models.Model):
                 condition=Q(schedule_id__isnull=False),
                 name="horsies_task_schedule",
             ),
-            # Whether a run of a schedule is still going on is asked at each of its slots.
+            # At each slot, a schedule checks whether its last run is still live.
             models.Index(
                 fields=["schedule_id"],
                 condition=Q(status__in=sorted(TASK_LIVE_STATES), schedule_id__isnull=False),
                 name="horsies_task_run_of_schedule",
             ),
-            # What failed, and what is tried again: a task that succeeds at once is never in it.
+            # Failed tasks and retries: a task that succeeds at once is never in it.
             models.Index(fields=["id"], condition=Q(error_code__isnull=False), name="horsies_task_error"),
             models.Index(
                 fields=["kept_until"],
@@ -198,7 +198,7 @@ class Task(models.Model):
                 condition=Q(priority__range=(TASK_MIN_PRIORITY, TASK_MAX_PRIORITY)),
                 name="horsies_task_priority_is_in_range",
             ),
-            *(models.CheckConstraint(condition=condition, name=name) for name, condition in conditions().items()),
+            *(models.CheckConstraint(condition=condition, name=name) for name, condition in range_conditions().items()),
             *(
                 models.CheckConstraint(
                     condition=~Q(status=status) | Q(**{f"{column}__isnull": False}),
@@ -211,7 +211,7 @@ class Task(models.Model):
                 condition=HOLDS_UNIQUE_KEY,
                 name="horsies_live_task_has_its_key_alone",
             ),
-            # A claim's number only grows: one that was claimed is never open again, whatever becomes of it.
+            # A group is open until its first claim; the claim number only grows.
             models.UniqueConstraint(
                 fields=["task_name", "queue_name", "group_key"],
                 condition=Q(status=TaskStatus.PENDING, claim=0, group_key__isnull=False),
@@ -229,5 +229,15 @@ class Task(models.Model):
 
     @property
     def finished_at(self) -> Any:
-        """When the task ended, however it did; None while it lives."""
+        """When the task ended; None while it is live."""
         return getattr(self, _ENDED_AT[TaskStatus(self.status)]) if self.status in TASK_TERMINAL_STATES else None
+
+
+class Overview(Task):
+    """A proxy that gives the admin's overview page a place in the index. Users who may see tasks may see it."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("overview")
+        verbose_name_plural = _("overview")

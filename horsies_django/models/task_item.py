@@ -1,4 +1,4 @@
-"""Task items: the calls that were gathered for one run."""
+"""Task items: the calls of a group."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class TaskItem(models.Model):
-    """One call of a task whose calls are gathered. Written with the call, never changed, deleted with its task."""
+    """One call in a group, written with the call, never changed, and deleted with its task."""
 
-    task_id: UUID  # of the key below, which the type stubs know of or not as they please
+    task_id: UUID  # set by the foreign key below; only some versions of the type stubs know it
 
     id = models.BigAutoField(primary_key=True)
     task = models.ForeignKey(
@@ -49,6 +49,6 @@ class TaskItem(models.Model):
 
 
 def append_items(database: str, task_id: UUID, first: int, calls: Sequence[dict[str, Any]]) -> None:
-    """Insert calls behind the ``first`` ones of a task."""
+    """Append calls to a task that has ``first`` calls already."""
     items = [TaskItem(task_id=task_id, position=first + place, kwargs=call) for place, call in enumerate(calls)]
     TaskItem.objects.using(database).bulk_create(items, batch_size=1_000)

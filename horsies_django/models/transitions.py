@@ -1,9 +1,9 @@
-"""Every change of a task's state, each one guarded update; the states it goes from and to stand in the lifecycle.
+"""The transitions of tasks: each is one guarded update, between the states that ``core.lifecycle`` lists.
 
-A transition that batches takes values, not instances: on the way of each task, model instances would cost more than the
-database. The guard of everything a worker does is the *claim*: a number on the row that grows each time the row is
-claimed, so that whatever comes from an older claim, even of the same worker, matches no row and changes nothing. The
-worker's id is compared as well: after a failover that has lost commits, two workers may hold the same number.
+Batched transitions take values, because building model instances would cost more than the database. Every change that a
+worker makes is fenced by the *claim*, a number on the row that grows with each claim: a write under an older claim,
+even of the same worker, matches no row. The worker's id is compared too, because after a failover that lost commits
+two workers may hold the same number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Cast, Greatest, Now
 
 from ..core import lifecycle
-from ..core.bounds import RETENTION, date_if_within, within
+from ..core.bounds import RETENTION, date_if_within, in_range
 from ..core.results import OperationalCode, OutcomeCode, TaskError
 from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
@@ -29,7 +29,7 @@ from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, 
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claim.query import RANK, first_of, not_past_deadline
-from .claims import ClaimedTask, ClaimLost, ClaimRef, Completion, WorkerInfo, claims_of, error_result
+from .claims import ClaimedTask, ClaimRef, Completion, WorkerInfo, claimed_tasks, error_result, raise_unless_all_claimed
 from .operator_actions import OperatorActions
 from .release_blocked import IS_LIMITED, release_after_commit
 from .retention import kept_until
@@ -39,10 +39,10 @@ from .unreadable import IS_READABLE, error_results, values_in_range
 if TYPE_CHECKING:
     from .task import Task  # noqa: F401  # the base class below names it
 
-#: Rows that one statement of a reaper's duty changes at most.
+#: The most rows that one statement of a reaper's duty changes.
 BATCH: Final = 500
 
-#: What PostgreSQL says to one of two that wait for each other, and how often that one tries again.
+#: PostgreSQL's SQLSTATE for a deadlock, and the number of retries.
 DEADLOCK: Final = "40P01"
 TRIES: Final = 3
 
@@ -50,7 +50,7 @@ _CLAIM_CLEARED: Final[dict[str, Any]] = {"claimed_at": None, "claimed_by_worker_
 
 
 def _text(column: str) -> Cast:
-    """The stored JSON as it stands: a damaged value must not stop the claim of its neighbours."""
+    """Return a JSON column as text, so that a damaged value does not fail the claim of other rows."""
     return Cast(column, TextField())
 
 
@@ -72,7 +72,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     _text("metadata"),
     date_if_within("enqueued_at"),
     "timeout",
-    Case(When(within((), {"retention": RETENTION}), then=F("retention")), output_field=models.DurationField()),
+    Case(When(in_range((), {"retention": RETENTION}), then=F("retention")), output_field=models.DurationField()),
     "workflow_id",
     "has_inputs",
     "limit_key",
@@ -80,7 +80,8 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     SecondsUntil("good_until"),
 )
 
-#: What the way back from a body writes: a key that is held until the start is held no more, or the update might fail.
+#: Columns for a return from RUNNING to PENDING. A unique key that holds until the start is released, because another
+#: task may hold it by now.
 _KEY_RELEASED: Final[dict[str, Any]] = {
     "unique_until": Case(
         When(unique_until=UniqueUntil.STARTED.value, then=Value(UniqueUntil.RELEASED.value)), default=F("unique_until")
@@ -88,17 +89,17 @@ _KEY_RELEASED: Final[dict[str, Any]] = {
 }
 
 
-#: What the start of a body writes.
+#: The columns that the start of a task changes.
 START_COLUMNS: Final[dict[str, Any]] = {"started_at": Now(), "attempt": F("attempt") + 1}
 
 
 def claim_columns(worker_id: str) -> dict[str, Any]:
-    """What a claim writes."""
+    """Return the columns that a claim changes."""
     return {"claimed_at": Now(), "claimed_by_worker_id": worker_id, "claim": F("claim") + 1}
 
 
 def completion_columns(results: Mapping[UUID, str] | Param, database: str) -> dict[str, Any]:
-    """What the success of a body writes."""
+    """Return the columns that a success changes."""
     return {
         "result": ValueByPk(results, models.JSONField()),
         "error_code": None,
@@ -108,12 +109,12 @@ def completion_columns(results: Mapping[UUID, str] | Param, database: str) -> di
 
 
 class TaskQuerySet(OperatorActions["Task"]):
-    """The transitions."""
+    """Tasks and their transitions."""
 
-    # From PENDING to a body that runs.
+    # From PENDING to RUNNING.
 
     def make_due_claimable(self, limit: int = BATCH) -> int:
-        """Let due tasks that were sent for later, or that wait for a retry, into the index of claims."""
+        """Move due tasks that were scheduled, or that wait for a retry, into the index of claims; return how many."""
         due = self.deferred().filter(enqueued_at__lte=Now()).order_by("enqueued_at")
         found = dict(due.lock().values_list("pk", "limit_key")[:limit])
         release_after_commit(self.db, found.values())
@@ -132,9 +133,8 @@ class TaskQuerySet(OperatorActions["Task"]):
     ) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.
 
-        In the order of claims. A task whose body starts as soon as the transaction
-        commits needs no second update on its way. Without ``queues``, of any. ``most`` is how many of a queue at most.
-        Raises :class:`ClaimLost`.
+        Tasks are claimed in the order of claims, from any queue unless ``queues`` names some. ``most`` caps the tasks
+        of single queues. Raises :class:`~.claims.ClaimLost`.
         """
         count, most = start + prefetch, most or {}
         if queues is None:
@@ -146,20 +146,20 @@ class TaskQuerySet(OperatorActions["Task"]):
             firsts = (self.claimable(queue, is_async=is_async).values_list(*RANK)[: rooms[queue]] for queue in queues)
             rows = self.claimable_among(Q(pk__in=first_of(*firsts)[:count]))
         asked_at = time.monotonic()
-        claims = claims_of(rows.values_list(*CLAIMED_COLUMNS)[:count], asked_at)
+        claims = claimed_tasks(rows.values_list(*CLAIMED_COLUMNS)[:count], asked_at)
         for change, batch, values in (
             (lifecycle.CLAIM_AND_START, claims[:start], claim_columns(worker_id) | START_COLUMNS),
             (lifecycle.CLAIM, claims[start:], claim_columns(worker_id)),
         ):
             mine = self.all_rows().filter(pk__in=[claim.task_id for claim in batch])
-            if batch and mine._apply(change, **values) != len(batch):
-                raise ClaimLost
+            if batch:
+                raise_unless_all_claimed(mine._apply(change, **values), len(batch))
         return claims
 
     def start(self, claims: Sequence[ClaimRef], worker_id: str) -> set[UUID]:
-        """CLAIMED → RUNNING, and return the ids of those that may start.
+        """CLAIMED → RUNNING; return the ids of the tasks that may start.
 
-        One whose ``good_until`` has passed becomes EXPIRED instead, with no attempt and its claim kept.
+        A task whose ``good_until`` has passed becomes EXPIRED instead: it gets no attempt and keeps its claim.
         """
         mine = self.under_claims(claims, TaskStatus.CLAIMED, worker_id)
         if mine.filter(not_past_deadline())._apply(lifecycle.START, **START_COLUMNS) == len(claims):
@@ -168,21 +168,20 @@ class TaskQuerySet(OperatorActions["Task"]):
         return set(self.under_claims(claims, TaskStatus.RUNNING, worker_id).values_list("pk", flat=True))
 
     def release(self, claims: Sequence[ClaimRef], worker_id: str) -> int:
-        """CLAIMED → PENDING by the worker itself, no attempt burnt."""
+        """CLAIMED → PENDING by the worker itself; uses up no attempt."""
         return self.under_claims(claims, TaskStatus.CLAIMED, worker_id)._apply(lifecycle.RELEASE, **_CLAIM_CLEARED)
 
     def revert_start(self, claims: Sequence[ClaimRef], worker_id: str) -> int:
-        """RUNNING → PENDING by the worker itself, for bodies that never began: no attempt burnt."""
+        """RUNNING → PENDING by the worker itself, for tasks whose body never began; uses up no attempt."""
         mine = self.under_claims(claims, TaskStatus.RUNNING, worker_id)
         return mine._apply(lifecycle.UNSTART, attempt=Greatest(F("attempt") - 1, 0), **_CLAIM_CLEARED, **_KEY_RELEASED)
 
-    # While a body runs.
+    # While a task runs.
 
     def store_progress(self, notes: Mapping[ClaimedTask, str], worker_id: str) -> set[UUID]:
-        """Store what bodies say of their progress, as JSON texts, and return of which tasks.
+        """Store the progress that tasks report, as JSON texts; return the ids of the updated tasks.
 
-        A row that its own body has locked, by saving its state in a transaction, is passed over: the worker must not
-        wait for a body.
+        Locked rows are skipped: a task may lock its own row in a transaction, and the worker must not wait for it.
         """
         progress = ValueByPk({claim.task_id: note for claim, note in notes.items()}, models.JSONField())
         with transaction.atomic(using=self.db):
@@ -194,7 +193,7 @@ class TaskQuerySet(OperatorActions["Task"]):
     # The end of a run.
 
     def complete(self, ends: Sequence[Completion], runner: WorkerInfo) -> int:
-        """RUNNING → COMPLETED, with the result and the attempt; return how many there were."""
+        """RUNNING → COMPLETED; store the results and the attempts, and return how many tasks completed."""
         results = {end.task_id: end.result for end in ends}
         mine = self.under_claims(ends, TaskStatus.RUNNING, runner.worker_id)
         count = mine._apply(lifecycle.COMPLETE, **completion_columns(results, self.db))
@@ -209,7 +208,7 @@ class TaskQuerySet(OperatorActions["Task"]):
     def fail(
         self, ends: Sequence[Completion], runner: WorkerInfo, outcome: AttemptOutcome = AttemptOutcome.FAILED
     ) -> None:
-        """RUNNING → FAILED, with the error and the attempt."""
+        """RUNNING → FAILED; store the errors and the attempts."""
         errors = {end.task_id: end.error for end in ends if end.error}
         self.under_claims(ends, TaskStatus.RUNNING, runner.worker_id)._apply(
             lifecycle.FAIL,
@@ -234,17 +233,16 @@ class TaskQuerySet(OperatorActions["Task"]):
         *,
         is_charged: bool = True,
     ) -> None:
-        """RUNNING → PENDING, due after ``again_in``; FAILED where that is past ``good_until``.
+        """RUNNING → PENDING, due after ``delay``; FAILED if that is past ``good_until``.
 
-        It costs one of the task's retries if ``is_charged``.
-
-        The rows are locked and judged in one statement, for the attempt is written while the row still has its start.
+        If ``is_charged``, it uses up one of the task's retries. One statement locks the rows and compares the deadline,
+        because the attempt has to be written before ``started_at`` is cleared.
         """
-        due = _due_again(ends)
+        due = _next_due(ends)
         in_time = Case(When(Q(good_until__isnull=True) | Q(good_until__gt=due), Value(True)), default=Value(False))
         mine = self.under_claims(ends, TaskStatus.RUNNING, runner.worker_id)
-        verdicts = dict(mine.lock(skip=False).values_list("pk", in_time))
-        if again := [end for end in ends if verdicts.get(end.task_id)]:
+        has_time = dict(mine.lock(skip=False).values_list("pk", in_time))
+        if again := [end for end in ends if has_time.get(end.task_id)]:
             rows = self.under_claims(again, TaskStatus.RUNNING, runner.worker_id)
             errors = {end.task_id: end.error for end in again if end.error}
             self._attempts.record(
@@ -267,15 +265,15 @@ class TaskQuerySet(OperatorActions["Task"]):
                 **_KEY_RELEASED,
             )
             wake_after_commit(self.db, ANY_QUEUE, later=True)  # this worker may be gone by then
-        if too_late := [end for end in ends if verdicts.get(end.task_id) is False]:
+        if too_late := [end for end in ends if has_time.get(end.task_id) is False]:
             self.fail(too_late, runner, outcome)
 
     def snooze(self, ends: Sequence[Completion], worker_id: str) -> int:
-        """RUNNING → PENDING, due after ``again_in``, as if this run had not been: no attempt burnt."""
+        """RUNNING → PENDING, due after ``delay``; uses up no attempt."""
         return self._reschedule(lifecycle.SNOOZE, ends, worker_id, unknown_to=None)
 
     def hand_back(self, ends: Sequence[Completion], worker_id: str) -> int:
-        """RUNNING → PENDING, due after ``again_in``, for a worker that may know what this one does not: no attempt."""
+        """RUNNING → PENDING, due after ``delay``, for a worker whose code knows the task; uses up no attempt."""
         notes = ValueByPk({end.task_id: end.unknown_to or "null" for end in ends}, models.JSONField())
         return self._reschedule(lifecycle.HAND_BACK, ends, worker_id, unknown_to=notes)
 
@@ -285,7 +283,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         count = self.under_claims(ends, TaskStatus.RUNNING, worker_id)._apply(
             transition,
             attempt=Greatest(F("attempt") - 1, 0),
-            enqueued_at=_due_again(ends),
+            enqueued_at=_next_due(ends),
             next_retry_at=None,
             deferred=True,
             **values,
@@ -295,17 +293,17 @@ class TaskQuerySet(OperatorActions["Task"]):
         wake_after_commit(self.db, ANY_QUEUE, later=True)
         return count
 
-    # What a reaper may do.
+    # For the reaper.
 
     def requeue(self) -> int:
-        """CLAIMED → PENDING, for no claimer has beaten long enough."""
+        """CLAIMED → PENDING, for tasks whose claimer sends no heartbeats."""
         return self._apply(lifecycle.REQUEUE, **_CLAIM_CLEARED)
 
     def fail_unreadable(self, why: str = "The row can't be read.") -> int:
-        """PENDING, CLAIMED, RUNNING → FAILED for rows that nobody can read; return how many. No attempt is written.
+        """PENDING, CLAIMED, RUNNING → FAILED for unreadable rows; return how many. Writes no attempt.
 
-        Each tells what is wrong with it, or else ``why``. Its columns are brought back into their ranges first, for a
-        page is to show it, and the database to take it.
+        The error names the values that are out of range, or says ``why``. First the columns are clamped to their
+        ranges, because pages have to show the row and constraints have to accept it.
         """
         rows = self.filter(lifecycle.FAIL_UNREADABLE.is_possible)
         with transaction.atomic(using=self.db), subscribers.follow_nodes(rows), rows.releasing_limits():
@@ -322,42 +320,42 @@ class TaskQuerySet(OperatorActions["Task"]):
             )
 
     def expire(self) -> int:
-        """PENDING → EXPIRED where ``good_until`` has passed, no attempt."""
+        """PENDING → EXPIRED for tasks whose ``good_until`` has passed; writes no attempt."""
         return self._expire(lifecycle.EXPIRE)
 
-    # What the end, or the pause, of a workflow does.
+    # For the end, or the pause, of a workflow.
 
     def expire_claimed(self) -> int:
-        """CLAIMED → EXPIRED where ``good_until`` has passed: that wins over a paused or cancelled workflow."""
+        """CLAIMED → EXPIRED for tasks past ``good_until``, even if their workflow is paused or cancelled."""
         return self._expire(lifecycle.EXPIRE_CLAIMED)
 
     def hold_for_workflow(self) -> int:
-        """CLAIMED → PENDING for tasks of paused workflows, which no worker claims until :meth:`let_go`.
+        """CLAIMED → PENDING for tasks of paused workflows, which no worker claims until :meth:`release_held`.
 
-        A held task is blocked and has no limit key, so no gate lets it in; its place at its limit is free.
+        A held task is blocked and has no limit key, so the limiter never releases it. Its place is free.
         """
         with self.releasing_limits():
             return self._apply(lifecycle.HOLD, deferred=True, blocked=True, limit_key=None, **_CLAIM_CLEARED)
 
     def release_held(self, limit_key: Any = None) -> int:
-        """Let held tasks be claimed again, or wait at the gate of this limit key; return how many."""
+        """Make held tasks claimable again, or blocked by this limit key; return how many."""
         values = {"limit_key": limit_key, "deferred": limit_key is not None, "blocked": limit_key is not None}
         count = self.held_by_workflow().update(**values)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
         return count
 
-    # What a person may do.
+    # For operators.
 
     def cancel(self, *, include_running: bool = False) -> int:
-        """PENDING, CLAIMED and, when asked, RUNNING → CANCELLED; return how many. No attempt is written.
+        """PENDING, CLAIMED and, with ``include_running``, RUNNING → CANCELLED; return how many. Writes no attempt.
 
-        A body that runs is told to stop, within a second or so; what it still gives back is dropped.
+        A running task is asked to stop within about a second; its result is dropped.
         """
         possible = lifecycle.CANCEL.is_possible
         if include_running:
             possible |= lifecycle.CANCEL_RUNNING.is_possible
-        # In one statement: a task that begins between two of them would slip through.
+        # One statement, because a task that starts between two would not be cancelled.
         rows = self.filter(possible)
         with subscribers.follow_nodes(rows), rows.releasing_limits():
             count = self._retry_on_deadlock(lambda: rows._cancel(possible))
@@ -366,18 +364,18 @@ class TaskQuerySet(OperatorActions["Task"]):
         return count
 
     def cancel_for_workflow(self) -> int:
-        """PENDING, CLAIMED → CANCELLED for tasks of a workflow that takes them back itself."""
+        """PENDING, CLAIMED → CANCELLED for nodes of a workflow, which updates the nodes itself."""
         possible = lifecycle.CANCEL.is_possible
         rows = self.filter(possible)
         with rows.releasing_limits():
             return rows._cancel(possible)
 
     def _cancel(self, possible: Q) -> int:
-        """Cancel these, which are in states where that is possible. Where somebody listens, batch by batch."""
+        """Cancel these tasks, whose states allow it; in batches if the signal has receivers."""
         if not has_receivers(task_cancelled):
             return self.update(status=lifecycle.CANCEL.target, **self._cancel_columns())
         with transaction.atomic(using=self.db):
-            # Who is to be told has to be known, so the rows are locked first.
+            # Lock the rows first, to know the ids that the signal reports.
             rows = self.all_rows().filter(possible)
             keys = list(rows.filter(pk__in=self.values("pk")).lock(skip=False).values_list("pk", flat=True))
             for start in range(0, len(keys), BATCH):
@@ -396,9 +394,9 @@ class TaskQuerySet(OperatorActions["Task"]):
         }
 
     def retry(self) -> int:
-        """FAILED, CANCELLED, EXPIRED → PENDING with a fresh budget; return how many.
+        """FAILED, CANCELLED, EXPIRED → PENDING, with all retries again; return how many.
 
-        Attempts are kept and their numbering goes on. A task whose unique key another live task holds stays as it is.
+        Attempts are kept and their numbering continues. A task is left alone if another live task holds its unique key.
         """
         dead = self.filter(lifecycle.REVIVE.is_possible)
         limited = dead.limit_keys()
@@ -414,7 +412,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         return count
 
     def _retry_with_keys(self, keys: Sequence[UUID]) -> int:
-        """Revive tasks that hold unique keys then, but for those whose key another has taken meanwhile."""
+        """Retry tasks with unique keys, except those whose key another task has taken meanwhile."""
         try:
             with transaction.atomic(using=self.db):
                 return self.filter(pk__in=keys)._retry()
@@ -449,37 +447,37 @@ class TaskQuerySet(OperatorActions["Task"]):
     # Helpers.
 
     def all_rows(self) -> TaskQuerySet:
-        """Every row on the same database, whatever this queryset was narrowed to."""
+        """Return all tasks of the same database, without this queryset's filters."""
         return self.model.objects.using(self.db)
 
     @contextmanager
     def releasing_limits(self) -> Iterator[None]:
-        """Let others in, after the commit, for those of these rows that end and have a place, or get one before."""
+        """Around a change that frees places of limits: release blocked tasks of these limits after the commit."""
         limited = self.limit_keys()
         yield
         release_after_commit(self.db, limited)
 
     def under_claims(self, claims: Collection[ClaimRef], status: TaskStatus, worker_id: str) -> TaskQuerySet:
-        """The rows that are in ``status`` under exactly these claims of this worker ("" for none): the fence."""
+        """Return the rows in ``status`` that still have these claims by this worker ("" for none): the fence."""
         tokens = ValueByPk(integers({held.task_id: held.claim for held in claims}), models.IntegerField())
         keys = [held.task_id for held in claims]
         return self.all_rows().filter(pk__in=keys, status=status, claim=tokens, claimed_by_worker_id=worker_id or None)
 
     def _apply(self, transition: Transition[TaskStatus], **values: Any) -> int:
-        """Make a change of state where it may be made, and return of how many rows."""
+        """Apply a transition to the rows whose state allows it; return how many."""
         return transition.apply(self, **values)
 
     def _retry_on_deadlock(self, update: Callable[[], int]) -> int:
-        """Update again when a worker's tick had the same rows in another order and this side was told to give way.
+        """Retry the update if it deadlocked with a worker that locked the same rows in another order.
 
-        Inside a transaction there is nothing to be done anew but the whole of it, which is its owner's to decide.
+        Inside a transaction it raises, because only the owner of the transaction can retry all of it.
         """
         for _ in range(TRIES):
             try:
                 return update()
             except OperationalError as error:
-                gave_way = getattr(error.__cause__, "sqlstate", "") == DEADLOCK
-                if not gave_way or connections[self.db].in_atomic_block:
+                is_deadlock = getattr(error.__cause__, "sqlstate", "") == DEADLOCK
+                if not is_deadlock or connections[self.db].in_atomic_block:
                     raise
         return update()
 
@@ -488,7 +486,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         return TaskAttempt.objects.using(self.db)
 
     def _expire(self, transition: Transition[TaskStatus]) -> int:
-        """To EXPIRED past ``good_until``, with who and what in the result, the claim kept."""
+        """Expire the tasks that are past ``good_until``. The result names task and worker; the claim is kept."""
         late = list(self.filter(good_until__lte=Now()).values_list("pk", "claimed_by_worker_id", "limit_key"))
         release_after_commit(self.db, [limit_key for *_, limit_key in late])
         results = {
@@ -515,5 +513,5 @@ def _codes(errors: Mapping[UUID, AttemptError]) -> ValueByPk:
     return ValueByPk(texts({key: error.code for key, error in errors.items()}), TextField())
 
 
-def _due_again(ends: Sequence[Completion]) -> NowPlus:
-    return NowPlus(ValueByPk({end.task_id: str(end.again_in) for end in ends}, models.FloatField()))
+def _next_due(ends: Sequence[Completion]) -> NowPlus:
+    return NowPlus(ValueByPk({end.task_id: str(end.delay) for end in ends}, models.FloatField()))

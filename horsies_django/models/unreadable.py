@@ -1,7 +1,7 @@
-"""Rows that nobody can read: which those are, and how they end, so that they don't stop their neighbours.
+"""Unreadable rows: how they are found and failed, so that they do not block other rows.
 
-A claim reads only what Python can read, whatever a row holds: a date or a duration beyond its bounds comes as NULL, and
-``IS_READABLE`` says so. Who finds such a row ends it with ``WORKER_ROW_UNREADABLE``.
+A claim returns only values that Python can read: a date or a duration out of bounds comes as NULL, and ``IS_READABLE``
+is false. The finder of such a row fails it with ``WORKER_ROW_UNREADABLE``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from django.db import models
 from django.db.models import Case, F, Q, When
 from django.db.models.functions import Cast
 
-from ..core.bounds import RETENTION, TIMEOUT, Range, beyond, clamped, within
+from ..core.bounds import RETENTION, TIMEOUT, Range, clamp, in_range, out_of_range
 from ..core.results import OperationalCode
 from ..core.serialization import clean_text
 from ..core.status import TaskStatus
 from ..db.expressions import IsInRange
 from .claims import error_result
 
-#: What a sender, an operator or a body chooses, by the columns that it ends up in.
+#: The date columns whose values users choose.
 DATES: Final = ("enqueued_at", "run_after", "good_until")
 
-#: ``claim`` and ``attempt`` grow by one at a time: nothing comes near these but by hand.
+#: The ranges of numeric columns. ``claim`` and ``attempt`` grow by one, so only manual changes come near the bounds.
 NUMBERS: Final[Mapping[str, Range]] = {
     "claim": (0, 2**62),
     "attempt": (0, 10**9),
@@ -35,44 +35,46 @@ NUMBERS: Final[Mapping[str, Range]] = {
 
 IS_READABLE: Final = IsInRange(DATES, NUMBERS)
 
-#: Waiting rows that no claim would come upon, as far as an index has them: they are due never, or beyond the last year.
-IS_UNREADABLE: Final = Q(
-    Q(beyond(["enqueued_at"]), status=TaskStatus.PENDING, deferred=True, blocked=False)
-    | Q(beyond(["good_until"]), status=TaskStatus.PENDING, good_until__isnull=False)
+#: Waiting rows that no claim finds, as far as an index contains them: they are never due, or after the last year.
+IS_NEVER_CLAIMABLE: Final = Q(
+    Q(out_of_range(["enqueued_at"]), status=TaskStatus.PENDING, deferred=True, blocked=False)
+    | Q(out_of_range(["good_until"]), status=TaskStatus.PENDING, good_until__isnull=False)
 )
 
-#: Characters of a value that an error tells.
-_REASONS: Final = 100
+#: Characters of a value that an error shows.
+_MAX_VALUE_LENGTH: Final = 100
 
 
-def conditions() -> dict[str, Q]:
-    """Return the conditions of the check constraints, by their names.
+def range_conditions() -> dict[str, Q]:
+    """Return the conditions of the check constraints, by name.
 
-    They are short, for PostgreSQL takes them apart anew in each statement that writes: the fields of ``claim`` and
-    ``attempt`` refuse what is below 0 themselves.
+    They are short, because PostgreSQL parses them again in each statement that writes. The fields of ``claim`` and
+    ``attempt`` reject negative values themselves.
     """
     most = {f"{name}__lte": NUMBERS[name][1] for name in ("claim", "attempt")}
     return {
-        "horsies_task_dates_are_in_range": within(DATES),
-        "horsies_task_numbers_are_in_range": Q(**most) & within((), {"timeout": TIMEOUT, "retention": RETENTION}),
+        "horsies_task_dates_are_in_range": in_range(DATES),
+        "horsies_task_numbers_are_in_range": Q(**most) & in_range((), {"timeout": TIMEOUT, "retention": RETENTION}),
     }
 
 
 def values_in_range(model: type[models.Model]) -> dict[str, Any]:
-    """Return what brings every column of a row back into its range; the rest stays as it is.
+    """Return the values that clamp every column of a row to its range; the others do not change.
 
-    A retention counts as none, for the row is to be seen.
+    A retention out of range becomes NULL, so that the row stays visible.
     """
-    values = {field.name: clamped(field, NUMBERS) for field in model._meta.concrete_fields}
-    kept = Case(When(within((), {"retention": RETENTION}), then=F("retention")))
+    values = {field.name: clamp(field, NUMBERS) for field in model._meta.concrete_fields}
+    kept = Case(When(in_range((), {"retention": RETENTION}), then=F("retention")))
     return {name: value for name, value in values.items() if value is not None} | {"retention": kept}
 
 
 def error_results(rows: models.QuerySet[Any], why: str) -> dict[UUID, str]:
-    """Return the err result of each of these rows, as JSON text: what is out of range in it, or else ``why``."""
+    """Return the err result of each of these rows, as JSON text: it names the values out of range, or says ``why``."""
     columns = [*DATES, *NUMBERS]
     texts = [
-        Case(When(beyond(*_one(name)), then=Cast(name, models.TextField())), output_field=models.TextField())
+        Case(
+            When(out_of_range(*_bounds_of(name)), then=Cast(name, models.TextField())), output_field=models.TextField()
+        )
         for name in columns
     ]
     return {
@@ -81,10 +83,14 @@ def error_results(rows: models.QuerySet[Any], why: str) -> dict[UUID, str]:
     }
 
 
-def _one(name: str) -> tuple[tuple[str, ...], dict[str, Range]]:
+def _bounds_of(name: str) -> tuple[tuple[str, ...], dict[str, Range]]:
     return ((name,), {}) if name in DATES else ((), {name: NUMBERS[name]})
 
 
 def _describe(columns: list[str], values: list[str | None]) -> str:
-    parts = [f"{name} is {value[:_REASONS]}" for name, value in zip(columns, values, strict=True) if value is not None]
-    return f"The row holds what can't be read: {', '.join(parts)}." if parts else ""
+    parts = [
+        f"{name} is {value[:_MAX_VALUE_LENGTH]}"
+        for name, value in zip(columns, values, strict=True)
+        if value is not None
+    ]
+    return f"The row has values out of range: {', '.join(parts)}." if parts else ""

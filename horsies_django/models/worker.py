@@ -1,4 +1,4 @@
-"""Workers: who is there to claim."""
+"""Workers: the processes that claim tasks."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
 from ..db.expressions import NowPlus
-from ..db.fields import DateTimeField, JSONField, texts_in
+from ..db.fields import DateTimeField, JSONField, strings_in
 from ..db.notifications import notify_stop_request_after_commit
 
 
 class BeatResult(StrEnum):
-    """What a worker's row answers to a beat."""
+    """What a heartbeat finds in the worker's row."""
 
     CONTINUE = "go on"
     STOP = "stop"
-    GONE = "gone"  # somebody has removed it
+    GONE = "gone"  # the row was deleted
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):
-    """The life of a worker's row."""
+    """Workers: registration, heartbeats and stop requests."""
 
     def register(self, worker_id: str, name: str, hostname: str, pid: int, **facts: Any) -> None:
-        """Note that a process has started, and further columns. Its id is new each time, whatever its name."""
+        """Insert the row of a process that has started; ``facts`` are further columns. Each process has a new id."""
         row = Worker(id=worker_id, name=name, hostname=hostname, pid=pid, **facts)
         self.bulk_create([row], ignore_conflicts=True)
 
     def beat(self, worker_id: str, memory: int | None = None) -> BeatResult:
-        """Note that the worker lives and, if given, how many bytes it takes; return what it is to do.
+        """Record a heartbeat and, if given, the memory in bytes; return what the worker has to do.
 
-        One statement, but for a worker that is asked to stop.
+        This takes one statement, unless the worker is asked to stop.
         """
         mine, beat = self.filter(pk=worker_id), {"last_beat_at": Now()} | ({} if memory is None else {"memory": memory})
         if mine.filter(stop_requested_at__isnull=True).update(**beat):
             return BeatResult.CONTINUE
         return BeatResult.STOP if mine.update(**beat) else BeatResult.GONE
 
-    def leave(self, worker_id: str) -> None:
-        """Note that the worker has stopped."""
+    def deregister(self, worker_id: str) -> None:
+        """Delete the row of a worker that has stopped."""
         self.filter(pk=worker_id).delete()
 
     def alive(self, seconds: float) -> models.QuerySet[Worker]:
-        """Those that have beaten within so many seconds."""
+        """Workers with a heartbeat in the last ``seconds``."""
         return self.filter(last_beat_at__gte=NowPlus(-seconds))
 
     def silent(self, seconds: float) -> models.QuerySet[Worker]:
-        """Those that have not beaten for so long."""
+        """Workers without a heartbeat in the last ``seconds``."""
         return self.filter(last_beat_at__lt=NowPlus(-seconds))
 
     def request_stop(self) -> int:
-        """Ask these workers to claim no more, to finish what they run, and to go; return how many were not asked yet.
+        """Ask these workers to stop claiming, finish their tasks, and exit; return how many were not asked before.
 
-        Each is one runner, which its supervisor does not replace. They are told at once where the database can tell
-        them, and find it in their rows otherwise: at the next look, or at the next beat if all slots are busy.
+        Each is one runner, which its supervisor does not replace. PostgreSQL notifies them at once. On other databases
+        they read it from their rows at the next poll, or at the next heartbeat if all slots are busy.
         """
         count, workers = 0, names_of(self, "pk")
         for key in list(self.filter(stop_requested_at__isnull=True).values_list("pk", flat=True)):
@@ -70,7 +70,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
 
 
 class Worker(models.Model):
-    """One process that claims tasks. Nothing refers to this row: recovery goes by the tasks and their beats alone."""
+    """One process that claims tasks. No row refers to it: recovery uses only tasks and their heartbeats."""
 
     id = models.CharField(_("id"), primary_key=True, max_length=64)
     name = models.CharField(_("name"), max_length=100, blank=True)
@@ -78,7 +78,7 @@ class Worker(models.Model):
     pid = models.PositiveIntegerField(_("process id"))
     backend = models.CharField(_("backend"), max_length=64, default="default")
     version = models.CharField(_("version"), max_length=32, blank=True)
-    # The database has the default too: while a release is rolled out, processes insert that know of no such column.
+    # The default is in the database too, for processes of the previous release, which insert without this column.
     code_version = models.CharField(
         _("version of the code"), max_length=64, blank=True, default="", db_default="", help_text=_("The project's.")
     )
@@ -105,5 +105,5 @@ class Worker(models.Model):
         return self.id
 
     def serves(self, queue: str) -> bool:
-        """Whether it claims from a queue."""
-        return queue not in texts_in(self.excluded_queues) and queue in (texts_in(self.queues) or [queue])
+        """Return whether it claims from a queue."""
+        return queue not in strings_in(self.excluded_queues) and queue in (strings_in(self.queues) or [queue])

@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import Bounds, within
+from ..core.bounds import Bounds, in_range
 from ..core.ids import uuid7
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
 from ..db.fields import DateTimeField, JSONField
@@ -26,11 +26,11 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
     """Workflows, filtered and locked."""
 
     def live(self) -> Self:
-        """Those that have not ended."""
+        """Workflows that have not ended."""
         return self.filter(status__in=_LIVE)
 
     def holding_unique_key(self, unique_key: str | None) -> Self:
-        """The live one that has this key, if there is one."""
+        """The live workflow that holds this key, if there is one."""
         return self.none() if unique_key is None else self.live().filter(unique_key=unique_key)
 
     def past_retention(self) -> Self:
@@ -163,7 +163,7 @@ class Workflow(models.Model):
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowStatus.values), name="horsies_workflow_status_is_known"
             ),
-            models.CheckConstraint(condition=within(*BOUNDS), name="horsies_workflow_dates_are_in_range"),
+            models.CheckConstraint(condition=in_range(*BOUNDS), name="horsies_workflow_dates_are_in_range"),
             models.UniqueConstraint(
                 fields=["unique_key"],
                 condition=Q(status__in=_LIVE, unique_key__isnull=False),

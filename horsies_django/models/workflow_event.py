@@ -1,4 +1,4 @@
-"""Events that were sent to workflows."""
+"""Events sent to workflows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..db.fields import DateTimeField, JSONField
 
 
 class WorkflowEvent(models.Model):
-    """An event: one that is sent before its node waits is kept for it. Of two with one name the later counts."""
+    """An event, stored even if its node does not wait yet. A later event replaces an earlier one of the same name."""
 
     id = models.BigAutoField(primary_key=True)
     workflow = models.ForeignKey(

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import RETENTION, TIMEOUT, Bounds, within
+from ..core.bounds import RETENTION, TIMEOUT, Bounds, in_range
 from ..core.workflow_status import Join, NodeKind, WorkflowTaskStatus
 from ..db.fields import DateTimeField, DurationField, JSONField
 
@@ -125,7 +125,7 @@ class WorkflowTask(models.Model):
                 condition=Q(status__in=WorkflowTaskStatus.values), name="horsies_node_status_is_known"
             ),
             models.CheckConstraint(
-                condition=within(*BOUNDS),
+                condition=in_range(*BOUNDS),
                 name="horsies_node_is_in_range",
             ),
         ]

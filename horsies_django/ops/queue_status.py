@@ -10,9 +10,9 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from ..core.compat import task_backends
-from ..core.durations import brief
+from ..core.durations import format_brief
 from ..core.options import QueueOptions
-from ..core.queue_policy import COLUMNS, FOR_EVER, QueueRules
+from ..core.queue_policy import COLUMNS, KEEP_FOREVER, QueuePolicy
 from ..core.status import TaskStatus
 from ..db.expressions import SecondsUntil
 from ..enqueue.backend import HorsiesBackend
@@ -35,7 +35,7 @@ class QueueStatus:
 
     name: str
     is_paused: bool
-    rules: QueueRules
+    rules: QueuePolicy
     held: int
     tokens: float | None = None
 
@@ -68,10 +68,10 @@ class QueueStatus:
             yield _("weight %d") % rules.weight
         if rules.retention is not None:
             kept = rules.retention
-            yield _("kept for ever") if kept >= FOR_EVER else _("kept for %s") % brief(kept)
+            yield _("kept for ever") if kept >= KEEP_FOREVER else _("kept for %s") % format_brief(kept)
         for state, seconds in (rules.retention_by_state or {}).items():
-            words = {"state": TaskStatus[state.upper()].label, "kept": brief(seconds)}
-            is_for_ever = seconds >= FOR_EVER.total_seconds()
+            words = {"state": TaskStatus[state.upper()].label, "kept": format_brief(seconds)}
+            is_for_ever = seconds >= KEEP_FOREVER.total_seconds()
             yield (_("%(state)s: kept for ever") if is_for_ever else _("%(state)s: kept for %(kept)s")) % words
 
     def as_json(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def queue_status(name: str, database: str | None, held: int | None = None) -> Qu
 
 def status_from_row(name: str, row: dict[str, Any] | None, held: int, database: str | None) -> QueueStatus:
     """Return the status of a queue from the values of its row."""
-    rules = QueueRules.of(queue_options(name, database), row)
+    rules = QueuePolicy.of(queue_options(name, database), row)
     tokens = None
     if rules.rate is not None:
         left, until = (row["tokens"], row["until"]) if row else (None, None)

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import QuerySet
 
-from ..db.errors import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_out_of_range, sqlstate
+from ..db.errors import INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, READ_ONLY, is_out_of_range, sqlstate
 from ..models.transitions import BATCH, TaskQuerySet
 
 logger = logging.getLogger("horsies_django.reaper")
@@ -84,7 +84,7 @@ def _act_on_all(rows: Rows, keys: list[UUID], act: Callable[[Rows], int]) -> int
 
 def _raise_if_outage(database: str, error: Exception) -> None:
     """Raise ``error`` if no row causes it: the database is down, a lock is taken, or a privilege is missing."""
-    if sqlstate(error) in (READ_ONLY, LOCK_TAKEN, NO_PRIVILEGE):
+    if sqlstate(error) in (READ_ONLY, LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE):
         raise error
     if isinstance(error, OperationalError | InterfaceError):
         is_busy = str(getattr(error.__cause__, "sqlite_errorname", "")).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))

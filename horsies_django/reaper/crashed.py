@@ -129,8 +129,8 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
     groups: dict[tuple[str, AttemptOutcome, bool], list[Completion]] = defaultdict(list)
     for task in running:
         outcome, ended = _completion(task, is_over_limit=bool(evidence and evidence.is_over_limit(task)))
-        groups[task.worker_id or "", outcome, ended.again_in is not None].append(ended)
-        next_state = "fails" if ended.again_in is None else "retries"
+        groups[task.worker_id or "", outcome, ended.delay is not None].append(ended)
+        next_state = "fails" if ended.delay is None else "retries"
         logger.warning("task lost id=%s worker=%s: it %s", task.task_id, task.worker_id, next_state)
     for (worker_id, outcome, is_retried), ends in groups.items():
         worker = known.get(worker_id)
@@ -159,6 +159,6 @@ def _completion(stale: StaleTask, *, is_over_limit: bool) -> tuple[AttemptOutcom
     if is_over_limit:
         code, message, outcome = OutcomeCode.TASK_TIMEOUT.value, _TIMED_OUT, AttemptOutcome.FAILED
     policy = RetryPolicy.read(stale.retry_policy, stale.task_id) if stale.retry_count < stale.max_retries else None
-    again_in = policy.delay(stale.retry_count + 1) if policy and policy.covers(code) else None
+    delay = policy.delay(stale.retry_count + 1) if policy and policy.covers(code) else None
     result = error_result(code, message, {"worker_id": stale.worker_id})
-    return outcome, Completion(stale.task_id, stale.claim, result, AttemptError(code, message), again_in)
+    return outcome, Completion(stale.task_id, stale.claim, result, AttemptError(code, message), delay)

@@ -13,7 +13,7 @@ from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Limit, Task, release_blocked
 from ..models.check_migrated import raise_if_forbidden
 from ..models.transitions import TaskQuerySet
-from ..models.unreadable import IS_UNREADABLE
+from ..models.unreadable import IS_NEVER_CLAIMABLE
 from ..workflows import gateway
 from .batches import BatchResult, SkippedRows, fail_unreadable, run_all_batches, run_batch
 from .crashed import recover_batch
@@ -72,7 +72,7 @@ def expire_overdue(options: Options, skipped: SkippedRows) -> BatchResult:
 
 def fail_unreadable_dates(options: Options, skipped: SkippedRows) -> BatchResult:
     """Fail PENDING tasks that no claim can find because one of their dates is unreadable."""
-    return run_batch(_tasks(options).filter(IS_UNREADABLE), lambda rows: rows.fail_unreadable(), skipped)
+    return run_batch(_tasks(options).filter(IS_NEVER_CLAIMABLE), lambda rows: rows.fail_unreadable(), skipped)
 
 
 def release_blocked_tasks(options: Options, skipped: SkippedRows) -> BatchResult:

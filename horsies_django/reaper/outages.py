@@ -43,7 +43,7 @@ class OutageDetector:
         recovery = options.recovery
         # A live worker misses heartbeats for at most one interval (half a threshold), one pause between two probes and
         # one delay too short to detect; with a quarter of the threshold each, that stays below the threshold.
-        self._limit = self.interval = recovery.silent_after / 4
+        self._limit = self.interval = recovery.stale_after / 4
         self._grace = outage_grace(recovery)
         self._began = time.monotonic()
         self._probed = float("-inf")
@@ -98,7 +98,7 @@ class OutageDetector:
 
 def outage_grace(recovery: RecoveryOptions) -> float:
     """Return the seconds after an outage in which no worker counts as dead; at most the stale threshold."""
-    return min(recovery.silent_after, max(OUTAGE_GRACE, 2 * recovery.beat_interval))
+    return min(recovery.stale_after, max(OUTAGE_GRACE, 2 * recovery.heartbeat_interval))
 
 
 def _seconds(earlier: datetime, later: datetime) -> float:

@@ -13,8 +13,8 @@ from django.db import connections, transaction
 from django.db.models import CharField, Count, F, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Now
 
-from ..core.bounds import beyond
-from ..core.histogram import bucket_in_sql
+from ..core.bounds import out_of_range
+from ..core.histogram import bucket_expression
 from ..core.options import Options
 from ..db.expressions import MinuteOf, NowPlus, SecondsBetween
 from ..models import Rollup, Task, TaskAttempt, Watermark
@@ -69,7 +69,7 @@ def prune_rollups(options: Options, _: SkippedRows) -> BatchResult:
 
 def _attempts(database: str) -> QuerySet[TaskAttempt]:
     """Select attempts with a plausible ``finished_at``: one in the far future would hold up all attempts after it."""
-    readable = TaskAttempt.objects.using(database).exclude(beyond(["finished_at"]))
+    readable = TaskAttempt.objects.using(database).exclude(out_of_range(["finished_at"]))
     return readable.filter(finished_at__lt=NowPlus(FUTURE))
 
 
@@ -149,8 +149,8 @@ def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_Group]:
         name: Coalesce(Subquery(task.values(name)), Value(""), output_field=CharField())
         for name in ("queue_name", "task_name")
     }
-    wait = Subquery(latest.values_list(bucket_in_sql(SecondsBetween(F("enqueued_at"), F("started_at")))))
-    run = bucket_in_sql(SecondsBetween(F("started_at"), F("finished_at")))
+    wait = Subquery(latest.values_list(bucket_expression(SecondsBetween(F("enqueued_at"), F("started_at")))))
+    run = bucket_expression(SecondsBetween(F("started_at"), F("finished_at")))
     columns = {"minute": MinuteOf("finished_at"), "queue": names["queue_name"], "name": names["task_name"]}
     keys = ("minute", "queue", "name", "outcome", "will_retry", "error_code", "wait", "run")
     grouped = attempts.order_by().annotate(**columns, wait=wait, run=run).values(*keys)

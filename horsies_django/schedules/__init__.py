@@ -1,1 +1,1 @@
-"""Schedules: patterns and their slots, what code declares, and the beat that sends what is due."""
+"""Schedules: declare them in code, store them as rows and send their tasks and workflows when due."""

@@ -1,4 +1,4 @@
-"""Firing: what a schedule sends, as an ordinary send of its task or start of its workflow."""
+"""Send the task or start the workflow of a schedule."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 Handle: TypeAlias = TaskHandle[Any] | WorkflowHandle[Any]
 
-#: Options of each call, by what is called. ``good_for`` is in seconds from when it is sent.
+#: Options of the calls of a task and of a workflow. ``good_for`` is in seconds after the send.
 TASK_OPTIONS: Final = frozenset(
     {"queue_name", "priority", "timeout", "retention", "metadata", "unique_key", "good_for"}
 )
 WORKFLOW_OPTIONS: Final = frozenset({"queue_name", "priority", "unique_key", "good_for"})
 
-#: Characters of an error that a row keeps.
+#: Maximum characters of ``last_error``.
 ERROR_LENGTH: Final = 2_000
 
 
 class Call(NamedTuple):
-    """A task with the options of the schedule, and its arguments."""
+    """A task with the options of its schedule, and the arguments."""
 
     task: HorsiesTask[..., Any]
     args: list[Any]
@@ -59,13 +59,13 @@ Prepared: TypeAlias = Call | Workflow[Any]
 
 
 class UnknownTarget(Exception):
-    """This process has no task, or workflow, of that name; another may."""
+    """This process has no task or workflow of that name; another process may have one."""
 
 
 def call_of(row: Schedule, now: datetime) -> Call:
-    """Return what the row of a task calls.
+    """Return the call of a schedule with a task.
 
-    Raises NotRegistered if there is no task of that name, InvalidTask, TypeError or ValueError.
+    Raises NotRegistered if there is no task of that name, and InvalidTask, TypeError or ValueError for a wrong call.
     """
     assert row.task_name is not None
     task = registry.find_task(row.task_name)
@@ -77,10 +77,10 @@ def call_of(row: Schedule, now: datetime) -> Call:
 
 
 def workflow_of(row: Schedule, now: datetime) -> Workflow[Any]:
-    """Return the workflow that a row starts. Raises LookupError, InvalidWorkflow, and what ``build_with`` raises."""
+    """Return the workflow of a schedule. Raises LookupError, InvalidWorkflow, and anything ``build_with`` raises."""
     assert row.workflow_name is not None
     if row.args:
-        raise TypeError(f"args is {row.args!r}; allowed: none, for the parameters of a workflow go by name.")
+        raise TypeError(f"args is {row.args!r}; allowed: none, because a workflow takes only keyword arguments.")
     _, kwargs = decode_call([], row.kwargs, typed=config_of(row.backend).serializer == "rich")
     workflow: Workflow[Any] = definition_at(row.workflow_name).build_with(**kwargs)
     options = _options(row, WORKFLOW_OPTIONS, now)
@@ -88,7 +88,7 @@ def workflow_of(row: Schedule, now: datetime) -> Workflow[Any]:
 
 
 def find(row: Schedule) -> None:
-    """Look for what a row names. Raises :class:`UnknownTarget` if this process has no such task or workflow."""
+    """Check that this process has the task or workflow of a schedule. Raises :class:`UnknownTarget` if not."""
     try:
         if row.task_name is not None:
             registry.find_task(row.task_name)
@@ -99,14 +99,14 @@ def find(row: Schedule) -> None:
 
 
 def prepare(row: Schedule, now: datetime) -> Prepared:
-    """Return what a row sends; a workflow is built here, by its project's code. Raises what that raises."""
+    """Return the call or workflow of a schedule. Building a workflow runs the project's code, and raises its errors."""
     return workflow_of(row, now) if row.task_name is None else call_of(row, now)
 
 
 def send(row: Schedule, prepared: Prepared, slot: datetime | None = None) -> Handle:
-    """Send it in the current transaction and return the handle; the row's columns are not written.
+    """Send the task or start the workflow in the current transaction; return the handle. Does not update the row.
 
-    What is sent carries the slot that it is for. A gathered run does not: it is for the calls of many.
+    The run stores ``slot``, except for a grouped task, whose run may contain calls of other senders.
     """
     if isinstance(prepared, Workflow):
         return prepared.start(schedule_id=row.pk, scheduled_for=slot)
@@ -118,16 +118,16 @@ def send(row: Schedule, prepared: Prepared, slot: datetime | None = None) -> Han
 
 
 def run_now(row: Schedule) -> Handle:
-    """Send what a row says now, and note that. Its next run stays when it is.
+    """Send a schedule now and update its last run; the next run stays as planned.
 
-    Raises what a send raises, with a note that names the schedule.
+    Raises the errors of a send, with a note that names the schedule.
     """
     database = config_of(row.backend).database
     mine = type(row).objects.using(database).filter(pk=row.pk)
     try:
         prepared = prepare(row, database_now(database))
         with transaction.atomic(using=database):
-            # In the beat's order, first the schedule and then what it sends, or they would wait for each other.
+            # Lock the schedule before its task, as the scheduler does, to avoid a deadlock.
             mine.locked(skip=False).values_list("pk").first()
             handle = send(row, prepared)
             mine.update(last_error="", updated_at=Now(), **run_id_of(handle))
@@ -140,35 +140,36 @@ def run_now(row: Schedule) -> Handle:
 def try_run(rows: ScheduleQuerySet) -> RunHandle | None:
     """Send the one schedule of ``rows`` now and return the handle.
 
-    None if there is no such row, or if it can't be sent: then it keeps why in ``last_error``. Raises OperationalError.
+    Returns None if there is no such row, or if the send fails; the row then stores the error in ``last_error``. Raises
+    OperationalError.
     """
     try:
         return next(iter(rows.run_now()), None)
     except OperationalError:
         raise
-    except Exception as error:  # noqa: BLE001  # what builds a workflow is a project's own code
+    except Exception as error:  # noqa: BLE001  # workflow builders are the project's code
         rows.update(last_error=error_text(error))
         return None
 
 
 def last_run_id(handle: Handle) -> dict[str, Any]:
-    """Return the column that keeps what was sent last, with its value."""
+    """Return the column for the id of the last run, with its value."""
     return {"last_workflow_id" if isinstance(handle, WorkflowHandle) else "last_task_id": handle.id}
 
 
 def run_id_of(handle: Handle) -> dict[str, Any]:
-    """Return what a row notes of a send. Where a live run with the same unique key stands in, there is no new run."""
+    """Return the columns to update after a send. A run deduplicated by its unique key does not count as a new run."""
     counted = {} if handle.replayed else {"last_run_at": Now(), "run_count": F("run_count") + 1}
     return {**counted, **last_run_id(handle)}
 
 
 def is_unfinished(row: Schedule) -> bool:
-    """Whether a run of it lives, whoever has sent it."""
+    """Whether a run of the schedule has not ended, including runs sent by hand."""
     return (_live_tasks(row) if row.task_name is not None else _live_workflows(row)).exists()
 
 
 def cancel_previous(row: Schedule) -> None:
-    """Cancel each of its runs that lives, also if it runs."""
+    """Cancel all runs of the schedule that have not ended, including running ones."""
     if row.task_name is not None:
         _live_tasks(row).cancel(include_running=True)
         return
@@ -194,13 +195,13 @@ def _live_workflows(row: Schedule) -> WorkflowQuerySet:
 
 
 def _is_run_of(row: Schedule, last_id: UUID | None) -> Q:
-    """Select its runs; the last may be another's, whose unique key it has met."""
+    """Select the runs of a schedule. The last may belong to another sender, if it had the same unique key."""
     is_mine = Q(schedule_id=row.pk)
     return is_mine if last_id is None else is_mine | Q(pk=last_id)
 
 
 def error_text(error: Exception) -> str:
-    """Return an error as a row keeps it."""
+    """Return the text that ``last_error`` stores for an error."""
     return f"{type(error).__name__}: {primary_message(error) if isinstance(error, Error) else error}"[:ERROR_LENGTH]
 
 

@@ -1,4 +1,4 @@
-"""Passing: one schedule's due slots, each sent, or left out, in one transaction with the next run that is set."""
+"""Fire the due slots of one schedule: send or skip each, and plan the next run in the same transaction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from ..core.clock import aware, stored
-from ..core.schedule_enums import MOST_CATCH_UP, CatchUp, Overlap
+from ..core.schedule_enums import MAX_CATCH_UP, CatchUp, Overlap
 from ..core.schedule_slots import Slots
 from ..db.errors import is_outage
 from ..models.check_migrated import raise_if_grants_are_missing
@@ -21,19 +21,19 @@ from . import dispatch
 
 logger = logging.getLogger("horsies_django.scheduler")
 
-#: Seconds after which a slot counts as missed: a restart of the scheduler takes less.
+#: Seconds after which a slot counts as missed; longer than a restart of the scheduler takes.
 MISSED_AFTER: Final = 60.0
 
-#: Slots of one schedule that one look makes up for.
+#: Maximum slots of one schedule that one pass catches up.
 SLOTS_PER_PASS: Final = 100
 
-#: What is sent follows from these: where one of them has changed meanwhile, it is prepared anew.
+#: Columns that determine the call; if one changes after the call was prepared, the slot is fired in a later pass.
 PREPARED_BY: Final = ("backend", "task_name", "workflow_name", "args", "kwargs", "options")
 
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """A slot that was passed: with a handle it was sent, with an error it could not be; else it was skipped."""
+    """A slot that is done: sent if ``handle`` is set, failed if ``error`` is set, otherwise skipped."""
 
     schedule: str
     slot: datetime | None
@@ -48,15 +48,16 @@ class Fired:
 
 
 class RaceLost(Exception):
-    """Somebody else has passed the slot, or is at it."""
+    """Another scheduler has fired the slot, or is firing it."""
 
 
 def fire_due(rows: ScheduleQuerySet, key: Any, run_at: datetime | None, now: datetime) -> Iterator[Fired]:
-    """Pass what is due of one schedule, if its next run is still ``run_at``; yield what became of each slot.
+    """Fire the due slots of one schedule, if its next run is still ``run_at``; yield the result of each.
 
-    Each slot has a transaction of its own, and none is open while a project's code builds what is sent. A slot that
-    would fail again is left behind, with the error in the row. Raises OperationalError or InterfaceError for what may
-    go well another time, and :class:`firing.UnknownTarget` for what another process may know: then the slot stays.
+    Each slot has a transaction of its own; none is open while the project's code builds a workflow. A slot with a
+    permanent error is skipped, and the row stores the error. Raises OperationalError or InterfaceError for transient
+    errors, and :class:`dispatch.UnknownTarget` for a task or workflow that only another process may know; the slot
+    then stays due.
     """
     row = _locked_row(rows, key, run_at).first()
     if row is None:
@@ -81,14 +82,14 @@ def _fire_all(rows: ScheduleQuerySet, row: Schedule, slots: Slots, now: datetime
         if (now - aware(row.next_run_at)).total_seconds() <= MISSED_AFTER:  # type: ignore[operator]
             raise
         due, last_error = [], str(error)
-        logger.error("schedule %r can't be sent, its slots up to %s are left out: %s", row.name, last, error)
+        logger.error("schedule %r can't be sent, its slots up to %s are skipped: %s", row.name, last, error)
     else:
         last_error = ""
     if not due:
         yield _store_error(rows, row, slots, last, last_error)
     for slot in due:
-        passed, row = _fire(rows, row, slots, slot, now)
-        yield passed
+        fired, row = _fire(rows, row, slots, slot, now)
+        yield fired
 
 
 def _locked_row(rows: ScheduleQuerySet, key: Any, run_at: datetime | None) -> ScheduleQuerySet:
@@ -109,16 +110,16 @@ def _planned(row: Schedule, slots: Slots) -> datetime:
 
 
 def _due(row: Schedule, slots: Slots, now: datetime) -> tuple[Sequence[datetime], datetime]:
-    """Return the slots to be sent now, and the last that is passed with them."""
+    """Return the slots to send now, and the last slot that is done afterwards."""
     planned = _planned(row, slots)
-    most = min(row.max_catch_up_runs, MOST_CATCH_UP) if row.catch_up == CatchUp.ALL else 1
+    most = min(row.max_catch_up_runs, MAX_CATCH_UP) if row.catch_up == CatchUp.ALL else 1
     found = slots.missed(planned, now, most)[:SLOTS_PER_PASS]
     is_late = (now - slots.due_at(found[-1])).total_seconds() > MISSED_AFTER
     return ([] if row.catch_up == CatchUp.NONE and is_late else found), found[-1]
 
 
 def _fire(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime, now: datetime) -> tuple[Fired, Schedule]:
-    """Send a slot, or leave it behind; return what became of it, and the row as it is then."""
+    """Send or skip a slot; return the result and the updated row."""
     try:
         if row.overlap == Overlap.SKIP and dispatch.is_unfinished(row):
             return _skip(rows, row, slots, slot), row
@@ -126,13 +127,13 @@ def _fire(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime, n
     except RaceLost:
         raise
     except Exception as error:
-        # Builders of workflows are a project's, and so are modules of tasks.
+        # Workflow builders and task modules are the project's code and may raise anything.
         if is_outage(error):
             raise
         raise_if_grants_are_missing(rows.db, error)
-        told = dispatch.error_text(error)
-        logger.error("schedule %r can't be sent, its slot %s is left out: %s", row.name, slot.isoformat(), told)
-        return _store_error(rows, row, slots, slot, told), row
+        message = dispatch.error_text(error)
+        logger.error("schedule %r can't be sent, its slot %s is skipped: %s", row.name, slot.isoformat(), message)
+        return _store_error(rows, row, slots, slot, message), row
 
 
 def _send(
@@ -151,20 +152,20 @@ def _send(
             setattr(fresh, name, value)
         _advance(rows, fresh, slots, slot, {"last_error": "", **dispatch.run_id_of(handle)})
     if handle.replayed:
-        stands_in = "schedule %r skips its slot %s: what it would send has the unique key of id=%s"
-        logger.info(stands_in, row.name, slot.isoformat(), handle.id)
+        log_format = "schedule %r skips its slot %s: id=%s has the same unique key"
+        logger.info(log_format, row.name, slot.isoformat(), handle.id)
         return Fired(row.name, slot), fresh
-    logger.info("schedule %r has sent its slot %s: id=%s", row.name, slot.isoformat(), handle.id)
+    logger.info("schedule %r sent its slot %s: id=%s", row.name, slot.isoformat(), handle.id)
     return Fired(row.name, slot, handle), fresh
 
 
 def _skip(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime) -> Fired:
-    logger.info("schedule %r skips its slot %s: the run before has not finished", row.name, slot.isoformat())
+    logger.info("schedule %r skips its slot %s: the previous run has not finished", row.name, slot.isoformat())
     return _store_error(rows, row, slots, slot)
 
 
 def _store_error(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime, error: str = "") -> Fired:
-    """Leave slots behind, up to this one, and say why in the row."""
+    """Skip the slots up to ``slot`` and store ``error`` in the row."""
     _advance(rows, row, slots, slot, {"last_error": error})
     return Fired(row.name, slot, error=error)
 
@@ -176,7 +177,7 @@ def _advance(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime
 
 
 def _write(rows: ScheduleQuerySet, row: Schedule, run_at: datetime | None, values: dict[str, Any]) -> None:
-    """Raises :class:`Lost` if the row is no longer what it was."""
+    """Update the row. Raises :class:`RaceLost` if it has changed meanwhile."""
     planned = {**row.planned, "enabled": row.enabled, "disabled_by": row.disabled_by}
     if not _locked_row(rows, row.pk, run_at).update(**planned, **values, updated_at=Now()):
         raise RaceLost

@@ -1,13 +1,15 @@
-"""The beat: what is due is sent, each slot once.
+"""The scheduler: sends the tasks and workflows of due schedules, each slot once.
 
-Any number of them may run. None leads, and no lock is held between two looks: whoever passes a slot first does so by a
-guarded update, in one transaction with what is sent.
+Any number of schedulers may run. There is no leader and no lock between passes: a guarded update of the schedule's row,
+in one transaction with the send, decides which scheduler fires a slot.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.db import Error, close_old_connections, connections
@@ -19,31 +21,33 @@ from ..core.clock import aware
 from ..core.options import Options
 from ..core.sync import StopEvent
 from ..db.clock import select_values
-from ..db.errors import is_of_the_row, is_outage
+from ..db.errors import is_outage, is_row_error
 from ..db.expressions import SecondsUntil
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.schedule import Schedule, ScheduleQuerySet
-from .backoff import RetryLater
 from .dispatch import UnknownTarget, error_text
 from .fire_due import Fired, fire_due
-from .project import project_of
-from .syncing import SyncReport, sync
+from .syncing import SyncReport, project_of, sync
 
 logger = logging.getLogger("horsies_django.scheduler")
 
-#: Seconds between two looks: a schedule that is made or changed elsewhere is seen within that time.
+#: Maximum seconds between two passes; a schedule that another process creates or changes is noticed within that time.
 INTERVAL: Final = 1.0
 
-#: Seconds until the next look if what is due is in somebody else's hands, or could not be sent.
+#: Seconds until the next pass if another scheduler holds the due rows or an error stopped the pass.
 SHORT_PAUSE: Final = 0.1
 
-#: Due schedules of one look; of those that are left the next one takes as many.
+#: Maximum due schedules of one pass; the rest are due in the next.
 BATCH: Final = 500
+
+#: Seconds before the first retry of a schedule that could not be sent, and the longest wait before a retry.
+FIRST_RETRY: Final = 0.1
+LONGEST_RETRY: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A schedule that could not be sent for now: its slot is as it was."""
+    """A schedule that could not be sent and will be retried; its slot stays due."""
 
     schedule: str
     error: str
@@ -54,18 +58,54 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerReport:
-    """What one look came to: slots that were passed, schedules that were left, and the seconds until the next look."""
+    """The result of one pass: fired slots, deferred schedules, and the seconds until the next pass."""
 
     fired: tuple[Fired, ...] = ()
     deferred: tuple[Deferred, ...] = ()
     pause: float = INTERVAL
 
     def __str__(self) -> str:
-        return f"{sum(one.handle is not None for one in self.fired)} sent"
+        return f"{sum(fired.handle is not None for fired in self.fired)} sent"
+
+
+@dataclass(slots=True)
+class Backoff:
+    """When to retry each schedule that could not be sent; the wait doubles with each failure.
+
+    It is kept in memory, so another scheduler may send the schedule meanwhile.
+    """
+
+    _retries: dict[Hashable, tuple[float, float]] = field(default_factory=dict)
+
+    def add(self, key: Hashable) -> bool:
+        """Postpone the next try; return whether this is the first failure."""
+        _, before = self._retries.get(key, (0.0, 0.0))
+        delay = min(before * 2 or FIRST_RETRY, LONGEST_RETRY)
+        self._retries[key] = time.monotonic() + delay, delay
+        return not before
+
+    def remove(self, key: Hashable) -> None:
+        """Forget the failures of a schedule that was sent."""
+        self._retries.pop(key, None)
+
+    def keys(self) -> list[Any]:
+        """Return the keys whose next try is in the future."""
+        now = time.monotonic()
+        for key in [key for key, (retry_at, _) in self._retries.items() if retry_at < now - 2 * LONGEST_RETRY]:
+            self.remove(key)  # another scheduler has sent it
+        return [key for key, (retry_at, _) in self._retries.items() if retry_at > now]
+
+    def next_in(self) -> float | None:
+        """Return the seconds until the next retry; None if there is none."""
+        now = time.monotonic()
+        return min((retry_at - now for retry_at, _ in self._retries.values() if retry_at > now), default=None)
 
 
 class Scheduler:
-    """Looks for what is due, sends it, waits, and looks again."""
+    """Runs passes: each sends what is due, then waits for the next slot.
+
+    ``interval`` is the longest time between two passes in seconds.
+    """
 
     def __init__(self, options: Options, backend: str, interval: float | None = None) -> None:
         self._options = options
@@ -73,55 +113,55 @@ class Scheduler:
         self._interval = INTERVAL if interval is None else interval
         self._project = project_of(options)
         self._stopped = StopEvent()
-        self._patience = RetryLater()
+        self._backoff = Backoff()
         self._is_synced = False
         self._is_away = False
 
     def stop(self) -> None:
-        """End after the slot that is being passed; may be called from a signal handler."""
+        """Stop after the current slot. Safe to call from a signal handler."""
         self._stopped.set()
 
     def sync(self) -> SyncReport:
-        """Write what code declares into rows."""
+        """Write the schedules that code declares to the database."""
         self._disable_unreadable()
         report = sync(self._options, self._backend)
         self._is_synced = True
         return report
 
     def run_once(self) -> SchedulerReport:
-        """Send what is due by the database's clock, on this thread's connection.
+        """Run one pass on this thread's connection: send what is due by the database's clock.
 
-        One that can't be sent does not keep the others from theirs. Where nothing is due it costs one statement.
+        A schedule that can't be sent is deferred; the others are still sent. Costs one statement if nothing is due.
         """
         pause = self._pause()
         if pause > 0:
             return SchedulerReport(pause=min(pause, self._interval))
-        passed, left = self._fire_batch()
-        pause = self._pause() if passed or left else SHORT_PAUSE
-        return SchedulerReport(tuple(passed), tuple(left), min(max(pause, 0.0), self._interval))
+        fired, deferred = self._fire_batch()
+        pause = self._pause() if fired or deferred else SHORT_PAUSE
+        return SchedulerReport(tuple(fired), tuple(deferred), min(max(pause, 0.0), self._interval))
 
     def run_all(self) -> SchedulerReport:
-        """Look until nothing is due any more that this one can send; return what all the looks came to."""
-        passed: list[Fired] = []
-        left: dict[str, Deferred] = {}
+        """Run passes until nothing that this process can send is due; return the combined report."""
+        fired: list[Fired] = []
+        deferred: dict[str, Deferred] = {}
         while True:
             report = self.run_once()
-            is_news = report.fired or any(one.schedule not in left for one in report.deferred)
-            passed += report.fired
-            left |= {one.schedule: one for one in report.deferred}
-            if not is_news or report.pause > 0 or self._stopped.is_set:
+            is_progress = report.fired or any(one.schedule not in deferred for one in report.deferred)
+            fired += report.fired
+            deferred |= {one.schedule: one for one in report.deferred}
+            if not is_progress or report.pause > 0 or self._stopped.is_set:
                 break
-        for one in passed:
-            left.pop(one.schedule, None)
-        return SchedulerReport(tuple(passed), tuple(left.values()), report.pause)
+        for one in fired:
+            deferred.pop(one.schedule, None)
+        return SchedulerReport(tuple(fired), tuple(deferred.values()), report.pause)
 
     def run(self) -> None:
-        """Look until stopped. Raises MissingPrivilege."""
+        """Run passes until stopped. Raises MissingPrivilege."""
         while not self._stopped.is_set:
             self._stopped.wait(self._fire_next())
 
     def _fire_next(self) -> float:
-        """Look once, whatever the database is like; return the seconds until the next look."""
+        """Run one pass and handle database errors; return the seconds until the next pass."""
         try:
             if not self._is_synced:
                 self.sync()
@@ -130,46 +170,46 @@ class Scheduler:
             raise_if_forbidden(self._options.database, error)
             if not is_outage(error) and self._disable_unreadable():
                 return SHORT_PAUSE
-            if not self._is_away:  # said once, and not each second
-                logger.warning("nothing is scheduled for now, the database is not to be had: %s", error)
+            if not self._is_away:  # log an outage once
+                logger.warning("scheduler paused, the database is unavailable: %s", error)
             self._is_away = True
             connections[self._options.database].close()
             return self._interval
         if self._is_away:
-            logger.info("the database is back: what is due is sent")
+            logger.info("scheduler resumed, the database is available again")
             self._is_away = False
         if report.fired or report.deferred:
-            close_old_connections()  # receivers and builders of workflows have theirs
+            close_old_connections()  # signal receivers and workflow builders may have opened some
         return report.pause
 
     def _disable_unreadable(self) -> int:
-        """Disable schedules that stop all the others; return how many there are."""
+        """Disable schedules whose rows can't be read, which block all others; return how many."""
         count = (
             self._rows.served_by(self._backend, self._project).unreadable().disable_unreadable("The row can't be read.")
         )
         if count:
-            logger.error("%d schedules can't be read, and are disabled", count)
+            logger.error("disabled %d schedules whose rows can't be read", count)
         return count
 
     def _pause(self) -> float:
-        """Return the seconds until the next slot; 0 or less if one is due, or is to be worked out."""
-        tries_again_in = self._patience.seconds()  # first: one whose time comes meanwhile is among the slots then
+        """Return the seconds until the next slot; 0 or less if a slot is due or a next run must be computed."""
+        retry_in = self._backoff.next_in()  # before the query: a retry that becomes due meanwhile is in it
         first = self._served_rows.next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
         seconds, is_unplanned, stale = select_values(
             self._options.database,
             seconds=Subquery(first),
             is_unplanned=Exists(self._served_rows.unplanned()),
-            # Not EXISTS: PostgreSQL expects most rows to be such, and would scan the table for the first one.
+            # Not EXISTS: PostgreSQL estimates that most rows match, and would scan the table for the first one.
             stale=Subquery(self._served_rows.with_outdated_plan().values("pk")[:1]),
         )
         if is_unplanned or stale is not None:
             return 0.0
-        return min(self._interval if wait is None else float(wait) for wait in (seconds, tries_again_in))
+        return min(self._interval if wait is None else float(wait) for wait in (seconds, retry_in))
 
     def _fire_batch(self) -> tuple[list[Fired], list[Deferred]]:
         unplanned, due = self._served_rows.unplanned(), self._served_rows.next_up().filter(next_run_at__lte=Now())
-        passed: list[Fired] = []
-        left: list[Deferred] = []
+        fired: list[Fired] = []
+        deferred: list[Deferred] = []
         columns = ("pk", "name", date_if_within("next_run_at"), Now())
         parts = (self._served_rows.with_outdated_plan(), due, unplanned)
         found = [(rows is unplanned, *row) for rows in parts for row in rows.values_list(*columns)[:BATCH]]
@@ -178,33 +218,33 @@ class Scheduler:
                 if run_at is None and not is_unplanned:
                     raise ValueError(f"next_run_at can't be read; allowed: {DATES_ALLOWED}.")
                 for one in fire_due(self._rows, key, run_at, aware(now)):
-                    passed.append(one)
+                    fired.append(one)
                     if self._stopped.is_set:
                         break
             except MissingPrivilege:
                 raise
-            except Exception as error:  # noqa: BLE001  # told there
+            except Exception as error:  # noqa: BLE001  # _defer() logs it
                 raise_if_grants_are_missing(self._options.database, error)
-                left.append(self._defer(key, name, error))
+                deferred.append(self._defer(key, name, error))
             else:
-                self._patience.forget(key)
+                self._backoff.remove(key)
             if self._stopped.is_set:
                 break
-        return passed, left
+        return fired, deferred
 
     def _defer(self, key: Any, name: str, error: Exception) -> Deferred:
-        """Let a schedule alone for a while. Raises the error if the others can't be asked for either."""
+        """Postpone a schedule that failed, or disable it if its row causes the error. Raises ``error`` in an outage."""
         if isinstance(error, Error) and not connections[self._options.database].is_usable():
             raise error
-        if is_of_the_row(error):
-            logger.error("schedule %r can't be worked out, and is disabled", name, exc_info=error)
+        if is_row_error(error):
+            logger.error("schedule %r disabled, its next run can't be computed", name, exc_info=error)
             self._rows.filter(pk=key).disable_unreadable(error_text(error))
             return Deferred(name, error_text(error))
-        is_new = self._patience.put_off(key)
+        is_new = self._backoff.add(key)
         if not isinstance(error, UnknownTarget):
-            logger.error("schedule %r could not be sent, and will be tried again", name, exc_info=error)
+            logger.error("schedule %r could not be sent and will be retried", name, exc_info=error)
         elif is_new:
-            logger.warning("schedule %r is left to others for now, what it sends is not to be found: %s", name, error)
+            logger.warning("schedule %r deferred, this process does not know its task or workflow: %s", name, error)
         return Deferred(name, str(error) if isinstance(error, UnknownTarget) else error_text(error))
 
     @property
@@ -214,5 +254,5 @@ class Scheduler:
     @property
     def _served_rows(self) -> ScheduleQuerySet:
         served = self._rows.served_by(self._backend, self._project)
-        waiting = self._patience.waiting()
+        waiting = self._backoff.keys()
         return served.exclude(pk__in=waiting) if waiting else served

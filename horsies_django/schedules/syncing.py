@@ -1,6 +1,6 @@
-"""Syncing: the schedules of code become rows.
+"""Write the schedules that code declares to the database.
 
-Rows are known by their names. Those made by hand and those of other projects are left alone.
+The name identifies a row. Schedules made by hand, and those of other projects, are not changed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from django.conf import settings
 from django.db.models.functions import Now
 
 from ..core.clock import aware
@@ -18,22 +19,21 @@ from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..db.clock import database_now
 from ..models.schedule import PLAN_COLUMNS, Schedule, ScheduleQuerySet
-from .declaring import DeclaredSchedule, declarations
-from .mistakes import errors_of
-from .project import project_of
+from .declaration import DeclaredSchedule, declarations
+from .declaration_errors import errors_of
 
 logger = logging.getLogger("horsies_django.scheduler")
 
-#: Times that a row is read anew which the beat, or somebody else, changes at the same time.
+#: Maximum tries to update a row that a scheduler or an operator changes at the same time.
 TRIES: Final = 5
 
-#: Names of one statement.
+#: Maximum rows or names in one statement.
 BATCH: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """How many rows were made, changed and disabled."""
+    """How many rows were created, changed and disabled."""
 
     created: int = 0
     changed: int = 0
@@ -43,11 +43,16 @@ class SyncReport:
         return f"schedules synced: {self.created} new, {self.changed} changed, {self.disabled} disabled"
 
 
-def sync(options: Options, backend: str) -> SyncReport:
-    """Write the schedules that code declares for this backend into rows.
+def project_of(options: Options) -> str:
+    """Return ``OPTIONS["project"]``, or else the top package of the settings; rows store it in ``source``."""
+    return options.project or str(getattr(settings, "SETTINGS_MODULE", None) or "project").split(".")[0][:100]
 
-    One with a mistake is logged and left as its row is. The next run is worked out anew only where the timing, the time
-    zone, the window or the jitter changed, so that a redeploy starves nothing.
+
+def sync(options: Options, backend: str) -> SyncReport:
+    """Write the schedules that code declares for this backend to their rows.
+
+    A declaration with an error is logged, and its row stays unchanged. The next run is computed again only if the
+    timing, the time zone, the window or the jitter changed, so that frequent deployments do not postpone it for ever.
     """
     project = project_of(options)
     rows = Schedule.objects.using(options.database)
@@ -70,10 +75,10 @@ def sync(options: Options, backend: str) -> SyncReport:
 
 
 def _is_valid(declared: DeclaredSchedule) -> bool:
-    found = list(errors_of(declared))
-    for mistake in found:
-        logger.error("%s", mistake)
-    return not found
+    errors = list(errors_of(declared))
+    for error in errors:
+        logger.error("%s", error)
+    return not errors
 
 
 def _create(rows: ScheduleQuerySet, new: Iterable[DeclaredSchedule], project: str) -> int:
@@ -82,7 +87,7 @@ def _create(rows: ScheduleQuerySet, new: Iterable[DeclaredSchedule], project: st
         return 0
     before = set(_owned_by_others(rows, [row.name for row in made], project))
     for name in sorted(before):
-        logger.warning("schedule %r of the code has no row: that name is one made by hand, or another project's", name)
+        logger.warning("schedule %r not created: a schedule made by hand or by another project has that name", name)
     made = [row for row in made if row.name not in before]
     now = database_now(rows.db)
     for row in made:
@@ -99,12 +104,12 @@ def _owned_by_others(rows: ScheduleQuerySet, names: list[str], project: str) -> 
 
 
 def _change(rows: ScheduleQuerySet, row: Schedule, declared: DeclaredSchedule) -> bool:
-    """Bring a row up to date; return whether there was anything to change."""
+    """Update a row; return whether it changed."""
     columns = declared.columns()
     for _ in range(TRIES):
         if not (changes := _changes(row, columns)):
             return False
-        # Whoever passes a slot in between has worked out another next run: then it is read anew.
+        # If a scheduler fired a slot meanwhile, the next run differs: read the row again.
         mine = rows.filter(pk=row.pk, enabled=row.enabled).planned_for(row.next_run_at)
         if mine.update(**changes | _planned(row, changes, rows.db), updated_at=Now()):
             return True
@@ -122,30 +127,30 @@ def _changes(row: Schedule, columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _switches_enabled(row: Schedule, changes: Mapping[str, Any]) -> bool:
-    """Whether the code says to enable or disable a row, and what an operator has said does not stand against it."""
-    says_so_now = "declared_enabled" in changes
+    """Whether the code enables or disables a row, and no choice of an operator overrides it."""
+    is_declared_anew = "declared_enabled" in changes
     if not changes["enabled"]:
-        return says_so_now
+        return is_declared_anew
     if row.disabled_by in (DisabledBy.END, DisabledBy.TIMING):
-        # What had no slot left has none until its timing is another.
+        # A schedule without further slots, or with a bad timing, needs another plan first.
         return bool(changes.keys() & set(PLAN_COLUMNS) - {"enabled"})
-    return says_so_now and row.disabled_by != DisabledBy.OPERATOR
+    return is_declared_anew and row.disabled_by != DisabledBy.OPERATOR
 
 
 def _planned(row: Schedule, changes: Mapping[str, Any], alias: str) -> dict[str, Any]:
-    """Return what else changes with these columns: the next run, if one of those changes that it follows from."""
+    """Return the new plan if ``changes`` contain a column that the next run depends on, else nothing."""
     if not changes.keys() & set(PLAN_COLUMNS):
         return {}
     for name, value in changes.items():
         setattr(row, name, value)
     if "enabled" in changes:
-        row.disabled_by = DisabledBy.CODE  # unless it is enabled
+        row.disabled_by = DisabledBy.CODE  # plan() clears it if the row is enabled
     row.plan(database_now(alias))
     return {**row.planned, "enabled": row.enabled, "disabled_by": row.disabled_by}
 
 
 def _disable(rows: ScheduleQuerySet, gone: list[Any]) -> int:
-    """Disable those that were there until now; one that an operator enables later goes on."""
+    """Disable schedules that the code no longer declares. An operator may enable them again."""
     count = 0
     for place in range(0, len(gone), BATCH):
         mine = rows.filter(pk__in=gone[place : place + BATCH])

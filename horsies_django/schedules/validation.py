@@ -1,4 +1,4 @@
-"""What a schedule's row may say; every mistake, by column."""
+"""Validate a schedule's row and report every error by column."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..core.backends import config_of
 from ..core.bounds import DATES_ALLOWED, is_in_range
 from ..core.clock import aware
 from ..core.compat import InvalidTask, task_backends
-from ..core.dry_run import sends_nothing
+from ..core.dry_run import dry_run
 from ..core.exceptions import InvalidWorkflow, NotRegistered
 from ..core.options import Options
 from ..core.registry import registry
-from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
+from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, Overlap
 from ..core.schedule_patterns import parse
-from ..core.schedule_slots import Slots, zone_of
+from ..core.schedule_slots import Slots, parse_timezone
 from ..enqueue import grouping
 from ..enqueue.call_builder import CallBuilder, parameters_of
 from ..enqueue.task import HorsiesTask
@@ -30,14 +30,14 @@ from .dispatch import TASK_OPTIONS, WORKFLOW_OPTIONS, Call, call_of, workflow_of
 if TYPE_CHECKING:
     from ..models import Schedule
 
-#: Stands for the time of a call that is only tried out.
+#: The send time of a call that is only validated.
 _SOME_TIME: Final = datetime(2100, 1, 1, tzinfo=UTC)
 
 Problem = tuple[str, str]
 
 
 def problems_of(row: Schedule) -> Mapping[str, list[str]]:
-    """Return a sentence for each mistake of a row, by the name of the column. Nothing is sent."""
+    """Return a sentence for each error of a row, by column name. Sends nothing."""
     found: dict[str, list[str]] = defaultdict(list)
     for check in (_timing, _window, _policies, _columns):
         for column, sentence in check(row):
@@ -50,7 +50,7 @@ def problems_of(row: Schedule) -> Mapping[str, list[str]]:
 
 def _timing(row: Schedule) -> Iterator[Problem]:
     yield from _error("timing", lambda: parse(row.timing))
-    yield from _error("timezone", lambda: zone_of(row.timezone))
+    yield from _error("timezone", lambda: parse_timezone(row.timezone))
 
 
 def _window(row: Schedule) -> Iterator[Problem]:
@@ -71,22 +71,24 @@ def _policies(row: Schedule) -> Iterator[Problem]:
         if (value := getattr(row, name)) not in kind.values:
             yield name, f"{name} is {value!r}; allowed: {' or '.join(map(repr, kind.values))}."
     most = row.max_catch_up_runs
-    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_CATCH_UP:
-        yield "max_catch_up_runs", f"max_catch_up_runs is {most!r}; allowed: a whole number from 1 to {MOST_CATCH_UP}."
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MAX_CATCH_UP:
+        yield "max_catch_up_runs", f"max_catch_up_runs is {most!r}; allowed: a whole number from 1 to {MAX_CATCH_UP}."
     jitter = row.jitter
     is_number = isinstance(jitter, int | float) and not isinstance(jitter, bool) and math.isfinite(jitter)
-    if not (is_number and 0 <= jitter <= MOST_JITTER):
-        yield "jitter", f"jitter is {jitter!r}; allowed: 0 to {MOST_JITTER} (seconds)."
+    if not (is_number and 0 <= jitter <= MAX_JITTER):
+        yield "jitter", f"jitter is {jitter!r}; allowed: 0 to {MAX_JITTER} (seconds)."
     elif jitter:
         yield from _jitter(row)
 
 
 def _jitter(row: Schedule) -> Iterator[Problem]:
-    """With more than that, a slot would be passed before the one that it comes after, and that one be lost."""
+    """Check that jitter is shorter than the gap between slots: otherwise slots could fire out of order and be lost."""
     try:
-        gap = Slots(parse(row.timing), zone_of(row.timezone), skip_nonexistent=row.skip_nonexistent).shortest_gap()
+        gap = Slots(
+            parse(row.timing), parse_timezone(row.timezone), skip_nonexistent=row.skip_nonexistent
+        ).shortest_gap()
     except ValueError:
-        return  # told of the timing itself
+        return  # _timing() reports it
     if row.jitter >= gap:
         yield "jitter", f"jitter is {row.jitter!r}; allowed: less than {gap:g} (seconds), the time between two slots."
 
@@ -128,27 +130,27 @@ def _task_call(row: Schedule, name: str) -> Iterator[Problem]:
         options = config_of(row.backend)
         yield from _reserved_headers(call.task, options)
         if call.task.gather is not None:
-            yield from _gathered_call(row, call, options)
+            yield from _grouped_call(row, call, options)
             return
         column = "args" if row.args and not row.kwargs else "kwargs"
         yield from _error(column, lambda: CallBuilder.of(call.task, options).arguments(call.args, call.kwargs))
 
 
-def _gathered_call(row: Schedule, call: Call, options: Options) -> Iterator[Problem]:
-    """One call that joins others: its arguments are not those of the function, which is handed the list of them."""
+def _grouped_call(row: Schedule, call: Call, options: Options) -> Iterator[Problem]:
+    """Check a call of a grouped task, whose function takes the list of the grouped calls."""
     task, (items, *_) = call.task, parameters_of(call.task.func, call.task.takes_context).own
     if row.overlap == Overlap.CANCEL_PREVIOUS:
-        allowed = f"'allow' or 'skip', for a run of {task.module_path} has calls of others too"
+        allowed = f"'allow' or 'skip', because a run of {task.module_path} also has calls of other senders"
         yield "overlap", f"overlap is {row.overlap!r}; allowed: {allowed}."
     if call.kwargs.keys() == {items}:
-        problem = f"{task.module_path} is handed the list of its calls as {items!r}"
+        problem = f"{task.module_path} gets the list of its calls as {items!r}"
         yield "kwargs", f"{problem}; allowed: the keyword arguments of one call."
         return
     try:
         grouping.check_call(CallBuilder.of(task, options), task, call.args, call.kwargs)
     except InvalidTask as error:
         yield "options", str(error)
-    except Exception as error:  # noqa: BLE001  # the key may be a project's own callable
+    except Exception as error:  # noqa: BLE001  # the key may be the project's callable
         yield ("args" if call.args else "kwargs"), str(error) or repr(error)
 
 
@@ -157,19 +159,19 @@ def _reserved_headers(task: HorsiesTask[..., Any], options: Options) -> Iterator
         return
     try:
         headers.check_reserved(options, task.metadata, headers.collect(options))
-    except Exception as error:  # noqa: BLE001  # headers() is a project's own code
+    except Exception as error:  # noqa: BLE001  # headers() is the project's code
         yield "options", str(error) or repr(error)
 
 
 def _workflow_call(row: Schedule) -> Iterator[Problem]:
     try:
-        with sends_nothing():
+        with dry_run():
             workflow_of(row, _SOME_TIME)
     except LookupError as error:
         yield "workflow_name", str(error.args[0])
     except InvalidWorkflow as error:
         yield "workflow_name", str(error)
-    except Exception as error:  # noqa: BLE001  # build_with() is a user's, and may raise anything
+    except Exception as error:  # noqa: BLE001  # build_with() is the project's code and may raise anything
         is_option = bool(row.options) and "options" in str(error)
         yield ("options" if is_option else "kwargs"), _describe(error, WORKFLOW_OPTIONS)
 

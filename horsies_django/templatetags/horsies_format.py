@@ -5,11 +5,11 @@ from __future__ import annotations
 from django import template
 
 from ..admin.formatting import format_number
-from ..core.durations import brief
+from ..core.durations import format_brief
 from ..ops.metrics import Count, Exactness
 
 register = template.Library()
-register.filter("brief", brief)
+register.filter("brief", format_brief)
 register.filter("format_number", format_number)
 
 

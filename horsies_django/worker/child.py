@@ -1,7 +1,7 @@
 """The process of a runner under a supervisor: forked, or ``python -m horsies_django.worker.child``.
 
 Its standard input is the control pipe from the supervisor: first a line with the worker's id and configuration, then
-one command a line. The end of the pipe means that the supervisor is dead. The runner then exits too, because no other
+one command per line. The end of the pipe means that the supervisor is dead. The runner then exits too, because no other
 process watches it. It leads a process group, which holds the programs that tasks start.
 """
 

@@ -10,7 +10,7 @@ from django.db import OperationalError, transaction
 from ..db import postgres
 from ..models.claim.complete_and_claim import CompleteAndClaim
 from ..models.claims import ClaimedTask, Completion
-from ..models.queue_limiter import Allowance, spend
+from ..models.queue_limiter import Allowance, store_tokens
 from ..models.transitions import TaskQuerySet
 from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
@@ -81,10 +81,12 @@ def _claim_within_limits(
     claims: list[ClaimedTask] = []
     try:
         with transaction.atomic(using=tasks.db):
-            admitted = selector.admission(tasks).ask(limited) if limited else {}
+            admitted = selector.admission(tasks).lock_allowances(limited) if limited else {}
             known = [name for name in queues if name not in limited or name in admitted]
             claims = selector.claim(pool.is_async, known, room, take_within_limits)
-            spend(tasks.db, [admitted[name] for name in {claim.queue_name for claim in claims} if name in admitted])
+            store_tokens(
+                tasks.db, [admitted[name] for name in {claim.queue_name for claim in claims} if name in admitted]
+            )
     except OperationalError as error:
         if admitted or not postgres.is_lock_timeout(error):
             raise

@@ -14,7 +14,7 @@ from ..core.options import Options
 from ..core.registry import registry
 from ..core.serialization import dumps
 from ..core.version import __version__
-from ..db.pause_on_outage import waiting_for_database
+from ..db.pause_on_outage import snooze_on_outage
 from ..models import Task, Worker
 from ..models.claims import Completion
 from ..workflows.conditions import conditions_of
@@ -81,7 +81,7 @@ def hand_back(execution: Execution, error: BaseException) -> ExecutionResult | N
     A call is handed back while a live worker serves its queue whose version has not met the call yet, and at most
     :data:`MAX_RETURNS` times. Raises Snooze while the database is away.
     """
-    with waiting_for_database():
+    with snooze_on_outage():
         rows = Task.objects.using(execution.database).filter(pk=execution.task_id)
         versions, times = _read(rows.values_list("unknown_to", flat=True).first())
         mine = code_version(execution.options)
@@ -92,13 +92,13 @@ def hand_back(execution: Execution, error: BaseException) -> ExecutionResult | N
     delay = min(FIRST_DELAY * 2.0 ** min(times, 30), MAX_DELAY)
     return ExecutionResult(
         execution,
-        Completion(execution.task_id, execution.claim.claim, "null", again_in=delay, unknown_to=note),
+        Completion(execution.task_id, execution.claim.claim, "null", delay=delay, unknown_to=note),
         error.__cause__ or error,
     )
 
 
 def _is_served_by_another(execution: Execution, versions: Collection[str]) -> bool:
-    alive = Worker.objects.using(execution.database).alive(execution.options.recovery.silent_after)
+    alive = Worker.objects.using(execution.database).alive(execution.options.recovery.stale_after)
     others = alive.filter(stop_requested_at__isnull=True).exclude(code_version__in=versions)
     return any(worker.serves(execution.claim.queue_name) for worker in others)
 

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from django.db import Error, connections
 
-from ..db.errors import is_of_the_row, is_outage, lacks_privilege
+from ..db.errors import is_outage, is_row_error, lacks_privilege
 from ..models.claims import ClaimLost
 
 logger = logging.getLogger("horsies_django.worker")
@@ -59,7 +59,7 @@ class DatabaseRetry:
         except Exception as error:
             if connections[self._database].in_atomic_block:
                 raise
-            if is_of_the_row(error) and self._has_fixed_rows():
+            if is_row_error(error) and self._has_fixed_rows():
                 return None
             if not isinstance(error, Error):
                 raise

@@ -47,13 +47,13 @@ class ExecutionResult:
     @property
     def is_final(self) -> bool:
         """Whether no further attempt follows, as far as this worker knows."""
-        return self.completion.again_in is None
+        return self.completion.delay is None
 
     def log(self) -> None:
         """Log the end of an attempt. Lines of short tasks are written together when the handler is flushed."""
         claim, ended = self.claim, self.completion
         error = f" error={ended.error.code}" if ended.error else ""
-        again = "" if ended.again_in is None else f" in={ended.again_in:.1f}s"
+        again = "" if ended.delay is None else f" in={ended.delay:.1f}s"
         values = claim.task_id, claim.task_name, claim.queue_name, claim.attempt, self.duration, error + again
         if self.execution.stop_reason is TaskRevoked and not self.is_stored:
             logger.warning(_ENDED, "revoked", *values)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from ..db.errors import is_of_the_row
-from ..models.concurrency_limiter import GATES, NO_ONE, Released
+from ..db.errors import is_row_error
+from ..models.concurrency_limiter import KEYS_PER_TRANSACTION, NONE_RELEASED, Released
 from .slot_pool import SlotPool
 from .store import WorkerStore
 
@@ -59,7 +59,7 @@ class LimitReleaser:
         began = now = time.monotonic()
         busy = dict[str, None]()
         while self._keys and now < began + TIME_SLICE:
-            batch = list(islice(self._keys, GATES))
+            batch = list(islice(self._keys, KEYS_PER_TRANSACTION))
             admitted = self._release_batch(batch)
             for key in batch:
                 del self._keys[key]
@@ -76,14 +76,14 @@ class LimitReleaser:
         try:
             return self._store.release_blocked(keys)
         except Exception as error:
-            if not is_of_the_row(error):
+            if not is_row_error(error):
                 raise
             if len(keys) == 1:
                 if self._store.repair_limit(keys[0]):
                     return self._release_batch(keys)
                 logger.exception("limit can't be released, left to the reaper limit=%r", keys[0])
-                return NO_ONE
+                return NONE_RELEASED
         parts = [self._release_batch([key]) for key in keys]
         lanes = sum((part.lanes for part in parts), Counter[tuple[str, bool]]())
-        again = [part.again_in for part in parts if part.again_in is not None]
+        again = [part.recheck_in for part in parts if part.recheck_in is not None]
         return Released(lanes, frozenset().union(*(part.busy for part in parts)), min(again, default=None))

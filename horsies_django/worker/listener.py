@@ -48,7 +48,7 @@ class Listener:
         self._inbox = inbox
         self._connection: postgres.ConnectionListener | None = None
         self._completion_notifier = CompletionNotifier(config.database, worker_id)
-        self._alive_for = 3 * config.options.recovery.beat_interval
+        self._alive_for = 3 * config.options.recovery.heartbeat_interval
         self._pinged_at = float("-inf")
         self._notification_limit = NotificationLimit()
 

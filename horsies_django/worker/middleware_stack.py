@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ..core.compat import FrameworkTask
 from ..core.middleware import Run, TaskCall
-from ..core.middleware_loader import factory_at, goes_round
+from ..core.middleware_loader import load_factory, supports_mode
 from ..models.claims import ClaimedTask, metadata_of
 
 _stacks: Final[dict[tuple[tuple[str, ...], bool], Run]] = {}
@@ -59,8 +59,8 @@ def _build(paths: tuple[str, ...], *, is_async: bool) -> Run:
     run: Run = _await if is_async else _call
     mode = is_async
     for path in reversed(paths):
-        factory = factory_at(path)
-        wanted = mode if goes_round(factory, is_async=mode) else not mode
+        factory = load_factory(path)
+        wanted = mode if supports_mode(factory, is_async=mode) else not mode
         run, mode = factory(_adapted(run, mode, wanted)), wanted
         if not callable(run):
             raise ImproperlyConfigured(f"middleware {path!r} gave {run!r}; allowed: a callable.")

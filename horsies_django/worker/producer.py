@@ -75,7 +75,7 @@ class Producer:
         on_retire: Callable[[ExitReason], bool],
         started_registry: StartedRegistry | None,
     ) -> None:
-        heartbeat_interval = config.options.recovery.beat_interval
+        heartbeat_interval = config.options.recovery.heartbeat_interval
         self._config = config
         self._runner = runner
         self._inbox = inbox
@@ -458,8 +458,8 @@ class Producer:
 
     def _apply_admitted(self, admitted: Released) -> None:
         """Claim the released tasks soon, and notify other workers of those for which there is no room here."""
-        if admitted.again_in is not None:
-            self._poll_interval.poll_by(time.monotonic() + admitted.again_in)
+        if admitted.recheck_in is not None:
+            self._poll_interval.poll_by(time.monotonic() + admitted.recheck_in)
         for (queue, is_async), count in admitted.lanes.items():
             room = 0
             for pool in self._pools:
@@ -498,7 +498,7 @@ class Producer:
         self._buffer.postpone(tick.postponed)
         if tick.has_heartbeat:
             # A heartbeat that had to wait is as old as the tick is long.
-            state.next_heartbeat = tick.began_at + self._config.options.recovery.beat_interval
+            state.next_heartbeat = tick.began_at + self._config.options.recovery.heartbeat_interval
             if self._started_registry is not None:
                 self._started_registry.record_heartbeat()
         self._apply_claims(tick)
@@ -574,8 +574,8 @@ class Producer:
         """Log results that are stored, send their signals, and notify workers and callers that wait for them."""
         for outcome in ended:
             self._release_slot(outcome.execution)
-            if outcome.completion.again_in is not None:
-                self._poll_interval.poll_by(time.monotonic() + outcome.completion.again_in)
+            if outcome.completion.delay is not None:
+                self._poll_interval.poll_by(time.monotonic() + outcome.completion.delay)
             outcome.log()
             if self._started_registry is None and outcome.is_final and outcome.exception is not None:
                 recent_exceptions.keep(

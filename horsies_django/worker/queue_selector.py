@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from ..core.queue_policy import QueueRules
+from ..core.queue_policy import QueuePolicy
 from ..models.claims import ClaimedTask
 from ..models.queue_limiter import Allowance, QueueLimiter
 from ..models.queue_scan import Waiting
@@ -43,7 +43,7 @@ class QueueSelector:
         self._options = config.options.queues
         self._order = config.order
         self._aging = config.aging
-        self._rules: dict[str, QueueRules] = {}
+        self._rules: dict[str, QueuePolicy] = {}
         self._limited: frozenset[str] = frozenset()
         self._stopped: frozenset[str] = frozenset()
         self._blocked_until: dict[str, float] = {}
@@ -77,9 +77,9 @@ class QueueSelector:
         """How long each queue keeps its ended tasks, where its row says so."""
         return {name: rules.retention for name, rules in self._rules.items() if rules.retention is not None}
 
-    def policy_of(self, name: str, row: Mapping[str, Any] | None) -> QueueRules:
+    def policy_of(self, name: str, row: Mapping[str, Any] | None) -> QueuePolicy:
         """Return the policy of a queue from its options and its row."""
-        return QueueRules.of(self._options.get(name), row)
+        return QueuePolicy.of(self._options.get(name), row)
 
     @property
     def is_plain(self) -> bool:
@@ -197,7 +197,7 @@ class QueueSelector:
         return claims + take(queues, room - len(claims)) if len(claims) < room else claims
 
     def _by_rank(self, names: Sequence[str]) -> tuple[str, ...]:
-        none = QueueRules()
+        none = QueuePolicy()
         return tuple(sorted(names, key=lambda name: -self._rules.get(name, none).priority))
 
     def _weight(self, name: str) -> int:

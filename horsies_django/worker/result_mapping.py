@@ -18,7 +18,7 @@ from ..enqueue.masking import mask_of_task
 from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Completion, error_result
-from ..models.operator_actions import INTERNAL
+from ..models.operator_actions import ENGINE_TASK_PREFIX
 from .execution import Execution
 from .execution_result import ExecutionResult
 
@@ -58,13 +58,13 @@ def from_exception(
         return _failed(execution, None, raised.code, raised.__cause__ or raised)
     if isinstance(raised, Snooze):
         return ExecutionResult(
-            execution, Completion(execution.task_id, execution.claim.claim, "null", again_in=raised.after)
+            execution, Completion(execution.task_id, execution.claim.claim, "null", delay=raised.after)
         )
     if isinstance(raised, Discard):
         return _failed(execution, task, OutcomeCode.TASK_DISCARDED, raised)
     if isinstance(raised, Retry):
         return _failed(execution, task, OutcomeCode.TASK_RETRY, raised)
-    if isinstance(raised, NotRegistered) and execution.claim.task_name.startswith(INTERNAL):
+    if isinstance(raised, NotRegistered) and execution.claim.task_name.startswith(ENGINE_TASK_PREFIX):
         return _failed(execution, None, OperationalCode.WORKER_RESOLUTION_ERROR, raised)
     if isinstance(raised, TypeError) and _is_bad_call(raised):
         return _failed(execution, task, ContractCode.ARGUMENT_TYPE_MISMATCH, raised)
@@ -76,7 +76,7 @@ def is_unknown_call(execution: Execution, raised: BaseException) -> bool:
     if execution.stop_reason is not None:
         return False
     if isinstance(raised, NotRegistered):
-        return execution.claim.task_name.startswith(INTERNAL)  # a condition or a workflow that the row names
+        return execution.claim.task_name.startswith(ENGINE_TASK_PREFIX)  # a condition or a workflow that the row names
     return isinstance(raised, InvalidCall) or (isinstance(raised, TypeError) and _is_bad_call(raised))
 
 
@@ -118,9 +118,9 @@ def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returne
     mask = mask_of_task(task)
     if not isinstance(returned, TaskError):
         # Messages are not masked, so sensitive values go into the data alone.
-        seen = mask.seen_within("result", returned)
+        seen = mask.apply_deep("result", returned)
         data = None if seen is returned else returned
-        message = repr(returned) if seen is returned else mask.quoted("result", returned)
+        message = repr(returned) if seen is returned else mask.quote("result", returned)
         returned = TaskError(error_code=OperationalCode.TASK_EXCEPTION, message=message, data=data)
     message = clean_text(str(returned.message))
     where = "the error's data"
@@ -128,7 +128,7 @@ def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returne
         data = encode(returned.data, typed=execution.is_typed, where=where)
         check_size(dumps(data), execution.options.max_payload_bytes, where)
     except Exception:  # noqa: BLE001  # keep the error even if its data can't be stored
-        data = clean_text(mask.quoted("data", returned.data))
+        data = clean_text(mask.quote("data", returned.data))
     code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
     stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
     return _error_result(execution, task, AttemptError(code, message), stored, None)
@@ -142,13 +142,13 @@ def _error_result(
     raised: BaseException | None,
 ) -> ExecutionResult:
     result = dumps({"err": shown.as_json()})
-    again_in = _again_in(execution.claim, task, error.code, raised, shown, execution.options.defaults)
+    delay = _retry_delay(execution.claim, task, error.code, raised, shown, execution.options.defaults)
     return ExecutionResult(
-        execution, Completion(execution.task_id, execution.claim.claim, result, error, again_in), raised
+        execution, Completion(execution.task_id, execution.claim.claim, result, error, delay), raised
     )
 
 
-def _again_in(
+def _retry_delay(
     claim: ClaimedTask,
     task: FrameworkTask[..., Any] | None,
     code: str,

@@ -21,7 +21,7 @@ from ..core.results import OperationalCode
 from ..core.serialization import decode_call
 from ..core.status import TaskStatus
 from ..db.errors import is_outage
-from ..db.pause_on_outage import UNTIL_IT_IS_BACK, waiting_for_database
+from ..db.pause_on_outage import OUTAGE_SNOOZE, snooze_on_outage
 from ..enqueue import grouping
 from ..enqueue.context import TaskContext
 from ..enqueue.django_result import result_of
@@ -186,7 +186,7 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
     except BaseException as error:
         is_ours = not has_started or execution.has_returned  # an error of the function itself is its result
         if is_ours and not committed and is_outage(error):
-            raise Snooze(UNTIL_IT_IS_BACK) from error
+            raise Snooze(OUTAGE_SNOOZE) from error
         if not committed:
             raise
         logger.exception("on_commit callback raised after the task had committed id=%s", execution.task_id)
@@ -217,10 +217,10 @@ def _prepare(execution: Execution) -> _Call:
     try:
         args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), typed=execution.is_typed)
         if claim.workflow_id is not None:
-            with waiting_for_database():
+            with snooze_on_outage():
                 kwargs |= input_resolver.arguments_of_run(execution, task)
         elif claim.has_inputs:
-            with waiting_for_database():
+            with snooze_on_outage():
                 gathered = grouping.arguments(execution, task)
             if not gathered:
                 return _Call(deferred_group_join.join_task(claim.backend), [], {"call": kwargs})

@@ -20,7 +20,7 @@ def run_worker(config: WorkerConfig, verbosity: int = 1, *, owns_process: bool =
     it does not stop in time after a signal, the process exits if it ``owns_process``; otherwise KeyboardInterrupt is
     raised. Raises ImproperlyConfigured if the tables are missing or the database role may not work on them.
     """
-    check_tables(config.database, is_worked_on=True)
+    check_tables(config.database, needs_grants=True)
     if config.until is Until.STOPPED or (config.processes > 1 and config.until is Until.DRAINED):
         supervisor = Supervisor(config, verbosity)
         with stop_signals(lambda: supervisor.send(Command.STOP), owns_process=owns_process):

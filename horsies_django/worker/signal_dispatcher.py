@@ -15,7 +15,7 @@ from ..core.compat import task_finished, task_started
 from ..core.results import OperationalCode
 from ..core.signals import task_retrying
 from ..core.status import AttemptOutcome, TaskStatus
-from ..db.pause_on_outage import waiting_for_database
+from ..db.pause_on_outage import snooze_on_outage
 from ..enqueue.django_result import result_of
 from ..enqueue.send_signals import Job, failures, send_failure, send_finished, sender_of
 from ..models import Task
@@ -53,7 +53,7 @@ def send_started(claim: ClaimedTask, database: str) -> None:
 
 def running_row(claim: ClaimedTask, database: str) -> Task:
     """Return the row of a task that is about to start. Raises Snooze while the database is away."""
-    with waiting_for_database():
+    with snooze_on_outage():
         return Task.objects.using(database).get(pk=claim.task_id)
 
 

@@ -162,7 +162,7 @@ class SlotPool:
             self.running[execution.task_id, execution.claim.claim] = execution
             if execution.time_limit is not None:
                 self.watched.add(execution)
-            if execution.claim.begins_by is not None:
+            if execution.claim.start_deadline is not None:
                 self.with_deadline.add(execution)
         self.executor.submit(executions)
 

@@ -32,7 +32,7 @@ class StallDetector:
         self._started_registry = started_registry
         self._grace = config.timeout_grace
         self._stall_timeout = max(config.max_stall, MIN_SILENCE)
-        self._beat_every = config.options.recovery.beat_interval
+        self._beat_every = config.options.recovery.heartbeat_interval
         self._pulse = 0.0
         self._looked_at = time.monotonic()
         self._silent = 0.0

@@ -13,25 +13,25 @@ from uuid import UUID
 from django.db import Error, connections, transaction
 from django.db.models.functions import Now
 
-from ..core.bounds import beyond, bring_into_range
-from ..core.queue_policy import RULES
+from ..core.bounds import bring_into_range, out_of_range
+from ..core.queue_policy import POLICY_COLUMNS
 from ..core.results import OperationalCode, TaskError
 from ..core.serialization import clean_text, dumps
 from ..core.status import BeatRole, TaskStatus
 from ..core.version import __version__
 from ..db import postgres
-from ..db.errors import is_of_the_row, is_permanent_error, primary_message
+from ..db.errors import is_permanent_error, is_row_error, primary_message
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
 from ..models.claims import ClaimedTask, ClaimRef, Completion, WorkerInfo
-from ..models.concurrency_limiter import NO_ONE, Released, idle, release
+from ..models.concurrency_limiter import NONE_RELEASED, Released, idle, release
 from ..models.queue import BOUNDS
-from ..models.queue_limiter import give_back
+from ..models.queue_limiter import refund_tokens
 from ..models.queue_scan import QueueScan
 from ..models.release_blocked import KEYS_PER_STATEMENT
-from ..models.release_blocked import disable_broken_limit as isolate_gate
+from ..models.release_blocked import repair_limit as isolate_gate
 from ..models.transitions import TaskQuerySet
 from ..models.unreadable import DATES, NUMBERS
 from ..models.worker import BeatResult, WorkerQuerySet
@@ -81,7 +81,7 @@ class HeldClaim(NamedTuple):
     task_id: UUID
     claim: int
     workflow_id: UUID | None
-    begins_by: float | None = None
+    start_deadline: float | None = None
 
 
 C = TypeVar("C", ClaimedTask, HeldClaim)
@@ -114,7 +114,7 @@ class WorkerStore:
     def leave(self) -> bool:
         """Remove the worker's row."""
         retention.refresh_queue_settings(self._config.database, {})
-        self._workers.leave(self._runner.worker_id)
+        self._workers.deregister(self._runner.worker_id)
         return True
 
     def is_stop_requested(self) -> bool:
@@ -164,7 +164,9 @@ class WorkerStore:
         if is_ruled and time.monotonic() < self._policies_expire_at:
             return
         self._policies_expire_at = time.monotonic() + POLICY_TTL
-        rows = Queue.objects.using(self._config.database).ruled().values("name", *RULES) if is_ruled else ()
+        rows = (
+            Queue.objects.using(self._config.database).with_rules().values("name", *POLICY_COLUMNS) if is_ruled else ()
+        )
         is_new = self.selector.set_policies({row.pop("name"): row for row in rows})
         if is_new and retention.refresh_queue_settings(self._config.database, self.selector.retention):
             self._statements.clear()
@@ -226,14 +228,14 @@ class WorkerStore:
         ends, tasks, runner = latest(ends), self._tasks(), self._runner
         if completed := [end for end in ends if end.is_success]:
             tasks.complete(completed, runner)
-        if put_off := [end for end in ends if end.error is None and end.again_in is not None]:
+        if put_off := [end for end in ends if end.error is None and end.delay is not None]:
             if snoozed := [end for end in put_off if end.unknown_to is None]:
                 tasks.snooze(snoozed, runner.worker_id)
             if handed_back := [end for end in put_off if end.unknown_to is not None]:
                 tasks.hand_back(handed_back, runner.worker_id)
-        if retried := [end for end in ends if end.error is not None and end.again_in is not None]:
+        if retried := [end for end in ends if end.error is not None and end.delay is not None]:
             tasks.retry_later(retried, runner)
-        if failed := [end for end in ends if end.error is not None and end.again_in is None]:
+        if failed := [end for end in ends if end.error is not None and end.delay is None]:
             tasks.fail(failed, runner)
 
     def lock_workflows(self, outcomes: Sequence[ExecutionResult]) -> list[ExecutionResult]:
@@ -250,7 +252,7 @@ class WorkerStore:
 
         Raises :class:`~..workflows.gateway.AdvanceFailed`.
         """
-        has_pending = any(outcome.completion.again_in is not None for outcome in outcomes)
+        has_pending = any(outcome.completion.delay is not None for outcome in outcomes)
         return self._gateway.advance_locked(
             [outcome.execution.task_id for outcome in outcomes], has_pending=has_pending
         )
@@ -313,7 +315,7 @@ class WorkerStore:
         written, are found by their values.
         """
         due = self._tasks().deferred().filter(enqueued_at__lte=Now())
-        found = due.filter(beyond(DATES, NUMBERS)).fail_unreadable()
+        found = due.filter(out_of_range(DATES, NUMBERS)).fail_unreadable()
         found += len(bring_into_range(Queue.objects.using(self._config.database), BOUNDS))
         for pool in pools:
             for queue in pool.queues:
@@ -333,7 +335,7 @@ class WorkerStore:
                 row.claim(self._runner.worker_id, start=1, is_async=is_async)
                 transaction.set_rollback(True, using=self._config.database)
         except Exception as error:
-            if not is_of_the_row(error):
+            if not is_row_error(error):
                 raise
             return row.fail_unreadable(f"The row can't be claimed: {error}")
         return 0
@@ -350,7 +352,7 @@ class WorkerStore:
     def release_blocked(self, keys: Collection[str]) -> Released:
         """Release tasks that these limits block, except where another worker is releasing."""
         waits = set(keys) - idle(self._config.database, keys)
-        return release(self._config.database, waits) if waits else NO_ONE
+        return release(self._config.database, waits) if waits else NONE_RELEASED
 
     def release_deferred(self) -> int:
         """Make tasks claimable that have become due; return their number."""
@@ -400,8 +402,8 @@ class WorkerStore:
         self._return_tokens(gone, status)
         tasks = self._tasks()
         (tasks.revert_start if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
-        dated = {claim.task_id: claim.begins_by for claim in free if claim.begins_by is not None}
-        if late := [task_id for task_id, begins_by in dated.items() if time.monotonic() >= begins_by]:
+        dated = {claim.task_id: claim.start_deadline for claim in free if claim.start_deadline is not None}
+        if late := [task_id for task_id, start_deadline in dated.items() if time.monotonic() >= start_deadline]:
             tasks.filter(pk__in=late).expire()
         gateway.advance_locked(
             self._config.database, [claim.task_id for claim in free if claim.workflow_id is not None]
@@ -411,7 +413,9 @@ class WorkerStore:
 
     def _return_tokens(self, claims: Collection[ClaimRef], status: TaskStatus) -> None:
         """Return the rate-limit tokens of tasks that have not started, and wake workers that wait for tokens."""
-        if self.selector.has_rates and give_back(self._tasks().under_claims(claims, status, self._runner.worker_id)):
+        if self.selector.has_rates and refund_tokens(
+            self._tasks().under_claims(claims, status, self._runner.worker_id)
+        ):
             wake_after_commit(self._config.database, ANY_QUEUE)
 
     def recover_held(self, still: Collection[ClaimedTask] = (), *, is_stopped: bool = False) -> int:

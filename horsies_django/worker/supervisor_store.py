@@ -149,5 +149,5 @@ class SupervisorStore:
         dead.tries += 1
         if rows.exists() and dead.tries < MAX_TRIES:
             return False  # another transaction has them locked
-        workers.leave(dead.worker_id)
+        workers.deregister(dead.worker_id)
         return True

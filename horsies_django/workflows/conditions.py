@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any, Final, TypeVar
 
 from ..core.exceptions import NotRegistered
-from ..core.registry import loaded
+from ..core.registry import imported_attribute
 from ..core.type_check import hints_of
 from ..core.workflow_errors import shown
 from ..enqueue.workflow_context import WorkflowContext
@@ -54,7 +54,7 @@ def condition_at(path: str) -> FunctionType:
     """Return the condition with this dotted path. Raises NotRegistered if there is none."""
     if (found := _registered.get(path)) is not None:
         return found
-    found = loaded(path)
+    found = imported_attribute(path)
     if isinstance(found, FunctionType) and path == f"{found.__module__}.{found.__qualname__}" and _is_annotated(found):
         return found
     raise NotRegistered(

@@ -10,7 +10,7 @@ from ..core.backends import reads_typed
 from ..core.results import TaskError, TaskResult
 from ..core.retry import RetryPolicy
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
-from ..db.pause_on_outage import waiting_for_database
+from ..db.pause_on_outage import snooze_on_outage
 from ..enqueue.call_builder import parameters_of
 from ..enqueue.context import TaskContext
 from ..enqueue.task import task
@@ -40,7 +40,7 @@ def decide(context: TaskContext) -> bool:
     from ..models import WorkflowTask
 
     database = context.run.database
-    with waiting_for_database():
+    with snooze_on_outage():
         node = WorkflowTask.objects.using(database).get(task_id=context.run.task_id)
         results = _results(database, node)
     given = WorkflowContext(
@@ -91,14 +91,14 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     from .start import insert_or_get
 
     database = context.run.database
-    with waiting_for_database():
+    with snooze_on_outage():
         node = WorkflowTask.objects.using(database).select_related("workflow").filter(task=context.run.task_id).first()
     if node is None:  # the node has another task, see below
         return TaskResult(ok=None)
     if node.workflow.depth + 1 >= LEVELS:
         return _failed(WorkflowCode.WORKFLOW_TOO_DEEP, _too_deep(database, node))
     build_with = definition_at(str(node.definition_key)).build_with
-    with waiting_for_database():
+    with snooze_on_outage():
         params |= input_resolver.arguments_of(node, parameters_of(build_with, False).by_name)
     workflow = build_with(**params)
     inherited = {name: getattr(node.workflow, name) for name in _INHERITED if getattr(workflow.options, name) is None}
@@ -106,7 +106,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
         workflow = workflow.with_options(**inherited)
     blueprint = workflow.blueprint()
     # If the answer to its COMMIT is lost, the next run finds the subworkflow.
-    with waiting_for_database(), transaction.atomic(using=database):
+    with snooze_on_outage(), transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
         # The node may have ended, or have another task, if an earlier run has built the subworkflow and lost the answer
         # to its COMMIT. Its workflow may have been paused or cancelled.

@@ -12,7 +12,7 @@ from django.db.models.functions import Cast
 
 from ..core.backends import config_of, reads_typed
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
-from ..core.ids import as_uuid
+from ..core.ids import parse_uuid
 from ..core.operations import log_operation
 from ..core.results import RetrievalCode, TaskError, TaskResult
 from ..core.workflow_errors import shown
@@ -52,7 +52,7 @@ class WorkflowHandle(Generic[T]):
         node_ids: Mapping[Node[Any], str] | None = None,
         replayed: bool = False,
     ) -> None:
-        self.id = as_uuid(id)
+        self.id = parse_uuid(id)
         self._node_ids = node_ids or {}
         self.backend = backend
         self.replayed = replayed

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Final
 from weakref import WeakSet
 
-from ..core.dry_run import sends_nothing
+from ..core.dry_run import dry_run
 from ..core.exceptions import InvalidWorkflow
 from ..core.workflow_errors import DefinitionErrorCode
 from .definition_meta import Definition
@@ -51,7 +51,7 @@ def find_recursion(definition: type[Definition]) -> str | None:
 
 def _find_recursion_within(definition: type[Definition]) -> str | None:
     try:
-        with sends_nothing():
+        with dry_run():
             definition.build_with()
     except InvalidWorkflow as error:
         return next((one.problem for one in error.mistakes if one.code is DefinitionErrorCode.CONTAINS_ITSELF), None)

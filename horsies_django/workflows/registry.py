@@ -34,7 +34,7 @@ class Registry:
     def add(self, definition: type[Definition]) -> None:
         """Add a definition. A duplicate key is reported when one of the two is built."""
         path = definition._meta.path
-        names.note(path, is_new=path not in self.definitions)
+        names.record_registration(path, is_new=path not in self.definitions)
         self.definitions[path] = definition
 
     def with_key(self, definition_key: str) -> Iterator[type[Definition]]:

@@ -1,4 +1,4 @@
-"""Builds everything that is registered and collects the errors, for ``manage.py check``."""
+"""Builds everything registered and collects the errors, for ``manage.py check``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from django.apps import apps
 
-from ..core.dry_run import sends_nothing
+from ..core.dry_run import dry_run
 from ..core.exceptions import InvalidWorkflow
 from ..core.type_check import hints_of
 from ..core.workflow_errors import DefinitionError, DefinitionErrorCode, shown
@@ -21,7 +21,7 @@ from .workflow import Workflow
 
 def find_errors() -> Iterator[DefinitionError]:
     """Yield the errors of all imported definitions and builders. Tasks that they send are discarded."""
-    with sends_nothing():
+    with dry_run():
         for definition in registry.definitions.values():
             yield from _of_definition(definition)
         for builder in registry.builders.values():

@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 
 from ..core import headers
 from ..core.backends import config_of
-from ..core.dry_run import is_dry
+from ..core.dry_run import is_dry_run
 from ..core.exceptions import PayloadMismatch
 from ..core.ids import uuid7
 from ..models import Workflow, WorkflowTask
@@ -49,7 +49,7 @@ def start(
     has a key that is reserved for middleware.
     """
     key = workflow_id or uuid7()
-    if is_dry():
+    if is_dry_run():
         return Started(key, is_new=True)
     options = config_of(blueprint.backend)
     travelling = headers.collect(options) if options.middleware else {}

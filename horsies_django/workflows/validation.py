@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..core.exceptions import InvalidWorkflow
-from ..core.ids import as_uuid
+from ..core.ids import parse_uuid
 from ..core.serialization import clean_text
 from ..core.workflow_errors import DefinitionError, DefinitionErrorCode, shown
 from ..core.workflow_status import OnError
@@ -81,7 +81,7 @@ def build(options: WorkflowOptions) -> ValidWorkflow:
 def workflow_id(given: object, name: str) -> UUID | None:
     """Return the id for a workflow, None if none is given. Raises InvalidWorkflow for an invalid one."""
     try:
-        return None if given is None else as_uuid(given, "workflow_id")
+        return None if given is None else parse_uuid(given, "workflow_id")
     except ValueError as error:
         raise InvalidWorkflow(
             [DefinitionError(DefinitionErrorCode.INVALID_WORKFLOW_ID, name, None, str(error))]

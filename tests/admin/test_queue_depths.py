@@ -51,7 +51,7 @@ def test_a_deep_queue_is_read_by_the_index_of_claims_no_further_than_the_bound()
 
 
 def test_beyond_the_bound_known_queues_are_looked_into_and_the_oldest_of_all_is_found(monkeypatch):
-    monkeypatch.setattr(module, "QUEUES", 3)
+    monkeypatch.setattr(module, "MAX_QUEUES", 3)
     for name in ("a", "b", "c", "d", "known", "z"):
         tasks.noop.with_options(queue_name=name).send()
     tasks.awrite.with_options(queue_name="known").send("x")
@@ -93,7 +93,7 @@ def test_of_made_up_names_a_thousand_are_searched_and_what_comes_of_that_is_a_lo
 
 
 def test_within_the_bound_what_is_not_found_is_empty(monkeypatch):
-    monkeypatch.setattr(module, "QUEUES", 2)
+    monkeypatch.setattr(module, "MAX_QUEUES", 2)
     tasks.noop.with_options(queue_name="a").send()
     tasks.awrite.with_options(queue_name="b").send("x")
 

@@ -70,7 +70,7 @@ def test_every_queue_that_is_known_is_listed_without_any_row(staff, settings):
 
 
 def test_more_queues_than_are_looked_into_are_told_of_and_those_with_a_row_have_their_depth(staff, monkeypatch):
-    monkeypatch.setattr(depths, "QUEUES", 2)
+    monkeypatch.setattr(depths, "MAX_QUEUES", 2)
     Queue.objects.create(name="zzz", paused=True)
     for name in ("a", "b", "runs"):
         send(name)

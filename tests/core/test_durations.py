@@ -30,4 +30,4 @@ def test_the_examples_give_what_they_say():
     ],
 )
 def test_a_duration_is_told_in_its_two_largest_units(seconds, words):
-    assert durations.lasting(seconds) == words
+    assert durations.format_duration(seconds) == words

@@ -107,7 +107,7 @@ def test_acts_by_handles_are_logged_and_those_of_the_engine_itself_are_not(said)
 
 def test_an_act_that_breaks_off_is_logged_with_what_it_did(said):
     pending(3)
-    steps = tasks().chosen([row.pk for row in Task.objects.all()]).apply_in_batches(_cancel())
+    steps = tasks().with_ids([row.pk for row in Task.objects.all()]).apply_in_batches(_cancel())
     next(steps)
     steps.close()
 

@@ -425,9 +425,9 @@ POLICY = RetryPolicy.fixed([1], auto_retry_for=["X"])
         ({"retry_policy": RetryPolicy}, "retry_policy is <class "),
         (
             {"retry_policy": POLICY, "max_attempts": 3},
-            "retry_policy says it all; allowed beside it: neither max_attempts",
+            "retry_policy is set; allowed with it: neither max_attempts",
         ),
-        ({"retry_policy": POLICY, "backoff": 3}, "retry_policy says it all; allowed beside it: neither max_attempts"),
+        ({"retry_policy": POLICY, "backoff": 3}, "retry_policy is set; allowed with it: neither max_attempts"),
         ({"backoff": POLICY, "max_attempts": 3}, "backoff is a RetryPolicy, which has its own max_retries"),
         ({"timeout": 0}, "timeout is 0; allowed: a positive number of seconds, 3153600000 at most, or None."),
         ({"timeout": -5}, "timeout is -5; "),

@@ -102,7 +102,7 @@ def _run(case: Case, own: Cluster) -> int:
         lost = [held.send(f"lost {number}", str(gate)).id for number in range(LOST)]
         dying = start("horsies_worker", "--queues", "lost", DATABASE_URL=proxy.url)
         wait_until(lambda: Entry.objects.count() == LOST, 60, "what the dying worker holds has begun")
-        threshold = RecoveryOptions(**case.recovery).silent_after
+        threshold = RecoveryOptions(**case.recovery).stale_after
         crew = Crew(own, start, gate, threshold, "--exclude-queues", "lost", size=SIZE, seconds=7_200, url=proxy.url)
 
         found = TaskAttempt.objects.filter(task__in=lost, outcome="WORKER_FAILURE")

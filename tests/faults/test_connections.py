@@ -7,7 +7,7 @@ import pytest
 from django.db import DataError, connections
 
 from horsies_django import TaskStatus, Workflow
-from horsies_django.db.pause_on_outage import waiting_for_database
+from horsies_django.db.pause_on_outage import snooze_on_outage
 from horsies_django.exceptions import Snooze
 from horsies_django.models import Task, Worker
 from horsies_django.models import Workflow as WorkflowRow
@@ -127,12 +127,12 @@ def test_a_server_that_takes_no_writes_fails_no_task(own_cluster, start):
 @pytest.mark.parametrize("code", ["25006", "40001", "40P01", "57P01", "57P03", "55P03"])
 def test_what_a_server_says_that_is_no_ones_fault_is_an_outage(on_postgres, code):
     """A node whose steps meet it waits, and does not fail."""
-    with pytest.raises(Snooze), waiting_for_database(), connections["default"].cursor() as cursor:
+    with pytest.raises(Snooze), snooze_on_outage(), connections["default"].cursor() as cursor:
         cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END $$")
 
 
 def test_what_would_be_refused_again_is_no_outage(on_postgres):
-    with pytest.raises(DataError), waiting_for_database(), connections["default"].cursor() as cursor:
+    with pytest.raises(DataError), snooze_on_outage(), connections["default"].cursor() as cursor:
         cursor.execute("SELECT 1 / 0")
 
 

@@ -90,7 +90,7 @@ def test_what_can_not_be_run_says_why_and_stops_no_other():
 
 @pytest.mark.once
 def test_a_name_that_no_schedule_has_is_told_and_nothing_is_done():
-    from horsies_django.schedules.declaring import declarations
+    from horsies_django.schedules.declaration import declarations
 
     make("nightly")
     make("elsewhere", backend="other")

@@ -61,7 +61,7 @@ def test_json_tells_what_has_been_rolled_up(manage, drain):
 
 
 def test_more_queues_than_are_looked_into_are_told_of(capsys, monkeypatch):
-    monkeypatch.setattr(depths, "QUEUES", 1)
+    monkeypatch.setattr(depths, "MAX_QUEUES", 1)
     tasks.noop.with_options(queue_name="a").send()
     late = tasks.noop.with_options(queue_name="z").send()
     Task.objects.filter(pk=late.id).update(enqueued_at=NowPlus(-7_200))

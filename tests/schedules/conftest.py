@@ -9,7 +9,7 @@ import pytest
 from horsies_django.core.backends import config_of
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule
-from horsies_django.schedules.declaring import declarations
+from horsies_django.schedules.declaration import declarations
 from horsies_django.schedules.scheduler import Scheduler
 from tests.schedules import jobs  # noqa: F401  # the workflow that rows name
 

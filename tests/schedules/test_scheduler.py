@@ -16,7 +16,7 @@ from horsies_django.core.backends import config_of
 from horsies_django.db.clock import database_now
 from horsies_django.models import Schedule, Task, Workflow
 from horsies_django.models.transitions import DEADLOCK
-from horsies_django.schedules import backoff, dispatch, fire_due
+from horsies_django.schedules import dispatch, fire_due, scheduler
 from horsies_django.schedules.scheduler import Scheduler
 from tests.conftest import wait_until
 from tests.schedules import jobs
@@ -350,8 +350,8 @@ def test_what_fails_for_now_is_tried_less_and_less_often(beat, monkeypatch):
 
     with refusing(REPORT, DEADLOCK) as tries:
         counts = []
-        for now in (0.0, 0.09, 0.11, 0.30, 0.32, 0.71, 0.73, 1.0):  # it is let alone for 0.1, 0.2, 0.4 and 0.8 seconds
-            monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda now=now: now))
+        for now in (0.0, 0.09, 0.11, 0.30, 0.32, 0.71, 0.73, 1.0):  # retried after 0.1, 0.2, 0.4 and 0.8 seconds
+            monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda now=now: now))
             is_tried = bool(beat.run_once().deferred)
             counts.append((is_tried, tries()))
 

@@ -11,7 +11,7 @@ from horsies_django.core.clock import aware
 from horsies_django.core.compat import BaseTaskBackend
 from horsies_django.db.clock import database_now
 from horsies_django.models import Schedule
-from horsies_django.schedules.declaring import declarations
+from horsies_django.schedules.declaration import declarations
 from tests.jobs.tasks import add, noop
 from tests.schedules.conftest import make, utc
 from tests.schedules.jobs import Import, collect, report

@@ -24,16 +24,16 @@ def claim_one():
     return claimed
 
 
-def ended(claimed, error=None, again_in=None):
+def ended(claimed, error=None, delay=None):
     result = '{"err":{"error_code":"BROKEN"}}' if error else '{"ok":1}'
-    return Completion(claimed.task_id, claimed.claim, result, error, again_in)
+    return Completion(claimed.task_id, claimed.claim, result, error, delay)
 
 
 def store(end):
     with transaction.atomic():
         if end.error is None:
             Task.objects.complete([end], RUNNER)
-        elif end.again_in is None:
+        elif end.delay is None:
             Task.objects.fail([end], RUNNER)
         else:
             Task.objects.retry_later([end], RUNNER)

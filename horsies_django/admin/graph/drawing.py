@@ -12,7 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind
 from .boxes import GraphBox
 from .labels import KINDS, MARKS, STATES, describe_counts, mark_counts, status_label, truncate
@@ -137,7 +137,7 @@ def _duration_text(box: GraphBox, now: datetime | None) -> str:
     if box.began is None or box.status in ("SKIPPED", "PENDING", "READY"):
         return ""
     end = box.ended or now
-    return lasting(end - box.began) if end else ""
+    return format_duration(end - box.began) if end else ""
 
 
 def _shape(box: GraphBox) -> SafeString:

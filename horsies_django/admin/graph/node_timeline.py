@@ -10,7 +10,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from .boxes import GraphBox
 from .drawing import DrawingStyle
 from .labels import status_label, truncate
@@ -74,7 +74,7 @@ def _axis(whole: timedelta, height: int) -> SafeString:
         "",
         '<path class="horsies-tick" d="M{} 18V{}"/>'
         '<text class="horsies-kind" x="{}" y="12" text-anchor="middle">{}</text>',
-        ((x, height - 4, x, lasting(time)) for x, time in ticks),
+        ((x, height - 4, x, format_duration(time)) for x, time in ticks),
     )
 
 
@@ -82,7 +82,7 @@ def _bar(box: GraphBox, style: DrawingStyle, is_critical: bool, y: int, start: f
     room = _WIDTH - _LABEL - _END
     left, width = _LABEL + room * start, max(2.0, room * (end - start))
     times = _times(box, style.now)
-    lasted = lasting(times[1] - times[0]) if times else ""
+    lasted = format_duration(times[1] - times[0]) if times else ""
     title = ", ".join(
         [box.label, status_label(box.status), lasted] + ([_("on the critical path")] if is_critical else [])
     )

@@ -17,7 +17,7 @@ from ...core.status import TaskStatus
 from ...db.expressions import NowPlus
 from ...models import Queue, Worker
 from ...models.claim.query import not_past_deadline
-from ...models.operator_actions import INTERNAL
+from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.keyset import scopes
 from ...ops.keyset.scan import Bounds
 from ...ops.keyset.scopes import ScanScope
@@ -184,7 +184,7 @@ class KindFilter(ChoiceFilter):
 
     def condition(self, chosen: str) -> Q:
         """Match the engine's tasks by their name's prefix."""
-        is_step = Q(task_name__startswith=INTERNAL)
+        is_step = Q(task_name__startswith=ENGINE_TASK_PREFIX)
         return {"tasks": ~is_step, "steps": is_step}.get(chosen, Q())
 
 
@@ -270,7 +270,7 @@ class ErrorFilter(FoldedFilter):
         return scopes.WITH_ERROR if self.selected else scopes.TABLE
 
 
-class TroubleFilter(ChoiceFilter):
+class ProblemFilter(ChoiceFilter):
     """Finds tasks that need attention: retried, overdue, or due for a long time."""
 
     title = _("trouble")

@@ -7,12 +7,12 @@ from typing import Any
 
 from ...core.registry import registry
 from ...enqueue.task import HorsiesTask
-from ...models.operator_actions import INTERNAL
+from ...models.operator_actions import ENGINE_TASK_PREFIX
 
 
 def task_names() -> set[str]:
     """Return the names of the tasks registered at start-up, without the workflow engine's."""
-    return {name for task in _tasks() if not (name := task.task_name).startswith(INTERNAL)}
+    return {name for task in _tasks() if not (name := task.task_name).startswith(ENGINE_TASK_PREFIX)}
 
 
 def error_codes() -> set[str]:

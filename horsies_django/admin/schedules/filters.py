@@ -30,7 +30,7 @@ class StateFilter(ChoiceFilter):
         return Q(enabled=False) if chosen == "disabled" else Q(enabled=False, disabled_by=chosen)
 
 
-class TroubleFilter(ChoiceFilter):
+class ProblemFilter(ChoiceFilter):
     """Finds schedules whose latest run could not be sent."""
 
     title = _("trouble")

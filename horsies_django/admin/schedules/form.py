@@ -15,7 +15,7 @@ from ...core.schedule_patterns import with_kind
 from ...enqueue.backend import HorsiesBackend
 from ...enqueue.task import HorsiesTask
 from ...models import Schedule
-from ...models.operator_actions import INTERNAL
+from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...workflows.registry import registry
 from ..base import queue_database
 from ..lists.registered_tasks import task_names
@@ -105,7 +105,7 @@ def backends() -> list[str]:
 
 
 def _is_loaded_task(name: str) -> bool:
-    return isinstance(known.tasks.get(name), HorsiesTask) and not name.startswith(INTERNAL)
+    return isinstance(known.tasks.get(name), HorsiesTask) and not name.startswith(ENGINE_TASK_PREFIX)
 
 
 def _workflow_names() -> set[str]:

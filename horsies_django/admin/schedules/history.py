@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...models import Task, Workflow
 from ..links import Links
 from ..status_text import status_badge
@@ -79,5 +79,5 @@ def _run(links: Links, row: Any, name: str, ended: datetime | None) -> ScheduleR
         status_badge(row),
         row.error_code or "",
         relative_time(row.sent_at, row.read_at),
-        lasting((ended or row.read_at) - row.started_at) if row.started_at else "-",
+        format_duration((ended or row.read_at) - row.started_at) if row.started_at else "-",
     )

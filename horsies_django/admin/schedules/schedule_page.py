@@ -118,13 +118,13 @@ class SchedulePage(ScheduleColumns):
     def shown_args(self, schedule: Schedule) -> SafeString | str:
         """The positional arguments with sensitive values hidden."""
         mask = _mask_of(schedule)
-        return as_json(mask.seen_args(schedule.args), mask)
+        return as_json(mask.apply_to_args(schedule.args), mask)
 
     @admin.display(description=_("keyword arguments"))
     def shown_kwargs(self, schedule: Schedule) -> SafeString | str:
         """The keyword arguments with sensitive values hidden."""
         mask = _mask_of(schedule)
-        return as_json(mask.seen_kwargs(schedule.kwargs), mask)
+        return as_json(mask.apply_to_kwargs(schedule.kwargs), mask)
 
     @admin.display(description=_("options"))
     def shown_options(self, schedule: Schedule) -> SafeString | str:

@@ -24,11 +24,11 @@ from ..lists.filters import (
     ErrorFilter,
     KindFilter,
     PriorityFilter,
+    ProblemFilter,
     QueueFilter,
     StateFilter,
     StatusFilter,
     TaskFilter,
-    TroubleFilter,
     WorkerFilter,
 )
 from ..lists.schedule_filter import ScheduleFilter
@@ -67,7 +67,7 @@ class TaskAdmin(TaskColumns, TaskPage):
     list_filter = (
         StatusFilter,
         StateFilter,
-        TroubleFilter,
+        ProblemFilter,
         KindFilter,
         SentFilter,
         DueFilter,

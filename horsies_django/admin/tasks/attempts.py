@@ -10,7 +10,7 @@ from typing import Final
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.status import BeatRole
 from ...models import Heartbeat, Task, TaskAttempt, Worker
 from ...ops.payload_view.contents import contents_of
@@ -103,8 +103,8 @@ def _shown(task: Task, attempt: TaskAttempt, since: datetime, links: Links) -> A
         _retry_text(task, attempt),
         format_time(attempt.started_at),
         format_time(attempt.finished_at),
-        "-" if is_after_others else lasting(attempt.started_at - since),
-        lasting(attempt.finished_at - attempt.started_at),
+        "-" if is_after_others else format_duration(attempt.started_at - since),
+        format_duration(attempt.finished_at - attempt.started_at),
         links.to(Worker, attempt.worker_id) if attempt.worker_id else "-",
         attempt.error_message,
         text_block(attempt.traceback, end=True) if attempt.traceback else "",
@@ -126,7 +126,7 @@ def heartbeat_rows(beats: Sequence[Heartbeat], now: datetime, links: Links) -> l
         HeartbeatRow(
             str(beat.get_role_display()),
             format_time(beat.sent_at),
-            lasting(now - beat.sent_at),
+            format_duration(now - beat.sent_at),
             links.to(Worker, beat.sender_id),
             beat.hostname,
             beat.pid,

@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...models import Task
 from ...ops.payload_view.excerpt import excerpt_of
 from ..formatting import progress_bar
@@ -119,8 +119,8 @@ def _span(task: Task, start: datetime | None, end: datetime | None) -> str:
         return "-"
     now = _now(task)
     if end is not None:
-        return lasting(end - start)
-    return "-" if start > now else gettext("%s so far") % lasting(now - start)
+        return format_duration(end - start)
+    return "-" if start > now else gettext("%s so far") % format_duration(now - start)
 
 
 def _short(text: str) -> str:

@@ -16,7 +16,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.retention import LONGEST, retention_of
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
@@ -94,14 +94,15 @@ class TaskFields(ActionAdmin):
     @admin.display(description=_("timeout"))
     def page_timeout(self, task: Task) -> str:
         """The time limit of an attempt."""
-        return lasting(task.timeout)
+        return format_duration(task.timeout)
 
     @admin.display(description=_("retention"))
     def page_retention(self, task: Task) -> str:
         """How long it is kept after each outcome, if its sender set that."""
         kept = retention_of(task.retention, task.retention_by_state).items()
         words = [
-            f"{TaskStatus[state.upper()].label}: {gettext('for ever') if duration >= LONGEST else lasting(duration)}"
+            f"{TaskStatus[state.upper()].label}: "
+            f"{gettext('for ever') if duration >= LONGEST else format_duration(duration)}"
             for state, duration in kept
         ]
         return "; ".join(words) or "-"
@@ -145,7 +146,7 @@ class TaskFields(ActionAdmin):
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:
         """The progress that the task reported."""
-        return progress_bar(contents_of(task).mask.seen("progress", task.progress))
+        return progress_bar(contents_of(task).mask.apply("progress", task.progress))
 
     @admin.display(description=_("arguments"))
     def page_args(self, task: Task) -> SafeString | str:

@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.status import TaskStatus
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
 from ...ops.diagnosis import Reason, reasons_of
@@ -249,4 +249,8 @@ def _shown(reason: Reason, now: datetime, links: Links) -> ReasonRow:
 
 
 def _left(when: datetime, now: datetime) -> str:
-    return gettext("in %s") % lasting(when - now) if when > now else gettext("%s ago") % lasting(now - when)
+    return (
+        gettext("in %s") % format_duration(when - now)
+        if when > now
+        else gettext("%s ago") % format_duration(now - when)
+    )

@@ -10,7 +10,7 @@ from typing import Final
 
 from django.utils.translation import gettext as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
 from ..formatting import format_time
@@ -52,7 +52,8 @@ class Step:
     @property
     def columns(self) -> tuple[str, str, str, str]:
         """The step's columns in the table."""
-        return self.words, format_time(self.since), "…" if self.is_open else format_time(self.until), lasting(self.took)
+        until = "…" if self.is_open else format_time(self.until)
+        return self.words, format_time(self.since), until, format_duration(self.took)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,6 @@ def bars_of(steps: Sequence[Step]) -> list[TimelineBar]:
     for step in steps:
         share = step.took.total_seconds() / total if total else 1 / len(steps)
         width = MIN_WIDTH + max(free, 0) * share
-        bars.append(TimelineBar(step.kind, round(x, 2), round(width, 2), f"{step.words}: {lasting(step.took)}"))
+        bars.append(TimelineBar(step.kind, round(x, 2), round(width, 2), f"{step.words}: {format_duration(step.took)}"))
         x += width
     return bars

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...models import Heartbeat, Task, Worker
 from ...ops.keyset.scan import Page
 from ...ops.keyset.scopes import ScanScope
@@ -36,10 +36,10 @@ class HeartbeatChangeList(KeysetChangeList):
         """The page's rows with what their columns need."""
         page = super().page
         links = Links(self.model_admin.admin_site, self.request)
-        links.load_existing(Task, {beat.task_id for beat in page.rows}, queue_database())
-        links.load_existing(Worker, {beat.sender_id for beat in page.rows}, queue_database())
-        for beat in page.rows:
-            beat.page_links = links
+        links.load_existing(Task, {heartbeat.task_id for heartbeat in page.rows}, queue_database())
+        links.load_existing(Worker, {heartbeat.sender_id for heartbeat in page.rows}, queue_database())
+        for heartbeat in page.rows:
+            heartbeat.page_links = links
         return page
 
 
@@ -67,8 +67,8 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Annotate the database's current time, for the heartbeats' age."""
-        beats: QuerySet[Any] = super().get_queryset(request)
-        return beats.annotate(read_at=Now())  # type: ignore[no-any-return]
+        heartbeats: QuerySet[Any] = super().get_queryset(request)
+        return heartbeats.annotate(read_at=Now())  # type: ignore[no-any-return]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -82,27 +82,27 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Prepare the links of the page."""
-        beat = super().get_object(request, object_id, from_field)
-        if beat is not None:
-            beat.page_links = Links(self.admin_site, request)
-        return beat
+        heartbeat = super().get_object(request, object_id, from_field)
+        if heartbeat is not None:
+            heartbeat.page_links = Links(self.admin_site, request)
+        return heartbeat
 
     @admin.display(description=_("age"))
-    def age(self, beat: Any) -> str:
+    def age(self, heartbeat: Any) -> str:
         """The heartbeat's age by the database's clock."""
-        return lasting(beat.read_at - beat.sent_at)
+        return format_duration(heartbeat.read_at - heartbeat.sent_at)
 
     @admin.display(description=_("task"))
-    def task_link(self, beat: Any) -> SafeString | str:
+    def task_link(self, heartbeat: Any) -> SafeString | str:
         """The task, linked if it still exists."""
-        return _links(beat).to(Task, beat.task_id)
+        return _links(heartbeat).to(Task, heartbeat.task_id)
 
     @admin.display(description=_("sender"))
-    def sender_link(self, beat: Any) -> SafeString | str:
+    def sender_link(self, heartbeat: Any) -> SafeString | str:
         """The worker that sent it."""
-        return _links(beat).to(Worker, beat.sender_id)
+        return _links(heartbeat).to(Worker, heartbeat.sender_id)
 
 
-def _links(beat: Heartbeat) -> Links:
-    links: Links = beat.page_links  # type: ignore[attr-defined]  # set when it was read
+def _links(heartbeat: Heartbeat) -> Links:
+    links: Links = heartbeat.page_links  # type: ignore[attr-defined]  # set when it was read
     return links

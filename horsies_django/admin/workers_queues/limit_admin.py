@@ -25,12 +25,21 @@ MAX_COUNTED: Final = 1_000
 class LimitAdmin(ReadOnlyAdmin):
     """Lists the limits that have been used recently."""
 
-    list_display = ("key", "max_concurrency", "rate", "held", "shown_admitted_at")
+    list_display = ("key", "max_concurrency", "rate", "places_taken", "shown_admitted_at")
     ordering = ("key",)
     sortable_by = ()
     search_fields = ("key",)
     search_help_text = _("What a key begins with.")
-    fields = ("key", "max_concurrency", "rate", "held", "inside", "waiting", "exact_admitted_at", "exact_next_at")
+    fields = (
+        "key",
+        "max_concurrency",
+        "rate",
+        "places_taken",
+        "holding_tasks",
+        "waiting_tasks",
+        "exact_admitted_at",
+        "exact_next_at",
+    )
     readonly_fields = fields
 
     shown_admitted_at = time_column("admitted_at", _("last let in"))
@@ -40,10 +49,10 @@ class LimitAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Count the taken places, of which there are few."""
         rows: QuerySet[Any] = super().get_queryset(request)
-        inside = Task.objects.using(rows.db).released().filter(limit_key=OuterRef("pk")).order_by()
-        count = inside.values("limit_key").annotate(count=Count("pk")).values("count")
-        held = Coalesce(Subquery(count), 0, output_field=IntegerField())
-        return rows.annotate(count_of_held=held)  # type: ignore[no-any-return]
+        holding = Task.objects.using(rows.db).released().filter(limit_key=OuterRef("pk")).order_by()
+        count = holding.values("limit_key").annotate(count=Count("pk")).values("count")
+        held_count = Coalesce(Subquery(count), 0, output_field=IntegerField())
+        return rows.annotate(held_count=held_count)  # type: ignore[no-any-return]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -62,19 +71,19 @@ class LimitAdmin(ReadOnlyAdmin):
         return limit
 
     @admin.display(description=_("places taken"))
-    def held(self, limit: Any) -> int:
+    def places_taken(self, limit: Any) -> int:
         """The number of taken places."""
-        return int(limit.count_of_held)
+        return int(limit.held_count)
 
     @admin.display(description=_("has a place"))
-    def inside(self, limit: Any) -> SafeString | str:
+    def holding_tasks(self, limit: Any) -> SafeString | str:
         """The tasks that hold a place."""
         keys = _tasks(limit).released().filter(limit_key=limit.pk).values_list("pk", flat=True)[:MAX_LISTED]
         links: Links = limit.page_links
         return format_html_join(", ", "{}", ((links.to(Task, key),) for key in keys)) or "-"
 
     @admin.display(description=_("waits for a place"))
-    def waiting(self, limit: Limit) -> str:
+    def waiting_tasks(self, limit: Limit) -> str:
         """The number of tasks that wait for a place."""
         count = _tasks(limit).blocked().filter(limit_key=limit.pk)[: MAX_COUNTED + 1].count()
         return str(count) if count <= MAX_COUNTED else f"{MAX_COUNTED}+"

@@ -39,8 +39,8 @@ MAX_HELD: Final = 1_000
 def silent_after() -> float:
     """Return the seconds without a heartbeat after which a worker is taken for dead; the minimum of all backends."""
     backends = (task_backends[alias] for alias in task_backends)
-    limits = [one.config.recovery.silent_after for one in backends if isinstance(one, HorsiesBackend)]
-    return min(limits, default=RecoveryOptions().silent_after)
+    limits = [one.config.recovery.stale_after for one in backends if isinstance(one, HorsiesBackend)]
+    return min(limits, default=RecoveryOptions().stale_after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.operations import acting_as
 from ...core.queue_policy import COLUMNS
 from ...models import Queue, Task
@@ -211,7 +211,7 @@ class QueueAdmin(LiveAdmin):
             (_("state"), queue_state(queue)),
             (_("limits"), self.shown_rules(queue)),
             (_("due"), _tasks_of(links, queue, "due", load.shown_due)),
-            (_("oldest has waited"), lasting(load.depth.waits)),
+            (_("oldest has waited"), format_duration(load.depth.waits)),
             (_("held by workers"), _tasks_of(links, queue, "active", str(load.held))),
             (_("waiting for their time"), _tasks_of(links, queue, "scheduled", load.shown_scheduled)),
             (_("ended in the last hour"), load.shown_hour),
@@ -240,7 +240,7 @@ class QueueAdmin(LiveAdmin):
     @admin.display(description=_("oldest has waited"))
     def shown_oldest(self, queue: Any) -> str:
         """The age of the oldest of them."""
-        return lasting(queue.load.depth.waits)
+        return format_duration(queue.load.depth.waits)
 
     @live_column
     @admin.display(description=_("held"))

@@ -16,9 +16,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import from_now, lasting
+from ...core.durations import format_duration, format_relative
 from ...db.expressions import SecondsUntil
-from ...db.fields import texts_in
+from ...db.fields import strings_in
 from ...models import Task, Worker
 from ...models.worker import WorkerQuerySet
 from ..actions.admin_action import AdminAction
@@ -110,7 +110,7 @@ class WorkerAdmin(LiveAdmin):
         """Add the tasks that it runs."""
         if (worker := kwargs.get("obj")) is not None:
             attach_worker_loads([worker], named=can_view(self.admin_site, request, Task))
-            rows = [(hold, self._task_address(hold), lasting(hold.seconds)) for hold in worker.load.held_tasks]
+            rows = [(hold, self._task_address(hold), format_duration(hold.seconds)) for hold in worker.load.held_tasks]
             many = format_task_count(worker.load.count)
             context = context | {"worker": worker, "holds": rows, "many": many, "summary": self._summary(worker)}
         return super().render_change_form(request, context, *args, **kwargs)
@@ -162,7 +162,10 @@ class WorkerAdmin(LiveAdmin):
         return format_html_join("", "<div>{}</div>", lines)
 
     def _line(self, hold: HeldTask) -> tuple[SafeString]:
-        address, words = self._task_address(hold), f"{hold.task_name.rpartition('.')[2]} {lasting(hold.seconds)}"
+        address, words = (
+            self._task_address(hold),
+            f"{hold.task_name.rpartition('.')[2]} {format_duration(hold.seconds)}",
+        )
         return (format_html('<a href="{}">{}</a>', address, words) if address else format_html("{}", words),)
 
     @live_column
@@ -174,8 +177,8 @@ class WorkerAdmin(LiveAdmin):
     @admin.display(description=_("queues"))
     def shown_queues(self, worker: Worker) -> str:
         """The queues that it serves."""
-        served = ", ".join(texts_in(worker.queues)) or gettext("all")
-        if excluded := texts_in(worker.excluded_queues):
+        served = ", ".join(strings_in(worker.queues)) or gettext("all")
+        if excluded := strings_in(worker.excluded_queues):
             return gettext("%(queues)s, but not %(excluded)s") % {
                 "queues": served,
                 "excluded": ", ".join(excluded),
@@ -219,4 +222,4 @@ def format_task_count(count: int) -> str:
 
 def format_last_beat(worker: Any) -> str:
     """Return the time since its last heartbeat."""
-    return from_now(-worker.beats_in)
+    return format_relative(-worker.beats_in)

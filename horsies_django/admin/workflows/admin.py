@@ -21,7 +21,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind
 from ...models import Task, Workflow, WorkflowTask
 from ...ops.keyset.scan import Bounds
@@ -246,7 +246,7 @@ class WorkflowAdmin(ActionAdmin):
     def shown_took(self, workflow: Any) -> str:
         """The time from its start to its end, or to now."""
         ended = workflow.completed_at or workflow.cancelled_at or workflow.now
-        return lasting(ended - workflow.started_at) if workflow.started_at else "-"
+        return format_duration(ended - workflow.started_at) if workflow.started_at else "-"
 
     @admin.display(description=_("result"))
     def shown_result(self, workflow: Workflow) -> SafeString | str:
@@ -282,7 +282,7 @@ def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:
     if value is None:
         return "-"
     mask = mask_of_workflow(workflow)
-    return as_json(mask.seen(name, value), mask)
+    return as_json(mask.apply(name, value), mask)
 
 
 def _awaited_events(workflow: Workflow | None) -> list[str]:

@@ -112,4 +112,4 @@ def _shown(node: WorkflowTask, name: str) -> Any:
     if not isinstance(value, dict | list):
         return str(value)
     mask = mask_of_node(node)
-    return as_json(mask.seen(name, value), mask)
+    return as_json(mask.apply(name, value), mask)

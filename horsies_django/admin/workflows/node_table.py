@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind
 from ...models import Workflow
 from ...ops.payload_view.contents import decode
@@ -79,8 +79,8 @@ class NodeTable:
             address=self._address(row["kind"], row["pk"], row["task_index"], row["task_id"]),
             attempts=format_attempts(row),
             began=format_time(began, exactly=False),
-            took="" if is_over else lasting(elapsed(began, ended or self._now)),
-            waited=lasting(waited) if row["kind"] == NodeKind.TASK and waited else "",
+            took="" if is_over else format_duration(elapsed(began, ended or self._now)),
+            waited=format_duration(waited) if row["kind"] == NodeKind.TASK and waited else "",
             why=node_state_text(self._workflow, row),
             waits_for=tuple((source, self._labels.get(source, f"#{source}")) for source in sources[:_MAX_NAMED]),
             more=max(0, len(sources) - _MAX_NAMED),

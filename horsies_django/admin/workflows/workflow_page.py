@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind, WorkflowStatus
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...workflows.engine.retry_nodes import RETRYABLE
@@ -81,7 +81,7 @@ class WorkflowPage:
             (_("Started"), format_time(row.started_at, exactly=False)),
             (_("Paused"), format_time(row.paused_at, exactly=False) if row.paused_at else ""),
             (_("Ended"), format_time(ended, exactly=False) if ended else ""),
-            (_("Took") if ended else _("Runs for"), lasting(elapsed(row.started_at, ended or self.now))),
+            (_("Took") if ended else _("Runs for"), format_duration(elapsed(row.started_at, ended or self.now))),
             (_("Deadline"), format_time(row.good_until, exactly=False) if row.good_until else ""),
         ]
         return [(name, text) for name, text in pairs if text]
@@ -165,7 +165,7 @@ class WorkflowPage:
                     "label": node.label,
                     "index": node.position,
                     "word": status_label(node.status),
-                    "took": lasting(took),
+                    "took": format_duration(took),
                     "share": share,
                 }
             )
@@ -189,7 +189,7 @@ class WorkflowPage:
         return self.filter.cursor(self._rows[PAGE_SIZE - 1]) if self.has_more_rows and self.filter.is_filtered else None
 
     @property
-    def is_urgent_first(self) -> bool:
+    def is_sorted_by_urgency(self) -> bool:
         """Whether the table is sorted by urgency: it shows the nodes of a folded box in all states."""
         return self.filter.box is not None and not self.filter.state
 
@@ -247,7 +247,7 @@ class WorkflowPage:
         if not found:
             return []
         mask = mask_of_workflow(self.workflow)
-        return [{**row, "shown": as_json(mask.seen("payload", row["payload"]), mask)} for row in found]
+        return [{**row, "shown": as_json(mask.apply("payload", row["payload"]), mask)} for row in found]
 
     # Helpers.
 

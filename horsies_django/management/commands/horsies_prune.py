@@ -24,21 +24,25 @@ _STATES: Final = sorted(status.lower() for status in TASK_TERMINAL_STATES)
 
 
 class Command(QueueCommand):
-    """Deletes ended tasks and workflows now: those past their retention, or all that ended long enough ago."""
+    """Deletes ended tasks and workflows now: those past their retention, or all that ended before a given age."""
 
     help = (
         "Delete ended tasks whose retention has passed, with their attempts and heartbeats, ended workflows, with "
-        "their nodes, events and subworkflows, and old heartbeats. "
-        "A reaper does so too, bit by bit. With --older-than, delete every task and every workflow that ended longer "
-        "ago than that, whatever its retention. Each flag that takes a value also reads an environment variable: "
-        "HORSIES_PRUNE_OLDER_THAN for --older-than. A flag wins."
+        "their nodes, events and subworkflows, and old heartbeats. The reaper does the same in small batches. With "
+        "--older-than, delete every task and every workflow that ended longer ago than that, regardless of its "
+        "retention. Each flag that takes a value also reads an environment variable: HORSIES_PRUNE_OLDER_THAN for "
+        "--older-than. The flag takes precedence."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="Delete nothing; say how many would go.")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="Delete nothing; print how many rows would be deleted."
+        )
         parser.add_argument("--older-than", metavar="DURATION", help='Seconds, or a text like "90s", "12h" or "7d".')
-        parser.add_argument("--status", metavar="A,B", help=f"Only what is in these states: {', '.join(_STATES)}.")
-        parser.add_argument("--backend", metavar="ALIAS", help="Only what is of this key of TASKS (default: all).")
+        parser.add_argument(
+            "--status", metavar="A,B", help=f"Only tasks and workflows in these states: {', '.join(_STATES)}."
+        )
+        parser.add_argument("--backend", metavar="ALIAS", help="Only rows of this key of TASKS (default: all).")
 
     def handle(self, *args: Any, dry_run: bool, **options: Any) -> None:
         try:
@@ -49,7 +53,7 @@ class Command(QueueCommand):
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
-            check_tables(settings.database, is_worked_on=not dry_run)
+            check_tables(settings.database, needs_grants=not dry_run)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         with own_connection(settings.database, "prune"):
@@ -82,7 +86,7 @@ def _states(where: str, given: str | Iterable[str] | None) -> frozenset[TaskStat
     if given is None:
         return TASK_TERMINAL_STATES
     names = [name.strip().lower() for name in (given.split(",") if isinstance(given, str) else given)]
-    # Nothing is no state either: it must not mean all of them.
+    # An empty list must not mean all states.
     if not names or any(name not in _STATES for name in names):
         raise ValueError(f"{where}: {given!r} is not allowed; allowed: {', '.join(_STATES)}.")
     return frozenset(TaskStatus(name.upper()) for name in names)

@@ -15,7 +15,7 @@ from horsies_django.core.backends import ConfiguredBackend, horsies_backend
 from horsies_django.core.compat import DEFAULT_TASK_QUEUE_NAME
 from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
-from horsies_django.core.queue_policy import parse_rules
+from horsies_django.core.queue_policy import parse_policy
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks.flags import parse_retention
@@ -30,50 +30,54 @@ COMMAND: Final = "horsies_queue"
 
 #: Flag, metavar and help of what can be set.
 _FLAGS: Final = {
-    "max_concurrency": ("N", "At most so many of its tasks run at once, in all workers together; 0 stops the queue."),
-    "rate_limit": ("RATE", "So many of its tasks begin a time, like 100/m, or '100/m, 10' with a burst; or none."),
-    "priority": ("N", "Its rank where the workers' order is strict."),
-    "weight": ("N", "Its share where the workers' order is weighted."),
+    "max_concurrency": ("N", "Maximum tasks of the queue that run at once, across all workers; 0 stops the queue."),
+    "rate_limit": ("RATE", "Maximum task starts per period, like 100/m, or '100/m, 10' with a burst; or none."),
+    "priority": ("N", "Rank of the queue for workers with strict order."),
+    "weight": ("N", "Share of the queue for workers with weighted order."),
     "retention": (
         "DURATION",
-        'How long its completed tasks are kept: seconds, a text like "7d", or forever; or by state: '
+        'How long to keep its completed tasks: seconds, a text like "7d", or forever; or by state: '
         "completed=1d,failed=30d.",
     ),
 }
 
 
 class Command(QueueCommand):
-    """Pauses, resumes and deletes queues, sets their limits, and tells of them."""
+    """Pauses, resumes, configures, lists and deletes queues."""
 
     help = (
-        "Pause queues, resume them, set what holds for them, list them, or delete them. Workers obey within a second; "
-        "what runs goes on. What is set here wins over the settings, column by column; 'inherit' is as the settings "
-        "say. --backend also reads HORSIES_QUEUE_BACKEND; a flag wins. Exit status: 0 done, also if it was so already; "
-        "1 a queue can't be deleted, or the database or its tables are not to be had; 2 wrong usage."
+        "Pause, resume, configure, list or delete queues. Workers apply a change within a second; running tasks "
+        "continue. Each value set here overrides the settings; 'inherit' restores the value of the settings. --backend "
+        "also reads HORSIES_QUEUE_BACKEND; the flag takes precedence. Exit status: 0 done, or nothing to change; 1 a "
+        "queue can't be deleted, or the database or its tables are unavailable; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
-        verbs = parser.add_subparsers(dest="verb", required=True, metavar="pause|resume|set|list|delete")
+        subparsers = parser.add_subparsers(dest="verb", required=True, metavar="pause|resume|set|list|delete")
         for verb, text in (
-            ("pause", "Let workers claim nothing from these queues."),
-            ("resume", "Let workers claim from these queues again."),
-            ("set", "Say what holds for these queues."),
-            ("delete", "Delete these queues: their tasks that have ended, and what is set for them."),
+            ("pause", "Stop workers from claiming tasks of these queues."),
+            ("resume", "Let workers claim tasks of these queues again."),
+            ("set", "Set limits, order and retention of these queues."),
+            ("delete", "Delete these queues: their ended tasks and their configuration."),
         ):
-            said = verbs.add_parser(verb, help=text, description=text)
-            said.add_argument("names", nargs="+", metavar="QUEUE")
-            said.add_argument("--json", action="store_true", help="Print one JSON object.")
-            said.add_argument("--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default).")
+            subparser = subparsers.add_parser(verb, help=text, description=text)
+            subparser.add_argument("names", nargs="+", metavar="QUEUE")
+            subparser.add_argument("--json", action="store_true", help="Print one JSON object.")
+            subparser.add_argument(
+                "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
+            )
             if verb == "delete":
-                said.add_argument("--force", action="store_true", help="Delete tasks that wait, too.")
+                subparser.add_argument("--force", action="store_true", help="Also delete waiting tasks.")
             if verb == "set":
                 for name, (metavar, help_text) in _FLAGS.items():
-                    said.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help_text)
-        text = "Print every queue that is known, and what holds for it."
-        said = verbs.add_parser("list", help=text, description=text)
-        said.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
-        said.add_argument("--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default).")
+                    subparser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help_text)
+        text = "Print every known queue and its configuration."
+        subparser = subparsers.add_parser("list", help=text, description=text)
+        subparser.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
+        subparser.add_argument(
+            "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
+        )
 
     def handle(self, *args: Any, verb: str, **options: Any) -> None:
         try:
@@ -126,28 +130,28 @@ class Command(QueueCommand):
         names = [one_line(queue.name) for queue in known]
         width = max(map(len, names))
         for name, queue in zip(names, known, strict=True):
-            said = [*(["paused"] if queue.is_paused else []), *queue.descriptions] or ["open"]
-            self.stdout.write(f"{name.ljust(width)}  {one_line('; '.join(said))}")
+            status = [*(["paused"] if queue.is_paused else []), *queue.descriptions] or ["open"]
+            self.stdout.write(f"{name.ljust(width)}  {one_line('; '.join(status))}")
 
 
 def _queue_change(verb: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:
-    """Return what is done to a queue's row, and what is said of it then."""
+    """Return the function that changes a queue's row, and the messages if it changed or not."""
     if verb == "pause":
         return QueueQuerySet.pause, "The queue %s is paused.", "The queue %s is paused already."
     if verb == "resume":
         return QueueQuerySet.resume, "The queue %s goes on.", "The queue %s is not paused."
-    said = ", ".join(f"{name} = {INHERIT if value is None else value}" for name, value in rules.items())
-    return (lambda row: row.set(**rules)), f"The queue %s: {said.replace('%', '%%')}.", ""
+    values = ", ".join(f"{name} = {INHERIT if value is None else value}" for name, value in rules.items())
+    return (lambda row: row.set(**rules)), f"The queue %s: {values.replace('%', '%%')}.", ""
 
 
 def _rules(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what is to be set. Raises ValueError naming the flag, its value and what is allowed."""
+    """Return the values to set. Raises ValueError naming the flag, its value and what is allowed."""
     given = {name: options[name] for name in _FLAGS if options[name] is not None}
     if not given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in _FLAGS)
         raise ValueError(f"There is nothing to set; allowed: {flags}.")
     try:
-        return parse_rules({name: _read(name, text) for name, text in given.items()})
+        return parse_policy({name: _read(name, text) for name, text in given.items()})
     except ValueError as error:
         raise ValueError(str(error).replace("or None (as", f"or {INHERIT!r} (as")) from None
 

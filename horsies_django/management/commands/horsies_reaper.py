@@ -15,12 +15,12 @@ class Command(LoopCommand[Reaper]):
 
     role = "reaper"
     help = (
-        "Recover tasks of dead workers and expire overdue ones. Workers do so too; any number of reapers is safe. "
-        "--interval and --backend also read HORSIES_REAPER_INTERVAL and HORSIES_REAPER_BACKEND; a flag wins. With "
-        "-v 2 it prints a line for each pass."
+        "Recover the tasks of dead workers, expire overdue tasks, repair workflows and delete old rows. Every worker "
+        "runs a reaper too; any number of reapers is safe. --interval and --backend also read HORSIES_REAPER_INTERVAL "
+        "and HORSIES_REAPER_BACKEND; the flag takes precedence. -v 2 prints a line for each pass."
     )
     once_help = "Run one pass, print what each duty did, and exit."
-    interval_help = "Between two passes (default: check_interval_ms)."
+    interval_help = "Seconds between two passes (default: check_interval_ms of the settings)."
 
     def loop(self, options: Options, backend: str, interval: float | None) -> Reaper:
         if self.verbosity < 2:
@@ -28,7 +28,7 @@ class Command(LoopCommand[Reaper]):
         return Reaper(options, backend, interval, on_pass=self._print_line)
 
     def _print_line(self, line: str) -> None:
-        """Print it, however LOGGING is set, and at once: a service manager reads it through a pipe."""
+        """Print a line whatever LOGGING says, and flush it, because a service manager reads it through a pipe."""
         self.stdout.write(one_line(line))
         self.stdout.flush()
 
@@ -37,4 +37,4 @@ class Command(LoopCommand[Reaper]):
         for report in reports:
             self.stdout.write(str(report))
         if any(report.error for report in reports):
-            raise CommandError("A duty could not be done.", returncode=1)
+            raise CommandError("A duty failed.", returncode=1)

@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 
 from horsies_django.core.backends import horsies_backend
 from horsies_django.core.clock import aware
-from horsies_django.core.durations import from_now
+from horsies_django.core.durations import format_relative
 from horsies_django.core.printable import one_line
 from horsies_django.core.schedule_enums import DisabledBy
 from horsies_django.db.clock import database_now
@@ -26,7 +26,7 @@ from horsies_django.management.text_table import table
 from horsies_django.models import Schedule
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.schedule import ScheduleQuerySet
-from horsies_django.schedules.declaring import declarations
+from horsies_django.schedules.declaration import declarations
 from horsies_django.schedules.dispatch import try_run
 from horsies_django.worker.connection import own_connection
 
@@ -34,17 +34,17 @@ COMMAND: Final = "horsies_schedule"
 
 _HEADS: Final = ("name", "state", "next run", "last run", "timing", "time zone", "sends", "runs", "")
 
-#: What each verb does, for its help.
+#: The help of each action.
 _ACTION_HELP: Final = {
-    "run": "Send these schedules once now, enabled or not. Their next runs stay when they are.",
-    "enable": "Let these schedules run again, from their next slot on.",
-    "disable": "Let these schedules run no more. What was sent goes on.",
+    "run": "Send these schedules once now, even if disabled. Their next runs do not change.",
+    "enable": "Enable these schedules, starting with their next slot.",
+    "disable": "Disable these schedules. Runs that were sent continue.",
 }
 
-#: The same once it is done.
+#: The participle of each action, for messages.
 _DONE: Final = {"run": "run", "enable": "enabled", "disable": "disabled"}
 
-#: Columns that are listed, in JSON under their own names; without what may be sensitive.
+#: Columns that ``list`` reads and prints as JSON; arguments and options may be sensitive and are left out.
 _COLUMNS: Final = (
     "name",
     "backend",
@@ -66,28 +66,28 @@ _COLUMNS: Final = (
 
 
 class Command(QueueCommand):
-    """Lists schedules, runs them now, enables and disables them."""
+    """Lists, runs, enables and disables schedules."""
 
     help = (
-        "List schedules, run them now, enable or disable them. A scheduler has to have written those of the code into "
-        "rows: every worker is one, and so is horsies_scheduler --once. --backend also reads HORSIES_SCHEDULE_BACKEND; "
-        "a flag wins. Exit status: 0 done, also if it was so already; 1 one could not be run or enabled, or the "
-        "database or its tables are not to be had; 2 wrong usage, also a name that no schedule has: then nothing is "
-        "done."
+        "List schedules, run them now, enable or disable them. Schedules that code declares are listed once a worker "
+        "or horsies_scheduler --once has written them to the database. --backend also reads HORSIES_SCHEDULE_BACKEND; "
+        "the flag takes precedence. Exit status: 0 done, or nothing to change; 1 a schedule could not be run or "
+        "enabled, or the database or its tables are unavailable; 2 wrong usage or an unknown name, in which case "
+        "nothing is changed."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        of_backend: Any = {"metavar": "ALIAS", "help": "A key of TASKS (default: default)."}
-        parser.add_argument("--backend", **of_backend)
-        verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|run|enable|disable")
-        text = "Print every schedule of the backend, by name: its state, its runs, and when it is due."
-        listing = verbs.add_parser("list", help=text, description=text)
+        backend_flag: Any = {"metavar": "ALIAS", "help": "A key of TASKS (default: default)."}
+        parser.add_argument("--backend", **backend_flag)
+        subparsers = parser.add_subparsers(dest="verb", required=True, metavar="list|run|enable|disable")
+        text = "Print every schedule of the backend by name, with its state, its runs and its next run."
+        listing = subparsers.add_parser("list", help=text, description=text)
         listing.add_argument("--json", action="store_true", help="Print one JSON object; times are ISO 8601, in UTC.")
         parsers = [listing]
         for verb, text in _ACTION_HELP.items():
-            acting = verbs.add_parser(verb, help=text, description=text)
-            acting.add_argument("names", nargs="+", metavar="NAME", help="Schedules, by their names.")
-            parsers.append(acting)
+            action_parser = subparsers.add_parser(verb, help=text, description=text)
+            action_parser.add_argument("names", nargs="+", metavar="NAME", help="Names of schedules.")
+            parsers.append(action_parser)
         for below in parsers:
             below.add_argument(
                 "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
@@ -127,15 +127,15 @@ class Command(QueueCommand):
         act = {"run": _run, "enable": _enable, "disable": _disable}[verb]
         failed = 0
         for name in names:
-            is_done, said = act(rows.filter(name=name))
+            is_done, message = act(rows.filter(name=name))
             failed += not is_done
-            (self.stdout if is_done else self.stderr).write(one_line(f"The schedule {name} {said}"))
+            (self.stdout if is_done else self.stderr).write(one_line(f"The schedule {name} {message}"))
         if failed:
             raise CommandError(f"{failed} of {len(names)} could not be {_DONE[verb]}.", returncode=1)
 
 
 def _unknown(rows: ScheduleQuerySet, names: Sequence[str], alias: str) -> Iterator[str]:
-    """Yield a sentence for each name that no schedule of the backend has."""
+    """Yield an error message for each name without a schedule of this backend."""
     backends = dict(rows.filter(name__in=names).values_list("name", "backend"))
     for name in names:
         if name not in backends:
@@ -206,4 +206,4 @@ def _cells(row: Any) -> tuple[str, ...]:
 
 
 def _when(moment: datetime | None, now: datetime) -> str:
-    return "-" if moment is None else from_now((aware(now) - aware(moment)).total_seconds())
+    return "-" if moment is None else format_relative((aware(now) - aware(moment)).total_seconds())

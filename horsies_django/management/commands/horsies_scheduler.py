@@ -11,16 +11,16 @@ from horsies_django.schedules.scheduler import Scheduler
 
 
 class Command(LoopCommand[Scheduler]):
-    """Sends what schedules have due, once or until stopped."""
+    """Sends the tasks and workflows of due schedules, once or until stopped."""
 
     role = "scheduler"
     help = (
-        "Write the schedules of the code into rows, and send what is due. Workers do so too; any number of schedulers "
-        "is safe. --interval and --backend also read HORSIES_SCHEDULER_INTERVAL and HORSIES_SCHEDULER_BACKEND; a flag "
-        "wins."
+        "Write the schedules that code declares to the database, and send what is due. Every worker runs a scheduler "
+        "too; any number of schedulers is safe. --interval and --backend also read HORSIES_SCHEDULER_INTERVAL and "
+        "HORSIES_SCHEDULER_BACKEND; the flag takes precedence."
     )
-    once_help = "Sync, send what is due now, print it, and exit."
-    interval_help = "Longest time between two looks (default: 1)."
+    once_help = "Write declared schedules, send what is due now, print a report, and exit."
+    interval_help = "Maximum seconds between two passes (default: 1)."
 
     def loop(self, options: Options, backend: str, interval: float | None) -> Scheduler:
         return Scheduler(options, backend, interval)
@@ -28,8 +28,8 @@ class Command(LoopCommand[Scheduler]):
     def once(self, loop: Scheduler) -> None:
         self.stdout.write(str(loop.sync()))
         report = loop.run_all()
-        for one in (*report.fired, *report.deferred):
-            self.stdout.write(one_line(str(one)))
+        for result in (*report.fired, *report.deferred):
+            self.stdout.write(one_line(str(result)))
         self.stdout.write(str(report))
-        if report.deferred or any(passed.error for passed in report.fired):
+        if report.deferred or any(fired.error for fired in report.fired):
             raise CommandError("A schedule could not be sent.", returncode=1)

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from horsies_django.core.backends import horsies_backend
-from horsies_django.core.durations import brief
+from horsies_django.core.durations import format_brief
 from horsies_django.core.printable import one_line
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
@@ -27,24 +27,26 @@ COMMAND: Final = "horsies_status"
 _QUEUE: Final = ("queue", "due", "oldest waits", "held", "completed/h", "failed/h", "wait p95", "run p95", "")
 _WORKER: Final = ("worker", "host", "pid", "held/slots", "last beat", "")
 
-#: What is printed for the name of a count that could be taken for another.
+#: Labels of counts whose names are ambiguous.
 _WORDS: Final = {"overdue": "overdue (past good_until)"}
 
 
 class Command(QueueCommand):
-    """Prints how the queue stands: counts by state, queues, workers, and for how long the oldest due task waits."""
+    """Prints a status report: counts by state, queues, workers, and the wait of the oldest due task."""
 
     help = (
-        "Print how the queue stands: tasks by state, each queue with what is due there, for how long the oldest has "
-        "waited, and its tasks by state, workers and their load, workflows in progress, the reaper's last pass. The "
-        "admin's overview shows the same. Large numbers are estimates (≈) or lower bounds (+). It changes nothing and "
-        "is quick on millions of tasks. --backend also reads HORSIES_STATUS_BACKEND; a flag wins. Exit status: 0 "
-        "printed, whatever the state; 1 the database or its tables are not to be had; 2 wrong usage."
+        "Print a status report: tasks by state, the due tasks and the longest wait of each queue, workers and their "
+        "load, workflows in progress, and the reaper's last pass. The admin's overview shows the same. Large numbers "
+        "are estimates (≈) or lower bounds (+). The command only reads, and is fast with millions of tasks. --backend "
+        "also reads HORSIES_STATUS_BACKEND; the flag takes precedence. Exit status: 0 printed, whatever the state; 1 "
+        "the database or its tables are unavailable; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
-        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS, whose database is looked at.")
+        parser.add_argument(
+            "--backend", metavar="ALIAS", help="A key of TASKS, whose database is read (default: default)."
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -86,7 +88,7 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
     if unserved := snapshot.unserved:
         yield "due, and served by no worker: " + one_line(", ".join(unserved))
     bound = "" if snapshot.is_oldest_found else "at least "
-    yield f"oldest due task waits: {bound}{brief(snapshot.oldest_waits)}"
+    yield f"oldest due task waits: {bound}{format_brief(snapshot.oldest_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (
         " (late: throughput, failures and percentiles stand still)" if snapshot.is_reaper_late else ""
     )
@@ -98,12 +100,12 @@ def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
     return (
         queue.name,
         due,
-        brief(queue.depth.waits),
+        format_brief(queue.depth.waits),
         str(queue.held),
         f"{pace.counts['completed']:,}",
         f"{pace.counts['failed']:,}",
-        brief(pace.wait_p95),
-        brief(pace.run_p95),
+        format_brief(pace.wait_p95),
+        format_brief(pace.run_p95),
         "; ".join([*(["paused"] if queue.is_paused else []), *queue.status.descriptions]),
     )
 
@@ -114,4 +116,4 @@ def _worker_row(worker: WorkerStatus) -> tuple[str, ...]:
 
 
 def _ago(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{brief(seconds)} ago"
+    return "never" if seconds is None else f"{format_brief(seconds)} ago"

@@ -24,7 +24,7 @@ from horsies_django.worker.connection import own_connection
 COMMAND: Final = "horsies_task"
 
 _HELP: Final = """\
-Look at tasks, and act on them: on those with some ids, or on all of some kind.
+List tasks, show them, and change them: by id, or all that match filters.
 
   horsies_task list --status failed --queue emails
   horsies_task show 01991f3e-…
@@ -34,42 +34,42 @@ Look at tasks, and act on them: on those with some ids, or on all of some kind.
   horsies_task move --all --queue bulk --to-queue slow --dry-run
   horsies_task enqueue shop.tasks.remind --kwargs '{"user": 7}' --in 2h
 
-What is sensitive in a task's values is masked, as in the admin. --backend also reads HORSIES_TASK_BACKEND; a flag
-wins. Exit status: 0 done; 1 something could not be done, or was left alone; 2 wrong usage.
+Sensitive values of tasks are masked, as in the admin. --backend also reads HORSIES_TASK_BACKEND; the flag takes
+precedence. Exit status: 0 done; 1 a task was skipped or an action failed; 2 wrong usage.
 """
 
-#: What each action that changes tasks says of itself.
+#: The help of each action that changes tasks.
 _ACTS: Final = {
-    "run": "Let scheduled and retrying tasks be due now.",
-    "cancel": "Cancel tasks that have not begun; with --running, tell those that run to stop.",
-    "retry": "Run failed, cancelled and expired tasks again, with a fresh budget.",
-    "move": "Give tasks that have not begun another queue, another priority or both.",
-    "delete": "Delete tasks that have ended and, by id or where --status says so, such that have not begun.",
+    "run": "Make scheduled and retrying tasks due now.",
+    "cancel": "Cancel tasks that have not started; with --running, also ask running tasks to stop.",
+    "retry": "Run failed, cancelled and expired tasks again, with all their retries.",
+    "move": "Change the queue, the priority or both of tasks that have not started.",
+    "delete": "Delete ended tasks; with ids or --status, also tasks that have not started.",
 }
 
 
 class Command(QueueCommand):
-    """Lists tasks, shows them, acts on them, and sends them."""
+    """Lists, shows, changes and sends tasks."""
 
     help = _HELP
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        """Keep the lines of the examples."""
+        """Keep the line breaks of the examples in the help."""
         return super().create_parser(prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         add_listing(_action(actions, "list", "List tasks, the newest first."))
-        by_id = _action(actions, "show", "Show all that is known of some tasks.")
-        by_id.add_argument("ids", metavar="ID", nargs="+", help="Tasks, by their ids; - reads ids from standard input.")
+        by_id = _action(actions, "show", "Show the details of tasks.")
+        by_id.add_argument("ids", metavar="ID", nargs="+", help="Ids of tasks; - reads ids from standard input.")
         for name, text in _ACTS.items():
-            acting_parser = _action(actions, name, text)
-            add_action(acting_parser)
+            action_parser = _action(actions, name, text)
+            add_action(action_parser)
             if name == "cancel":
-                acting_parser.add_argument("--running", action="store_true", help="Also those that run.")
+                action_parser.add_argument("--running", action="store_true", help="Also running tasks.")
             if name == "move":
-                acting_parser.add_argument("--to-queue", metavar="NAME", help="The queue that they go to.")
-                acting_parser.add_argument("--priority", metavar="N", help="Their new priority, from -100 to 100.")
+                action_parser.add_argument("--to-queue", metavar="NAME", help="The new queue.")
+                action_parser.add_argument("--priority", metavar="N", help="The new priority, from -100 to 100.")
         enqueue.add_arguments(_action(actions, "enqueue", "Send a call of a task of an installed app."))
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -86,7 +86,7 @@ class Command(QueueCommand):
             raise CommandError(str(error), returncode=2) from error
         except (ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
-        except BrokenPipeError:  # who reads has seen enough, and Python would complain of it once more as it ends
+        except BrokenPipeError:  # the reader closed the pipe; without this, Python reports it again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def _do(self, inspector: Inspector, options: dict[str, Any]) -> None:

@@ -20,39 +20,43 @@ from horsies_django.worker.run_worker import run_worker
 
 COMMAND: Final = "horsies_worker"
 
-#: In place of names of queues: all of them.
+#: Stands for all queues.
 ALL: Final = "*"
 
-#: Flag, metavar and help of what a flag, then an environment variable, then the settings may say.
+#: Type, metavar and help of options that a flag, else an environment variable, else the settings define.
 _OPTIONS: Final[dict[str, tuple[type, str, str]]] = {
     "processes": (int, "N", "Runner processes; each uses one core for Python code."),
     "threads": (int, "N", "Sync tasks that run at once in each runner."),
     "async_slots": (int, "N", "Coroutine tasks that run at once in each runner."),
-    "prefetch": (int, "N", "Tasks claimed ahead for each kind of slot; they hide from other workers."),
-    "start_ahead": (int, "N", "Short tasks started at most ahead of the threads, as many as run within milliseconds."),
-    "poll_interval": (float, "SECONDS", "Longest time between two looks of an idle worker that nobody can wake."),
+    "prefetch": (int, "N", "Tasks claimed ahead for each kind of slot; other workers can't claim them."),
+    "start_ahead": (
+        int,
+        "N",
+        "Maximum short tasks started ahead of free threads; the number adapts to tasks that take milliseconds.",
+    ),
+    "poll_interval": (float, "SECONDS", "Maximum time between two polls of an idle worker that gets no notifications."),
     "max_tasks_per_child": (int, "N", "Replace a runner after this many tasks."),
-    "max_memory_mb": (int, "MB", "Replace a runner that takes more memory than this."),
-    "task_timeout": (float, "SECONDS", "Time limit of tasks that set none."),
+    "max_memory_mb": (int, "MB", "Replace a runner that uses more memory than this."),
+    "task_timeout": (float, "SECONDS", "Time limit of tasks that define none."),
     "timeout_grace": (float, "SECONDS", "How long a task over its time limit may take to stop."),
     "stall_timeout": (
         float,
         "SECONDS",
-        "Kill a runner that stands still, its interpreter held or stopped, for so long.",
+        "Kill a runner whose interpreter has been blocked or stopped for this long.",
     ),
     "order": (
         str,
         "ORDER",
-        "Between queues: priority, that of each task; strict; or weighted. See the page on queues.",
+        "Order between queues: priority (of each task), strict or weighted. See the page on queues.",
     ),
-    "aging": (float, "SECONDS", "After waiting so long, queues behind others get a part of the claims."),
-    "shutdown_timeout": (float, "SECONDS", "How long running tasks may go on after SIGTERM."),
-    "name": (str, "NAME", "Begins the worker's id; each process start has a new id all the same."),
+    "aging": (float, "SECONDS", "Queues whose tasks have waited this long get a share of the claims."),
+    "shutdown_timeout": (float, "SECONDS", "How long running tasks may continue after SIGTERM."),
+    "name": (str, "NAME", "Prefix of the worker's id; each process start still gets a new id."),
 }
 _SWITCHES: Final = {
-    "reaper": "Do not recover dead workers' tasks here.",
-    "scheduler": "Do not send what schedules have due here.",
-    "fork": "Start each runner from scratch, for code that must not be forked once it is imported.",
+    "reaper": "Do not run a reaper in this worker.",
+    "scheduler": "Do not run a scheduler in this worker.",
+    "fork": "Start each runner as a new process, for code that is not fork-safe once imported.",
 }
 
 
@@ -62,19 +66,19 @@ class Command(QueueCommand):
     help = (
         "Run tasks. The first SIGTERM or Ctrl-C stops claiming and waits for running tasks, the second stops at once. "
         "Each flag that takes a value, and each --no-…, also reads an environment variable: HORSIES_WORKER_THREADS for "
-        "--threads. A flag wins."
+        "--threads. The flag takes precedence."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--queues", metavar="A,B", help="Serve these queues only; '*': all (default: QUEUES).")
-        parser.add_argument("--exclude-queues", metavar="A,B", help="Serve all but these queues.")
+        parser.add_argument("--queues", metavar="A,B", help="Serve only these queues; '*' means all (default: QUEUES).")
+        parser.add_argument("--exclude-queues", metavar="A,B", help="Serve all queues except these.")
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
         for name, (kind, metavar, text) in _OPTIONS.items():
             default = WorkerOptions.__dataclass_fields__[name].default
-            shown = f"{text} Unless OPTIONS say otherwise: {default or 'none'}."
+            shown = f"{text} Default, unless OPTIONS set it: {default or 'none'}."
             parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=shown)
         until = parser.add_mutually_exclusive_group()
-        until.add_argument("--once", action="store_true", help="Make one claim, run what it got, and exit.")
+        until.add_argument("--once", action="store_true", help="Make one claim, run the claimed tasks, and exit.")
         until.add_argument("--drain", action="store_true", help="Run until nothing is due, and exit.")
         for name, text in _SWITCHES.items():
             parser.add_argument(f"--no-{name}", action="store_true", default=None, help=text)
@@ -83,7 +87,7 @@ class Command(QueueCommand):
         log_to_console(options["verbosity"])
         try:
             queues = parse_names(_variable("queues", options["queues"]))
-            plan = WorkerConfig.of(
+            config = WorkerConfig.of(
                 _variable("backend", options["backend"]) or "default",
                 queues=[] if ALL in queues else queues,
                 exclude_queues=parse_names(_variable("exclude-queues", options["exclude_queues"])),
@@ -93,12 +97,12 @@ class Command(QueueCommand):
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         if not self.owns_process:
-            plan = replace(plan, fork=False)  # this process does other things too
-            if plan.until is not Until.STOPPED:
-                # What a test drains is in the test's database, which processes of their own would not know of.
-                plan = replace(plan, processes=1)
+            config = replace(config, fork=False)  # other code runs in this process too
+            if config.until is not Until.STOPPED:
+                # Tests drain the test database, which new processes would not use.
+                config = replace(config, processes=1)
         try:
-            status = run_worker(plan, options["verbosity"], owns_process=self.owns_process)
+            status = run_worker(config, options["verbosity"], owns_process=self.owns_process)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         if status:
@@ -106,7 +110,7 @@ class Command(QueueCommand):
 
 
 def _given_options(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what flags and environment say, by option name. Raises ValueError naming where a bad value stands."""
+    """Yield the options set by flags and environment. Raises ValueError naming the flag or variable."""
     for name, (kind, _, _) in _OPTIONS.items():
         where, value = flag_or_variable(COMMAND, name.replace("_", "-"), options.get(name), kind)
         if value is not None:

@@ -1,1 +1,1 @@
-"""What ``horsies_task`` is made of: its flags, and one module for each way of using the inspector."""
+"""The parts of ``horsies_task``: its flags, and the actions ``list``, ``show``, ``enqueue`` and those on many tasks."""

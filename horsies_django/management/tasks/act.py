@@ -19,7 +19,7 @@ from horsies_django.ops.keyset.estimate import Estimate, estimate_rows, upper_bo
 
 from .flags import parse_count, parse_filters, parse_ids
 
-#: What is said of tasks that a verb was done to.
+#: How the output describes the processed tasks, by action.
 PARTICIPLES: Final = {
     "run": "due now",
     "cancel": "cancelled",
@@ -28,38 +28,38 @@ PARTICIPLES: Final = {
     "delete": "deleted",
 }
 
-#: Tasks left alone that are named; beyond that there are only numbers.
+#: Maximum skipped tasks printed with their ids; of more, only the counts are printed.
 MAX_NAMED: Final = 20
 
-#: Seconds between two words of how far it has come.
+#: Seconds between two lines of progress.
 PROGRESS_INTERVAL: Final = 2.0
 
 _FILTERS: Final = ("status", "queue", "task", "older_than")
 
 
 def act(inspector: Inspector, action: str, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-    """Do it to the tasks that are meant, and print what became of them.
+    """Apply an action to the selected tasks and print a report.
 
-    Raises ValueError for wrong usage, and CommandError if there was something that could not be done.
+    Raises ValueError for wrong usage, and CommandError if a task was skipped or the database failed.
     """
-    verb = _action(action, options)
+    task_action = _action(action, options)
     limit = parse_count("--limit", options["limit"])
-    chosen = _selection(inspector, verb, options)
+    selection = _selection(inspector, task_action, options)
     is_dry = options["dry_run"]
-    if isinstance(chosen, Matching) and not (is_dry or options["yes"] or _confirm(chosen, verb, err)):
+    if isinstance(selection, Matching) and not (is_dry or options["yes"] or _confirm(selection, task_action, err)):
         raise CommandError("Nothing was done.", returncode=1)
-    report = Report(verb=verb.name, is_dry=is_dry)
-    trouble = ""
+    report = Report(verb=task_action.name, is_dry=is_dry)
+    failure = ""
     try:
-        for report in _with_progress(chosen.apply_in_batches(verb, dry_run=is_dry, limit=limit), err):  # noqa: B007  # the last one counts
+        for report in _with_progress(selection.apply_in_batches(task_action, dry_run=is_dry, limit=limit), err):  # noqa: B007  # the last one counts
             pass
     except DatabaseError as error:
-        trouble = f"The database: {error}".rstrip()
+        failure = f"The database: {error}".rstrip()
     except KeyboardInterrupt:
-        trouble = "Stopped."
+        failure = "Stopped."
     _print(report, options, out)
-    if trouble or report.left:
-        raise CommandError(trouble or f"{report.left} left alone.", returncode=1)
+    if failure or report.left:
+        raise CommandError(failure or f"{report.left} left alone.", returncode=1)
 
 
 def _action(action: str, options: dict[str, Any]) -> TaskAction:
@@ -73,40 +73,40 @@ def _action(action: str, options: dict[str, Any]) -> TaskAction:
     return {"run": RUN, "cancel": cancel, "retry": RETRY, "delete": DELETE}[action]
 
 
-def _selection(inspector: Inspector, verb: TaskAction, options: dict[str, Any]) -> Selection:
-    """Return the tasks that are meant. Raises ValueError if it is not said which, or said twice."""
+def _selection(inspector: Inspector, task_action: TaskAction, options: dict[str, Any]) -> Selection:
+    """Return the selected tasks. Raises ValueError if neither or both of ids and ``--all`` are given."""
     is_narrowed = any(options[name] is not None for name in _FILTERS)
     if options["all"] == bool(options["ids"]):
         raise ValueError("Give either ids, or --all with or without filters.")
     if not options["all"]:
         if is_narrowed:
             raise ValueError("Filters go with --all: a task that is named by its id is meant whatever it is.")
-        return inspector.chosen(parse_ids(options["ids"]))
-    which = parse_filters(options)
-    narrow_to_action(which, verb)  # raises what it has to before anybody is asked
-    return Matching(inspector.rows, which)
+        return inspector.with_ids(parse_ids(options["ids"]))
+    filters = parse_filters(options)
+    narrow_to_action(filters, task_action)  # raises ValueError before the user is asked
+    return Matching(inspector.rows, filters)
 
 
-def _confirm(matching: Matching, verb: TaskAction, err: OutputWrapper) -> bool:
-    """Ask. Raises ValueError if there is nobody to answer."""
+def _confirm(matching: Matching, task_action: TaskAction, err: OutputWrapper) -> bool:
+    """Ask for confirmation. Raises ValueError if standard input is not a terminal."""
     if not sys.stdin.isatty():
         raise ValueError("--all asks first, and there is no terminal to ask at: give --yes, or --dry-run.")
-    which = narrow_to_action(matching.filters, verb)
-    estimate = estimate_rows(which.scan(matching.rows), Estimate(before=upper_bound(matching.rows).upper))
-    states = ", ".join(sorted(which.states))
-    err.write(f"{verb.name}: {estimate} tasks ({states}). Go on? [y/N] ", ending="")
+    filters = narrow_to_action(matching.filters, task_action)
+    estimate = estimate_rows(filters.scan(matching.rows), Estimate(before=upper_bound(matching.rows).upper))
+    states = ", ".join(sorted(filters.states))
+    err.write(f"{task_action.name}: {estimate} tasks ({states}). Go on? [y/N] ", ending="")
     err.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _with_progress(steps: Iterator[Report], err: OutputWrapper) -> Iterator[Report]:
-    """Say every now and then how far it has come, if somebody looks on."""
-    told_at = time.monotonic()
+    """Print progress every ``PROGRESS_INTERVAL`` seconds if stderr is a terminal."""
+    printed_at = time.monotonic()
     for report in steps:
         yield report
-        if err.isatty() and time.monotonic() - told_at > PROGRESS_INTERVAL:
+        if err.isatty() and time.monotonic() - printed_at > PROGRESS_INTERVAL:
             err.write(f"… {report.done:,} {PARTICIPLES[report.verb]}")
-            told_at = time.monotonic()
+            printed_at = time.monotonic()
 
 
 def _print(report: Report, options: dict[str, Any], out: OutputWrapper) -> None:

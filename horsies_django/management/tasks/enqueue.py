@@ -15,31 +15,33 @@ from .flags import parse_retention, parse_time
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add what a call is made of."""
+    """Add the arguments and options of a call."""
     parser.add_argument("path", metavar="NAME", help="The name of a registered task.")
     parser.add_argument("--args", metavar="JSON", dest="positional", default="[]", help="Arguments: a JSON array.")
     parser.add_argument(
         "--kwargs", metavar="JSON", dest="named", default="{}", help="Arguments by name: a JSON object."
     )
-    parser.add_argument("--queue", metavar="NAME", help="In place of the task's own.")
-    parser.add_argument("--priority", metavar="N", help="From -100 to 100, in place of the task's own.")
+    parser.add_argument("--queue", metavar="NAME", help="The queue, instead of the task's own.")
+    parser.add_argument("--priority", metavar="N", help="The priority from -100 to 100, instead of the task's own.")
     when = parser.add_mutually_exclusive_group()
-    when.add_argument("--in", metavar="DURATION", dest="delay", help='So much later: "90s", "12h".')
-    when.add_argument("--at", metavar="TIME", help="Not before this time: 2026-12-24T18:00+01:00.")
-    parser.add_argument("--good-until", metavar="TIME", help="It expires if it has not begun by then.")
-    parser.add_argument("--timeout", metavar="DURATION", help="How long its body may take.")
+    when.add_argument("--in", metavar="DURATION", dest="delay", help='Run after this delay: "90s", "12h".')
+    when.add_argument("--at", metavar="TIME", help="Run at this time or later: 2026-12-24T18:00+01:00.")
+    parser.add_argument("--good-until", metavar="TIME", help="Expire the task if it has not started by this time.")
+    parser.add_argument("--timeout", metavar="DURATION", help="Time limit of the task.")
     parser.add_argument(
         "--retention",
         metavar="DURATION",
-        help='How long it is kept once it has completed: "7d", forever; or by state: completed=1d,failed=30d.',
+        help='How long to keep the completed task: "7d", forever; or by state: completed=1d,failed=30d.',
     )
-    parser.add_argument("--retries", metavar="N", help="Retry any failure so often, after growing delays.")
-    parser.add_argument("--unique-key", metavar="KEY", help="Not if a live task has this key.")
-    parser.add_argument("--id", metavar="UUID", help="Its id: the same call again sends nothing.")
+    parser.add_argument("--retries", metavar="N", help="Retry any failure up to N times, with growing delays.")
+    parser.add_argument("--unique-key", metavar="KEY", help="Send nothing if a live task has this key.")
+    parser.add_argument(
+        "--id", metavar="UUID", help="The id of the task; sending the same call with it again does nothing."
+    )
 
 
 def enqueue(inspector: Inspector, options: dict[str, Any], out: OutputWrapper) -> None:
-    """Send a call and print its id. Raises ValueError or TypeError for what is wrong with it."""
+    """Send a call and print its id. Raises ValueError or TypeError for wrong arguments or options."""
     args, kwargs = _json("--args", options["positional"], list), _json("--kwargs", options["named"], dict)
     handle = inspector.enqueue(options["path"], args, kwargs, **_options(options))
     if options["json"]:

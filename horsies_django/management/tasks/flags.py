@@ -1,4 +1,4 @@
-"""The flags of ``horsies_task``, and what they say."""
+"""Define and parse the flags of ``horsies_task``."""
 
 from __future__ import annotations
 
@@ -12,51 +12,55 @@ from django.core.management.base import CommandParser
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
-from horsies_django.core.ids import as_uuid
+from horsies_django.core.ids import parse_uuid
 from horsies_django.management.environment import parse_duration_flag
 from horsies_django.ops.inspector.filters import TaskFilters
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.inspector.task_states import ALLOWED
 
-#: Stands for the ids on standard input.
+#: Reads the ids from standard input.
 STDIN: Final = "-"
 
 
 def add_common(parser: CommandParser) -> None:
-    """Add what every action takes."""
-    parser.add_argument("--backend", metavar="ALIAS", help="Only what is of this key of TASKS (default: all).")
-    parser.add_argument("--json", action="store_true", help="Print JSON: one object, of a list one for each line.")
+    """Add the flags of every action."""
+    parser.add_argument("--backend", metavar="ALIAS", help="Only tasks of this key of TASKS (default: all).")
+    parser.add_argument("--json", action="store_true", help="Print JSON; a list is one object per line.")
 
 
 def add_filters(parser: CommandParser) -> None:
-    """Add what tasks are narrowed by."""
-    parser.add_argument("--status", metavar="A,B", help=f"Only what is in these states: {ALLOWED}.")
-    parser.add_argument("--queue", metavar="NAME", help="Only what is in this queue.")
-    parser.add_argument("--task", metavar="NAME", help="Only calls of the task of this name, old names of it included.")
-    parser.add_argument("--older-than", metavar="DURATION", help='Only what was sent so long ago: "90s", "12h", "7d".')
+    """Add the flags that filter tasks."""
+    parser.add_argument("--status", metavar="A,B", help=f"Only tasks in these states: {ALLOWED}.")
+    parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
+    parser.add_argument(
+        "--task", metavar="NAME", help="Only calls of the task with this name; its old names count too."
+    )
+    parser.add_argument(
+        "--older-than", metavar="DURATION", help='Only tasks sent longer ago than this: "90s", "12h", "7d".'
+    )
 
 
 def add_listing(parser: CommandParser) -> None:
-    """Add what a list takes."""
+    """Add the flags of ``list``."""
     add_filters(parser)
-    parser.add_argument("--limit", metavar="N", default=str(PAGE), help="At most so many (default: %(default)s).")
-    parser.add_argument("--all", action="store_true", help="All there are, page by page.")
-    parser.add_argument("--after", metavar="ID", help="Begin after this one: the last of the page before.")
+    parser.add_argument("--limit", metavar="N", default=str(PAGE), help="Print at most N tasks (default: %(default)s).")
+    parser.add_argument("--all", action="store_true", help="Print all tasks, page by page.")
+    parser.add_argument("--after", metavar="ID", help="Start after this task, the last of the previous page.")
     parser.add_argument("--ids", action="store_true", help="Print ids only, for another command's standard input.")
 
 
 def add_action(parser: CommandParser) -> None:
-    """Add what says to which tasks something is done, and how carefully."""
-    parser.add_argument("ids", metavar="ID", nargs="*", help="Tasks, by their ids; - reads ids from standard input.")
-    parser.add_argument("--all", action="store_true", help="All that the filters leave; it asks first.")
+    """Add the flags of actions on many tasks: which tasks, and how to confirm."""
+    parser.add_argument("ids", metavar="ID", nargs="*", help="Ids of tasks; - reads ids from standard input.")
+    parser.add_argument("--all", action="store_true", help="All tasks that match the filters; asks for confirmation.")
     add_filters(parser)
-    parser.add_argument("--limit", metavar="N", help="To so many at most, the newest first.")
-    parser.add_argument("--yes", action="store_true", help="Do not ask.")
-    parser.add_argument("--dry-run", action="store_true", help="Change nothing; say what would be done.")
+    parser.add_argument("--limit", metavar="N", help="Change at most N tasks, the newest first.")
+    parser.add_argument("--yes", action="store_true", help="Do not ask for confirmation.")
+    parser.add_argument("--dry-run", action="store_true", help="Change nothing; print what would be done.")
 
 
 def parse_filters(options: dict[str, Any]) -> TaskFilters:
-    """Return what the filters say. Raises ValueError naming the flag."""
+    """Parse the filter flags. Raises ValueError naming the flag."""
     given = options["status"]
     named = given.split(",") if isinstance(given, str) else given
     status = None if named is None else [name.strip().lower() for name in named]
@@ -73,15 +77,15 @@ def parse_filters(options: dict[str, Any]) -> TaskFilters:
 
 
 def parse_ids(given: list[str]) -> list[UUID]:
-    """Return the ids that were given, those on standard input in the place of -. Raises ValueError for what is none."""
+    """Parse ids, reading standard input in place of ``-``. Raises ValueError for an invalid id."""
     texts: list[str] = []
     for text in given:
         texts += sys.stdin.read().split() if text == STDIN else [str(text)]
-    return [as_uuid(text) for text in texts]
+    return [parse_uuid(text) for text in texts]
 
 
 def parse_count(flag: str, given: str | int | None) -> int | None:
-    """Return a number from 1 on. Raises ValueError naming the flag."""
+    """Parse a whole number of at least 1. Raises ValueError naming the flag."""
     if given is None:
         return None
     text = str(given)
@@ -91,7 +95,7 @@ def parse_count(flag: str, given: str | int | None) -> int | None:
 
 
 def parse_retention(text: Any) -> Any:
-    """Return the option ``retention``: one duration, or by state as in ``completed=1d,failed=forever``, unchecked."""
+    """Parse ``retention``: one duration, or by state as in ``completed=1d,failed=forever``. Validates nothing."""
     if not isinstance(text, str):
         return text
     if "=" not in text:
@@ -107,7 +111,7 @@ def _parse_duration(text: str) -> float | str | None:
 
 
 def parse_time(flag: str, text: str | datetime) -> datetime:
-    """Return a moment; without a zone of its own it is in the project's. Raises ValueError naming the flag."""
+    """Parse a date and time, by default in the project's time zone. Raises ValueError naming the flag."""
     try:
         moment = text if isinstance(text, datetime) else parse_datetime(text)
     except (ValueError, TypeError):
@@ -117,6 +121,6 @@ def parse_time(flag: str, text: str | datetime) -> datetime:
     return make_aware(moment) if settings.USE_TZ and is_naive(moment) else moment
 
 
-def _as_flag(said: str) -> str:
-    name, _, rest = said.partition(" ")
+def _as_flag(message: str) -> str:
+    name, _, rest = message.partition(" ")
     return f"--{name.replace('_', '-')} {rest}"

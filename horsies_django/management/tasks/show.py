@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError, OutputWrapper
 
-from horsies_django.core.durations import brief, from_now
+from horsies_django.core.durations import format_brief, format_relative
 from horsies_django.core.printable import one_line
 from horsies_django.management.text_table import table
 from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
@@ -20,7 +20,7 @@ from .flags import parse_count, parse_filters, parse_ids
 
 _HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "")
 
-#: Facts of a task that ``show`` prints by these names, if there is something to say.
+#: Attributes of a task that ``show`` prints unless they are None.
 _FACTS: Final = (
     "queue",
     "priority",
@@ -47,7 +47,7 @@ _FACTS: Final = (
 
 
 def print_list(inspector: Inspector, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-    """Print tasks, page by page as they are found."""
+    """Print tasks page by page."""
     which = parse_filters(options)
     limit = None if options["all"] else parse_count("--limit", options["limit"])
     size = PAGE if limit is None else min(limit, PAGE)
@@ -64,7 +64,7 @@ def print_list(inspector: Inspector, options: dict[str, Any], out: OutputWrapper
 def _limited_pages(
     inspector: Inspector, which: Any, size: int, limit: int | None, after: str | None
 ) -> Iterator[list[TaskSummary]]:
-    """Yield pages until there are as many as were asked for."""
+    """Yield pages of at most ``limit`` tasks in total."""
     every = chain.from_iterable(inspector.pages(which, size=size, after=after))
     while page := list(islice(every, size if limit is None else min(size, limit))):
         yield page
@@ -107,14 +107,14 @@ def _state(task: TaskSummary) -> str:
 
 def _when(task: TaskSummary) -> str:
     if task.ended_at is not None:
-        return from_now((task.seen_at - task.ended_at).total_seconds())
+        return format_relative((task.seen_at - task.ended_at).total_seconds())
     if task.state in WAITING or task.started_at is None:
-        return from_now((task.seen_at - task.due_at).total_seconds())
-    return brief(task.seen_at - task.started_at)
+        return format_relative((task.seen_at - task.due_at).total_seconds())
+    return format_brief(task.seen_at - task.started_at)
 
 
 def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-    """Print all that is known of these tasks. Raises CommandError if one is not there."""
+    """Print the details of tasks. Raises CommandError if one does not exist."""
     missing = 0
     for key in parse_ids(options["ids"]):
         task = inspector.show(key)
@@ -145,8 +145,8 @@ def _detail_lines(task: TaskDetail) -> Iterator[str]:
     if (task.item_count or 0) > len(task.items):
         yield f"  the first {len(task.items)} of {task.item_count} calls"
     for attempt in task.attempts:
-        said = " ".join(str(attempt[name]) for name in ("error_code", "error_message") if attempt[name])
+        error = " ".join(str(attempt[name]) for name in ("error_code", "error_message") if attempt[name])
         again = ", to be tried again" if attempt["will_retry"] else ""
-        yield f"  attempt {attempt['attempt']}: {attempt['outcome']}{again} {said}".rstrip()
+        yield f"  attempt {attempt['attempt']}: {attempt['outcome']}{again} {error}".rstrip()
     if task.traceback:
         yield from (f"  {line}" for line in task.traceback.splitlines())

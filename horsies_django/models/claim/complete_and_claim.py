@@ -1,4 +1,4 @@
-"""Stores results and claims tasks: what a busy worker does all day.
+"""Stores results and claims tasks: the tick of a worker.
 
 It makes the same changes as :meth:`TaskQuerySet.complete` and :meth:`TaskQuerySet.claim`, from the same parts, compiled
 by the ORM once. On PostgreSQL they are one statement, one transaction and one round trip.
@@ -21,9 +21,9 @@ from ...db import postgres
 from ...db.claim_expressions import (
     CANDIDATES,
     CAPS,
+    LIMIT,
     QUEUE,
     QUEUES,
-    ROOM,
     IsPicked,
     IsStored,
     completed_rows,
@@ -32,7 +32,7 @@ from ...db.claim_expressions import (
 from ...db.expressions import AnyOf, Param, ValueByPk, encode_pk, json_array, json_object
 from ...db.statements import CompiledSelect, Statement
 from ..attempt import TaskAttempt, attempt_columns
-from ..claims import ClaimedTask, ClaimLost, Completion, WorkerInfo, claims_of
+from ..claims import ClaimedTask, Completion, WorkerInfo, claimed_tasks, raise_unless_all_claimed
 from ..transitions import CLAIMED_COLUMNS, START_COLUMNS, claim_columns, completion_columns
 from .cursor import ClaimCursor
 from .query import RANK, first_of
@@ -46,16 +46,16 @@ _RESULTS: Final = Param("results")
 _PICKED: Final = Param("picked")
 _NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}"}
 
-#: How many times as many as there is room for are candidates, when there are several queues: others may be quicker.
-_CHOICE: Final = 2
+#: Candidates per task to claim, if there are several queues: other workers may lock some first.
+_SPARE: Final = 2
 
 _NO_CAPS: Final[Mapping[str, int]] = {}
 
 
 def compile_for(tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> CompleteAndClaim:
-    """Return what stores successes and claims what is next up of ``tasks`` for one runner.
+    """Return a :class:`CompleteAndClaim` of ``tasks`` for one runner.
 
-    To be called inside a transaction: elsewhere Django writes no SELECT … FOR UPDATE.
+    Call it inside a transaction: elsewhere Django compiles no SELECT … FOR UPDATE.
     """
     is_postgres = connections[tasks.db].vendor == "postgresql"
     return (_OneStatement if is_postgres else _FourStatements)(tasks, runner, is_async=is_async)
@@ -84,15 +84,15 @@ class CompleteAndClaim(ABC):
     ) -> list[ClaimedTask]:
         """Store ``ends``, all of them successes; claim and start at most ``room`` tasks of ``queues``, and return them.
 
-        ``most`` caps the tasks of single queues. An end whose claim was lost changes nothing. Raises
-        :class:`ClaimLost` if a task was locked and yet could not be claimed; the transaction has to roll back.
+        ``most`` caps the tasks of single queues. An end whose claim was lost changes nothing. Raises ClaimLost if a
+        task was locked and yet could not be claimed; the transaction has to roll back.
         """
         keys = encode_pk([end.task_id for end in ends], self._connection)
         bound = {
             _ENDED.name: json_array(keys, self._connection),
             _CLAIMS.name: json_object(keys, [str(end.claim) for end in ends]),
             _RESULTS.name: json_object(keys, [end.result for end in ends]),
-            ROOM.name: room,
+            LIMIT.name: room,
         }
         return self._run(bound, queues, most)
 
@@ -111,23 +111,23 @@ class _OneStatement(CompleteAndClaim):
         self._is_async = is_async
         self._stored = stored = tasks.filter(IsStored())
         one = stored.claimable(None, is_async=is_async)
-        self._reader = CompiledSelect(one, CLAIMED_COLUMNS, ROOM)
+        self._reader = CompiledSelect(one, CLAIMED_COLUMNS, LIMIT)
         self._one = self._cursor(one, stored.claimable_after_mark(is_async=is_async))
         self._several = self._cursor(stored.claimable_of_queues(tasks.all_rows(), is_async=is_async))
         self._was_short = False
 
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
-        room = bound[ROOM.name]
+        room = bound[LIMIT.name]
         if len(queues) < 2 or not room:
             bound[QUEUE.name] = queues[0] if queues else ""
-            bound[ROOM.name] = min(room, most.get(bound[QUEUE.name], room))
+            bound[LIMIT.name] = min(room, most.get(bound[QUEUE.name], room))
             return self._one.claim(self._execute, bound, _NOTHING)
         if self._was_short:
             claims = self._one_by_one(bound, queues, most)
         else:
-            bound |= {QUEUES.name: list(queues), CANDIDATES.name: room * _CHOICE}
+            bound |= {QUEUES.name: list(queues), CANDIDATES.name: room * _SPARE}
             if most:
-                bound[CAPS.name] = [min(room * _CHOICE, most.get(queue, room * _CHOICE)) for queue in queues]
+                bound[CAPS.name] = [min(room * _SPARE, most.get(queue, room * _SPARE)) for queue in queues]
             claims = (self._capped if most else self._several).claim(self._execute, bound, _NOTHING)
         possible = min(room, sum(most.get(queue, room) for queue in queues)) if most else room
         self._was_short = len(claims) < possible and not self._was_short
@@ -135,19 +135,19 @@ class _OneStatement(CompleteAndClaim):
 
     @cached_property
     def _capped(self) -> ClaimCursor:
-        """For queues with a limit: few have one, so it is compiled when it is first needed."""
+        """The claim from queues with a limit, compiled on first use because few queues have one."""
         with transaction.atomic(using=self._alias):
             stored = self._stored
             rows = stored.claimable_of_queues(stored.all_rows(), is_async=self._is_async, is_capped=True)
             return self._cursor(rows)
 
     def _one_by_one(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
-        """Claim from one queue after the other, which passes over whatever others have locked."""
+        """Claim from one queue after the other, skipping locked rows."""
         claims: list[ClaimedTask] = []
-        room = bound[ROOM.name]
+        room = bound[LIMIT.name]
         for queue in queues:
             left = room - len(claims)
-            bound |= {QUEUE.name: queue, ROOM.name: min(left, most.get(queue, left))}
+            bound |= {QUEUE.name: queue, LIMIT.name: min(left, most.get(queue, left))}
             claims += self._one.claim(self._execute, bound, _NOTHING)
             if len(claims) == room:
                 break
@@ -158,11 +158,11 @@ class _OneStatement(CompleteAndClaim):
         asked_at = time.monotonic()
         with postgres.preparing_cursor(self._connection) as cursor:
             cursor.execute(statement.sql, statement.bind(bound))
-            # What only stores has no rows to be waited for: in a pipeline it goes with what comes next.
-            rows = self._reader.fetch(cursor) if bound[ROOM.name] else []
-        if rows and rows[0][-1] != len(rows):
-            raise ClaimLost
-        return claims_of((row[:-1] for row in rows), asked_at)
+            # Without a claim there are no rows to wait for: in a pipeline the statement goes along with the next one.
+            rows = self._reader.fetch(cursor) if bound[LIMIT.name] else []
+        if rows:
+            raise_unless_all_claimed(rows[0][-1], len(rows))
+        return claimed_tasks((row[:-1] for row in rows), asked_at)
 
     def _cursor(self, first: TaskQuerySet, after_mark: TaskQuerySet | None = None) -> ClaimCursor:
         return ClaimCursor(self._as_one(first), None if after_mark is None else self._as_one(after_mark))
@@ -171,7 +171,7 @@ class _OneStatement(CompleteAndClaim):
         return one_statement(
             complete=self._complete,
             record=self._record,
-            pick=CompiledSelect(rows, CLAIMED_COLUMNS, ROOM).statement,
+            pick=CompiledSelect(rows, CLAIMED_COLUMNS, LIMIT).statement,
             take=self._take,
             table=rows.model._meta.db_table,
             columns=len(CLAIMED_COLUMNS),
@@ -179,41 +179,40 @@ class _OneStatement(CompleteAndClaim):
 
 
 class _FourStatements(CompleteAndClaim):
-    """Four statements in one transaction, on a database that has no such statement."""
+    """Four statements in one transaction, on other databases."""
 
     def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
         self._record = Statement.insert(TaskAttempt, self._held.filter(status=TaskStatus.COMPLETED), self._attempt)
         self._take = Statement.update(self._startable.filter(AnyOf(_PICKED)), **self._started)
-        self._pick = CompiledSelect(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, ROOM)
-        # Without a lock: where there are row locks, another worker may be quicker to lock some.
-        self._firsts = CompiledSelect(tasks.in_open_queue(None, is_async=is_async), RANK, ROOM)
-        self._among = CompiledSelect(tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, ROOM)
+        self._pick = CompiledSelect(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, LIMIT)
+        # Not locked: where there are row locks, another worker may lock some first.
+        self._firsts = CompiledSelect(tasks.in_open_queue(None, is_async=is_async), RANK, LIMIT)
+        self._among = CompiledSelect(tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, LIMIT)
 
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         with transaction.atomic(using=self._alias):
             if bound[_CLAIMS.name] != "{}":
                 self._complete.run(self._alias, bound)
                 self._record.run(self._alias, bound)
-            claims = self._next_up(bound, queues, most) if bound[ROOM.name] and queues else []
+            claims = self._next_up(bound, queues, most) if bound[LIMIT.name] and queues else []
             if claims:
                 bound[_PICKED.name] = self._listed(claim.task_id for claim in claims)
-                if self._take.run(self._alias, bound) != len(claims):
-                    raise ClaimLost
+                raise_unless_all_claimed(self._take.run(self._alias, bound), len(claims))
         return claims
 
     def _next_up(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         pick = self._pick
         if len(queues) == 1:
             bound[QUEUE.name] = queues[0]
-            bound[ROOM.name] = min(bound[ROOM.name], most.get(queues[0], bound[ROOM.name]))
+            bound[LIMIT.name] = min(bound[LIMIT.name], most.get(queues[0], bound[LIMIT.name]))
         else:
-            choice = bound[ROOM.name] * _CHOICE
+            choice = bound[LIMIT.name] * _SPARE
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
-            firsts = [self._firsts.run(bound | {QUEUE.name: queue, ROOM.name: rooms[queue]}) for queue in queues]
+            firsts = [self._firsts.run(bound | {QUEUE.name: queue, LIMIT.name: rooms[queue]}) for queue in queues]
             pick, bound[_PICKED.name] = self._among, self._listed(first_of(*firsts)[:choice])
         asked_at = time.monotonic()
-        return claims_of(pick.run(bound), asked_at)
+        return claimed_tasks(pick.run(bound), asked_at)
 
     def _listed(self, keys: Iterable[UUID]) -> str:
         return json_array(encode_pk(keys, self._connection), self._connection)

@@ -6,26 +6,25 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from ...db.claim_expressions import MARK_ID, MARK_PRIORITY, MARK_TIME, QUEUE, ROOM
+from ...db.claim_expressions import CURSOR_ID, CURSOR_PRIORITY, CURSOR_TIME, LIMIT, QUEUE
 from ...db.statements import Statement
 from ..claims import ClaimedTask
 
-#: Claims go on from the mark for this many times the duration of a claim from the first row.
+#: Claims continue from the mark for this many times the duration of a claim from the first row.
 _WORTH: Final = 10
 
-#: The longest time for which they do, in seconds.
+#: The longest time, in seconds, for which claims continue from the mark.
 _LONGEST: Final = 1.0
 
 Execute = Callable[[Statement, dict[str, Any]], list[ClaimedTask]]
 
 
 class ClaimCursor:
-    """Executes the claim from the first row, or from the mark on while that is worth it.
+    """Executes the claim from the first row, or from the mark while that is faster.
 
-    While an old transaction keeps vacuum away, a claim from the first row walks over the index entries of all tasks
-    that were claimed before. So the cursor makes such a claim no more often than costs a tenth of the time. A task that
-    comes before the mark, because of its priority or because its transaction took longer than its neighbours', then
-    waits some ten milliseconds more.
+    While an old transaction blocks vacuum, a claim from the first row walks over the index entries of all tasks that
+    were claimed before. So the cursor spends at most a tenth of the time on such claims. A task that sorts before the
+    mark, because of its priority or because its transaction committed late, then waits some ten milliseconds more.
     """
 
     def __init__(self, first: Statement, after_mark: Statement | None = None) -> None:
@@ -41,19 +40,19 @@ class ClaimCursor:
         first one has stored the results.
         """
         claims: list[ClaimedTask] = []
-        room = bound[ROOM.name]
+        room = bound[LIMIT.name]
         is_worth_it = room and time.monotonic() < self._mark_until
         if self._after_mark and is_worth_it and (mark := self._mark) and mark.queue_name == bound[QUEUE.name]:
             position = {
-                MARK_PRIORITY.name: mark.priority,
-                MARK_TIME.name: mark.enqueued_at,
-                MARK_ID.name: mark.task_id,
+                CURSOR_PRIORITY.name: mark.priority,
+                CURSOR_TIME.name: mark.enqueued_at,
+                CURSOR_ID.name: mark.task_id,
             }
             claims = execute(self._after_mark, bound | position)
             if len(claims) == room:
                 self._mark = claims[-1]
                 return claims
-            bound = bound | stored | {ROOM.name: room - len(claims)}
+            bound = bound | stored | {LIMIT.name: room - len(claims)}
         began = time.monotonic()
         claims += execute(self._first, bound)
         now = time.monotonic()

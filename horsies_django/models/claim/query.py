@@ -16,25 +16,28 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from ...core.status import TaskStatus
-from ...db.claim_expressions import MARK_PRIORITY, AfterMark, AmongFirstOfQueues, OpenQueue, QueueAtHand
+from ...db.claim_expressions import CURSOR_PRIORITY, AfterCursor, IsQueueCandidate, LateralQueue, UnpausedQueue
 from ...db.expressions import BoundParam
 from ..queue import Queue
 
-#: The row of a task: a queryset does not know its model.
+#: The model of a task, which a queryset does not know.
 RowT = TypeVar("RowT", bound=models.Model)
 
-#: The order of claims: the higher priority, then the earlier time, then the lower id.
-ORDER: Final = ("-priority", "enqueued_at", "pk")
-
-#: The columns by which two tasks are compared.
+#: The columns that rank tasks: the higher priority first, then the earlier time, then the lower id.
 RANK: Final = ("priority", "enqueued_at", "pk")
+
+#: The order of claims. An index has it for each queue.
+ORDER: Final = (f"-{RANK[0]}", *RANK[1:])
+
+#: The same order, in a form that no index has: it makes the planner sort, which is faster for a few candidates.
+SORTED_ORDER: Final = (F(RANK[0]) * -1, *RANK[1:])
 
 
 class ClaimQuerySet(models.QuerySet[RowT]):
     """Tasks that can be claimed."""
 
     def pending(self) -> Self:
-        """Tasks that wait, due or not."""
+        """Pending tasks, due or not."""
         return self.filter(status=TaskStatus.PENDING)
 
     def due(self) -> Self:
@@ -64,7 +67,7 @@ class ClaimQuerySet(models.QuerySet[RowT]):
 
     def in_open_queue(self, queue: str | None, *, is_async: bool = False) -> Self:
         """The next tasks of one queue; none if it is paused. Without a name, each run of the statement binds it."""
-        return self.next_up(is_async=is_async).filter(queue_name=OpenQueue(queue, self._paused))
+        return self.next_up(is_async=is_async).filter(queue_name=UnpausedQueue(queue, self._paused))
 
     def claimable(self, queue: str | None, *, is_async: bool = False) -> Self:
         """The next tasks of one queue that no other worker has locked, locked: what a claim takes."""
@@ -72,15 +75,12 @@ class ClaimQuerySet(models.QuerySet[RowT]):
 
     def claimable_after_mark(self, *, is_async: bool) -> Self:
         """The same from the mark on: the position of the last task that this worker has claimed."""
-        priority = BoundParam(MARK_PRIORITY, models.SmallIntegerField())
-        return self.in_open_queue(None, is_async=is_async).filter(AfterMark(), priority=priority).lock()
+        priority = BoundParam(CURSOR_PRIORITY, models.SmallIntegerField())
+        return self.in_open_queue(None, is_async=is_async).filter(AfterCursor(), priority=priority).lock()
 
     def claimable_among(self, candidates: Q | models.expressions.BaseExpression) -> Self:
-        """The next of some candidates that no other worker has locked, locked.
-
-        Candidates are few and get sorted: in an order that an index has, the planner would rather walk over the index.
-        """
-        return self.due().filter(candidates).order_by(F("priority") * -1, "enqueued_at", "pk").lock()
+        """The next of some candidates that no other worker has locked, locked."""
+        return self.due().filter(candidates).order_by(*SORTED_ORDER).lock()
 
     def claimable_of_queues(self, firsts: Self, *, is_async: bool, is_capped: bool = False) -> Self:
         """The next tasks of several open queues that no other worker has locked; with caps, a few of each at most.
@@ -88,8 +88,8 @@ class ClaimQuerySet(models.QuerySet[RowT]):
         PostgreSQL only. ``firsts`` are the rows of which the candidates are chosen. They are not locked, so another
         worker may be quicker to lock some: there are more candidates than room.
         """
-        next_up = firsts.next_up(is_async=is_async).filter(queue_name=QueueAtHand())
-        return self.claimable_among(AmongFirstOfQueues(next_up, self._paused, is_capped=is_capped))
+        next_up = firsts.next_up(is_async=is_async).filter(queue_name=LateralQueue())
+        return self.claimable_among(IsQueueCandidate(next_up, self._paused, is_capped=is_capped))
 
     @property
     def _paused(self) -> models.QuerySet[Queue]:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from ...models.operator_actions import INTERNAL
+from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.transitions import TaskQuerySet
 from .task_states import State, state_of
 
@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
     @property
     def is_engine_task(self) -> bool:
         """Whether it is an internal task of the workflow engine."""
-        return self.task_name.startswith(INTERNAL)
+        return self.task_name.startswith(ENGINE_TASK_PREFIX)
 
 
 def candidates(rows: TaskQuerySet) -> Iterator[Candidate]:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from ...core.backends import horsies_backend
 from ...core.compat import DEFAULT_TASK_BACKEND_ALIAS
-from ...core.ids import as_uuid
+from ...core.ids import parse_uuid
 from ...core.operations import log_operation
 from ...enqueue.handle import TaskHandle
 from ...models import Task
@@ -76,7 +76,7 @@ class Inspector:
         """Yield pages until there are no more tasks."""
         scan = filters.scan(self.rows)
         scan = replace(scan, rows=with_summary_columns(scan.rows))  # type: ignore[arg-type]  # of tasks, as was given
-        before = None if after is None else as_uuid(after, "after")
+        before = None if after is None else parse_uuid(after, "after")
         while rows := scan.first(size, before):
             yield task_summaries(rows)
             if len(rows) < size:
@@ -85,7 +85,7 @@ class Inspector:
 
     def show(self, id: UUID | str) -> TaskDetail | None:
         """Return everything known about a task, with its values masked; None if there is no such task."""
-        return task_detail(self.rows.filter(pk=as_uuid(id)))
+        return task_detail(self.rows.filter(pk=parse_uuid(id)))
 
     # Acting.
 
@@ -100,39 +100,39 @@ class Inspector:
         """Select all tasks that match, as in ``matching(status="retrying").run()``. Raises ValueError."""
         return Matching(self.rows, TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than))
 
-    def chosen(self, *ids: UUID | str | Iterable[UUID | str]) -> ByIds:
+    def with_ids(self, *ids: UUID | str | Iterable[UUID | str]) -> ByIds:
         """Select tasks by their ids. Raises ValueError for an invalid id."""
         every = chain.from_iterable([one] if isinstance(one, UUID | str) else one for one in ids)
-        return ByIds(self.rows, tuple(dict.fromkeys(as_uuid(one) for one in every)))
+        return ByIds(self.rows, tuple(dict.fromkeys(parse_uuid(one) for one in every)))
 
     def run(self, *ids: UUID | str | Iterable[UUID | str]) -> Report:
         """See :meth:`.selection.Selection.run`."""
-        return self.chosen(*ids).run()
+        return self.with_ids(*ids).run()
 
     def cancel(self, *ids: UUID | str | Iterable[UUID | str], include_running: bool = False) -> Report:
         """See :meth:`.selection.Selection.cancel`."""
-        return self.chosen(*ids).cancel(include_running=include_running)
+        return self.with_ids(*ids).cancel(include_running=include_running)
 
     def retry(self, *ids: UUID | str | Iterable[UUID | str]) -> Report:
         """See :meth:`.selection.Selection.retry`."""
-        return self.chosen(*ids).retry()
+        return self.with_ids(*ids).retry()
 
     def move(
         self, *ids: UUID | str | Iterable[UUID | str], queue: str | None = None, priority: int | None = None
     ) -> Report:
         """See :meth:`.selection.Selection.move`."""
-        return self.chosen(*ids).move(queue=queue, priority=priority)
+        return self.with_ids(*ids).move(queue=queue, priority=priority)
 
     def delete(self, *ids: UUID | str | Iterable[UUID | str]) -> Report:
         """See :meth:`.selection.Selection.delete`."""
-        return self.chosen(*ids).delete()
+        return self.with_ids(*ids).delete()
 
     def update(self, id: UUID | str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Report:
         """Replace the arguments of a scheduled task. Its unique key and limit key stay as they were sent.
 
         Raises ValueError if its name is no longer registered, and whatever ``send()`` raises for invalid arguments.
         """
-        chosen = self.chosen(id)
+        chosen = self.with_ids(id)
         name, backend = self.rows.filter(pk__in=chosen.ids).values_list("task_name", "backend").first() or ("", "")
         if not name:
             return Report(verb="update").with_batch(0, [Skipped(chosen.ids[0], None, MISSING)], {})

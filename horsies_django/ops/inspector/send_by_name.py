@@ -12,7 +12,7 @@ from ...core.registry import registry
 from ...enqueue.call_builder import CallBuilder
 from ...enqueue.handle import TaskHandle
 from ...enqueue.task import HorsiesTask
-from ...models.operator_actions import INTERNAL
+from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.transitions import TaskQuerySet
 from .actions import TaskAction
 from .task_states import State
@@ -54,7 +54,7 @@ def registered_task(path: str) -> HorsiesTask[..., Any]:
         task = registry.find_task(path)
     except NotRegistered as error:
         raise ValueError(f"There is no task at {path!r}: {error}") from error
-    if path.startswith(INTERNAL):
+    if path.startswith(ENGINE_TASK_PREFIX):
         raise ValueError(f"There is no task at {path!r}; allowed: a task of the project.")
     if not isinstance(task, HorsiesTask):
         raise ValueError(f"The task at {path!r} is of another kind of backend; allowed: one of a HorsiesBackend.")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.db.models import Q, Sum
 
-from ...core.histogram import merged, percentile
+from ...core.histogram import merge, percentile
 from ...core.status import AttemptOutcome
 from ...db.expressions import NowPlus
 from ...models import Rollup
@@ -114,7 +114,7 @@ def most_failing(database: str, limit: int = 10) -> list[FailingTask]:
 
 
 def _median_and_p95(histograms: list[Any]) -> tuple[float | None, float | None]:
-    histogram = merged(histograms)
+    histogram = merge(histograms)
     return percentile(histogram, 0.5), percentile(histogram, 0.95)
 
 

@@ -10,7 +10,7 @@ from django.db.models import Count, QuerySet
 
 from ...core.options import RecoveryOptions
 from ...db.expressions import SecondsUntil
-from ...db.fields import texts_in
+from ...db.fields import strings_in
 from ...models import Task, Worker
 
 #: Maximum number of workers in a snapshot.
@@ -99,10 +99,10 @@ def worker_statuses(database: str, recovery: RecoveryOptions, holding: Counter[t
             holding[worker.pk, False],
             worker.async_slots,
             holding[worker.pk, True],
-            tuple(texts_in(worker.queues)),
-            tuple(texts_in(worker.excluded_queues)),
+            tuple(strings_in(worker.queues)),
+            tuple(strings_in(worker.excluded_queues)),
             max(0.0, -worker.beat_in),
-            -worker.beat_in < recovery.silent_after,
+            -worker.beat_in < recovery.stale_after,
             worker.stop_requested_at is not None,
         )
         for worker in workers.order_by("-last_beat_at", "pk")[:MAX_WORKERS]

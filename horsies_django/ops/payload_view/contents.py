@@ -65,10 +65,10 @@ class Contents:
         if isinstance(value, _Unreadable):
             return value
         if part == "args":
-            return self.mask.seen_args(value)
+            return self.mask.apply_to_args(value)
         if part == "kwargs":
-            return self.mask.seen_kwargs(value)
-        return None if value is None else self.mask.seen(part, value)
+            return self.mask.apply_to_kwargs(value)
+        return None if value is None else self.mask.apply(part, value)
 
     def text(self, part: str) -> str:
         """Return a whole value as indented, masked JSON."""

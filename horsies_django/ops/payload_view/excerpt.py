@@ -71,7 +71,7 @@ def _members(part: str, contents: Contents) -> Iterator[str]:
     if part == "args" and isinstance(value, list):
         yield from (_line(member, contents) for member in value)
     elif part == "kwargs" and isinstance(value, dict):
-        yield from (f"{name}={_line(contents.mask.seen(name, member), contents)}" for name, member in value.items())
+        yield from (f"{name}={_line(contents.mask.apply(name, member), contents)}" for name, member in value.items())
     else:  # a damaged row
         yield _line(value, contents)
 

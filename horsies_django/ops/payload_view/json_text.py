@@ -60,7 +60,7 @@ def head(value: Any, mask: Mask, limit: int) -> tuple[str, bool]:
 def _open(value: Any, mask: Mask, levels: list[_Level]) -> Iterator[str]:
     """Yield a scalar, or the opening bracket of a container after pushing it on ``levels``."""
     if isinstance(value, dict):
-        levels.append(_Level(((key, mask.seen(key, member)) for key, member in value.items()), "}"))
+        levels.append(_Level(((key, mask.apply(key, member)) for key, member in value.items()), "}"))
         yield "{"
     elif isinstance(value, list):
         levels.append(_Level(((None, member) for member in value), "]"))

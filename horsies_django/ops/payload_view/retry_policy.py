@@ -6,7 +6,7 @@ from typing import Final
 
 from django.utils.translation import gettext as _
 
-from ...core.durations import lasting
+from ...core.durations import format_duration
 from ...core.registry import registry
 from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy
 from ...enqueue.task import HorsiesTask
@@ -66,4 +66,4 @@ def _describe_waits(task: Task, policy: RetryPolicy) -> str:
 
 
 def _seconds(wait: float) -> str:
-    return _("%s s") % f"{wait:g}" if wait < 120 else lasting(wait)
+    return _("%s s") % f"{wait:g}" if wait < 120 else format_duration(wait)

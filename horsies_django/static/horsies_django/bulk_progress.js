@@ -1,4 +1,4 @@
-/* Goes on with what was begun for all that matches, until the page is left. */
+/* Continues a bulk action by submitting the form until it is complete or the page is left. */
 "use strict";
 document.querySelectorAll("form[data-horsies-continue]").forEach(function (form) {
   const timer = setTimeout(function () { form.submit(); }, 300);

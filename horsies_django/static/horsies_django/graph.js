@@ -1,7 +1,7 @@
-/* Shows the part of a large graph where something goes on, else its upper left corner, which is often empty; and zooms.
+/* Scrolls a large graph to its running nodes instead of its often empty upper left corner, and zooms it.
  *
- * Without it a graph fits its box, or is as large as it is drawn: the style sheet does that by the two radio buttons.
- * What is kept fresh is inside of the box, so that the size, which is the box's, stays.
+ * Without this script the style sheet and the two radio buttons switch between fitting the box and full size.
+ * Refreshed elements are inside the box, so the box keeps its size.
  */
 "use strict";
 document.addEventListener("DOMContentLoaded", function () {
@@ -32,7 +32,7 @@ function zoom(controls) {
     const graph = canvas.querySelector("svg.horsies-drawn");
     return graph ? graph.getBoundingClientRect().width / graph.viewBox.baseVal.width : 1;
   };
-  // The next one that can be told from the present one.
+  // The next visibly different size.
   const next = (step) => step > 0 ? SIZES.find((each) => each > size() + 0.02)
     : SIZES.findLast((each) => each < size() - 0.02);
 

@@ -1,22 +1,22 @@
-/* Keeps parts of a page fresh without loading the page anew.
+/* Refreshes parts of a page without reloading it.
  *
- * A page includes this script as Media js and wraps what changes: <div id="x" data-horsies-live>…</div>. Every few
- * seconds the page's own URL is fetched and each such element gets the content of the one with its id. Elsewhere
+ * A page includes this script as Media js and wraps each changing part: <div id="x" data-horsies-live>…</div>. Every
+ * few seconds the script fetches the page's URL and replaces each such element's content by that of the same id.
  *
  *   <div data-horsies-live-controls data-seconds="5" data-pause="Pause" data-resume="Go on"
  *        data-stale="Not updated since {time}"></div>
  *
- * gets a button that pauses (remembered for the tab) and says so when the server can't be reached. Its texts are the
- * page's, translated. Without controls it goes on by itself; without JavaScript the page is as it was loaded. An element
- * that comes without data-horsies-live has come to its end; after the last one nothing is fetched any more.
+ * gets a button that pauses (remembered for the tab) and a message when the server can't be reached, both with the
+ * page's translated texts. Controls are optional. An element that arrives without data-horsies-live is final; after the
+ * last one the script stops fetching.
  *
- * It waits while the tab is hidden, and leaves an element alone while a box is ticked in it, text is selected in it or
- * the focus is inside one of its forms. What <details> (with an id) are open, where boxes (with an id) are scrolled to
- * and which element (with an id, an href or a formaction) has the focus stay as they are. Screen readers are told nothing: an element
- * that is kept fresh must not be an aria-live region. After each round the document gets the event "horsies:live".
+ * It waits while the tab is hidden, and skips an element while a checkbox in it is ticked, text in it is selected or one
+ * of its forms has the focus. It preserves open <details> (with an id), scroll positions of boxes (with an id), and the
+ * focused element (with an id, an href or a formaction). Screen readers are not notified, so a refreshed element must
+ * not be an aria-live region. After each refresh the document gets the event "horsies:live".
  */
 "use strict";
-// The admin has its scripts in the head.
+// The admin loads scripts in the head.
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", keepFresh);
 else keepFresh();
 

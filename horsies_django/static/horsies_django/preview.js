@@ -1,9 +1,9 @@
-/* Shows when a schedule will be due while somebody edits it.
+/* Shows the next runs of a schedule while it is being edited.
  *
- * <div data-horsies-preview="/address/" data-fields="timing timezone …"></div> stands somewhere in the form that has
- * these fields. Half a second after one of them was changed its content is what the address answers to their values.
- * The element is there from the beginning and is an aria-live region, so that a screen reader says what is new in it.
- * Without JavaScript it tells what was saved last.
+ * <div data-horsies-preview="/address/" data-fields="timing timezone …"></div> is inside the form with
+ * these fields. Half a second after a field changes, their values are posted to the URL and the response is shown.
+ * The element exists from the start and is an aria-live region, so that screen readers announce changes.
+ * Without JavaScript it shows the saved schedule.
  */
 "use strict";
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", preview);
@@ -43,7 +43,7 @@ function preview() {
     }
   }
 
-  // The pickers of dates fire no event of the fields that they fill: what has the focus next does.
+  // Date pickers fire no event on the fields that they fill, so listen for the next focus.
   for (const event of ["input", "change", "focusin", "click"]) {
     form.addEventListener(event, () => {
       clearTimeout(timer);

@@ -13,7 +13,7 @@ from django.db import Error, InterfaceError, OperationalError, connections, mode
 from django.db.models import Count, Exists, Min, OuterRef, Q
 from django.db.models.functions import Now
 
-from ...core.bounds import as_read
+from ...core.bounds import readable_values
 from ...core.results import OperationalCode, RetrievalCode, TaskError
 from ...core.serialization import clean_text
 from ...core.status import TASK_TERMINAL_STATES
@@ -25,7 +25,7 @@ from ...core.workflow_status import (
     WorkflowTaskStatus,
 )
 from ...db.completions import notify_after_commit
-from ...db.errors import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_of_the_row, primary_message, sqlstate
+from ...db.errors import INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, READ_ONLY, is_row_error, primary_message, sqlstate
 from ...db.expressions import NowPlus, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
 from ...models.retention import workflow_kept_until
@@ -80,14 +80,14 @@ def repair(database: str, most: int = MAX_TREES) -> list[Repaired]:
 
 def _raise_if_outage(database: str, error: Exception) -> None:
     is_away = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
-    is_away = is_away or sqlstate(error) in (READ_ONLY, LOCK_TAKEN, NO_PRIVILEGE)
+    is_away = is_away or sqlstate(error) in (READ_ONLY, LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE)
     if is_away or connections[database].in_atomic_block:
         raise error
 
 
 def _fail_tree(database: str, root: UUID, error: Exception) -> Repaired:
     """Fail a tree whose rows are damaged; leave it after any other error."""
-    if not is_of_the_row(error):
+    if not is_row_error(error):
         return Repaired(root, error=repr(error))
     why = primary_message(error) if isinstance(error, Error) else repr(error)
     try:
@@ -119,9 +119,9 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
         completed_at=Now(),
         result=error,
         error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
-        **as_read(WorkflowTask, workflow_task.BOUNDS),
+        **readable_values(WorkflowTask, workflow_task.BOUNDS),
     )
-    tree.update(open_count=0, **as_read(Workflow, workflow.BOUNDS))
+    tree.update(open_count=0, **readable_values(Workflow, workflow.BOUNDS))
     ended = Workflow.objects.using(database).filter(pk__in=keys)
     kept_until = workflow_kept_until(lifecycle.FAIL_UNREADABLE.target, database)
     lifecycle.FAIL_UNREADABLE.apply(ended, completed_at=Now(), error=error["err"], kept_until=kept_until)

@@ -17,7 +17,7 @@ from horsies_django.db.expressions import NowPlus
 from horsies_django.exceptions import PayloadMismatch
 from horsies_django.models import Schedule, Task, WorkflowTask
 from horsies_django.ops.inspector import tasks
-from horsies_django.schedules.declaring import DeclaredSchedule
+from horsies_django.schedules.declaration import DeclaredSchedule
 from tests.conftest import ROOT, Process
 from tests.core.registry import renamed
 from tests.core.registry.renamed import gathered, limited, send_it

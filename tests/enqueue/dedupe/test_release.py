@@ -26,8 +26,8 @@ def taken(*, start=1, prefetch=0):
     return claim
 
 
-def end(claim, again_in=None):
-    return Completion(claim.task_id, claim.claim, '{"err": null}', None, again_in)
+def end(claim, delay=None):
+    return Completion(claim.task_id, claim.claim, '{"err": null}', None, delay)
 
 
 #: A way to each state, from one that waits.

@@ -78,7 +78,7 @@ def test_a_generator_is_no_task_for_a_call_of_it_runs_nothing(func):
 
 
 def test_a_task_is_not_decorated_once_more():
-    with pytest.raises(InvalidTask, match=r"jobs\.add \(.*\) is a task already; allowed: one @task with all options"):
+    with pytest.raises(InvalidTask, match=r"jobs\.add \(.*\) is already a task; allowed: one @task with all options"):
         task(priority=5)(jobs.add)
 
 

@@ -408,7 +408,7 @@ def test_a_gather_that_can_not_be_is_refused_as_it_is_made(fields, words):
 @pytest.mark.parametrize(
     ("send", "words"),
     [
-        (lambda: jobs.mail.send(5), "takes keyword arguments only"),
+        (lambda: jobs.mail.send(5), "keyword arguments only"),
         (lambda: jobs.mail.send(text="x"), "needs 'customer_id', which is not among the arguments of the call: text"),
         (lambda: jobs.three.send(key=" ", value=1), "the key of a call is blank"),
         (lambda: jobs.three.send(key="x" * 300, value=1), "a text of 1 to 255 characters"),
@@ -418,7 +418,7 @@ def test_a_gather_that_can_not_be_is_refused_as_it_is_made(fields, words):
         (lambda: jobs.three.with_options(unique_key="u").send(key="x", value=1), "unique_key is 'u'; allowed: None"),
         (
             lambda: jobs.three.with_options(good_until=timezone.now()).send(key="x", value=1),
-            "the calls of tests.enqueue.grouping.jobs.three are gathered",
+            "tests.enqueue.grouping.jobs.three groups its calls",
         ),
     ],
 )

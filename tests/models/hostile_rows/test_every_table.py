@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, models
 
 from horsies_django import OperationalCode, RetryPolicy, TaskStatus, Workflow, WorkflowStatus, sleep
-from horsies_django.core.bounds import beyond
+from horsies_django.core.bounds import out_of_range
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import (
     Heartbeat,
@@ -246,8 +246,8 @@ def test_rows_older_than_their_constraints_are_brought_into_range_or_fail_alone(
     drain(processes=1)
 
     bystanders.assert_done()
-    assert not Queue.objects.filter(beyond(*queues.BOUNDS)).exists()
-    assert not Limit.objects.filter(beyond(*limits.BOUNDS)).exists()
+    assert not Queue.objects.filter(out_of_range(*queues.BOUNDS)).exists()
+    assert not Limit.objects.filter(out_of_range(*limits.BOUNDS)).exists()
     assert failing.info().error_code == "UNHANDLED_EXCEPTION"
     others = Task.objects.filter(workflow_id=None).exclude(pk__in=[failing.id, *bystanders.lost])
     assert set(others.values_list("status", flat=True)) == {TaskStatus.COMPLETED}

@@ -8,7 +8,7 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from horsies_django.core.backends import config_of
-from horsies_django.core.schedule_enums import MOST_CATCH_UP
+from horsies_django.core.schedule_enums import MAX_CATCH_UP
 from horsies_django.db.clock import database_now
 from horsies_django.models import Schedule, Task
 from horsies_django.schedules.fire_due import SLOTS_PER_PASS, _due
@@ -52,7 +52,7 @@ def test_runs_without_end_are_made_up_for_up_to_the_most_that_a_form_allows(writ
 
     assert len(due) == SLOTS_PER_PASS
     assert (last - due[0]).total_seconds() == SLOTS_PER_PASS - 1
-    assert database_now("default") - due[0] <= timedelta(seconds=MOST_CATCH_UP + 60)
+    assert database_now("default") - due[0] <= timedelta(seconds=MAX_CATCH_UP + 60)
 
 
 @pytest.mark.django_db

@@ -13,7 +13,7 @@ from django.db import IntegrityError, connection, transaction
 
 from horsies_django import OperationalCode, TaskStatus
 from horsies_django.core.backends import config_of
-from horsies_django.core.bounds import beyond
+from horsies_django.core.bounds import out_of_range
 from horsies_django.core.compat import InvalidTask
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Limit, Task
@@ -166,7 +166,7 @@ def test_a_migration_brings_old_rows_into_range(write):
     )
 
     rows = Task.objects.filter(pk__in=keys)
-    assert not rows.filter(beyond(DATES, NUMBERS)).exists()
+    assert not rows.filter(out_of_range(DATES, NUMBERS)).exists()
     assert {row.status for row in rows} == {TaskStatus.PENDING}
 
 

@@ -55,10 +55,10 @@ def test_a_callable_may_say_that_a_call_has_no_limit():
         ({"max_concurrency": 0}, "max_concurrency is 0; allowed: a whole number from 1 on"),
         ({"max_concurrency": True}, "max_concurrency is True"),
         ({"rate_limit": "often"}, "rate_limit: 'often' is no rate"),
-        ({"concurrency_key": "{customer}"}, "limits nothing; allowed: with max_concurrency, rate_limit or both"),
-        ({"concurrency_scope": "orders"}, "limits nothing"),
+        ({"concurrency_key": "{customer}"}, "but there is no limit; allowed: with max_concurrency, rate_limit or both"),
+        ({"concurrency_scope": "orders"}, "but there is no limit"),
         ({"concurrency_key": "{client}", "max_concurrency": 1}, "names 'client'; allowed: the parameters customer, or"),
-        ({"concurrency_key": "{customer", "max_concurrency": 1}, "which is no format"),
+        ({"concurrency_key": "{customer", "max_concurrency": 1}, "which is not a valid format string"),
         ({"concurrency_key": 7, "max_concurrency": 1}, "concurrency_key is 7; allowed: a text like"),
         ({"concurrency_key": "", "max_concurrency": 1}, "concurrency_key is ''; allowed: a text like"),
         ({"concurrency_scope": "", "max_concurrency": 1}, "concurrency_scope is ''; allowed: a text of 1 to 100"),
@@ -89,5 +89,5 @@ def test_a_call_without_a_good_key_is_refused_where_it_is_sent(of, args, error, 
 
 
 def test_gathered_calls_can_have_no_limit():
-    with pytest.raises(InvalidTask, match="gather is for calls that wait for each other"):
+    with pytest.raises(InvalidTask, match="gather is set; allowed with it: neither max_concurrency nor rate_limit"):
         made(gather=Gather("{customer}"), max_concurrency=1)

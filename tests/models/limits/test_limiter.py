@@ -95,7 +95,7 @@ def test_many_at_once_have_a_key_each():
 
 
 def test_many_keys_at_once_are_left_to_workers_to_look_at():
-    keys = [f"{number:03}" for number in range(release_blocked.MAX_IN_TRANSACTION + 10)]
+    keys = [f"{number:03}" for number in range(release_blocked.MAX_INLINE_KEYS + 10)]
     limited.two_of.send_many({"who": key} for key in keys * 3)
     assert blocked() == len(keys) * 3
 
@@ -106,7 +106,7 @@ def test_many_keys_at_once_are_left_to_workers_to_look_at():
 
 
 def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
-    keys = [f"{number:03}" for number in range(release_blocked.MAX_IN_TRANSACTION + 10)]
+    keys = [f"{number:03}" for number in range(release_blocked.MAX_INLINE_KEYS + 10)]
     limited.two_of.send_many({"who": key} for key in keys)
     release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
     Task.objects.update(deferred=True, enqueued_at=timezone.now() - timedelta(seconds=1))
@@ -119,7 +119,7 @@ def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
 
 @pytest.mark.parametrize("is_retried", [False, True])
 def test_many_keys_that_nobody_knows_come_to_their_gates_and_workers_look_at_once(is_retried):
-    keys = [f"{number:03}" for number in range(release_blocked.MAX_IN_TRANSACTION + 10)]
+    keys = [f"{number:03}" for number in range(release_blocked.MAX_INLINE_KEYS + 10)]
     due = limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5))
     due.send_many({"who": key} for key in keys * 3)
     if is_retried:
@@ -352,7 +352,7 @@ def test_a_limit_that_is_idle_for_a_day_is_forgotten_and_one_in_use_is_not():
 
 
 def test_limits_that_have_to_stay_are_in_nobodys_way(monkeypatch):
-    monkeypatch.setattr(models.limit, "FORGOTTEN", 2)
+    monkeypatch.setattr(models.limit, "FORGET_BATCH", 2)
     long_ago = timezone.now() - timedelta(days=30)
     spent = {"rate": "1/60d", "tokens": 0.0, "refilled_at": long_ago, "admitted_at": long_ago}
     Limit.objects.bulk_create(Limit(key=f"{place}-{n}", **spent) for n in range(5) for place in ("first", "last"))
@@ -404,7 +404,7 @@ def test_a_deep_gate_is_read_by_its_index():
 
 
 def test_many_gates_are_opened_with_the_statements_of_one():
-    keys = [TWO + key for key in ["one", *(f"{number:03}" for number in range(release_blocked.GATES))]]
+    keys = [TWO + key for key in ["one", *(f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION))]]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys * 3)
 
     def statements(some):

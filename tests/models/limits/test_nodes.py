@@ -156,7 +156,7 @@ def test_what_the_code_says_of_a_limit_counts_also_for_nodes_that_begin_later():
 
 
 def test_nodes_whose_code_says_no_limit_any_more_leave_that_of_others_as_it_is():
-    keys = [str(place) for place in range(release_blocked.MAX_IN_TRANSACTION + 5)]
+    keys = [str(place) for place in range(release_blocked.MAX_INLINE_KEYS + 5)]
     handle = Workflow("limited", [limited.two_of.node(node_id=key)(who=key) for key in keys]).start()
     release_blocked.release_all("default", Limit.objects.values_list("pk", flat=True))
     handle.pause()

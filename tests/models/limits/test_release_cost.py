@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
-    keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES)]
+    keys = [TWO + f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
     release_blocked.release_all("default", keys)
     store = WorkerStore(WorkerConfig.of("default"), RUNNER)
@@ -42,7 +42,7 @@ def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
 
 
 def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
-    keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES * 3)]
+    keys = [TWO + f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION * 3)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
     config = WorkerConfig.of("default")
     pool = SlotPool(False, 4, 0, InlineExecutor(Inbox().put), StartAheadTuner(4, 0))
@@ -56,15 +56,15 @@ def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
     monkeypatch.setattr("horsies_django.worker.limit_releaser.time", SimpleNamespace(monotonic=lambda: next(looks)))
 
     releaser.add(keys)
-    assert released() == release_blocked.GATES
+    assert released() == release_blocked.KEYS_PER_TRANSACTION
     assert releaser.is_due  # there is nothing else to do
 
     pool.running[(uuid7(), 1)] = Execution(claim(1)[0], config.options, RUNNER)
-    assert released() == release_blocked.GATES
+    assert released() == release_blocked.KEYS_PER_TRANSACTION
     assert releaser.next_at - next(looks) > 2
     soonest = releaser.next_at
     releaser.add([TWO + "another"])
     assert releaser.next_at == soonest
-    assert released() == release_blocked.GATES
+    assert released() == release_blocked.KEYS_PER_TRANSACTION
     released()
     assert not releaser

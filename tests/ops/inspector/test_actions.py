@@ -38,7 +38,7 @@ def test_a_verb_does_it_to_the_states_it_takes_and_names_the_others(name):
     made = one_of_each()
     others = {state: task for state, task in made.items() if state not in verb.states}
 
-    report = tasks().chosen([task.pk for task in made.values()]).apply(verb)
+    report = tasks().with_ids([task.pk for task in made.values()]).apply(verb)
 
     assert (report.verb, report.done, report.left) == (verb.name, len(made) - len(others), len(others))
     assert {left.id: (left.state, left.why) for left in report.left_alone} == {

@@ -61,7 +61,7 @@ def test_deleting_waits_for_no_worker_and_takes_nothing_that_runs(worker, tmp_pa
     some(10, "scheduled")
     wait_until(lambda: handle.status() == "RUNNING")
 
-    report = tasks().chosen(Task.objects.values_list("pk", flat=True)).delete()
+    report = tasks().with_ids(Task.objects.values_list("pk", flat=True)).delete()
 
     assert (report.done, [left.id for left in report.left_alone]) == (10, [handle.id])
     gate.touch()

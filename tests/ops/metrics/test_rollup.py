@@ -11,7 +11,7 @@ from django.db.models import F, Sum
 
 from horsies_django.backend import HorsiesBackend
 from horsies_django.core.compat import task_backends
-from horsies_django.core.histogram import ERROR, bucket_of, merged, percentile
+from horsies_django.core.histogram import MAX_ERROR, bucket_of, merge, percentile
 from horsies_django.models import Rollup, Task, TaskAttempt, Watermark
 from horsies_django.models.rollup import Span
 from horsies_django.reaper import rollup
@@ -118,7 +118,7 @@ def test_what_comes_later_is_added_to_the_same_rows():
 
     assert counted() == plainly_counted(60)
     row = Rollup.objects.get(span=Span.HOUR, outcome="COMPLETED")
-    assert merged([row.runs]) == {bucket_of(1): 3, bucket_of(40): 1}
+    assert merge([row.runs]) == {bucket_of(1): 3, bucket_of(40): 1}
 
 
 def test_a_crash_and_an_attempt_whose_task_is_gone_are_counted_too():
@@ -192,7 +192,7 @@ def test_waits_are_those_of_the_latest_run_alone():
 
     ended = Rollup.objects.get(span=Span.HOUR, start=NOON)
     retried = Rollup.objects.get(span=Span.HOUR, will_retry=True)
-    assert merged([ended.waits]) == {bucket_of(300): 1, 0: 1}
+    assert merge([ended.waits]) == {bucket_of(300): 1, 0: 1}
     assert retried.waits == {}
     assert sum(retried.runs.values()) == 1
 
@@ -317,8 +317,8 @@ def test_percentiles_of_what_the_database_counted_are_within_the_promised_error(
 
     roll()
 
-    histogram = merged(Rollup.objects.filter(span=Span.HOUR).values_list("runs", flat=True))
+    histogram = merge(Rollup.objects.filter(span=Span.HOUR).values_list("runs", flat=True))
     assert sum(histogram.values()) == len(runs)
     for share in (0.5, 0.9, 0.95, 1.0):
         exact = sorted(runs)[max(1, -(-int(share * 100) * len(runs) // 100)) - 1]
-        assert exact / (ERROR + 0.01) <= percentile(histogram, share) <= exact * (ERROR + 0.01)
+        assert exact / (MAX_ERROR + 0.01) <= percentile(histogram, share) <= exact * (MAX_ERROR + 0.01)

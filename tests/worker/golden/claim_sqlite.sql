@@ -53,7 +53,7 @@ SELECT "horsies_tasks"."id" AS "pk", "horsies_tasks"."task_name" AS "task_name",
   OR "horsies_tasks"."timeout" < 0.0
   OR "horsies_tasks"."timeout" > 3153600000.0
   OR "horsies_tasks"."retention" < 0
-  OR "horsies_tasks"."retention" > 3153600000000000) THEN False ELSE True END AS "isreadable5",
+  OR "horsies_tasks"."retention" > 3153600000000000) THEN False ELSE True END AS "isinrange5",
       ((JULIANDAY("horsies_tasks"."good_until") - JULIANDAY('NOW')) * 86400.0) AS "secondsuntil5"
 FROM "horsies_tasks"
 WHERE ("horsies_tasks"."status" = :PENDING
@@ -121,7 +121,7 @@ SELECT "horsies_tasks"."id" AS "pk", "horsies_tasks"."task_name" AS "task_name",
   OR "horsies_tasks"."timeout" < 0.0
   OR "horsies_tasks"."timeout" > 3153600000.0
   OR "horsies_tasks"."retention" < 0
-  OR "horsies_tasks"."retention" > 3153600000000000) THEN False ELSE True END AS "isreadable5",
+  OR "horsies_tasks"."retention" > 3153600000000000) THEN False ELSE True END AS "isinrange5",
       ((JULIANDAY("horsies_tasks"."good_until") - JULIANDAY('NOW')) * 86400.0) AS "secondsuntil5"
 FROM "horsies_tasks"
 WHERE ("horsies_tasks"."status" = :PENDING

@@ -217,7 +217,7 @@ def test_a_retry_writes_its_count_and_its_time_and_lets_go_of_the_claim():
     handle = tasks.noop.send()
     claimed = claim()
     started_at = row_of(handle)["started_at"]
-    end = Completion(handle.id, claimed.claim, ERR, ERROR, again_in=60.0)
+    end = Completion(handle.id, claimed.claim, ERR, ERROR, delay=60.0)
 
     written = changes(handle, lambda: Task.objects.retry_later([end], RUNNER))
 

@@ -283,7 +283,7 @@ def test_a_retry_by_a_worker_that_was_taken_for_dead_meanwhile_is_not_told(heard
         (claim,) = Task.objects.claim("w", start=1)
     Task.objects.update(started_at=past())
     reap()
-    late = Completion(claim.task_id, claim.claim, "null", AttemptError("BROKEN", "no luck"), again_in=1.0)
+    late = Completion(claim.task_id, claim.claim, "null", AttemptError("BROKEN", "no luck"), delay=1.0)
 
     announce(claim, late)
 

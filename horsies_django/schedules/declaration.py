@@ -1,4 +1,4 @@
-"""``schedule()``: what code declares, noted as its module is imported and asked of no database."""
+"""``schedule()`` declares a schedule in code. Importing the module records it, without a database query."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
+from ..core.backends import config_of
 from ..core.bounds import DATES_ALLOWED, is_in_range
-from ..core.clock import project_timezone
+from ..core.clock import project_timezone, stored
 from ..core.compat import FrameworkTask
 from ..core.schedule_patterns import Pattern
+from ..core.serialization import encode
 from ..core.task_options import Retention
 from ..enqueue.task import HorsiesTask
 from ..workflows.definition import WorkflowDefinition
@@ -20,8 +22,8 @@ from ..workflows.definition import WorkflowDefinition
 if TYPE_CHECKING:
     from ..models import Schedule
 
-#: What a schedule is, beside the options of its calls, and what it is if nothing is said. None as a time zone is the
-#: project's: settings may be another's when a module is imported.
+#: Options of a schedule, without those of its calls, and their defaults. The time zone None means the project's; it is
+#: looked up later, because a module may be imported before the settings are final.
 _SCHEDULE_OPTIONS: Final[Mapping[str, Any]] = {
     "timezone": None,
     "enabled": True,
@@ -39,7 +41,7 @@ _CALL_OPTIONS: Final = frozenset(
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """What ``schedule()`` takes beside what is sent and when; the last seven are for each call."""
+    """The options of ``schedule()``; the last seven apply to each call. Durations are in seconds."""
 
     timezone: str
     enabled: bool
@@ -62,7 +64,7 @@ class ScheduleOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class DeclaredSchedule:
-    """A schedule as code has it."""
+    """A schedule that code declares."""
 
     name: str
     what: Any
@@ -71,13 +73,13 @@ class DeclaredSchedule:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     place: str = ""
-    #: The import of the module that it stands in, and whether it is at the top of that and not in a function.
+    #: Identifies the import of its module; and whether ``schedule()`` was called at module level, not in a function.
     loaded: object = field(default=None, compare=False, repr=False)
     is_at_top: bool = field(default=False, compare=False, repr=False)
 
     @property
     def backend(self) -> str:
-        """The alias of the backend whose schedulers send it."""
+        """The alias of the backend whose schedulers send this schedule."""
         if "backend" in self.options:
             return str(self.options["backend"])
         if isinstance(self.what, FrameworkTask):
@@ -86,11 +88,11 @@ class DeclaredSchedule:
         return str(getattr(getattr(meta, "options", None), "backend", None) or "default")
 
     def problems(self) -> Iterator[str]:
-        """Yield a sentence for each mistake that no row could tell of."""
+        """Yield a sentence for each error that can only be found before there is a row."""
         if not isinstance(self.name, str) or not 0 < len(self.name) <= 255:
             yield f"name is {self.name!r}; allowed: a text of 1 to 255 characters."
         if not _is_task(self.what) and not _is_definition(self.what):
-            yield f"it has {self.what!r}; allowed: a task, or a WorkflowDefinition with a definition_key."
+            yield f"what is {self.what!r}; allowed: a task, or a WorkflowDefinition with a definition_key."
         if not hasattr(self.when, "problems"):
             yield f"when is {self.when!r}; allowed: Every, Cron, Hourly, Daily, Weekly or Monthly."
         else:
@@ -110,21 +112,19 @@ class DeclaredSchedule:
                 yield f"{name} is {at!r}; allowed: {DATES_ALLOWED}."
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of its row. Raises TypeError or ValueError for what a row can't hold."""
-        from .columns import columns_of
-
+        """Return the columns of the row. Raises TypeError or ValueError for values that a row can't store."""
         own = {**_SCHEDULE_OPTIONS, **{name: self.options[name] for name in self.options if name in _SCHEDULE_OPTIONS}}
         if own["timezone"] is None:
             own["timezone"] = project_timezone()
-        return columns_of(self, own)
+        return _columns_of(self, own)
 
     @property
     def call_options(self) -> dict[str, Any]:
-        """The options of each call, as given."""
+        """The options of each call, as declared."""
         return {name: value for name, value in self.options.items() if name in _CALL_OPTIONS and value is not None}
 
     def row(self, project: str) -> Schedule:
-        """Return a row that is in no table yet. Raises as :meth:`columns`."""
+        """Return an unsaved row. Raises the same errors as :meth:`columns`."""
         from ..models import Schedule
 
         return Schedule(name=self.name, source=project, **self.columns())
@@ -132,21 +132,21 @@ class DeclaredSchedule:
 
 @dataclass(slots=True)
 class Declarations:
-    """All schedules that have been declared, by name and line: a module that is imported again replaces its own."""
+    """All declared schedules by name and line. Importing a module again replaces its schedules."""
 
     by_place: dict[tuple[str, str], list[DeclaredSchedule]] = field(default_factory=dict)
 
     def add(self, declared: DeclaredSchedule) -> None:
-        """Note a schedule; two with one name are a mistake, which ``manage.py check`` tells."""
+        """Record a schedule. ``manage.py check`` reports duplicate names."""
         known = self.by_place.setdefault((str(declared.name), declared.place), [])
         if declared.loaded is None or any(other.loaded is not declared.loaded for other in known):
             known.clear()  # the module is imported again
-        # A loop, or a helper, runs one line for several schedules; a function that is called again declares the same.
+        # A loop or helper may declare several schedules on one line; calling a function again declares the same one.
         if declared.is_at_top or declared not in known:
             known.append(declared)
 
     def __iter__(self) -> Iterator[DeclaredSchedule]:
-        """Yield them in the order in which they were declared."""
+        """Yield the schedules in the order of declaration."""
         for found in self.by_place.values():
             yield from found
 
@@ -162,12 +162,12 @@ def schedule(
     kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[ScheduleOptions],
 ) -> DeclaredSchedule:
-    """Declare that a task is sent, or a workflow started, at each slot of a pattern; at the top of a ``tasks.py``.
+    """Declare a schedule that sends a task, or starts a workflow, at each slot of ``when``. Call it in a ``tasks.py``.
 
     >>> schedule("morning report", send_report, Cron("0 9 * * MON-FRI"), timezone="Europe/Berlin", queue_name="mail")
 
-    The name is what its row is known by. Mistakes do not raise: ``manage.py check`` tells them all at once. The options
-    are those of :class:`ScheduleOptions`; the page on schedules says what each does.
+    ``name`` identifies the row. ``manage.py check`` reports errors; none is raised. The options are those of
+    :class:`ScheduleOptions`; the page on schedules describes each.
     """
     caller = sys._getframe(1)
     declared = DeclaredSchedule(
@@ -178,7 +178,7 @@ def schedule(
         {} if kwargs is None else kwargs,
         options,
         place=f"{caller.f_globals.get('__name__', '?')}:{caller.f_lineno}",
-        # Each import has a spec of its own; a script has none, and a prompt neither.
+        # Each import has its own spec; a script and an interactive prompt have none.
         loaded=caller.f_globals.get("__spec__") or caller.f_globals.get("__file__"),
         is_at_top=caller.f_code.co_name == "<module>",
     )
@@ -192,3 +192,35 @@ def _is_task(what: object) -> bool:
 
 def _is_definition(what: object) -> bool:
     return isinstance(what, type) and issubclass(what, WorkflowDefinition) and what._meta.is_registered
+
+
+def _columns_of(declared: DeclaredSchedule, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns. Raises TypeError or ValueError for arguments or options that JSON can't represent."""
+    typed = config_of(declared.backend).serializer == "rich"
+    args, kwargs = declared.args, declared.kwargs
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise TypeError(f"args is {args!r}; allowed: a list or a tuple.")
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs is {kwargs!r}; allowed: a dict.")
+    is_task = isinstance(declared.what, HorsiesTask)
+    return {
+        **own,
+        "declared_enabled": own["enabled"],
+        "start_at": stored(own["start_at"]),
+        "end_at": stored(own["end_at"]),
+        "backend": declared.backend,
+        "task_name": declared.what.task_name if is_task else None,
+        "workflow_name": None if is_task else declared.what._meta.options.definition_key,
+        "timing": declared.when.timing,
+        "args": [encode(value, typed=typed, where=f"args[{place}]") for place, value in enumerate(args)],
+        "kwargs": {name: encode(value, typed=typed, where=f"argument {name!r}") for name, value in kwargs.items()},
+        "options": {name: _option(name, value) for name, value in declared.call_options.items()},
+    }
+
+
+def _option(name: str, value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if name == "retention" and isinstance(value, Mapping):
+        value = {state: kept.total_seconds() if isinstance(kept, timedelta) else kept for state, kept in value.items()}
+    return encode(value, typed=False, where=f"option {name!r}")

@@ -1,4 +1,4 @@
-"""Every mistake of the schedules that code declares, all at once."""
+"""Find every error of the schedules that code declares."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ..core.compat import InvalidTask, task_backends
 from ..enqueue.backend import HorsiesBackend
-from .declaring import DeclaredSchedule, declarations
+from .declaration import DeclaredSchedule, declarations
 from .validation import problems_of
 
 
 @dataclass(frozen=True, slots=True)
 class DeclarationError:
-    """One mistake of a schedule; ``is_double`` if it is that its name is another's."""
+    """One error of a declared schedule; ``is_duplicate`` if another schedule has the same name."""
 
     schedule: str
     place: str
     problem: str
-    is_double: bool = False
+    is_duplicate: bool = False
 
     def __str__(self) -> str:
         return f"schedule {self.schedule!r} ({self.place}): {self.problem}"
 
 
 def declaration_errors() -> Iterator[DeclarationError]:
-    """Yield every mistake; nothing is sent, and no database is asked."""
+    """Yield every error. Sends nothing and queries no database."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for declared in declarations:
         by_name[str(declared.name)].append(declared.place)
@@ -39,27 +39,27 @@ def declaration_errors() -> Iterator[DeclarationError]:
                 problem = f"the name is that of the one in {others} too"
             else:
                 problem = f"this line declares {len(places)} of that name"
-            yield DeclarationError(name, place, f"{problem}; allowed: a name for each.", is_double=True)
+            yield DeclarationError(name, place, f"{problem}; allowed: a name for each.", is_duplicate=True)
 
 
 def errors_of(declared: DeclaredSchedule) -> Iterator[DeclarationError]:
-    """Yield what is wrong with one, as far as it can be told by itself.
+    """Yield the errors of one schedule, without comparing it to others.
 
-    Nothing is of one whose backend is none of ours: a project's tests may run on Django's own, where nothing is sent.
+    Yields nothing if its backend is not a HorsiesBackend: tests may use another one, without schedules.
     """
-    if _is_other_database(declared.backend):
+    if _is_foreign_backend(declared.backend):
         return
-    flaws = list(declared.problems())
-    if not flaws:
+    problems = list(declared.problems())
+    if not problems:
         try:
             row = declared.row("")
         except (InvalidTask, ImproperlyConfigured, TypeError, ValueError) as error:
-            flaws = [str(error)]
+            problems = [str(error)]
         else:
-            flaws = [sentence for found in problems_of(row).values() for sentence in found]
-    for flaw in flaws:
-        yield DeclarationError(str(declared.name), declared.place, flaw)
+            problems = [sentence for found in problems_of(row).values() for sentence in found]
+    for problem in problems:
+        yield DeclarationError(str(declared.name), declared.place, problem)
 
 
-def _is_other_database(alias: str) -> bool:
+def _is_foreign_backend(alias: str) -> bool:
     return alias in task_backends.settings and not isinstance(task_backends[alias], HorsiesBackend)
