@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
 
-#: Our own loggers whose lines quote rows. A test looks for any that is missing.
+#: Our loggers whose lines quote rows. A test finds missing ones.
 LOGGERS: Final = (
     "horsies_django",
     "horsies_django.admin",
@@ -25,7 +25,7 @@ LOGGERS: Final = (
     "horsies_django.workflows",
 )
 
-#: C0 and C1 controls, what breaks lines or turns the reading order round, the byte order mark, lone surrogates.
+#: C0 and C1 controls, line breaks, marks that change the reading order, the byte order mark, lone surrogates.
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _CONTROLS_BUT_LINES: Final = re.compile(_CONTROLS.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
@@ -33,12 +33,12 @@ _SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def one_line(text: str) -> str:
-    r"""Return text on one line, with what could control a terminal, or break the line, written as an escape.
+    r"""Return text on one line. Characters that could control a terminal or break the line become escapes.
 
     >>> one_line("a\x1b[31m\nb")
     'a\\u001b[31m\\nb'
     """
-    # Most texts have nothing of it, which this tells in nanoseconds.
+    # Most texts have no such character; this check takes nanoseconds.
     return text if text.isprintable() else _CONTROLS.sub(_escaped, text)
 
 
@@ -48,26 +48,26 @@ def lines(text: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    # As JSON writes it, so that what was JSON still is.
+    # Escaped as in JSON, so that JSON stays JSON.
     return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"
 
 
 class PrintableOutput(OutputWrapper):
-    """A command's output, whatever rows put into it. What has to be on one line is made so before."""
+    """The output of a command, with control characters escaped. Line breaks stay."""
 
     def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> None:  # type: ignore[override]  # as Django's
-        """See Django's own."""
+        """Write ``msg``, with control characters escaped, as Django's OutputWrapper does."""
         super().write(lines(str(msg)), style_func, ending)
 
 
 class OneLine(logging.Filter):
-    """Lets every record through, its message on one line; its traceback keeps its lines, indented.
+    """A logging filter that puts each message on one line, and indents the lines of its traceback.
 
     An exception's message may contain line breaks: an indented line of a traceback looks like no record.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Rewrite the record if it has to be, which is seldom."""
+        """Rewrite the record if necessary, which is rare."""
         try:
             message = record.getMessage()
         except Exception:  # noqa: BLE001  # arguments that don't fit: the handler says so
@@ -76,7 +76,7 @@ class OneLine(logging.Filter):
             record.msg, record.args = one_line(message), ()
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
             text = lines(_formatter.formatException(record.exc_info))
-            record.exc_text = textwrap.indent(text, "  ")  # which formatters take from there
+            record.exc_text = textwrap.indent(text, "  ")  # formatters read it from there
         return True
 
 
@@ -85,6 +85,6 @@ _filter: Final = OneLine()
 
 
 def sanitize_logs() -> None:
-    """Have what our loggers say pass through :class:`OneLine`, whatever handlers it goes to."""
+    """Add :class:`OneLine` to our loggers, so that it applies to all handlers."""
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_filter)

@@ -1,4 +1,4 @@
-"""What holds for a queue: each column of its row, where that is empty the settings, else the default."""
+"""The policy of a queue: each column of its row, or the setting if that is empty, or the default."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .rates import RATE_ALLOWED, Rate
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: What a row says that has no limit although the settings have one.
+#: The value of a row without a limit although the settings have one.
 NO_RATE: Final = "none"
 NO_LIMIT: Final = 1_000_000
 
-#: What a row says whose tasks are kept for ever.
+#: The value of a row whose tasks are kept for ever.
 KEEP_FOREVER: Final = timedelta(seconds=LONGEST_DURATION)
 
 _KEPT: Final = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0, "forever"'
@@ -56,7 +56,7 @@ def _kept_by_state(value: object) -> dict[str, float] | None:
 
 
 def _by_state(said: Mapping[Any, object]) -> dict[str, timedelta]:
-    """Read a dict of durations. Raises ValueError naming the key, its value and what is allowed."""
+    """Parse a dict of durations. Raises ValueError, which names the key, its value and what is allowed."""
     by_state = {}
     for state, value in said.items():
         if state not in RETENTION_STATES:
@@ -77,7 +77,7 @@ def _or_empty(rule: OptionParser) -> OptionParser:
     )
 
 
-#: The columns that say what holds, and what may stand in each; None is as the settings say.
+#: The columns of a policy, with their parsers. None means that the settings apply.
 COLUMNS: Final[Mapping[str, OptionParser]] = {
     "max_concurrency": _or_empty(MAX_CONCURRENCY),
     "rate_limit": _or_empty(OptionParser(f"{RATE_ALLOWED}; {NO_RATE!r}", _rate)),
@@ -89,12 +89,12 @@ COLUMNS: Final[Mapping[str, OptionParser]] = {
     ),
 }
 
-#: Those that a worker goes by. What is said of other ends than success is looked up by the statement that ends a task.
+#: The columns that workers use. The retention of other ends than success is read by the statement that ends a task.
 POLICY_COLUMNS: Final = tuple(name for name in COLUMNS if name != "retention_by_state")
 
 
 def parse_policy(given: Mapping[str, object]) -> dict[str, Any]:
-    """Return what columns are to hold. Raises ValueError naming the column, the value and what is allowed.
+    """Return the parsed values of columns. Raises ValueError, which names the column, the value and what is allowed.
 
     A ``retention`` that is a dict by state, or None, says what both of its columns hold.
     """
@@ -115,7 +115,7 @@ def parse_policy(given: Mapping[str, object]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """What holds. ``retention``, of successes, and ``retention_by_state``, in seconds, are the row's alone."""
+    """The policy of a queue. Only the row sets ``retention`` (of successes) and ``retention_by_state``, in seconds."""
 
     priority: int = 0
     weight: int = 1
@@ -126,12 +126,12 @@ class QueuePolicy:
 
     @property
     def is_limited(self) -> bool:
-        """Whether so many of its tasks may not begin just so."""
+        """Whether the queue has a limit."""
         return self.max_concurrency is not None or self.rate is not None
 
     @classmethod
     def of(cls, options: QueueOptions | None, row: Mapping[str, Any] | None = None) -> Self:
-        """Return what holds by a queue's settings and its row, either of which may be missing."""
+        """Return the policy from a queue's settings and its row, either of which may be missing."""
         rules = cls() if options is None else cls._of_settings(options)
         if row is None:
             return rules
@@ -150,7 +150,7 @@ class QueuePolicy:
 
 
 def _column_value(name: str, value: Any) -> Any:
-    """Return what a column says; None, as if it was empty, for what may not stand there."""
+    """Return the parsed value of a column; None for an invalid one, as if it was empty."""
     try:
         return COLUMNS[name].parse(value)
     except ValueError:
@@ -160,5 +160,5 @@ def _column_value(name: str, value: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _warn_once(name: str, value: str) -> None:
-    """Say so once: the row is read several times a second."""
+    """Log an invalid value once: the row is read several times a second."""
     logger.warning("%s of a queue's row is not acted on: it is %s; allowed: %s", name, value, COLUMNS[name].allowed)

@@ -1,4 +1,4 @@
-"""Rates as settings and options name them: so many starts a time."""
+"""Rates of starts, as settings and options give them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORM: Final = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})([smhd])\s*(?:,\s*(\d{1,
 _DAY: Final = _SECONDS["d"]
 RATE_ALLOWED: Final = "a count from 1 on, a slash and s, m, h or d, like '100/m'; with a burst: '100/m, 10'"
 
-#: What the bucket of a rate may hold, between two looks.
+#: The bounds of the tokens in a bucket.
 TOKEN_RANGE: Final = (-1e10, 1e10)
 
 
@@ -33,7 +33,7 @@ class Rate:
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read a rate; without a burst that is its count. Raises ValueError for what is none."""
+        """Parse a rate. Without a burst, the burst is the count. Raises ValueError if it is invalid."""
         match = _FORM.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f"{text!r} is no rate; allowed: {RATE_ALLOWED}.")
@@ -50,11 +50,11 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """Tokens that a second brings."""
+        """The tokens per second."""
         return self.count / self.seconds
 
     def tokens(self, left: float | None, elapsed: float | None) -> float:
-        """Return how many tokens there are ``elapsed`` seconds after ``left`` were; None: it was never asked before.
+        """Return the tokens ``elapsed`` seconds after there were ``left``; None for ``elapsed`` means never used.
 
         What is no number counts as none, and no bucket is emptier than one that has been overdrawn once. One that was
         asked in the future, by more than a clock is put back, was never asked.
@@ -65,5 +65,5 @@ class Rate:
         return min(self.burst, gathered)
 
     def wait(self, tokens: float) -> float:
-        """Return the seconds until there is a token."""
+        """Return the seconds until one token is available."""
         return max(0.0, (1 - tokens) / self.per_second)

@@ -1,4 +1,4 @@
-"""The exceptions of tasks that have failed in this process: the causes that ``TaskHandle.value()`` can name.
+"""The exceptions of tasks that failed in this process, as causes for ``TaskHandle.value()``.
 
 Rows keep an exception's class, message and traceback as text; the object is gone with the process that had it.
 """
@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import Final
 from uuid import UUID
 
-#: How many are kept. Each holds the frames of its traceback.
+#: The most exceptions that are kept. Each keeps the frames of its traceback alive.
 KEPT: Final = 20
 
 _exceptions: Final[OrderedDict[UUID, BaseException]] = OrderedDict()
@@ -18,7 +18,7 @@ _lock: Final = threading.Lock()
 
 
 def keep(task_id: UUID, exception: BaseException) -> None:
-    """Keep the exception that a task has failed with, and forget the oldest if there are too many."""
+    """Keep the exception of a failed task, and drop the oldest if there are too many."""
     with _lock:
         _exceptions[task_id] = exception
         _exceptions.move_to_end(task_id)
@@ -27,9 +27,9 @@ def keep(task_id: UUID, exception: BaseException) -> None:
 
 
 def find(task_id: UUID, class_path: str | None) -> BaseException | None:
-    """Return the exception that a task has failed with in this process, if it is of the class of that dotted name."""
+    """Return the exception of a task that failed in this process, if its class has this dotted name."""
     with _lock:
         exception = _exceptions.get(task_id)
     if exception is None or class_path != f"{type(exception).__module__}.{type(exception).__qualname__}":
-        return None  # the task has been retried since, by another process
+        return None  # another process has retried the task since
     return exception

@@ -1,4 +1,4 @@
-"""The tasks and dataclasses that this process has registered, which rows may name. A lookup never imports a module.
+"""The registered tasks and dataclasses, which rows may name. A lookup never imports a module.
 
 Tasks register themselves when they are made. With a task, or what builds a workflow, go the dataclasses of its module
 (defined or imported there) and those in its type hints; ``register_task()`` and ``register_type()`` add the rest.
@@ -26,7 +26,7 @@ K = TypeVar("K", bound=type)
 
 
 class ClaimKind(IntEnum):
-    """What a name is to a task that claims it; the lowest goes before the others."""
+    """The kind of a name. The lowest value wins over the others."""
 
     NAME = 0
     ALIAS = 1
@@ -34,18 +34,18 @@ class ClaimKind(IntEnum):
 
 
 class NameClaim(NamedTuple):
-    """A task that claims a name, and what the name is to it."""
+    """A task that claims a name, and the kind of the name."""
 
     task: FrameworkTask[..., Any]
     kind: ClaimKind
 
     def __str__(self) -> str:
-        """Return the place of the task, and what the name is to it."""
+        """Describe the task's place and the kind of the name."""
         return f"{source_location(self.task.func)}, as its {self.kind.name.lower()}"
 
 
 class Registry:
-    """Tasks and dataclasses by the name that rows have. Safe to use from several threads.
+    """Tasks and dataclasses by the names in rows. Thread-safe.
 
     ``late`` are the names that were registered after Django had started: a worker of the same settings need not import
     the module that registers them.
@@ -56,18 +56,18 @@ class Registry:
         self.late: set[str] = set()
         self._claims: dict[str, list[NameClaim]] = {}
         self._types: dict[str, type] = {}
-        self._unread_hints: list[tuple[Callable[..., Any], bool]] = []  # functions whose hints have not been looked at
+        self._unread_hints: list[tuple[Callable[..., Any], bool]] = []  # functions whose hints have not been read
         self._warned: set[str] = set()
         self._lock = threading.RLock()
 
     def add_task(self, task: FrameworkTask[..., Any], aliases: Iterable[str] = ()) -> None:
-        """Register a task under its name, aliases and the dotted path of its function. To do so again changes nothing.
+        """Register a task under its name, its aliases and the dotted path of its function. Repeats change nothing.
 
         A task's own name goes before another's alias, and an alias before the dotted path of a task with a name.
         """
         name = name_of(task)
         claims = [(alias, ClaimKind.ALIAS) for alias in aliases]
-        # What stands for a task of another backend need not be registered: find_task() finds that one.
+        # A stand-in for a task of another backend need not be registered: find_task() finds the original.
         if name in self.tasks or getattr(imported_attribute(name), "func", None) is not task.func:
             claims.insert(0, (name, ClaimKind.NAME))
             if is_module_level(task.func):
@@ -77,7 +77,7 @@ class Registry:
                 self.read_hints_of(task.func)
 
     def _claim(self, name: str, claim: NameClaim) -> bool:
-        """Note a claim, and give the name to the strongest claim there is, of equal ones to the latest.
+        """Record a claim; the name goes to the strongest claim, of equal ones to the latest.
 
         Returns whether the claim is new.
         """
@@ -91,7 +91,7 @@ class Registry:
         return True
 
     def clashes(self) -> Iterator[tuple[str, Sequence[NameClaim]]]:
-        """Yield each text that is a name or an alias of more than one task, with their claims."""
+        """Yield each name or alias that several tasks claim, with the claims."""
         for name, held in sorted(self._claims.items()):
             if len(meant := [one for one in held if one.kind != ClaimKind.DOTTED_PATH]) > 1:
                 yield name, meant
@@ -107,7 +107,7 @@ class Registry:
         """Return the task of that name. Raises :class:`NotRegistered` if there is none."""
         if (task := self.tasks.get(name)) is not None:
             return task
-        found = imported_attribute(name)  # a task of another backend, which was made before it was sent to one of ours
+        found = imported_attribute(name)  # a task of another backend that is sent to one of ours
         if isinstance(found, FrameworkTask):
             return found
         raise NotRegistered(
@@ -124,14 +124,14 @@ class Registry:
         return True
 
     def record_registration(self, name: str, *, is_new: bool = True) -> None:
-        """Note when a name was registered. One that a module registers anew, loaded again, is no later than it was."""
+        """Record whether a name was registered late. A module that is loaded again does not make it late."""
         if not apps.ready:
             self.late.discard(name)
         elif is_new:
             self.late.add(name)
 
     def warn_if_late(self, name: str) -> None:
-        """Log, once for each name, that a worker may not know a task that is being sent."""
+        """Log, once for each name, that workers may not know a task that is sent."""
         if name in self.late and name in self.tasks and name not in self._warned:
             self._warned.add(name)
             logger.warning(
@@ -142,7 +142,7 @@ class Registry:
             )
 
     def read_hints_of(self, function: Callable[..., Any]) -> None:
-        """Register the dataclasses in the type hints of a function, when a type is first looked for."""
+        """Register the dataclasses in a function's type hints, at the first lookup of a type."""
         self._unread_hints.append((function, apps.ready))
 
     def add_type(self, kind: type, name: str | None = None) -> None:
@@ -168,7 +168,7 @@ class Registry:
 
     @property
     def types(self) -> Mapping[str, type]:
-        """The dataclasses by name, those in the hints of all registered functions included."""
+        """The dataclasses by name, including those in the hints of all registered functions."""
         if self._unread_hints:
             with self._lock:
                 unread, self._unread_hints = self._unread_hints, []
@@ -190,7 +190,7 @@ registry: Final = Registry()
 
 
 def register_type(kind: K, /, *, name: str | None = None) -> K:
-    """Let values of a dataclass be stored by the rich serializer, and return the class; a decorator, too.
+    """Register a dataclass for the rich serializer, and return it. Works as a decorator.
 
     For a dataclass that is in no module and in no type hint of a task or workflow. ``name`` is another dotted path
     under which stored values have it, for a class that has moved. Raises TypeError for what is not a dataclass that a
@@ -205,7 +205,7 @@ def register_type(kind: K, /, *, name: str | None = None) -> K:
 
 
 def _replaces(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
-    """Whether a function takes the place of an older one: its module was loaded again, or registers it again.
+    """Whether a function replaces an older one: its module was loaded again, or registers it again.
 
     Two closures with the same code are two tasks if both are registered while Django starts.
     """
@@ -220,13 +220,13 @@ def path_of(kind: type) -> str:
 
 
 def imported_attribute(path: str) -> Any:
-    """Return what a module that has been imported has at this dotted path; None if there is nothing."""
+    """Return the object at a dotted path if its module has been imported; None if there is none."""
     module, _, name = path.rpartition(".")
     return getattr(sys.modules.get(module), "__dict__", {}).get(name)
 
 
 def _dataclasses_of(function: Callable[..., Any], seen: dict[int, Any]) -> Iterator[type]:
-    """Yield every dataclass of a function's module and of its hints, and of the hints of their fields.
+    """Yield every dataclass in a function's module, in its hints, and in the hints of their fields.
 
     What is in ``seen``, by id, is left out; what is found is added.
     """
@@ -239,7 +239,7 @@ def _dataclasses_of(function: Callable[..., Any], seen: dict[int, Any]) -> Itera
         hint = waiting.pop()
         if id(hint) in seen:
             continue
-        seen[id(hint)] = hint  # kept, lest another gets its id
+        seen[id(hint)] = hint  # kept alive, so that its id is not reused
         waiting += get_args(hint)
         kind = getattr(hint, "__origin__", hint)  # Page[int] is a Page
         waiting += [value] if (value := getattr(hint, "__value__", None)) is not None else []  # type X = …
@@ -253,7 +253,7 @@ def _is_dataclass(kind: object) -> bool:
 
 
 def _hints_of(thing: Any) -> Iterator[Any]:
-    """Yield each hint that can be resolved: one that only a type checker can must not hide the others."""
+    """Yield each hint that can be resolved. One that can't, for it needs a type checker, must not hide the others."""
     try:
         yield from get_type_hints(thing).values()
     except Exception:  # noqa: BLE001  # a hint is an expression of the project's, and may raise anything

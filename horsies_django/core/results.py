@@ -1,4 +1,4 @@
-"""What a task gives back: :class:`TaskResult`, :class:`TaskError`, and every code of the library."""
+"""The results of tasks: :class:`TaskResult`, :class:`TaskError`, and the library's error codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ E = TypeVar("E")
 
 
 class OperationalCode(StrEnum):
-    """Something went wrong while the task was being run."""
+    """The task failed while it ran."""
 
     UNHANDLED_EXCEPTION = "UNHANDLED_EXCEPTION"
     TASK_EXCEPTION = "TASK_EXCEPTION"
@@ -27,7 +27,7 @@ class OperationalCode(StrEnum):
 
 
 class ContractCode(StrEnum):
-    """A call, or what the task made of it, broke what was promised."""
+    """A call or its result violates the task's contract."""
 
     ARGUMENT_TYPE_MISMATCH = "ARGUMENT_TYPE_MISMATCH"
     RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
@@ -35,7 +35,7 @@ class ContractCode(StrEnum):
 
 
 class RetrievalCode(StrEnum):
-    """The result could not be had; nothing is said of the task itself."""
+    """The result could not be retrieved. The code says nothing about the task itself."""
 
     WAIT_TIMEOUT = "WAIT_TIMEOUT"
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
@@ -44,7 +44,7 @@ class RetrievalCode(StrEnum):
 
 
 class OutcomeCode(StrEnum):
-    """How the task ended, where neither its value nor its error says it."""
+    """The task ended in another way than by its own value or error."""
 
     TASK_CANCELLED = "TASK_CANCELLED"
     TASK_EXPIRED = "TASK_EXPIRED"
@@ -53,7 +53,7 @@ class OutcomeCode(StrEnum):
     TASK_DISCARDED = "TASK_DISCARDED"
 
 
-#: Every code of the library; a user's own codes must differ from these.
+#: Every code of the library. Codes of users must differ from these.
 RESERVED_CODES: Final[frozenset[str]] = frozenset(
     code.value for family in (OperationalCode, ContractCode, RetrievalCode, OutcomeCode) for code in family
 )
@@ -77,13 +77,13 @@ class TaskError(Generic[T]):
         return f"TaskError(error_code={str(self.error_code)!r}, message={self.message!r}{data})"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the form that is stored in a row's ``result``."""
+        """Return the JSON form for a row's ``result``."""
         stored = {"error_code": str(self.error_code), "message": self.message, "data": self.data}
         return stored | {"exception": dict(self.exception)} if self.exception else stored
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> TaskError[Any]:
-        """Read the form that is stored in a row's ``result``."""
+        """Return the error from the JSON form in a row's ``result``."""
         return TaskError(
             error_code=stored["error_code"],
             message=stored.get("message", ""),
@@ -164,7 +164,7 @@ class TaskResult(Generic[T, E]):
     __hash__ = None  # type: ignore[assignment]  # an ok value may be a list
 
     def __repr__(self) -> str:
-        # Without its value, which may be sensitive: what is logged, or sent to a service for errors, is a repr().
+        # Without the value, which may be sensitive: logs and error trackers store a repr().
         if self.is_ok():
             return f"TaskResult(ok=<{type(self._ok).__name__}>)"
         shown = repr(self._err) if isinstance(self._err, TaskError) else f"<{type(self._err).__name__}>"

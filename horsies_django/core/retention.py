@@ -1,4 +1,4 @@
-"""The option ``retention``, as a row stores it: how long an ended task is kept, by state."""
+"""The option ``retention`` in rows: how long an ended task is kept, by state."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .option_parsers import INHERIT, LONGEST_DURATION, RETENTION_STATES, parse_r
 from .options import NO_DEFAULTS
 from .task_options import Retention
 
-#: What a row stores that is to be kept for ever; NULL says that its queue and its backend decide.
+#: The value for tasks that are kept for ever. NULL leaves the decision to the queue and the backend.
 LONGEST: Final = timedelta(seconds=LONGEST_DURATION)
 
 _COMPLETED: Final = RETENTION_STATES[0]
 
 
 def stored_retention(value: object, default: Mapping[str, timedelta | None] = NO_DEFAULTS.retention) -> dict[str, Any]:
-    """Return the columns of a row for the option ``retention``; ``default`` counts for a state that it does not say.
+    """Return the columns of a row for the option ``retention``; ``default`` applies to states that it does not name.
 
     Completed tasks have a column of their own: thousands of them end each second. Raises ValueError.
     """
@@ -28,14 +28,14 @@ def stored_retention(value: object, default: Mapping[str, timedelta | None] = NO
 
 
 def read_retention(stored: timedelta | None, by_state: object) -> Retention:
-    """Return the option that :func:`stored_retention` has stored. What may not stand in a row is not in it."""
+    """Return the option that :func:`stored_retention` has stored, without invalid values."""
     kept = retention_of(stored, by_state)
     said = {state: duration if duration < LONGEST else None for state, duration in kept.items()}
     return said.get(_COMPLETED, INHERIT) if said.keys() <= {_COMPLETED} else said
 
 
 def retention_of(stored: timedelta | None, by_state: object) -> dict[str, timedelta]:
-    """Return how long a row says that tasks are kept, by state; the longest is for ever."""
+    """Return the retention in a row by state; the longest value means for ever."""
     kept = {} if stored is None else {_COMPLETED: stored}
     said = by_state if isinstance(by_state, Mapping) else {}
     for state in RETENTION_STATES[1:]:
@@ -46,5 +46,5 @@ def retention_of(stored: timedelta | None, by_state: object) -> dict[str, timede
 
 
 def finite(kept: timedelta | None) -> timedelta:
-    """Return a duration that a row can store: for ever is the longest."""
+    """Return a duration that a row can store; for ever becomes the longest one."""
     return LONGEST if kept is None else min(kept, LONGEST)

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is followed by another one, and how long after it."""
+"""Retry policies: whether and when another attempt follows a failed one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MAX_RETRIES: Final = 999
 MAX_INTERVAL: Final = 86_400.0
 CODE_LENGTH: Final = 100
 
-#: What a row has in place of a policy if one attempt was asked for. It has NULL if nothing was said of retries.
+#: The value of a row whose sender wants a single attempt. Without any retry option it is NULL.
 NO_RETRIES: Final[Mapping[str, Any]] = {}
 
-#: Retries that ``raise Retry()`` gets where nobody has said how many there are to be.
+#: The retries for ``raise Retry()`` if no number is set.
 RETRIES_ON_DEMAND: Final = 2
 
-#: In ``auto_retry_for``: every code, but for those that another attempt can't mend.
+#: In ``auto_retry_for``: every code except those that another attempt can't fix.
 ANY_CODE: Final = "*"
 _NOT_RETRYABLE: Final = frozenset(
     {OperationalCode.WORKER_RESOLUTION_ERROR, OperationalCode.WORKER_SERIALIZATION_ERROR, *ContractCode}
@@ -56,7 +56,7 @@ class RetryPolicy:
     auto_retry_for: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Bring sequences into one form. Raises ValueError naming every bad field."""
+        """Normalize sequences. Raises ValueError, which names every invalid field."""
         if isinstance(self.auto_retry_for, str | type):
             object.__setattr__(self, "auto_retry_for", (self.auto_retry_for,))
         for name in ("intervals", "auto_retry_for"):
@@ -143,19 +143,19 @@ class RetryPolicy:
 
     @classmethod
     def from_backoff(cls, backoff: object, retries: int) -> RetryPolicy:
-        """Return the policy that a row has for a task's ``backoff``: for a crash, where no code of the task is asked.
+        """Return the stored policy for a task's ``backoff``. It applies after a crash, when no code of the task runs.
 
         A number of seconds is brought into the range of a policy. Anything else stands for 2, 4, 8 … seconds.
         """
         if isinstance(backoff, int | float):
             nearest = min(max(backoff, 1), MAX_INTERVAL)
             policy = cls.constant(nearest, max_retries=retries, auto_retry_for=[ANY_CODE])
-            # The nearest one has jitter: so it is told from that of a call with this very number.
+            # The approximation has jitter, which tells it apart from a policy with this exact number.
             return replace(policy, jitter=nearest != backoff)
         return cls.exponential(max_retries=retries, auto_retry_for=[ANY_CODE])
 
     def with_retries(self, count: int) -> RetryPolicy:
-        """Return the same policy with another number of retries; a fixed one goes on with its last interval."""
+        """Return the policy with another number of retries. A fixed policy repeats its last interval."""
         if self.backoff_strategy == "exponential":
             return replace(self, max_retries=count)
         longer = (*self.intervals, *[self.intervals[-1]] * max(0, count - self.max_retries))
@@ -185,17 +185,17 @@ class RetryPolicy:
         return self.intervals[0] * 2.0 ** min(retry - 1, 60)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the form that is stored in a row, for the reaper, which has no task code to ask."""
+        """Return the JSON form for a row, for the reaper, which can't run the task's code."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> RetryPolicy:
-        """Read the form that is stored in a row."""
+        """Return the policy from the JSON form in a row."""
         return cls(**stored)
 
     @classmethod
     def read(cls, stored: object, task_id: object) -> RetryPolicy | None:
-        """Read a row's policy; one that was damaged counts as none, for the row has to end all the same."""
+        """Return a row's policy; None for a damaged one, so that the task can still end."""
         if stored is None:
             return None
         try:
@@ -207,7 +207,7 @@ class RetryPolicy:
 
 
 def _as_text(code: object) -> object:
-    """An exception class as its dotted path; a code of an enumeration as a plain text."""
+    """Return an exception class as its dotted path, and an enumerated code as plain text."""
     if isinstance(code, type) and issubclass(code, BaseException):
         return f"{code.__module__}.{code.__qualname__}"
     return str(code) if isinstance(code, str) else code
@@ -219,5 +219,5 @@ def is_code(code: object) -> bool:
 
 
 def is_interval(value: object) -> TypeGuard[float]:
-    """Whether a policy may wait so many seconds."""
+    """Whether these seconds are a valid interval of a policy."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MAX_INTERVAL

@@ -1,4 +1,4 @@
-"""The words of a schedule that name a behaviour."""
+"""The options of schedules with fixed values."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-#: What ``max_catch_up_runs`` may be at most.
+#: The maximum of ``max_catch_up_runs``.
 MAX_CATCH_UP: Final = 10_000
 
-#: Seconds of jitter at most.
+#: The most seconds of jitter.
 MAX_JITTER: Final = 86_400
 
 
 class CatchUp(models.TextChoices):
-    """What becomes of slots that nobody was there for."""
+    """What happens to slots that were missed while no scheduler ran."""
 
     LATEST = "latest", _("Only the latest is run")
     ALL = "all", _("Each is run, up to a limit")
@@ -23,7 +23,7 @@ class CatchUp(models.TextChoices):
 
 
 class Overlap(models.TextChoices):
-    """What becomes of a slot while the run before has not finished."""
+    """What happens to a slot while the previous run has not finished."""
 
     ALLOW = "allow", _("Both run")
     SKIP = "skip", _("It is skipped")

@@ -1,4 +1,4 @@
-"""Patterns: when a schedule is due, as code says it, and as one text that a row keeps.
+"""Patterns: when a schedule is due, as declared in code and as the text in a row.
 
 A pattern with a mistake can be made, so that ``manage.py check`` tells every mistake of a project at once;
 ``problems()`` has them, and whoever asks for its timing gets a ValueError.
@@ -14,11 +14,11 @@ from typing import Any, Final, Protocol
 
 from .cron import cron_problems, expanded
 
-#: What a timing begins with.
+#: The prefixes of a timing.
 CRON: Final = "cron:"
 EVERY: Final = "every:"
 
-#: Seconds: what a timing of intervals may say.
+#: The longest interval, in seconds.
 LONGEST: Final = 100 * 365 * 86_400
 
 _DAYS: Final = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
@@ -29,22 +29,22 @@ class Pattern(Protocol):
     """When a schedule is due."""
 
     def problems(self) -> Iterator[str]:
-        """Yield a sentence for each mistake: what was given, and what is allowed."""
+        """Yield a sentence for each error: what was given, and what is allowed."""
 
     @property
     def timing(self) -> str:
-        """The one text that a row keeps. Raises ValueError with the mistakes."""
+        """The text for a row. Raises ValueError with the errors."""
 
 
 class _Pattern:
-    """What patterns have in common."""
+    """The base of patterns."""
 
     def problems(self) -> Iterator[str]:
         raise NotImplementedError
 
     @property
     def timing(self) -> str:
-        """The one text that a row keeps. Raises ValueError with the mistakes."""
+        """The text for a row. Raises ValueError with the errors."""
         if found := list(self.problems()):
             raise ValueError(" ".join(found))
         return self._text()
@@ -55,7 +55,7 @@ class _Pattern:
 
 @dataclass(frozen=True)
 class Every(_Pattern):
-    """A fixed time after the slot before, whatever the clock on the wall says; whole seconds in all, at least one."""
+    """A fixed time after the previous slot, independent of time zones; whole seconds in all, at least one."""
 
     seconds: float = 0
     minutes: float = 0
@@ -64,7 +64,7 @@ class Every(_Pattern):
 
     @property
     def total(self) -> int:
-        """The whole in seconds."""
+        """The interval in seconds."""
         return round(self._sum())
 
     def problems(self) -> Iterator[str]:
@@ -85,7 +85,7 @@ class Every(_Pattern):
 
 @dataclass(frozen=True)
 class Cron(_Pattern):
-    """A cron expression: 5 fields, or 6 with the seconds in front. Names, ranges, steps, ``L`` and ``#`` as usual."""
+    """A cron expression of 5 fields, or 6 with seconds first. Names, ranges, steps, ``L`` and ``#`` work as usual."""
 
     expression: str
 
@@ -98,16 +98,16 @@ class Cron(_Pattern):
 
     @property
     def fields(self) -> str:
-        """The expression with one space between its fields, and ``@daily`` and the like written out."""
+        """The expression with single spaces, and with ``@daily`` and the like expanded."""
         return expanded(self.expression)
 
 
 class _CronPattern(_Pattern):
-    """A pattern that comes to a cron expression."""
+    """A pattern with an equivalent cron expression."""
 
     @property
     def cron(self) -> str:
-        """The expression."""
+        """The cron expression."""
         raise NotImplementedError
 
     def _text(self) -> str:
@@ -129,7 +129,7 @@ class Hourly(_CronPattern):
 
     @property
     def cron(self) -> str:
-        """The expression."""
+        """The cron expression."""
         return _fields(self.second, f"{self.minute} * * * *")
 
 
@@ -160,7 +160,7 @@ class Daily(_AtTime):
 
     @property
     def cron(self) -> str:
-        """The expression."""
+        """The cron expression."""
         return self._at("* * *")
 
 
@@ -182,7 +182,7 @@ class Weekly(_AtTime):
 
     @property
     def cron(self) -> str:
-        """The expression."""
+        """The cron expression."""
         places = sorted({_DAYS.index(name) for day in self._given() if (name := _weekday(day))})
         return self._at(f"* * {','.join(_DAYS[place] for place in places)}")
 
@@ -194,7 +194,7 @@ class Weekly(_AtTime):
 
 @dataclass(frozen=True)
 class Monthly(_AtTime):
-    """On a day of the month, at a time. Months that lack the day are left out; ``"L"`` is the last day of each."""
+    """On a day of the month, at a time. Months without that day are skipped; ``"L"`` is the last day of each."""
 
     day: int | str
     time: datetime.time | str
@@ -207,12 +207,12 @@ class Monthly(_AtTime):
 
     @property
     def cron(self) -> str:
-        """The expression."""
+        """The cron expression."""
         return self._at(f"{self.day} * *")
 
 
 def parse(timing: str) -> Every | Cron:
-    """Return the pattern of a row. Raises ValueError saying what is wrong."""
+    """Return the pattern of a row. Raises ValueError, which describes the error."""
     if timing.startswith(CRON):
         pattern: Every | Cron = Cron(timing.removeprefix(CRON))
     elif timing.startswith(EVERY):
@@ -227,7 +227,7 @@ def parse(timing: str) -> Every | Cron:
 
 
 def with_kind(text: str) -> str:
-    """Return a timing as people type it with its kind in front: a bare cron expression is taken for one.
+    """Return a typed timing with its prefix. A bare cron expression is accepted.
 
     >>> with_kind("0 9 * * MON-FRI"), with_kind("@daily"), with_kind("every:300")
     ('cron:0 9 * * MON-FRI', 'cron:@daily', 'every:300')

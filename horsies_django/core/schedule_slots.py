@@ -1,4 +1,4 @@
-"""Slots: the moments at which a schedule is due. All of them are aware and in UTC.
+"""Slots: the times at which a schedule is due, as aware datetimes in UTC.
 
 A time on the wall that does not exist is run at the first instant after the gap, or left out; one that exists twice is
 run once, at the earlier instant. Intervals count from the slot before: no drift, and no summer time.
@@ -23,14 +23,14 @@ _TICK: Final = timedelta(microseconds=1)
 _SECOND: Final = timedelta(seconds=1)
 _YEAR: Final = timedelta(days=365)
 
-#: Where slots of a cron line are looked at for how close they are, and how many.
+#: Where, and for how many slots, the gaps of a cron expression are measured.
 _SAMPLE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _SAMPLES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The slots of one schedule. ``anchor`` is one that was, or that is planned: intervals count from there."""
+    """The slots of one schedule. ``anchor`` is a past or planned slot from which intervals count."""
 
     pattern: Every | Cron
     zone: ZoneInfo
@@ -42,7 +42,7 @@ class Slots:
     anchor: datetime | None = None
 
     def due_at(self, slot: datetime) -> datetime:
-        """Return when a slot is run: later by its jitter, the same for whoever asks, but not past the end."""
+        """Return when a slot runs: later by its jitter, which is deterministic, but not past the end."""
         if not self.jitter:
             return slot
         drawn = hashlib.blake2b(f"{self.name}\0{slot.timestamp():.6f}".encode(), digest_size=6).digest()
@@ -50,11 +50,11 @@ class Slots:
         return run_at if self.end_at is None else max(slot, min(run_at, self.end_at))
 
     def slot_of(self, run_at: datetime | None, slot: datetime | None) -> datetime | None:
-        """Return the slot of a planned run; the time itself if somebody has put it elsewhere."""
+        """Return the slot of a planned run; the time itself if the run was moved by hand."""
         return slot if slot is not None and self.due_at(slot) == run_at else run_at
 
     def is_within(self, moment: datetime) -> bool:
-        """Whether a moment lies in the window of the schedule."""
+        """Whether a time lies in the window of the schedule."""
         return (self.start_at is None or self.start_at <= moment) and (self.end_at is None or moment <= self.end_at)
 
     def after(self, moment: datetime) -> datetime | None:
@@ -66,7 +66,7 @@ class Slots:
         return list(itertools.islice(self._from(now), n))
 
     def shortest_gap(self) -> float:
-        """Return the least seconds between two slots, whatever its window: of a year the first are looked at.
+        """Return the shortest gap in seconds between two slots whatever the window. Reads the first slots of a year.
 
         With less jitter than that no slot is due before the one that it comes after.
         """
@@ -127,7 +127,7 @@ class Slots:
             except OverflowError:
                 return
 
-    # Times of the wall. Their order is that of their instants, so each search begins at the wall's own time.
+    # Wall-clock times. Their order is that of their instants, so each search starts at the wall-clock time.
 
     def _cron(self, pattern: Cron, moment: datetime) -> Iterator[datetime]:
         start = moment.astimezone(self.zone).replace(tzinfo=None, microsecond=0, fold=0)
@@ -135,7 +135,7 @@ class Slots:
 
     def _cron_back(self, pattern: Cron, moment: datetime) -> Iterator[datetime]:
         local = moment.astimezone(self.zone)
-        # What comes twice has been run by the second time: all of it lies before the end of that.
+        # A wall-clock time that occurs twice is run the first time only.
         again = _offset(local.replace(fold=0)) - _offset(local.replace(fold=1)) if local.fold else timedelta()
         start = local.replace(tzinfo=None, microsecond=0, fold=0) + again + _SECOND
         walls = iterator(pattern.fields, start).all_prev(datetime)
@@ -146,7 +146,7 @@ class Slots:
                 last = slot
 
     def _instants(self, walls: Iterator[datetime], after: datetime | None) -> Iterator[datetime]:
-        """Turn times of the wall into instants; with ``after``, each of them later than the one before."""
+        """Convert wall-clock times to instants; with ``after``, each is later than the previous one."""
         try:
             for wall in walls:
                 slot = self._instant(wall)
@@ -164,7 +164,7 @@ class Slots:
         return None if self.skip_nonexistent else self._end_of_gap(local)
 
     def _end_of_gap(self, local: datetime) -> datetime:
-        """Return the first instant after a gap that a time of the wall falls into, to the second."""
+        """Return the first instant after the gap that contains a wall-clock time, to the second."""
         early, late = (local.replace(fold=fold).astimezone(UTC).replace(microsecond=0) for fold in (1, 0))
         before = _offset(early.astimezone(self.zone))
         while late - early > _SECOND:

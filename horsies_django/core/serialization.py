@@ -20,13 +20,13 @@ from .registry import path_of, registry
 
 TAG: Final = "$type"
 
-#: Longest text of an error that is kept, in characters; a traceback's end says more than its beginning.
+#: The most characters of an error text. The end of a traceback says more than its start, so the end is kept.
 MAX_TEXT: Final = 32_768
 
-# json.dumps() would make one for every value.
+# json.dumps() would create one for every value.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
-# The bool and datetime classes come before the ones they inherit from: the first match wins.
+# bool and datetime come before their base classes: the first match wins.
 _RICH: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
     datetime.datetime: ("datetime", datetime.datetime.isoformat, datetime.datetime.fromisoformat),
     datetime.date: ("date", datetime.date.isoformat, datetime.date.fromisoformat),
@@ -43,7 +43,7 @@ _DECODERS: Final = {tag: decode for tag, _, decode in _RICH.values()}
 
 
 def encode(value: Any, *, typed: bool, where: str) -> Any:
-    """Return ``value`` as what JSON can hold.
+    """Return ``value`` as a JSON value.
 
     ``where`` names the value in the error. Raises TypeError for a type that has no JSON form and ValueError for a value
     that no database takes.
@@ -104,7 +104,7 @@ def decode_call(args: Any, kwargs: Any, *, typed: bool) -> tuple[list[Any], dict
 
 
 def check_size(text: str, limit: int | None, where: str) -> None:
-    """Raise ValueError if a JSON text has more bytes than may be stored."""
+    """Raise ValueError if a JSON text has more bytes than the limit."""
     if limit is not None and len(text) * 4 > limit and (size := len(text.encode())) > limit:
         raise ValueError(f"{where} is too large: {size:,} bytes of JSON; allowed: {limit:,} (max_payload_bytes).")
 
@@ -115,7 +115,7 @@ def dumps(value: Any) -> str:
 
 
 def clean_text(text: str, limit: int = MAX_TEXT) -> str:
-    """Return ``text`` without what a database refuses (NUL, lone surrogates), its end kept if it is too long."""
+    """Return ``text`` without NUL and lone surrogates, which databases reject; keep its end if it is too long."""
     if len(text) > limit:
         text = f"… {len(text) - limit} characters left out …\n{text[-limit:]}"
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
@@ -163,7 +163,7 @@ def _encode_rich(value: Any, where: str) -> Any:
 
 
 def _path_of(kind: type, where: str) -> str:
-    """Return the name by which a worker will find the class. Raises TypeError if it would not."""
+    """Return the name under which workers find the class. Raises TypeError if they would not."""
     if not registry.has_type(kind):
         allowed = "a dataclass in a module or type hint of tasks or workflows, or one given to register_type()"
         raise TypeError(f"Unsupported type: {kind} in {where}; allowed: {allowed}.")

@@ -28,15 +28,15 @@ TASK_TERMINAL_STATES: frozenset[TaskStatus] = frozenset(
     {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED}
 )
 
-#: The three states in which a task still lives.
+#: The three states in which a task is live.
 TASK_LIVE_STATES: frozenset[TaskStatus] = frozenset(TaskStatus) - TASK_TERMINAL_STATES
 
-#: What ``retry()`` may bring back to life.
+#: The states from which ``retry()`` works.
 TASK_RETRYABLE_STATES: frozenset[TaskStatus] = TASK_TERMINAL_STATES - {TaskStatus.COMPLETED}
 
 
 class AttemptOutcome(TextChoices):
-    """How one attempt at a task ended."""
+    """How an attempt ended."""
 
     COMPLETED = "COMPLETED", _("Completed")
     FAILED = "FAILED", _("Failed")
@@ -44,7 +44,7 @@ class AttemptOutcome(TextChoices):
 
 
 class BeatRole(TextChoices):
-    """For which state of a task a worker beats."""
+    """The state of a task for which a worker sends heartbeats."""
 
     CLAIMER = "claimer", _("Claimer")
     RUNNER = "runner", _("Runner")

@@ -18,11 +18,11 @@ Duration = timedelta | float | str | None
 #: How long an ended task is kept: of a completed one, or by state; see the page on retention.
 Retention = Duration | Mapping[str, Duration]
 
-#: Names of arguments and of keys in results, or ``(name, value) -> bool``: what people who look are not to see.
+#: Names of arguments and of keys in results, or ``(name, value) -> bool``: values that are hidden from viewers.
 Sensitive = Collection[str] | Callable[[str, Any], bool]
 
 
-#: A format text over the arguments, or what makes a text of them; None: this call has no limit.
+#: A format string over the arguments, or a callable that returns a text; None means no limit for the call.
 ConcurrencyKey = str | Callable[..., str | None]
 
 

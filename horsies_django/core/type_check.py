@@ -1,4 +1,4 @@
-"""Type hints, as far as a value that can't be right is told by them."""
+"""Checks values against type hints, and reports only certain mismatches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .results import TaskResult
 
 Test = Callable[[Any], bool]
 
-#: What a hint of the type takes, for the types that JSON knows. A value of any other type may be anything's stand-in.
+#: The types that a hint accepts, for types that JSON has. A value of any other type may be a stand-in.
 _ACCEPTED: Final[dict[Any, tuple[type, ...]]] = {
     str: (str, Promise),
     int: (int,),
@@ -33,27 +33,27 @@ _ACCEPTED: Final[dict[Any, tuple[type, ...]]] = {
 _PLAIN: Final = (str, int, float, list, tuple, dict, type(None))
 
 
-#: The types of most values, which a hint takes or not at one look.
+#: The most frequent types of values, for which one lookup is enough.
 _COMMON: Final = (str, int, float, bool, type(None), list, tuple, dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TypeRule:
-    """What a hint says of a value."""
+    """The rule that a type hint sets for values."""
 
     test: Test
-    #: The exact types of which every value passes the test: most calls need no more than this.
+    #: The exact types whose values always pass; most calls need nothing else.
     accepted_types: frozenset[type] = frozenset()
     description: str = ""
 
     def allows(self, value: Any) -> bool:
-        """Whether a value can be right."""
+        """Whether a value can match the hint."""
         return type(value) in self.accepted_types or self.test(value)
 
 
 @functools.cache
 def rules_of(func: Callable[..., Any]) -> Mapping[str, TypeRule]:
-    """Return the rules of a function's parameters, by name; nothing for what is not hinted."""
+    """Return the rules of a function's parameters by name. Parameters without hints have none."""
     rules: dict[str, TypeRule] = {}
     hints = hints_of(func)
     for name, parameter in inspect.signature(func).parameters.items():
@@ -66,7 +66,7 @@ def rules_of(func: Callable[..., Any]) -> Mapping[str, TypeRule]:
 
 @functools.cache
 def return_rule(func: Callable[..., Any]) -> TypeRule | None:
-    """Return the rule of what a function returns; of a wrapped one that is its wrapper's to say."""
+    """Return the rule for a function's return value. For a wrapped function the wrapper's hint counts."""
     hint = unwrapped(hints_of(func).get("return", Any))
     rule = _rule(hint)
     if rule is None or hasattr(func, "__wrapped__"):
@@ -75,7 +75,7 @@ def return_rule(func: Callable[..., Any]) -> TypeRule | None:
 
 
 def hints_of(func: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the hints of a function; those that can't be resolved at run time count as none."""
+    """Return the hints of a function, without those that can't be resolved at run time."""
     try:
         return get_type_hints(func, include_extras=True)
     except Exception:  # noqa: BLE001  # a name that only a type checker imports, a hint that is no expression: no hint
@@ -83,7 +83,7 @@ def hints_of(func: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _or_default(test: Test, default: Any) -> Test:
-    """A parameter's own default is right, whatever its hint says."""
+    """Accept a parameter's own default, whatever the hint."""
     return (
         test
         if default is inspect.Parameter.empty
@@ -92,7 +92,7 @@ def _or_default(test: Test, default: Any) -> Test:
 
 
 def unwrapped(hint: Any) -> Any:
-    """Return what a hint says of the ok value: ``TaskResult[T, E]`` says that it is a T."""
+    """Return the hint of the ok value: T for ``TaskResult[T, E]``."""
     if get_origin(hint) is TaskResult:
         return get_args(hint)[0]
     if get_origin(hint) in (Union, types.UnionType):
@@ -101,10 +101,10 @@ def unwrapped(hint: Any) -> Any:
 
 
 def _rule(hint: Any) -> TypeRule | None:
-    """Return what tells whether a value can be right for a hint; None if every value can."""
+    """Return the test for a hint; None if every value passes."""
     origin, inner = get_origin(hint), get_args(hint)
     if not isinstance(hint, Hashable):
-        return None  # no type, but somebody's way to write one
+        return None  # not a type, but an unusual way to write one
     if hint is None:
         hint = type(None)
     if isinstance(hint, NewType):
@@ -143,12 +143,12 @@ def _fits(value: Any, takes: tuple[type, ...], items: TypeRule | None) -> bool:
 def arguments_match(
     rules: Mapping[str, TypeRule], names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> bool:
-    """Whether each argument can be of its parameter's type; ``names`` are those of ``args``."""
+    """Whether each argument fits its parameter's type. ``names`` are those of ``args``."""
     for name, value in zip(names, args, strict=True):
         if (rule := rules.get(name)) and not rule.allows(value):
             return False
     for name, value in kwargs.items():
-        # Written out: for most values the first look is all that a call costs here.
+        # Inlined: for most values the first lookup is the whole cost.
         if (rule := rules.get(name)) and type(value) not in rule.accepted_types and not rule.test(value):
             return False
     return True
@@ -161,7 +161,7 @@ def mismatches(
     kwargs: Mapping[str, Any],
     mask: Mask = BY_NAME,
 ) -> Iterator[str]:
-    """Yield a clause for each argument that can't be of its parameter's type; ``names`` are those of ``args``.
+    """Yield a clause for each argument that does not fit its parameter's type. ``names`` are those of ``args``.
 
     What ``mask`` hides is not in it.
     """
@@ -172,7 +172,7 @@ def mismatches(
 
 
 def return_problem(func: Callable[..., Any], value: Any, mask: Callable[[], Mask] = lambda: BY_NAME) -> str | None:
-    """Return a sentence if ``value`` can't be of the type that the function says it returns; None fits any.
+    """Return a sentence if ``value`` does not fit the function's return type; None fits any.
 
     What the mask that ``mask`` makes hides is not in it.
     """

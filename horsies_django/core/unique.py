@@ -1,4 +1,4 @@
-"""``Unique``: which calls of a task are the same, for how long, and what becomes of the second."""
+"""``Unique``: which calls of a task are the same, for how long, and what happens to the second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Span = float | timedelta | str
 
 
 class UniqueUntil(StrEnum):
-    """What ends the time for which a task holds its unique key, as its row has it; none there is DONE.
+    """The event that makes a task release its unique key, as stored in its row; NULL means DONE.
 
     RELEASED is no rule: the task has given its key back, though its state alone would not say so.
     """
@@ -28,7 +28,7 @@ class UniqueUntil(StrEnum):
     RELEASED = "released"
 
 
-#: The states in which a task holds its key, by what ends that.
+#: The states in which a task holds its key, by the releasing event.
 HOLDING: Final[Mapping[UniqueUntil, frozenset[TaskStatus]]] = {
     UniqueUntil.STARTED: frozenset({TaskStatus.PENDING, TaskStatus.CLAIMED}),
     UniqueUntil.DONE: TASK_LIVE_STATES,
@@ -36,7 +36,7 @@ HOLDING: Final[Mapping[UniqueUntil, frozenset[TaskStatus]]] = {
     UniqueUntil.PERIOD: frozenset(TaskStatus),
 }
 
-#: What ``by`` may name beside parameters.
+#: The names that ``by`` accepts besides parameters.
 ARGUMENTS: Final = frozenset({"args", "kwargs"})
 RESERVED: Final = ARGUMENTS | {"task", "queue"}
 
@@ -45,7 +45,7 @@ _CONFLICTS: Final = ("skip", "replace", "raise")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
-    """One task at a time for calls that are the same.
+    """At most one task at a time for equal calls.
 
     ``by`` says what has to be the same: ``"args"`` or ``"kwargs"`` (all arguments, however they are passed), names of
     parameters, ``"queue"``; the task itself always has to be, so ``("task",)`` is one task whatever its arguments.
@@ -104,17 +104,17 @@ class Unique:
     def throttle(
         cls, period: Span, *, by: Collection[str] = ("args",), key: str | Callable[..., str] | None = None
     ) -> Self:
-        """Run at most once in each ``period``: the first call does, the later ones are given its handle."""
+        """Run at most once in each ``period``: the first call runs, later ones get its handle."""
         return cls(by=by, key=key, period=period)
 
     @property
     def delay(self) -> timedelta | None:
-        """The time from the last call to its task, if later calls move it."""
+        """The delay of the task after the last call, if later calls postpone it."""
         return self.wait if isinstance(self.wait, timedelta) else None
 
     @property
     def limit(self) -> timedelta | None:
-        """The longest time from the first call to its task, if later calls move it."""
+        """The longest delay after the first call, if later calls postpone the task."""
         return self.max_wait if isinstance(self.max_wait, timedelta) else None
 
     def _until(self) -> UniqueUntil:
@@ -123,7 +123,7 @@ class Unique:
         if self.until is None:
             if self.period is not None:
                 return UniqueUntil.PERIOD
-            # What has begun can't be replaced.
+            # A started task can't be replaced.
             return UniqueUntil.STARTED if self.on_conflict == "replace" else UniqueUntil.DONE
         allowed = {str(until) for until in (UniqueUntil.STARTED, UniqueUntil.DONE, UniqueUntil.SUCCESS)}
         if self.until not in allowed and not (self.until == UniqueUntil.PERIOD and self.period is not None):

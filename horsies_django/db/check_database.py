@@ -9,10 +9,10 @@ from typing import Final
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-#: The databases that the queue runs on, by Django's names of their vendors.
+#: The supported databases, by Django's vendor names.
 SUPPORTED: Final = ("postgresql", "sqlite")
 
-#: What workers, reapers and schedulers do to the tables.
+#: The privileges that workers, reapers and schedulers need on the tables.
 _PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 _MISSING: Final = """
@@ -33,12 +33,12 @@ def database_problem(alias: str) -> tuple[str, str] | None:
     where = f"DATABASES['{alias}']"
     try:
         connection = connections[alias]
-    except ImproperlyConfigured as error:  # its driver is not there
+    except ImproperlyConfigured as error:  # the driver is missing
         return (_psycopg_problem(where) if "psycopg" in str(error) else None) or (f"{where}: {error}.", "")
     if connection.vendor not in SUPPORTED:
         problem = f"{where} is {connection.display_name}, on which the queue does not run; allowed: PostgreSQL, SQLite."
         return problem, "Add a PostgreSQL or SQLite database, and name its alias in OPTIONS['database']."
-    # Where psycopg 3 can't be loaded, Django goes back to psycopg2 without a word.
+    # If psycopg 3 can't be loaded, Django silently falls back to psycopg2.
     return _psycopg_problem(where) if connection.vendor == "postgresql" else None
 
 
@@ -46,7 +46,7 @@ def _psycopg_problem(where: str) -> tuple[str, str] | None:
     try:
         import psycopg  # noqa: F401  # to see whether it can be
     except ImportError as error:
-        reason = str(error).partition("\n")[0]  # the rest is what it tried
+        reason = str(error).partition("\n")[0]  # the rest lists the attempts
         problem = f"{where} needs psycopg 3, which can't be loaded: {reason}."
         return problem, "Run `pip install 'horsies-django[binary]'`, or install libpq (libpq5 on Debian)."
     return None
@@ -59,7 +59,7 @@ def check_database(alias: str) -> None:
 
 
 def hidden_problem(database: str, table: str) -> str | None:
-    """Return a sentence if ``table`` is in a schema that this role must not look into."""
+    """Return a sentence if this role has no access to the schema of ``table``."""
     if connections[database].vendor != "postgresql":
         return None
     with connections[database].cursor() as cursor:

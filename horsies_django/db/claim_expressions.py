@@ -1,4 +1,4 @@
-"""The parts of the claim that the ORM has no words for.
+"""The parts of the claim that the ORM can't express.
 
 A claim is compiled once and run thousands of times a second; what differs from run to run is a parameter that each run
 binds. Everything here takes querysets and knows no table.
@@ -26,12 +26,12 @@ QUEUES: Final = Param("queues")
 CAPS: Final = Param("most")
 CANDIDATES: Final = Param("candidates")
 
-#: The position of the last task that was claimed: its priority, time and id.
+#: The position of the last claimed task: its priority, time and id.
 CURSOR_PRIORITY: Final = Param("mark_priority")
 CURSOR_TIME: Final = Param("mark_time")
 CURSOR_ID: Final = Param("mark_id")
 
-#: The name that a SELECT of the ORM gives a column.
+#: A column name in the ORM's SELECT.
 _NAME: Final = re.compile(r' AS "\w+"')
 
 
@@ -47,13 +47,13 @@ class AfterCursor(models.Func):
         super().__init__(F("enqueued_at"), F("pk"))
 
     def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
-        """Compare both columns as one value, as the index has them."""
+        """Compare both columns as one row value, as the index stores them."""
         sql, params = super().as_sql(*args, **kwargs)
         return f"{sql} > (%s::timestamptz, %s::uuid)", (*params, CURSOR_TIME, CURSOR_ID)
 
 
 class UnpausedQueue(models.Expression):
-    """The name of a queue; NULL if that is in ``paused``, so that no row of a paused queue is even read."""
+    """The name of a queue; NULL if that is in ``paused``, so that rows of a paused queue are not read."""
 
     output_field = models.TextField()
 
@@ -63,7 +63,7 @@ class UnpausedQueue(models.Expression):
         self._paused = Statement.select(paused.filter(name=self._name).values_list("pk"))
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """A subquery without a table, which both databases evaluate once."""
+        """Render a subquery without a table, which both databases evaluate once."""
         name, params = compiler.compile(self._name)
         sql = f"(SELECT {name} WHERE NOT EXISTS ({self._paused.sql}))"  # the ORM's
         return sql, (*params, *self._paused.params)
@@ -75,7 +75,7 @@ class LateralQueue(models.Expression):
     output_field = models.CharField()
 
     def as_sql(self, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:
-        """The name that the join below gives it."""
+        """Render the name from the join in :class:`IsQueueCandidate`."""
         return "waiting.name", ()
 
 
@@ -97,7 +97,7 @@ class IsQueueCandidate(models.Func):
         self._firsts = Statement.select(firsts.values_list("pk", "priority", "enqueued_at"), limit=CANDIDATES)
 
     def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
-        """Without a cap, the limit of each queue is that of all; with one, it comes with the queue's name."""
+        """Render the candidates. Without caps all queues have one limit; with caps each has its own."""
         key, params = super().as_sql(*args, **kwargs)
         firsts, limits = self._firsts.sql, self._firsts.params
         if self._is_capped:

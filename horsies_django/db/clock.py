@@ -13,8 +13,8 @@ from ..core.clock import aware
 
 
 def select_values(alias: str, **expressions: Any) -> Sequence[Any]:
-    """Return what expressions come to that belong to no table, in one statement."""
-    query = Query(None)  # as Django's own constraints ask
+    """Return the values of expressions that need no table, in one statement."""
+    query = Query(None)  # as Django's constraints do
     for name, expression in expressions.items():
         query.add_annotation(expression, name)
     found: Sequence[Any] = next(iter(query.get_compiler(using=alias).results_iter()))

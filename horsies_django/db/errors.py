@@ -1,4 +1,4 @@
-"""Telling a database that refuses something from one that is not to be had."""
+"""Tells errors of statements from errors of an unavailable database."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import Final, TypeGuard
 
 from django.db import DataError, Error, IntegrityError, InterfaceError, OperationalError
 
-#: PostgreSQL's code for a write where none is allowed: on a standby, or on a primary that is becoming one.
+#: PostgreSQL's code for a write on a read-only server: a standby, or a primary that becomes one.
 READ_ONLY: Final = "25006"
 
-#: Its code for a lock that another transaction had for too long.
+#: The code for a lock that another transaction held too long.
 LOCK_NOT_AVAILABLE: Final = "55P03"
 
-#: Its code for a statement that the role may not run.
+#: The code for a missing privilege.
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 
-#: What Django and the driver raise for a value that they can't read.
+#: The errors of Django and the driver for values that they can't read.
 _UNREADABLE: Final = (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError)
 
 
 def sqlstate(error: BaseException) -> str:
-    """Return the code that PostgreSQL gave an error; an empty one of other databases, and where there was no answer."""
+    """Return PostgreSQL's code of an error; an empty text for other databases, or without an answer."""
     return str(getattr(error.__cause__, "sqlstate", None) or "")
 
 
 def is_permanent_error(error: Error) -> bool:
-    """Whether the database has refused what it was given, and would again; otherwise it is not to be had for now.
+    """Whether the database rejected the statement and would again. If not, the database is unavailable for now.
 
     PostgreSQL counts a value that is too large among the operational errors, by a code of its own.
     """
@@ -35,7 +35,7 @@ def is_permanent_error(error: Error) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the same may succeed later: the database is away or read-only, or another transaction was in the way.
+    """Whether a retry may succeed: the database is down or read-only, or another transaction was in the way.
 
     Lost connections, shutdowns, lock timeouts, deadlocks and serialization failures are operational errors; what a
     read-only server says is not.
@@ -46,23 +46,23 @@ def is_outage(error: BaseException) -> bool:
 
 
 def lacks_privilege(error: BaseException) -> TypeGuard[Error]:
-    """Whether the role may not do what it tried: no wait helps, until a person grants it."""
+    """Whether the role lacks a privilege. Retries can't succeed until an operator grants it."""
     return isinstance(error, Error) and sqlstate(error) == INSUFFICIENT_PRIVILEGE
 
 
 def is_row_error(error: BaseException) -> bool:
-    """Whether an error may be the fault of a row that was read or written: another row may go well."""
+    """Whether the values of a row may have caused the error, so that other rows may succeed."""
     return is_permanent_error(error) if isinstance(error, Error) else isinstance(error, _UNREADABLE)
 
 
 def primary_message(error: Error) -> str:
-    """Return what a database says of an error without its details, in which PostgreSQL quotes the values of the row."""
+    """Return the message of a database error without its details, in which PostgreSQL quotes the row's values."""
     diagnosis = getattr(error.__cause__, "diag", None)
     return str(getattr(diagnosis, "message_primary", None) or error)
 
 
 def is_out_of_range(error: BaseException) -> bool:
-    """Whether a row holds what can't be read, or what its bounds don't allow; not one that a trigger refuses."""
+    """Whether a row has values that can't be read or are out of range; False if a trigger rejects it."""
     if isinstance(error, IntegrityError):
         return "_in_range" in str(error)
     return is_row_error(error)

@@ -1,4 +1,4 @@
-"""What the ORM has no word for: the clock with an offset, and a value of its own for each row of one UPDATE."""
+"""Expressions that the ORM lacks: the clock with an offset, and different values for the rows of one UPDATE."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ _Compiled = tuple[str, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """Stands among a statement's parameters for one that each run of it gives, as the database takes it."""
+    """A placeholder among a statement's parameters, for a value that each run gives."""
 
     name: str
 
 
 class BoundParam(Expression):
-    """A value that each run of a statement gives."""
+    """An expression for a value that each run of a statement gives."""
 
     def __init__(self, blank: Param, output_field: Field[Any, Any]) -> None:
         super().__init__(output_field=output_field)
         self._blank = blank
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """Most databases find out what it is from what it is compared to."""
+        """Render the parameter: most databases infer its type."""
         return "%s", (self._blank,)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """PostgreSQL has to plan for it before it is given."""
+        """Render a cast: PostgreSQL plans before it knows the value."""
         return f"%s::{self.output_field.db_type(connection)}", (self._blank,)
 
 
 class NowPlus(Func):
-    """The database's clock plus some seconds, which may be negative and may differ from row to row."""
+    """The database's clock plus a number of seconds, which may be negative and differ by row."""
 
     def __init__(self, seconds: float | Func) -> None:
         value = seconds if isinstance(seconds, Func) else Value(float(seconds), FloatField())
         super().__init__(value, output_field=DateTimeField())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """``make_interval`` takes fractions of a second."""
+        """Render ``make_interval``, which takes fractions of a second."""
         return self.as_sql(
             compiler,
             connection,
@@ -72,7 +72,7 @@ class NowPlus(Func):
         )
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
-        """The same text form, to the millisecond, that Django's own Now() has there."""
+        """Render the text form of Django's own Now(), to the millisecond."""
         return self.as_sql(
             compiler,
             connection,
@@ -89,13 +89,13 @@ class SecondsUntil(Func):
         super().__init__(F(column), output_field=FloatField())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """``EXTRACT`` gives numeric, which Python would read as Decimal; infinite where the time is."""
+        """Render ``EXTRACT`` with a cast, because numeric becomes Decimal. Infinite times give infinite numbers."""
         seconds = "EXTRACT(EPOCH FROM %(expressions)s) - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP())"
         template = f"({seconds})::double precision"
         return self.as_sql(compiler, connection, template=template)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
-        """Days as SQLite counts them, to the millisecond."""
+        """Render a difference of Julian days, which is exact to the millisecond."""
         return self.as_sql(compiler, connection, template="((JULIANDAY(%(expressions)s) - JULIANDAY('NOW')) * 86400.0)")
 
 
@@ -110,28 +110,28 @@ class SecondsBetween(Func):
         return template.format(first=first, last=last), (*last_params, *first_params)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """As in :class:`SecondsUntil`. Some versions can't subtract infinite times; that of two is NaN."""
+        """Render as :class:`SecondsUntil` does. Some versions can't subtract infinite times; two of them give NaN."""
         return self._render(compiler, "(EXTRACT(EPOCH FROM {last}) - EXTRACT(EPOCH FROM {first}))::double precision")
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
-        """Rounded to what a row has: days as SQLite counts them are right to 40 microseconds."""
+        """Render a rounded difference: Julian days are exact to 40 microseconds."""
         return self._render(compiler, "ROUND((JULIANDAY({last}) - JULIANDAY({first})) * 86400.0, 3)")
 
 
 class MinuteOf(Func):
-    """The minutes from 1970 to a time, in UTC; without ``USE_TZ``, as Django reads the column: in no zone."""
+    """The minutes from 1970 to a time, in UTC; without ``USE_TZ``, of the naive time."""
 
     def __init__(self, column: str | Expression) -> None:
         super().__init__(F(column) if isinstance(column, str) else column, output_field=IntegerField())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """Rounded down, also before 1970."""
+        """Render a division that rounds down, also before 1970."""
         cast = "" if settings.USE_TZ else "::timestamp"
         template = f"FLOOR(EXTRACT(EPOCH FROM %(expressions)s{cast}) / 60)::bigint"
         return self.as_sql(compiler, connection, template=template)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
-        """``%s`` of STRFTIME is whole seconds."""
+        """Render STRFTIME, whose ``%s`` is whole seconds."""
         return self.as_sql(compiler, connection, template="(STRFTIME('%%%%s', %(expressions)s) / 60)")
 
 
@@ -144,7 +144,7 @@ _POSTGRES_CASTS: Final = {
 
 
 class ValueByPk(Func):
-    """The entry for a row's own primary key in a JSON object that travels as one parameter.
+    """The entry for the row's primary key in a JSON object, which is one parameter.
 
     So one uniform UPDATE gives each row a value of its own, at a fraction of what ``bulk_update`` costs. The entries
     are JSON texts: a result is encoded once, where it was made.
@@ -163,23 +163,23 @@ class ValueByPk(Func):
         return template.format(key=key_sql), (entries, *key_params)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """The parameter is parsed once, when the statement is planned."""
+        """Render a lookup in a parameter that is parsed once, at planning."""
         if isinstance(self.output_field, JSONField):
             return self._render(compiler, connection, "(%s::jsonb -> ({key})::text)")
         cast = _POSTGRES_CASTS[self.output_field.get_internal_type()]
         return self._render(compiler, connection, f"(%s::jsonb ->> ({{key}})::text)::{cast}")
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
-        """SQLite keeps the parsed parameter from row to row."""
+        """Render a lookup in a parameter that SQLite parses once."""
         return self._render(compiler, connection, """json_extract(%s, '$."' || {key} || '"')""")
 
 
-#: PostgreSQL's types of keys.
+#: PostgreSQL's types of primary keys.
 _KEY_TYPES: Final = {"UUIDField": "uuid", "BigAutoField": "bigint", "PositiveIntegerField": "integer"}
 
 
 class AnyOf(Lookup):
-    """Whether a key is one of those in an array that travels as one parameter.
+    """Whether a key is in an array, which is one parameter.
 
     Unlike ``pk__in`` it is the same text for any number of keys, so that a statement is compiled and planned once.
     """
@@ -200,16 +200,16 @@ class AnyOf(Lookup):
         return template.format(key=key_sql), (*key_params, self.rhs)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """The array is PostgreSQL's own."""
+        """Render PostgreSQL's ANY()."""
         return self._render(compiler, f"{{key}} = ANY(%s::{self._type}[])")
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """``json_each`` makes a table of the array."""
+        """Render ``json_each``, which turns the array into a table."""
         return self._render(compiler, "{key} IN (SELECT value FROM json_each(%s))")
 
 
 class AnyPairOf(Func):
-    """Whether two columns, a UUID and a number, are one of the pairs in a JSON array that travels as one parameter."""
+    """Whether two columns, a UUID and a number, are a pair in a JSON array, which is one parameter."""
 
     conditional = True
     output_field = BooleanField()
@@ -223,13 +223,13 @@ class AnyPairOf(Func):
         return f"({first}, {second}) IN (SELECT {rows})", (*first_params, *second_params, self._pairs)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """As many look-ups in an index on both."""
+        """Render a join that looks each pair up in an index on both columns."""
         return self._render(
             compiler, "(pair ->> 0)::uuid, (pair ->> 1)::bigint FROM jsonb_array_elements(%s::jsonb) pair"
         )
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
-        """The same."""
+        """Render the same with ``json_each``."""
         return self._render(compiler, "json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(%s)")
 
 
@@ -317,7 +317,7 @@ class StoredSize(Func):
 
 
 def encode_pk(keys: Iterable[UUID | int], connection: BaseDatabaseWrapper) -> list[str]:
-    """Return primary keys as the database spells them where it makes texts of them."""
+    """Return primary keys in the text form of the database."""
     if connection.features.has_native_uuid_field:
         return [str(key) for key in keys]
     return [key.hex if isinstance(key, UUID) else str(key) for key in keys]

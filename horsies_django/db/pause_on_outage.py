@@ -1,4 +1,4 @@
-"""While the database is away, what has not begun waits until it is back."""
+"""Lets tasks that have not begun wait while the database is unavailable."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from django.db import Error
 from ..core.exceptions import Snooze
 from .errors import is_outage
 
-#: Seconds that a task waits whose body could not begin, for the database was not to be had.
+#: Seconds after which a task is tried again whose body could not begin because of an outage.
 OUTAGE_SNOOZE: Final = 1.0
 
 
 @contextmanager
 def snooze_on_outage() -> Iterator[None]:
-    """Snooze instead of an error of the block's that says that the database is not to be had."""
+    """Replace an error of the block that reports an outage by a snooze."""
     try:
         yield
     except Error as error:

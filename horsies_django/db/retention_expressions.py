@@ -1,4 +1,4 @@
-"""How long a row is kept, as SQL: the vendors differ in durations and in JSON."""
+"""Retention as SQL, because vendors differ in durations and JSON."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ..core.status import TaskStatus
 
 
 class RetainedUntil(Func):
-    """The database's clock plus a duration that may differ from row to row; NULL if that is NULL or the longest."""
+    """The database's clock plus a duration of the row; NULL if the duration is NULL or the longest."""
 
     output_field = DateTimeField()
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """``LEAST`` passes over NULL, and gives the longest then."""
+        """Render ``LEAST``, which ignores NULL and returns the longest duration for it."""
         longest = f"INTERVAL '{LONGEST.days} days'"
         template = f"(STATEMENT_TIMESTAMP() + NULLIF(LEAST(%(expressions)s, {longest}), {longest}))"
         return self.as_sql(compiler, connection, template=template)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
-        """A duration is a number of microseconds; the text form is the one that Django's own Now() has there."""
+        """Render microseconds, and the text form of Django's own Now()."""
         seconds = f"(NULLIF(MIN(%(expressions)s, {_MICROSECONDS}), {_MICROSECONDS}) / 1e6) || ' seconds'"
         template = f"STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW', {seconds})"
         return self.as_sql(compiler, connection, template=template)
@@ -35,7 +35,7 @@ _MICROSECONDS: Final = LONGEST_DURATION * 1_000_000
 
 
 class RetentionOfState(Func):
-    """What a ``retention_by_state`` says of one state; NULL for anything but a number in range, whatever is stored."""
+    """The retention of one state in ``retention_by_state``; NULL unless it is a number in range."""
 
     output_field = DurationField()
 
@@ -43,13 +43,13 @@ class RetentionOfState(Func):
         super().__init__(F("retention_by_state"), key=status.lower())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """A path is silent about wrong types, and its numbers have no limits: the cast is of one in range."""
+        """Render a JSON path, which ignores wrong types, and cast only numbers in range."""
         path = f"'strict $.%(key)s ? (@ >= 0 && @ <= {LONGEST_DURATION})'"
         found = f"jsonb_path_query_first(%(expressions)s, {path}, '{{}}', true)"
         return self.as_sql(compiler, connection, template=f"make_interval(secs => ({found})::float8)")
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
-        """A text is above any number there, and to read what is no JSON would be an error."""
+        """Render a check for valid JSON first. A text compares above any number."""
         value = "JSON_EXTRACT(%(expressions)s, '$.%(key)s')"
         is_number = "JSON_TYPE(%(expressions)s, '$.%(key)s') IN ('integer', 'real')"
         seconds = f"CASE WHEN {is_number} AND {value} BETWEEN 0 AND {LONGEST_DURATION} THEN {value} END"

@@ -1,4 +1,4 @@
-"""Statements that the ORM has written once, for what a worker says a thousand times a second.
+"""Statements that the ORM compiles once, for those that a worker runs a thousand times a second.
 
 To build a queryset and compile it takes the ORM longer than PostgreSQL takes to carry it out. What differs from run to
 run is a :class:`~horsies_django.db.expressions.Param` among the parameters.
@@ -18,19 +18,19 @@ from django.db.models.sql import UpdateQuery
 from . import postgres
 from .expressions import Param
 
-#: A limit that nobody means, in whose place the compiled text gets a parameter: the ORM writes limits out.
+#: An impossible limit, which the compiled text replaces by a parameter, because the ORM inlines limits.
 _LIMIT_PLACEHOLDER: Final = 987_654_321
 
 
 class JsonFunctions(NamedTuple):
-    """What a database calls the function that makes an array of rows, that of values, and the type of a text."""
+    """The database's names of the functions that build arrays of rows and of values, and of the text type."""
 
     rows: str
     values: str
     text: str
 
 
-#: By the database's vendor.
+#: By database vendor.
 JSON: Final[Mapping[str, JsonFunctions]] = {
     "postgresql": JsonFunctions("json_agg", "json_build_array", "text"),
     "sqlite": JsonFunctions("json_group_array", "json_array", "text"),
@@ -39,14 +39,14 @@ JSON: Final[Mapping[str, JsonFunctions]] = {
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL, and its parameters, some of them blank."""
+    """SQL with its parameters, of which some are placeholders (:class:`Param`)."""
 
     sql: str
     params: tuple[Any, ...]
 
     @classmethod
     def update(cls, rows: models.QuerySet[Any], **values: Any) -> Self:
-        """The UPDATE that ``rows.update(**values)`` would be."""
+        """Compile ``rows.update(**values)``."""
         query = cast("UpdateQuery", rows.query.chain(UpdateQuery))
         query.add_update_values(values)
         sql, params = query.get_compiler(rows.db).as_sql()
@@ -54,14 +54,14 @@ class Statement:
 
     @classmethod
     def select(cls, rows: models.QuerySet[Any], limit: Param | None = None, *, is_part: bool = True) -> Self:
-        """The SELECT that ``rows`` would be, of at most as many as each run says.
+        """Compile the SELECT of ``rows``, whose limit each run gives.
 
         As a part of another statement it gives columns as they are; see :mod:`~horsies_django.db.fields`.
         """
         query = (rows if limit is None else rows[:_LIMIT_PLACEHOLDER]).query.chain()
         query.subquery = is_part
         sql, params = query.get_compiler(rows.db).as_sql()
-        # Nothing that takes a parameter comes after the limit.
+        # No parameter follows the limit.
         return (
             cls(sql, tuple(params))
             if limit is None
@@ -72,7 +72,7 @@ class Statement:
     def insert(
         cls, model: type[models.Model], rows: models.QuerySet[Any], columns: Mapping[str, Any], prefix: str = ""
     ) -> Self:
-        """``INSERT … SELECT``: one row of ``model`` for each of ``rows``, its columns being expressions over that row.
+        """Compile ``INSERT … SELECT``: one row of ``model`` for each of ``rows``, with expressions over it as columns.
 
         Model instances would cost as much as all the rest of a task's life. A row that is there already stays as it is.
         """
@@ -88,7 +88,7 @@ class Statement:
         return cls(f"{prefix}{insert} {quote(model._meta.db_table)} ({names}) {select} {suffix}", tuple(params))
 
     def inline_constants(self) -> Self:
-        """Return it with all but the blanks written out, as PostgreSQL wants it to plan it once.
+        """Inline all parameters except the placeholders, so that PostgreSQL can plan the statement once.
 
         It takes a partial index only where it can read the index's condition in the text.
         """
@@ -102,14 +102,14 @@ class Statement:
         return [given[param.name] if type(param) is Param else param for param in self.params]
 
     def run(self, alias: str, given: Mapping[str, Any] | None = None) -> int:
-        """Run it and return how many rows it met."""
+        """Run the statement; return the number of rows."""
         with connections[alias].cursor() as cursor:
             cursor.execute(self.sql, self.bind(given or {}))
             return int(cursor.rowcount)
 
 
 class CompiledSelect:
-    """A SELECT; with a limit, of at most as many rows as each run says."""
+    """A compiled SELECT. If it has a limit, each run gives it."""
 
     def __init__(self, rows: models.QuerySet[Any], columns: Iterable[Any], limit: Param | None = None) -> None:
         selected = rows.values_list(*columns)
@@ -120,20 +120,20 @@ class CompiledSelect:
         self._converters = self._compiler.get_converters([column for column, *_ in self._compiler.select])
 
     def run(self, given: Mapping[str, Any]) -> list[Any]:
-        """Run it and return the rows."""
+        """Run the statement and return the rows."""
         with connections[self._alias].cursor() as cursor:
             return self.read(cursor, self.statement, given)
 
     def read(self, cursor: CursorWrapper, statement: Statement, given: Mapping[str, Any]) -> list[Any]:
-        """Run it as part of another statement, with these columns as the first, and return the rows."""
+        """Run it as part of another statement, after these columns, and return the rows."""
         cursor.execute(statement.sql, statement.bind(given))
         return self.fetch(cursor)
 
     def execute(self, cursor: CursorWrapper, given: Mapping[str, Any]) -> None:
-        """Run it and leave the rows to :meth:`fetched`: in a pipeline, several go in one round trip then."""
+        """Run it and leave the rows to :meth:`fetched`, so that a pipeline sends several in one round trip."""
         cursor.execute(self.statement.sql, self.statement.bind(given))
 
     def fetch(self, cursor: CursorWrapper) -> list[Any]:
-        """Return the rows of what was run on this cursor."""
+        """Return the rows of the statement that ran on this cursor."""
         rows: list[Any] = cursor.fetchall()
         return list(self._compiler.apply_converters(rows, self._converters)) if self._converters else rows

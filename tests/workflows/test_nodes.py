@@ -211,5 +211,5 @@ def test_a_key_names_a_node_without_it():
 
     assert named.key == NodeKey("named")
     assert Workflow("import", [named, node]).key(node) == NodeKey("import:1")
-    with pytest.raises(ValueError, match=r"has no node_id of its own; Workflow.key\(node\) tells"):
+    with pytest.raises(ValueError, match=r"has no node_id of its own; Workflow.key\(node\) returns"):
         node.key  # noqa: B018
