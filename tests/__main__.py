@@ -21,7 +21,7 @@ from uuid import uuid4
 from tests.tally import tally
 
 #: Processes of pytest on each database, in the quick run and in the slow one, whose tests mostly wait.
-PROCESSES: Final = {"SQLite": (2, 2), "PostgreSQL": (3, 5)}
+PROCESSES: Final = {"SQLite": (2, 2), "PostgreSQL": (4, 5)}
 
 #: pytest's exit status when it has found no tests.
 NOTHING_THERE: Final = 5

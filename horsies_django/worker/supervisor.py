@@ -251,7 +251,9 @@ class Supervisor:
             self._log_not_replaced(worker_id)
         elif not self._gives_up():
             # The first replacement starts at once: one crash is an accident, several in a row are not.
-            self._start_after(_pause(self._failed_starts))
+            if pause := _pause(self._failed_starts):
+                logger.warning("runner restart delayed failed_starts=%d seconds=%.1f", self._failed_starts, pause)
+            self._start_after(pause)
 
     def _log_not_replaced(self, worker_id: str) -> None:
         """Log that a runner which stopped on request gets no replacement."""

@@ -175,7 +175,7 @@ def let_them_end(runs):
     wait_until(is_over, 120, "all have ended")
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(200, marks=SLOW)])
+@pytest.mark.parametrize("count", [8, pytest.param(60, marks=SLOW)])
 def test_people_and_workers_at_the_same_time(worker, count):
     """Workflows are paused, resumed, cancelled, retried and sent events by four threads, while workers run them."""
     before = deadlocks() if connection.vendor == "postgresql" else 0
@@ -197,4 +197,4 @@ def test_people_and_workers_at_the_same_time(worker, count):
     assert (deadlocks() if connection.vendor == "postgresql" else 0) == before
     assert [(run.handle, wrong) for run in runs for wrong in run.wrong()] == []
     done = Counter(what for run in runs for what, *_ in run.done)
-    assert min(done[what] for what in set(ACTIONS)) >= (count - 20) / 10, done  # of few it is a matter of luck
+    assert min(done[what] for what in set(ACTIONS)) >= (count - 20) / 20, done  # of few it is a matter of luck

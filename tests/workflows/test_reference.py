@@ -235,7 +235,8 @@ def test_whatever_is_done_to_them_in_between(drain, nodes, actions, on_error):
 
 
 @pytest.mark.slow
+@pytest.mark.once
 @given(specs(60), st.lists(st.sampled_from(ACTIONS), max_size=25), st.sampled_from(OnError))
-@settings(EXAMPLES, max_examples=int(os.environ.get("TEST_EXAMPLES", "40")))
+@settings(EXAMPLES, max_examples=int(os.environ.get("TEST_EXAMPLES", "20")))
 def test_large_graphs_and_much_done_to_them(drain, nodes, actions, on_error):
     play(nodes, actions, on_error, drain)
