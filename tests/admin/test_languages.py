@@ -241,6 +241,7 @@ DATA = re.compile(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_every_text_of_every_page_can_be_translated(visit, settings, tmp_path):
     """In a language that has every text of ours and of Django's in brackets, none stands without."""

@@ -409,6 +409,7 @@ def test_queue_names_are_text_whatever_is_in_them(staff):
     assert Queue.objects.get().name == name
 
 
+@pytest.mark.slow
 def test_a_real_worker_claims_nothing_from_a_paused_queue_and_drains_it_once_it_is_resumed(staff, worker):
     client = staff("view_queue", "pause_queue", "resume_queue")
     worker("--threads", "2")

@@ -374,6 +374,7 @@ def test_all_that_match_asks_first_and_says_how_many_and_what(staff):
     assert not Task.objects.filter(status="PENDING").exists()
 
 
+@pytest.mark.slow
 def test_all_that_match_are_retried_a_part_in_each_request_and_none_twice(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(1_200, queue_name="emails")

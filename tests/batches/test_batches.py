@@ -216,6 +216,7 @@ def test_twins_for_async_code(drain):
     assert async_to_sync(handle.aget)(timeout=0).unwrap() == [2, 4, 6]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_changes_nothing_of_how_a_batch_comes_out(worker, tmp_path):
     worker("--processes", "2", runners=2)
     handle = started(

@@ -25,6 +25,8 @@ from tests.workflows.runs import (
     value,
 )
 
+pytestmark = pytest.mark.once
+
 
 def chain(key="chain", fails=0):
     first = bodies.try_.node(node_id="first")(key=f"{key} first")

@@ -16,6 +16,8 @@ from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.workflows import bodies
 from tests.workflows.runs import children, codes, contradictions, die, make_due, ran, reap, states, step, times, value
 
+pytestmark = pytest.mark.once
+
 LONG_AGO = timedelta(hours=1)
 
 

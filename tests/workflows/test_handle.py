@@ -146,6 +146,7 @@ def test_who_waits_is_told_of_what_bodies_did(worker, line):
         wait_until(lambda handle=handle: is_told(line, handle))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["pause", "cancel"])
 def test_who_waits_is_told_of_what_another_process_did(manage, get, how):
     handle = held().start()

@@ -31,6 +31,7 @@ def sender(middleware):
 AWAY = {"language": "de", "timezone": "Asia/Tokyo", "tenant": "acme"}
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_what_is_active_where_a_task_is_sent_is_active_in_its_body_in_a_worker(worker, sender):
     worker("--threads", "2", DJANGO_SETTINGS_MODULE="tests.core.middleware.settings")

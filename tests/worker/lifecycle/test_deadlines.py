@@ -13,7 +13,7 @@ from tests.faults import jobs
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 
 def until(seconds):

@@ -19,7 +19,7 @@ from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 #: Seconds within which a worker surely obeys: one, and some in which the machine stands still.

@@ -306,6 +306,7 @@ def test_an_end_that_nobody_wants_any_more_is_told_by_whoever_made_another_of_it
     assert names(heard) == {"crashed": ["task_crashed", "task_finished"], "cancelled": ["task_cancelled"]}[how]
 
 
+@pytest.mark.slow
 def test_what_happens_in_a_real_worker_is_told_by_whoever_brought_it_about(worker, tmp_path):
     said = tmp_path / "said"
     said.touch()
