@@ -201,7 +201,7 @@ class Coverage:
 
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests that execute a changed line, or else its function's file: those that take least first."""
-        by_line = self._data.contexts_by_lineno(str((ROOT / mutant.path).resolve()))
+        by_line = self._data.contexts_by_lineno(str(mutant.path))
         found = {context for line in mutant.lines for context in by_line.get(line, ())}
         ids = {context.partition("|")[0] for context in found} & self.seconds.keys()
         return sorted(ids, key=lambda test: (self.seconds[test], test))
@@ -265,7 +265,7 @@ def record(lane: Lane, folder: Path, jobs: int) -> Coverage:
     """Run the tests once and return which of them execute which lines."""
     report, data = folder / "tests.xml", folder / "coverage"
     rc = folder / "coveragerc"
-    rc.write_text(f"[run]\ndata_file = {data}\nsource = {lane.root / 'horsies_django'}\nbranch = false\n")
+    rc.write_text(f"[run]\ndata_file = {data}\nrelative_files = true\nsource = horsies_django\nbranch = false\n")
     parallel = ["-n", str(jobs)] if jobs > 1 else []
     subprocess.run(
         [

@@ -166,7 +166,7 @@ def _of_orphans(found: Found) -> Iterator[Violation]:
 
 
 def _of_row(row: Task, paused: Set[Any]) -> Iterator[str]:
-    if row.status not in TASK_TERMINAL_STATES:
+    if row.status not in TASK_TERMINAL_STATES and not (row.blocked and row.workflow_id in paused):
         yield f"has not ended (worker {row.claimed_by_worker_id}, due {row.enqueued_at})"
     is_taken_back = row.status == TaskStatus.CANCELLED and row.workflow_id in paused
     if row.status in (TaskStatus.CANCELLED, TaskStatus.EXPIRED) and not is_taken_back:

@@ -136,7 +136,8 @@ class Trial:
         known = None
         while time.monotonic() - moved < LIMIT:
             try:
-                left = Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()
+                unfinished = Task.objects.exclude(status__in=TASK_TERMINAL_STATES)
+                left = unfinished.count() - unfinished.held_by_workflow().count()
                 if not left and not Workflow.objects.filter(status="RUNNING").exists():
                     break
                 if known != (known := (left, TaskAttempt.objects.count())):

@@ -46,7 +46,8 @@ def _of_workflow(row: Workflow, root: str, nodes: Mapping[int, WorkflowTask]) ->
 
 def _of_node(node: WorkflowTask, others: Mapping[int, WorkflowTask]) -> Iterator[str]:
     if node.status not in WORKFLOW_TASK_TERMINAL_STATES:
-        if node.kind == "task" and node.status in ("ENQUEUED", "RUNNING"):
+        is_held = node.task is not None and node.task.status == "PENDING" and node.task.blocked
+        if node.kind == "task" and node.status in ("ENQUEUED", "RUNNING") and not is_held:
             yield "has not ended"
         return
     ends = [UNWANTED if one.error_code == "CONDITION_NOT_MET" else str(one.status) for one in _sources(node, others)]
