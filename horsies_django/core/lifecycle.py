@@ -54,7 +54,7 @@ REQUEUE: Final = transition(
     "the same",
     "no claimer beat within `claimed_stale_threshold_ms`",
 )
-UNSTART: Final = transition(
+REVERT_START: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
     "worker, or supervisor of a dead one",
@@ -97,7 +97,7 @@ SNOOZE: Final = transition(
     "`enqueued_at`, claim and start cleared, `attempt` − 1; no attempt; the key as above",
     "its own claim",
 )
-HAND_BACK: Final = transition(
+RELEASE_UNKNOWN: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
     "worker that does not know the task, or a value of it",
@@ -118,7 +118,7 @@ CANCEL_RUNNING: Final = transition(
     "anyone who asks for running ones too",
     "the same; the body is told; a late result is dropped",
 )
-REVIVE: Final = transition(
+RETRY_ENDED: Final = transition(
     " ".join(TASK_RETRYABLE_STATES),
     TaskStatus.PENDING,
     "`retry()`",
@@ -136,17 +136,17 @@ TRANSITIONS: Final[tuple[Transition[TaskStatus], ...]] = (
     HOLD,
     RELEASE,
     REQUEUE,
-    UNSTART,
+    REVERT_START,
     COMPLETE,
     FAIL,
     FAIL_UNREADABLE,
     RETRY_LATER,
     SNOOZE,
-    HAND_BACK,
+    RELEASE_UNKNOWN,
     EXPIRE,
     CANCEL,
     CANCEL_RUNNING,
-    REVIVE,
+    RETRY_ENDED,
 )
 
 

@@ -174,7 +174,9 @@ class TaskQuerySet(OperatorActions["Task"]):
     def revert_start(self, claims: Sequence[ClaimRef], worker_id: str) -> int:
         """RUNNING → PENDING by the worker itself, for tasks whose body never began; uses up no attempt."""
         mine = self.under_claims(claims, TaskStatus.RUNNING, worker_id)
-        return mine._apply(lifecycle.UNSTART, attempt=Greatest(F("attempt") - 1, 0), **_CLAIM_CLEARED, **_KEY_RELEASED)
+        return mine._apply(
+            lifecycle.REVERT_START, attempt=Greatest(F("attempt") - 1, 0), **_CLAIM_CLEARED, **_KEY_RELEASED
+        )
 
     # While a task runs.
 
@@ -275,7 +277,7 @@ class TaskQuerySet(OperatorActions["Task"]):
     def hand_back(self, ends: Sequence[Completion], worker_id: str) -> int:
         """RUNNING → PENDING, due after ``delay``, for a worker whose code knows the task; uses up no attempt."""
         notes = ValueByPk({end.task_id: end.unknown_to or "null" for end in ends}, models.JSONField())
-        return self._reschedule(lifecycle.HAND_BACK, ends, worker_id, unknown_to=notes)
+        return self._reschedule(lifecycle.RELEASE_UNKNOWN, ends, worker_id, unknown_to=notes)
 
     def _reschedule(
         self, transition: Transition[TaskStatus], ends: Sequence[Completion], worker_id: str, **values: Any
@@ -398,7 +400,7 @@ class TaskQuerySet(OperatorActions["Task"]):
 
         Attempts are kept and their numbering continues. A task is left alone if another live task holds its unique key.
         """
-        dead = self.filter(lifecycle.REVIVE.is_possible)
+        dead = self.filter(lifecycle.RETRY_ENDED.is_possible)
         limited = dead.limit_keys()
         count = subscribers.retry_nodes(dead.filter(workflow_id__isnull=False))
         dead = dead.filter(workflow_id__isnull=True)
@@ -424,7 +426,7 @@ class TaskQuerySet(OperatorActions["Task"]):
 
     def _retry(self) -> int:
         return self._apply(
-            lifecycle.REVIVE,
+            lifecycle.RETRY_ENDED,
             enqueued_at=Now(),
             deferred=IS_LIMITED,
             blocked=IS_LIMITED,
