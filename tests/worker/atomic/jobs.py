@@ -1,4 +1,4 @@
-"""Atomic tasks that die, or fail, at a step of one's choice."""
+"""Atomic tasks that die or fail at a given step."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ AGAIN = RetryPolicy.fixed([1, 1, 1], auto_retry_for=["WORKER_CRASHED"], jitter=F
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)  # it does not come to this
+    time.sleep(60)  # never finishes
 
 
 def is_first(marker: str) -> bool:
-    """Whether nobody has been here before."""
+    """Create the marker; return whether it did not exist."""
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -34,7 +34,7 @@ def is_first(marker: str) -> bool:
 
 
 class DieAfter:
-    """Kills the process once a statement that begins like this has been executed."""
+    """Kills the process after a statement with this beginning."""
 
     def __init__(self, beginning: str) -> None:
         self.beginning = beginning
@@ -46,7 +46,7 @@ class DieAfter:
         return result
 
 
-#: Where a body's process dies, in the order of its life.
+#: The steps at which the process dies, in the order in which they come.
 STEPS = ("before", "between", "at the end", "marked", "written", "committed")
 
 
@@ -76,7 +76,7 @@ class Refused(Exception):
 
 
 @task(atomic=True)
-def gone_wrong(key: str, how: str):
+def end_as_asked(key: str, how: str):
     Entry.objects.create(key=key)
     if how == "raises":
         raise Refused
@@ -84,14 +84,14 @@ def gone_wrong(key: str, how: str):
         return TaskResult(err=TaskError(error_code="NO"))
     if how == "snoozes":
         raise Snooze(3_600)
-    if how == "gives what can't be stored":
+    if how == "returns an unserializable value":
         return {1, 2}
     return None
 
 
 @task(atomic=True)
 def held(key: str, gate: str) -> str:
-    """Leave an entry, say so by a file, and wait for another."""
+    """Leave an entry, create the file ``.begun``, and wait for the gate."""
     Entry.objects.create(key=key)
     Path(gate).with_suffix(".begun").touch()
     limit = time.monotonic() + 60
@@ -109,7 +109,7 @@ def endless(key: str):
 
 @task(atomic=True)
 def hooks(key: str, path: str) -> str:
-    """Its callbacks run after the commit; the second raises."""
+    """Register two callbacks that run after the commit; the second raises."""
 
     def note():
         with Path(path).open("a") as file:
@@ -125,24 +125,24 @@ def hooks(key: str, path: str) -> str:
 
 
 @task(atomic=True)
-def cut_off(key: str):
-    """Leave an entry; then the server ends its connection."""
+def lose_the_connection(key: str):
+    """Leave an entry; then have the server terminate the connection."""
     Entry.objects.create(key=key)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
 @task(atomic=True)
-def breaks_a_promise(key: str):
-    """Leave an entry, and a row that only the commit refuses."""
+def violate_a_deferred_constraint(key: str):
+    """Leave an entry, and a row that violates a constraint checked at commit."""
     Entry.objects.create(key=key)
     with connection.cursor() as cursor:
-        cursor.execute("INSERT INTO promises (id, other) VALUES (1, 999)")
+        cursor.execute("INSERT INTO pairs (id, other) VALUES (1, 999)")
     return key
 
 
 @task(atomic=True, takes_context=True)
-def tells(context, key: str) -> int:
+def report_and_save(context, key: str) -> int:
     Entry.objects.create(key=key)
     context.progress(3, 3, "all")
     context.save({"row": 3})
@@ -150,23 +150,23 @@ def tells(context, key: str) -> int:
 
 
 @task(atomic=True, takes_context=True)
-def robbed(context, key: str) -> str:
-    """Leave an entry; then somebody else has the claim, and the body does not hear of it."""
+def lose_the_claim(context, key: str) -> str:
+    """Leave an entry; then take the claim away, unnoticed by the body."""
     Entry.objects.create(key=key)
     rows = Task.objects.filter(pk=context.task_result.id)
 
-    def rob():
+    def take():
         rows.update(claim=F("claim") + 1)
         connection.close()
 
-    thief = threading.Thread(target=rob)
-    thief.start()
-    thief.join()
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
     return key
 
 
 @task(atomic=True, max_attempts=3, backoff=0)
-def third_time_lucky(key: str, path: str) -> int:
+def succeed_at_third_attempt(key: str, path: str) -> int:
     with Path(path).open("a") as file:
         file.write("x")
     Entry.objects.create(key=key)

@@ -1,4 +1,4 @@
-"""All of an atomic task, or nothing of it."""
+"""The effects of an atomic task are committed with its end, or not at all."""
 
 import os
 import signal
@@ -23,18 +23,18 @@ def entries(key):
 
 @pytest.mark.parametrize("step", jobs.STEPS)
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
-def test_whatever_step_the_process_dies_at_effects_are_there_once(worker, tmp_path, step, kills):
+def test_effects_are_stored_once_at_whatever_step_the_process_dies(worker, tmp_path, step, kills):
     handles = [
         jobs.effects.send(f"key {number:02}", step, str(tmp_path / f"{number}.marker")) for number in range(kills)
     ]
     worker("--processes", "3", "--threads", "1", "-v0")
 
-    wait_until(lambda: Task.objects.completed().count() == kills, limit=240, what="all have ended")
+    wait_until(lambda: Task.objects.completed().count() == kills, limit=240, what="the end of all tasks")
 
     for number, handle in enumerate(handles):
         assert entries(f"key {number:02}") == 2
         outcomes = list(Task.objects.get(pk=handle.id).attempts.order_by("attempt").values_list("outcome", flat=True))
-        # Who dies after the commit was done already: nothing is left to be done again.
+        # A process that dies after the commit has completed its task: it is not run again.
         assert outcomes == (["COMPLETED"] if step == "committed" else ["WORKER_FAILURE", "COMPLETED"])
     assert Entry.objects.count() == 2 * kills
     assert len(list(tmp_path.glob("*.marker"))) == kills
@@ -45,13 +45,13 @@ def test_whatever_step_the_process_dies_at_effects_are_there_once(worker, tmp_pa
     [
         ("raises", TaskStatus.FAILED, "UNHANDLED_EXCEPTION"),
         ("returns an error", TaskStatus.FAILED, "NO"),
-        ("gives what can't be stored", TaskStatus.FAILED, "WORKER_SERIALIZATION_ERROR"),
+        ("returns an unserializable value", TaskStatus.FAILED, "WORKER_SERIALIZATION_ERROR"),
         ("snoozes", TaskStatus.PENDING, None),
-        ("goes well", TaskStatus.COMPLETED, None),
+        ("succeeds", TaskStatus.COMPLETED, None),
     ],
 )
-def test_only_a_success_leaves_its_effects(drain, how, status, code):
-    handle = jobs.gone_wrong.send("effect", how)
+def test_only_a_successful_body_keeps_its_effects(drain, how, status, code):
+    handle = jobs.end_as_asked.send("effect", how)
 
     drain()
 
@@ -61,15 +61,15 @@ def test_only_a_success_leaves_its_effects(drain, how, status, code):
     assert row.attempts.count() == (0 if how == "snoozes" else 1)
 
 
-def test_a_time_limit_takes_its_effects_back(drain):
+def test_a_time_limit_rolls_the_effects_back(drain):
     handle = jobs.endless.send("late")
     drain()
     assert Task.objects.get(pk=handle.id).error_code == "TASK_TIMEOUT"
     assert entries("late") == 0
 
 
-def test_callbacks_run_after_the_commit_and_one_that_raises_changes_nothing(drain, tmp_path):
-    path = tmp_path / "told"
+def test_on_commit_callbacks_run_after_the_commit_and_may_raise(drain, tmp_path):
+    path = tmp_path / "counts"
     handle = jobs.hooks.send("hooked", str(path))
     drain()
     assert handle.value(timeout=0) == "hooked"
@@ -77,21 +77,21 @@ def test_callbacks_run_after_the_commit_and_one_that_raises_changes_nothing(drai
     assert path.read_text() == "1\n"
 
 
-def test_progress_and_state_are_stored_with_the_rest(drain):
-    handle = jobs.tells.send("told")
+def test_progress_and_saved_state_are_stored_with_the_effects(drain):
+    handle = jobs.report_and_save.send("key")
     drain()
     row = Task.objects.get(pk=handle.id)
     assert (row.progress, row.checkpoint) == ({"done": 3, "total": 3, "message": "all"}, {"row": 3})
 
 
-def test_a_coroutine_function_is_refused_where_it_is_written():
+def test_an_atomic_coroutine_function_is_refused_by_the_decorator():
     with pytest.raises(InvalidTask, match=r"atomic is True and .*awrite is a coroutine function; allowed: plain"):
         task(atomic=True)(tasks.awrite.func)
 
 
-def test_a_body_whose_task_was_cancelled_meanwhile_leaves_nothing(worker, tmp_path):
+def test_a_body_whose_task_is_cancelled_leaves_no_effects(worker, tmp_path):
     if connection.vendor == "sqlite":
-        pytest.skip("the body holds SQLite's only writer: nobody can cancel meanwhile")
+        pytest.skip("the body holds SQLite's only write lock, so nothing can cancel its task")
     gate = tmp_path / "gate"
     handle = jobs.held.send("cancelled", str(gate))
     process = worker()
@@ -107,15 +107,15 @@ def test_a_body_whose_task_was_cancelled_meanwhile_leaves_nothing(worker, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_body_whose_claim_was_taken_away_leaves_nothing(worker, manage, tmp_path):
+def test_a_body_that_loses_its_claim_leaves_no_effects(worker, manage, tmp_path):
     if connection.vendor == "sqlite":
-        pytest.skip("the body holds SQLite's only writer: no reaper can take its task meanwhile")
+        pytest.skip("the body holds SQLite's only write lock, so no reaper can recover its task")
     fast = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "300", "TEST_CHECK_MS": "60000"}
     gate = tmp_path / "gate"
     handle = jobs.held.send("taken", str(gate))
     frozen = [worker("--no-reaper", **fast).process.pid, Worker.objects.get().pid]
     wait_until(gate.with_suffix(".begun").exists)
-    for pid in frozen:  # the supervisor first: it would kill a runner that alone stands still
+    for pid in frozen:  # the supervisor first: it would kill a stopped runner
         os.kill(pid, signal.SIGSTOP)
     try:
         wait_until(
@@ -134,19 +134,19 @@ def test_a_body_whose_claim_was_taken_away_leaves_nothing(worker, manage, tmp_pa
     assert Task.objects.get(pk=handle.id).attempts.get().outcome == "WORKER_FAILURE"
 
 
-def test_the_fence_alone_takes_the_effects_of_a_lost_claim_back(drain):
+def test_the_fence_rolls_the_effects_of_a_lost_claim_back(drain):
     if connection.vendor == "sqlite":
-        pytest.skip("the body holds SQLite's only writer: nobody can take its claim meanwhile")
-    handle = jobs.robbed.send("robbed")
+        pytest.skip("the body holds SQLite's only write lock, so nothing can take its claim")
+    handle = jobs.lose_the_claim.send("lost")
     drain()
     row = Task.objects.get(pk=handle.id)
     assert (row.status, row.result) == (TaskStatus.RUNNING, None)
     assert not row.attempts.exists()
-    assert entries("robbed") == 0
+    assert entries("lost") == 0
 
 
-def test_what_is_tried_again_leaves_its_effects_once(drain, tmp_path):
-    handle = jobs.third_time_lucky.send("lucky", str(tmp_path / "tries"))
+def test_a_retried_task_stores_its_effects_once(drain, tmp_path):
+    handle = jobs.succeed_at_third_attempt.send("lucky", str(tmp_path / "tries"))
     drain()
     assert handle.value(timeout=0) == 3
     assert entries("lucky") == 2
@@ -157,31 +157,29 @@ def test_what_is_tried_again_leaves_its_effects_once(drain, tmp_path):
     ]
 
 
-def test_what_the_commit_refuses_is_not_completed(drain):
+def test_a_task_whose_commit_fails_is_not_completed(drain):
     if connection.vendor == "sqlite":
-        pytest.skip("there are no constraints that wait for the commit in this table")
+        pytest.skip("SQLite has no deferred constraint on this table")
     with connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE promises (id int PRIMARY KEY, other int)")
-        cursor.execute(
-            "ALTER TABLE promises ADD FOREIGN KEY (other) REFERENCES promises (id) DEFERRABLE INITIALLY DEFERRED"
-        )
+        cursor.execute("CREATE TABLE pairs (id int PRIMARY KEY, other int)")
+        cursor.execute("ALTER TABLE pairs ADD FOREIGN KEY (other) REFERENCES pairs (id) DEFERRABLE INITIALLY DEFERRED")
     try:
-        handle = jobs.breaks_a_promise.send("promised")
+        handle = jobs.violate_a_deferred_constraint.send("violating")
         drain()
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("DROP TABLE promises")
+            cursor.execute("DROP TABLE pairs")
 
     row = Task.objects.get(pk=handle.id)
     assert (row.status, row.error_code) == (TaskStatus.FAILED, "UNHANDLED_EXCEPTION")
     assert "IntegrityError" in row.attempts.get().exception_class
-    assert entries("promised") == 0
+    assert entries("violating") == 0
 
 
-def test_a_connection_that_is_cut_leaves_nothing(drain):
+def test_a_terminated_connection_leaves_no_effects(drain):
     if connection.vendor == "sqlite":
-        pytest.skip("there is no server that could cut it")
-    handle = jobs.cut_off.send("cut")
+        pytest.skip("SQLite has no server that could terminate a connection")
+    handle = jobs.lose_the_connection.send("cut")
     drain()
     assert handle.status() is TaskStatus.FAILED
     assert entries("cut") == 0

@@ -1,4 +1,4 @@
-"""A worker that does not wait for the bodies that a test has left behind."""
+"""A worker that hardly waits for running bodies when it stops."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Bodies that take their time, do not stop, or say what is to become of them."""
+"""Bodies that run long, do not stop, raise control exceptions, report progress or save state."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def alimited(seconds: float = FOREVER) -> str:
 
 @task
 def doze(seconds: float) -> str:
-    """One long C call, then some Python until the very moment: what interrupts it may come anywhere near the end."""
+    """One long C call, then Python code until the end: an interrupt may come anywhere near the end."""
     limit = time.monotonic() + seconds
     time.sleep(max(0.0, seconds - 0.003))
     while time.monotonic() < limit:
@@ -96,14 +96,14 @@ def doze(seconds: float) -> str:
 
 @task
 def tidy(key: str) -> None:
-    """Tell in the database what it saw of its end."""
+    """Record in the database how it was interrupted."""
     try:
         try:
             try:
                 leave(f"{key} began")
                 loop(FOREVER)
             except Exception:
-                leave(f"{key} took it for an error of its own")
+                leave(f"{key} caught it as an Exception")
         except TaskInterrupt as interrupt:
             leave(f"{key} {type(interrupt).__name__}")
             raise
@@ -130,8 +130,8 @@ async def sync_leave(key: str) -> None:
 
 @task
 def own_timeout() -> None:
-    """Raise something that only looks like the library's."""
-    raise TimeoutError("somebody else's")
+    """Raise an exception that resembles the library's own."""
+    raise TimeoutError("of the body")
 
 
 TIMEOUTS = RetryPolicy.fixed([1], auto_retry_for=["TASK_TIMEOUT"], jitter=False)
@@ -153,7 +153,7 @@ def slow_atomic(key: str) -> None:
 
 @task
 def transact(depth: int = 20) -> None:
-    """Go in and out of transactions for ever."""
+    """Enter and leave transactions for ever."""
     while True:
         with transaction.atomic():
             for _ in range(depth):
@@ -161,7 +161,7 @@ def transact(depth: int = 20) -> None:
                     pass
 
 
-# Bodies that nothing can stop.
+# Bodies that can not be stopped.
 
 
 def sleep_in_c(seconds: float) -> None:
@@ -175,8 +175,8 @@ def usleep(seconds: float) -> None:
 CALLS: dict[str, Callable[[float], None]] = {"sleep": sleep_in_c, "usleep": usleep}
 
 
-def leave_whatever_comes(key: str) -> None:
-    """Leave an entry though the limit may pass meanwhile, on a busy machine: the body is to be stuck none the less."""
+def leave_despite_interrupts(key: str) -> None:
+    """Leave an entry even if the time limit passes first, as on a busy machine: the body must still get stuck."""
     while True:
         try:
             if not count(key):
@@ -188,15 +188,15 @@ def leave_whatever_comes(key: str) -> None:
 
 @task
 def stuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str:
-    leave_whatever_comes(key)
+    leave_despite_interrupts(key)
     CALLS[call](seconds)
     return "at last"
 
 
 @task
 def stuck_until(key: str, fifo: str) -> str:
-    """Be in one call of C until somebody opens the other end."""
-    leave_whatever_comes(key)
+    """Block in one C call until the test opens the other end."""
+    leave_despite_interrupts(key)
     os.close(os.open(fifo, os.O_RDONLY))
     return "at last"
 
@@ -212,7 +212,7 @@ async def astuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str
 @task(takes_context=True, timeout=0.3, retry_policy=TIMEOUTS)
 def stuck_once(context, key: str) -> int:
     if context.attempt == 1:
-        leave_whatever_comes(key)
+        leave_despite_interrupts(key)
         sleep_in_c(FOREVER)
     leave(key)
     return count(key)
@@ -244,8 +244,8 @@ def succeeds_at_last(context) -> list:
 
 
 @task(takes_context=True)
-def polite(context, key: str) -> str:
-    """Look whether it is to stop, and leave in order."""
+def check_and_return(context, key: str) -> str:
+    """Check whether the task is cancelled, and return."""
     leave(f"{key} began")
     while not context.is_cancelled:
         time.sleep(0.01)
@@ -254,8 +254,8 @@ def polite(context, key: str) -> str:
 
 
 @task(takes_context=True)
-def deaf(context, key: str) -> None:
-    """Have a context and never look at it."""
+def never_check(context, key: str) -> None:
+    """Take a context and never check it."""
     leave(f"{key} began")
     try:
         loop(FOREVER)
@@ -266,7 +266,7 @@ def deaf(context, key: str) -> None:
 
 @task(takes_context=True)
 def checkpoints(context, key: str) -> None:
-    """Meet one checkpoint after the other."""
+    """Call ``progress()`` again and again."""
     leave(f"{key} began")
     try:
         for done in range(10_000):
@@ -279,7 +279,7 @@ def checkpoints(context, key: str) -> None:
 
 @task(takes_context=True)
 def saves(context, key: str) -> None:
-    """Save once it is cancelled: a checkpoint too."""
+    """Save once the task is cancelled: saving checks for that too."""
     leave(f"{key} began")
     while not context.is_cancelled:
         time.sleep(0.01)
@@ -291,18 +291,18 @@ def saves(context, key: str) -> None:
 
 
 @task(takes_context=True)
-async def apolite(context, key: str) -> str:
+async def acheck_and_return(context, key: str) -> str:
     await sync_leave(f"{key} began")
     try:
         await asyncio.sleep(FOREVER)
     except asyncio.CancelledError:
-        await sync_leave(f"{key} {'saw it' if context.is_cancelled else 'was not told'}")
+        await sync_leave(f"{key} {'saw it' if context.is_cancelled else 'did not see it'}")
     return "too late"
 
 
 @task
-def returns_none_the_less(key: str) -> str:
-    """Take the interrupt for a hint, and give a value all the same."""
+def returns_when_interrupted(key: str) -> str:
+    """Catch the interrupt and return a value."""
     leave(f"{key} began")
     try:
         loop(FOREVER)
@@ -312,8 +312,8 @@ def returns_none_the_less(key: str) -> str:
 
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["*"], jitter=False))
-def fails_when_told(key: str) -> None:
-    """Come to an error of its own when it is interrupted, with a policy that retries every error."""
+def fails_when_interrupted(key: str) -> None:
+    """Raise another error when interrupted, with a policy that retries every error."""
     leave(f"{key} began")
     try:
         loop(FOREVER)
@@ -324,7 +324,7 @@ def fails_when_told(key: str) -> None:
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def taken_away(key: str, gate: str) -> str:
-    """Wait for a gate in each attempt; leave an entry if it is told to stop."""
+    """Wait for a gate in each attempt; leave an entry if interrupted."""
     attempt = count(f"{key} began") + 1
     leave(f"{key} began")
     try:
@@ -335,11 +335,11 @@ def taken_away(key: str, gate: str) -> str:
     return f"attempt {attempt}"
 
 
-# Wishes.
+# Control exceptions.
 
 
 @task
-def wishes_retry(key: str, times: int = 99, after: float | None = 0) -> int:
+def raises_retry(key: str, times: int = 99, after: float | None = 0) -> int:
     leave(key)
     if count(key) <= times:
         raise Retry(f"not yet: {count(key)}", after=after)
@@ -347,7 +347,7 @@ def wishes_retry(key: str, times: int = 99, after: float | None = 0) -> int:
 
 
 @task
-async def awishes_retry(key: str, times: int = 99) -> int:
+async def araises_retry(key: str, times: int = 99) -> int:
     await sync_leave(key)
     runs = await Entry.objects.filter(key=key).acount()
     if runs <= times:
@@ -356,12 +356,12 @@ async def awishes_retry(key: str, times: int = 99) -> int:
 
 
 @task(max_attempts=3, backoff=40)
-def wishes_retry_in_40() -> None:
+def raises_retry_with_backoff() -> None:
     raise Retry
 
 
 @task(takes_context=True)
-def wishes_snooze(context, key: str, times: int, seconds: float = 0) -> list[int]:
+def raises_snooze(context, key: str, times: int, seconds: float = 0) -> list[int]:
     leave(f"{key} attempt {context.attempt}")
     runs = Entry.objects.filter(key__startswith=f"{key} ").count()
     if runs <= times:
@@ -370,7 +370,7 @@ def wishes_snooze(context, key: str, times: int, seconds: float = 0) -> list[int
 
 
 @task
-async def awishes_snooze(key: str) -> int:
+async def araises_snooze(key: str) -> int:
     await sync_leave(key)
     if (runs := await Entry.objects.filter(key=key).acount()) <= 2:
         raise Snooze(0)
@@ -389,18 +389,18 @@ def fails_snoozes_ends(context, key: str) -> list[int]:
 
 
 @task(max_attempts=5, backoff=0)
-def wishes_discard(key: str) -> None:
+def raises_discard(key: str) -> None:
     leave(key)
-    raise Discard("nobody wants it")
+    raise Discard("no longer needed")
 
 
 @task(max_attempts=5, backoff=0)
-async def awishes_discard(key: str) -> None:
+async def araises_discard(key: str) -> None:
     await sync_leave(key)
-    raise Discard("nobody wants it")
+    raise Discard("no longer needed")
 
 
-WISHES: dict[str, Callable[[], Exception]] = {
+CONTROL_EXCEPTIONS: dict[str, Callable[[], Exception]] = {
     "retry": lambda: Retry(after=600),
     "snooze": lambda: Snooze(600),
     "discard": lambda: Discard("no"),
@@ -408,14 +408,14 @@ WISHES: dict[str, Callable[[], Exception]] = {
 
 
 @task(atomic=True)
-def atomic_wish(key: str, wish: str) -> None:
+def raises_atomically(key: str, name: str) -> None:
     leave(key)
-    raise WISHES[wish]()
+    raise CONTROL_EXCEPTIONS[name]()
 
 
 @task
-def bad_wish(wish: str, value: float) -> None:
-    raise {"retry": lambda: Retry(after=value), "snooze": lambda: Snooze(value)}[wish]()
+def raises_invalid_delay(name: str, value: float) -> None:
+    raise {"retry": lambda: Retry(after=value), "snooze": lambda: Snooze(value)}[name]()
 
 
 # Mappers.
@@ -496,19 +496,19 @@ def atomic_progress(context) -> None:
 
 
 @task(takes_context=True)
-def chatty(context, calls: int) -> None:
+def report_often(context, calls: int) -> None:
     for done in range(calls):
         context.progress(done + 1, calls, "talking")
 
 
 @task(takes_context=True)
-def tell(context, done, total=None, message: str = "") -> None:
+def report(context, done, total=None, message: str = "") -> None:
     context.progress(float(done) if isinstance(done, str) else done, total, message)
 
 
 @task(takes_context=True, max_attempts=3, backoff=0)
 def resumes(context, steps_in_all: int) -> list[object]:
-    """Do one step in each attempt, and remember it."""
+    """Do one step in each attempt and save it."""
     seen = context.state
     done = (seen or {"done": 0})["done"] + 1
     context.save({"done": done})
@@ -584,7 +584,7 @@ def saves_a_date(context) -> str:
 
 @task(takes_context=True, timeout=1)
 async def leave_a_thread_with_the_row(context, gate: str) -> None:
-    """A thread of the body's own keeps the task's row locked, after the body was cancelled."""
+    """A thread started by the body keeps the task's row locked after the body was cancelled."""
 
     def work():
         with transaction.atomic():

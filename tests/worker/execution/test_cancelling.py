@@ -18,8 +18,8 @@ from tests.worker.execution import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: A worker whose reaper looks often.
-WATCHFUL = {"TEST_CHECK_MS": "300"}
+#: Settings of a worker whose reaper runs often.
+QUICK_REAPER = {"TEST_CHECK_MS": "300"}
 
 
 def keys(prefix=""):
@@ -38,7 +38,7 @@ def assert_cancelled(handle):
     assert (row.completed_at, row.failed_at, row.attempts.count()) == (None, None, 0)
 
 
-# Not yet begun.
+# Tasks that have not begun.
 
 
 def test_a_pending_task_is_cancelled_and_never_runs(drain):
@@ -53,8 +53,8 @@ def test_a_pending_task_is_cancelled_and_never_runs(drain):
     assert not keys()
 
 
-def test_a_task_that_waits_for_its_time_or_its_retry_is_pending_too(drain):
-    later, retried = write.schedule(60, "later"), jobs.wishes_retry.send("retried", after=60)
+def test_scheduled_and_retrying_tasks_are_cancelled(drain):
+    later, retried = write.schedule(60, "later"), jobs.raises_retry.send("retried", after=60)
     drain()
 
     assert later.cancel() is True
@@ -82,10 +82,10 @@ def test_a_claimed_task_is_cancelled_and_never_runs(worker, tmp_path):
     assert "never" not in keys()
 
 
-# Running.
+# Running tasks.
 
 
-def test_a_running_task_is_let_alone_unless_asked(worker, tmp_path):
+def test_a_running_task_is_cancelled_only_with_include_running(worker, tmp_path):
     worker()
     handle = jobs.hold.send("running", str(tmp_path / "gate"))
     entry("running")
@@ -101,17 +101,17 @@ def test_a_running_task_is_let_alone_unless_asked(worker, tmp_path):
 BODIES = {
     "thread": (jobs.tidy, "TaskRevoked"),
     "coroutine": (jobs.atidy, "CancelledError"),
-    "coroutine with a context": (jobs.apolite, "saw it"),
-    "context, polled": (jobs.polite, "saw it"),
+    "coroutine with a context": (jobs.acheck_and_return, "saw it"),
+    "context, polled": (jobs.check_and_return, "saw it"),
     "context, at a checkpoint": (jobs.checkpoints, "TaskRevoked"),
     "context, at a save": (jobs.saves, "TaskRevoked"),
-    "swallows it": (jobs.returns_none_the_less, "ended"),
-    "fails of it": (jobs.fails_when_told, "ended"),
+    "swallows the interrupt": (jobs.returns_when_interrupted, "ended"),
+    "fails when interrupted": (jobs.fails_when_interrupted, "ended"),
 }
 
 
 @pytest.mark.slow
-def test_a_running_task_is_cancelled_at_once_and_its_body_told_soon(worker):
+def test_a_running_task_is_cancelled_at_once_and_its_body_is_interrupted_soon(worker):
     asynchronous = [kind for kind in BODIES if kind.startswith("coroutine")]
     synchronous = BODIES.keys() - asynchronous
     process = worker("--threads", str(len(synchronous)), "--async-slots", str(len(asynchronous)))
@@ -123,8 +123,8 @@ def test_a_running_task_is_cancelled_at_once_and_its_body_told_soon(worker):
 
     for handle in handles.values():
         assert_cancelled(handle)
-    for kind, (_, told) in BODIES.items():
-        entry(f"{kind} {told}")
+    for kind, (_, outcome) in BODIES.items():
+        entry(f"{kind} {outcome}")
     # All slots are free, so the bodies have ended.
     after = [jobs.spin.send(0.3) for _ in synchronous] + [jobs.aspin.send(0.3) for _ in asynchronous]
     assert {handle.value(timeout=20) for handle in after} == {"in time"}
@@ -135,9 +135,9 @@ def test_a_running_task_is_cancelled_at_once_and_its_body_told_soon(worker):
 
 
 @pytest.mark.slow
-def test_a_body_with_a_context_that_does_not_look_is_interrupted_after_two_seconds(worker):
+def test_a_body_that_never_checks_its_context_is_interrupted_after_two_seconds(worker):
     worker()
-    handle = jobs.deaf.send("it")
+    handle = jobs.never_check.send("it")
     entry("it began")
     before = time.time()
     handle.cancel(include_running=True)
@@ -147,7 +147,7 @@ def test_a_body_with_a_context_that_does_not_look_is_interrupted_after_two_secon
     assert_cancelled(handle)
 
 
-def test_the_late_result_of_a_body_that_nothing_interrupts_is_dropped(worker, tmp_path):
+def test_the_late_result_of_an_uninterruptible_cancelled_body_is_dropped(worker, tmp_path):
     worker("--threads", "1")
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -158,12 +158,12 @@ def test_the_late_result_of_a_body_that_nothing_interrupts_is_dropped(worker, tm
 
     assert_cancelled(handle)
     other_end = os.open(fifo, os.O_RDWR)
-    assert write.send("after").get(timeout=20).is_ok()  # one thread: the other body has ended
+    assert write.send("after").get(timeout=20).is_ok()  # there is one thread, so the other body has ended
     os.close(other_end)
     assert_cancelled(handle)
 
 
-def test_cancelled_is_final_but_for_retry(worker, tmp_path):
+def test_only_a_retry_leaves_the_cancelled_state(worker, tmp_path):
     worker()
     handle = jobs.taken_away.send("it", str(tmp_path / "gate"))
     entry("it began")
@@ -184,8 +184,8 @@ def test_cancelled_is_final_but_for_retry(worker, tmp_path):
     assert handle.value(timeout=20) == "attempt 2"
 
 
-def test_a_task_that_is_cancelled_and_retried_at_once_is_rid_of_its_old_body(worker, tmp_path):
-    """The runner that still runs the old body claims the task anew: the old one is told all the same."""
+def test_the_old_body_of_a_cancelled_and_retried_task_is_interrupted(worker, tmp_path):
+    """The same runner claims the task again while it still runs the old body; it interrupts the old body."""
     worker("--threads", "2")
     handle = jobs.taken_away.send("it", str(tmp_path / "gate"))
     entry("it began")
@@ -199,7 +199,7 @@ def test_a_task_that_is_cancelled_and_retried_at_once_is_rid_of_its_old_body(wor
     assert handle.value(timeout=20) == "attempt 2"
 
 
-def test_a_task_that_has_ended_is_not_cancelled(drain):
+def test_an_ended_task_is_not_cancelled(drain):
     late = write.send("late")
     Task.objects.update(good_until="2020-01-01T00:00Z")
     ended = {"EXPIRED": late, "COMPLETED": write.send("done"), "FAILED": jobs.plain.send("os")}
@@ -226,18 +226,18 @@ def test_a_queryset_cancels_in_bulk_and_counts(worker, tmp_path):
     assert {handle.status() for handle in running} == {TaskStatus.RUNNING}
     assert ours.cancel(include_running=True) == 2
 
-    assert other.get(timeout=20).is_ok()  # both slots are free again: the gate never opened
+    assert other.get(timeout=20).is_ok()  # both slots are free, although the gate never opened
     assert {handle.status() for handle in running} == {TaskStatus.CANCELLED}
     assert "never" not in keys()
 
 
-def test_a_unique_key_cancels_the_live_task_that_holds_it(drain):
+def test_cancelling_by_unique_key_cancels_the_live_task_with_that_key(drain):
     first = write.with_options(unique_key="a").send("a")
     other = write.with_options(unique_key="b").send("b")
 
     assert write.cancel("a") is True
     assert write.cancel("a") is False
-    assert write.cancel("nobody") is False
+    assert write.cancel("no such key") is False
 
     again = write.with_options(unique_key="a").send("a again")
     drain()
@@ -247,7 +247,7 @@ def test_a_unique_key_cancels_the_live_task_that_holds_it(drain):
     assert keys() == {"a again", "b"}
 
 
-def test_a_unique_key_cancels_a_running_task_when_asked(worker):
+def test_cancelling_by_unique_key_can_include_a_running_task(worker):
     worker()
     handle = jobs.tidy.with_options(unique_key="k").send("it")
     entry("it began")
@@ -260,7 +260,7 @@ def test_a_unique_key_cancels_a_running_task_when_asked(worker):
     entry("it TaskRevoked")
 
 
-def test_the_async_twins_cancel(drain):
+def test_the_async_methods_cancel(drain):
     one, two = write.send("one"), write.with_options(unique_key="k").send("two")
 
     assert async_to_sync(one.acancel)() is True
@@ -277,7 +277,7 @@ def test_the_async_twins_cancel(drain):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("include_running", [False, True])
-def test_no_task_runs_after_its_cancel_was_reported(worker, include_running):
+def test_no_task_runs_after_cancel_returned_true(worker, include_running):
     worker("--threads", "4", "--prefetch", "8")
     handles = write.send_many({"key": f"task {number}"} for number in range(300))
     reported = {}
@@ -291,15 +291,15 @@ def test_no_task_runs_after_its_cancel_was_reported(worker, include_running):
         row = Task.objects.get(pk=handles[number].id)
         assert row.status == (TaskStatus.CANCELLED if was_cancelled else TaskStatus.COMPLETED)
         began = Entry.objects.filter(key=f"task {number}").count()
-        # What was running when it was cancelled has a start, and may have left its entry.
+        # A task that was running when it was cancelled has a start, and may have left its entry.
         assert began <= 1 if row.started_at and include_running else began == (0 if was_cancelled else 1)
         assert row.attempts.count() == (0 if was_cancelled else 1)
 
 
 @pytest.mark.slow
-def test_bodies_whose_tasks_a_reaper_has_taken_away_are_told(worker, tmp_path):
-    """One for good, the other for another attempt, which the same runner claims as soon as it is awake again."""
-    worker("--threads", "3", **WATCHFUL)
+def test_bodies_whose_tasks_the_reaper_recovered_are_interrupted(worker, tmp_path):
+    """One task fails, the other is retried; the same runner claims the retry when it is resumed."""
+    worker("--threads", "3", **QUICK_REAPER)
     lost, retried = jobs.tidy.send("lost"), jobs.taken_away.send("retried", str(tmp_path / "gate"))
     pid = entry("lost began").pid
     assert entry("retried began").pid == pid

@@ -1,4 +1,4 @@
-"""What a body may ask for by raising it: another attempt, a later run, or to be given up."""
+"""The control exceptions that a body may raise: Retry, Snooze and Discard."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ from tests.worker.execution import jobs
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
-BOTH_RETRIES = pytest.mark.parametrize("body", [jobs.wishes_retry, jobs.awishes_retry], ids=["thread", "coroutine"])
+BOTH_RETRIES = pytest.mark.parametrize("body", [jobs.raises_retry, jobs.araises_retry], ids=["thread", "coroutine"])
 
 
 def attempts(handle):
@@ -37,7 +37,7 @@ def failed(number, code, will_retry):
 
 
 @BOTH_RETRIES
-def test_a_retry_is_an_attempt_more_and_the_next_one_may_succeed(drain, body):
+def test_a_raised_retry_leads_to_another_attempt_that_may_succeed(drain, body):
     handle = body.send("key", 1)
 
     drain()
@@ -49,7 +49,7 @@ def test_a_retry_is_an_attempt_more_and_the_next_one_may_succeed(drain, body):
 
 
 @BOTH_RETRIES
-def test_without_a_policy_there_are_two_retries(drain, body):
+def test_a_task_without_a_policy_is_retried_twice(drain, body):
     handle = body.send("key")
 
     drain()
@@ -60,11 +60,11 @@ def test_without_a_policy_there_are_two_retries(drain, body):
     assert attempts(handle) == [failed(n, "TASK_RETRY", n < 3) for n in (1, 2, 3)]
 
 
-def test_a_call_that_has_one_attempt_has_no_retry_either(drain):
-    thrice = jobs.wishes_retry_in_40
+def test_a_send_with_one_attempt_is_not_retried(drain):
+    thrice = jobs.raises_retry_with_backoff
     handles = [
         body.with_options(**options).send(**arguments)
-        for body, arguments in ((jobs.wishes_retry, {"key": "key"}), (thrice, {}))
+        for body, arguments in ((jobs.raises_retry, {"key": "key"}), (thrice, {}))
         for options in ({"max_attempts": 1}, {"retry_policy": None})
     ]
 
@@ -73,8 +73,8 @@ def test_a_call_that_has_one_attempt_has_no_retry_either(drain):
     assert [attempts(handle) for handle in handles] == [[failed(1, "TASK_RETRY", False)]] * 4
 
 
-def test_the_message_is_kept(drain):
-    handle = jobs.wishes_retry.send("key")
+def test_the_message_of_a_retry_is_stored(drain):
+    handle = jobs.raises_retry.send("key")
 
     drain()
 
@@ -83,9 +83,9 @@ def test_the_message_is_kept(drain):
     assert list(texts) == ["not yet: 1", "not yet: 2", "not yet: 3"]
 
 
-def test_a_retry_needs_no_code_in_the_policy_and_stays_within_its_budget(drain):
+def test_a_raised_retry_needs_no_code_in_the_policy_but_counts_against_max_retries(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["SOMETHING_ELSE"])
-    handle = jobs.wishes_retry.with_options(retry_policy=policy).send("key")
+    handle = jobs.raises_retry.with_options(retry_policy=policy).send("key")
 
     drain()
 
@@ -93,9 +93,9 @@ def test_a_retry_needs_no_code_in_the_policy_and_stays_within_its_budget(drain):
     assert handle.get(0).err.error_code == "TASK_RETRY"
 
 
-def test_a_larger_budget_is_used_up_too(drain):
+def test_a_raised_retry_uses_all_of_a_larger_max_retries(drain):
     policy = RetryPolicy.exponential(max_retries=5, auto_retry_for=["SOMETHING_ELSE"])
-    handle = jobs.wishes_retry.with_options(retry_policy=policy).send("key")
+    handle = jobs.raises_retry.with_options(retry_policy=policy).send("key")
 
     drain()
 
@@ -103,17 +103,17 @@ def test_a_larger_budget_is_used_up_too(drain):
     assert handle.status() == TaskStatus.FAILED
 
 
-def test_after_none_waits_as_the_policy_says(drain):
+def test_after_none_waits_for_the_policys_delay(drain):
     policy = RetryPolicy.fixed([50, 70], auto_retry_for=["SOMETHING_ELSE"], jitter=False)
-    handle = jobs.wishes_retry.with_options(retry_policy=policy).send("key", after=None)
+    handle = jobs.raises_retry.with_options(retry_policy=policy).send("key", after=None)
 
     drain()
 
     assert 50 <= delay_of(handle) < 60
 
 
-def test_after_none_waits_as_the_tasks_own_backoff_says(drain):
-    handle = jobs.wishes_retry_in_40.send()
+def test_after_none_waits_for_the_tasks_backoff(drain):
+    handle = jobs.raises_retry_with_backoff.send()
 
     drain()
 
@@ -121,16 +121,16 @@ def test_after_none_waits_as_the_tasks_own_backoff_says(drain):
 
 
 def test_after_none_without_a_policy_waits_about_two_seconds():
-    handle = jobs.wishes_retry.send("key", after=None)
+    handle = jobs.raises_retry.send("key", after=None)
 
-    call_command("horsies_worker", once=True, verbosity=0)  # a slow drain would wait for the next attempt
+    call_command("horsies_worker", once=True, verbosity=0)  # a slow drain would run the next attempt too
 
     assert 1.5 <= delay_of(handle) < 5
 
 
-def test_after_wins_over_the_policy(drain):
+def test_after_overrides_the_policys_delay(drain):
     policy = RetryPolicy.fixed([50], auto_retry_for=["*"], jitter=False)
-    handle = jobs.wishes_retry.with_options(retry_policy=policy).send("key", after=300)
+    handle = jobs.raises_retry.with_options(retry_policy=policy).send("key", after=300)
 
     drain()
 
@@ -141,10 +141,10 @@ def test_after_wins_over_the_policy(drain):
     assert not Task.objects.scheduled().exists()
 
 
-def test_good_until_caps_a_retry(drain):
+def test_a_retry_after_good_until_fails_the_task(drain):
     soon = timezone.now() + timedelta(seconds=60)
-    too_late = jobs.wishes_retry.with_options(good_until=soon).send("too late", after=120)
-    in_time = jobs.wishes_retry.with_options(good_until=soon).send("in time", after=30)
+    too_late = jobs.raises_retry.with_options(good_until=soon).send("too late", after=120)
+    in_time = jobs.raises_retry.with_options(good_until=soon).send("in time", after=30)
 
     drain()
 
@@ -154,8 +154,8 @@ def test_good_until_caps_a_retry(drain):
     assert attempts(in_time) == [failed(1, "TASK_RETRY", True)]
 
 
-def test_a_retry_by_hand_gives_the_budget_anew(drain):
-    handle = jobs.wishes_retry.send("key", 4)
+def test_a_manual_retry_resets_the_retry_count(drain):
+    handle = jobs.raises_retry.send("key", 4)
     drain()
     assert handle.status() == TaskStatus.FAILED
 
@@ -169,8 +169,8 @@ def test_a_retry_by_hand_gives_the_budget_anew(drain):
 # Snooze.
 
 
-def test_a_snooze_burns_no_attempt_however_often(drain):
-    handle = jobs.wishes_snooze.send("key", 10)
+def test_repeated_snoozes_use_no_attempt(drain):
+    handle = jobs.raises_snooze.send("key", 10)
 
     drain()
 
@@ -181,8 +181,8 @@ def test_a_snooze_burns_no_attempt_however_often(drain):
     assert attempts(handle) == [(1, "COMPLETED", "", False)]
 
 
-def test_a_coroutine_snoozes_too(drain):
-    handle = jobs.awishes_snooze.send("key")
+def test_a_coroutine_can_snooze(drain):
+    handle = jobs.araises_snooze.send("key")
 
     drain()
 
@@ -190,9 +190,9 @@ def test_a_coroutine_snoozes_too(drain):
     assert attempts(handle) == [(1, "COMPLETED", "", False)]
 
 
-def test_a_snoozed_task_is_scheduled_as_if_it_had_never_run(drain):
+def test_a_snoozed_task_is_scheduled_like_one_that_never_ran(drain):
     before = timezone.now()
-    handle = jobs.wishes_snooze.send("key", 1, 90)
+    handle = jobs.raises_snooze.send("key", 1, 90)
 
     drain()
 
@@ -206,7 +206,7 @@ def test_a_snoozed_task_is_scheduled_as_if_it_had_never_run(drain):
     assert row.enqueued_at - timezone.now() <= timedelta(seconds=90)
 
 
-def test_a_snooze_after_a_retry_leaves_the_count_of_retries(drain):
+def test_a_snooze_after_a_retry_keeps_the_retry_count(drain):
     handle = jobs.fails_snoozes_ends.send("key")
 
     drain()
@@ -218,7 +218,7 @@ def test_a_snooze_after_a_retry_leaves_the_count_of_retries(drain):
 
 
 def test_a_task_that_snoozes_past_its_good_until_expires(drain):
-    handle = jobs.wishes_snooze.with_options(good_until=timezone.now() + timedelta(seconds=60)).send("key", 1, 120)
+    handle = jobs.raises_snooze.with_options(good_until=timezone.now() + timedelta(seconds=60)).send("key", 1, 120)
     drain()
     assert handle.status() == TaskStatus.PENDING
 
@@ -232,14 +232,14 @@ def test_a_task_that_snoozes_past_its_good_until_expires(drain):
 
 def test_an_idle_worker_wakes_for_a_snoozed_and_for_a_retried_task(worker):
     worker()
-    snoozed, retried = jobs.wishes_snooze.send("snoozed", 1, 1), jobs.wishes_retry.send("retried", 1, 1)
+    snoozed, retried = jobs.raises_snooze.send("snoozed", 1, 1), jobs.raises_retry.send("retried", 1, 1)
 
     assert snoozed.value(timeout=20) == [2, 1]
     assert retried.value(timeout=20) == 2
 
 
 def test_a_snoozed_task_can_be_cancelled(drain):
-    handle = jobs.wishes_snooze.send("key", 1, 90)
+    handle = jobs.raises_snooze.send("key", 1, 90)
     drain()
 
     assert handle.cancel() is True
@@ -250,23 +250,23 @@ def test_a_snoozed_task_can_be_cancelled(drain):
 # Discard.
 
 
-@pytest.mark.parametrize("body", [jobs.wishes_discard, jobs.awishes_discard], ids=["thread", "coroutine"])
-def test_a_discarded_task_fails_at_once_whatever_retries_are_left(drain, body):
+@pytest.mark.parametrize("body", [jobs.raises_discard, jobs.araises_discard], ids=["thread", "coroutine"])
+def test_a_discarded_task_fails_at_once_even_with_retries_left(drain, body):
     handle = body.send("key")
 
     drain()
 
     error = handle.get(0).err
     row = Task.objects.get(pk=handle.id)
-    assert (error.error_code, error.message) == ("TASK_DISCARDED", "nobody wants it")
+    assert (error.error_code, error.message) == ("TASK_DISCARDED", "no longer needed")
     assert (row.status, row.error_code, row.retry_count) == (TaskStatus.FAILED, "TASK_DISCARDED", 0)
     assert attempts(handle) == [failed(1, "TASK_DISCARDED", False)]
     assert Entry.objects.count() == 1
 
 
-def test_a_policy_that_lists_the_code_does_not_bring_it_back(drain):
+def test_a_policy_that_lists_task_discarded_does_not_retry_it(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["TASK_DISCARDED", "*"])
-    handle = jobs.wishes_discard.with_options(retry_policy=policy).send("key")
+    handle = jobs.raises_discard.with_options(retry_policy=policy).send("key")
 
     drain()
 
@@ -274,11 +274,11 @@ def test_a_policy_that_lists_the_code_does_not_bring_it_back(drain):
     assert handle.retry() is True
 
 
-# All of them.
+# All control exceptions.
 
 
-def test_the_effects_of_an_atomic_task_that_wishes_are_rolled_back(drain):
-    retry, snooze, discard = (jobs.atomic_wish.send("key", wish) for wish in ("retry", "snooze", "discard"))
+def test_a_control_exception_rolls_the_effects_of_an_atomic_task_back(drain):
+    retry, snooze, discard = (jobs.raises_atomically.send("key", name) for name in ("retry", "snooze", "discard"))
 
     drain()
 
@@ -293,15 +293,15 @@ BAD = [-1, -0.001, float("nan"), float("inf"), 366 * 86_400, 10**400, True, "5",
 
 @pytest.mark.django_db(transaction=False)
 @pytest.mark.parametrize("value", BAD, ids=lambda value: repr(value)[:20])
-def test_a_delay_that_can_not_be_is_refused_where_it_is_raised(value):
+def test_an_invalid_delay_is_refused_by_the_constructor(value):
     with pytest.raises(ValueError, match=r"Retry\(after=\) got .* allowed: seconds from 0 to a year"):
         Retry(after=value)
     with pytest.raises(ValueError, match=r"Snooze\(after=\) got .* allowed: seconds from 0 to a year"):
         Snooze(value)
 
 
-def test_a_body_with_a_bad_delay_fails_of_its_mistake(drain):
-    handles = [jobs.bad_wish.send(wish, -5) for wish in ("retry", "snooze")]
+def test_a_body_that_raises_with_an_invalid_delay_fails_with_value_error(drain):
+    handles = [jobs.raises_invalid_delay.send(name, -5) for name in ("retry", "snooze")]
 
     drain()
 
@@ -311,7 +311,7 @@ def test_a_body_with_a_bad_delay_fails_of_its_mistake(drain):
 
 
 @pytest.mark.django_db(transaction=False)
-def test_the_limits_of_a_delay_are_allowed():
+def test_the_smallest_and_largest_delays_are_allowed():
     assert (Retry().after, Retry(after=0).after, Retry(after=timedelta(minutes=1)).after) == (None, 0.0, 60.0)
     assert (Snooze(0).after, Snooze(after=timedelta(days=365)).after) == (0.0, 31_536_000.0)
     assert str(Retry()) == "The task asked for another attempt."

@@ -1,4 +1,4 @@
-"""Which error code an exception gets."""
+"""The error code that an exception mapper gives an exception."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def options(settings):
 
 
 def codes_of(drain, sends):
-    """Run them all and return their codes, by their names."""
+    """Run the tasks and return their error codes by name."""
     drain()
     codes = {name: handle.get(0).err.error_code for name, handle in sends.items()}
     for name, handle in sends.items():
@@ -37,9 +37,9 @@ def test_the_backends_mapper_names_the_class_or_its_nearest_base(drain, options,
     options(exception_mapper=APP)
     expected = {
         "trouble": "APP_TROUBLE",
-        "deep": "APP_DEEP",  # named by its dotted path, and nearer than its base
-        "abyss": "APP_DEEP",  # not named itself; the nearest base counts
-        "key": "APP_LOST",  # a base among the built-in ones, by its dotted path
+        "deep": "APP_DEEP",  # mapped by its dotted path, and nearer than its base
+        "abyss": "APP_DEEP",  # not mapped itself; the nearest base counts
+        "key": "APP_LOST",  # a built-in base class, mapped by its dotted path
         "exit": "APP_LEFT",
         "os": "UNHANDLED_EXCEPTION",
     }
@@ -47,14 +47,14 @@ def test_the_backends_mapper_names_the_class_or_its_nearest_base(drain, options,
     assert codes_of(drain, {name: body.send(name) for name in expected}) == expected
 
 
-def test_the_tasks_mapper_is_asked_before_the_backends(drain, options):
+def test_the_tasks_mapper_takes_precedence_over_the_backends(drain, options):
     options(exception_mapper=APP)
     expected = {
-        "trouble": "TASK_SAYS",  # both know it
-        "deep": "TASK_SAYS",  # the backend's has the class itself: the task's base comes first all the same
+        "trouble": "TASK_SAYS",  # both mappers have it
+        "deep": "TASK_SAYS",  # the backend's mapper has the class itself, but the task's mapper has a base
         "abyss": "TASK_SAYS",
         "timeout": "TASK_SAYS_OS",
-        "key": "APP_LOST",  # only the backend knows it
+        "key": "APP_LOST",  # only the backend's mapper has it
     }
 
     assert codes_of(drain, {name: jobs.mapped.send(name) for name in expected}) == expected
@@ -75,10 +75,10 @@ def test_a_policy_retries_the_code_of_the_backends_mapper(drain, options):
     assert TaskAttempt.objects.get(task=retried.id).error_code == "APP_DEEP"
 
 
-def test_a_mapper_does_not_take_the_librarys_wishes_away(drain, options):
-    """A mapper of Exception itself must not turn a snooze or a discard into a failure of its own."""
+def test_a_mapper_does_not_apply_to_control_exceptions(drain, options):
+    """A mapper of Exception itself must not turn a snooze or a discard into a failure."""
     options(exception_mapper={Exception: "APP_ANY", BaseException: "APP_EVERY"})
-    snoozed, discarded = jobs.wishes_snooze.send("key", 1), jobs.wishes_discard.send("key")
+    snoozed, discarded = jobs.raises_snooze.send("key", 1), jobs.raises_discard.send("key")
     late, failing = jobs.limited.send(), jobs.plain.send("os")
 
     drain()
@@ -105,7 +105,7 @@ WRONG = {
 
 @pytest.mark.django_db(transaction=False)
 @pytest.mark.parametrize("mapper", WRONG.values(), ids=WRONG.keys())
-def test_a_mapper_that_can_not_be_is_one_error_with_its_key_value_and_what_is_allowed(options, mapper):
+def test_an_invalid_backend_mapper_is_one_check_error(options, mapper):
     options(exception_mapper=mapper)
 
     (error,) = [message for backend in task_backends.all() for message in backend.check() if message.is_serious()]
@@ -118,7 +118,7 @@ def test_a_mapper_that_can_not_be_is_one_error_with_its_key_value_and_what_is_al
 
 @pytest.mark.django_db(transaction=False)
 @pytest.mark.parametrize("kind", ["no dict", "no exception", "no text", "an empty code", "the library's own code"])
-def test_a_tasks_mapper_that_can_not_be_is_refused_when_the_task_is_made(kind):
+def test_an_invalid_task_mapper_is_refused_by_the_decorator(kind):
     with pytest.raises(InvalidTask, match="exception_mapper"):
         task(exception_mapper=WRONG[kind])(jobs.leave)
 
@@ -132,9 +132,7 @@ def test_a_tasks_mapper_that_can_not_be_is_refused_when_the_task_is_made(kind):
         (jobs.DeepTrouble, "trouble", False),
     ],
 )
-def test_a_policy_that_lists_a_class_retries_what_inherits_from_it_and_says_why(
-    drain, caplog, listed, name, is_retried
-):
+def test_a_policy_that_lists_a_class_retries_its_subclasses_and_logs_the_error(drain, caplog, listed, name, is_retried):
     policy = RetryPolicy.fixed([60], auto_retry_for=["OTHER", listed])
     handle = jobs.plain.with_options(retry_policy=policy).send(name)
 
@@ -146,7 +144,7 @@ def test_a_policy_that_lists_a_class_retries_what_inherits_from_it_and_says_why(
     assert "Traceback" in caplog.text
 
 
-def test_no_class_covers_what_another_attempt_can_not_mend():
+def test_a_listed_class_does_not_cover_permanent_failures():
     policy = RetryPolicy.fixed([60], auto_retry_for=[Exception])
 
     assert policy.auto_retry_for == ("builtins.Exception",)

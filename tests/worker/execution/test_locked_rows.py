@@ -1,4 +1,4 @@
-"""A worker waits for no row, whoever has locked it."""
+"""A worker does not wait for locked rows."""
 
 import pytest
 from django.db import connection
@@ -14,18 +14,18 @@ from tests.worker.execution import jobs
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_body_that_leaves_its_row_locked_holds_up_nobody(worker, tmp_path):
+def test_a_body_that_leaves_its_row_locked_blocks_no_other_task(worker, tmp_path):
     if connection.vendor == "sqlite":
-        pytest.skip("SQLite locks no rows: who writes holds the whole file")
+        pytest.skip("SQLite locks no rows: a writer locks the whole file")
     process = worker()
-    for number in range(1, 4):  # a busy machine may need longer than the limit to come to the lock
+    for number in range(1, 4):  # on a busy machine the timeout may pass before the body takes the lock
         gate = tmp_path / f"gate {number}"
         handle = jobs.leave_a_thread_with_the_row.send(str(gate))
         wait_until(lambda: process.output.count("task over its time limit") == number)  # noqa: B023  # called at once
         if gate.with_suffix(".locked").exists():
             break
 
-    assert tasks.add.send(1, b=2).value(timeout=20) == 3  # the row is locked all the while
+    assert tasks.add.send(1, b=2).value(timeout=20) == 3  # the row is still locked
     assert handle.status() is TaskStatus.RUNNING
     gate.touch()
 
@@ -33,7 +33,7 @@ def test_a_body_that_leaves_its_row_locked_holds_up_nobody(worker, tmp_path):
     assert Task.objects.get(pk=handle.id).error_code == "TASK_TIMEOUT"
 
 
-def test_a_task_that_can_not_be_deleted_at_its_end_has_ended_all_the_same(drain, caplog):
+def test_a_task_ends_even_if_its_row_can_not_be_deleted(drain, caplog):
     def refuse(sender, **kwargs):
         raise RuntimeError("not this one")
 

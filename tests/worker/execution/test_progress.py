@@ -1,4 +1,4 @@
-"""What a body says of its progress, and what it keeps for its next attempt."""
+"""The progress that a body reports, and the state that it saves for its next attempt."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def note(done, total, message):
 # Progress.
 
 
-def test_progress_is_seen_while_the_body_runs_and_in_the_end(worker, tmp_path):
+def test_progress_is_visible_while_the_body_runs_and_afterwards(worker, tmp_path):
     worker()
     handles = [body.send(str(tmp_path / "gate")) for body in (jobs.steps, jobs.asteps)]
     wait_until(lambda: {handle.status() for handle in handles} == {TaskStatus.RUNNING})
@@ -44,7 +44,7 @@ def test_progress_is_seen_while_the_body_runs_and_in_the_end(worker, tmp_path):
     assert handles[1].info().progress == Progress(done=3, total=3, message="last")
 
 
-def test_a_task_that_says_nothing_has_no_progress(drain):
+def test_a_task_that_reports_nothing_has_no_progress(drain):
     handle = jobs.spin.send(0)
 
     drain()
@@ -53,8 +53,8 @@ def test_a_task_that_says_nothing_has_no_progress(drain):
     assert handle.info().progress is None
 
 
-def test_a_short_body_and_one_that_fails_and_an_atomic_one_leave_their_last_word(drain):
-    short, failing, atomic = jobs.tell.send(2, 4, "half"), jobs.progress_and_fail.send(), jobs.atomic_progress.send()
+def test_short_failing_and_atomic_bodies_keep_their_last_progress(drain):
+    short, failing, atomic = jobs.report.send(2, 4, "half"), jobs.progress_and_fail.send(), jobs.atomic_progress.send()
 
     drain()
 
@@ -65,9 +65,9 @@ def test_a_short_body_and_one_that_fails_and_an_atomic_one_leave_their_last_word
 
 
 @pytest.mark.slow
-def test_progress_is_written_seldom_however_often_it_is_told(manage, tmp_path):
+def test_frequent_progress_is_written_rarely(manage, tmp_path):
     calls, tally = 100_000, tmp_path / "statements"
-    handle = jobs.chatty.send(calls)
+    handle = jobs.report_often.send(calls)
 
     process = manage("horsies_worker", "--drain", "-v0", COUNT_STATEMENTS=str(tally))
 
@@ -78,8 +78,8 @@ def test_progress_is_written_seldom_however_often_it_is_told(manage, tmp_path):
     assert tally.stat().st_size < 60 + 10 * seconds.total_seconds()
 
 
-def test_progress_refuses_a_number_that_can_not_be(drain):
-    handles = [jobs.tell.send(done) for done in (-1, "nan", "inf", "-inf")]
+def test_progress_refuses_negative_and_non_finite_numbers(drain):
+    handles = [jobs.report.send(done) for done in (-1, "nan", "inf", "-inf")]
 
     drain()
 
@@ -90,8 +90,8 @@ def test_progress_refuses_a_number_that_can_not_be(drain):
         assert progress(handle) is None
 
 
-def test_progress_refuses_what_is_no_number(drain):
-    handles = [jobs.tell.send(1, total) for total in ("7", [7], {"a": 1})]
+def test_progress_refuses_a_total_that_is_no_number(drain):
+    handles = [jobs.report.send(1, total) for total in ("7", [7], {"a": 1})]
 
     drain()
 
@@ -101,9 +101,9 @@ def test_progress_refuses_what_is_no_number(drain):
 
 def test_progress_takes_fractions_no_total_and_any_message(drain):
     plain, more, odd = (
-        jobs.tell.send(0.5),
-        jobs.tell.send(9, 3, "x" * 1_000),
-        jobs.tell.send(1, 2, "snow ☃ \t 100 % %s"),
+        jobs.report.send(0.5),
+        jobs.report.send(9, 3, "x" * 1_000),
+        jobs.report.send(1, 2, "snow ☃ \t 100 % %s"),
     )
 
     drain()
@@ -114,7 +114,7 @@ def test_progress_takes_fractions_no_total_and_any_message(drain):
     assert progress(odd)["message"] == "snow ☃ \t 100 % %s"
 
 
-def test_a_task_that_is_retried_by_hand_begins_without_progress(drain):
+def test_a_manual_retry_clears_the_progress(drain):
     handle = jobs.progress_and_fail.send()
     drain()
     assert progress(handle) is not None
@@ -127,7 +127,7 @@ def test_a_task_that_is_retried_by_hand_begins_without_progress(drain):
 # Checkpoints.
 
 
-def test_a_saved_state_is_given_to_the_next_attempt(drain):
+def test_the_next_attempt_reads_the_saved_state(drain):
     handle = jobs.resumes.send(3)
 
     drain()
@@ -136,7 +136,7 @@ def test_a_saved_state_is_given_to_the_next_attempt(drain):
     assert checkpoint(handle) == {"done": 3}
 
 
-def test_a_coroutine_saves_too(drain):
+def test_a_coroutine_can_save_its_state(drain):
     handle = jobs.aresumes.send()
 
     drain()
@@ -168,7 +168,7 @@ def test_a_saved_state_survives_the_death_of_the_runner(worker):
     ]
 
 
-def test_a_state_that_was_saved_in_a_transaction_goes_the_way_of_the_transaction(drain):
+def test_a_state_saved_in_a_transaction_is_rolled_back_with_it(drain):
     handle = jobs.saves_and_rolls_back.send("effect")
 
     drain()
@@ -177,7 +177,7 @@ def test_a_state_that_was_saved_in_a_transaction_goes_the_way_of_the_transaction
     assert checkpoint(handle) == "kept"
 
 
-def test_an_atomic_task_saves_with_its_effects_or_not_at_all(drain):
+def test_an_atomic_task_stores_its_state_with_its_effects(drain):
     handle = jobs.atomic_save.send("key")
 
     drain()
@@ -186,7 +186,7 @@ def test_an_atomic_task_saves_with_its_effects_or_not_at_all(drain):
     assert checkpoint(handle) == "second"
 
 
-def test_a_state_that_can_not_be_stored_is_refused_where_it_is_saved(drain):
+def test_an_unserializable_state_is_refused_by_save(drain):
     handle = jobs.save_badly.send()
 
     drain()
@@ -197,7 +197,7 @@ def test_a_state_that_can_not_be_stored_is_refused_where_it_is_saved(drain):
     assert checkpoint(handle) is None
 
 
-def test_a_state_is_no_larger_than_a_payload_may_be(drain, settings):
+def test_a_state_larger_than_max_payload_bytes_is_refused(drain, settings):
     options = {"max_payload_bytes": 10_000}
     settings.TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "OPTIONS": options}}
     fits, too_large = jobs.save_much.send(5_000), jobs.save_much.send(20_000)
@@ -209,7 +209,7 @@ def test_a_state_is_no_larger_than_a_payload_may_be(drain, settings):
     assert checkpoint(too_large) is None
 
 
-def test_a_state_keeps_what_the_rich_serializer_can_hold(drain, settings):
+def test_a_state_keeps_the_types_of_the_rich_serializer(drain, settings):
     settings.TASKS = {
         "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "OPTIONS": {"serializer": "rich"}}
     }

@@ -1,4 +1,4 @@
-"""Bodies that no exception reaches: the process ends with them, and nobody else is charged."""
+"""Bodies that no exception can interrupt: their runner is replaced, and only they use an attempt."""
 
 import os
 
@@ -42,18 +42,18 @@ COMPLETED = [(1, "COMPLETED", "", False)]
 TIMED_OUT = [(1, "FAILED", "TASK_TIMEOUT", False)]
 
 
-def test_a_stuck_body_ends_with_its_runner_after_its_siblings_while_a_fresh_one_works(worker, tmp_path):
+def test_a_stuck_body_ends_with_its_runner_once_its_siblings_have_finished(worker, tmp_path):
     process = worker(*GRACE, "--threads", "3")
     gate = tmp_path / "gate"
     sibling, asibling = jobs.hold.send("sibling", str(gate)), jobs.ahold.send("asibling", str(gate))
     old = entry("sibling").pid
     assert entry("asibling").pid == old
-    with transaction.atomic():  # one claim takes both
+    with transaction.atomic():  # so that one claim takes both
         stuck = jobs.stuck.with_options(timeout=0.3).send("stuck")
         also = jobs.stuck.with_options(timeout=0.3).send("also", "usleep")
     assert entry("stuck").pid == entry("also").pid == old
 
-    wait_until(lambda: Worker.objects.count() == 2, what="a fresh runner beside the old one")
+    wait_until(lambda: Worker.objects.count() == 2, what="a second runner")
     fresh = write.send("fresh")
 
     assert fresh.get(timeout=20).is_ok()
@@ -75,12 +75,12 @@ def test_a_stuck_body_ends_with_its_runner_after_its_siblings_while_a_fresh_one_
     assert process.process.poll() is None
 
 
-def test_a_coroutine_that_blocks_its_loop_is_stuck_too(worker, tmp_path):
+def test_a_coroutine_that_blocks_the_event_loop_is_stuck(worker, tmp_path):
     worker(*GRACE)
     sibling = jobs.hold.send("sibling", str(tmp_path / "gate"))
     old = entry("sibling").pid
     stuck = jobs.astuck.with_options(timeout=0.3).send("stuck")
-    wait_until(lambda: Worker.objects.count() == 2, what="a fresh runner beside the old one")
+    wait_until(lambda: Worker.objects.count() == 2, what="a second runner")
 
     fresh = jobs.aspin.send(0)
 
@@ -98,7 +98,7 @@ def test_a_stuck_body_is_retried_where_the_policy_lists_the_timeout(worker):
     worker(*GRACE)
 
     handle = jobs.stuck_once.send("twice")
-    # The second attempt is to have time, however busy the machine is.
+    # The second attempt needs time on a busy machine.
     wait_until(lambda: Task.objects.filter(pk=handle.id, retry_count=1).update(timeout=30))
 
     assert handle.value(timeout=30) == 2
@@ -106,7 +106,7 @@ def test_a_stuck_body_is_retried_where_the_policy_lists_the_timeout(worker):
     assert Entry.objects.filter(key="twice").values("pid").distinct().count() == 2
 
 
-def test_what_a_stuck_runner_has_prefetched_goes_to_the_fresh_one_and_burns_no_attempt(worker):
+def test_tasks_prefetched_by_a_stuck_runner_run_on_the_new_runner_with_all_attempts(worker):
     worker(*GRACE, "--threads", "1", "--prefetch", "5")
     stuck = jobs.stuck.with_options(timeout=0.3).send("stuck")
     old = entry("stuck").pid
@@ -119,7 +119,7 @@ def test_what_a_stuck_runner_has_prefetched_goes_to_the_fresh_one_and_burns_no_a
     assert stuck.get(timeout=20).err.error_code == "TASK_TIMEOUT"
 
 
-def test_a_body_that_comes_back_after_its_grace_is_charged_once(worker, tmp_path):
+def test_a_body_that_returns_after_the_timeout_grace_has_one_attempt(worker, tmp_path):
     process = worker(*GRACE)
     sibling = jobs.hold.send("sibling", str(tmp_path / "gate"))
     old = entry("sibling").pid
@@ -140,7 +140,7 @@ def test_a_body_that_comes_back_after_its_grace_is_charged_once(worker, tmp_path
     assert outcomes(sibling) == COMPLETED
 
 
-def test_a_worker_with_a_stuck_body_stops_when_it_is_told_to(worker):
+def test_a_worker_with_a_stuck_body_stops_on_sigterm(worker):
     process = worker("--timeout-grace", "60", "--shutdown-timeout", "0.3")
     stuck = jobs.stuck.with_options(timeout=0.3).send("stuck", "sleep", 1.5)
     entry("stuck")
@@ -153,7 +153,7 @@ def test_a_worker_with_a_stuck_body_stops_when_it_is_told_to(worker):
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_drain_leaves_a_stuck_body_behind_and_runs_the_rest(manage, processes):
+def test_a_drain_runs_the_other_tasks_despite_a_stuck_body(manage, processes):
     stuck = jobs.stuck.with_options(timeout=0.3).send("stuck", "sleep", 5)
     rest = [jobs.spin.send(0.01) for _ in range(5)]
 

@@ -1,4 +1,4 @@
-"""Bodies that run longer than they may."""
+"""Bodies that run longer than their time limit."""
 
 import random
 from datetime import timedelta
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 BOTH_KINDS = pytest.mark.parametrize("body", [jobs.spin, jobs.aspin], ids=["thread", "coroutine"])
 BOTH_LIMITED = pytest.mark.parametrize("body", [jobs.limited, jobs.alimited], ids=["thread", "coroutine"])
 
-#: What a worker says when something went wrong that is no task's own fault.
+#: Parts of log lines about faults of the worker rather than of a task.
 STRAY = [
     "Exception in thread",
     "Exception ignored",
@@ -45,7 +45,7 @@ def keys():
 
 
 def over_its_limit(body, drain):
-    """Run a body that tells when it began, until a limit has met it after that: a busy machine needs a longer one."""
+    """Run a body with growing timeouts until one passes after the body began: a busy machine needs a longer one."""
     for limit in (0.3, 3, 20):
         Entry.objects.all().delete()
         handle = body.with_options(timeout=limit).send("it")
@@ -56,7 +56,7 @@ def over_its_limit(body, drain):
 
 
 @BOTH_LIMITED
-def test_a_body_over_the_limit_of_its_task_is_stopped_and_charged_one_attempt(drain, body):
+def test_a_body_over_the_time_limit_is_stopped_and_uses_one_attempt(drain, body):
     handle = body.send()
 
     drain()
@@ -72,7 +72,7 @@ def test_a_body_over_the_limit_of_its_task_is_stopped_and_charged_one_attempt(dr
     assert timedelta(seconds=0.29) <= attempt.finished_at - attempt.started_at < timedelta(seconds=10)
 
 
-def test_the_traceback_says_where_the_body_was(drain):
+def test_the_traceback_shows_where_the_body_was_stopped(drain):
     handle = jobs.limited.send()
 
     drain()
@@ -83,7 +83,7 @@ def test_the_traceback_says_where_the_body_was(drain):
 
 
 @pytest.mark.parametrize("body", [jobs.unhurried, jobs.aunhurried], ids=["thread", "coroutine"])
-def test_a_body_that_is_done_in_time_is_completed(drain, body):
+def test_a_body_that_finishes_in_time_is_completed(drain, body):
     handle = body.send(0.1)
 
     drain()
@@ -93,7 +93,7 @@ def test_a_body_that_is_done_in_time_is_completed(drain, body):
 
 
 @BOTH_KINDS
-def test_a_send_has_a_limit_of_its_own(drain, body):
+def test_a_send_can_set_its_timeout(drain, body):
     limited, free = body.with_options(timeout=0.2).send(), body.send(0.5)
 
     drain()
@@ -102,7 +102,7 @@ def test_a_send_has_a_limit_of_its_own(drain, body):
     assert free.value(0) == "in time"
 
 
-def test_a_sends_limit_wins_over_its_tasks(drain):
+def test_the_timeout_of_a_send_overrides_that_of_the_task(drain):
     longer = jobs.limited.with_options(timeout=30).send(0.6)
     none = jobs.limited.with_options(timeout=None).send(0.6)
 
@@ -112,7 +112,7 @@ def test_a_sends_limit_wins_over_its_tasks(drain):
 
 
 @BOTH_KINDS
-def test_the_workers_option_is_for_tasks_that_set_no_limit(drain, body):
+def test_the_workers_task_timeout_applies_to_tasks_without_a_timeout(drain, body):
     limited, own = body.send(), body.with_options(timeout=30).send(0.5)
 
     drain(task_timeout=0.2)
@@ -121,7 +121,7 @@ def test_the_workers_option_is_for_tasks_that_set_no_limit(drain, body):
     assert own.value(0) == "in time"
 
 
-def test_the_settings_may_say_it(drain, settings):
+def test_the_settings_can_set_task_timeout(drain, settings):
     options = {"worker": {"task_timeout": 0.2}}
     settings.TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "OPTIONS": options}}
     handle = jobs.spin.send()
@@ -131,7 +131,7 @@ def test_the_settings_may_say_it(drain, settings):
     assert handle.get(0).err.error_code == "TASK_TIMEOUT"
 
 
-def test_the_variable_of_a_real_worker(manage):
+def test_the_environment_variable_sets_task_timeout(manage):
     handle = jobs.spin.send()
 
     assert manage("horsies_worker", "--drain", HORSIES_WORKER_TASK_TIMEOUT="0.2").wait() == 0
@@ -139,7 +139,7 @@ def test_the_variable_of_a_real_worker(manage):
     assert handle.get(0).err.error_code == "TASK_TIMEOUT"
 
 
-def test_the_flag_of_a_real_worker_wins(worker):
+def test_the_flag_overrides_the_environment_variable(worker):
     worker("--task-timeout", "0.2", HORSIES_WORKER_TASK_TIMEOUT="60")
 
     assert jobs.spin.send().get(timeout=20).err.error_code == "TASK_TIMEOUT"
@@ -147,14 +147,14 @@ def test_the_flag_of_a_real_worker_wins(worker):
 
 @pytest.mark.django_db(transaction=False)
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "soon", True], ids=repr)
-def test_a_limit_that_can_not_be_is_refused_when_the_task_is_made_or_sent(value):
+def test_an_invalid_timeout_is_refused_when_the_task_is_sent(value):
     with pytest.raises(Exception, match="timeout"):
         jobs.spin.with_options(timeout=value).send()
     assert not Task.objects.exists()
 
 
 def test_a_timeout_is_retried_where_the_policy_lists_it(drain, worker):
-    # What is tried again in a minute is not tried again by this drain, however slow it is.
+    # The retry comes in a minute, so that even a slow drain does not run it.
     handle = jobs.slow_once.with_options(retry_policy=LATER).send("once")
 
     drain()
@@ -163,7 +163,7 @@ def test_a_timeout_is_retried_where_the_policy_lists_it(drain, worker):
     assert (row.status, row.retry_count, row.error_code) == (TaskStatus.PENDING, 1, "TASK_TIMEOUT")
     attempt = row.attempts.get()
     assert (attempt.outcome, attempt.error_code, attempt.will_retry) == ("FAILED", "TASK_TIMEOUT", True)
-    Task.objects.update(enqueued_at=timezone.now(), timeout=30)  # its time has come, and it has time
+    Task.objects.update(enqueued_at=timezone.now(), timeout=30)  # now due, with a long timeout
     worker()
     assert handle.value(timeout=20) == 2
     outcomes = TaskAttempt.objects.order_by("attempt").values_list("attempt", "error_code", "will_retry")
@@ -180,7 +180,7 @@ def test_a_timeout_is_not_retried_where_the_policy_does_not_list_it(drain):
     assert TaskAttempt.objects.get().will_retry is False
 
 
-def test_an_exception_of_the_same_look_is_no_timeout(drain):
+def test_a_timeout_error_of_the_body_is_not_a_task_timeout(drain):
     handle = jobs.own_timeout.with_options(timeout=30).send()
 
     drain()
@@ -188,21 +188,21 @@ def test_an_exception_of_the_same_look_is_no_timeout(drain):
     assert handle.get(0).err.error_code == "UNHANDLED_EXCEPTION"
 
 
-def test_a_thread_cleans_up_and_its_except_exception_does_not_swallow_the_limit(drain):
+def test_a_timed_out_thread_cleans_up_and_except_exception_does_not_catch_the_timeout(drain):
     handle = over_its_limit(jobs.tidy, drain)
 
     assert handle.get(0).err.error_code == "TASK_TIMEOUT"
     assert keys() == {"it began", "it TaskTimeLimit", "it cleaned up"}
 
 
-def test_a_coroutine_cleans_up(drain):
+def test_a_timed_out_coroutine_cleans_up(drain):
     handle = over_its_limit(jobs.atidy, drain)
 
     assert handle.get(0).err.error_code == "TASK_TIMEOUT"
     assert keys() == {"it began", "it CancelledError", "it cleaned up"}
 
 
-def test_an_atomic_task_over_its_limit_leaves_nothing(drain):
+def test_a_timed_out_atomic_task_leaves_no_effects(drain):
     handle = jobs.slow_atomic.send("atomic")
 
     drain()
@@ -211,7 +211,7 @@ def test_an_atomic_task_over_its_limit_leaves_nothing(drain):
     assert not keys()
 
 
-def test_the_siblings_of_a_body_over_its_limit_go_on(worker, tmp_path):
+def test_other_bodies_of_the_runner_continue_after_a_timeout(worker, tmp_path):
     process = worker("--threads", "3")
     siblings = [jobs.hold.send("thread", str(tmp_path / "gate")), jobs.ahold.send("coroutine", str(tmp_path / "gate"))]
     wait_until(lambda: len(keys()) == 2)
@@ -227,8 +227,8 @@ def test_the_siblings_of_a_body_over_its_limit_go_on(worker, tmp_path):
     assert not strays(process.output)
 
 
-def test_a_limit_that_passes_before_the_body_begins_harms_nobody_else(worker):
-    """The shortest limit there is: its end comes while the row is still being read and the thread begins."""
+def test_a_timeout_before_the_body_begins_affects_no_other_task(worker):
+    """The shortest limit passes while the row is still being read or the thread starts."""
     process = worker("--threads", "4")
     short = [jobs.spin.with_options(timeout=0.001).send(5) for _ in range(20)]
     short += [jobs.aspin.with_options(timeout=0.001).send(5) for _ in range(20)]
@@ -243,8 +243,8 @@ def test_a_limit_that_passes_before_the_body_begins_harms_nobody_else(worker):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", [jobs.doze, jobs.aspin], ids=["thread", "coroutine"])
-def test_a_limit_that_meets_the_very_end_of_a_body_ends_nothing_else(worker, body):
-    """The exception comes to a thread whenever it likes: it must meet this body, or nothing."""
+def test_a_timeout_at_the_very_end_of_a_body_interrupts_no_other_task(worker, body):
+    """The exception reaches a thread asynchronously: it must interrupt this body or nothing."""
     process = worker("--threads", "16")
     limit = 0.1
     sends = [body.with_options(timeout=limit).send(limit + random.uniform(-0.006, 0.004)) for _ in range(300)]
@@ -252,7 +252,7 @@ def test_a_limit_that_meets_the_very_end_of_a_body_ends_nothing_else(worker, bod
     codes = [None if (result := handle.get(timeout=60)).is_ok() else result.err.error_code for handle in sends]
 
     assert set(codes) <= {None, "TASK_TIMEOUT"}
-    assert {None, "TASK_TIMEOUT"} <= set(codes), "the limit was never met: this tests nothing"
+    assert {None, "TASK_TIMEOUT"} <= set(codes), "no body or every body timed out: this tests nothing"
     print(f"{codes.count(None)} in time, {codes.count('TASK_TIMEOUT')} not")
     after = write.send_many({"key": str(number)} for number in range(100))
     assert {handle.get(timeout=30).is_ok() for handle in after} == {True}
@@ -263,8 +263,8 @@ def test_a_limit_that_meets_the_very_end_of_a_body_ends_nothing_else(worker, bod
 
 
 @pytest.mark.slow
-def test_a_thread_that_is_stopped_amid_its_transactions_can_use_the_database_again(worker):
-    """Wherever in a transaction's beginning or end the exception came, the thread's next body finds no trace of it."""
+def test_a_thread_that_times_out_in_a_transaction_can_use_the_database_again(worker):
+    """The exception may come anywhere in the begin or end of a transaction."""
     threads = 4 if connection.vendor == "postgresql" else 2
     process = worker("--threads", str(threads))
     stopped = [jobs.transact.with_options(timeout=0.05).send() for _ in range(12 * threads)]
@@ -279,9 +279,9 @@ def test_a_thread_that_is_stopped_amid_its_transactions_can_use_the_database_aga
 
 
 class InsideATestCase(TestCase):
-    """Bodies run in the test's own thread."""
+    """Bodies run in the thread of the test."""
 
-    def test_limits_hold(self):
+    def test_timeouts_apply(self):
         late, alate = jobs.limited.send(), jobs.alimited.send()
         good, agood = jobs.unhurried.send(0.05), jobs.aunhurried.send(0.05)
         retried = jobs.slow_once.with_options(retry_policy=LATER).send("once")
@@ -291,9 +291,12 @@ class InsideATestCase(TestCase):
         assert late.get(0).err.error_code == alate.get(0).err.error_code == "TASK_TIMEOUT"
         assert good.value(0) == agood.value(0) == "in time"
         assert Task.objects.retrying().get().pk == retried.id
-        assert list(Entry.objects.values_list("key", flat=True)) in (["once"], [])  # none if that alone took too long
+        assert list(Entry.objects.values_list("key", flat=True)) in (
+            ["once"],
+            [],
+        )  # none if the insert timed out
 
-    def test_a_body_cleans_up(self):
+    def test_a_timed_out_body_cleans_up(self):
         handle = over_its_limit(jobs.tidy, partial(call_command, "horsies_worker", drain=True, verbosity=0))
 
         assert handle.get(0).err.error_code == "TASK_TIMEOUT"
