@@ -1,6 +1,7 @@
-"""The tests' settings in processes that break where a file says so: ``BREAK_AT`` holds the path of a folder.
+"""The tests' settings, which break parts of a process on demand: ``BREAK_AT`` holds the path of a folder.
 
-``runner`` in it keeps runners from starting; ``reaper`` breaks the reaper's next statement, ``producer`` a runner's.
+A file ``runner`` in it keeps runners from starting; ``reaper`` breaks the reaper's next statement, and ``producer``
+that of a runner's producer.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Workers that end with their test, and what bodies wait for."""
+"""Workers that end with their test, and the gate that bodies wait for."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def worker(worker):
-    """Start workers that are killed when the test is over: whatever they do then is no part of it."""
+    """Start workers that are killed after the test."""
     started = []
 
     def start(*flags, **settings):

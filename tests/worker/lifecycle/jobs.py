@@ -1,4 +1,4 @@
-"""Tasks that do what tasks ought not to do."""
+"""Tasks that misbehave: they crash, hang, take memory, or violate their return hint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def wait_for(gate: str) -> None:
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def hold_again(key: str, gate: str) -> int:
-    """Leave an entry and wait for the gate; once more if the worker dies."""
+    """Leave an entry and wait for the gate; retried if the worker dies."""
     Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
     wait_for(gate)
     return os.getpid()
@@ -43,7 +43,7 @@ def fail_late(key: str, gate: str) -> TaskResult[str, TaskError]:
 
 @task(takes_context=True)
 def describe(context) -> dict:
-    """Tell what the row says while this body runs, and by whom it is run."""
+    """Report the row and the process while this body runs."""
     row = Task.objects.get(pk=context.task_result.id)
     return {
         "status": row.status,
@@ -63,8 +63,8 @@ def segfault(key: str) -> None:
 
 
 @task
-def killed_for_its_memory(key: str) -> None:
-    """End as the kernel ends what takes too much memory."""
+def kill_itself(key: str) -> None:
+    """Die as the kernel kills a process that takes too much memory."""
     Entry.objects.create(key=key, pid=os.getpid())
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -86,7 +86,7 @@ _kept: list[bytearray] = []
 
 @task
 def grow(key: str, megabytes: int) -> int:
-    """Take memory and never give it back."""
+    """Take memory and never release it."""
     _kept.append(bytearray(os.urandom(1024) * 1024 * megabytes))
     Entry.objects.create(key=key, pid=os.getpid())
     return os.getpid()
@@ -94,43 +94,43 @@ def grow(key: str, megabytes: int) -> int:
 
 @task
 def sockets_of_a_subprocess() -> str:
-    """Tell which sockets a program has that a body starts."""
+    """Return the sockets of a subprocess started by the body."""
     listing = subprocess.run(["ls", "-l", "/proc/self/fd"], capture_output=True, text=True, check=True, timeout=20)
     return "\n".join(line for line in listing.stdout.splitlines() if "socket:" in line)
 
 
 @task
-def says_number(value) -> int:
+def hinted_int(value) -> int:
     return value
 
 
 @task
-async def asays_number(value) -> int:
+async def ahinted_int(value) -> int:
     return value
 
 
 @task
-def says_result_of_number(value) -> TaskResult[int, TaskError]:
+def hinted_result_of_int(value) -> TaskResult[int, TaskError]:
     return TaskResult(ok=value)
 
 
 @task
-def says_list_of_texts(value) -> list[str]:
+def hinted_list_of_str(value) -> list[str]:
     return value
 
 
 @task
-def says_nothing_of_it(value):
+def unhinted(value):
     return value
 
 
 @task
-def fail_at_length(size: int) -> None:
+def fail_with_long_error(size: int) -> None:
     raise ValueError("x" * size + "the end")
 
 
 @task
-def err_at_length(size: int) -> TaskResult[None, TaskError]:
+def return_long_error(size: int) -> TaskResult[None, TaskError]:
     return TaskResult(err=TaskError(error_code="LONG", message="x" * size, data="y" * size))
 
 
@@ -154,12 +154,12 @@ def fails_without_jitter() -> None:
         base_seconds=20, max_retries=6, max_delay_seconds=100, auto_retry_for=["UNHANDLED_EXCEPTION"]
     )
 )
-def fails_ever_later() -> None:
+def fails_with_growing_delays() -> None:
     raise ValueError("later and later")
 
 
 def states_of(key) -> list[str]:
-    """Return the querysets, by the names that asynq's states have, in which a task is."""
+    """Return the names of the querysets in which a task is; they are those of asynq's states."""
     names = ("scheduled", "aggregating", "due", "active", "retrying", "archived", "completed")
     return [name for name in names if getattr(Task.objects, name)().filter(pk=key).exists()]
 
@@ -168,8 +168,8 @@ def states_of(key) -> list[str]:
     takes_context=True,
     retry_policy=RetryPolicy.fixed([3600], auto_retry_for=["UNHANDLED_EXCEPTION"], jitter=False),
 )
-def find_itself(context, fails: int) -> None:
-    """Leave an entry that says where the task is found while its body runs; fail the first times."""
+def record_states(context, fails: int) -> None:
+    """Leave an entry with the querysets in which the task is while its body runs; fail the first ``fails`` times."""
     row = Task.objects.get(pk=context.task_result.id)
     Entry.objects.create(key=f"{row.status} {' '.join(states_of(row.pk))}")
     if context.attempt <= fails:

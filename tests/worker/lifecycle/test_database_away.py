@@ -1,4 +1,4 @@
-"""Connections that end, a database that lets nobody in, and words that never come."""
+"""Terminated connections, a database that refuses connections, and missing notifications."""
 
 import time
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def ask(sql):
 
 
 def end_connections(which="true"):
-    """End the connections of everybody else; return how many there were."""
+    """Terminate all other connections; return how many there were."""
     return len(ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS} AND ({which})"))
 
 
@@ -44,8 +44,8 @@ def listeners():
 
 
 @contextmanager
-def nobody_is_let_in():
-    """Keep everybody but this test out of the database."""
+def connections_refused():
+    """Refuse all connections to the database except this test's."""
     name = connection.ops.quote_name(connection.settings_dict["NAME"])
     outside = connection.copy()
     outside.settings_dict = {**outside.settings_dict, "NAME": "postgres"}
@@ -62,29 +62,29 @@ def nobody_is_let_in():
 
 
 @pytest.mark.slow
-def test_an_idle_worker_outlives_a_database_that_is_away(worker):
+def test_an_idle_worker_survives_a_database_outage(worker):
     process = worker("--processes", "2", runners=2)
     tasks.write.send("before").get(timeout=20)
     pids = set(Worker.objects.values_list("pid", flat=True))
 
-    with nobody_is_let_in():
+    with connections_refused():
         back_at = time.monotonic() + 2
-        wait_until(lambda: time.monotonic() > back_at)  # the outage is the test
+        wait_until(lambda: time.monotonic() > back_at)  # the length of the outage
         tasks.write.send_many({"key": str(number)} for number in range(30))
         assert Task.objects.pending().count() == 30
 
     wait_until(lambda: Task.objects.completed().count() == 31)
-    assert set(Worker.objects.values_list("pid", flat=True)) == pids, "the same runners go on"
+    assert set(Worker.objects.values_list("pid", flat=True)) == pids, "the same runners continue"
     assert "runner died" not in process.output
 
 
 @pytest.mark.slow
-def test_what_ends_while_the_database_is_away_is_stored_when_it_is_back(worker, gate):
+def test_results_of_a_database_outage_are_stored_once_it_is_over(worker, gate):
     worker("--threads", "4")
     handles = [tasks.hold.send(str(number), str(gate)) for number in range(4)]
     wait_until(lambda: Entry.objects.count() == 4)
 
-    with nobody_is_let_in():
+    with connections_refused():
         gate.touch()
         back_at = time.monotonic() + 1.5
         wait_until(lambda: time.monotonic() > back_at)
@@ -95,7 +95,7 @@ def test_what_ends_while_the_database_is_away_is_stored_when_it_is_back(worker, 
 
 
 @pytest.mark.slow
-def test_connections_that_end_again_and_again_cost_no_task(worker):
+def test_repeatedly_terminated_connections_lose_no_task(worker):
     process = worker("--processes", "2", "--threads", "2", runners=2)
     handles = []
     for number in range(8):
@@ -109,7 +109,7 @@ def test_connections_that_end_again_and_again_cost_no_task(worker):
     assert process.process.poll() is None
 
 
-def test_what_is_sent_while_nobody_listens_is_found_as_soon_as_somebody_does(worker):
+def test_a_task_sent_while_listen_is_lost_runs_once_the_worker_listens_again(worker):
     process = worker("--poll-interval", "60")
     tasks.noop.send().get(timeout=20)
     wait_until(lambda: listeners() == 1)
@@ -123,8 +123,8 @@ def test_what_is_sent_while_nobody_listens_is_found_as_soon_as_somebody_does(wor
     wait_until(lambda: "LISTEN lost" in process.output or "database unavailable" in process.output)
 
 
-def test_the_poll_finds_what_nobody_has_told_of(worker):
-    """Rows that come with no NOTIFY."""
+def test_polling_finds_a_row_without_a_notification(worker):
+    """Rows inserted without a NOTIFY."""
     worker("--poll-interval", "0.2")
     tasks.noop.send().get(timeout=20)
     wait_until(lambda: listeners() == 1)
@@ -135,7 +135,7 @@ def test_the_poll_finds_what_nobody_has_told_of(worker):
         wait_until(lambda key=key: Task.objects.get(pk=key).status == TaskStatus.COMPLETED)
 
 
-def test_a_delayed_row_that_nobody_has_told_of_is_found_too(worker):
+def test_polling_finds_a_delayed_row_without_a_notification(worker):
     worker("--poll-interval", "0.2")
     tasks.noop.send().get(timeout=20)
     now = timezone.now()

@@ -1,4 +1,4 @@
-"""What ``good_until`` promises."""
+"""The deadline of a task, ``good_until``."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 
 def until(seconds):
-    """A task that is worth something only for so many seconds from now."""
+    """Return ``tasks.write`` with a deadline in so many seconds."""
     return tasks.write.with_options(good_until=timezone.now() + timedelta(seconds=seconds))
 
 
-def test_a_passed_deadline_is_never_claimed_though_no_reaper_has_come(drain):
+def test_a_task_past_its_deadline_is_not_claimed_even_without_a_reaper(drain):
     late, good = until(-1).send("late"), tasks.write.send("good")
 
     drain()
@@ -32,7 +32,7 @@ def test_a_passed_deadline_is_never_claimed_though_no_reaper_has_come(drain):
     assert late.status() == TaskStatus.EXPIRED
 
 
-def test_a_task_that_is_late_when_it_is_sent_expires_unrun(worker):
+def test_a_task_sent_after_its_deadline_expires_without_running(worker):
     worker(TEST_CHECK_MS="200")
     late, good = until(-1).send("late"), tasks.write.send("good")
 
@@ -44,7 +44,7 @@ def test_a_task_that_is_late_when_it_is_sent_expires_unrun(worker):
     assert list(Entry.objects.values_list("key", flat=True)) == ["good"]
 
 
-def test_a_claimed_task_whose_deadline_passes_is_expired_by_its_worker(worker, gate):
+def test_a_worker_expires_a_claimed_task_whose_deadline_has_passed(worker, gate):
     worker("--threads", "1", "--prefetch", "1", "--no-reaper")
     tasks.hold.send("in the way", str(gate))
     wait_until(lambda: Entry.objects.exists())
@@ -63,10 +63,10 @@ def test_a_claimed_task_whose_deadline_passes_is_expired_by_its_worker(worker, g
     assert not Entry.objects.filter(key="late").exists()
 
 
-def test_coroutines_behind_one_that_blocks_the_loop_expire_in_time_and_never_begin(worker, gate, tmp_path):
+def test_coroutines_waiting_for_a_blocked_event_loop_expire_and_never_begin(worker, gate, tmp_path):
     worker(TEST_CHECK_MS="200")
     soon = timezone.now() + timedelta(seconds=2)
-    with transaction.atomic():  # one claim takes them all
+    with transaction.atomic():  # so that one claim takes them all
         jobs.ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
         late = [tasks.awrite.with_options(good_until=soon).send(f"late {number}").id for number in range(20)]
         behind = tasks.awrite.send("behind")
@@ -85,7 +85,7 @@ def test_coroutines_behind_one_that_blocks_the_loop_expire_in_time_and_never_beg
     assert not TaskAttempt.objects.filter(task__in=late).exists()
 
 
-def test_a_retry_that_would_come_too_late_fails_with_the_bodys_own_error_at_once(worker):
+def test_a_retry_after_the_deadline_fails_the_task_with_the_bodys_error(worker):
     worker()
     policy = RetryPolicy.fixed([60], auto_retry_for=["OWN"], jitter=False)
     good_until = timezone.now() + timedelta(seconds=30)
@@ -98,8 +98,8 @@ def test_a_retry_that_would_come_too_late_fails_with_the_bodys_own_error_at_once
     assert row.attempts.get().will_retry is False
 
 
-def test_a_retry_that_would_land_exactly_at_the_deadline_is_too_late(drain):
-    """The limit is "at or after": the deadline is put where the retry would land, give or take a statement's time."""
+def test_a_retry_exactly_at_the_deadline_is_too_late(drain):
+    """The limit is "at or after": the deadline is the time of the retry, but for the time that a statement takes."""
     policy = RetryPolicy.fixed([60], auto_retry_for=["OWN"], jitter=False)
     deadline = timezone.now() + timedelta(seconds=60)
     handle = tasks.returns_error.with_options(retry_policy=policy, good_until=deadline).send("OWN")
@@ -109,21 +109,21 @@ def test_a_retry_that_would_land_exactly_at_the_deadline_is_too_late(drain):
     assert handle.status() == TaskStatus.FAILED
 
 
-def test_a_deadline_that_passes_while_the_body_runs_stops_nothing(worker, gate):
+def test_a_deadline_that_passes_while_the_body_runs_does_not_stop_it(worker, gate):
     worker(TEST_CHECK_MS="200")
     in_an_hour = timezone.now() + timedelta(hours=1)
     handle = tasks.hold.with_options(good_until=in_an_hour).send("in time", str(gate))
     wait_until(lambda: Entry.objects.exists())
 
     Task.objects.filter(pk=handle.id).update(good_until=timezone.now() - timedelta(seconds=1))  # the hour has passed
-    assert until(-1).send("late").get(timeout=20).err.error_code == "TASK_EXPIRED"  # the reaper has been there since
+    assert until(-1).send("late").get(timeout=20).err.error_code == "TASK_EXPIRED"  # the reaper has run since
     assert handle.status() == TaskStatus.RUNNING
     gate.touch()
 
     assert handle.value(timeout=20) == "in time"
 
 
-def test_a_deadline_is_an_instant_and_belongs_to_one_send():
+def test_a_deadline_is_stored_in_utc_and_applies_to_one_send():
     there = datetime(2100, 1, 1, 14, tzinfo=timezone.get_fixed_timezone(120))
 
     handle = tasks.noop.with_options(good_until=there).send()
@@ -133,7 +133,7 @@ def test_a_deadline_is_an_instant_and_belongs_to_one_send():
     assert other.info().good_until is None
 
 
-def test_a_deadline_holds_for_claims_of_every_kind():
+def test_neither_start_nor_prefetch_claims_a_task_past_its_deadline():
     late = until(-60).send("late")
 
     with transaction.atomic():

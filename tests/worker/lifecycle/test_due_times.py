@@ -1,4 +1,4 @@
-"""Work that is due at a time is done at that time."""
+"""Tasks run when they are due."""
 
 import signal
 from datetime import timedelta
@@ -14,7 +14,7 @@ from tests.worker.lifecycle import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: So long that no poll finds what a test waits for. Where nothing can wake a worker, its next poll has to.
+#: Too long for a poll to find the tasks of a test. Without notifications (SQLite), polls must find them.
 LONG_POLL = ("--poll-interval", "600" if connection.vendor == "postgresql" else "1")
 
 
@@ -22,7 +22,7 @@ def lateness(row):
     return row.started_at - row.enqueued_at
 
 
-def test_delayed_tasks_start_at_their_times_on_an_idle_worker_and_not_with_its_poll(worker):
+def test_an_idle_worker_starts_delayed_tasks_when_due_without_polling(worker):
     worker(*LONG_POLL)
     tasks.noop.send().get(timeout=20)
 
@@ -33,7 +33,7 @@ def test_delayed_tasks_start_at_their_times_on_an_idle_worker_and_not_with_its_p
 
 
 @pytest.mark.slow
-def test_a_retry_is_on_time_though_the_worker_that_scheduled_it_has_stopped(worker, tmp_path):
+def test_a_retry_runs_on_time_after_the_worker_that_scheduled_it_has_stopped(worker, tmp_path):
     gate = tmp_path / "gate"
     first = worker(*LONG_POLL, "--shutdown-timeout", "20")
     handle = jobs.fail_late.send("late", str(gate))

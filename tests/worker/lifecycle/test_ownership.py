@@ -1,4 +1,4 @@
-"""A body begins only while its task is still this worker's."""
+"""A body begins only while its worker still has the claim."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ SHORTEST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "20
 
 
 class Pause:
-    """Makes the claim on this thread's new connections take too long; ``then`` happens as the claims are confirmed."""
+    """Slows the claim on this thread's new connections; calls ``then`` when the claims are confirmed."""
 
     def __init__(self, then):
         self.then = then
@@ -36,7 +36,7 @@ class Pause:
     def __call__(self, execute, sql, params, many, context):
         if "UPDATE" in sql and '."claim" + ' in sql and not self.is_late:
             done = execute(sql, params, many, context)
-            time.sleep(CLAIM_CONFIRMED_FOR + 0.1)  # the pause is what is tested
+            time.sleep(CLAIM_CONFIRMED_FOR + 0.1)  # the pause under test
             self.is_late = True
             return done
         if self.is_late and not self.is_over and not context["connection"].in_atomic_block:
@@ -47,7 +47,7 @@ class Pause:
 
 @pytest.fixture
 def pause():
-    """Let the next claim of a worker in this process be followed by a long pause."""
+    """Have a long pause follow the next claim of a worker in this process."""
     started = []
 
     def begin(then):
@@ -60,8 +60,8 @@ def pause():
         connection_created.disconnect(one.watch)
 
 
-def elsewhere(action):
-    """Do something on a connection of its own, as another process would."""
+def on_another_connection(action):
+    """Call the action on another connection, as another process would."""
 
     def act():
         try:
@@ -73,9 +73,9 @@ def elsewhere(action):
         return pool.submit(act).result()
 
 
-def test_what_was_taken_away_during_a_long_pause_does_not_begin(drain, pause):
+def test_a_task_whose_claim_was_lost_during_a_long_pause_does_not_begin(drain, pause):
     handle = tasks.write.send("taken away")
-    paused = pause(lambda: elsewhere(lambda: handle.cancel(include_running=True)))
+    paused = pause(lambda: on_another_connection(lambda: handle.cancel(include_running=True)))
 
     drain()
 
@@ -85,7 +85,7 @@ def test_what_was_taken_away_during_a_long_pause_does_not_begin(drain, pause):
     assert (row.status, row.attempts.count()) == (TaskStatus.CANCELLED, 0)
 
 
-def test_what_is_still_its_own_after_a_long_pause_begins(drain, pause):
+def test_a_task_that_is_still_claimed_after_a_long_pause_begins(drain, pause):
     handle = tasks.write.send("kept")
     paused = pause(lambda: None)
 
@@ -96,8 +96,8 @@ def test_what_is_still_its_own_after_a_long_pause_begins(drain, pause):
     assert Task.objects.get(pk=handle.id).claim == 1
 
 
-def test_a_body_does_not_begin_while_the_database_can_not_be_asked(drain, pause):
-    """The claim goes back with no attempt burnt, and is made anew once the database is there again."""
+def test_a_body_does_not_begin_while_the_claim_can_not_be_confirmed(drain, pause):
+    """The task is released with no attempt used, and claimed again once the database is available."""
     handle = tasks.write.send("in doubt")
 
     def away():
@@ -115,8 +115,8 @@ def test_a_body_does_not_begin_while_the_database_can_not_be_asked(drain, pause)
 
 
 @pytest.mark.slow
-def test_what_waits_behind_a_body_for_ever_is_given_back_though_its_worker_beats(worker, gate):
-    # No reaper may take it for a silence that a busy machine has made.
+def test_a_prefetched_task_that_waits_too_long_is_released_despite_heartbeats(worker, gate):
+    # No reaper: on a busy machine it might take a late heartbeat for silence.
     worker("--threads", "1", "--prefetch", "1", "--no-reaper", **SHORTEST)
     tasks.hold.send("in the way", str(gate))
     wait_until(lambda: Entry.objects.exists())
@@ -132,5 +132,5 @@ def test_what_waits_behind_a_body_for_ever_is_given_back_though_its_worker_beats
     assert row.claimed_by_worker_id != holder
     assert (row.attempt, row.retry_count, row.attempts.count()) == (1, 0, 1)
     beats = Heartbeat.objects.filter(task_id=handle.id, role="claimer", sender_id=holder)
-    assert beats.count() >= 10, "it was not silent"
+    assert beats.count() >= 10, "the worker sent heartbeats"
     gate.touch()

@@ -1,4 +1,4 @@
-"""Values, errors and rows that are too large, of the wrong kind, or damaged."""
+"""Values, errors and rows that are too large, of the wrong type, or damaged."""
 
 import pytest
 from django.db import connection
@@ -18,7 +18,7 @@ def limit_payloads(settings, size):
     settings.TASKS = {"default": {**backend, "OPTIONS": {**backend["OPTIONS"], "max_payload_bytes": size}}}
 
 
-# Delays as they come into the rows.
+# Retry delays in the rows.
 
 
 def delays_of(handles):
@@ -26,10 +26,10 @@ def delays_of(handles):
     return [(row.next_retry_at - row.attempts.latest("attempt").finished_at).total_seconds() for row in rows]
 
 
-def test_delays_in_the_rows_keep_to_their_policy_jitter_and_cap_and_all(drain):
+def test_stored_retry_delays_follow_the_policy_with_jitter_and_cap(drain):
     with_jitter = jobs.fails_with_jitter.send_many({} for _ in range(60))
     without = jobs.fails_without_jitter.send_many({} for _ in range(5))
-    growing = {retries: jobs.fails_ever_later.send_many({} for _ in range(8)) for retries in range(6)}
+    growing = {retries: jobs.fails_with_growing_delays.send_many({} for _ in range(8)) for retries in range(6)}
     for retries, handles in growing.items():
         Task.objects.filter(pk__in=[handle.id for handle in handles]).update(retry_count=retries)
 
@@ -37,8 +37,8 @@ def test_delays_in_the_rows_keep_to_their_policy_jitter_and_cap_and_all(drain):
 
     delays = delays_of(with_jitter)
     assert len(delays) == 60
-    assert 74 < min(delays) < 98, "some come sooner"
-    assert 102 < max(delays) < 130, "some come later"
+    assert 74 < min(delays) < 98, "jitter makes some retries earlier"
+    assert 102 < max(delays) < 130, "jitter makes some retries later"
     assert all(100 <= delay < 105 for delay in delays_of(without))
     for retries, handles in growing.items():
         planned = min(20 * 2**retries, 100)
@@ -46,14 +46,14 @@ def test_delays_in_the_rows_keep_to_their_policy_jitter_and_cap_and_all(drain):
             assert planned * 0.75 - 1 < delay < min(planned * 1.25, 100) + 5, retries
 
 
-# Values of another type than was promised.
+# Values that violate the return hint.
 
 
-def test_a_value_that_the_hint_does_not_allow_is_a_return_type_mismatch(drain):
-    bodies = [jobs.says_number, jobs.asays_number, jobs.says_result_of_number]
+def test_a_value_that_violates_the_return_hint_is_a_return_type_mismatch(drain):
+    bodies = [jobs.hinted_int, jobs.ahinted_int, jobs.hinted_result_of_int]
     bad = [body.send(value) for body in bodies for value in ("7", {"n": 7}, [7])]
     good = [body.send(7) for body in bodies]
-    mixed, pure = jobs.says_list_of_texts.send(["a", 1]), jobs.says_list_of_texts.send(["a", "b"])
+    mixed, pure = jobs.hinted_list_of_str.send(["a", 1]), jobs.hinted_list_of_str.send(["a", "b"])
 
     drain()
 
@@ -65,8 +65,8 @@ def test_a_value_that_the_hint_does_not_allow_is_a_return_type_mismatch(drain):
     assert pure.value(0) == ["a", "b"]
 
 
-def test_nothing_is_a_value_whatever_the_hint_says(drain):
-    handles = [jobs.says_nothing_of_it.send(None), jobs.says_number.send(None)]
+def test_none_is_a_valid_result_for_any_return_hint(drain):
+    handles = [jobs.unhinted.send(None), jobs.hinted_int.send(None)]
 
     drain()
 
@@ -80,13 +80,13 @@ def test_nothing_is_a_value_whatever_the_hint_says(drain):
 
 
 def write_raw(handle, column, text):
-    """Put a JSON text into a row as it stands."""
+    """Write a JSON text into a column unchanged."""
     key = handle.id if connection.vendor == "postgresql" else handle.id.hex
     with connection.cursor() as cursor:
         cursor.execute(f"UPDATE horsies_tasks SET {column} = %s WHERE id = %s", [text, key])
 
 
-def test_damaged_arguments_fail_their_task_and_the_worker_lives(drain):
+def test_a_task_with_damaged_arguments_fails_and_the_worker_continues(drain):
     damages = [("args", '{"0": 1}'), ("args", "7"), ("args", "null"), ("kwargs", "[]"), ("kwargs", '"b"')]
     pairs = [(tasks.add.send(1), tasks.add.send(2), damage) for damage in damages]
     for damaged, _, damage in pairs:
@@ -100,8 +100,8 @@ def test_damaged_arguments_fail_their_task_and_the_worker_lives(drain):
         assert sound.value(0) == 3
 
 
-def test_other_damaged_columns_cost_no_worker(drain):
-    damages = [(column, text) for column in ("retry_policy", "metadata") for text in ("[]", "7", '"x"', '{"what": 1}')]
+def test_other_damaged_columns_do_not_stop_the_worker(drain):
+    damages = [(column, text) for column in ("retry_policy", "metadata") for text in ("[]", "7", '"x"', '{"odd": 1}')]
     pairs = [(tasks.fail.send(), tasks.add.send(2), damage) for damage in damages]
     for damaged, _, damage in pairs:
         Task.objects.filter(pk=damaged.id).update(max_retries=3)
@@ -114,7 +114,7 @@ def test_other_damaged_columns_cost_no_worker(drain):
         assert sound.value(0) == 3
 
 
-def test_a_damaged_result_is_told_as_an_error_and_not_raised(drain):
+def test_a_damaged_result_is_returned_as_an_error_not_raised(drain):
     handle = tasks.add.send(1)
     drain()
 
@@ -127,7 +127,7 @@ def test_a_damaged_result_is_told_as_an_error_and_not_raised(drain):
     assert TaskHandle(handle.id).get(0).err.error_code == RetrievalCode.RESULT_NOT_AVAILABLE
 
 
-def test_an_unknown_name_fails_its_task_and_the_worker_lives(worker):
+def test_a_task_with_an_unknown_name_fails_and_the_worker_continues(worker):
     process = worker("--threads", "1")
     names = [
         "tests.worker.lifecycle.jobs.gone",
@@ -148,10 +148,10 @@ def test_an_unknown_name_fails_its_task_and_the_worker_lives(worker):
     assert process.process.poll() is None
 
 
-# Large ones.
+# Large values.
 
 
-def test_a_mebibyte_goes_in_and_comes_out(worker):
+def test_arguments_and_results_of_a_mebibyte_are_stored(worker):
     worker()
 
     inwards = jobs.length.send("ä" * MEBIBYTE)
@@ -161,7 +161,7 @@ def test_a_mebibyte_goes_in_and_comes_out(worker):
     assert outwards.value(timeout=20) == "x" * MEBIBYTE
 
 
-def test_a_value_beyond_the_limit_is_refused_by_name_on_both_ways(drain, settings):
+def test_arguments_and_results_over_max_payload_bytes_are_refused(drain, settings):
     limit_payloads(settings, 100_000)
 
     with pytest.raises(ValueError, match="max_payload_bytes"):
@@ -175,9 +175,9 @@ def test_a_value_beyond_the_limit_is_refused_by_name_on_both_ways(drain, setting
     assert Task.objects.count() == 1
 
 
-def test_ten_mebibytes_of_error_are_bounded_where_they_are_stored(drain, settings):
+def test_an_error_text_of_ten_mebibytes_is_truncated_before_it_is_stored(drain, settings):
     limit_payloads(settings, MEBIBYTE)
-    handles = [body.send(10 * MEBIBYTE) for body in (jobs.fail_at_length, jobs.err_at_length)]
+    handles = [body.send(10 * MEBIBYTE) for body in (jobs.fail_with_long_error, jobs.return_long_error)]
 
     drain()
 
@@ -191,7 +191,7 @@ def test_ten_mebibytes_of_error_are_bounded_where_they_are_stored(drain, setting
     assert handles[0].get(0).err.message.endswith("the end")
 
 
-def test_many_attempts_cost_the_next_one_nothing(drain):
+def test_a_task_with_thousands_of_attempts_can_run_again(drain):
     handle = tasks.flaky.send("many", 1)
     drain()
     row = Task.objects.get(pk=handle.id)
@@ -215,13 +215,13 @@ def test_many_attempts_cost_the_next_one_nothing(drain):
     assert TaskAttempt.objects.count() == 2_003
 
 
-# Characters that no database takes.
+# Characters that databases refuse.
 
 
 @pytest.mark.parametrize(
     "text", ["a\0b", "\ud800", {"\0": 1}, [{"deep": "\udfff"}]], ids=["NUL", "surrogate", "key", "deep"]
 )
-def test_hostile_characters_are_refused_where_they_are_sent(text):
+def test_unstorable_characters_are_refused_by_send(text):
     with pytest.raises(ValueError, match=r"NUL|surrogate"):
         tasks.identity.send(text)
     with pytest.raises(ValueError, match=r"NUL|surrogate"):
@@ -230,7 +230,7 @@ def test_hostile_characters_are_refused_where_they_are_sent(text):
     assert not Task.objects.exists()
 
 
-def test_odd_but_lawful_texts_come_back_as_they_were(drain):
+def test_unusual_but_valid_texts_are_returned_unchanged(drain):
     texts = ["😀", "\x01\x1f", "\u2028", "'; DROP TABLE horsies_tasks; --", "\\u0000", "%s %%"]
     pairs = [(tasks.identity.send(text), tasks.fail.send(text), text) for text in texts]
 

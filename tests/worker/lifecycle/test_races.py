@@ -1,4 +1,4 @@
-"""A reaper and a worker that want the same row: one of them has it, whoever comes first."""
+"""A reaper and a worker that change the same row: only the first one succeeds."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -23,7 +23,7 @@ COUNT = 30
 
 
 def stale_runs(count):
-    """Tasks that run under a worker which has been silent for an hour, and is about to say how they ended."""
+    """Claim tasks for a worker that has been silent for an hour and is about to report their ends."""
     tasks.noop.with_options(retry_policy=POLICY).send_many({} for _ in range(count))
     with transaction.atomic():
         claims = Task.objects.claim("silent", start=count)
@@ -50,7 +50,7 @@ def reap():
 
 
 @pytest.mark.parametrize("first", ["the worker", "the reaper"])
-def test_whoever_comes_second_schedules_no_second_retry(first):
+def test_a_worker_and_a_reaper_schedule_only_one_retry(first):
     claims = stale_runs(2)
     acts = [lambda: schedule_retries(claims), reap]
 
@@ -68,19 +68,19 @@ def test_whoever_comes_second_schedules_no_second_retry(first):
     [(schedule_retries, TaskStatus.PENDING), (complete, TaskStatus.COMPLETED)],
     ids=["18: a retry", "17: a completion"],
 )
-def test_at_the_same_moment_each_task_still_has_one_fate_and_one_attempt(end, status):
+def test_a_worker_and_a_reaper_that_race_end_each_task_once(end, status):
     claims = stale_runs(COUNT)
     together = Barrier(2)
 
-    def act(what):
+    def act(action):
         try:
             together.wait(10)
-            what()
+            action()
         finally:
             connections.close_all()
 
     with ThreadPoolExecutor(2) as pool:
-        for future in [pool.submit(act, what) for what in (lambda: end(claims), reap)]:
+        for future in [pool.submit(act, action) for action in (lambda: end(claims), reap)]:
             future.result()
 
     assert TaskAttempt.objects.count() == TaskAttempt.objects.values("task").distinct().count() == COUNT

@@ -1,4 +1,4 @@
-"""Signals and sudden ends: what becomes of the tasks, of the processes, and how soon."""
+"""Recovery of tasks and processes after signals and sudden ends."""
 
 import ctypes
 import os
@@ -20,13 +20,13 @@ from tests.worker.lifecycle import jobs
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
-#: A worker that learns soon that another one is dead, once that has been silent for long.
+#: Settings of a worker whose reaper runs often.
 QUICK = {"TEST_CHECK_MS": "200"}
 
 
 def pid_of(key, count=1):
-    """The process that runs the body which has left ``key`` the ``count``-th time."""
-    wait_until(lambda: Entry.objects.filter(key=key).count() >= count, what=f"{key} has begun")
+    """Return the process of the body that left ``key`` for the ``count``-th time."""
+    wait_until(lambda: Entry.objects.filter(key=key).count() >= count, what=f"the begin of {key}")
     return Entry.objects.filter(key=key).order_by("pk")[count - 1].pid
 
 
@@ -40,8 +40,8 @@ DONE = ("COMPLETED", "", False)
 
 
 @pytest.mark.slow
-def test_a_whole_worker_is_killed_and_another_one_recovers_its_tasks(worker, gate):
-    """With a policy: run again. Without: failed. Only claimed: as if nothing had been."""
+def test_a_second_worker_recovers_the_tasks_of_a_killed_worker(worker, gate):
+    """With a policy the task runs again, without one it fails; a task that was only claimed is released."""
     doomed = worker("--threads", "2", "--prefetch", "1", **QUICK)
     again, once = jobs.hold_again.send("again", str(gate)), tasks.hold.send("once", str(gate))
     runner = pid_of("again")
@@ -65,35 +65,35 @@ def test_a_whole_worker_is_killed_and_another_one_recovers_its_tasks(worker, gat
     assert Entry.objects.filter(key__in=["once", "claimed"]).count() == 2
 
 
-def test_ctrl_c_which_the_whole_group_gets_lets_the_body_finish(manage, gate):
+def test_the_body_finishes_after_sigint_to_the_process_group(manage, gate):
     process = manage("horsies_worker", "--processes", "2")
     wait_until(lambda: Worker.objects.count() == 2)
-    handle = tasks.hold.send("in hand", str(gate))
-    runner = pid_of("in hand")
+    handle = tasks.hold.send("held", str(gate))
+    runner = pid_of("held")
 
     os.killpg(process.process.pid, signal.SIGINT)
-    wait_until(lambda: Worker.objects.count() == 1, what="the idle runner has left")
+    wait_until(lambda: Worker.objects.count() == 1, what="the end of the idle runner")
     assert handle.status() == TaskStatus.RUNNING
     gate.touch()
 
     assert process.wait(20) == 0
-    assert handle.value(0) == "in hand"
+    assert handle.value(0) == "held"
     assert attempts_of(handle) == [DONE]
     assert not is_alive(runner)
     assert not Worker.objects.exists()
 
 
-def test_sigterm_to_a_runner_alone_lets_its_body_finish_and_a_fresh_one_takes_over(worker, gate):
+def test_a_runner_that_gets_sigterm_finishes_its_body_and_is_replaced(worker, gate):
     process = worker("--shutdown-timeout", "20")
-    handle = tasks.hold.send("in hand", str(gate))
-    runner = pid_of("in hand")
+    handle = tasks.hold.send("held", str(gate))
+    runner = pid_of("held")
 
     os.kill(runner, signal.SIGTERM)
     wait_until(lambda: "worker stopping" in process.output)
     waits = tasks.write.send("waits")
     gate.touch()
 
-    assert handle.value(timeout=20) == "in hand"
+    assert handle.value(timeout=20) == "held"
     assert waits.get(timeout=20).is_ok()
     assert pid_of("waits") != runner
     assert attempts_of(handle) == attempts_of(waits) == [DONE]
@@ -101,7 +101,7 @@ def test_sigterm_to_a_runner_alone_lets_its_body_finish_and_a_fresh_one_takes_ov
 
 
 @pytest.mark.slow
-def test_a_body_longer_than_the_grace_is_ended_in_bound_and_run_again_by_its_policy(worker, gate):
+def test_a_body_that_outlasts_the_shutdown_timeout_is_killed_and_retried_by_its_policy(worker, gate):
     process = worker("--threads", "1", "--prefetch", "1", "--shutdown-timeout", "1")
     again = jobs.hold_again.send("again", str(gate))
     runner = pid_of("again")
@@ -119,7 +119,7 @@ def test_a_body_longer_than_the_grace_is_ended_in_bound_and_run_again_by_its_pol
     assert attempts_of(claimed) == []
 
 
-def test_a_second_sigterm_ends_at_once_and_hands_back_what_was_in_hand(manage, gate):
+def test_a_second_sigterm_stops_the_worker_at_once_and_releases_its_tasks(manage, gate):
     process = manage("horsies_worker", "--threads", "1", "--prefetch", "1", "--shutdown-timeout", "600")
     again = jobs.hold_again.send("again", str(gate))
     runner = pid_of("again")
@@ -127,7 +127,7 @@ def test_a_second_sigterm_ends_at_once_and_hands_back_what_was_in_hand(manage, g
     wait_until(lambda: claimed.status() == TaskStatus.CLAIMED)
 
     process.signal(signal.SIGTERM)
-    wait_until(lambda: claimed.status() == TaskStatus.PENDING, what="what had not begun is handed back first")
+    wait_until(lambda: claimed.status() == TaskStatus.PENDING, what="the release of the task that has not begun")
     assert again.status() == TaskStatus.RUNNING
     process.signal(signal.SIGTERM)
 
@@ -157,8 +157,8 @@ def test_a_node_whose_worker_is_killed_fails_and_its_workflow_ends(worker, manag
     assert not Task.objects.filter(status__in=TASK_LIVE_STATES).exists()
 
 
-def test_sigterm_is_heard_whatever_thread_of_the_supervisor_it_comes_to(worker):
-    """The kernel may give it to any thread, and does so after a SIGCONT. Python handles it once the main one wakes."""
+def test_sigterm_delivered_to_another_supervisor_thread_stops_the_worker(worker):
+    """The kernel may deliver it to any thread, as after a SIGCONT; Python handles it when the main thread wakes."""
     process = worker()
     main = process.process.pid
     other = next(int(entry.name) for entry in Path(f"/proc/{main}/task").iterdir() if int(entry.name) != main)
@@ -169,8 +169,8 @@ def test_sigterm_is_heard_whatever_thread_of_the_supervisor_it_comes_to(worker):
 
 
 @pytest.mark.slow
-def test_a_worker_that_comes_back_from_a_long_pause_does_not_overwrite_the_newer_run(worker, tmp_path):
-    """Stopped for longer than the threshold: its task runs elsewhere meanwhile, and its late result is refused."""
+def test_a_worker_resumed_after_a_long_pause_does_not_overwrite_the_newer_run(worker, tmp_path):
+    """It is stopped for longer than the threshold: its task runs on another worker, and its late result is refused."""
     gates = [tmp_path / "first", tmp_path / "second"]
     paused = worker("--shutdown-timeout", "5", **QUICK)
     handle = jobs.hold_again.send("again", str(gates[0]))
@@ -183,7 +183,7 @@ def test_a_worker_that_comes_back_from_a_long_pause_does_not_overwrite_the_newer
         gates[0].touch()
     paused.signal(signal.SIGTERM)
 
-    assert paused.wait(20) == 0, "its body has ended and its result was offered"
+    assert paused.wait(20) == 0, "its body ended and it tried to store the result"
     assert handle.status() == TaskStatus.RUNNING
     gates[1].touch()
 

@@ -1,4 +1,4 @@
-"""Runner processes: how they end, how they are replaced, and what they share."""
+"""Runner processes: their ends, their replacement, and the connections that they must not share."""
 
 import os
 import re
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.
 
 @pytest.fixture
 def folder(tmp_path):
-    """What is put into this folder breaks a part of the processes that ``fragile`` describes."""
+    """A file in this folder breaks a part of the processes started with ``breaking_environment``."""
     return tmp_path
 
 
 @pytest.fixture
-def fragile(folder):
-    # It tells runners by how they were started.
+def breaking_environment(folder):
+    # The settings recognize a runner by its command line.
     settings = "tests.worker.lifecycle.breaking_settings"
     return {"BREAK_AT": str(folder), "DJANGO_SETTINGS_MODULE": settings, "HORSIES_WORKER_NO_FORK": "1"}
 
@@ -35,15 +35,15 @@ def fragile(folder):
 # Bodies that end their process.
 
 ENDINGS = {
-    "leave": (jobs.leave, "UNHANDLED_EXCEPTION", "FAILED"),
-    "leave hard": (jobs.leave_hard, "WORKER_CRASHED", "WORKER_FAILURE"),
+    "exit": (jobs.leave, "UNHANDLED_EXCEPTION", "FAILED"),
+    "exit hard": (jobs.leave_hard, "WORKER_CRASHED", "WORKER_FAILURE"),
     "segfault": (jobs.segfault, "WORKER_CRASHED", "WORKER_FAILURE"),
-    "killed for its memory": (jobs.killed_for_its_memory, "WORKER_CRASHED", "WORKER_FAILURE"),
+    "killed for its memory": (jobs.kill_itself, "WORKER_CRASHED", "WORKER_FAILURE"),
 }
 
 
 @pytest.mark.slow
-def test_however_a_body_ends_its_process_it_has_its_attempt_and_the_others_go_on(worker):
+def test_a_body_that_ends_its_process_has_an_attempt_and_other_tasks_complete(worker):
     process = worker("--threads", "1", "--prefetch", "2")
     handles, between = {}, []
     for name, (body, *_) in ENDINGS.items():
@@ -67,7 +67,7 @@ def test_however_a_body_ends_its_process_it_has_its_attempt_and_the_others_go_on
 
 
 @pytest.mark.slow
-def test_only_the_runner_of_such_a_body_is_replaced(worker, gate):
+def test_only_the_crashed_runner_is_replaced(worker, gate):
     worker("--processes", "2", "--threads", "1", runners=2)
     bystander = tasks.hold.send("bystander", str(gate))
     wait_until(lambda: Entry.objects.exists())
@@ -84,7 +84,7 @@ def test_only_the_runner_of_such_a_body_is_replaced(worker, gate):
 # Replacing runners under load.
 
 
-def all_have_run_once(count):
+def assert_all_ran_once(count):
     wait_until(lambda: not Task.objects.filter(status__in=TASK_LIVE_STATES).exists(), limit=80)
     assert Entry.objects.count() == Entry.objects.values("key").distinct().count() == count
     assert set(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED")}
@@ -99,7 +99,7 @@ def test_replacing_runners_by_count_under_load_loses_no_task(worker):
     for start in range(0, 120, 30):
         tasks.write.send_many({"key": str(number)} for number in range(start, start + 30))
 
-    all_have_run_once(120)
+    assert_all_ran_once(120)
     assert Entry.objects.values("pid").distinct().count() >= 4
     assert "runner died" not in process.output
     process.signal(signal.SIGTERM)
@@ -112,15 +112,15 @@ def test_replacing_runners_by_memory_under_load_loses_no_task(worker):
 
     jobs.grow.send_many({"key": str(number), "megabytes": 40} for number in range(20))
 
-    wait_until(lambda: "it is replaced" in process.output)  # it weighs itself once a second: all may be done by then
+    wait_until(lambda: "it is replaced" in process.output)  # checked once a second: maybe after all tasks
     jobs.grow.send_many({"key": str(number), "megabytes": 40} for number in range(20, 25))
-    all_have_run_once(25)
+    assert_all_ran_once(25)
     assert "runner died" not in process.output
     assert Entry.objects.values("pid").distinct().count() >= 2
 
 
-def test_a_limit_below_what_an_idle_runner_takes_still_lets_tasks_run(worker):
-    """Each runner does something before it is replaced: else none ever would, and they would come and go for ever."""
+def test_tasks_run_under_a_memory_limit_below_the_size_of_an_idle_runner(worker):
+    """Each runner runs tasks before it is replaced; else runners would be replaced for ever and no task would run."""
     worker("--max-memory-mb", "16")
 
     assert tasks.add.send(1).value(timeout=20) == 2
@@ -130,10 +130,10 @@ def test_a_limit_below_what_an_idle_runner_takes_still_lets_tasks_run(worker):
 
 
 @pytest.mark.slow
-def test_a_runner_that_can_not_start_is_tried_less_and_less_often_and_burns_no_retry(manage, folder, fragile):
+def test_failed_runner_starts_back_off_and_use_no_retry(manage, folder, breaking_environment):
     handle = tasks.flaky.send("waits", 0)
     (folder / "runner").touch()
-    process = manage("horsies_worker", **fragile)
+    process = manage("horsies_worker", **breaking_environment)
     wait_until(lambda: process.output.count("runner restart delayed") >= 4, limit=60)
 
     pauses = [
@@ -146,12 +146,12 @@ def test_a_runner_that_can_not_start_is_tried_less_and_less_often_and_burns_no_r
     assert (row.status, row.attempt, row.retry_count, row.claim) == (TaskStatus.PENDING, 0, 0, 0)
     (folder / "runner").unlink()
 
-    assert handle.get(timeout=40).is_ok(), "once runners can start again, they do"
+    assert handle.get(timeout=40).is_ok(), "runners start once they can"
     process.signal(signal.SIGTERM)
     assert process.wait(20) == 0
 
 
-# What processes share.
+# Shared connections.
 
 
 def sockets_of(pid):
@@ -166,17 +166,17 @@ def sockets_of(pid):
     return found
 
 
-def test_no_two_processes_share_a_connection(worker):
+def test_processes_share_no_connection(worker):
     process = worker("--processes", "2", "--threads", "2", runners=2)
     for _ in range(4):
         tasks.add.send(1).value(timeout=20)
     pids = [process.process.pid, *Worker.objects.values_list("pid", flat=True)]
     if connection.vendor == "postgresql":
-        wait_until(lambda: all(map(sockets_of, pids)))  # the reaper may not have come to its first pass
+        wait_until(lambda: all(map(sockets_of, pids)))  # until the reaper has made its first pass
 
     sockets = [sockets_of(pid) for pid in pids]
 
-    assert len(set.union(*sockets)) == sum(map(len, sockets)), "each is one process's own"
+    assert len(set.union(*sockets)) == sum(map(len, sockets)), "no socket is shared"
     if connection.vendor == "postgresql":
         assert all(sockets)
 
@@ -191,8 +191,8 @@ def test_a_bodys_subprocess_inherits_no_connection(worker):
 
 
 @pytest.mark.once
-def test_a_reaper_that_raises_ends_its_worker_with_exit_status_1(worker, folder, fragile):
-    process = worker(TEST_CHECK_MS="200", **fragile)
+def test_a_reaper_that_raises_ends_its_worker_with_exit_status_1(worker, folder, breaking_environment):
+    process = worker(TEST_CHECK_MS="200", **breaking_environment)
     handle = tasks.add.send(1)
     assert handle.value(timeout=20) == 2
 
@@ -200,21 +200,21 @@ def test_a_reaper_that_raises_ends_its_worker_with_exit_status_1(worker, folder,
 
     assert process.wait(40) == 1
     assert "the reaper is broken" in process.output
-    assert not Worker.objects.exists(), "its runners have left in order"
+    assert not Worker.objects.exists(), "its runners have stopped in order"
 
 
-def test_a_reaper_of_its_own_that_raises_ends_with_a_status_that_is_not_0(manage, folder, fragile):
+def test_a_standalone_reaper_that_raises_exits_with_an_error_status(manage, folder, breaking_environment):
     (folder / "reaper").touch()
 
-    process = manage("horsies_reaper", "--interval", "0.2", **fragile)
+    process = manage("horsies_reaper", "--interval", "0.2", **breaking_environment)
 
     assert process.wait(40) != 0
     assert "the reaper is broken" in process.output
 
 
 @pytest.mark.slow
-def test_a_pump_that_raises_ends_its_runner_which_is_replaced_and_no_task_is_lost(worker, folder, fragile):
-    process = worker("--processes", "1", **fragile)
+def test_a_runner_whose_producer_raises_is_replaced_and_no_task_is_lost(worker, folder, breaking_environment):
+    process = worker("--processes", "1", **breaking_environment)
     first = Worker.objects.get().pid
 
     (folder / "producer").touch()

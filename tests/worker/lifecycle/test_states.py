@@ -1,4 +1,4 @@
-"""Which columns each change of state writes, read off the rows and the attempts."""
+"""The columns of tasks and attempts that each transition writes."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -34,7 +34,7 @@ def row_of(handle):
 
 
 def changes(handle, act):
-    """The columns that ``act`` changes in the row, with what they hold then."""
+    """Return the columns that ``act`` changes in the row, with their new values."""
     before = row_of(handle)
     with transaction.atomic():
         act()
@@ -63,7 +63,7 @@ def is_now(moment):
 # Sending.
 
 
-def test_a_task_that_is_sent_is_pending_and_due_at_once():
+def test_a_sent_task_is_pending_and_due_at_once():
     handle = tasks.noop.send()
 
     row = row_of(handle)
@@ -96,7 +96,7 @@ def test_a_delayed_task_is_scheduled_then_due_then_completed(drain):
 # Claiming and starting.
 
 
-def test_a_claim_writes_who_and_when_and_the_number_of_the_claim():
+def test_a_claim_writes_the_worker_the_time_and_the_claim_number():
     handle = tasks.noop.send()
 
     written = changes(handle, lambda: Task.objects.claim("w", start=0, prefetch=1))
@@ -107,7 +107,7 @@ def test_a_claim_writes_who_and_when_and_the_number_of_the_claim():
     assert Task.objects.active().get().claimed
 
 
-def test_a_start_writes_when_and_which_attempt_it_is():
+def test_a_start_writes_the_time_and_the_attempt_number():
     handle = tasks.noop.send()
     claimed = claim(start=0, prefetch=1)
 
@@ -142,7 +142,7 @@ def test_the_runner_marks_the_row_running_before_the_body_begins(worker):
     )
 
 
-def test_a_runner_beats_for_what_runs_and_for_what_it_has_claimed(worker, gate):
+def test_a_runner_sends_heartbeats_for_running_and_claimed_tasks(worker, gate):
     worker("--threads", "1", "--prefetch", "1", TEST_BEAT_MS="200", TEST_STALE_MS="60000")
     runs = tasks.hold.send("runs", str(gate))
     wait_until(lambda: Entry.objects.exists())
@@ -167,7 +167,7 @@ def test_a_runner_beats_for_what_runs_and_for_what_it_has_claimed(worker, gate):
 # Ends.
 
 
-def test_completion_writes_the_result_and_when(drain):
+def test_a_completion_writes_the_result_and_the_time(drain):
     handle = tasks.add.send(1, b=2)
     claimed = claim()
 
@@ -182,7 +182,7 @@ def test_completion_writes_the_result_and_when(drain):
     assert abs(attempt.finished_at - written["completed_at"]) < timedelta(seconds=5)
 
 
-def test_failure_writes_the_error_the_code_and_when():
+def test_a_failure_writes_the_error_the_code_and_the_time():
     handle = tasks.noop.send()
     claimed = claim()
 
@@ -196,7 +196,7 @@ def test_failure_writes_the_error_the_code_and_when():
     assert row_of(handle)["completed_at"] is None
 
 
-def test_only_success_is_completed(worker):
+def test_only_a_successful_task_is_completed(worker):
     worker()
     handles = {
         "OWN": tasks.returns_error.send("OWN"),
@@ -207,13 +207,13 @@ def test_only_success_is_completed(worker):
     for code, handle in handles.items():
         error = handle.get(timeout=20).err
         row = row_of(handle)
-        # The crash may have taken its neighbours with it.
+        # The crash may have ended the other bodies of its runner.
         assert error.error_code in (code, "WORKER_CRASHED")
         assert (row["status"], row["completed_at"]) == (TaskStatus.FAILED, None)
         assert row["failed_at"] >= row["started_at"]
 
 
-def test_a_retry_writes_its_count_and_its_time_and_lets_go_of_the_claim():
+def test_a_retry_writes_its_count_and_time_and_clears_the_claim():
     handle = tasks.noop.send()
     claimed = claim()
     started_at = row_of(handle)["started_at"]
@@ -233,7 +233,7 @@ def test_a_retry_writes_its_count_and_its_time_and_lets_go_of_the_claim():
     assert abs(written["next_retry_at"] - attempt.finished_at - timedelta(seconds=60)) < timedelta(seconds=5)
 
 
-def test_failing_goes_round_until_the_retries_are_spent(transactional_db):
+def test_a_failing_task_is_retried_until_no_retries_are_left(transactional_db):
     handle = tasks.fixed.send("round")
 
     for number in (1, 2):
@@ -242,7 +242,7 @@ def test_failing_goes_round_until_the_retries_are_spent(transactional_db):
         assert Task.objects.retrying().filter(retry_count=number).exists()
         assert (row["status"], row["failed_at"], row["error_code"]) == (TaskStatus.PENDING, None, "DOWN")
         assert row["enqueued_at"] == row["next_retry_at"]
-        Task.objects.update(enqueued_at=timezone.now() - timedelta(seconds=1))  # its time has come
+        Task.objects.update(enqueued_at=timezone.now() - timedelta(seconds=1))  # now due
     call_command("horsies_worker", once=True, verbosity=0)
 
     assert Task.objects.archived().get().pk == handle.id
@@ -251,7 +251,7 @@ def test_failing_goes_round_until_the_retries_are_spent(transactional_db):
     assert row_of(handle)["retry_count"] == 2
 
 
-def test_a_task_without_retries_goes_from_active_straight_to_the_archive():
+def test_a_task_without_retries_goes_from_active_to_archived():
     handle = tasks.noop.send()
     claimed = claim()
     assert Task.objects.active().get().pk == handle.id
@@ -263,7 +263,7 @@ def test_a_task_without_retries_goes_from_active_straight_to_the_archive():
     assert not Task.objects.retrying().exists()
 
 
-def test_nothing_ever_changes_when_a_task_was_sent(drain):
+def test_retries_do_not_change_sent_at(drain):
     handle = tasks.flaky.send("sent", 5)
     sent_at = row_of(handle)["sent_at"]
 
@@ -277,7 +277,7 @@ def test_nothing_ever_changes_when_a_task_was_sent(drain):
 # Expiry and cancelling.
 
 
-def test_expiry_writes_the_code_and_when_and_no_attempt():
+def test_expiry_writes_the_code_and_the_time_but_no_attempt():
     handle = tasks.noop.with_options(good_until=timezone.now() - timedelta(minutes=1)).send()
 
     written = changes(handle, lambda: Task.objects.overdue().expire())
@@ -300,7 +300,7 @@ def test_expiry_of_a_claimed_task_keeps_its_claim():
     assert not attempts_of(handle)
 
 
-def test_cancelling_writes_the_code_and_when_and_no_attempt():
+def test_a_cancel_writes_the_code_and_the_time_but_no_attempt():
     handle = tasks.noop.send()
 
     written = changes(handle, handle.cancel)
@@ -310,10 +310,10 @@ def test_cancelling_writes_the_code_and_when_and_no_attempt():
     assert not attempts_of(handle)
 
 
-# What a reaper writes.
+# The reaper.
 
 
-def test_a_stale_claim_goes_back_and_nothing_but_the_claim_is_written():
+def test_the_reaper_releases_a_stale_claim_and_changes_no_other_column():
     handle = tasks.noop.send()
     claim(start=0, prefetch=1, worker="dead")
     Task.objects.update(claimed_at=timezone.now() - LONG_AGO)
@@ -325,7 +325,7 @@ def test_a_stale_claim_goes_back_and_nothing_but_the_claim_is_written():
     assert claim().task_id == handle.id  # another worker may take it
 
 
-def test_what_a_silent_worker_ran_is_retried_while_retries_are_left():
+def test_a_task_of_a_silent_worker_is_retried_while_retries_are_left():
     handle = tasks.noop.with_options(retry_policy=CRASH).send()
     claim(worker="dead")
     Task.objects.update(started_at=timezone.now() - LONG_AGO)
@@ -338,7 +338,7 @@ def test_what_a_silent_worker_ran_is_retried_while_retries_are_left():
     assert (attempt.outcome, attempt.error_code, attempt.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", True)
 
 
-def test_what_a_silent_worker_ran_fails_once_the_retries_are_spent():
+def test_a_task_of_a_silent_worker_fails_when_no_retries_are_left():
     handle = tasks.noop.with_options(retry_policy=CRASH).send()
     Task.objects.update(retry_count=1)
     claim(worker="dead")
@@ -363,7 +363,7 @@ def test_a_claim_is_abandoned_only_after_the_threshold():
     assert (young.status(), old.status()) == (TaskStatus.RUNNING, TaskStatus.FAILED)
 
 
-# What belongs to a row.
+# Columns of every row.
 
 
 def test_every_row_has_a_priority():
@@ -373,7 +373,7 @@ def test_every_row_has_a_priority():
     assert not Task._meta.get_field("priority").null
 
 
-def test_what_one_send_asks_for_is_stored_with_it():
+def test_the_options_of_a_send_are_stored_in_its_row():
     handle = tasks.noop.with_options(timeout=7, retry_policy=CRASH).send()
     plain = tasks.noop.send()
 

@@ -1,4 +1,4 @@
-"""Where a task is found, and which moments its row has, from its send to its end."""
+"""The querysets that a task is in, and the timestamps of its row, from its send to its end."""
 
 from datetime import timedelta
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.django_db
 ENDS = ("completed_at", "failed_at", "cancelled_at", "expired_at")
 
 
-def test_a_task_is_in_one_of_asynqs_states_at_a_time(drain):
-    handle = jobs.find_itself.schedule(3600, 2)
+def test_a_task_is_in_exactly_one_of_asynqs_states(drain):
+    handle = jobs.record_states.schedule(3600, 2)
     task = Task.objects.filter(pk=handle.id)
     assert jobs.states_of(handle.id) == ["scheduled"]
 
@@ -34,7 +34,7 @@ def test_a_task_is_in_one_of_asynqs_states_at_a_time(drain):
     assert list(Entry.objects.values_list("key", flat=True)) == ["RUNNING active"] * 3
 
 
-def test_a_row_has_the_moment_of_its_own_end_and_of_no_other(drain):
+def test_a_row_has_only_the_timestamp_of_its_end_state(drain):
     past = timezone.now() - timedelta(minutes=1)
     handles = {
         "completed_at": tasks.noop.send(),

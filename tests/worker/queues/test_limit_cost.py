@@ -1,4 +1,4 @@
-"""What a limit costs a queue, side by side with none: counted, not clocked."""
+"""The cost of a queue with a limit against one without, counted in statements and rows."""
 
 import pytest
 from django.db import connection
@@ -32,7 +32,7 @@ def cost(manage, tmp_path):
 
 
 def rows_read():
-    """Return how many rows of tasks and attempts have been read so far; a backend tells its own when it ends."""
+    """Return how many rows of tasks and attempts have been read so far; a backend reports its count when it ends."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
         cursor.execute(
@@ -42,7 +42,7 @@ def rows_read():
         return int(cursor.fetchone()[0])
 
 
-def test_a_limit_that_does_not_bind_costs_a_task_few_more_statements_and_rows(cost):
+def test_a_limit_that_is_not_reached_adds_few_statements_and_rows(cost):
     if connection.vendor != "postgresql":
         return  # SQLite counts no rows
     (free, read), (limited, read_limited) = cost(None), cost(1_000)
@@ -52,7 +52,7 @@ def test_a_limit_that_does_not_bind_costs_a_task_few_more_statements_and_rows(co
     assert read_limited <= 1.5 * read
 
 
-def test_nothing_is_lost_where_a_limit_binds_two_runners(cost):
+def test_two_runners_complete_all_tasks_of_a_limited_queue(cost):
     if connection.vendor == "postgresql":
         statements, read = cost(16)
         print(f"a limit that binds: {statements:.3f} statements a task, {read:.1f} rows read")

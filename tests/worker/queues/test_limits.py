@@ -1,4 +1,4 @@
-"""Limits of queues, kept by real workers: at most so many at once, at most so many begun a time."""
+"""The concurrency and rate limits of queues, with real workers."""
 
 import os
 import signal
@@ -22,12 +22,12 @@ from tests.jobs.models import Entry
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
-#: Seconds within which a worker surely obeys: one, and some in which the machine stands still.
+#: Seconds within which a worker applies a change: one, plus a margin for a busy machine.
 SOON = 5
 
 
 def most_at_once(spans):
-    """How many of these spans of time there were at one moment at most."""
+    """Return how many of these spans overlap at most."""
     moves = sorted(move for begin, end in spans for move in ((begin, 1), (end, -1)))
     most = now = 0
     for _, step in moves:
@@ -37,7 +37,7 @@ def most_at_once(spans):
 
 
 def ran(queue="default"):
-    """When each attempt began and ended, by the database's clock."""
+    """Return the begin and end of each attempt, by the database's clock."""
     return list(TaskAttempt.objects.filter(task__queue_name=queue).values_list("started_at", "finished_at"))
 
 
@@ -45,7 +45,7 @@ def running(queue="default"):
     return Task.objects.active().filter(queue_name=queue).count()
 
 
-def test_of_a_queue_with_a_limit_no_more_run_at_once_in_all_workers_together(worker, tmp_path):
+def test_max_concurrency_limits_the_running_tasks_of_all_workers(worker, tmp_path):
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(max_concurrency=3)
     tasks.hold.send_many({"key": "held", "gate": str(gate)} for _ in range(6))
@@ -62,9 +62,9 @@ def test_of_a_queue_with_a_limit_no_more_run_at_once_in_all_workers_together(wor
     assert most_at_once(ran()) <= 3
 
 
-def test_who_keeps_the_row_of_a_queue_locked_holds_up_that_queue_alone(worker):
+def test_a_locked_queue_row_delays_only_the_tasks_of_that_queue(worker):
     if connection.vendor == "sqlite":
-        return  # no row locks there
+        return  # SQLite has no row locks
     row = Queue.objects.named("limited")
     row.set(max_concurrency=3)
     other = connections["default"].copy()
@@ -85,7 +85,7 @@ def test_who_keeps_the_row_of_a_queue_locked_holds_up_that_queue_alone(worker):
     assert limited.get(timeout=20).is_ok()
 
 
-def test_a_worker_that_is_killed_leaves_no_place_taken(manage, worker, tmp_path):
+def test_a_killed_runner_releases_its_concurrency_slots(manage, worker, tmp_path):
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(max_concurrency=2)
     tasks.hold.with_options(retry_policy=None).send_many({"key": "held", "gate": str(gate)} for _ in range(6))
@@ -94,7 +94,7 @@ def test_a_worker_that_is_killed_leaves_no_place_taken(manage, worker, tmp_path)
 
     (pid,) = set(Entry.objects.values_list("pid", flat=True))
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: Entry.objects.count() == 4, what="the other two places are taken again")
+    wait_until(lambda: Entry.objects.count() == 4, what="the begin of two more tasks")
     assert running() == 2
     gate.touch()
 
@@ -103,7 +103,7 @@ def test_a_worker_that_is_killed_leaves_no_place_taken(manage, worker, tmp_path)
     assert first.process.poll() is None
 
 
-def test_a_limit_of_0_stops_a_queue_and_a_higher_one_lets_it_go_on_within_a_second(worker):
+def test_a_limit_of_0_stops_a_queue_until_the_limit_is_raised(worker):
     Queue.objects.named("default").set(max_concurrency=0)
     tasks.noop.send_many({} for _ in range(5))
     tasks.noop.using(queue_name="other").send()
@@ -116,7 +116,7 @@ def test_a_limit_of_0_stops_a_queue_and_a_higher_one_lets_it_go_on_within_a_seco
     wait_until(lambda: Task.objects.completed().count() == 6, SOON)
 
 
-def test_pausing_and_resuming_hold_within_a_second(worker):
+def test_pausing_and_resuming_take_effect_within_a_second(worker):
     worker("-v0", "--poll-interval", "0.5")
     Queue.objects.named("default").pause()
     tasks.noop.send()
@@ -128,7 +128,7 @@ def test_pausing_and_resuming_hold_within_a_second(worker):
     wait_until(lambda: not Task.objects.pending().exists(), SOON)
 
 
-def test_at_a_rate_limit_tasks_begin_evenly_whatever_the_number_of_workers(worker):
+def test_a_rate_limit_spreads_task_starts_evenly_across_runners(worker):
     Queue.objects.named("default").set(rate_limit="20/s, 5")
     tasks.noop.send_many({} for _ in range(65))
 
@@ -137,13 +137,13 @@ def test_at_a_rate_limit_tasks_begin_evenly_whatever_the_number_of_workers(worke
 
     starts = sorted(TaskAttempt.objects.values_list("started_at", flat=True))
     pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(starts)]
-    assert sum(pauses) >= (65 - 2 * 5) / 20 - 0.1  # a worker that stands still with tokens starts a burst late
+    assert sum(pauses) >= (65 - 2 * 5) / 20 - 0.1  # a delayed worker may use its burst of tokens late
     for number, start in enumerate(starts):
         within = sum(1 for other in starts[number:] if (other - start).total_seconds() < 1)
         assert within <= 2 * 5 + 20 + 1
 
 
-def test_a_limit_of_the_settings_holds_until_the_row_says_otherwise(drain, settings):
+def test_a_limit_in_the_settings_applies_until_the_queue_row_overrides_it(drain, settings):
     queues = {"default": {"max_concurrency": 0}}
     settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": {"queues": queues}}}
     tasks.noop.send()
@@ -156,7 +156,7 @@ def test_a_limit_of_the_settings_holds_until_the_row_says_otherwise(drain, setti
     assert Task.objects.completed().count() == 1
 
 
-def test_prefetched_tasks_count_as_taken(worker, tmp_path):
+def test_prefetched_tasks_count_against_max_concurrency(worker, tmp_path):
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(max_concurrency=3)
     tasks.hold.send_many({"key": "held", "gate": str(gate)} for _ in range(10))
@@ -172,7 +172,7 @@ def test_prefetched_tasks_count_as_taken(worker, tmp_path):
     wait_until(lambda: Task.objects.completed().count() == 11)
 
 
-def test_coroutines_and_functions_share_the_places_of_a_queue(worker):
+def test_coroutines_and_functions_share_the_concurrency_limit_of_a_queue(worker):
     Queue.objects.named("default").set(max_concurrency=2)
     tasks.awrite.send_many({"key": str(number)} for number in range(20))
     tasks.nap.send_many({"seconds": 0.02} for _ in range(20))
@@ -183,7 +183,7 @@ def test_coroutines_and_functions_share_the_places_of_a_queue(worker):
     assert most_at_once(ran()) <= 2
 
 
-def test_the_tokens_of_prefetched_tasks_that_never_began_come_back(worker, tmp_path):
+def test_prefetched_tasks_that_never_began_return_their_rate_limit_tokens(worker, tmp_path):
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(rate_limit="10/h")
     tasks.hold.send_many({"key": "held", "gate": str(gate)} for _ in range(10))
@@ -193,14 +193,14 @@ def test_the_tokens_of_prefetched_tasks_that_never_began_come_back(worker, tmp_p
 
     first.signal(signal.SIGTERM)
 
-    wait_until(lambda: Entry.objects.count() == 10, what="another worker begins the other nine at once")
+    wait_until(lambda: Entry.objects.count() == 10, what="the begin of the other nine on another worker")
     gate.touch()
     assert first.wait(20) == 0
     wait_until(lambda: Task.objects.completed().count() == 10)
     assert second.process.poll() is None
 
 
-def test_the_tokens_of_tasks_that_were_started_and_never_began_come_back():
+def test_released_tasks_return_their_rate_limit_tokens_once():
     row = Queue.objects.named("default")
     row.set(rate_limit="10/h")
     store = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
@@ -213,7 +213,7 @@ def test_the_tokens_of_tasks_that_were_started_and_never_began_come_back():
 
     with transaction.atomic():
         store.hand_back(claims[:4])
-        store.hand_back(claims[:4])  # they are held no more: that is no news
+        store.hand_back(claims[:4])  # already released: changes nothing
     assert 4 <= row.get().tokens < 5
     with transaction.atomic():
         store.hand_back_unknown(claims[6:])

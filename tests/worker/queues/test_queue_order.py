@@ -1,4 +1,4 @@
-"""Between queues: strictly one before the other, by shares, and what waits long for its part."""
+"""The order of claims between queues: strict, weighted, and with aging."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ def send(counts, **options):
 
 
 def begun():
-    """The queues of all tasks in the order in which they began."""
+    """Return the queue of each task in the order in which the tasks began."""
     return list(TaskAttempt.objects.order_by("started_at", "pk").values_list("task__queue_name", flat=True))
 
 
@@ -29,7 +29,7 @@ def drained(manage, *flags, limit=60):
 
 
 def spans():
-    """When the first and the last task of each queue began; those of one claim begin at the same time."""
+    """Return when the first and the last task of each queue began; those of one claim begin at the same time."""
     rows = TaskAttempt.objects.values_list("task__queue_name").annotate(Min("started_at"), Max("started_at"))
     return {queue: (first, last) for queue, first, last in rows}
 
@@ -39,13 +39,13 @@ def shares(count):
     return {queue: first[queue] / count for queue in sorted(first)}
 
 
-def weigh(**weights):
+def set_weights(**weights):
     for queue, weight in weights.items():
         Queue.objects.named(queue).set(weight=weight)
 
 
-def test_by_weight_each_queue_has_its_share(manage):
-    weigh(a=6, b=3, c=1)
+def test_weighted_order_shares_claims_by_queue_weight(manage):
+    set_weights(a=6, b=3, c=1)
     send({"c": 150, "b": 350, "a": 650})
 
     drained(manage, "--order", "weighted", "--threads", "4", "--start-ahead", "0")
@@ -56,8 +56,8 @@ def test_by_weight_each_queue_has_its_share(manage):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_over_10_000_tasks_weights_of_6_3_1_give_60_30_10_percent(manage, processes):
-    weigh(a=6, b=3, c=1)
+def test_weights_of_6_3_1_give_60_30_10_percent_of_10_000_tasks(manage, processes):
+    set_weights(a=6, b=3, c=1)
     send({"c": 1_500, "b": 3_500, "a": 6_500})
 
     drained(manage, "--order", "weighted", "--processes", processes, "--threads", "16", limit=240)
@@ -67,8 +67,8 @@ def test_over_10_000_tasks_weights_of_6_3_1_give_60_30_10_percent(manage, proces
     assert found == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1}, abs=0.05), found
 
 
-def test_what_a_queue_does_not_need_of_its_share_the_others_have(drain):
-    weigh(a=100, b=1)
+def test_an_empty_queue_leaves_its_share_to_the_other_queues(drain):
+    set_weights(a=100, b=1)
     send({"a": 3, "b": 60})
 
     drain(order="weighted", threads=4)
@@ -76,7 +76,7 @@ def test_what_a_queue_does_not_need_of_its_share_the_others_have(drain):
     assert Task.objects.completed().count() == 63
 
 
-def test_strictly_a_lower_queue_begins_once_a_higher_one_is_empty(manage):
+def test_strict_order_begins_a_queue_once_the_higher_ones_are_empty(manage):
     Queue.objects.named("high").set(priority=5)
     Queue.objects.named("low").set(priority=-5)
     send({"low": 100}, priority=100)
@@ -89,27 +89,27 @@ def test_strictly_a_lower_queue_begins_once_a_higher_one_is_empty(manage):
     assert found["middle"][1] <= found["low"][0], found
 
 
-def old_ones_among_busy_ones():
+def send_busy_and_old_tasks():
     send({"busy": 400}, priority=50)
     send({"old": 5})
     Task.objects.filter(queue_name="old").update(enqueued_at=NowPlus(-60))
 
 
-def test_what_has_waited_long_has_a_part_with_aging_and_strict_has_none(manage):
-    old_ones_among_busy_ones()
+def test_aging_runs_long_waiting_tasks_among_busy_ones_but_not_with_strict_order(manage):
+    send_busy_and_old_tasks()
     drained(manage, "--aging", "30", "--threads", "4", "--start-ahead", "0")
     assert spans()["old"][1] < spans()["busy"][1]
 
     Task.objects.all().delete()
-    old_ones_among_busy_ones()
+    send_busy_and_old_tasks()
     drained(
         manage, "--order", "strict", "--aging", "30", "--threads", "4", "--start-ahead", "0", "--queues", "busy,old"
     )
     assert Task.objects.completed().count() == 405
 
 
-def test_without_aging_the_priority_of_tasks_alone_says_what_begins(manage):
-    old_ones_among_busy_ones()
+def test_without_aging_only_task_priority_orders_claims(manage):
+    send_busy_and_old_tasks()
 
     drained(manage, "--threads", "4", "--start-ahead", "0")
 

@@ -1,4 +1,4 @@
-"""Workers obey what rows of queues say within a second, however those were written, and cost little while they wait."""
+"""Workers apply changes of queue rows within a second, however these were written, and cost little while idle."""
 
 import time
 
@@ -15,23 +15,23 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 IS_POSTGRES = connection.vendor == "postgresql"
 
-#: Where workers are told, they look so seldom that what holds is not learnt from a look of that kind.
+#: With notifications (PostgreSQL), polls are too rare to find a change within a test.
 LONG_POLL = ("--poll-interval", "30" if IS_POSTGRES else "1")
 
-#: Seconds in which a worker that finds nothing comes to look every five seconds at most.
+#: Seconds after which an idle worker polls only every five seconds.
 IDLE = 8 if IS_POSTGRES else 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", [{"max_concurrency": 1}, {"rate_limit": "1/h, 1"}], ids=["places", "rate"])
-def test_a_limit_that_update_wrote_holds_for_an_idle_worker_a_second_later(worker, rules):
+@pytest.mark.parametrize("rules", [{"max_concurrency": 1}, {"rate_limit": "1/h, 1"}], ids=["concurrency", "rate"])
+def test_an_idle_worker_applies_a_limit_written_by_update_within_a_second(worker, rules):
     Queue.objects.create(name="default")
     worker("--threads", "8", "-v0", *LONG_POLL)
     tasks.noop.send().get(timeout=20)
     time.sleep(IDLE)
 
     Queue.objects.filter(name="default").update(**rules)
-    time.sleep(2.5)  # a second, and the worker may stand still for one
+    time.sleep(2.5)  # a second, and a margin for a busy machine
     tasks.nap.send_many({"seconds": 0.3} for _ in range(4))
 
     if "rate_limit" in rules:
@@ -43,12 +43,12 @@ def test_a_limit_that_update_wrote_holds_for_an_idle_worker_a_second_later(worke
         assert most_at_once(ran()) == 1
 
 
-def test_saving_and_deleting_a_row_tells_idle_workers(worker):
+def test_saving_or_deleting_a_queue_row_notifies_idle_workers(worker):
     worker("-v0", *LONG_POLL)
     Queue.objects.create(name="default", max_concurrency=0)
     Queue.objects.create(name="other", max_concurrency=0)
     tasks.noop.using(queue_name="free").send().get(timeout=20)
-    time.sleep(POLICY_TTL)  # who is told nothing goes for as long by what it had learnt just before
+    time.sleep(POLICY_TTL)  # without a notification a worker keeps its policies for as long
     tasks.noop.send()
     tasks.noop.using(queue_name="other").send()
     tasks.noop.using(queue_name="free").send().get(timeout=20)
@@ -65,9 +65,9 @@ def test_saving_and_deleting_a_row_tells_idle_workers(worker):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 1], ids=["stopped", "full"])
-def test_a_queue_in_which_nothing_may_begin_leaves_a_worker_idle(worker, tmp_path, most):
+def test_a_worker_stays_idle_while_its_only_queue_is_blocked(worker, tmp_path, most):
     if not IS_POSTGRES:
-        return  # nobody is told there, so who waits for a place has to ask
+        return  # without notifications a worker has to poll for a free slot
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(max_concurrency=most)
     tasks.hold.send_many({"key": "held", "gate": str(gate)} for _ in range(3))
@@ -80,7 +80,7 @@ def test_a_queue_in_which_nothing_may_begin_leaves_a_worker_idle(worker, tmp_pat
     rate = (tally.stat().st_size - before) / 6
 
     print(f"{rate:.1f} statements a second")
-    assert rate <= 6  # most of them say that it lives; it was 11 and 14
+    assert rate <= 6  # most are heartbeats; it was 11 and 14
     gate.touch()
     Queue.objects.named("default").set(max_concurrency=1)
     wait_until(lambda: Task.objects.completed().count() == 3)

@@ -1,4 +1,4 @@
-"""An app that listens to everything, in whatever process, and writes down what it hears."""
+"""An app that writes every signal of every process to a file."""
 
 from __future__ import annotations
 

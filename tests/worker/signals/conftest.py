@@ -1,4 +1,4 @@
-"""Ears for every signal."""
+"""A fixture that records every signal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NAMES = ("task_retrying", "task_crashed", "task_expired", "task_cancelled", "tas
 
 
 @dataclass(frozen=True)
-class Heard:
-    """One signal, and what was true while it was received."""
+class ReceivedSignal:
+    """One signal, with the exception and the thread in which it was received."""
 
     name: str
     sender: Any
@@ -29,15 +29,15 @@ class Heard:
 
 
 @pytest.fixture
-def heard() -> Iterator[list[Heard]]:
-    """Keep every signal until the test ends."""
-    found: list[Heard] = []
+def received() -> Iterator[list[ReceivedSignal]]:
+    """Record every signal until the test ends."""
+    found: list[ReceivedSignal] = []
     receivers = []
     for name in NAMES:
 
         def receive(sender: Any, task_result: Any, signal: Any, name: str = name, **facts: Any) -> None:
             exception, thread = sys.exc_info()[1], threading.current_thread().name
-            found.append(Heard(name, sender, task_result, facts, exception, thread))
+            found.append(ReceivedSignal(name, sender, task_result, facts, exception, thread))
 
         getattr(signals, name).connect(receive, weak=False)
         receivers.append((getattr(signals, name), receive))

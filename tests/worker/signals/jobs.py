@@ -1,4 +1,4 @@
-"""Tasks that come to every end there is."""
+"""Tasks with every kind of end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def snooze():
 
 @task(retry_policy=AGAIN)
 def die_once(key):
-    """Be killed the first time."""
+    """Kill the runner at the first attempt."""
     Entry.objects.create(key=key, at=timezone.now().timestamp())
     if Entry.objects.filter(key=key).count() == 1:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The tests' settings, with an app that listens."""
+"""The tests' settings, with an app that records signals."""
 
 from tests.settings import *  # noqa: F403
 from tests.settings import INSTALLED_APPS as PLAIN

@@ -1,9 +1,8 @@
-"""Retry, expiry, cancel and crash: who tells of them, when, and that nobody pays for what nobody hears."""
+"""The signals of retry, expiry, cancel and crash: which process sends them, when, and at what cost."""
 
 import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from django.core.management import call_command
@@ -31,8 +30,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 READY, FAILED = TaskResultStatus.READY, TaskResultStatus.FAILED
 
 
-def names(heard):
-    return [one.name for one in heard]
+def names(received):
+    return [one.name for one in received]
 
 
 def reap():
@@ -47,12 +46,12 @@ def past():
 
 
 @pytest.mark.parametrize("job", [jobs.fail, jobs.afail], ids=["function", "coroutine"])
-def test_a_retry_is_told_with_its_error_and_the_next_time(drain, heard, job):
+def test_task_retrying_carries_the_error_and_the_time_of_the_retry(drain, received, job):
     handle = job.send()
 
     drain()
 
-    (retrying,) = heard
+    (retrying,) = received
     assert (retrying.name, retrying.sender, retrying.result.id) == ("task_retrying", HorsiesBackend, str(handle.id))
     assert (retrying.result.status, len(retrying.result.errors)) == (READY, 1)
     assert retrying.facts["error"] == TaskError(error_code="BROKEN", message="no luck")
@@ -60,40 +59,40 @@ def test_a_retry_is_told_with_its_error_and_the_next_time(drain, heard, job):
     assert (type(retrying.exception), retrying.thread) == (jobs.Broken, "horsies-signals")
 
 
-def test_each_retry_is_told_once_and_then_the_end(drain, heard):
+def test_task_retrying_is_sent_once_for_each_retry_before_task_finished(drain, received):
     jobs.fail_thrice.send()
 
     drain()
 
-    assert names(heard) == ["task_retrying", "task_retrying", "task_finished"]
+    assert names(received) == ["task_retrying", "task_retrying", "task_finished"]
 
 
 @pytest.mark.once
-def test_a_retry_that_would_come_too_late_is_none(drain, heard):
+def test_task_retrying_is_not_sent_when_the_retry_would_be_too_late(drain, received):
     handle = jobs.fail.with_options(good_until=timezone.now() + timedelta(minutes=30)).send()
 
     drain()
 
     assert handle.status() == TaskStatus.FAILED
-    assert names(heard) == ["task_finished"]
+    assert names(received) == ["task_finished"]
 
 
 @pytest.mark.once
-def test_a_snooze_is_no_retry(drain, heard):
+def test_a_snooze_sends_no_signal(drain, received):
     jobs.snooze.send()
 
     drain()
 
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.once
-def test_a_drain_waits_for_receivers_and_runs_what_they_send_whatever_they_raise(drain):
+def test_a_drain_waits_for_raising_receivers_and_runs_the_tasks_that_they_send(drain):
     sent = []
 
     def send_another(sender, task_result, **facts):
         if len(sent) < 3:
-            time.sleep(0.2)  # a slow receiver: a drain that did not wait for it would have found nothing and left
+            time.sleep(0.2)  # a drain that did not wait for this slow receiver would end without its task
             sent.append(jobs.succeed.send())
             sys.exit("from a receiver")
 
@@ -110,20 +109,20 @@ def test_a_drain_waits_for_receivers_and_runs_what_they_send_whatever_they_raise
 # Expiry.
 
 
-def test_expiry_is_told_by_the_reaper(heard):
+def test_the_reaper_sends_task_expired(received):
     late = [jobs.succeed.with_options(good_until=past()).send() for _ in range(3)]
     jobs.succeed.send()
 
     reap()
     reap()
 
-    assert names(heard) == ["task_expired"] * 3
-    assert {one.result.id for one in heard} == {str(handle.id) for handle in late}
-    (error,) = heard[0].result.errors
+    assert names(received) == ["task_expired"] * 3
+    assert {one.result.id for one in received} == {str(handle.id) for handle in late}
+    (error,) = received[0].result.errors
     assert error.exception_class_path == "horsies_django.exceptions.TaskExpired"
 
 
-def test_expiry_of_a_task_that_a_worker_had_claimed_is_told_after_the_commit(heard):
+def test_task_expired_of_a_claimed_task_is_sent_after_the_commit(received):
     handle = jobs.succeed.send()
     with transaction.atomic():
         claims = Task.objects.claim("w", start=0, prefetch=1)
@@ -131,13 +130,13 @@ def test_expiry_of_a_task_that_a_worker_had_claimed_is_told_after_the_commit(hea
 
     with transaction.atomic():
         assert Task.objects.start(claims, "w") == set()
-        assert heard == []
+        assert received == []
 
-    assert [(one.name, one.result.id) for one in heard] == [("task_expired", str(handle.id))]
+    assert [(one.name, one.result.id) for one in received] == [("task_expired", str(handle.id))]
 
 
 @pytest.mark.once
-def test_a_pump_hands_over_what_is_to_be_told_and_waits_for_no_receiver(heard):
+def test_a_producer_queues_signals_instead_of_waiting_for_receivers(received):
     jobs.succeed.send().cancel()
     handed = []
     jobs.succeed.send()
@@ -148,24 +147,24 @@ def test_a_pump_hands_over_what_is_to_be_told_and_waits_for_no_receiver(heard):
     with dispatching_to(handed.append), transaction.atomic():
         Task.objects.start(claims, "w")
 
-    assert names(heard) == ["task_cancelled"]
+    assert names(received) == ["task_cancelled"]
     for job in handed:
         job()
-    assert names(heard) == ["task_cancelled", "task_expired"]
+    assert names(received) == ["task_cancelled", "task_expired"]
 
 
 # Cancel.
 
 
-def test_a_cancel_is_told_once_it_is_committed(heard):
+def test_task_cancelled_is_sent_after_the_commit(received):
     handle = jobs.succeed.send()
 
     with transaction.atomic():
         assert handle.cancel()
-        assert heard == []
+        assert received == []
     assert not handle.cancel()
 
-    (cancelled,) = heard
+    (cancelled,) = received
     assert (cancelled.name, cancelled.sender, cancelled.result.id) == (
         "task_cancelled",
         HorsiesBackend,
@@ -176,18 +175,18 @@ def test_a_cancel_is_told_once_it_is_committed(heard):
     assert error.exception_class_path == "horsies_django.exceptions.TaskCancelled"
 
 
-def test_a_cancel_that_is_rolled_back_is_not_told(heard):
+def test_a_rolled_back_cancel_sends_no_signal(received):
     handle = jobs.succeed.send()
 
     with transaction.atomic():
         handle.cancel()
         transaction.set_rollback(True)
 
-    assert (heard, handle.status()) == ([], TaskStatus.PENDING)
+    assert (received, handle.status()) == ([], TaskStatus.PENDING)
 
 
 @pytest.mark.once
-def test_many_are_cancelled_in_batches_and_only_what_may_be(heard, monkeypatch):
+def test_a_bulk_cancel_sends_task_cancelled_for_each_task_of_every_batch(received, monkeypatch):
     monkeypatch.setattr(transitions, "BATCH", 3)
     jobs.succeed.send_many({} for _ in range(8))
     with transaction.atomic():
@@ -196,45 +195,45 @@ def test_many_are_cancelled_in_batches_and_only_what_may_be(heard, monkeypatch):
     assert Task.objects.cancel() == 7
     assert Task.objects.cancel(include_running=True) == 1
 
-    assert names(heard) == ["task_cancelled"] * 8
-    assert len({one.result.id for one in heard}) == 8
-    assert heard[-1].result.id == str(running.task_id)
+    assert names(received) == ["task_cancelled"] * 8
+    assert len({one.result.id for one in received}) == 8
+    assert received[-1].result.id == str(running.task_id)
 
 
 @pytest.mark.once
-def test_a_cancel_by_key_and_that_of_a_workflow_are_told_too(heard):
+def test_cancels_by_key_and_of_a_workflow_send_task_cancelled(received):
     jobs.succeed.with_options(unique_key="one").send()
     flow = Workflow("flow", {"one": jobs.succeed.node()(), "other": jobs.succeed.node()()}).start()
 
     assert jobs.succeed.cancel("one")
     assert flow.cancel()
 
-    assert names(heard) == ["task_cancelled"] * 3
-    assert [one.result.task.unique_key for one in heard] == ["one", None, None]
+    assert names(received) == ["task_cancelled"] * 3
+    assert [one.result.task.unique_key for one in received] == ["one", None, None]
 
 
 @pytest.mark.once
-def test_a_cancel_that_nobody_hears_asks_of_nothing_for_it():
+def test_a_cancel_without_receivers_needs_no_extra_statements():
     def statements():
         handle = jobs.succeed.send()
         with CaptureQueriesContext(connection) as captured:
             assert handle.cancel()
         return [query["sql"].split()[0] for query in captured if "NOTIFY" not in query["sql"].upper()]
 
-    unheard = statements()
+    without_receiver = statements()
     signals.task_cancelled.connect(listen := lambda **facts: None, weak=False)
-    heard = statements()
+    with_receiver = statements()
 
     signals.task_cancelled.disconnect(listen)
-    assert unheard.count("UPDATE") == 1
-    assert len(heard) > len(unheard) + 1  # which they are, and what they have become
+    assert without_receiver.count("UPDATE") == 1
+    assert len(with_receiver) > len(without_receiver) + 1  # it selects the ids, then reads the rows
 
 
 # Crash.
 
 
-def announce(claim, ended):
-    """Have a worker tell what it takes for the end of its claim."""
+def report_end(claim, ended):
+    """Have a worker report an end of its claim."""
     dispatcher = SignalDispatcher("default")
     dispatcher.enqueue_results(
         [ExecutionResult(Execution(claim, default_task_backend.config, WorkerInfo("w", "host", 1)), ended)]
@@ -243,8 +242,8 @@ def announce(claim, ended):
 
 
 @pytest.fixture
-def lost():
-    """Have a worker that is gone for good with what it ran."""
+def task_of_a_dead_worker():
+    """Return a function that sends a task and leaves it running under a dead worker."""
 
     def lose(job):
         handle = job.send("key") if job is jobs.die_once else job.send()
@@ -256,28 +255,28 @@ def lost():
     return lose
 
 
-def test_a_crash_with_no_retry_is_told_with_the_end_of_the_task(heard, lost):
-    handle = lost(jobs.succeed)
+def test_a_crash_without_a_retry_sends_task_crashed_and_task_finished(received, task_of_a_dead_worker):
+    handle = task_of_a_dead_worker(jobs.succeed)
 
     reap()
 
-    assert names(heard) == ["task_crashed", "task_finished"]
-    crashed = heard[0]
+    assert names(received) == ["task_crashed", "task_finished"]
+    crashed = received[0]
     assert (crashed.sender, crashed.result.id, crashed.result.status) == (HorsiesBackend, str(handle.id), FAILED)
     assert (crashed.facts["will_retry"], crashed.facts["error"].error_code) == (False, OperationalCode.WORKER_CRASHED)
 
 
-def test_a_crash_with_a_retry_is_told_with_that(heard, lost):
-    lost(jobs.die_once)
+def test_a_crash_with_a_retry_sends_task_crashed_and_task_retrying(received, task_of_a_dead_worker):
+    task_of_a_dead_worker(jobs.die_once)
 
     reap()
 
-    assert names(heard) == ["task_crashed", "task_retrying"]
-    assert heard[0].facts["will_retry"] is True
-    assert heard[1].facts["error"].error_code == OperationalCode.WORKER_CRASHED
+    assert names(received) == ["task_crashed", "task_retrying"]
+    assert received[0].facts["will_retry"] is True
+    assert received[1].facts["error"].error_code == OperationalCode.WORKER_CRASHED
 
 
-def test_a_retry_by_a_worker_that_was_taken_for_dead_meanwhile_is_not_told(heard):
+def test_a_retry_by_a_worker_that_lost_its_claim_sends_no_signal(received):
     jobs.die_once.send("key")
     with transaction.atomic():
         (claim,) = Task.objects.claim("w", start=1)
@@ -285,13 +284,13 @@ def test_a_retry_by_a_worker_that_was_taken_for_dead_meanwhile_is_not_told(heard
     reap()
     late = Completion(claim.task_id, claim.claim, "null", AttemptError("BROKEN", "no luck"), delay=1.0)
 
-    announce(claim, late)
+    report_end(claim, late)
 
-    assert names(heard) == ["task_crashed", "task_retrying"]
+    assert names(received) == ["task_crashed", "task_retrying"]
 
 
 @pytest.mark.parametrize("how", ["crashed", "cancelled"])
-def test_an_end_that_nobody_wants_any_more_is_told_by_whoever_made_another_of_it(heard, how):
+def test_an_end_by_a_worker_that_lost_its_claim_sends_no_signal(received, how):
     handle = jobs.succeed.send()
     with transaction.atomic():
         (claim,) = Task.objects.claim("w", start=1)
@@ -301,24 +300,24 @@ def test_an_end_that_nobody_wants_any_more_is_told_by_whoever_made_another_of_it
     else:
         handle.cancel(include_running=True)
 
-    announce(claim, Completion(claim.task_id, claim.claim, '{"ok":null}'))
+    report_end(claim, Completion(claim.task_id, claim.claim, '{"ok":null}'))
 
-    assert names(heard) == {"crashed": ["task_crashed", "task_finished"], "cancelled": ["task_cancelled"]}[how]
+    assert names(received) == {"crashed": ["task_crashed", "task_finished"], "cancelled": ["task_cancelled"]}[how]
 
 
 @pytest.mark.slow
-def test_what_happens_in_a_real_worker_is_told_by_whoever_brought_it_about(worker, tmp_path):
-    said = tmp_path / "said"
-    said.touch()
-    listening = {"DJANGO_SETTINGS_MODULE": "tests.worker.signals.settings", "SIGNALS_FILE": str(said)}
+def test_the_processes_of_a_real_worker_send_each_signal_once(worker, tmp_path):
+    file = tmp_path / "signals"
+    file.touch()
+    listening = {"DJANGO_SETTINGS_MODULE": "tests.worker.signals.settings", "SIGNALS_FILE": str(file)}
     worker("--threads", "1", "--prefetch", "1", TEST_CHECK_MS="200", **listening)
 
     def lines():
-        return sorted(line.replace("task_", "", 1) for line in Path(said).read_text().splitlines())
+        return sorted(line.replace("task_", "", 1) for line in file.read_text().splitlines())
 
     expired = jobs.succeed.with_options(good_until=past()).send()
     retried = jobs.fail.send()
-    wait_until(lambda: len(lines()) >= 2)  # what a runner has to tell goes with it when it is killed
+    wait_until(lambda: len(lines()) >= 2)  # a runner that is killed loses its queued signals
     dead, again = jobs.die.send(), jobs.die_once.send("once")
 
     expected = sorted(
@@ -339,7 +338,7 @@ def test_what_happens_in_a_real_worker_is_told_by_whoever_brought_it_about(worke
 # Receivers.
 
 
-def test_receivers_that_raise_break_nothing(drain, heard):
+def test_raising_receivers_change_no_task(drain, received):
     def receive(**kwargs):
         raise SystemError("a receiver")
 
@@ -355,18 +354,18 @@ def test_receivers_that_raise_break_nothing(drain, heard):
 
     for signal in ours:
         signal.disconnect(receive)
-    assert sorted(names(heard)) == ["task_cancelled", "task_expired", "task_retrying"]
+    assert sorted(names(received)) == ["task_cancelled", "task_expired", "task_retrying"]
     assert retried.info().retry_count == 1
     assert cancelled.get(0).err.error_code == OutcomeCode.TASK_CANCELLED
     assert expired.get(0).err.error_code == OutcomeCode.TASK_EXPIRED
 
 
 @pytest.mark.once
-def test_who_listens_to_a_backend_of_the_projects_own_hears_its_tasks_alone(settings):
-    heard = []
+def test_a_receiver_with_a_custom_backend_as_sender_gets_only_its_signals(settings):
+    received = []
 
     def listen(task_result, **facts):
-        heard.append(task_result.id)
+        received.append(task_result.id)
 
     signals.task_cancelled.connect(listen, sender=framework_jobs.OwnBackend)
     jobs.succeed.send().cancel()
@@ -375,4 +374,4 @@ def test_who_listens_to_a_backend_of_the_projects_own_hears_its_tasks_alone(sett
     own.cancel()
 
     signals.task_cancelled.disconnect(listen, sender=framework_jobs.OwnBackend)
-    assert heard == [str(own.id)]
+    assert received == [str(own.id)]
