@@ -17,12 +17,12 @@ tenant: ContextVar[str] = ContextVar("tenant", default="none")
 
 
 def found():
-    """What a body may have left here."""
+    """Return the context that a body may have changed."""
     return [tenant.get(), translation.get_language(), timezone.get_current_timezone_name()]
 
 
 def change():
-    """Set all of it and restore nothing."""
+    """Change all of it and restore nothing."""
     tenant.set("acme")
     translation.activate("de")
     timezone.activate("Asia/Tokyo")
@@ -41,7 +41,7 @@ def leave_atomically(context):
 
 @task(takes_context=True)
 async def aleave(context):
-    """Change what the coroutine has, and what a thread has that coroutines share."""
+    """Change the context of the coroutine and of a thread that coroutines share."""
     change()
     await asyncio.get_running_loop().run_in_executor(None, change)
 
@@ -64,13 +64,13 @@ def report_atomically(context):
 
 @task
 async def areport():
-    """Report what the coroutine has, and the threads that coroutines share."""
+    """Report the context of the coroutine and of the threads that coroutines share."""
     shared = [await asyncio.get_running_loop().run_in_executor(None, found) for _ in range(3)]
     return [found(), await asyncio.to_thread(found), *shared]
 
 
 @task
 def identities():
-    """Use a cache and a task backend; report which objects they are."""
+    """Use a cache and a task backend; report their identities."""
     caches["default"].get("key")
     return [id(caches["default"]), id(task_backends["default"]), noop.send().replayed]

@@ -19,7 +19,7 @@ def test_a_coroutine_runs_and_uses_the_orm(drain):
     assert Entry.objects.filter(key="coroutine").exists()
 
 
-def test_coroutines_run_at_the_same_time_though_there_is_one_thread(worker):
+def test_coroutines_run_concurrently_with_one_thread(worker):
     worker("--threads", "1", "--async-slots", "10")
 
     handles = tasks.ameet.send_many({"key": "meet", "others": 10} for _ in range(10))
@@ -27,7 +27,7 @@ def test_coroutines_run_at_the_same_time_though_there_is_one_thread(worker):
     assert [handle.value(timeout=30) for handle in handles] == [10] * 10
 
 
-def test_async_slots_are_a_limit(drain):
+def test_a_drain_with_few_async_slots_runs_all_coroutines(drain):
     tasks.awrite.send_many({"key": str(number)} for number in range(20))
 
     drain(async_slots=2)
@@ -35,7 +35,7 @@ def test_async_slots_are_a_limit(drain):
     assert Task.objects.completed().count() == 20
 
 
-def test_sync_tasks_do_not_wait_for_coroutines_nor_the_other_way_round(worker, tmp_path):
+def test_a_coroutine_runs_while_a_function_uses_the_only_thread(worker, tmp_path):
     worker("--threads", "1", "--async-slots", "1")
     held = tasks.hold.send("held", str(tmp_path / "gate"))
 
@@ -55,7 +55,7 @@ def test_a_coroutine_gets_its_context(drain):
     assert handle.value(0) == str(handle.id)
 
 
-def test_a_coroutine_in_a_row_that_says_otherwise_still_runs(drain):
+def test_tasks_run_even_if_is_async_is_wrong_in_their_rows(drain):
     row = Task.objects.create(task_name=tasks.awrite.module_path, args=["mistaken"], is_async=False)
     other = Task.objects.create(task_name=tasks.add.module_path, args=[1], is_async=True)
 

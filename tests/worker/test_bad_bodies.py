@@ -1,4 +1,4 @@
-"""Whatever a body, or a row, does: its task ends with a documented code, and the worker goes on."""
+"""Whatever a body raises or a row contains, its task ends with a documented code and the worker continues."""
 
 import pytest
 from django.db import connection
@@ -28,7 +28,7 @@ def result_of(handle, limit=20):
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_an_exception_ends_the_task_failed_and_its_neighbours_live(drain, body, exception):
+def test_an_exception_fails_its_task_and_no_other(drain, body, exception):
     bad, good = body.send(), tasks.write.send("good")
 
     drain(threads=1)
@@ -41,7 +41,7 @@ def test_an_exception_ends_the_task_failed_and_its_neighbours_live(drain, body, 
     assert good.status() == TaskStatus.COMPLETED
 
 
-def test_a_process_of_its_own_survives_every_bad_body(worker):
+def test_a_worker_process_survives_every_bad_body(worker):
     process = worker("--threads", "2")
     bad = [task.send() for task in (tasks.sysexit, tasks.interrupt, tasks.asysexit, tasks.ainterrupt, tasks.fail)]
 
@@ -67,7 +67,7 @@ def test_a_value_that_json_cannot_hold_is_a_serialization_error(drain):
 @pytest.mark.parametrize(
     "name", ["tests.jobs.tasks.gone", "no.such.module.task", "nodots", "tests.jobs.tasks.not_a_task"]
 )
-def test_a_name_that_is_no_task_is_a_resolution_error_at_the_first_attempt(drain, name):
+def test_an_unknown_task_name_is_a_resolution_error_at_the_first_attempt(drain, name):
     row = Task.objects.create(task_name=name, max_retries=3, retry_policy=tasks.flaky.stored_policy().as_json())
 
     drain()
@@ -88,7 +88,7 @@ def test_damaged_arguments_are_a_serialization_error(drain, column, value):
     assert (row.status, row.error_code) == (TaskStatus.FAILED, OperationalCode.WORKER_SERIALIZATION_ERROR)
 
 
-def test_json_text_that_is_cut_off_fails_its_task_and_no_other(drain):
+def test_truncated_json_arguments_fail_their_task_and_no_other(drain):
     if connection.vendor != "sqlite":
         return  # PostgreSQL's jsonb can't hold such a text
     damaged, sound = tasks.add.send(1), tasks.add.send(2)
@@ -106,7 +106,7 @@ def test_json_text_that_is_cut_off_fails_its_task_and_no_other(drain):
 @pytest.mark.parametrize("text", ["a\0b", "lone \ud800 surrogate", "\0", "x" * 200_000])
 def test_hostile_error_texts_are_stored_safely(drain, text):
     row = Task.objects.create(task_name=tasks.fail.module_path)
-    # Such a text can't be an argument, so the body makes it.
+    # Such a text can't be an argument, so the body decodes it.
     Task.objects.filter(pk=row.pk).update(
         task_name="tests.worker.unstorable_results.fail_with", args=[text.encode("utf-8", "surrogatepass").hex()]
     )
@@ -122,10 +122,10 @@ def test_hostile_error_texts_are_stored_safely(drain, text):
 
 
 @pytest.mark.parametrize("kind", ["nan", "infinity", "nul", "surrogate", "nested nan", "key"])
-def test_hostile_results_fail_with_a_code_and_never_break_a_write(drain, kind):
-    from tests.worker.unstorable_results import give
+def test_unstorable_results_fail_with_a_serialization_error(drain, kind):
+    from tests.worker.unstorable_results import return_unstorable
 
-    bad, good = give.send(kind), tasks.add.send(1)
+    bad, good = return_unstorable.send(kind), tasks.add.send(1)
 
     drain(threads=1)
 
@@ -133,7 +133,7 @@ def test_hostile_results_fail_with_a_code_and_never_break_a_write(drain, kind):
     assert good.value(0) == 2
 
 
-def test_a_body_that_ends_its_process_is_a_worker_crash_and_the_worker_goes_on(worker):
+def test_a_body_that_ends_its_process_is_a_worker_crash_and_the_worker_continues(worker):
     process = worker()
     crashed = tasks.hard_exit.send("once")
 

@@ -1,6 +1,6 @@
-"""A claim is as dear in a deep table as in an empty one: counted, not clocked.
+"""A claim costs the same in a deep table as in an empty one.
 
-On PostgreSQL in buffers and entries of an index, on SQLite in steps of its machine.
+The cost is counted: on PostgreSQL in buffers and index entries, on SQLite in steps of its virtual machine.
 """
 
 import threading
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 #: Tasks in one exchange.
 BATCH = 50
 
-#: The exchange is another's in each test.
+#: The identities of the workers that claim.
 RUNNERS = [WorkerInfo(f"depth-{number}", "host", number) for number in range(1, 4)]
 
 AGES_AGO = timezone.now() - timedelta(days=30)
@@ -51,30 +51,30 @@ def ends_of(claims):
 
 @pytest.fixture(autouse=True)
 def busy_connection(transactional_db):
-    """The connection of a producer, in a table that nobody else looks after."""
+    """Use the connection of a producer, with autovacuum off."""
     with own_connection("default", "depth", is_busy=True):
         if is_postgres():
-            sweep(False)
+            set_autovacuum(False)
             yield
-            sweep(True)
+            set_autovacuum(True)
         else:
             connections["default"].ensure_connection()
             connections["default"].connection.set_progress_handler(steps, 100)
             yield
 
 
-def sweep(is_on):
-    say(f"ALTER TABLE horsies_tasks SET (autovacuum_enabled = {is_on})")
+def set_autovacuum(is_on):
+    run_sql(f"ALTER TABLE horsies_tasks SET (autovacuum_enabled = {is_on})")
 
 
-def say(sql, *params):
+def run_sql(sql, *params):
     with connections["default"].cursor() as cursor:
         cursor.execute(sql, params)
         return cursor.fetchall() if cursor.description else None
 
 
 class Steps:
-    """Is called each hundredth step."""
+    """Counts hundreds of steps."""
 
     count = 0
 
@@ -85,43 +85,43 @@ class Steps:
 steps = Steps()
 
 
-class Counted(NamedTuple):
-    """Buffers of the tasks' table and its indexes, and entries of the index of claims, dead ones too.
+class Cost(NamedTuple):
+    """Buffers of the tasks' table and its indexes, and entries of the claim index, dead ones included.
 
-    On SQLite hundreds of steps stand for the buffers.
+    On SQLite, hundreds of steps take the place of buffers.
     """
 
     buffers: float
     entries: float
 
 
-def touched():
-    """What was touched so far."""
+def cost_so_far():
+    """Return the total cost so far."""
     if not is_postgres():
-        return Counted(steps.count, 0)
-    say("SELECT pg_stat_force_next_flush()")
-    ((buffers, entries),) = say(
+        return Cost(steps.count, 0)
+    run_sql("SELECT pg_stat_force_next_flush()")
+    ((buffers, entries),) = run_sql(
         "SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read,"
         " pg_stat_get_tuples_returned('horsies_task_claim'::regclass)"
         " FROM pg_statio_user_tables WHERE relname = 'horsies_tasks'"
     )
-    return Counted(buffers, entries)
+    return Cost(buffers, entries)
 
 
 class Drain:
-    """Exchanges one after the other, what they have claimed, and the buffers that each has touched."""
+    """Completes and claims in turns; keeps the claims and the cost of each turn."""
 
     def __init__(self, exchange, room=BATCH, queues=("default",)):
         self.exchange, self.room, self.queues = exchange, room, queues
         self.claims, self.costs, self.held = [], [], []
 
-    def go_on(self, turns=10_000, *, and_then=lambda: None):
-        """Make so many exchanges, or as many as it takes until there is nothing left."""
+    def make_turns(self, turns=10_000, *, and_then=lambda: None):
+        """Make so many turns, or fewer if no task is left."""
         for _ in range(turns):
-            before = touched()
+            before = cost_so_far()
             self.held = self.exchange.run(ends_of(self.held), self.room, self.queues)
-            after = touched()
-            self.costs.append(Counted(after.buffers - before.buffers, after.entries - before.entries))
+            after = cost_so_far()
+            self.costs.append(Cost(after.buffers - before.buffers, after.entries - before.entries))
             self.claims += self.held
             if not self.held:
                 break
@@ -137,8 +137,8 @@ class Drain:
 
 
 def typical(costs):
-    """Now and then one looks from the first row, and the first few have plans to make."""
-    return Counted(*map(median, zip(*costs, strict=True)))
+    """Return the median: some claims start at the first row, and the first few include planning."""
+    return Cost(*map(median, zip(*costs, strict=True)))
 
 
 def assert_is_flat(then, now):
@@ -147,7 +147,7 @@ def assert_is_flat(then, now):
     assert now.entries <= 1.5 * then.entries + BATCH
 
 
-# Rows of every kind in front of, and behind, what is next.
+# Rows of every kind before and after the next tasks.
 
 DEPTH = 20_000 if connection.vendor == "postgresql" else 5_000
 
@@ -205,7 +205,7 @@ def urgent_ones_of_another_queue():
 
 
 NO_MARK = pytest.mark.xfail(
-    connection.vendor == "sqlite", reason="there is no mark on SQLite, and each claim walks over them", strict=True
+    connection.vendor == "sqlite", reason="SQLite has no mark, so each claim scans these rows", strict=True
 )
 
 KINDS = [
@@ -224,38 +224,38 @@ KINDS = [
 
 
 @pytest.fixture
-def _go_on_from_the_mark(monkeypatch):
-    """How long claims go on from the mark follows from how long one takes, which is no matter of rows."""
+def _always_start_at_the_mark(monkeypatch):
+    """Start claims at the mark for long: normally that depends on how long a claim takes."""
     monkeypatch.setattr(claim_cursor, "_WORTH", 1_000_000)
     monkeypatch.setattr(claim_cursor, "_LONGEST", 3_600.0)
 
 
-@pytest.mark.usefixtures("_go_on_from_the_mark")
+@pytest.mark.usefixtures("_always_start_at_the_mark")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_claim_touches_as_much_in_a_deep_table_as_in_an_empty_one(kind):
+def test_a_claim_costs_the_same_in_a_deep_table_as_in_an_empty_one(kind):
     tasks.noop.send_many({} for _ in range(600))
     in_empty = Drain(exchange_of())
-    in_empty.go_on(12)
+    in_empty.make_turns(12)
     kind()
     tasks.noop.send_many({} for _ in range(600))
 
     in_deep = Drain(exchange_of())
-    in_deep.go_on(12)
+    in_deep.make_turns(12)
 
     assert len(in_deep.claims) == len(in_empty.claims) == 600
     assert_is_flat(typical(in_empty.costs), typical(in_deep.costs))
 
 
 @pytest.mark.parametrize(
-    "queues", [["default"], ["default", "emails", "none there"]], ids=["of one queue", "of several queues"]
+    "queues", [["default"], ["default", "emails", "empty"]], ids=["of one queue", "of several queues"]
 )
-def test_what_is_not_to_be_claimed_is_not_in_the_way_of_a_claim_that_finds_little(queues):
-    """Most claims of a worker that keeps up get less than they ask for, and so begin with the first row."""
+def test_rows_of_other_queues_add_no_cost_to_a_claim_that_finds_few_tasks(queues):
+    """Most claims of a worker that keeps up get less than they ask for, so that the next starts at the first row."""
 
     def trickle(drain):
         for _ in range(12):
             tasks.noop.send_many([{}] * 3)
-            drain.go_on(1)
+            drain.make_turns(1)
         return typical(drain.costs)
 
     in_empty = trickle(Drain(exchange_of(), queues=queues))
@@ -269,25 +269,25 @@ def test_what_is_not_to_be_claimed_is_not_in_the_way_of_a_claim_that_finds_littl
 
 
 @pytest.mark.parametrize("queues", [["another"], ["default", "another"]], ids=["of one queue", "of several queues"])
-def test_a_queue_that_is_paused_while_it_is_drained_is_not_walked_over(queues):
+def test_a_claim_does_not_scan_a_queue_paused_during_a_drain(queues):
     tasks.noop.with_options(queue_name="another").send_many({} for _ in range(DEPTH))
     drain = Drain(exchange_of(), queues=queues)
-    drain.go_on(4)
+    drain.make_turns(4)
     Queue.objects.create(name="another", paused=True)
     tasks.noop.send()
 
-    before = touched()
-    claims = drain.go_on(1)
-    after = touched()
+    before = cost_so_far()
+    claims = drain.make_turns(1)
+    after = cost_so_far()
 
     assert [claimed.queue_name for claimed in claims] == ["default"][: len(queues) - 1]
     assert after.buffers - before.buffers <= 2 * typical(drain.costs[:4]).buffers
 
 
 @pytest.mark.parametrize("queues", [["default"], ["default", "emails"]], ids=["of one queue", "of several queues"])
-def test_what_somebody_has_locked_at_the_head_is_passed_over(queues):
+def test_a_claim_skips_locked_rows_at_the_head(queues):
     if not is_postgres():
-        return  # it locks no rows
+        return  # SQLite locks no rows
     tasks.noop.send_many({} for _ in range(600))
     head = list(Task.objects.next_up().values_list("pk", flat=True)[:550])
     another = connections["default"].copy()
@@ -296,8 +296,8 @@ def test_what_somebody_has_locked_at_the_head_is_passed_over(queues):
             cursor.execute("BEGIN")
             cursor.execute("SELECT id FROM horsies_tasks WHERE id = ANY(%s) FOR UPDATE", [head])
             drain = Drain(exchange_of(), room=8, queues=queues)
-            for _ in range(30):  # a claim that gets less than it asks for is followed by a look, and another claim
-                drain.go_on(1)
+            for _ in range(30):  # a claim that gets less than it asks for is followed by another one
+                drain.make_turns(1)
     finally:
         another.close()
 
@@ -305,7 +305,7 @@ def test_what_somebody_has_locked_at_the_head_is_passed_over(queues):
     assert not {claimed.task_id for claimed in drain.claims} & set(head)
 
 
-def test_the_first_of_several_queues_come_in_their_order():
+def test_tasks_of_several_queues_are_claimed_in_one_order():
     """priority ↓, enqueued_at ↑, id ↑, over all of them."""
     chance = Random(7)
     queues = ["default", "emails", "reports"]
@@ -317,12 +317,12 @@ def test_the_first_of_several_queues_come_in_their_order():
     in_order = list(wanted.values_list("pk", flat=True))
 
     drain = Drain(exchange_of(), queues=queues)
-    drain.go_on()
+    drain.make_turns()
 
     assert [claimed.task_id for claimed in drain.claims] == in_order
 
 
-# While an old transaction keeps every version of every row.
+# While an old transaction keeps all row versions.
 
 
 @contextmanager
@@ -340,19 +340,19 @@ def old_transaction():
         another.close()
 
 
-def test_while_an_old_transaction_stays_open_the_last_claims_touch_as_much_as_the_first():
+def test_an_old_open_transaction_does_not_make_later_claims_dearer():
     count = 5_000 if is_postgres() else 500
     tasks.noop.send_many({} for _ in range(count))
     drain = Drain(exchange_of())
 
     with old_transaction():
-        drain.go_on()
+        drain.make_turns()
 
     drain.assert_all_ran_once()
     assert_is_flat(typical(drain.costs[5:25]), typical(drain.costs[-22:-2]))
 
 
-def test_while_an_old_transaction_stays_open_what_had_a_higher_priority_is_not_in_the_way():
+def test_an_old_open_transaction_does_not_make_claims_scan_ended_higher_priorities():
     count = 5_000 if is_postgres() else 500
     tasks.noop.with_options(priority=1).send_many({} for _ in range(count))
     Task.objects.update(enqueued_at=AGES_AGO)
@@ -360,30 +360,30 @@ def test_while_an_old_transaction_stays_open_what_had_a_higher_priority_is_not_i
     drain = Drain(exchange_of())
 
     with old_transaction():
-        drain.go_on()
+        drain.make_turns()
 
     drain.assert_all_ran_once()
     assert_is_flat(typical(drain.costs[5:25]), typical(drain.costs[-22:-2]))
 
 
-def test_what_has_a_higher_priority_is_claimed_before_long():
-    """When a claim next begins with the first row: after ten times as long as the last such one took."""
+def test_a_new_task_with_a_higher_priority_is_soon_claimed():
+    """A claim starts at the first row after ten times as long as the last such claim took."""
     tasks.noop.send_many({} for _ in range(2_000))
     drain = Drain(exchange_of())
 
     for priority in (1, 2, 3):
-        drain.go_on(1)
+        drain.make_turns(1)
         urgent = {tasks.noop.with_options(priority=priority).send().id for _ in range(2)}
         while not urgent <= {claimed.task_id for claimed in drain.claims}:
-            assert drain.go_on(1), "all the others came before"
+            assert drain.make_turns(1), "all other tasks were claimed first"
 
-    drain.go_on()
+    drain.make_turns()
     drain.assert_all_ran_once()
 
 
 @contextmanager
 def sent_but_not_committed(count):
-    """Ids of tasks that another connection has sent; it commits when the block ends."""
+    """Send tasks on another connection, which commits when the block ends; yield their ids."""
     ids, is_sent, may_commit = [], threading.Event(), threading.Event()
 
     def send():
@@ -403,53 +403,53 @@ def sent_but_not_committed(count):
         thread.join(20)
 
 
-def test_what_is_committed_late_is_claimed_before_the_drain_is_over():
-    """The mark has passed it by then; it comes when a claim next begins with the first row."""
+def test_a_task_committed_behind_the_mark_is_claimed_before_the_drain_ends():
+    """The mark has passed it; it is claimed when a claim next starts at the first row."""
     if not is_postgres():
-        return  # one writes at a time there
+        return  # SQLite has one writer at a time
     tasks.noop.send_many({} for _ in range(100))
     drain = Drain(exchange_of())
     with sent_but_not_committed(3) as late:
         tasks.noop.send_many({} for _ in range(2_000))
-        drain.go_on(5)
+        drain.make_turns(5)
     assert drain.claims[-1].enqueued_at > Task.objects.get(pk=late[-1]).enqueued_at
     passed = len(drain.claims)
     assert not {claimed.task_id for claimed in drain.claims} & set(late)
 
-    def more():
-        """So that no claim gets less than it asks for, which would have the next begin with the first row."""
+    def send_more():
+        """Send more, so that no claim gets less than it asks for, after which the next would start at the first row."""
         tasks.noop.send_many({} for _ in range(BATCH))
 
     until = time.monotonic() + 10
     while not set(late) <= {claimed.task_id for claimed in drain.claims[passed:]}:
-        assert time.monotonic() < until, "what is late waits for ever while there is enough else to do"
-        drain.go_on(1, and_then=more)
+        assert time.monotonic() < until, "tasks behind the mark starve while there are others"
+        drain.make_turns(1, and_then=send_more)
 
-    drain.go_on()
+    drain.make_turns()
     drain.assert_all_ran_once()
 
 
-def test_what_becomes_due_or_is_given_back_behind_the_mark_is_claimed_too():
+def test_tasks_that_become_due_or_are_released_behind_the_mark_are_claimed():
     tasks.noop.send_many({} for _ in range(1_000))
     deferred = [handle.id for handle in tasks.noop.with_options(run_after=timedelta(days=1)).send_many([{}] * 5)]
     drain = Drain(exchange_of(), room=20)
-    drain.go_on(5)
+    drain.make_turns(5)
     back, drain.held, drain.claims = drain.held[:7], drain.held[7:], drain.claims[:-20] + drain.held[7:]
 
     Task.objects.revert_start(back, RUNNERS[0].worker_id)
     Task.objects.filter(pk__in=deferred).update(enqueued_at=AGES_AGO)
     with transaction.atomic():
         assert Task.objects.make_due_claimable() == 5
-    drain.go_on()
+    drain.make_turns()
 
     drain.assert_all_ran_once()
 
 
-# Many at once.
+# Concurrent claims.
 
 
 class Worker:
-    """Drains in a thread of its own until it is quiet, and now and then gives back what has not begun."""
+    """Drains in a thread until senders stop and no task is left; sometimes releases tasks that have not begun."""
 
     def __init__(self, runner, start, is_quiet, queues):
         self.runner, self.start, self.is_quiet, self.chance = runner, start, is_quiet, Random(runner.pid)
@@ -470,13 +470,13 @@ class Worker:
         assert Task.objects.revert_start(back, self.runner.worker_id) == len(back)
         self.held = [claimed for claimed in claims if claimed not in back]
         self.begun += self.held
-        # Of several queues, a claim may get nothing because others were quicker: the next one gets what there is.
+        # With several queues, a claim may get nothing because others were quicker: one more claim makes sure.
         is_done, self.was_empty = was_quiet and not claims and self.was_empty, not claims
         return is_done
 
 
 def disturb(seed):
-    """Send in transactions that take a while, and change what waits."""
+    """Send in transactions that take a while, and change priorities of pending tasks."""
     chance = Random(seed)
     for _ in range(40):
         with transaction.atomic():
@@ -488,7 +488,7 @@ def disturb(seed):
 
 
 class Thread(threading.Thread):
-    """Keeps what was raised in it."""
+    """Keeps an exception raised in it."""
 
     error = None
 
@@ -503,12 +503,12 @@ class Thread(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("queues", [["default"], ["default", "emails"]], ids=["of one queue", "of several queues"])
-def test_runners_side_by_side_claim_each_task_once_and_leave_none(queues):
-    """Ties in time, priorities that change, senders that commit late, tasks that go back: all while three drain."""
+def test_concurrent_runners_claim_each_task_once_and_leave_none(queues):
+    """Three drain with ties in time, changing priorities, late commits and released tasks."""
     for queue in queues:
         some = tasks.noop.with_options(queue_name=queue)
         some.send_many({} for _ in range((3_000 if is_postgres() else 300) // len(queues)))
-    Task.objects.update(enqueued_at=AGES_AGO)  # a tie of all
+    Task.objects.update(enqueued_at=AGES_AGO)  # all rows tie
     start, is_quiet = threading.Barrier(len(RUNNERS)), threading.Event()
     workers = [Worker(runner, start, is_quiet, queues) for runner in RUNNERS]
     working = [Thread(target=worker.work) for worker in workers]
@@ -527,4 +527,4 @@ def test_runners_side_by_side_claim_each_task_once_and_leave_none(queues):
     begun = [claimed for worker in workers for claimed in worker.begun]
     assert Counter(claimed.task_id for claimed in begun) == Counter(Task.objects.values_list("pk", flat=True))
     assert TaskAttempt.objects.filter(attempt=1).count() == TaskAttempt.objects.count() == len(begun)
-    assert sum(bool(worker.begun) for worker in workers) > 1 or not is_postgres(), "they were not side by side"
+    assert sum(bool(worker.begun) for worker in workers) > 1 or not is_postgres(), "only one runner claimed tasks"

@@ -1,6 +1,6 @@
-"""The claim's SQL, as golden files: what Django compiles of ``ClaimQuerySet`` is read and reviewed like code.
+"""The claim's SQL as golden files: the SQL that Django compiles from ``ClaimQuerySet`` is reviewed like code.
 
-``UPDATE_GOLDEN=1`` writes them anew; so does ``tox -e golden``.
+``UPDATE_GOLDEN=1`` rewrites them; so does ``tox -e golden``.
 """
 
 import os
@@ -26,7 +26,7 @@ WORDS = re.compile(
 
 
 def readable(statement: Statement) -> str:
-    """Return the SQL in lines, with the names of what each run binds."""
+    """Return the SQL in lines, with parameter names in place of bound values."""
     first, *rest = statement.sql.split("%s")
     names = [getattr(param, "name", None) for param in statement.params]
     texts = [
@@ -37,11 +37,11 @@ def readable(statement: Statement) -> str:
     # Django 6.1 compares booleans on SQLite: NOT "deferred" is "deferred" = False there.
     sql = re.sub(r'("\w+"\."\w+") = False', r"NOT \1", sql)
     sql = re.sub(r'("\w+"\."\w+") = True', r"\1", sql)
-    return laid_out(sql.replace("%%", "%"))
+    return layout(sql.replace("%%", "%"))
 
 
-def laid_out(sql: str) -> str:
-    """Break the SQL before its words, and indent it by its brackets. Long lines go on after a comma."""
+def layout(sql: str) -> str:
+    """Break the SQL before its keywords and indent it by its brackets; wrap long lines."""
     lines, line = list[str](), ""
     for piece in re.split(r"([() ])", sql):
         is_in_function = line.count("(") > line.count(")") and re.search(r"\b[A-Za-z_]+\([^()]*$", line)
@@ -65,7 +65,7 @@ def laid_out(sql: str) -> str:
 
 
 def statements() -> dict[str, Statement]:
-    with transaction.atomic():  # elsewhere Django writes no FOR UPDATE
+    with transaction.atomic():  # outside a transaction Django writes no FOR UPDATE
         compiled = compile_for(Task.objects.all(), WorkerInfo("a-worker", "a-host", 7), is_async=False)
         if connection.vendor == "postgresql":
             return {
@@ -85,7 +85,7 @@ def statements() -> dict[str, Statement]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_sql_of_the_claim_is_the_one_that_was_reviewed():
+def test_the_sql_of_the_claim_matches_the_golden_file():
     found = "\n".join(f"-- {name}\n{readable(statement)};\n" for name, statement in statements().items())
 
     if os.environ.get("UPDATE_GOLDEN"):

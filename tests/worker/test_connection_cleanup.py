@@ -1,4 +1,4 @@
-"""What a body leaves open on its connections costs no other body anything."""
+"""A transaction that a body leaves open does not affect other bodies."""
 
 import logging
 
@@ -14,7 +14,7 @@ from tests.worker import open_transactions
 
 pytestmark = pytest.mark.once
 
-#: A body that leaves something, and one that runs in the same thread.
+#: A body that leaves a transaction open, and a body that runs in the same thread.
 PAIRS = {
     "threads": (open_transactions.leave, tasks.write),
     "coroutines": (open_transactions.aleave, tasks.awrite),
@@ -29,7 +29,7 @@ def keys():
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", PAIRS)
 @pytest.mark.parametrize("way", open_transactions.WAYS)
-def test_a_transaction_that_a_body_leaves_open_swallows_no_effect_of_the_next_bodies(drain, caplog, kind, way):
+def test_a_transaction_left_open_by_a_body_loses_no_effects_of_later_bodies(drain, caplog, kind, way):
     bad, good = PAIRS[kind]
     first = bad.send(way)
 
@@ -48,7 +48,7 @@ def test_a_transaction_that_a_body_leaves_open_swallows_no_effect_of_the_next_bo
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_connection_that_a_body_leaves_as_it_was_is_kept(drain, caplog):
+def test_a_connection_without_an_open_transaction_is_reused(drain, caplog):
     handles = [open_transactions.backend_of.send() for _ in range(5)]
 
     drain(threads=1)
@@ -58,7 +58,7 @@ def test_a_connection_that_a_body_leaves_as_it_was_is_kept(drain, caplog):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_atomic_task_that_leaves_a_block_open_fails_and_leaves_nothing(drain):
+def test_an_atomic_task_that_leaves_an_atomic_block_open_fails_without_effects(drain):
     bad = open_transactions.leave_inside.send("enter_atomic")
     drain(threads=1)
     good = tasks.write.send("good")
@@ -70,9 +70,9 @@ def test_an_atomic_task_that_leaves_a_block_open_fails_and_leaves_nothing(drain)
 
 
 class InsideATestCase(TestCase):
-    """The connection is the test's, and so is its transaction."""
+    """Bodies use the connection and the transaction of the test."""
 
-    def test_a_drain_keeps_its_callers_transaction_and_rolls_back_what_a_body_left_open_in_it(self):
+    def test_a_drain_keeps_its_callers_transaction_and_rolls_back_open_blocks_of_bodies(self):
         Entry.objects.create(key="test's")
         depth, own = len(connection.atomic_blocks), connections["default"]
         bad, atomic = open_transactions.leave.send("enter_atomic"), open_transactions.leave_inside.send("enter_atomic")

@@ -1,4 +1,4 @@
-"""The lines that an operator sees: one as each body begins, one as it ends, whatever the rate."""
+"""The log lines on the console: one as each body begins, and one as it ends."""
 
 import io
 import logging
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.once
 #: Enough no-ops for many to begin and end within one turn of the producer.
 MANY = 600
 
-OF_A_TASK = re.compile(
+TASK_LINE = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) INFO    horsies_django\.worker "
     r"task (?P<word>started|completed) id=(?P<id>[-0-9a-f]{36}) name=tests\.jobs\.tasks\.noop queue=default attempt=1"
     r"( duration=\d+\.\d{3}s)?"
@@ -34,7 +34,7 @@ OF_A_TASK = re.compile(
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("runners", ["1", "2"])
-def test_a_real_worker_tells_of_each_task_in_whole_lines(manage, runners):
+def test_a_real_worker_logs_the_start_and_end_of_each_task_in_whole_lines(manage, runners):
     handles = tasks.noop.send_many({} for _ in range(MANY))
 
     process = manage("horsies_worker", "--drain", "--processes", runners)
@@ -43,7 +43,7 @@ def test_a_real_worker_tells_of_each_task_in_whole_lines(manage, runners):
     words, times = defaultdict(list), defaultdict(list)
     for line in process.output.splitlines():
         if " task " in line:
-            match = OF_A_TASK.fullmatch(line)
+            match = TASK_LINE.fullmatch(line)
             assert match, line
             words[match["id"]].append(match["word"])
             times[match["id"]].append(match["time"])
@@ -52,7 +52,7 @@ def test_a_real_worker_tells_of_each_task_in_whole_lines(manage, runners):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_line_of_a_body_is_there_while_it_runs_and_if_it_kills_its_process(worker, tmp_path):
+def test_the_start_of_a_body_is_logged_before_it_ends_or_kills_its_process(worker, tmp_path):
     process = worker("--threads", "8")
     held = [tasks.hold.send(str(number), str(tmp_path / "gate")) for number in range(8)]
     wait_until(lambda: all(f"task started id={handle.id}" in process.output for handle in held))
@@ -68,7 +68,7 @@ def test_the_line_of_a_body_is_there_while_it_runs_and_if_it_kills_its_process(w
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that can't be written to")
-def test_a_stderr_that_takes_nothing_hurts_no_task():
+def test_an_unwritable_stderr_fails_no_task():
     tasks.noop.send_many({} for _ in range(MANY))
     environment = {**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"}
 
@@ -80,12 +80,12 @@ def test_a_stderr_that_takes_nothing_hurts_no_task():
     assert Task.objects.count() == MANY
 
 
-# The console by itself.
+# The console handler alone.
 
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Open a stream with a console on it, which is then all that listens to us: pytest does, as a test begins."""
+    """Return a function that makes the console the only handler of our logger, and returns its stream."""
 
     def opened():
         monkeypatch.setattr(sys, "stderr", io.StringIO())
@@ -100,16 +100,16 @@ def terminal(monkeypatch):
     logging.getLogger("horsies_django").setLevel(before)
 
 
-def own_console():
+def console_handler():
     return console_logging._handler()
 
 
 def shown(stream):
-    """What is there, without the time."""
+    """Return the lines of a stream without the time."""
     return [line.split(" ", 2)[2] for line in stream.getvalue().splitlines()]
 
 
-def test_what_may_wait_is_written_before_whatever_comes_after_it(terminal):
+def test_buffered_lines_are_written_in_the_order_of_their_records(terminal):
     stream = terminal()
     console_logging.log_later("task %s", "a", is_last=False)
     assert not stream.getvalue()
@@ -125,7 +125,7 @@ def test_what_may_wait_is_written_before_whatever_comes_after_it(terminal):
     assert shown(stream) == [f"{info} a", careful, f"{info} b", f"{info} c", f"{info} d"]
 
 
-def test_a_line_looks_as_its_record_would(terminal):
+def test_a_buffered_line_is_formatted_like_its_record(terminal):
     stream = terminal()
     console_logging.log_later("task %s took %.3fs", "a", 0.25, is_last=True)
 
@@ -133,12 +133,12 @@ def test_a_line_looks_as_its_record_would(terminal):
     created = datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f").timestamp()
     record = {"name": "horsies_django.worker", "levelname": "INFO", "msg": "task a took 0.250s"}
     moment = {"created": created, "msecs": float(line[20:23])}
-    assert line == own_console().format(logging.makeLogRecord(record | moment))
+    assert line == console_handler().format(logging.makeLogRecord(record | moment))
     assert abs(created - time.time()) < 60
 
 
 @pytest.mark.parametrize("where", [None, "horsies_django", "horsies_django.worker"])
-def test_who_else_listens_gets_records(terminal, where, monkeypatch):
+def test_another_handler_gets_records(terminal, where, monkeypatch):
     stream = terminal()
     records = []
     handler = logging.Handler()
@@ -156,11 +156,11 @@ def test_who_else_listens_gets_records(terminal, where, monkeypatch):
         "task %s",
         ("a",),
     )
-    assert (record.funcName, record.module) == ("test_who_else_listens_gets_records", "test_console")
+    assert (record.funcName, record.module) == ("test_another_handler_gets_records", "test_console")
     assert shown(stream) == ["INFO    horsies_django.worker task a"]
 
 
-def test_a_filter_and_a_record_factory_are_asked(terminal, monkeypatch):
+def test_a_filter_and_a_record_factory_are_called(terminal, monkeypatch):
     terminal()
     asked = []
     logger = logging.getLogger("horsies_django.worker")
@@ -175,7 +175,7 @@ def test_a_filter_and_a_record_factory_are_asked(terminal, monkeypatch):
     assert len(asked) == 2
 
 
-def test_nothing_is_said_below_the_level(terminal):
+def test_lines_below_the_level_are_not_written(terminal):
     stream = terminal()
     logging.getLogger("horsies_django").setLevel(logging.WARNING)
 
@@ -184,22 +184,22 @@ def test_nothing_is_said_below_the_level(terminal):
     assert not stream.getvalue()
 
 
-def test_a_stream_that_is_closed_raises_nothing(terminal):
+def test_writing_to_a_closed_stream_raises_nothing(terminal):
     stream = terminal()
     stream.close()
 
     console_logging.log_later("task a", is_last=True)
     console_logging.log_later("task b", is_last=False)
-    logging.getLogger("horsies_django.worker").error("so it goes")
+    logging.getLogger("horsies_django.worker").error("unwritten")
     console_logging.flush()
 
-    assert not own_console()._pending
+    assert not console_handler()._pending
 
 
-def test_many_lines_are_written_in_few_pieces_each_of_whole_lines(terminal, monkeypatch):
+def test_many_lines_are_written_in_few_chunks_of_whole_lines(terminal, monkeypatch):
     terminal()
     pieces = []
-    monkeypatch.setattr(own_console(), "stream", type("Stream", (), {"write": staticmethod(pieces.append)}))
+    monkeypatch.setattr(console_handler(), "stream", type("Stream", (), {"write": staticmethod(pieces.append)}))
 
     for number in range(1_000):
         console_logging.log_later("task number %d", number, is_last=False)
@@ -210,14 +210,14 @@ def test_many_lines_are_written_in_few_pieces_each_of_whole_lines(terminal, monk
     assert [int(line.split()[-1]) for line in "".join(pieces).splitlines()] == list(range(1_000))
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of a thread that another test has left
-def test_a_fork_does_not_write_what_its_parent_will(terminal):
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # from a thread that another test has left
+def test_a_forked_child_does_not_write_the_pending_lines_of_its_parent(terminal):
     stream = terminal()
     console_logging.log_later("task a", is_last=False)
 
     pid = os.fork()
     if not pid:
-        os._exit(len(own_console()._pending))
+        os._exit(len(console_handler()._pending))
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     console_logging.flush()

@@ -1,4 +1,4 @@
-"""What running a task costs the database, counted and not clocked."""
+"""The cost of a task for the database, counted in statements and buffers."""
 
 import os
 import time
@@ -21,7 +21,7 @@ def statements(path):
 
 
 @pytest.mark.slow
-def test_at_depth_a_task_costs_at_most_0_3_statements(manage, tmp_path):
+def test_a_task_of_a_deep_queue_costs_at_most_0_3_statements(manage, tmp_path):
     count = 20_000 if connection.vendor == "postgresql" else 2_000
     tasks.noop.send_many({} for _ in range(count))
     tally = tmp_path / "statements"
@@ -35,13 +35,13 @@ def test_at_depth_a_task_costs_at_most_0_3_statements(manage, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_idle_worker_says_at_most_1_5_statements_a_second_and_2_5_where_nobody_can_wake_it(worker, tmp_path):
+def test_an_idle_worker_executes_at_most_1_5_or_without_listen_2_5_statements_a_second(worker, tmp_path):
     tally = tmp_path / "statements"
     worker("--processes", "2", "-v0", runners=2, COUNT_STATEMENTS=str(tally))
     tasks.noop.send().get(timeout=20)
     seconds = 12
 
-    # Idle is a matter of time: the looks have to become seldom, and then a while of them is counted.
+    # Polls become rare with time; only then are they counted for a while.
     settled = time.monotonic() + 6
     wait_until(lambda: time.monotonic() > settled, limit=10)
     before, since = statements(tally), time.monotonic()
@@ -49,7 +49,7 @@ def test_an_idle_worker_says_at_most_1_5_statements_a_second_and_2_5_where_nobod
 
     rate = (statements(tally) - before) / (time.monotonic() - since)
     print(f"idle: {rate:.2f} statements a second")
-    # One of them is the scheduler's. Runners that nobody can wake look once a second too.
+    # One a second is the scheduler's. Without LISTEN, each runner polls once a second as well.
     assert rate <= (1.5 if connection.vendor == "postgresql" else 2.5)
 
 
@@ -61,7 +61,7 @@ def plan_nodes(plan):
 
 @pytest.fixture
 def deep_queue():
-    """Enough rows, and statistics, for the planner to think twice."""
+    """Send enough rows, and gather statistics, for the planner to prefer indexes."""
     tasks.noop.send_many({} for _ in range(20_000))
     Task.objects.filter(pk__in=Task.objects.values("pk")[:15_000]).update(
         status="COMPLETED", completed_at="2026-01-01T00:00Z"
@@ -88,7 +88,7 @@ def test_the_hot_path_reads_its_own_indexes_only(deep_queue):
     for number, sql in enumerate(hot):
         nodes = list(plan_nodes(_postgres_plan(sql)))
         scans = {node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"}
-        assert scans <= {"horsies_queues"}, sql  # which has a few rows
+        assert scans <= {"horsies_queues"}, sql  # it has a few rows
         names = {node["Index Name"] for node in nodes if "Index Name" in node}
         indexes = {name for name in names if not name.startswith("horsies_queue")}
         if number == 0:
@@ -109,9 +109,9 @@ def _sqlite_plan(sql):
 
 
 @pytest.mark.once
-def test_future_and_finished_rows_are_not_in_the_way_of_a_claim(deep_queue):
+def test_future_and_finished_rows_add_no_cost_to_a_claim(deep_queue):
     if connection.vendor == "sqlite":
-        return  # no buffer counts there
+        return  # SQLite counts no buffers
     before = _buffers_of_a_claim()
 
     tasks.noop.with_options(priority=100, run_after=timedelta(days=1)).send_many({} for _ in range(20_000))

@@ -1,4 +1,4 @@
-"""What was sent for later, and what is tried again, begins at its time. The database's clock is the judge."""
+"""Delayed tasks and retries begin on time, by the database's clock."""
 
 import time
 from datetime import timedelta
@@ -13,14 +13,14 @@ from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: So long that no poll finds what a test waits for. Where nothing can wake a worker, its next poll has to.
+#: Too long for a poll to find the tasks of a test. Without notifications (SQLite), polls must find them.
 LONG_POLL = ("--poll-interval", "600" if connection.vendor == "postgresql" else "1")
 
 
 def assert_on_time(ids):
-    """All of them end, and none began before its time."""
+    """Wait for the tasks to end, and assert that none began early."""
     rows = Task.objects.filter(pk__in=ids)
-    wait_until(lambda: rows.completed().count() == len(ids), what="all have ended")
+    wait_until(lambda: rows.completed().count() == len(ids), what="the end of all tasks")
     assert all(row.started_at >= row.enqueued_at for row in rows)
 
 
@@ -31,43 +31,43 @@ def send_spread(count, first, last):
     return [tasks.noop.with_options(run_after=moment).send().id for moment in moments]
 
 
-def asleep(limit=4.0):
-    """Let the looks of an idle worker become seldom: that is a matter of time."""
+def wait_until_idle(limit=4.0):
+    """Wait until an idle worker polls rarely, which takes a while."""
     until = time.monotonic() + limit
     wait_until(lambda: time.monotonic() > until)
 
 
 @pytest.mark.slow
-def test_tasks_begin_at_their_times_on_an_idle_worker(worker):
+def test_an_idle_worker_begins_delayed_tasks_on_time(worker):
     worker("--processes", "2", "-v0", *LONG_POLL, runners=2)
 
     assert_on_time(send_spread(50, 2.5, 5.5))
 
 
-def test_a_task_sent_to_a_worker_that_sleeps_begins_at_its_time(worker):
+def test_a_task_sent_to_a_sleeping_worker_begins_on_time(worker):
     if connection.vendor != "postgresql":
-        pytest.skip("nobody can wake it")
+        pytest.skip("SQLite has no notifications")
     worker("--processes", "2", "-v0", *LONG_POLL, runners=2)
     tasks.noop.send().get(20)
 
     for pause in (0.5, 1.0, 4.0):
-        asleep(pause)
+        wait_until_idle(pause)
         assert_on_time([tasks.noop.with_options(run_after=timedelta(seconds=0.3)).send().id])
 
 
 @pytest.mark.slow
-def test_who_is_sent_in_the_same_moment_as_one_for_much_later_is_not_forgotten(worker):
+def test_a_task_sent_with_one_due_much_later_begins_on_time(worker):
     if connection.vendor != "postgresql":
-        pytest.skip("nobody can wake it")
+        pytest.skip("SQLite has no notifications")
     worker("--processes", "2", "-v0", *LONG_POLL, runners=2)
 
     for _ in range(4):
-        asleep(1.5)
+        wait_until_idle(1.5)
         tasks.noop.with_options(run_after=timedelta(minutes=10)).send()
         assert_on_time([tasks.noop.with_options(run_after=timedelta(seconds=0.3)).send().id])
 
 
-def test_retries_begin_at_their_times(worker):
+def test_retries_begin_on_time(worker):
     worker("--processes", "2", "-v0", *LONG_POLL, runners=2)
 
     for number in range(10):
@@ -79,7 +79,7 @@ def test_retries_begin_at_their_times(worker):
 
 
 @pytest.mark.slow
-def test_a_busy_worker_with_a_free_slot_keeps_the_time_too(worker, tmp_path):
+def test_a_busy_worker_with_a_free_slot_begins_delayed_tasks_on_time(worker, tmp_path):
     worker("--processes", "2", "-v0", *LONG_POLL, runners=2)
     gate = tmp_path / "gate"
     tasks.hold.send("busy", str(gate))

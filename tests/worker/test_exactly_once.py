@@ -14,7 +14,7 @@ from tests.jobs.models import Entry
 @pytest.mark.slow
 def test_each_task_leaves_exactly_one_entry_in_the_ledger(manage, tmp_path):
     count, processes = (2_000, 2) if connection.vendor == "sqlite" else (20_000, 4)
-    # What comes first fills all slots, so that no process can be done before the last has begun.
+    # The first tasks fill all slots, so that no process ends before the last one has begun.
     gate, slots = tmp_path / "gate", 4 * processes
     first = tasks.hold.with_options(priority=1).send_many({"key": "first", "gate": str(gate)} for _ in range(slots))
     handles = first + tasks.write.send_many({"key": str(number)} for number in range(count))

@@ -1,4 +1,4 @@
-"""What comes from an older claim changes nothing."""
+"""An end that comes from an older claim changes nothing."""
 
 import pytest
 from django.db import transaction
@@ -43,12 +43,12 @@ ENDS = {"completion": (None, None), "failure": (ERROR, None), "retry": (ERROR, 5
 
 
 @pytest.mark.parametrize("kind", ENDS)
-def test_a_late_end_of_the_same_workers_older_claim_changes_nothing(kind):
+def test_a_late_end_of_an_older_claim_of_the_same_worker_changes_nothing(kind):
     handle = tasks.noop.send()
     older = claim_one()
     Task.objects.filter(pk=handle.id).update(status=TaskStatus.CLAIMED)
     with transaction.atomic():
-        assert Task.objects.stale_claimed(-60).requeue() == 1  # as if it had been silent
+        assert Task.objects.stale_claimed(-60).requeue() == 1  # as if the worker had been silent
     newer = claim_one()
 
     store(ended(older, *ENDS[kind]))
@@ -73,7 +73,7 @@ def test_a_late_end_of_a_cancelled_task_changes_nothing(kind):
 
 
 @pytest.mark.parametrize("kind", ENDS)
-def test_an_end_that_is_written_twice_leaves_one_attempt(kind):
+def test_an_end_that_is_stored_twice_leaves_one_attempt(kind):
     handle = tasks.noop.send()
     end = ended(claim_one(), *ENDS[kind])
 
@@ -85,7 +85,7 @@ def test_an_end_that_is_written_twice_leaves_one_attempt(kind):
     assert TaskAttempt.objects.count() == 1
 
 
-def test_one_lost_claim_in_a_batch_does_not_cost_the_others():
+def test_a_lost_claim_does_not_affect_the_others_of_its_batch():
     handles = [tasks.noop.send() for _ in range(3)]
     with transaction.atomic():
         claims = Task.objects.claim("w", start=3)
@@ -98,7 +98,7 @@ def test_one_lost_claim_in_a_batch_does_not_cost_the_others():
     assert TaskAttempt.objects.count() == 2
 
 
-def test_a_prefetched_task_that_was_taken_away_does_not_start():
+def test_a_prefetched_task_that_was_cancelled_does_not_start():
     handle = tasks.noop.send()
     with transaction.atomic():
         (claimed,) = Task.objects.claim("w", start=0, prefetch=1)
@@ -111,7 +111,7 @@ def test_a_prefetched_task_that_was_taken_away_does_not_start():
     assert handle.status() == TaskStatus.CANCELLED
 
 
-def test_a_deadline_that_passes_while_claimed_expires_the_task_and_keeps_the_claim():
+def test_a_claimed_task_past_its_deadline_expires_and_keeps_its_claim():
     handle = tasks.noop.send()
     with transaction.atomic():
         (claimed,) = Task.objects.claim("w", start=0, prefetch=1)
@@ -128,7 +128,7 @@ def test_a_deadline_that_passes_while_claimed_expires_the_task_and_keeps_the_cla
     assert row.result["err"]["data"] == {"task_id": str(handle.id), "worker_id": "w"}
 
 
-def test_a_task_that_one_worker_has_prefetched_twice_starts_once():
+def test_a_task_prefetched_twice_by_one_worker_starts_once():
     handle = tasks.noop.send()
     store = WorkerStore(WorkerConfig.of("default"), RUNNER)
     with transaction.atomic():
@@ -146,11 +146,11 @@ def test_a_task_that_one_worker_has_prefetched_twice_starts_once():
 
 
 @pytest.mark.parametrize("kind", ENDS)
-def test_an_end_of_another_worker_that_holds_the_same_number_changes_nothing(kind):
-    """After a failover to a server that had not heard of a claim, two workers hold claim 1."""
+def test_an_end_by_another_worker_with_the_same_claim_number_changes_nothing(kind):
+    """After a failover to a server without a claim, two workers may hold claim 1."""
     handle = tasks.noop.send()
     claimed = claim_one()
-    Task.objects.filter(pk=handle.id).update(claimed_by_worker_id="other")  # as the server that took over has it
+    Task.objects.filter(pk=handle.id).update(claimed_by_worker_id="other")  # as on the new primary
 
     store(ended(claimed, *ENDS[kind]))
 
@@ -160,7 +160,7 @@ def test_an_end_of_another_worker_that_holds_the_same_number_changes_nothing(kin
 
 
 @pytest.mark.parametrize("runner", [RUNNER, WorkerInfo("other", "host", 2)], ids=["its own", "another's"])
-def test_the_exchange_of_a_worker_stores_no_end_of_anothers_claim(runner):
+def test_complete_and_claim_stores_only_ends_of_the_workers_own_claims(runner):
     handle = tasks.noop.send()
     claimed = claim_one()
     with transaction.atomic():
@@ -173,7 +173,7 @@ def test_the_exchange_of_a_worker_stores_no_end_of_anothers_claim(runner):
     assert list(TaskAttempt.objects.values_list("worker_id", "pid")) == ([("w", 1)] if is_its_own else [])
 
 
-def test_a_body_whose_number_another_worker_holds_is_not_this_workers_any_more():
+def test_a_claim_number_held_by_another_worker_is_not_still_held():
     tasks.noop.send()
     claimed = claim_one()
 

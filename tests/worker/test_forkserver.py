@@ -1,4 +1,4 @@
-"""Runners that are forked: they share memory, and lose nothing by it."""
+"""Forked runners: they share memory, and behave like others."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def runners():
 
 
 def pss(pid):
-    """Mebibytes of a process, each page divided by those who share it."""
+    """Return the proportional set size of a process in mebibytes."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / MEBIBYTE
 
@@ -60,7 +60,7 @@ def is_gone(pid):
     return stat_of(pid)[0] in "ZX"
 
 
-def test_an_idle_worker_of_two_runners_takes_less_than_120_mebibytes(worker):
+def test_an_idle_worker_with_two_runners_uses_less_than_120_mebibytes(worker):
     process = worker("--processes", "2", "-v0", runners=2)
     tasks.noop.send().get(20)
 
@@ -71,14 +71,14 @@ def test_an_idle_worker_of_two_runners_takes_less_than_120_mebibytes(worker):
     assert sum(taken) <= 120
 
 
-def test_runners_are_the_supervisors_own_children_and_named(worker):
+def test_runners_are_named_children_of_the_supervisor(worker):
     process = worker("--processes", "2", "-v0", runners=2)
 
     assert runners() < children(process.process.pid)
     assert {name_of(pid) for pid in runners()} == {"horsies-runner"}
 
 
-def test_each_runner_has_a_connection_and_a_chance_of_its_own(worker):
+def test_each_forked_runner_has_a_separate_connection(worker):
     worker("--processes", "2", "-v0", runners=2)
     handles = tasks.write.send_many({"key": str(number)} for number in range(40))
 
@@ -107,7 +107,7 @@ def test_a_forked_runner_that_dies_is_replaced_and_its_task_recovered_at_once(wo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_when_the_fork_server_is_lost_the_runners_go_on_and_new_ones_start_from_scratch(worker, number):
+def test_runners_continue_and_start_without_fork_when_the_fork_server_is_lost(worker, number):
     process = worker("--processes", "2", "-v0", runners=2)
     fork_server, before = fork_server_of(process), runners()
 
@@ -124,31 +124,31 @@ def test_when_the_fork_server_is_lost_the_runners_go_on_and_new_ones_start_from_
     assert process.wait(20) == 0
 
 
-def test_nothing_outlives_a_supervisor_that_is_killed(worker, tmp_path):
+def test_no_process_outlives_a_killed_supervisor(worker, tmp_path):
     process = worker("--processes", "2", "-v0", runners=2)
     tasks.hold.send("held", str(tmp_path / "gate"))
     wait_until(Entry.objects.exists)
-    all_of_it = children(process.process.pid)
+    processes = children(process.process.pid)
 
     process.process.kill()
 
-    assert len(all_of_it) == 3
-    wait_until(lambda: all(map(is_gone, all_of_it)))
+    assert len(processes) == 3
+    wait_until(lambda: all(map(is_gone, processes)))
 
 
-def test_a_stop_leaves_nothing_behind(worker):
+def test_a_stopped_worker_leaves_no_processes_or_rows(worker):
     process = worker("--processes", "2", "-v0", runners=2)
-    all_of_it = children(process.process.pid)
+    processes = children(process.process.pid)
 
     process.signal(signal.SIGTERM)
 
     assert process.wait(20) == 0
     assert process.output == ""
-    assert all(map(is_gone, all_of_it))
+    assert all(map(is_gone, processes))
     assert not Worker.objects.exists()
 
 
-def test_a_signal_to_the_whole_group_stops_it_in_order(worker, tmp_path):
+def test_a_signal_to_the_process_group_stops_the_worker_gracefully(worker, tmp_path):
     gate = tmp_path / "gate"
     process = worker("--processes", "2", "-v0", runners=2)
     handle = tasks.hold.send("held", str(gate))
@@ -164,7 +164,7 @@ def test_a_signal_to_the_whole_group_stops_it_in_order(worker, tmp_path):
     assert not Worker.objects.exists()
 
 
-def test_runners_that_are_replaced_are_forked_anew(worker):
+def test_replacement_runners_are_forked(worker):
     process = worker("--max-tasks-per-child", "1", "-v0")
     handles = [tasks.write.send(str(number)) for number in range(5)]
 
@@ -173,7 +173,7 @@ def test_runners_that_are_replaced_are_forked_anew(worker):
     wait_until(lambda: {name_of(pid) for pid in children(process.process.pid)} == {"horsies-forker", "horsies-runner"})
 
 
-def test_who_asks_for_it_has_no_fork_server(worker):
+def test_no_fork_starts_runners_without_a_fork_server(worker):
     process = worker("--no-fork", "-v0")
 
     assert children(process.process.pid) == runners()

@@ -1,4 +1,4 @@
-"""What the producer waits for: its inbox, and what the database says on the producer's own connection."""
+"""The inbox that a producer waits for, and the notifications on its connection."""
 
 import socket
 import threading
@@ -13,8 +13,8 @@ from horsies_django.worker.inbox import Command, Inbox
 from tests.conftest import wait_until
 
 
-class Line:
-    """Something to be heard that is no database."""
+class SocketListener:
+    """A listener on a socket instead of a database."""
 
     def __init__(self, inbox):
         self.inbox = inbox
@@ -30,122 +30,124 @@ class Line:
 
 
 @pytest.fixture
-def line():
+def listener():
     inbox = Inbox()
-    line = Line(inbox)
-    inbox.attach(line)
-    yield line
+    listener = SocketListener(inbox)
+    inbox.attach(listener)
+    yield listener
     inbox.detach()
-    line.ours.close()
-    line.theirs.close()
+    listener.ours.close()
+    listener.theirs.close()
 
 
-def test_who_waits_hears_what_is_said(line):
-    threading.Timer(0.05, line.theirs.send, (b"!",)).start()
+def test_a_notification_wakes_a_waiting_producer(listener):
+    threading.Timer(0.05, listener.theirs.send, (b"!",)).start()
 
-    assert line.inbox.take(10) == [Command.POLL]
-
-
-def test_who_waits_is_woken_by_what_another_thread_puts_in(line):
-    threading.Timer(0.05, line.inbox.put, (Command.STOP,)).start()
-
-    assert line.inbox.take(10) == [Command.STOP]
+    assert listener.inbox.take(10) == [Command.POLL]
 
 
-def test_what_was_put_in_before_is_there_at_once(line):
-    line.inbox.put(Command.POLL)
-    line.inbox.put(Command.STOP)
+def test_a_command_of_another_thread_wakes_a_waiting_producer(listener):
+    threading.Timer(0.05, listener.inbox.put, (Command.STOP,)).start()
 
-    assert line.inbox.take(10) == [Command.POLL, Command.STOP]
-    assert line.inbox.take(0) == []
+    assert listener.inbox.take(10) == [Command.STOP]
 
 
-def test_many_threads_put_in_and_nothing_is_left_behind(line):
-    threads = [threading.Thread(target=lambda: [line.inbox.put(Command.POLL) for _ in range(500)]) for _ in range(4)]
+def test_commands_put_in_before_are_returned_at_once(listener):
+    listener.inbox.put(Command.POLL)
+    listener.inbox.put(Command.STOP)
+
+    assert listener.inbox.take(10) == [Command.POLL, Command.STOP]
+    assert listener.inbox.take(0) == []
+
+
+def test_commands_of_many_threads_are_all_returned(listener):
+    threads = [
+        threading.Thread(target=lambda: [listener.inbox.put(Command.POLL) for _ in range(500)]) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
 
     count = 0
     while count < 2_000:
-        taken = line.inbox.take(10)
-        assert taken, "somebody was not heard"
+        taken = listener.inbox.take(10)
+        assert taken, "a command was lost"
         count += len(taken)
 
-    assert line.inbox.take(0) == []
+    assert listener.inbox.take(0) == []
 
 
 @pytest.mark.parametrize("is_async", [None, False, True])
 @pytest.mark.parametrize("later", [False, True])
-def test_a_wake_is_read_as_it_was_written(is_async, later):
+def test_a_task_ready_notification_round_trips(is_async, later):
     wake = TaskReady("emails", later, None if later else is_async)
 
     assert TaskReady.loads(wake.dumps()) == wake
 
 
 @pytest.fixture
-def own_line(transactional_db):
+def database_listener(transactional_db):
     if connection.vendor != "postgresql":
-        pytest.skip("no LISTEN here")
+        pytest.skip("SQLite has no LISTEN")
     with own_connection("default", "test", is_busy=True):
-        line = postgres.ConnectionListener("default", "test_hearing")
+        listener = postgres.ConnectionListener("default", "test_channel")
         connections["default"].ensure_connection()
-        assert line.listen()
-        yield line
+        assert listener.listen()
+        yield listener
 
 
-def say(text):
-    """Say something on another connection."""
-    with postgres.NotifyConnection("default", None, "test") as line:
-        line.notify("test_hearing", [text])
+def notify(text):
+    """Send a notification on another connection."""
+    with postgres.NotifyConnection("default", None, "test") as sender:
+        sender.notify("test_channel", [text])
 
 
-def test_what_comes_beside_an_answer_is_heard_although_nothing_can_be_read_any_more(own_line):
-    say("now")
+def test_a_notification_read_along_with_a_query_result_is_received(database_listener):
+    notify("now")
 
-    def ask():
+    def query_and_receive():
         with connections["default"].cursor() as cursor:
             cursor.execute("SELECT 1")
-        return own_line.receive(is_readable=False)
+        return database_listener.receive(is_readable=False)
 
-    assert wait_until(ask) == ["now"]
+    assert wait_until(query_and_receive) == ["now"]
 
 
-def test_a_connection_listens_once_and_the_next_one_anew(own_line):
-    assert not own_line.listen()
+def test_a_connection_listens_once_and_a_new_connection_listens_again(database_listener):
+    assert not database_listener.listen()
 
     connections["default"].close()
-    assert own_line.fileno() is None
-    assert own_line.receive(is_readable=False) == []
+    assert database_listener.fileno() is None
+    assert database_listener.receive(is_readable=False) == []
     connections["default"].ensure_connection()
 
-    assert own_line.listen()
-    say("again")
-    assert wait_until(lambda: own_line.receive(is_readable=True)) == ["again"]
+    assert database_listener.listen()
+    notify("again")
+    assert wait_until(lambda: database_listener.receive(is_readable=True)) == ["again"]
 
 
-def test_a_connection_that_is_lost_is_an_error_once_and_then_gone(own_line):
+def test_a_lost_connection_raises_one_error(database_listener):
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()
-    with postgres.NotifyConnection("default", None, "test") as line:
-        line._connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+    with postgres.NotifyConnection("default", None, "test") as sender:
+        sender._connection.execute("SELECT pg_terminate_backend(%s)", [pid])
 
-    def hear():
+    def receive():
         try:
-            return own_line.receive(is_readable=True)
+            return database_listener.receive(is_readable=True)
         except Error as error:
             return [error]
 
-    (lost,) = wait_until(hear)
+    (lost,) = wait_until(receive)
     assert isinstance(lost, Error)
-    assert own_line.fileno() is None
-    assert own_line.receive(is_readable=True) == []
+    assert database_listener.fileno() is None
+    assert database_listener.receive(is_readable=True) == []
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_runner_that_listens_has_one_connection(worker):
+def test_a_listening_runner_has_one_connection(worker):
     if connection.vendor != "postgresql":
-        pytest.skip("no LISTEN here")
+        pytest.skip("SQLite has no LISTEN")
     worker("-v0")
 
     with connection.cursor() as cursor:
@@ -157,11 +159,11 @@ def test_a_runner_that_listens_has_one_connection(worker):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_shares_a_connection_with_others_does_not_listen_on_it():
-    """Behind a pooler its own words would come back to it, and hardly any others."""
+def test_a_pooled_connection_does_not_listen():
+    """Behind a pooler it would receive its own notifications, and few others."""
     if not postgres.can_listen("default"):
         return
-    with own_connection("default", "pooled"):  # as where DISABLE_SERVER_SIDE_CURSORS says so
+    with own_connection("default", "pooled"):  # as with DISABLE_SERVER_SIDE_CURSORS
         connections["default"].ensure_connection()
         assert not postgres.ConnectionListener("default", postgres.CHANNEL).listen()
     with own_connection("default", "direct", is_busy=True):

@@ -15,9 +15,9 @@ from tests.worker.signals import jobs as signal_jobs
 
 
 class InsideATestCase(TestCase):
-    """Everything is rolled back in the end, so only this connection can see the tasks."""
+    """The test's transaction is rolled back, so only this connection sees the tasks."""
 
-    def test_drain_runs_what_the_test_has_enqueued(self):
+    def test_a_drain_runs_the_tasks_that_the_test_has_enqueued(self):
         handle, failed = tasks.write.send("inline"), tasks.fail.send()
         coroutine = tasks.awrite.send("coroutine")
 
@@ -27,7 +27,7 @@ class InsideATestCase(TestCase):
         assert failed.get(0).err.error_code == "UNHANDLED_EXCEPTION"
         assert set(Entry.objects.values_list("key", flat=True)) == {"inline", "coroutine"}
 
-    def test_receivers_of_signals_are_called_in_the_drain_and_what_they_send_is_run(self):
+    def test_a_drain_calls_signal_receivers_and_runs_the_tasks_that_they_send(self):
         received, sent = [], []
 
         def send_another(sender, task_result, signal, **facts):
@@ -47,7 +47,7 @@ class InsideATestCase(TestCase):
         assert (set(received), len(received)) == (expected, 4)
         assert set(Entry.objects.values_list("key", flat=True)) == {"after 0", "after 1"}
 
-    def test_a_signal_that_waits_for_the_commit_comes_with_the_callbacks_that_a_test_captures(self):
+    def test_a_signal_sent_on_commit_comes_with_captured_on_commit_callbacks(self):
         received = []
 
         def receive(sender, task_result, **facts):
@@ -97,7 +97,7 @@ def test_a_worker_without_tables_says_what_to_do(tmp_path):
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("until", ["drain", "once"])
-def test_a_test_run_executes_no_task_of_the_real_database_whatever_processes_the_settings_ask_for(until, settings):
+def test_a_test_run_starts_no_processes_even_if_the_settings_ask_for_them(until, settings):
     backend = settings.TASKS["default"]
     worker = {"processes": 2, "threads": 1}
     settings.TASKS = {"default": {**backend, "OPTIONS": {**backend["OPTIONS"], "worker": worker}}}
@@ -113,7 +113,7 @@ def test_a_test_run_executes_no_task_of_the_real_database_whatever_processes_the
 def test_a_runner_refuses_to_start_on_another_database_than_its_supervisor(capfd):
     handle = tasks.noop.send()
 
-    with pytest.raises(SystemExit) as ended:  # a process that reads the settings anew finds no test database in them
+    with pytest.raises(SystemExit) as ended:  # a new process reads the settings, which do not name the test database
         call_command("horsies_worker", no_scheduler=True, no_reaper=True)
 
     assert ended.value.code == 1

@@ -1,4 +1,4 @@
-"""What one body sets in its thread's context, no other body finds; nor does the caller of a drain in its process."""
+"""Changes of a body to its context reach neither other bodies nor the caller of an inline drain."""
 
 import pytest
 from django.core.management import call_command
@@ -10,7 +10,7 @@ from tests.worker import isolation_jobs as jobs
 
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
-def test_a_body_finds_neither_variables_nor_language_nor_time_zone_of_the_body_before(drain):
+def test_context_variables_language_and_time_zone_do_not_leak_to_the_next_body(drain):
     expected = jobs.found()
     leaving = [jobs.leave, jobs.leave_atomically, jobs.aleave, jobs.aleave_and_fail]
     reports = []
@@ -22,15 +22,15 @@ def test_a_body_finds_neither_variables_nor_language_nor_time_zone_of_the_body_b
     drain(threads=1, async_slots=1)
 
     assert {tuple(found) for report in reports for found in report.value(0)} == {tuple(expected)}
-    # A cache may hold a connection, so a thread's bodies share one; and a backend reads settings when it is made.
+    # The bodies of a thread share a cache, which may hold a connection, and a backend, which reads the settings.
     assert len({tuple(handle.value(0)) for handle in same}) == 1
     assert jobs.found() == expected
 
 
 class InsideATestCase(TestCase):
-    """Bodies run in this thread."""
+    """Bodies run in the thread of the test."""
 
-    def test_a_drain_runs_bodies_in_the_callers_language_and_leaves_it_as_it_was(self):
+    def test_a_drain_runs_bodies_in_the_callers_language_and_restores_it(self):
         with translation.override("fr"):
             expected = jobs.found()
             reports = []

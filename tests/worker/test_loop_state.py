@@ -11,7 +11,7 @@ pytestmark = pytest.mark.once
 
 FOLDER = Path(horsies_django.worker.__file__).parent
 
-#: What the producer asks. Each keeps at most private state of its own and returns values.
+#: Modules that the producer calls. Each keeps at most private state and returns values.
 COLLABORATORS = [
     "claim_budget",
     "limit_releaser",
@@ -62,8 +62,8 @@ def written(module):
 
 
 @pytest.mark.parametrize("module", COLLABORATORS)
-def test_a_collaborator_writes_its_own_attributes_only(module):
-    allowed = {"self"} | ({"tick"} if module == "tick_transaction" else set())  # a Tick is what it makes and returns
+def test_a_collaborator_writes_only_its_own_attributes(module):
+    allowed = {"self"} | ({"tick"} if module == "tick_transaction" else set())  # it makes and returns a Tick
 
     assert written(module) <= allowed
 
@@ -73,7 +73,7 @@ def test_a_collaborator_changes_no_other(module):
     calls = (node.func for node in ast.walk(tree(module)) if isinstance(node, ast.Call))
     others = (func for func in calls if isinstance(func, ast.Attribute) and func.attr in CHANGES)
 
-    # A pool hands on to its own executor.
+    # A pool submits to its own executor.
     assert {ast.unparse(func.value) for func in others} <= {"self", "self.executor"}
 
 

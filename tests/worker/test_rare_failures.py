@@ -1,4 +1,4 @@
-"""What goes wrong seldom, and must not cost a task."""
+"""Rare failures that must not lose a task."""
 
 import signal
 import time
@@ -17,11 +17,11 @@ from tests.jobs.models import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: Beats that come soon, and a worker that nobody takes for dead if it stands still for a moment.
+#: Frequent heartbeats, and a threshold that a slow machine does not exceed.
 FAST = {"TEST_STALE_MS": "60000", "TEST_BEAT_MS": "200", "TEST_CHECK_MS": "200"}
 
 
-def test_a_task_that_is_claimed_anew_while_its_old_body_runs_has_two_slots(worker, tmp_path):
+def test_a_task_claimed_again_while_its_old_body_runs_uses_two_slots(worker, tmp_path):
     process = worker("--threads", "2")
     gates = [tmp_path / "first", tmp_path / "second"]
     handle = tasks.hold.send("twice", str(gates[0]))
@@ -31,7 +31,7 @@ def test_a_task_that_is_claimed_anew_while_its_old_body_runs_has_two_slots(worke
     handle.retry()
     wait_until(lambda: Entry.objects.filter(key="twice").count() == 2)
 
-    gates[0].touch()  # the old body ends; its result is an older claim's
+    gates[0].touch()  # the old body ends; its result belongs to an older claim
     assert tasks.add.send(1).value(timeout=20) == 2
     assert handle.status() == TaskStatus.RUNNING
     process.signal(signal.SIGTERM)
@@ -42,7 +42,7 @@ def test_a_task_that_is_claimed_anew_while_its_old_body_runs_has_two_slots(worke
     assert handle.get(0).ok == "twice"
 
 
-def test_a_body_that_ends_its_process_with_status_0_is_a_crash_too(worker):
+def test_a_body_that_ends_its_process_with_status_0_is_a_crash(worker):
     worker()
     handle = tasks.leave_quietly.send("quiet")
 
@@ -58,24 +58,24 @@ def test_large_results_are_stored_in_several_ticks(drain):
     assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
 
 
-def test_a_row_that_is_deleted_while_it_runs_costs_its_neighbours_nothing(worker, tmp_path):
+def test_a_row_deleted_while_its_body_runs_does_not_affect_other_tasks(worker, tmp_path):
     process = worker("--threads", "2", **FAST)
     gate = tmp_path / "gate"
-    gone, stays = tasks.hold.send("gone", str(gate)), tasks.hold.send("stays", str(gate))
+    deleted, kept = tasks.hold.send("deleted", str(gate)), tasks.hold.send("kept", str(gate))
     wait_until(lambda: Entry.objects.count() == 2)
 
-    Task.objects.filter(pk=gone.id).delete()
-    beats = Heartbeat.objects.filter(task_id=stays.id)
+    Task.objects.filter(pk=deleted.id).delete()
+    beats = Heartbeat.objects.filter(task_id=kept.id)
     before = beats.count()
     wait_until(lambda: beats.count() >= before + 5)
     gate.touch()
 
-    assert stays.value(timeout=20) == "stays"
-    assert Task.objects.get(pk=stays.id).attempt == 1
+    assert kept.value(timeout=20) == "kept"
+    assert Task.objects.get(pk=kept.id).attempt == 1
     assert process.process.poll() is None
 
 
-def test_what_a_lost_commit_has_claimed_is_given_back_with_no_attempt_burnt():
+def test_tasks_claimed_by_a_lost_commit_are_released_without_an_attempt():
     store = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
     tasks.noop.send_many({} for _ in range(3))
     with transaction.atomic():
@@ -87,9 +87,9 @@ def test_what_a_lost_commit_has_claimed_is_given_back_with_no_attempt_burnt():
     assert sorted(rows) == [("PENDING", 0), ("PENDING", 0), ("RUNNING", 1)]
 
 
-def test_a_due_row_that_somebody_locks_does_not_keep_an_idle_worker_busy(worker, tmp_path):
+def test_a_locked_due_row_does_not_keep_an_idle_worker_busy(worker, tmp_path):
     if connection.vendor == "sqlite":
-        return  # no row locks there
+        return  # SQLite has no row locks
     tally = tmp_path / "statements"
     handle = tasks.noop.schedule(0.5)
     other = connections["default"].copy()
@@ -109,7 +109,7 @@ def test_a_due_row_that_somebody_locks_does_not_keep_an_idle_worker_busy(worker,
     assert handle.get(timeout=20).is_ok()
 
 
-def test_a_backoff_that_leaves_fails_its_task_and_keeps_the_slot(drain):
+def test_a_backoff_that_raises_system_exit_fails_its_task_and_frees_the_slot(drain):
     handle, good = tasks.bad_backoff.send(), tasks.add.send(1)
 
     drain(threads=1)
@@ -118,7 +118,7 @@ def test_a_backoff_that_leaves_fails_its_task_and_keeps_the_slot(drain):
     assert good.value(0) == 2
 
 
-def test_a_coroutines_own_task_that_leaves_does_not_end_the_loop(worker):
+def test_an_asyncio_task_that_raises_system_exit_does_not_end_the_event_loop(worker):
     process = worker()
 
     first = tasks.leave_a_bomb.send().get(timeout=20)
@@ -129,7 +129,7 @@ def test_a_coroutines_own_task_that_leaves_does_not_end_the_loop(worker):
     assert process.process.poll() is None
 
 
-def test_a_bodys_subprocess_does_not_read_the_supervisors_words(worker):
+def test_a_bodys_subprocess_does_not_read_the_supervisors_commands(worker):
     process = worker()
 
     assert tasks.read_input.send().value(timeout=20) == 0
@@ -137,7 +137,7 @@ def test_a_bodys_subprocess_does_not_read_the_supervisors_words(worker):
     assert process.wait(20) == 0
 
 
-def test_a_drain_in_one_process_goes_on_past_the_age_of_a_runner(drain):
+def test_an_inline_drain_continues_past_max_tasks_per_child(drain):
     tasks.noop.send_many({} for _ in range(30))
 
     drain(max_tasks_per_child=10, threads=2)
@@ -145,7 +145,7 @@ def test_a_drain_in_one_process_goes_on_past_the_age_of_a_runner(drain):
     assert Task.objects.completed().count() == 30
 
 
-def test_of_two_dead_tasks_with_one_key_one_is_retried():
+def test_only_one_of_two_ended_tasks_with_the_same_unique_key_is_retried():
     unique = tasks.noop.with_options(unique_key="shared")
     for _ in range(2):
         unique.send().cancel()
@@ -154,7 +154,7 @@ def test_of_two_dead_tasks_with_one_key_one_is_retried():
     assert sorted(Task.objects.values_list("status", flat=True)) == ["CANCELLED", "PENDING"]
 
 
-def test_the_name_of_a_keyword_is_never_taken_for_a_tag(drain, settings):
+def test_a_keyword_named_like_a_serializer_tag_stays_a_keyword(drain, settings):
     backend = settings.TASKS["default"]
     settings.TASKS = {"default": {**backend, "OPTIONS": {"serializer": "rich"}}}
     handle = tasks.echo.send(**{"$type": "dataclass", "class": "antigravity.X", "value": {}})
@@ -164,7 +164,7 @@ def test_the_name_of_a_keyword_is_never_taken_for_a_tag(drain, settings):
     assert handle.value(0) == {"args": [], "kwargs": {"$type": "dataclass", "class": "antigravity.X", "value": {}}}
 
 
-def test_two_ends_of_one_task_in_one_tick_count_once_and_the_newer_one():
+def test_the_newer_of_two_ends_of_a_task_in_one_tick_is_stored():
     store = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
     handle = tasks.noop.send()
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""Failing and being tried again."""
+"""Failures and retries."""
 
 from datetime import timedelta
 from itertools import pairwise
@@ -30,7 +30,7 @@ def test_a_retry_goes_back_to_pending_with_its_next_time(drain):
     assert timedelta(seconds=59.99) <= row.next_retry_at - attempt.finished_at <= timedelta(seconds=65)
 
 
-def test_fixed_delays_one_for_each_retry_then_failed(worker):
+def test_a_fixed_policy_retries_once_for_each_delay_and_then_fails(worker):
     worker()
 
     handle = tasks.fixed.send("fixed")
@@ -56,7 +56,7 @@ def test_max_attempts_retries_any_failure(drain):
     assert (row.attempt, row.retry_count, row.max_retries) == (3, 2, 2)
 
 
-def test_retries_come_to_an_end(drain):
+def test_a_task_fails_when_no_attempts_are_left(drain):
     handle = tasks.flaky.send("hopeless", 99)
 
     drain()
@@ -66,7 +66,7 @@ def test_retries_come_to_an_end(drain):
     assert row.result["err"]["message"] == "attempt 3"
 
 
-def test_a_backoff_callable_may_give_up(drain):
+def test_a_backoff_callable_can_stop_the_retries(drain):
     handle = tasks.choosy.send("choosy")
 
     drain()
@@ -75,7 +75,7 @@ def test_a_backoff_callable_may_give_up(drain):
     assert Entry.objects.filter(key="choosy").count() == 3
 
 
-def test_good_until_caps_retries(drain):
+def test_a_retry_after_good_until_is_not_scheduled(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["UNHANDLED_EXCEPTION"])
     soon = timezone.now() + timedelta(seconds=20)
     handle = tasks.fail.with_options(retry_policy=policy, good_until=soon).send()
@@ -87,7 +87,7 @@ def test_good_until_caps_retries(drain):
     assert row.attempts.get().will_retry is False
 
 
-def test_good_until_lets_a_retry_pass_that_is_in_time(drain):
+def test_a_retry_before_good_until_is_scheduled(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["UNHANDLED_EXCEPTION"])
     handle = tasks.fail.with_options(retry_policy=policy, good_until=timezone.now() + timedelta(minutes=5)).send()
 
@@ -116,7 +116,7 @@ def test_an_exception_gets_the_code_of_its_class_or_nearest_base(drain, name, co
     assert handle.get(0).err.error_code == code
 
 
-def test_an_error_that_is_returned_fails_the_task(drain):
+def test_a_returned_error_fails_the_task(drain):
     handle = tasks.returns_error.send("MINE")
 
     drain()
@@ -126,7 +126,7 @@ def test_an_error_that_is_returned_fails_the_task(drain):
     assert (error.error_code, error.message, error.data) == ("MINE", "as a value", {"n": 1})
 
 
-def test_a_failed_task_that_is_retried_by_hand_gets_a_fresh_budget_and_keeps_its_attempts(drain):
+def test_a_manual_retry_resets_the_retry_count_and_keeps_the_attempts(drain):
     handle = tasks.flaky.send("again", 4)
     drain()
     assert handle.status() == TaskStatus.FAILED
@@ -140,7 +140,7 @@ def test_a_failed_task_that_is_retried_by_hand_gets_a_fresh_budget_and_keeps_its
     assert not handle.retry()
 
 
-def test_a_context_knows_the_attempt_and_the_errors_before_it(drain):
+def test_a_context_has_the_attempt_number_and_the_earlier_errors(drain):
     handle = tasks.attempt_ids.send()
 
     drain()
@@ -148,7 +148,7 @@ def test_a_context_knows_the_attempt_and_the_errors_before_it(drain):
     assert handle.value(0) == [2, str(handle.id), 1]
 
 
-def test_a_retry_by_hand_wakes_an_idle_worker(worker):
+def test_a_manual_retry_wakes_an_idle_worker(worker):
     handle = tasks.add.send(1)
     handle.cancel()
     worker()

@@ -1,4 +1,4 @@
-"""Rolling deploys: a call that a worker does not know goes back while one of another version may know it."""
+"""Rolling deploys: a worker releases a call that it does not know while a worker of another version may know it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RICH = {
 NEWER = "newer"
 
 
-def another(key="another", **columns):
-    """The row of a worker of another version that lives, and does nothing."""
+def add_other_worker(key="another", **columns):
+    """Add the row of a live worker of another version, which claims nothing."""
     Worker.objects.create(pk=key, hostname="h", pid=1, **{"code_version": NEWER, **columns})
 
 
@@ -43,13 +43,13 @@ def make_due(row):
 
 
 def delay_of(row):
-    """Return in how many seconds it is due, by the database's clock."""
+    """Return the seconds until the task is due, by the database's clock."""
     (left,) = Task.objects.filter(pk=row.pk).values_list(F("enqueued_at") - Now(), flat=True)
     return left.total_seconds()
 
 
 def unknown_calls():
-    """Every kind of call that an older worker does not know, by what that is; a function that makes its row."""
+    """Return a function that creates the row for each kind of call that an older worker does not know."""
     tag = {"$type": "dataclass", "class": "shop.tasks.Parcel", "value": {}}
     return {
         "the task": unknown,
@@ -68,11 +68,11 @@ def _unknown_condition():
     return Task.objects.get()
 
 
-@pytest.mark.parametrize("what", unknown_calls())
-def test_a_call_that_only_another_version_may_know_goes_back_uncharged(drain, settings, what):
+@pytest.mark.parametrize("kind", unknown_calls())
+def test_a_call_that_another_version_may_know_is_released_without_an_attempt(drain, settings, kind):
     settings.TASKS = RICH
-    another()
-    row = unknown_calls()[what]()
+    add_other_worker()
+    row = unknown_calls()[kind]()
 
     drain()
 
@@ -82,10 +82,10 @@ def test_a_call_that_only_another_version_may_know_goes_back_uncharged(drain, se
     assert not TaskAttempt.objects.exists()
 
 
-@pytest.mark.parametrize("what", unknown_calls())
-def test_without_such_a_worker_it_fails_at_its_first_attempt(drain, settings, what):
+@pytest.mark.parametrize("kind", unknown_calls())
+def test_an_unknown_call_fails_at_once_if_all_workers_have_the_same_version(drain, settings, kind):
     settings.TASKS = RICH
-    row = unknown_calls()[what]()
+    row = unknown_calls()[kind]()
 
     drain()
 
@@ -107,10 +107,10 @@ SILENT_FOR = 3_600
         {"last_beat_at": Now() - timedelta(seconds=SILENT_FOR)},
         {"code_version": code_version.fingerprint},
     ],
-    ids=["others' queues", "not this queue", "stopping", "dead", "the same version"],
+    ids=["other queues", "queue excluded", "stopping", "dead", "the same version"],
 )
-def test_a_worker_that_will_not_take_it_counts_for_nothing(drain, columns):
-    another(**{name: value() if callable(value) else value for name, value in columns.items()})
+def test_a_worker_that_can_not_claim_the_task_does_not_count_as_another_version(drain, columns):
+    add_other_worker(**{name: value() if callable(value) else value for name, value in columns.items()})
     row = unknown()
 
     drain()
@@ -119,8 +119,8 @@ def test_a_worker_that_will_not_take_it_counts_for_nothing(drain, columns):
 
 
 @pytest.mark.once
-def test_it_waits_longer_each_time_and_a_minute_at_most(drain):
-    another()
+def test_the_delay_of_an_unknown_call_doubles_up_to_a_minute(drain):
+    add_other_worker()
     row, delays = unknown(), []
 
     for _ in range(8):
@@ -135,8 +135,8 @@ def test_it_waits_longer_each_time_and_a_minute_at_most(drain):
 
 
 @pytest.mark.once
-def test_it_fails_once_each_live_version_has_met_it(drain, settings):
-    another()
+def test_an_unknown_call_fails_once_each_live_version_has_released_it(drain, settings):
+    add_other_worker()
     row = unknown()
     drain()
     make_due(row)
@@ -150,8 +150,8 @@ def test_it_fails_once_each_live_version_has_met_it(drain, settings):
 
 
 @pytest.mark.once
-def test_it_fails_at_last_if_the_other_worker_never_takes_it(drain):
-    another()
+def test_an_unknown_call_fails_after_max_returns(drain):
+    add_other_worker()
     row = unknown(unknown_to={"versions": ["older"], "times": code_version.MAX_RETURNS})
 
     drain()
@@ -161,8 +161,8 @@ def test_it_fails_at_last_if_the_other_worker_never_takes_it(drain):
 
 @pytest.mark.once
 @pytest.mark.parametrize("damage", [5, [], {}, {"versions": 5, "times": "x"}, {"versions": [1], "times": -3}], ids=str)
-def test_what_a_row_says_of_it_may_be_damaged(drain, damage):
-    another()
+def test_a_damaged_unknown_to_column_is_reset(drain, damage):
+    add_other_worker()
     row = unknown(unknown_to=damage)
 
     drain()
@@ -172,8 +172,8 @@ def test_what_a_row_says_of_it_may_be_damaged(drain, damage):
 
 
 @pytest.mark.once
-def test_a_body_that_raises_a_type_error_is_not_taken_for_a_call_that_does_not_fit(drain):
-    another()
+def test_a_type_error_raised_by_a_body_is_no_unknown_call(drain):
+    add_other_worker()
     row = Task.objects.create(task_name=tasks.add.module_path, args=["1", 2])
 
     drain()
@@ -182,8 +182,8 @@ def test_a_body_that_raises_a_type_error_is_not_taken_for_a_call_that_does_not_f
 
 
 @pytest.mark.once
-def test_the_admin_says_which_version_does_not_know_it(drain, admin_client):
-    another()
+def test_the_admin_shows_which_version_does_not_know_the_call(drain, admin_client):
+    add_other_worker()
     row = unknown()
     drain()
     row.refresh_from_db()
@@ -197,8 +197,8 @@ def test_the_admin_says_which_version_does_not_know_it(drain, admin_client):
 
 
 @pytest.mark.once
-def test_once_it_is_known_nothing_is_left_of_that(drain):
-    another()
+def test_running_a_task_clears_unknown_to(drain):
+    add_other_worker()
     patient = RetryPolicy.fixed([60], auto_retry_for=["*"])
     handle = tasks.fail.with_options(retry_policy=patient).send()
     Task.objects.update(unknown_to={"versions": ["older"], "times": 3})
@@ -213,7 +213,7 @@ def test_once_it_is_known_nothing_is_left_of_that(drain):
 
 
 @pytest.mark.once
-def test_the_fingerprint_changes_with_a_name_and_a_parameter_and_with_nothing_else(monkeypatch):
+def test_the_fingerprint_changes_only_with_task_names_and_parameters(monkeypatch):
     from horsies_django.core.registry import registry
 
     def of(**changes):
@@ -230,7 +230,7 @@ def test_the_fingerprint_changes_with_a_name_and_a_parameter_and_with_nothing_el
 
 
 @pytest.mark.once
-def test_a_task_that_is_registered_late_is_no_part_of_the_fingerprint(monkeypatch):
+def test_the_fingerprint_ignores_tasks_that_are_registered_late(monkeypatch):
     from horsies_django.core.registry import registry
 
     before = code_version.fingerprint.__wrapped__()
@@ -244,17 +244,17 @@ def test_a_task_that_is_registered_late_is_no_part_of_the_fingerprint(monkeypatc
 
 
 @pytest.mark.slow
-def test_a_newer_worker_runs_what_an_older_one_has_met_first(worker, tmp_path):
-    """The newer one's only slot is taken while the older one claims what it does not know."""
+def test_a_newer_worker_runs_a_call_that_an_older_one_has_released(worker, tmp_path):
+    """The only slot of the newer worker is taken while the older worker claims a call that it does not know."""
     gate = tmp_path / "gate"
     worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.enqueue.jobs")
     worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.enqueue.jobs,tests.worker.lifecycle.jobs")
     assert len(set(Worker.objects.values_list("code_version", flat=True))) == 2
     first = jobs.hold_again.send("first", str(gate))
-    wait_until(lambda: Entry.objects.filter(key="first").exists(), 60, "it runs where it is known")
+    wait_until(lambda: Entry.objects.filter(key="first").exists(), 60, "the begin of the first call")
 
     second = jobs.hold_again.send("second", str(gate))
-    wait_until(lambda: Task.objects.get(pk=second.id).unknown_to is not None, 60, "the older one has given it back")
+    wait_until(lambda: Task.objects.get(pk=second.id).unknown_to is not None, 60, "the release by the older worker")
     gate.touch()
 
     for handle in (first, second):

@@ -1,4 +1,4 @@
-"""Short tasks are started ahead of their slots; long ones are not, and what has not begun is never charged."""
+"""Short tasks are started before a slot is free, long ones are not; a task that has not begun uses no attempt."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from tests.jobs.models import Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
-#: Enough no-ops for a runner to learn that they are short, and for some of them still to be ahead of what follows.
+#: Enough no-ops for a runner to measure that they are short, with some left ahead of the tasks that follow.
 MANY = 600
 
 
@@ -35,7 +35,7 @@ def running():
     return Task.objects.filter(status=TaskStatus.RUNNING)
 
 
-def test_one_thread_takes_many_short_tasks_at_a_time(manage, tmp_path):
+def test_one_thread_claims_many_short_tasks_at_a_time(manage, tmp_path):
     tasks.noop.send_many({} for _ in range(MANY))
     tally = tmp_path / "statements"
 
@@ -58,7 +58,7 @@ def test_start_ahead_0_starts_no_more_than_there_are_slots(manage, tmp_path):
     assert statements(tally) >= 50
 
 
-def test_what_is_ahead_of_a_long_task_goes_back_to_other_workers(worker, gate):
+def test_tasks_started_ahead_behind_a_long_task_are_released(worker, gate):
     tasks.noop.send_many({} for _ in range(MANY))
     handles = [tasks.hold.send(str(number), str(gate)) for number in range(30)]
     worker("--threads", "2")
@@ -74,7 +74,7 @@ def test_what_is_ahead_of_a_long_task_goes_back_to_other_workers(worker, gate):
     assert not TaskAttempt.objects.exclude(attempt=1, outcome="COMPLETED").exists()
 
 
-def test_a_stop_gives_back_what_has_not_begun(worker, gate):
+def test_a_stop_releases_tasks_that_have_not_begun(worker, gate):
     tasks.noop.send_many({} for _ in range(MANY))
     held = tasks.hold.send("in the way", str(gate))
     tasks.noop.send_many({} for _ in range(MANY))
@@ -89,11 +89,11 @@ def test_a_stop_gives_back_what_has_not_begun(worker, gate):
     assert not running().exists()
     assert not Task.objects.pending().exclude(attempt=0, claimed_by_worker_id=None).exists()
     assert held.status() == TaskStatus.COMPLETED
-    # Of those before it some may have been given back too, if the thread stood still.
+    # If the thread was slow, some of the earlier tasks may have been released too.
     assert TaskAttempt.objects.count() == Task.objects.completed().count()
 
 
-def test_a_stop_gives_back_coroutines_that_wait_for_a_blocked_loop_also_without_a_supervisor(manage, gate, tmp_path):
+def test_a_stop_without_a_supervisor_releases_coroutines_behind_a_blocked_loop(manage, gate, tmp_path):
     with transaction.atomic():
         blocker = ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
         behind = [tasks.awrite.send("behind").id for _ in range(20)]
@@ -111,8 +111,8 @@ def test_a_stop_gives_back_coroutines_that_wait_for_a_blocked_loop_also_without_
 
 
 @pytest.mark.slow
-def test_coroutines_behind_a_blocked_loop_go_to_other_workers_until_it_goes_on(worker, gate, tmp_path):
-    with transaction.atomic():  # one claim takes them all
+def test_coroutines_behind_a_blocked_loop_run_on_other_workers(worker, gate, tmp_path):
+    with transaction.atomic():  # so that one claim takes them all
         blocker = ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
         behind = [tasks.awrite.send("behind") for _ in range(5)]
     worker()
@@ -130,7 +130,7 @@ def test_coroutines_behind_a_blocked_loop_go_to_other_workers_until_it_goes_on(w
     assert (blocker.get(20).is_ok(), last.value(timeout=20)) == (True, "last")
 
 
-def test_a_dead_runners_tasks_whose_bodies_had_not_begun_burn_no_attempt(worker):
+def test_tasks_of_a_dead_runner_that_had_not_begun_use_no_attempt(worker):
     tasks.noop.send_many({} for _ in range(MANY))
     killer = tasks.hard_exit.send("killer")
     behind = [handle.id for handle in tasks.noop.send_many({} for _ in range(MANY))]
@@ -142,8 +142,8 @@ def test_a_dead_runners_tasks_whose_bodies_had_not_begun_burn_no_attempt(worker)
     assert not TaskAttempt.objects.filter(task__in=behind).exclude(attempt=1, outcome="COMPLETED").exists()
 
 
-def test_the_start_in_the_table_is_hardly_before_the_body_begins(worker):
-    """By the database's clock; the body's own is the same machine's."""
+def test_started_at_is_only_slightly_before_the_body_begins(worker):
+    """The database and the body use the clock of the same machine."""
     worker("--threads", "2")
     some = 9
     for number in range(some):
@@ -156,5 +156,5 @@ def test_the_start_in_the_table_is_hardly_before_the_body_begins(worker):
     begins = Entry.objects.annotate(number=Cast("key", IntegerField())).order_by("number")
     early = [entry.at - attempt.started_at.timestamp() for attempt, entry in zip(starts, begins, strict=True)]
     assert len(early) == some
-    assert median(early) < 0.5  # a machine that stands still for a moment does so for one claim's
+    assert median(early) < 0.5  # a pause of the machine delays the tasks of one claim only
     assert not TaskAttempt.objects.filter(finished_at__lt=F("started_at")).exists()

@@ -1,4 +1,4 @@
-"""An operator asks a runner to stop: it finishes what it runs and goes, and nobody takes its place."""
+"""A stop request: the runner finishes its running tasks and ends, and is not replaced."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture
 def gate(tmp_path):
-    """A file that lets the ``hold`` bodies end."""
+    """The file for which ``hold`` bodies wait."""
     return tmp_path / "gate"
 
 
@@ -27,7 +27,7 @@ def row_of(pid):
     return Worker.objects.filter(pid=pid)
 
 
-def test_the_row_tells_who_the_worker_is_and_what_it_serves(worker):
+def test_the_worker_row_has_its_slots_queues_and_version(worker):
     worker("--threads", "3", "--async-slots", "7", "--queues", "emails,default", "--exclude-queues", "reports")
 
     row = Worker.objects.get()
@@ -38,14 +38,14 @@ def test_the_row_tells_who_the_worker_is_and_what_it_serves(worker):
     assert row.stop_requested_at is None
 
 
-def test_its_memory_is_told_at_each_beat(worker):
+def test_each_heartbeat_updates_the_memory_of_the_worker_row(worker):
     worker(TEST_BEAT_MS="200", TEST_STALE_MS="60000")
     Worker.objects.update(memory=1)
 
     wait_until(lambda: Worker.objects.get().memory > 1_000_000)
 
 
-def test_one_runner_finishes_its_long_task_and_goes_while_the_other_goes_on(worker, gate):
+def test_a_requested_runner_finishes_its_task_and_stops_while_the_other_continues(worker, gate):
     process = worker("--processes", "2", "--threads", "1", "--shutdown-timeout", "0.2", runners=2)
     handle, pid = send_hold(gate)
 
@@ -65,14 +65,14 @@ def test_one_runner_finishes_its_long_task_and_goes_while_the_other_goes_on(work
     assert process.process.poll() is None
 
 
-def test_with_its_last_runner_the_worker_ends_with_exit_status_0_and_says_why(worker, gate):
+def test_the_worker_exits_with_status_0_when_its_last_runner_was_asked_to_stop(worker, gate):
     process = worker("--threads", "1", "--prefetch", "2", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(gate)
     waiting = tasks.noop.send_many({} for _ in range(2))
     wait_until(lambda: Task.objects.filter(status=TaskStatus.CLAIMED).count() == 2)
 
     Worker.objects.request_stop()
-    wait_until(lambda: Task.objects.pending().count() == 2, what="prefetched tasks were handed back")
+    wait_until(lambda: Task.objects.pending().count() == 2, what="the release of the prefetched tasks")
     gate.touch()
 
     assert process.wait(20) == 0
@@ -82,7 +82,7 @@ def test_with_its_last_runner_the_worker_ends_with_exit_status_0_and_says_why(wo
     assert "with the last one the worker ends" in process.output
 
 
-def test_a_runner_that_dies_after_it_was_asked_is_not_replaced_either(worker, gate):
+def test_a_runner_that_dies_after_a_stop_request_is_not_replaced(worker, gate):
     process = worker("--threads", "1")
     handle, pid = send_hold(gate)
     Worker.objects.request_stop()
@@ -93,7 +93,7 @@ def test_a_runner_that_dies_after_it_was_asked_is_not_replaced_either(worker, ga
     assert handle.status() == TaskStatus.FAILED
 
 
-def test_a_runner_that_gets_sigterm_after_the_request_is_not_replaced_either(worker, gate):
+def test_a_runner_that_gets_sigterm_after_a_stop_request_is_not_replaced(worker, gate):
     process = worker("--threads", "1", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
     handle, pid = send_hold(gate)
     Worker.objects.request_stop()
@@ -107,7 +107,7 @@ def test_a_runner_that_gets_sigterm_after_the_request_is_not_replaced_either(wor
     assert handle.status() == TaskStatus.COMPLETED
 
 
-def test_sigterm_after_the_request_sets_the_limit_that_the_request_has_not(worker, gate):
+def test_sigterm_after_a_stop_request_applies_the_shutdown_timeout(worker, gate):
     process = worker("--threads", "1", "--shutdown-timeout", "0.5", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(gate)
     Worker.objects.request_stop()
@@ -119,7 +119,7 @@ def test_sigterm_after_the_request_sets_the_limit_that_the_request_has_not(worke
     assert handle.get(0).err.error_code == "WORKER_CRASHED"
 
 
-def test_an_idle_runner_goes_at_once(worker):
+def test_an_idle_runner_stops_at_once(worker):
     process = worker()
 
     Worker.objects.request_stop()
@@ -128,20 +128,20 @@ def test_an_idle_runner_goes_at_once(worker):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_is_asked_twice_is_asked_once():
+def test_a_second_stop_request_changes_nothing():
     Worker.objects.register("w", "", "host", 1)
 
     assert [Worker.objects.request_stop() for _ in range(2)] == [1, 0]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_beat_is_one_statement_and_learns_of_the_request():
+def test_a_heartbeat_is_one_statement_and_returns_the_stop_request():
     Worker.objects.register("w", "", "host", 1)
 
-    with CaptureQueriesContext(connection) as said:
+    with CaptureQueriesContext(connection) as captured:
         assert Worker.objects.beat("w", 1) == "go on"
-    assert len(said) == 1
+    assert len(captured) == 1
     Worker.objects.request_stop()
     assert Worker.objects.beat("w", 2) == "stop"
     assert Worker.objects.get().memory == 2
-    assert Worker.objects.beat("gone") == "gone"
+    assert Worker.objects.beat("unknown") == "gone"

@@ -1,4 +1,4 @@
-"""Stopping, and dying."""
+"""Workers and runners that are stopped or killed."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture
 def gate(tmp_path):
-    """A file that lets the ``hold`` bodies end."""
+    """The file for which ``hold`` bodies wait."""
     return tmp_path / "gate"
 
 
@@ -31,7 +31,7 @@ def alive(pid):
 
 
 def send_hold(gate):
-    """Send a body that waits for the gate; return its handle and the process that runs it, once it does."""
+    """Send a body that waits for the gate; once it runs, return its handle and its process."""
     key = str(uuid7())
     handle = tasks.hold.send(key, str(gate))
     wait_until(lambda: Entry.objects.filter(key=key).exists())
@@ -39,14 +39,14 @@ def send_hold(gate):
 
 
 @pytest.mark.parametrize("to_group", [False, True], ids=["the supervisor", "the whole group"])
-def test_sigterm_waits_for_the_body_that_runs_and_exits_0(worker, gate, to_group):
+def test_a_worker_that_gets_sigterm_waits_for_its_running_body_and_exits_with_0(worker, gate, to_group):
     process = worker("--threads", "1", "--prefetch", "3")
     handle, _ = send_hold(gate)
     waiting = tasks.noop.send_many({} for _ in range(3))
     wait_until(lambda: Task.objects.filter(status=TaskStatus.CLAIMED).count() == 3)
 
     os.killpg(process.process.pid, signal.SIGTERM) if to_group else process.signal(signal.SIGTERM)
-    wait_until(lambda: Task.objects.pending().count() == 3, what="prefetched tasks were handed back")
+    wait_until(lambda: Task.objects.pending().count() == 3, what="the release of the prefetched tasks")
     assert handle.status() == TaskStatus.RUNNING
     gate.touch()
 
@@ -56,7 +56,7 @@ def test_sigterm_waits_for_the_body_that_runs_and_exits_0(worker, gate, to_group
     assert Worker.objects.count() == 0
 
 
-def test_a_body_that_outlasts_the_shutdown_timeout_is_put_back_by_its_policy(worker, gate):
+def test_a_body_that_outlasts_the_shutdown_timeout_fails_without_a_policy(worker, gate):
     process = worker("--shutdown-timeout", "0.5")
     handle, _ = send_hold(gate)
 
@@ -66,7 +66,7 @@ def test_a_body_that_outlasts_the_shutdown_timeout_is_put_back_by_its_policy(wor
     assert handle.get(0).err.error_code == "WORKER_CRASHED"
 
 
-def test_a_second_sigterm_stops_at_once(worker, gate):
+def test_a_second_sigterm_stops_the_worker_at_once(worker, gate):
     process = worker("--shutdown-timeout", "60")
     handle, _ = send_hold(gate)
 
@@ -91,7 +91,7 @@ def test_a_killed_runner_is_replaced_and_its_task_runs_again_at_once(worker):
     assert first.pid is not None
 
 
-def test_a_killed_runners_task_without_a_policy_fails_with_one_attempt_and_waits_for_no_threshold(worker, gate):
+def test_a_killed_runners_task_without_a_policy_fails_at_once_with_one_attempt(worker, gate):
     worker()
     handle, pid = send_hold(gate)
 
@@ -102,7 +102,7 @@ def test_a_killed_runners_task_without_a_policy_fails_with_one_attempt_and_waits
     assert Task.objects.get(pk=handle.id).attempts.count() == 1
 
 
-def test_a_killed_runners_prefetched_tasks_go_back_with_no_attempt(worker, gate):
+def test_the_prefetched_tasks_of_a_killed_runner_are_released_without_an_attempt(worker, gate):
     worker("--threads", "1", "--prefetch", "2")
     _, pid = send_hold(gate)
     waiting = tasks.noop.send_many({} for _ in range(2))
@@ -114,7 +114,7 @@ def test_a_killed_runners_prefetched_tasks_go_back_with_no_attempt(worker, gate)
     assert [Task.objects.get(pk=task.id).attempt for task in waiting] == [1, 1]
 
 
-def test_a_killed_supervisor_takes_its_runners_with_it(worker, gate):
+def test_the_runners_of_a_killed_supervisor_end(worker, gate):
     process = worker("--processes", "2", runners=2)
     _, pid = send_hold(gate)
     pids = list(Worker.objects.values_list("pid", flat=True))
@@ -122,10 +122,10 @@ def test_a_killed_supervisor_takes_its_runners_with_it(worker, gate):
 
     process.signal(signal.SIGKILL)
 
-    wait_until(lambda: not any(map(alive, pids)), what="no orphan runs on")
+    wait_until(lambda: not any(map(alive, pids)), what="the end of all runners")
 
 
-def test_a_row_of_bodies_that_end_their_process_does_not_end_the_drain(manage):
+def test_a_drain_continues_after_many_bodies_end_their_process(manage):
     crashing = tasks.hard_exit.send_many({"key": str(number)} for number in range(8))
     good = tasks.add.send(1)
 
@@ -146,7 +146,7 @@ def test_runners_that_cannot_start_end_a_drain_with_exit_status_1(manage):
 
 
 @pytest.mark.slow
-def test_a_worker_waits_longer_and_longer_for_runners_that_cannot_start(manage):
+def test_a_worker_backs_off_when_runners_cannot_start(manage):
     process = manage("horsies_worker", BREAK_RUNNERS="1", HORSIES_WORKER_NO_FORK="1")
 
     wait_until(lambda: process.output.count("runner died") >= 4, limit=90)

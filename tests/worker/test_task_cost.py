@@ -1,6 +1,6 @@
-"""What a task costs, counted and not clocked, so that whoever makes it dearer hears of it.
+"""The cost of a task, counted rather than timed, with bounds that reveal regressions.
 
-Each bound is about twice what was seen, and never above what the project promises.
+Each bound is about twice the measured cost, and never above the documented one.
 """
 
 import json
@@ -49,7 +49,7 @@ def ends_of(claims):
     return [Completion(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims]
 
 
-# What a real worker says.
+# The statements of a real worker.
 
 
 def fetch(sql, *params):
@@ -59,7 +59,7 @@ def fetch(sql, *params):
 
 
 def counters():
-    """The commits of this database, the place in the log, and the place where the last checkpoint began."""
+    """Return the commits of this database, the WAL position, and the redo position of the last checkpoint."""
     if not is_postgres():
         return None
     fetch("SELECT pg_stat_force_next_flush()")
@@ -70,7 +70,7 @@ def counters():
 
 
 def drained(manage, tally, count, *flags):
-    """Statements, commits and bytes of log a task, of a real worker that drains ``count`` no-ops."""
+    """Return statements, commits and bytes of WAL per task, for a real worker that drains ``count`` no-ops."""
     tally.unlink(missing_ok=True)
     before_all = counters()
     tasks.noop.send_many({} for _ in range(count))
@@ -84,22 +84,22 @@ def drained(manage, tally, count, *flags):
     if not is_postgres():
         return statements, None, None
     after = counters()
-    # After a checkpoint, the first change of each page puts the whole page into the log.
+    # After a checkpoint, the first change of each page writes the whole page to the WAL.
     is_clean = after[2] < before_all[1]
     return statements, (after[0] - before[0]) / count, float(after[1] - before[1]) / count if is_clean else None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runners", ["1", "2"])
-def test_at_depth_a_task_costs_hardly_any_statements_and_commits_and_little_log(manage, tmp_path, runners):
+def test_a_task_of_a_deep_queue_costs_few_statements_commits_and_bytes_of_wal(manage, tmp_path, runners):
     if not is_postgres() and runners == "2":
-        return  # one runner is what SQLite is for
+        return  # on SQLite one runner is enough
     count = 10_000 if is_postgres() else 2_000
     most_statements = 0.05 if is_postgres() else 0.2
 
-    for _ in range(2):  # a machine that is busy with something else makes the batches smaller
+    for _ in range(2):  # batches are smaller on a busy machine
         statements, commits, log = drained(manage, tmp_path / "tally", count, "--processes", runners)
-        print(f"{runners} runners: a task takes {statements} statements, {commits} commits, {log} bytes of log")
+        print(f"{runners} runners: a task takes {statements} statements, {commits} commits, {log} bytes of WAL")
         is_good = statements <= most_statements and (commits or 0) <= 0.05
         if is_good and (log is not None or not is_postgres()):
             break
@@ -111,12 +111,12 @@ def test_at_depth_a_task_costs_hardly_any_statements_and_commits_and_little_log(
         assert log is None or log <= 2_000
 
 
-# What the statements of the hot path read.
+# The rows that statements of the hot path read.
 
 
 @pytest.fixture
 def deep_queue():
-    """As many ended and deferred tasks as tasks to claim, and statistics."""
+    """Send as many ended and deferred tasks as tasks to claim, and gather statistics."""
     tasks.noop.send_many({} for _ in range(3 * 2_000))
     keys = list(Task.objects.order_by("pk").values_list("pk", flat=True))
     done = Task.objects.filter(pk__in=keys[:2_000])
@@ -127,20 +127,20 @@ def deep_queue():
 
 
 @contextmanager
-def heard():
-    """Everything that is said to the database meanwhile, as it is said."""
-    said = []
+def recorded_statements():
+    """Record the statements of the block with their parameters."""
+    statements = []
 
     def listen(execute, sql, params, many, context):
-        said.append((sql, list(params or ())))
+        statements.append((sql, list(params or ())))
         return execute(sql, params, many, context)
 
     with connections["default"].execute_wrapper(listen):
-        yield said
+        yield statements
 
 
 @contextmanager
-def undone():
+def rolled_back():
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
@@ -157,75 +157,75 @@ def buffers(node):
 
 
 def analyzed(sql, params, *, prepared):
-    """The plan by which PostgreSQL carries a statement out, with what that took; nothing of it stays."""
+    """Run a statement with EXPLAIN ANALYZE, roll it back, and return its plan."""
     explain = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "
     with connections["default"].cursor() as cursor:
         if prepared:
-            # As psycopg has the server know it: numbers for the blanks, one plan for whatever stands in them.
+            # As psycopg prepares it: numbered parameters, and one generic plan.
             numbered = sql
             for number, _ in enumerate(params, start=1):
                 numbered = numbered.replace("%s", f"${number}", 1)
-            cursor.execute("PREPARE looked_at AS " + numbered.replace("%%", "%"))
-            sql = f"EXECUTE looked_at ({', '.join(['%s'] * len(params))})" if params else "EXECUTE looked_at"
-        with undone():
+            cursor.execute("PREPARE analyzed AS " + numbered.replace("%%", "%"))
+            sql = f"EXECUTE analyzed ({', '.join(['%s'] * len(params))})" if params else "EXECUTE analyzed"
+        with rolled_back():
             cursor.execute(explain + sql, params)
             (plan,) = cursor.fetchone()[0]
         if prepared:
-            cursor.execute("DEALLOCATE looked_at")
+            cursor.execute("DEALLOCATE analyzed")
     return plan["Plan"]
 
 
 def exchanges(queues=("default",)):
-    """What an exchange says that claims from the first row and, on PostgreSQL, one that goes on from the mark."""
+    """Return the statements of a claim from the first row and, on PostgreSQL, of one from the mark."""
     exchange = exchange_of()
     held = exchange.run([], BATCH, queues)
     if is_postgres():
         exchange._one._mark = None
-    with heard() as said:
-        with undone():
+    with recorded_statements() as statements:
+        with rolled_back():
             exchange.run(ends_of(held), BATCH, queues)
         if is_postgres() and len(queues) == 1:
             exchange._one._mark, exchange._one._mark_until = held[-1], float("inf")
-            with undone():
+            with rolled_back():
                 exchange.run(ends_of(held), BATCH, queues)
-    return [(sql, params) for sql, params in said if "horsies_task" in sql]
+    return [(sql, params) for sql, params in statements if "horsies_task" in sql]
 
 
 def indexes(nodes):
-    """Those of the table of tasks. In that of queues there is a row or two."""
+    """Return the indexes of the tasks' table; the queues' table has a row or two."""
     return {node["Index Name"] for node in nodes if node.get("Index Name", "").startswith("horsies_task")}
 
 
 @pytest.mark.once
-def test_an_exchange_is_short_enough_for_the_driver_to_remember_it(deep_queue):
+def test_the_sql_of_complete_and_claim_is_short_enough_to_be_prepared(deep_queue):
     if not is_postgres():
         return
     with own_connection("default", "guard", is_busy=True):
-        said = exchanges()
+        statements = exchanges()
 
-    assert len(said) == 2
-    for sql, _ in said:
+    assert len(statements) == 2
+    for sql, _ in statements:
         assert len(sql) + 200 < 4_096  # a worker's id and a host's name may be longer
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("is_busy", [True, False], ids=["prepared", "behind a pooler"])
-def test_an_exchange_reads_its_own_rows_only(deep_queue, is_busy):
+def test_complete_and_claim_reads_only_the_rows_that_it_claims_and_ends(deep_queue, is_busy):
     if not is_postgres():
         return
     with own_connection("default", "guard", is_busy=is_busy):
-        said = exchanges()
+        statements = exchanges()
         pinned = fetch("SHOW plan_cache_mode") == ("force_generic_plan",)
-        plans = [analyzed(sql, params, prepared=is_busy) for sql, params in said]
+        plans = [analyzed(sql, params, prepared=is_busy) for sql, params in statements]
 
     assert pinned == is_busy
     assert len(plans) == 2
-    assert len(said[0][1]) < len(said[1][1])  # from the first row, and from the mark
+    assert len(statements[0][1]) < len(statements[1][1])  # from the first row, and from the mark
     for plan in plans:
         nodes = list(nodes_of(plan))
         parts = {node["Subplan Name"]: list(nodes_of(node)) for node in nodes if "Subplan Name" in node}
         read = {name: buffers(part[0]) / BATCH for name, part in parts.items() if name.startswith("CTE")}
-        read["CTE picked"] -= read["CTE completed"]  # it waits for that, and so counts as part of it
+        read["CTE picked"] -= read["CTE completed"]  # the plan counts the CTE that it waits for as part of it
         print(", ".join(f"{name}: {number:.1f} buffers a task" for name, number in read.items()))
         picked = parts["CTE picked"]
         assert not [node for node in nodes if "Sort" in node["Node Type"]], "the index gives the order"
@@ -234,13 +234,13 @@ def test_an_exchange_reads_its_own_rows_only(deep_queue, is_busy):
         assert sum(node.get("Rows Removed by Filter", 0) for node in picked) <= 2
         assert read["CTE picked"] <= 3
         if not is_busy:
-            continue  # for a small table, who may choose takes other ways to rows whose keys are known
+            continue  # with custom plans, PostgreSQL reads a small table without its primary key
         assert not {"Seq Scan", "Hash Join", "Merge Join"} & {node["Node Type"] for node in nodes}
         assert (
             indexes(parts["CTE completed"]) == indexes(parts["CTE taken"]) - indexes(picked) == {"horsies_tasks_pkey"}
         )
         assert sum(node.get("Rows Removed by Filter", 0) for node in nodes) <= 4
-        # To find a row by its key, to write it anew, and its entries in the indexes; the same, and the attempt's.
+        # To find a row by its key and to write it and its index entries; "recorded" writes an attempt too.
         assert read["CTE taken"] <= 25
         assert read["CTE completed"] <= 15
         assert read["CTE recorded"] <= 30
@@ -248,7 +248,7 @@ def test_an_exchange_reads_its_own_rows_only(deep_queue, is_busy):
 
 @pytest.mark.once
 @pytest.mark.parametrize("is_busy", [True, False], ids=["prepared", "behind a pooler"])
-def test_an_exchange_of_some_queues_reads_the_first_rows_of_each(deep_queue, is_busy):
+def test_complete_and_claim_of_several_queues_reads_only_the_first_rows_of_each(deep_queue, is_busy):
     if not is_postgres():
         return
     tasks.noop.using(queue_name="another").send_many({} for _ in range(2_000))
@@ -271,22 +271,22 @@ def pool(is_async):
     return SlotPool(is_async, 1, 0, InlineExecutor(Inbox().put), StartAheadTuner(1, 0))
 
 
-def look():
-    """The statement of a look."""
+def poll_statements():
+    """Return the statements of a poll."""
     store = WorkerStore(WorkerConfig.of("default"), RUNNER)
     store.register()
-    with heard() as said:
+    with recorded_statements() as statements:
         view = store.poll([pool(False), pool(True)])
     assert view.queues == (("default",), ())
-    return said
+    return statements
 
 
 @pytest.mark.once
-def test_a_look_reads_the_first_rows_of_two_indexes(deep_queue):
+def test_a_poll_reads_only_the_first_rows_of_two_indexes(deep_queue):
     if not is_postgres():
         return
     with own_connection("default", "guard", is_busy=True):
-        plans = [analyzed(sql, params, prepared=False) for sql, params in look()]
+        plans = [analyzed(sql, params, prepared=False) for sql, params in poll_statements()]
 
     assert len(plans) == 1
     nodes = [node for plan in plans for node in nodes_of(plan)]
@@ -296,7 +296,7 @@ def test_a_look_reads_the_first_rows_of_two_indexes(deep_queue):
     assert {node["Index Name"] for node in reading} == {"horsies_task_claim", "horsies_task_deferred"}
     assert sum(node.get("Rows Removed by Filter", 0) for node in reading) == 0
     assert all(node["Actual Rows"] <= 1 for node in reading)
-    print(f"a look reads {buffers(plans[0])} buffers")
+    print(f"a poll reads {buffers(plans[0])} buffers")
     assert buffers(plans[0]) <= 30
 
 
@@ -305,22 +305,22 @@ def test_sqlite_scans_no_table(deep_queue):
     if is_postgres():
         return
     with own_connection("default", "guard", is_busy=True):
-        said = [*exchanges(), *look()]
-        assert len(said) == 5  # the results, the attempts, the claim, the starts; and a look
-        for number, (sql, params) in enumerate(said):
+        statements = [*exchanges(), *poll_statements()]
+        assert len(statements) == 5  # the results, the attempts, the claim, the starts; and a poll
+        for number, (sql, params) in enumerate(statements):
             with connections["default"].cursor() as cursor:
                 cursor.execute("EXPLAIN QUERY PLAN " + sql, params)
                 plan = [row[3] for row in cursor.fetchall()]
             assert not [line for line in plan if line.startswith("SCAN horsies_") and "USING" not in line], plan
             assert not [line for line in plan if "TEMP B-TREE" in line], plan
-            if number in (2, 4):  # those that choose what is next
+            if number in (2, 4):  # those that choose the next tasks
                 used = {line.split("INDEX ")[1].split()[0] for line in plan if "INDEX horsies_task_" in line}
                 assert used == (
                     {"horsies_task_claim"} if number == 2 else {"horsies_task_claim", "horsies_task_deferred"}
                 )
 
 
-# What it costs the client.
+# The cost for the client.
 
 
 def cpu(action):
@@ -330,7 +330,7 @@ def cpu(action):
 
 
 def calibrate():
-    """Seconds of this thread for something like what a worker does all day, a thousand times."""
+    """Return the CPU seconds of a loop that resembles the work of a worker."""
     row = {"args": [1, "two", None], "kwargs": {"key": "value"}, "at": 0.5}
 
     def loop():
@@ -350,20 +350,20 @@ def turns(exchange, options, batch, count):
         held = exchange.run([outcome.completion for outcome in outcomes], batch, ["default"])
 
 
-#: Thousandths of the calibration loop that a task takes, by tasks in a batch; about twice what was seen. Who waits for
-#: the database finds its caches used by others when it wakes: on a busy machine ten a batch take half as much again.
+#: Thousandths of the calibration loop that a task takes, by tasks in a batch; about twice the measured cost. While
+#: a worker waits for the database, others use the CPU caches: on a busy machine a batch of ten takes half as much more.
 DEAREST = {"postgresql": {10: 26, 100: 13}, "sqlite": {10: 60, 100: 28}}
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("batch", [10, 100])
-def test_a_task_costs_the_client_little_next_to_a_loop_of_its_own(batch):
-    """At ten a batch, what is done for each batch shows; at a hundred, what is done for each task."""
+def test_the_cpu_time_of_a_task_is_small_next_to_a_calibration_loop(batch):
+    """Batches of ten show the cost of a batch, batches of a hundred that of a task."""
     count, rounds = 400, 8
     tasks.noop.send_many({} for _ in range((count + batch) * (rounds + 1)))
     with own_logging(), own_connection("default", "guard", is_busy=True):
         exchange, options = exchange_of(), WorkerConfig.of("default").options
-        turns(exchange, options, batch, count)  # what is done once is done
+        turns(exchange, options, batch, count)  # warm up
         costs, loops = [], []
         for _ in range(rounds):
             loops.append(calibrate())

@@ -1,4 +1,4 @@
-"""Enqueueing is part of the caller's transaction."""
+"""A send is part of the caller's transaction."""
 
 import time
 from contextlib import suppress
@@ -20,7 +20,7 @@ class Rollback(Exception):
 
 
 @pytest.mark.parametrize("send", [tasks.write.send, tasks.write.enqueue], ids=["send", "enqueue"])
-def test_what_is_rolled_back_never_was(worker, send):
+def test_a_rolled_back_send_stores_no_task(worker, send):
     worker()
 
     with suppress(Rollback), transaction.atomic():
@@ -33,9 +33,9 @@ def test_what_is_rolled_back_never_was(worker, send):
     assert list(Entry.objects.values_list("key", flat=True)) == ["after"]
 
 
-def test_what_is_committed_is_seen_then_and_not_before(worker):
+def test_a_task_is_visible_to_workers_only_after_the_commit(worker):
     if connection.vendor == "sqlite":
-        return  # an open transaction is the only writer there, so no worker could write in the meantime
+        return  # the open transaction holds SQLite's only write lock, so no worker could write
     worker()
     with transaction.atomic():
         inside = tasks.write.send("inside")
@@ -68,7 +68,7 @@ def _on_another_connection(action):
 
 def test_a_commit_wakes_a_worker_that_polls_every_ten_minutes(worker):
     if connection.vendor == "sqlite":
-        return  # nobody can wake a worker there
+        return  # SQLite has no notifications
     worker("--poll-interval", "600")
     tasks.noop.send().get(timeout=20)
 
@@ -78,20 +78,20 @@ def test_a_commit_wakes_a_worker_that_polls_every_ten_minutes(worker):
         wait_until(lambda handle=handle: handle.status() == TaskStatus.COMPLETED)
 
 
-def test_a_listener_whose_connection_is_killed_comes_back(worker):
+def test_a_worker_listens_again_after_its_connection_was_terminated(worker):
     if connection.vendor == "sqlite":
         return
     process = worker("--poll-interval", "60")
     with connection.cursor() as cursor:
-        (first,) = wait_until(lambda: _pumps(cursor))
+        (first,) = wait_until(lambda: _listening_connections(cursor))
         cursor.execute("SELECT pg_terminate_backend(%s)", [first])
         wait_until(lambda: "LISTEN lost" in process.output or "database unavailable" in process.output)
-        wait_until(lambda: _pumps(cursor) not in ([], [first]))
+        wait_until(lambda: _listening_connections(cursor) not in ([], [first]))
 
     assert tasks.add.send(1).value(timeout=20) == 2
 
 
-def test_a_worker_whose_connections_are_killed_goes_on(worker):
+def test_a_worker_continues_after_its_connections_were_terminated(worker):
     if connection.vendor == "sqlite":
         return
     process = worker("--poll-interval", "0.2")
@@ -106,7 +106,7 @@ def test_a_worker_whose_connections_are_killed_goes_on(worker):
     assert process.process.poll() is None
 
 
-def _pumps(cursor):
+def _listening_connections(cursor):
     cursor.execute(
         "SELECT pid FROM pg_stat_activity WHERE application_name IN (SELECT left('horsies ' || id, 63)"
         " FROM horsies_workers) AND datname = current_database()"

@@ -1,4 +1,4 @@
-"""Bodies that give back what no database takes."""
+"""Bodies with errors and results that no database can store."""
 
 from horsies_django import task
 
@@ -9,7 +9,7 @@ def fail_with(hexadecimal: str):
 
 
 @task
-def give(kind: str):
+def return_unstorable(kind: str):
     return {
         "nan": float("nan"),
         "infinity": float("-inf"),
