@@ -145,7 +145,7 @@ def test_more_queues_than_one_claim_covers_are_drained_most_urgent_first(drain):
     drain(threads=1)
 
     assert not Task.objects.exclude(status=TaskStatus.COMPLETED).exists()
-    # Times are of milliseconds on SQLite: there may be a tie.
+    # SQLite stores milliseconds, so times may tie.
     assert Task.objects.get(pk=urgent.id).started_at == min(Task.objects.values_list("started_at", flat=True))
 
 

@@ -71,7 +71,7 @@ def deep_queue():
 
 
 @pytest.mark.once
-def test_the_hot_path_reads_its_own_indexes_only(deep_queue):
+def test_claims_and_ends_read_only_the_task_indexes(deep_queue):
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
         claims = Task.objects.claim("w", start=64, prefetch=16, queues=["default"])
         ends = [Completion(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims[:64]]

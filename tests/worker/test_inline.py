@@ -73,7 +73,7 @@ class InsideATestCase(TestCase):
 
 @pytest.mark.slow
 @pytest.mark.django_db
-def test_a_worker_without_tables_says_what_to_do(tmp_path):
+def test_a_worker_without_tables_asks_to_run_migrate(tmp_path):
     import os
     import subprocess
     import sys

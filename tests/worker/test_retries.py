@@ -15,7 +15,7 @@ from tests.jobs.models import Entry
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_retry_goes_back_to_pending_with_its_next_time(drain):
+def test_a_task_to_be_retried_is_pending_with_its_next_time(drain):
     policy = RetryPolicy.fixed([60, 60], auto_retry_for=["DOWN"], jitter=False)
     handle = tasks.fixed.with_options(retry_policy=policy).send("first")
 

@@ -46,7 +46,7 @@ def test_one_thread_claims_many_short_tasks_at_a_time(manage, tmp_path):
     assert statements(tally) / MANY < 1
 
 
-def test_start_ahead_0_starts_no_more_than_there_are_slots(manage, tmp_path):
+def test_start_ahead_0_starts_at_most_one_task_for_each_slot(manage, tmp_path):
     tasks.noop.send_many({} for _ in range(50))
     tally = tmp_path / "statements"
 

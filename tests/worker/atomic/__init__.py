@@ -1,1 +1,1 @@
-"""Tasks whose effects and whose end are one transaction."""
+"""Tasks that store their effects and their end in one transaction."""

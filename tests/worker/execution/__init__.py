@@ -1,1 +1,1 @@
-"""What can happen to a body while it runs: time limits, cancelling, its own wishes, its progress."""
+"""Running bodies: time limits, cancelling, control exceptions, progress."""

@@ -291,10 +291,8 @@ class InsideATestCase(TestCase):
         assert late.get(0).err.error_code == alate.get(0).err.error_code == "TASK_TIMEOUT"
         assert good.value(0) == agood.value(0) == "in time"
         assert Task.objects.retrying().get().pk == retried.id
-        assert list(Entry.objects.values_list("key", flat=True)) in (
-            ["once"],
-            [],
-        )  # none if the insert timed out
+        # There is no entry if the insert timed out.
+        assert list(Entry.objects.values_list("key", flat=True)) in (["once"], [])
 
     def test_a_timed_out_body_cleans_up(self):
         handle = over_its_limit(jobs.tidy, partial(call_command, "horsies_worker", drain=True, verbosity=0))

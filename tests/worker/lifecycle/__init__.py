@@ -1,1 +1,1 @@
-"""What is promised of a task's life, seen through the public interface."""
+"""The life of a task, from its send to its end, through the public interface."""

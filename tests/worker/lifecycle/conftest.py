@@ -23,5 +23,5 @@ def worker(worker):
 
 @pytest.fixture
 def gate(tmp_path):
-    """A file that lets the ``hold`` bodies end."""
+    """The file for which ``hold`` bodies wait."""
     return tmp_path / "gate"

@@ -36,11 +36,11 @@ def end_connections(which="true"):
 
 
 #: A runner LISTENs on the connection of its producer.
-PUMPS = "application_name IN (SELECT left('horsies ' || id, 63) FROM horsies_workers)"
+PRODUCERS = "application_name IN (SELECT left('horsies ' || id, 63) FROM horsies_workers)"
 
 
 def listeners():
-    return ask(f"SELECT count(*) FROM pg_stat_activity WHERE {OURS} AND {PUMPS}")[0][0]
+    return ask(f"SELECT count(*) FROM pg_stat_activity WHERE {OURS} AND {PRODUCERS}")[0][0]
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def test_a_task_sent_while_listen_is_lost_runs_once_the_worker_listens_again(wor
     tasks.noop.send().get(timeout=20)
     wait_until(lambda: listeners() == 1)
 
-    assert end_connections(PUMPS) == 1
+    assert end_connections(PRODUCERS) == 1
     missed = tasks.noop.send()
     assert missed.get(timeout=20).is_ok()
 

@@ -17,7 +17,7 @@ from tests.jobs.models import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: The shortest threshold that there may be.
+#: The shortest threshold allowed.
 SHORTEST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
 
 
