@@ -183,7 +183,7 @@ def test_a_worker_resumed_after_a_long_pause_does_not_overwrite_the_newer_run(wo
         gates[0].touch()
     paused.signal(signal.SIGTERM)
 
-    assert paused.wait(20) == 0, "its body ended and it tried to store the result"
+    assert paused.wait(20) == 0, "the worker tried to store the result of its body"
     assert handle.status() == TaskStatus.RUNNING
     gates[1].touch()
 

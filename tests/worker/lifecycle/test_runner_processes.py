@@ -74,7 +74,7 @@ def test_only_the_crashed_runner_is_replaced(worker, gate):
     kept = Entry.objects.get().pid
 
     assert jobs.segfault.send("segfault").get(timeout=20).err.error_code == "WORKER_CRASHED"
-    wait_until(lambda: Worker.objects.exclude(pid__in=Entry.objects.values("pid")).exists(), what="a fresh runner")
+    wait_until(lambda: Worker.objects.exclude(pid__in=Entry.objects.values("pid")).exists(), what="a new runner")
     gate.touch()
 
     assert bystander.value(timeout=20) == "bystander"
