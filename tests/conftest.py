@@ -42,6 +42,14 @@ READ_LATER = (
 parent = Parent()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark nightly tests as slow, so that ``-m "not slow"`` leaves them out too."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _end_parent() -> Iterator[None]:
     yield

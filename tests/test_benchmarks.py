@@ -222,6 +222,7 @@ def test_the_probe_tells_when_each_body_began_and_which_began_twice(tmp_path, mo
     assert reading.repeated(0, 3) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_peer_that_pip_can_not_install_says_why(tmp_path):
     peer = replace(OURS, requirements=("-e", str(tmp_path / "nowhere")))
@@ -230,6 +231,7 @@ def test_a_peer_that_pip_can_not_install_says_why(tmp_path):
         environment(peer, tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_can_not_be_renewed_stays_as_it_was(tmp_path):
     peer = replace(OURS, requirements=("-e", str(tmp_path / "nowhere")))

@@ -15,6 +15,7 @@ def reports():
     return Task.objects.filter(task_name=report.module_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_demo_counts_what_a_plain_loop_counts(manage, tmp_path):
     process = manage("demo", OUTBOX=str(tmp_path / "outbox"))
@@ -34,6 +35,7 @@ def test_the_demo_counts_what_a_plain_loop_counts(manage, tmp_path):
     assert set(Workflow.objects.values_list("status", "depth")) == {("COMPLETED", 0), ("COMPLETED", 1)}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_delivery_of_the_demo_fails_until_somebody_mends_its_cause(manage, tmp_path):
     outbox = tmp_path / "outbox"
@@ -79,6 +81,7 @@ def test_what_the_demo_can_not_do_is_refused_before_it_starts(manage, flag, valu
     assert f"CommandError: {flag} is {value}; allowed: " in process.output
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_demo_fails_when_its_totals_differ(manage):
     """A queue that loses a task, here one that somebody cancels, is told on."""

@@ -73,6 +73,7 @@ def test_a_lookup_that_is_no_filter_of_the_list_is_refused(staff, model):
         assert not any("(a+)+$" in query["sql"] for query in asked), lookup
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", LISTED)
 def test_no_column_of_a_list_can_be_looked_up_but_by_its_filters(staff, model):
     name = model._meta.model_name

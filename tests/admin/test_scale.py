@@ -21,7 +21,7 @@ from tests.admin.scale.builder import build
 from tests.admin.scale.pages import Pages, Request, ours
 from tests.admin.scale.plans import big_tables, faults, statements
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.django_db]
 
 #: Statements of a page.
 STATEMENTS = 15

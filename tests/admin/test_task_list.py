@@ -341,6 +341,7 @@ def zoo(transactional_db):
     return {name: (row.pk, filters | {""}, searches | {"none"}) for name, (row, filters, searches) in rows.items()}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
 def test_each_filter_with_each_search_finds_the_right_rows(staff, zoo, search):

@@ -77,6 +77,7 @@ def test_every_time_in_the_tables_is_the_databases(skewed, tmp_path):
     assert all(abs(at - before.timestamp()) > 500 for at in ran), "the worker's clock was off indeed"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_retry_comes_when_its_policy_says(skewed):
     skewed()
@@ -91,6 +92,7 @@ def test_a_retry_comes_when_its_policy_says(skewed):
     assert 2.0 <= waits[1] < 2.0 + SLACK
 
 
+@pytest.mark.nightly
 def test_a_delayed_task_starts_when_it_is_due(skewed):
     skewed()
     handle = tasks.noop.schedule(1.5)
@@ -101,6 +103,7 @@ def test_a_delayed_task_starts_when_it_is_due(skewed):
     assert timedelta() <= row.started_at - row.enqueued_at < timedelta(seconds=SLACK)
 
 
+@pytest.mark.nightly
 def test_good_until_is_judged_by_the_databases_clock(skewed):
     late = tasks.noop.with_options(good_until=timezone.now() + timedelta(seconds=0.2), run_after=timedelta(seconds=1))
     in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(minutes=5), run_after=timedelta(seconds=1))
@@ -129,6 +132,7 @@ def test_no_worker_looks_dead_to_one_whose_clock_differs(worker, skewed, tmp_pat
     assert TaskAttempt.objects.count() == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed, tmp_path):
     doomed, gate = worker("--no-reaper", **OFTEN), tmp_path / "gate"

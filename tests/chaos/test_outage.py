@@ -31,6 +31,7 @@ def when_reachable(look: Callable[[], Any]) -> Callable[[], Any]:
     return go
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "outage", "thresholds"),

@@ -76,6 +76,7 @@ def test_own_connections_are_read_committed_whatever_the_project_asks_for(option
     assert (alone, inside) == ("read committed", "read committed")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
 def test_a_project_with_another_isolation_level_loses_and_fails_nothing(own_cluster, start, level):
@@ -136,6 +137,7 @@ def test_what_would_be_refused_again_is_no_outage(on_postgres):
         cursor.execute("SELECT 1 / 0")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_worker_whose_table_is_locked_for_long_goes_on_listening_to_others_in_between(own_cluster, start):
     worker = start("horsies_worker", "--no-reaper", "--no-scheduler", DATABASE_URL=own_cluster.url)

@@ -82,6 +82,7 @@ def is_registered():
     return Worker.objects.exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_stop_ends_within_its_bound_whatever_the_database_does(own_cluster, start, tmp_path, signals):
     """The server is frozen: it takes what is said and answers nothing."""

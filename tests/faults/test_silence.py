@@ -25,6 +25,7 @@ def thresholds(seconds: float, beat: float = 0.4) -> dict[str, str]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_worker_that_pauses_before_it_tries_a_lock_again_keeps_its_tasks(own_cluster, start, tmp_path):
     """As after a long lock at default settings: the reaper is the first to get through once it is released."""
@@ -56,6 +57,7 @@ def test_a_worker_that_lives_through_a_jump_of_the_databases_clock_keeps_its_tas
     crew.check()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "stall",
@@ -71,6 +73,7 @@ def test_guard_a_worker_that_beats_at_once_after_a_stall_keeps_its_tasks(own_clu
     crew.check()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_worker_whose_network_comes_back_after_the_reapers_keeps_its_tasks(own_cluster, start, proxy, tmp_path):
     with Proxy(own_cluster.socket_folder) as other:
@@ -87,6 +90,7 @@ def test_a_worker_whose_network_comes_back_after_the_reapers_keeps_its_tasks(own
         crew.check()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_guard_a_worker_that_outlives_a_server_without_a_route_keeps_its_tasks(
     own_cluster: Cluster, start: Callable[..., Process], host: Host, tmp_path: Any

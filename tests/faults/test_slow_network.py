@@ -48,6 +48,7 @@ def mix():
     return [Workflow("mix", nodes) for nodes in shapes]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_workflows_of_384_tasks_end_over_a_line_of_half_a_second(own_cluster, proxy, start):
     for workflow in mix():

@@ -135,6 +135,7 @@ def test_a_supervisor_beats_for_its_runner_so_nobody_judges_its_tasks(worker, ma
     assert Worker.objects.get().pid == runner
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("hog", "write"),
     [(jobs.hog_at_once, tasks.write), (jobs.ahog_at_once, tasks.awrite)],

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.server import DatabaseClock, frozen, locked
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 #: Seconds within which an answer counts as not given.
 SILENT = 1

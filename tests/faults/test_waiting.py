@@ -55,6 +55,7 @@ def test_get_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster, is_con
     assert handle.status() == TaskStatus.PENDING  # on a connection that answers
 
 
+@pytest.mark.nightly
 def test_aget_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster):
     handle = tasks.noop.send()
 
@@ -67,6 +68,7 @@ def test_aget_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster):
     assert 2 <= took < 10
 
 
+@pytest.mark.nightly
 def test_who_waits_longer_keeps_nobody_beyond_their_time_on_a_frozen_server(own_cluster):
     handle = tasks.noop.send()
 
@@ -78,6 +80,7 @@ def test_who_waits_longer_keeps_nobody_beyond_their_time_on_a_frozen_server(own_
     assert got[2][1] < 7
 
 
+@pytest.mark.nightly
 def test_a_transaction_outlives_a_get_that_the_server_does_not_answer(own_cluster):
     with transaction.atomic():
         handle = tasks.noop.send()

@@ -32,6 +32,7 @@ def test_a_row_that_is_poison_stops_neither_its_neighbours_nor_other_duties(pois
     assert Task.objects.get(pk=rows[2].pk).status == rows[2].status
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("duty", WORK)
 def test_a_duty_is_done_in_bounded_batches_until_nothing_is_left(duty):

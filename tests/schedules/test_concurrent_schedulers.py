@@ -48,6 +48,7 @@ def test_five_schedulers_some_of_them_killed_send_each_of_200_slots_once(manage)
         assert Task.objects.filter(schedule_id=row.pk).count() == seconds
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ten_thousand_schedules_are_no_trouble(beat):
     now = database_now("default")
@@ -98,6 +99,7 @@ def test_a_scheduler_stops_when_it_is_told_to(manage):
     assert "Traceback" not in process.output
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.django_db
 def test_whether_a_run_goes_on_is_asked_of_the_live_ones_alone_however_many_there_were(beat):

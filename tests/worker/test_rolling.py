@@ -247,7 +247,7 @@ def test_the_fingerprint_ignores_tasks_that_are_registered_late(monkeypatch):
 def test_a_newer_worker_runs_a_call_that_an_older_one_has_released(worker, tmp_path):
     """The only slot of the newer worker is taken while the older worker claims a call that it does not know."""
     gate = tmp_path / "gate"
-    worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.enqueue.jobs")
+    older = worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.enqueue.jobs")
     worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.enqueue.jobs,tests.worker.lifecycle.jobs")
     assert len(set(Worker.objects.values_list("code_version", flat=True))) == 2
     first = jobs.hold_again.send("first", str(gate))
@@ -255,6 +255,7 @@ def test_a_newer_worker_runs_a_call_that_an_older_one_has_released(worker, tmp_p
 
     second = jobs.hold_again.send("second", str(gate))
     wait_until(lambda: Task.objects.get(pk=second.id).unknown_to is not None, 60, "the release by the older worker")
+    older.stop()  # else it may claim the call again and again, for chance decides between idle workers
     gate.touch()
 
     for handle in (first, second):

@@ -149,6 +149,7 @@ def test_nor_does_it_run_after_a_cancel_that_was_not_committed_meanwhile(ahead):
     assert Entry.objects.count() <= 2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_worker_that_is_told_to_stop_at_once_hands_it_back_whoever_has_locked_its_workflow(ahead):
     handle, _, process = ahead

@@ -234,6 +234,7 @@ def test_whatever_is_done_to_them_in_between(drain, nodes, actions, on_error):
     play(nodes, actions, on_error, drain)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.once
 @given(specs(60), st.lists(st.sampled_from(ACTIONS), max_size=25), st.sampled_from(OnError))

@@ -186,11 +186,11 @@ class Browser:
         def clicked() -> bool:
             try:
                 self.driver.find_element(by, what).click()
-            except StaleElementReferenceException:
+            except (NoSuchElementException, StaleElementReferenceException):
                 return False
             return True
 
-        wait_until(clicked)
+        wait_until(clicked, what=f"{what} on the page {self.driver.title!r}")
 
     def choose(self, action: str, *keys: Any) -> None:
         """Tick these rows of a list and carry an action out."""
@@ -201,7 +201,7 @@ class Browser:
 
     def choose_all(self, action: str) -> None:
         """Tick all rows of a list, then all that match, and carry an action out."""
-        self.driver.find_element(By.ID, "action-toggle").click()
+        self.click_on(By.ID, "action-toggle")
         self.driver.find_element(By.CSS_SELECTOR, ".actions .question a").click()
         self.choose(action)
 

@@ -1,5 +1,6 @@
 """What an operator does, with the mouse and with the keyboard, while real workers run."""
 
+import pytest
 from django.contrib.admin.models import LogEntry
 from django.db.models.functions import Now
 from selenium.webdriver.common.by import By
@@ -43,6 +44,7 @@ def test_a_running_task_is_cancelled(browser, worker, tmp_path):
     wait_until(lambda: not Task.objects.active().exists())
 
 
+@pytest.mark.nightly
 def test_a_thousand_failed_tasks_are_retried_at_once(browser, worker):
     tasks.noop.send_many({} for _ in range(1000))
     Task.objects.update(status="FAILED", failed_at=Now(), attempt=1, claim=1, error_code="UNHANDLED_EXCEPTION")
@@ -64,6 +66,7 @@ def test_a_thousand_failed_tasks_are_retried_at_once(browser, worker):
     assert other.status() == TaskStatus.FAILED
 
 
+@pytest.mark.nightly
 def test_what_takes_more_than_one_request_goes_on_by_itself(browser, monkeypatch):
     tasks.noop.send_many({} for _ in range(1200))
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0.0)  # the site's threads are this process's
@@ -104,6 +107,7 @@ def test_with_the_keyboard_alone_the_rows_are_reached_past_all_filters(browser):
     browser.tab_to(tasks.noop.module_path, limit=3)  # two boxes come first
 
 
+@pytest.mark.nightly
 def test_with_the_keyboard_alone_a_queue_is_paused(browser):
     tasks.noop.send()
     browser.go("queue_changelist")
@@ -118,6 +122,7 @@ def test_with_the_keyboard_alone_a_queue_is_paused(browser):
     assert Queue.objects.get(name="default").paused
 
 
+@pytest.mark.nightly
 def test_with_the_keyboard_alone_each_node_of_a_graph_is_reached(browser):
     first, second = tasks.noop.node(node_id="first")(), tasks.noop.node(node_id="second")()
     browser.go("workflow_change", Workflow("two", first >> second).start().id)
@@ -177,6 +182,7 @@ def test_a_worker_is_asked_to_stop_and_goes_once_its_task_is_done(browser, worke
     assert handle.status() == TaskStatus.COMPLETED
 
 
+@pytest.mark.nightly
 def test_the_list_of_workers_keeps_itself_fresh(browser, worker, tmp_path):
     worker("--threads", "2")
     browser.go("worker_changelist")

@@ -56,6 +56,7 @@ def pages_that_answer(browser, pages):
         yield "count all that match"
 
 
+@pytest.mark.nightly
 def test_axe_finds_no_grave_fault(browser, pages):
     faults = {}
     for name in chain(each(browser, pages), pages_that_answer(browser, pages)):
@@ -67,6 +68,7 @@ def test_axe_finds_no_grave_fault(browser, pages):
     assert {name: found for name, found in faults.items() if found} == {}
 
 
+@pytest.mark.nightly
 def test_a_phone_need_not_be_scrolled_sideways(browser, pages):
     browser.phone()
 

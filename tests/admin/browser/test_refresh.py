@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from selenium.webdriver.common.by import By
 
 from horsies_django import Workflow, wait_for_event
@@ -43,6 +44,7 @@ def due(browser):
     return browser.driver.execute_script("return document.querySelector('.horsies-tile-due strong').textContent")
 
 
+@pytest.mark.nightly
 def test_a_workflow_is_followed_to_its_end_and_then_left_alone(browser, worker, tmp_path):
     first = tasks.hold.node(node_id="first")(key="held", gate=str(tmp_path / "gate"))
     asked, last = wait_for_event("approved", node_id="approved"), tasks.noop.node(node_id="last")()
@@ -91,6 +93,7 @@ def test_the_overview_keeps_itself_fresh_and_what_is_open_stays_open(browser):
     assert "2" in browser.driver.switch_to.active_element.text
 
 
+@pytest.mark.nightly
 def test_who_pauses_the_overview_is_not_disturbed_until_it_goes_on(browser):
     tasks.noop.send()
     browser.go("overview_changelist")
@@ -106,6 +109,7 @@ def test_who_pauses_the_overview_is_not_disturbed_until_it_goes_on(browser):
     wait_until(lambda: due(browser) == "2")
 
 
+@pytest.mark.nightly
 def test_a_page_that_nobody_sees_asks_for_nothing(browser):
     tasks.noop.send()
     browser.go("overview_changelist")
@@ -136,6 +140,7 @@ def test_a_task_is_seen_to_end_without_a_click(browser, drain):
     assert is_marked(browser)
 
 
+@pytest.mark.nightly
 def test_the_focus_stays_on_its_node(browser, drain):
     nodes = tasks.noop.node(node_id="one")(), tasks.noop.node(node_id="two")()
     browser.go("workflow_change", Workflow("two", nodes[0] >> nodes[1]).start().id)

@@ -84,6 +84,7 @@ def test_many_calls_by_many_at_once_neither_wait_for_each_other_nor_double(trans
     assert sum(not handle.replayed for handles in found for handle in handles) == len(names)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="one writes there at a time")
 def test_many_calls_that_replace_each_other_do_not_wait_for_each_other(transactional_db):
@@ -105,6 +106,7 @@ def test_many_calls_that_replace_each_other_do_not_wait_for_each_other(transacti
     assert Task.objects.count() == 180
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="one writes there at a time")
 def test_more_calls_than_are_read_at_a_time_do_not_wait_for_each_other(transactional_db):

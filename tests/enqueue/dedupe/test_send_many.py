@@ -26,6 +26,7 @@ def test_an_option_for_one_call_is_refused_and_nothing_is_sent(options):
     assert Task.objects.count() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_more_calls_than_are_read_at_a_time_are_each_what_they_would_be_alone():
     names = [f"n{number % 10_500:05}" for number in range(10_600)][::-1]

@@ -26,6 +26,7 @@ def test_rows_and_model_agree_after_every_step() -> None:
     run_state_machine_as_test(TaskMachine, settings=settings(SETTINGS, max_examples=10, stateful_step_count=40))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_rows_and_model_agree_in_longer_lives() -> None:
     run_state_machine_as_test(TaskMachine, settings=settings(SETTINGS, max_examples=50, stateful_step_count=50))

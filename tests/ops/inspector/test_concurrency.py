@@ -75,6 +75,7 @@ def many(count, **columns):
     rows.update(**{"queue_name": "default", **columns})
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", A_BATCH)
 def test_a_large_selection_is_done_in_bounded_batches(verb):
@@ -92,6 +93,7 @@ def test_a_large_selection_is_done_in_bounded_batches(verb):
     assert Task.objects.filter(status="COMPLETED").count() == 20_000
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_first_page_of_a_large_table_is_a_few_statements():
     many(1, queue_name="rare")

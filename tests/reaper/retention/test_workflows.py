@@ -206,6 +206,7 @@ def test_a_workflow_that_somebody_has_locked_stays_for_now(drain):
     assert free.pk != locked.pk
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_pruning_walks_no_table(drain):
     if connection.vendor != "postgresql":

@@ -21,6 +21,7 @@ def entries(key):
     return Entry.objects.filter(key__startswith=key).count()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", jobs.STEPS)
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_effects_are_stored_once_at_whatever_step_the_process_dies(worker, tmp_path, step, kills):
