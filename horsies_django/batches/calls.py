@@ -50,11 +50,11 @@ class NodeColumns:
         if id(task) not in self._checked_tasks:
             self._checked_tasks[id(task)] = (task, self._resolve(TaskNode(task=task)))
         resolved = self._checked_tasks[id(task)][1]
-        callee = _callee(resolved)
-        named = self._with_id(callee, _named(callee, args, kwargs))
-        later = _WORKFLOW_PARAMS & callee.parameters.by_name - named.keys()
-        arguments = callee.partial_arguments(named, later)
-        limit_key = callee.partial_limit_key(named, _NONE)
+        builder = _builder_of(resolved)
+        named = self._with_id(builder, _named(builder, args, kwargs))
+        later = _WORKFLOW_PARAMS & builder.parameters.by_name - named.keys()
+        arguments = builder.partial_arguments(named, later)
+        limit_key = builder.partial_limit_key(named, _NONE)
         return {**self._columns(resolved), "kwargs": arguments.kwargs, "limit_key": limit_key}
 
     def node_of_callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
@@ -66,14 +66,14 @@ class NodeColumns:
         if not isinstance(node, TaskNode) or isinstance(node, MapNode) or _has_node_options(node):
             raise InvalidTask(f"{name} is {shown(given)}; allowed: a task, or a node of one that waits for no other.")
         resolved = self._resolve(node)
-        callee = _callee(resolved)
-        kwargs = self._with_id(callee, node.kwargs)
-        is_fed = has_results and RESULTS in callee.parameters.by_name and RESULTS not in kwargs
-        fed = frozenset({RESULTS}) if is_fed else _NONE
-        later = _WORKFLOW_PARAMS & callee.parameters.by_name - kwargs.keys() | fed
-        arguments = callee.partial_arguments(kwargs, later)
-        columns = {**self._columns(resolved), "limit_key": callee.partial_limit_key(kwargs, fed)}
-        return {**columns, "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if is_fed else {}}
+        builder = _builder_of(resolved)
+        kwargs = self._with_id(builder, node.kwargs)
+        takes_results = has_results and RESULTS in builder.parameters.by_name and RESULTS not in kwargs
+        filled_later = frozenset({RESULTS}) if takes_results else _NONE
+        later = _WORKFLOW_PARAMS & builder.parameters.by_name - kwargs.keys() | filled_later
+        arguments = builder.partial_arguments(kwargs, later)
+        columns = {**self._columns(resolved), "limit_key": builder.partial_limit_key(kwargs, filled_later)}
+        return {**columns, "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if takes_results else {}}
 
     def node_of_calls(self) -> Columns:
         """Return the columns of the node that stands for all calls."""
@@ -94,8 +94,8 @@ class NodeColumns:
             raise InvalidTask(f"{node.label}: " + " ".join(problem for _, problem in node_errors))
         return resolved
 
-    def _with_id(self, callee: CallBuilder, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        wants_id = BATCH_ID in callee.parameters.by_name and BATCH_ID not in kwargs
+    def _with_id(self, builder: CallBuilder, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        wants_id = BATCH_ID in builder.parameters.by_name and BATCH_ID not in kwargs
         return {**kwargs, BATCH_ID: self._batch_id} if wants_id else dict(kwargs)
 
 
@@ -104,24 +104,24 @@ def nodes_of_calls(calls: NodeColumns, task: Any, given: Iterable[Mapping[str, A
     return [calls.node_of_call(task, (), kwargs) for kwargs in given]
 
 
-def _named(callee: CallBuilder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _named(builder: CallBuilder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return all arguments by name, as nodes store them. Raises TypeError for one without a name."""
     named = dict(kwargs)
-    own = callee.parameters.own
+    own = builder.parameters.own
     for place, value in enumerate(args):
         name = own[place] if place < len(own) else None
-        if name not in callee.parameters.by_name:
+        if name not in builder.parameters.by_name:
             allowed = "arguments that can be given by name"
-            raise TypeError(f"{callee.path}: positional argument {place + 1} has no name; allowed: {allowed}.")
+            raise TypeError(f"{builder.path}: positional argument {place + 1} has no name; allowed: {allowed}.")
         if name in kwargs:
-            raise TypeError(f"{callee.path}: {name!r} is given twice; allowed: once.")
+            raise TypeError(f"{builder.path}: {name!r} is given twice; allowed: once.")
         named[name] = value
     return named
 
 
-def _callee(resolved: ResolvedOptions) -> CallBuilder:
-    assert isinstance(resolved.callee, CallBuilder)  # the target of a task
-    return resolved.callee
+def _builder_of(resolved: ResolvedOptions) -> CallBuilder:
+    assert isinstance(resolved.target, CallBuilder)  # the target of a task
+    return resolved.target
 
 
 def _has_node_options(node: TaskNode[Any]) -> bool:

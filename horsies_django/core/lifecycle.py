@@ -37,7 +37,7 @@ EXPIRE_CLAIMED: Final = transition(
     "`TASK_EXPIRED`; the claim is kept; no attempt",
     "the worker's own claim, or the workflow's lock; `good_until` passed",
 )
-HOLD: Final = transition(
+SUSPEND: Final = transition(
     "CLAIMED",
     TaskStatus.PENDING,
     "`pause()` of its workflow",
@@ -133,7 +133,7 @@ TRANSITIONS: Final[tuple[Transition[TaskStatus], ...]] = (
     CLAIM_AND_START,
     START,
     EXPIRE_CLAIMED,
-    HOLD,
+    SUSPEND,
     RELEASE,
     REQUEUE,
     REVERT_START,

@@ -140,7 +140,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='workflowtask',
-            index=models.Index(condition=models.Q(('status__in', ['ENQUEUED', 'RUNNING'])), fields=['workflow'], name='horsies_node_begun'),
+            index=models.Index(condition=models.Q(('status__in', ['ENQUEUED', 'RUNNING'])), fields=['workflow'], name='horsies_node_started'),
         ),
         migrations.AddIndex(
             model_name='workflowtask',

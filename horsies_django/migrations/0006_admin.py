@@ -115,7 +115,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='workflow',
-            index=models.Index(condition=models.Q(('status__in', ['CANCELLED', 'EXPIRED', 'FAILED'])), fields=['status', 'id'], name='horsies_workflow_ended_badly'),
+            index=models.Index(condition=models.Q(('status__in', ['CANCELLED', 'EXPIRED', 'FAILED'])), fields=['status', 'id'], name='horsies_workflow_unsuccessful'),
         ),
         migrations.AddIndex(
             model_name='workflow',

@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
                 ('rate', models.CharField(blank=True, help_text='As its task says. Empty: no limit.', max_length=50, null=True, verbose_name='rate')),
                 ('tokens', models.FloatField(blank=True, editable=False, null=True, verbose_name='tokens')),
                 ('refilled_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='refilled at')),
-                ('admitted_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False, verbose_name='last let in')),
+                ('released_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False, verbose_name='last let in')),
                 ('next_at', models.DateTimeField(blank=True, help_text='When time alone will have made room.', null=True, verbose_name='next look')),
             ],
             options={
@@ -185,7 +185,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='queue',
-            index=models.Index(condition=models.Q(('max_concurrency__isnull', False), ('rate_limit__isnull', False), ('priority__isnull', False), ('weight__isnull', False), ('retention__isnull', False), _connector='OR'), fields=['name'], name='horsies_queue_is_ruled'),
+            index=models.Index(condition=models.Q(('max_concurrency__isnull', False), ('rate_limit__isnull', False), ('priority__isnull', False), ('weight__isnull', False), ('retention__isnull', False), _connector='OR'), fields=['name'], name='horsies_queue_has_rules'),
         ),
         migrations.AddIndex(
             model_name='task',
@@ -197,7 +197,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='task',
-            index=models.Index(condition=models.Q(('deferred', False), ('limit_key__isnull', False), ('status__in', ['CLAIMED', 'PENDING', 'RUNNING'])), fields=['limit_key'], name='horsies_task_admitted'),
+            index=models.Index(condition=models.Q(('deferred', False), ('limit_key__isnull', False), ('status__in', ['CLAIMED', 'PENDING', 'RUNNING'])), fields=['limit_key'], name='horsies_task_released'),
         ),
         migrations.AddIndex(
             model_name='task',

@@ -8,7 +8,7 @@ from ..core.bounds import RETENTION, TIMEOUT, out_of_range, clamp
 
 #: The columns that get bounds, by model: dates, and numbers with their ranges.
 BOUNDED = {
-    "limit": (["refilled_at", "admitted_at", "next_at"], {"tokens": (-1e10, 1e10)}),
+    "limit": (["refilled_at", "released_at", "next_at"], {"tokens": (-1e10, 1e10)}),
     "queue": (["refilled_at"], {"tokens": (-1e10, 1e10), "retention": RETENTION}),
     "schedule": (
         ["start_at", "end_at", "next_run_at", "next_slot_at", "last_slot_at"],
@@ -61,7 +61,7 @@ class Migration(migrations.Migration):
         migrations.RunPython(bring_into_range, migrations.RunPython.noop),
         migrations.AddConstraint(
             model_name='limit',
-            constraint=models.CheckConstraint(condition=models.Q(('refilled_at__year__gte', 1899), ('refilled_at__year__lte', 9998), ('admitted_at__year__gte', 1899), ('admitted_at__year__lte', 9998), ('next_at__year__gte', 1899), ('next_at__year__lte', 9998), ('tokens__gte', -10000000000.0), ('tokens__lte', 10000000000.0)), name='horsies_limit_is_in_range'),
+            constraint=models.CheckConstraint(condition=models.Q(('refilled_at__year__gte', 1899), ('refilled_at__year__lte', 9998), ('released_at__year__gte', 1899), ('released_at__year__lte', 9998), ('next_at__year__gte', 1899), ('next_at__year__lte', 9998), ('tokens__gte', -10000000000.0), ('tokens__lte', 10000000000.0)), name='horsies_limit_is_in_range'),
         ),
         migrations.AddConstraint(
             model_name='queue',

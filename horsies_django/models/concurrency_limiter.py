@@ -215,7 +215,7 @@ def _store(
         if is_spent or after is not None:
             if is_spent:
                 limit.spend(rooms[limit.pk].tokens - count)
-            changes = {"next_at": None if after is None else NowPlus(after)} | ({"admitted_at": Now()} if count else {})
+            changes = {"next_at": None if after is None else NowPlus(after)} | ({"released_at": Now()} if count else {})
             for name, value in changes.items():
                 setattr(limit, name, value)
             timed.append(limit)
@@ -226,11 +226,11 @@ def _store(
     # Update the row even if nothing else changed: a transaction with an older snapshot then fails to lock it, so it
     # can't release by outdated counts.
     if released:
-        rows.filter(pk__in=released).update(admitted_at=Now(), next_at=None)
+        rows.filter(pk__in=released).update(released_at=Now(), next_at=None)
     if seen:
         rows.filter(pk__in=seen).update(next_at=None)
     if timed:
-        rows.bulk_update(timed, ["tokens", "refilled_at", "admitted_at", "next_at"])
+        rows.bulk_update(timed, ["tokens", "refilled_at", "released_at", "next_at"])
 
 
 def _tasks(database: str) -> TaskQuerySet:

@@ -65,8 +65,8 @@ class TaskFilters(ClaimQuerySet[RowT]):
         """Tasks that wait for a place of their limit, or that a paused workflow holds."""
         return self.pending().filter(blocked=True)
 
-    def held_by_workflow(self) -> Self:
-        """Tasks that a paused workflow holds: they keep their ids, and continue with it."""
+    def suspended(self) -> Self:
+        """Tasks of paused workflows that a worker had claimed: they keep their ids, and continue with it."""
         return self.blocked().filter(limit_key__isnull=True)
 
     def released(self) -> Self:

@@ -22,7 +22,7 @@ from .filters import TaskFilters
 
 logger = logging.getLogger("horsies_django.worker")
 
-BOUNDS: Final[Bounds] = (["refilled_at", "admitted_at", "next_at"], {"tokens": TOKEN_RANGE})
+BOUNDS: Final[Bounds] = (["refilled_at", "released_at", "next_at"], {"tokens": TOKEN_RANGE})
 
 #: Seconds after which a limit without tasks is deleted.
 FORGET_AFTER: Final = 86_400.0
@@ -79,7 +79,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
             with transaction.atomic(using=self.db):
                 # By key, so that limits that have to stay are read once. An index on times would cost each release an
                 # entry.
-                rows = self.filter(pk__gt=last, admitted_at__lt=NowPlus(-FORGET_AFTER)).order_by("pk")
+                rows = self.filter(pk__gt=last, released_at__lt=NowPlus(-FORGET_AFTER)).order_by("pk")
                 old = list(rows.lock()[:FORGET_BATCH])
                 total += self._forget({one.pk for one in old if one.is_full}, tasks)
             if len(old) < FORGET_BATCH:
@@ -104,7 +104,7 @@ class Limit(models.Model):
     )
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
     refilled_at = DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
-    admitted_at = DateTimeField(_("last let in"), db_default=Now(), editable=False)
+    released_at = DateTimeField(_("last let in"), db_default=Now(), editable=False)
     next_at = DateTimeField(_("next look"), null=True, blank=True, help_text=_("When time alone will have made room."))
 
     objects = LimitQuerySet.as_manager()

@@ -149,7 +149,7 @@ class Queue(models.Model):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         permissions = [("pause_queue", "Can pause queue"), ("resume_queue", "Can resume queue")]
-        indexes = [models.Index(fields=["name"], condition=HAS_RULES, name="horsies_queue_is_ruled")]
+        indexes = [models.Index(fields=["name"], condition=HAS_RULES, name="horsies_queue_has_rules")]
         constraints = [
             models.CheckConstraint(
                 condition=in_range(*BOUNDS),

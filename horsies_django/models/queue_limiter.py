@@ -95,7 +95,7 @@ class QueueLimiter:
         (:func:`postgres.is_lock_timeout`). On other databases a locked queue is missing from the result.
         """
         asked = {name: self._allowance(name) for name in sorted(names)}
-        return {name: admitted for name, admitted in asked.items() if admitted is not None}
+        return {name: allowance for name, allowance in asked.items() if allowance is not None}
 
     def _allowance(self, name: str) -> Allowance | None:
         row, held = self._lock_and_count(name) or self._create_and_lock(name)
@@ -104,12 +104,12 @@ class QueueLimiter:
         *values, until, now = row
         columns = dict(zip(_COLUMNS, values, strict=True))
         rules = self._rules_of(name, columns)
-        admitted = Allowance(name, rules, now, is_open=not columns["paused"])
+        allowance = Allowance(name, rules, now, is_open=not columns["paused"])
         if rules.rate is not None:
-            admitted.tokens = rules.rate.tokens(columns["tokens"], 0.0 if until is None else -until)
+            allowance.tokens = rules.rate.tokens(columns["tokens"], 0.0 if until is None else -until)
         if rules.max_concurrency is not None:
-            admitted.places = rules.max_concurrency - held
-        return admitted
+            allowance.places = rules.max_concurrency - held
+        return allowance
 
     def _lock_and_count(self, name: str) -> tuple[Any, int] | None:
         """Lock a queue's row; return it and the number of held tasks, or None if there is no unlocked row.
@@ -139,10 +139,10 @@ class QueueLimiter:
 
 def store_tokens(database: str, taken: Iterable[Allowance]) -> None:
     """Store the tokens that are left in queues after a claim."""
-    for admitted in taken:
-        if admitted.tokens is not None:
-            row = Queue.objects.using(database).filter(name=admitted.name)
-            row.update(tokens=admitted.tokens, refilled_at=admitted.now)
+    for allowance in taken:
+        if allowance.tokens is not None:
+            row = Queue.objects.using(database).filter(name=allowance.name)
+            row.update(tokens=allowance.tokens, refilled_at=allowance.now)
 
 
 def refund_tokens(held: TaskQuerySet) -> int:

@@ -70,9 +70,9 @@ def release_all(database: str, keys: Iterable[str], terms: LimitTerms | None = N
     """
     lanes, is_timed, ordered = Counter[Lane](), False, sorted(keys)
     for start in range(0, len(ordered), KEYS_PER_TRANSACTION):
-        for admitted in _retrying_locked(database, ordered[start : start + KEYS_PER_TRANSACTION], terms):
-            lanes += admitted.lanes
-            is_timed = is_timed or admitted.recheck_in is not None
+        for released in _retrying_locked(database, ordered[start : start + KEYS_PER_TRANSACTION], terms):
+            lanes += released.lanes
+            is_timed = is_timed or released.recheck_in is not None
     for queue, is_async in lanes:
         wake_after_commit(database, queue, is_async=is_async)
     if is_timed:
@@ -82,8 +82,8 @@ def release_all(database: str, keys: Iterable[str], terms: LimitTerms | None = N
 
 def _retrying_locked(database: str, keys: Collection[str], terms: LimitTerms | None) -> Iterator[Released]:
     for _ in range(TRIES):
-        yield (admitted := release(database, keys, terms))
-        if not (keys := admitted.busy):
+        yield (released := release(database, keys, terms))
+        if not (keys := released.busy):
             return
         time.sleep(PAUSE)
     logger.warning("limit %r stays locked by another transaction: the reaper releases its tasks", min(keys))

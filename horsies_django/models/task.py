@@ -162,7 +162,7 @@ class Task(models.Model):
             models.Index(
                 fields=["status", "id"],
                 condition=Q(status__in=[TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED]),
-                name="horsies_task_unhappy",
+                name="horsies_task_unsuccessful",
             ),
             models.Index(
                 "limit_key",
@@ -172,7 +172,7 @@ class Task(models.Model):
                 condition=Q(status=TaskStatus.PENDING, blocked=True),
                 name="horsies_task_blocked",
             ),
-            models.Index(fields=["limit_key"], condition=IS_RELEASED, name="horsies_task_admitted"),
+            models.Index(fields=["limit_key"], condition=IS_RELEASED, name="horsies_task_released"),
             models.Index(
                 fields=["schedule_id", "id"],
                 condition=Q(schedule_id__isnull=False),

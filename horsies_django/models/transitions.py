@@ -274,7 +274,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         """RUNNING → PENDING, due after ``delay``; uses up no attempt."""
         return self._reschedule(lifecycle.SNOOZE, ends, worker_id, unknown_to=None)
 
-    def hand_back(self, ends: Sequence[Completion], worker_id: str) -> int:
+    def release_unknown(self, ends: Sequence[Completion], worker_id: str) -> int:
         """RUNNING → PENDING, due after ``delay``, for a worker whose code knows the task; uses up no attempt."""
         notes = ValueByPk({end.task_id: end.unknown_to or "null" for end in ends}, models.JSONField())
         return self._reschedule(lifecycle.RELEASE_UNKNOWN, ends, worker_id, unknown_to=notes)
@@ -331,18 +331,18 @@ class TaskQuerySet(OperatorActions["Task"]):
         """CLAIMED → EXPIRED for tasks past ``good_until``, even if their workflow is paused or cancelled."""
         return self._expire(lifecycle.EXPIRE_CLAIMED)
 
-    def hold_for_workflow(self) -> int:
-        """CLAIMED → PENDING for tasks of paused workflows, which no worker claims until :meth:`release_held`.
+    def suspend_for_workflow(self) -> int:
+        """CLAIMED → PENDING for tasks of paused workflows, which no worker claims until :meth:`resume_suspended`.
 
-        A held task is blocked and has no limit key, so the limiter never releases it. Its place is free.
+        A suspended task is blocked and has no limit key, so the limiter never releases it. Its place is free.
         """
         with self.releasing_limits():
-            return self._apply(lifecycle.HOLD, deferred=True, blocked=True, limit_key=None, **_CLAIM_CLEARED)
+            return self._apply(lifecycle.SUSPEND, deferred=True, blocked=True, limit_key=None, **_CLAIM_CLEARED)
 
-    def release_held(self, limit_key: Any = None) -> int:
-        """Make held tasks claimable again, or blocked by this limit key; return how many."""
+    def resume_suspended(self, limit_key: Any = None) -> int:
+        """Make suspended tasks claimable again, or blocked by this limit key; return how many."""
         values = {"limit_key": limit_key, "deferred": limit_key is not None, "blocked": limit_key is not None}
-        count = self.held_by_workflow().update(**values)
+        count = self.suspended().update(**values)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
         return count

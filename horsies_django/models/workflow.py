@@ -153,7 +153,7 @@ class Workflow(models.Model):
             ),
             # For the admin. A workflow that completes costs nothing in the first one.
             models.Index(
-                fields=["status", "id"], condition=Q(status__in=_UNSUCCESSFUL), name="horsies_workflow_ended_badly"
+                fields=["status", "id"], condition=Q(status__in=_UNSUCCESSFUL), name="horsies_workflow_unsuccessful"
             ),
             models.Index(
                 fields=["name", "id"], opclasses=["varchar_pattern_ops", "uuid_ops"], name="horsies_workflow_name"

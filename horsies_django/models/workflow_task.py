@@ -113,7 +113,7 @@ class WorkflowTask(models.Model):
             models.Index(
                 fields=["workflow"],
                 condition=Q(status__in=[WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING]),
-                name="horsies_node_begun",
+                name="horsies_node_started",
             ),
             models.Index(fields=["task"], condition=Q(task__isnull=False), name="horsies_node_task"),
         ]

@@ -68,27 +68,27 @@ def _claim_within_limits(
     limited = selector.limited(queues)
 
     def take_within_limits(names: Sequence[str], room: int) -> list[ClaimedTask]:
-        limits = {name: admitted[name].most for name in names if name in admitted}
+        limits = {name: allowances[name].most for name in names if name in allowances}
         most = {name: limit for name, limit in limits.items() if limit is not None}
         names = [name for name in names if most.get(name, 1)]
         claims = take(room, names, most) if names else []
         for name, count in Counter(claim.queue_name for claim in claims).items():
-            if name in admitted:
-                admitted[name].take(count)
+            if name in allowances:
+                allowances[name].take(count)
         return claims
 
-    admitted: dict[str, Allowance] = {}
+    allowances: dict[str, Allowance] = {}
     claims: list[ClaimedTask] = []
     try:
         with transaction.atomic(using=tasks.db):
-            admitted = selector.admission(tasks).lock_allowances(limited) if limited else {}
-            known = [name for name in queues if name not in limited or name in admitted]
+            allowances = selector.admission(tasks).lock_allowances(limited) if limited else {}
+            known = [name for name in queues if name not in limited or name in allowances]
             claims = selector.claim(pool.is_async, known, room, take_within_limits)
             store_tokens(
-                tasks.db, [admitted[name] for name in {claim.queue_name for claim in claims} if name in admitted]
+                tasks.db, [allowances[name] for name in {claim.queue_name for claim in claims} if name in allowances]
             )
     except OperationalError as error:
-        if admitted or not postgres.is_lock_timeout(error):
+        if allowances or not postgres.is_lock_timeout(error):
             raise
-    selector.record_result(pool.is_async, limited, admitted)
+    selector.record_result(pool.is_async, limited, allowances)
     return claims

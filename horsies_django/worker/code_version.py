@@ -75,7 +75,7 @@ def _signature_of(function: Callable[..., Any]) -> str:
     return ",".join(f"{one.name}:{int(one.kind)}{'=' * (one.default is not one.empty)}" for one in parameters)
 
 
-def hand_back(execution: Execution, error: BaseException) -> ExecutionResult | None:
+def release_unknown(execution: Execution, error: BaseException) -> ExecutionResult | None:
     """Return the result that hands a call back which this worker does not know; None if it has to fail here.
 
     A call is handed back while a live worker serves its queue whose version has not met the call yet, and at most

@@ -60,11 +60,11 @@ class LimitReleaser:
         busy = dict[str, None]()
         while self._keys and now < began + TIME_SLICE:
             batch = list(islice(self._keys, KEYS_PER_TRANSACTION))
-            admitted = self._release_batch(batch)
+            released = self._release_batch(batch)
             for key in batch:
                 del self._keys[key]
-            busy |= dict.fromkeys(admitted.busy)
-            yield admitted
+            busy |= dict.fromkeys(released.busy)
+            yield released
             now = time.monotonic()
         has_running = any(pool.running for pool in self._pools)
         self._rests_until = now + (now - began) * (SLICE_SHARE - 1) if self._keys and has_running else now

@@ -452,15 +452,15 @@ class Producer:
         state.has_found_work = state.has_found_work and view.has_more
 
     def _release_blocked(self) -> bool:
-        for admitted in self._releaser.release():
-            self._apply_admitted(admitted)
+        for released in self._releaser.release():
+            self._apply_released(released)
         return True
 
-    def _apply_admitted(self, admitted: Released) -> None:
+    def _apply_released(self, released: Released) -> None:
         """Claim the released tasks soon, and notify other workers of those for which there is no room here."""
-        if admitted.recheck_in is not None:
-            self._poll_interval.poll_by(time.monotonic() + admitted.recheck_in)
-        for (queue, is_async), count in admitted.lanes.items():
+        if released.recheck_in is not None:
+            self._poll_interval.poll_by(time.monotonic() + released.recheck_in)
+        for (queue, is_async), count in released.lanes.items():
             room = 0
             for pool in self._pools:
                 if pool.is_async == is_async and self._config.serves(queue):

@@ -129,23 +129,23 @@ class QueueSelector:
         """When the first paused queue may be asked again."""
         return min(self._blocked_until.values(), default=float("inf"))
 
-    def record_result(self, is_async: bool, asked: Iterable[str], admitted: Mapping[str, Allowance]) -> None:
+    def record_result(self, is_async: bool, asked: Iterable[str], allowances: Mapping[str, Allowance]) -> None:
         """Pause the queues that refused a claim: those that are locked, full, or out of tokens."""
         for name in asked:
-            answer = admitted.get(name)
-            if answer is None:
+            allowance = allowances.get(name)
+            if allowance is None:
                 self._block(name, LOCKED_PAUSE)
-            elif answer.is_full:
+            elif allowance.is_full:
                 self._block(name, FULL_PAUSE)
-            elif answer.token_in > 0:
-                self._blocked_until[name] = time.monotonic() + max(answer.token_in, MIN_TOKEN_WAIT)
+            elif allowance.token_in > 0:
+                self._blocked_until[name] = time.monotonic() + max(allowance.token_in, MIN_TOKEN_WAIT)
             else:
                 self._pauses.pop(name, None)
                 continue
             self._refused_kinds.setdefault(name, set()).add(is_async)
-        for name, answer in admitted.items():
-            limit = answer.rules.max_concurrency
-            is_half_free = limit is not None and answer.places is not None and answer.places * 2 > limit
+        for name, allowance in allowances.items():
+            limit = allowance.rules.max_concurrency
+            is_half_free = limit is not None and allowance.places is not None and allowance.places * 2 > limit
             (self._half_free.add if is_half_free else self._half_free.discard)(name)
 
     def _block(self, name: str, first: float) -> None:

@@ -98,7 +98,7 @@ def _raised(execution: Execution, call: _Call | None, error: BaseException) -> E
     try:
         if (
             result_mapping.is_unknown_call(execution, error)
-            and (outcome := code_version.hand_back(execution, error)) is not None
+            and (outcome := code_version.release_unknown(execution, error)) is not None
         ):
             return outcome
     except Snooze as snooze:

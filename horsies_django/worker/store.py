@@ -232,7 +232,7 @@ class WorkerStore:
             if snoozed := [end for end in put_off if end.unknown_to is None]:
                 tasks.snooze(snoozed, runner.worker_id)
             if handed_back := [end for end in put_off if end.unknown_to is not None]:
-                tasks.hand_back(handed_back, runner.worker_id)
+                tasks.release_unknown(handed_back, runner.worker_id)
         if retried := [end for end in ends if end.error is not None and end.delay is not None]:
             tasks.retry_later(retried, runner)
         if failed := [end for end in ends if end.error is not None and end.delay is None]:

@@ -44,8 +44,8 @@ def _compile_node(
     if _has_step_options(node):
         values |= _step_options(node, len(topology.waits_for[index]), node_errors)
     if isinstance(node, CallNode):
-        assert own.callee is not None  # a call node has a target
-        values |= _call(index, node, own.callee, topology, node_errors)
+        assert own.target is not None  # a call node has a target
+        values |= _call(index, node, own.target, topology, node_errors)
     elif isinstance(node, SleepNode):
         values |= _sleep(node, node_errors)
     elif isinstance(node, EventNode):
@@ -63,9 +63,9 @@ def _compile_node(
 
 
 def _call(
-    index: int, node: CallNode[Any], callee: Target, topology: Topology, node_errors: list[NodeError]
+    index: int, node: CallNode[Any], target: Target, topology: Topology, node_errors: list[NodeError]
 ) -> dict[str, Any]:
-    inputs = check_inputs(node, callee, partial(topology.sources_of, index))
+    inputs = check_inputs(node, target, partial(topology.sources_of, index))
     node_errors += inputs.errors
     values: dict[str, Any] = {"kwargs": inputs.kwargs, "limit_key": inputs.limit_key}
     if node.args_from or node.values_from or node.workflow_ctx_from is not None:

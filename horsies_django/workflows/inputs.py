@@ -29,17 +29,17 @@ class Inputs:
     limit_key: str | None = None
 
 
-def check_inputs(node: CallNode[Any], callee: Target, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
+def check_inputs(node: CallNode[Any], target: Target, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
     """Check what a node passes to the function it calls; ``sources`` returns the nodes that it waits for."""
     node_errors: list[NodeError] = []
     later: Set[str] = _NONE
     param = None
     if node.args_from or node.values_from or node.workflow_ctx_from is not None or isinstance(node, MapNode):
-        param = _param(node, callee, node_errors) if isinstance(node, MapNode) else None
-        later = _filled_later(node, param, callee)
+        param = _param(node, target, node_errors) if isinstance(node, MapNode) else None
+        later = _filled_later(node, param, target)
         # A node outside the workflow is an error of its own, found earlier.
-        node_errors += _source_errors(node, callee, {*sources(), *node.waits_for})
-    if META_PARAM in callee.parameters.by_name:
+        node_errors += _source_errors(node, target, {*sources(), *node.waits_for})
+    if META_PARAM in target.parameters.by_name:
         later = later | {META_PARAM}
     if node.args:
         problem = f"it is given {len(node.args)} arguments by position; allowed: arguments by name."
@@ -48,39 +48,39 @@ def check_inputs(node: CallNode[Any], callee: Target, sources: Callable[[], Set[
         node_errors += _unexpected_params(node, node.kwargs.keys() | later)
         return Inputs("{}", None, tuple(node_errors))
     try:
-        kwargs = callee.partial_arguments(cast("dict[str, Any]", node.kwargs), later).kwargs_text
+        kwargs = target.partial_arguments(cast("dict[str, Any]", node.kwargs), later).kwargs_text
     except (TypeError, ValueError) as error:
-        found = list(_argument_errors(node, callee, later))
+        found = list(_argument_errors(node, target, later))
         if not found and not node.args:  # each argument is valid, but together they are too large
             found = [(DefinitionErrorCode.NOT_SERIALIZABLE, str(error))]
         return Inputs("{}", param, (*node_errors, *found))
-    limit_key = _limit_key(node, callee, later - {CTX_PARAM, META_PARAM}, node_errors)
+    limit_key = _limit_key(node, target, later - {CTX_PARAM, META_PARAM}, node_errors)
     return Inputs(kwargs, param, tuple(node_errors), limit_key)
 
 
-def _limit_key(node: CallNode[Any], callee: Target, later: Set[str], node_errors: list[NodeError]) -> str | None:
-    if isinstance(callee, CallBuilder):
+def _limit_key(node: CallNode[Any], target: Target, later: Set[str], node_errors: list[NodeError]) -> str | None:
+    if isinstance(target, CallBuilder):
         try:
-            return callee.partial_limit_key(node.kwargs, later)
+            return target.partial_limit_key(node.kwargs, later)
         except (TypeError, ValueError) as error:
             node_errors.append((DefinitionErrorCode.INVALID_OPTION, str(error)))
     return None
 
 
-def _filled_later(node: CallNode[Any], param: str | None, callee: Target) -> Set[str]:
+def _filled_later(node: CallNode[Any], param: str | None, target: Target) -> Set[str]:
     later = {*node.args_from, *node.values_from}
-    if node.workflow_ctx_from is not None and CTX_PARAM in callee.parameters.by_name:
+    if node.workflow_ctx_from is not None and CTX_PARAM in target.parameters.by_name:
         later.add(CTX_PARAM)
     if param is not None:
         later.add(param)
     return later
 
 
-def _param(node: MapNode[Any], callee: Target, node_errors: list[NodeError]) -> str | None:
+def _param(node: MapNode[Any], target: Target, node_errors: list[NodeError]) -> str | None:
     """Return the parameter that takes an item: the named one, else the first."""
-    names = [name for name in callee.parameters.own if name in callee.parameters.by_name]
+    names = [name for name in target.parameters.own if name in target.parameters.by_name]
     param = node.param if node.param is not None else next(iter(names), None)
-    if param is None or (param not in names and not callee.parameters.accepts_any):
+    if param is None or (param not in names and not target.parameters.accepts_any):
         node_errors.append(
             (DefinitionErrorCode.INVALID_MAP, f"param is {shown(param)}; allowed: {', '.join(names) or 'none'}.")
         )
@@ -91,10 +91,10 @@ def _param(node: MapNode[Any], callee: Target, node_errors: list[NodeError]) -> 
     return param
 
 
-def _source_errors(node: CallNode[Any], callee: Target, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
+def _source_errors(node: CallNode[Any], target: Target, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
     """Yield the errors of parameters that other nodes fill."""
-    own = callee.parameters.by_name
-    takers = type_compat.accepted_by_parameter(callee.func)
+    own = target.parameters.by_name
+    takers = type_compat.accepted_by_parameter(target.func)
     for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
         for param, source in sources.items():
             if strangers := [one for one in nodes_in(source) if one not in waits_for]:
@@ -104,13 +104,13 @@ def _source_errors(node: CallNode[Any], callee: Target, waits_for: Set[Node[Any]
                 yield DefinitionErrorCode.INVALID_ARGS_FROM, problem
             if param in own:
                 yield from _type_errors(name, param, source, takers.get(param, _ANYTHING))
-            if _may_be_left_out(node, name, source) and param in callee.parameters.required:
+            if _may_be_left_out(node, name, source) and param in target.parameters.required:
                 problem = (
                     f"{param!r} has no default, and {name} may leave it out: {_omission_reason(node, source)}; "
                     "allowed: a parameter with a default."
                 )
                 yield DefinitionErrorCode.MISSING_PARAMETER, problem
-    yield from _context_errors(node, callee, waits_for)
+    yield from _context_errors(node, target, waits_for)
 
 
 def _may_be_left_out(node: CallNode[Any], name: str, source: Source) -> bool:
@@ -152,37 +152,37 @@ def _type_errors(name: str, param: str, source: Source, taker: type_compat.Accep
         yield DefinitionErrorCode.SOURCE_TYPE, problem
 
 
-def _context_errors(node: CallNode[Any], callee: Target, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
+def _context_errors(node: CallNode[Any], target: Target, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
     if node.workflow_ctx_from is None:
         return
     for source in node.workflow_ctx_from:
         if source not in waits_for:
             problem = f"workflow_ctx_from has {source!r}, which it does not wait for; allowed: nodes of waits_for."
             yield DefinitionErrorCode.INVALID_CTX_FROM, problem
-    if CTX_PARAM not in callee.parameters.by_name:
-        problem = f"{callee.path} has no parameter {CTX_PARAM!r} for workflow_ctx_from; allowed: a function with one."
+    if CTX_PARAM not in target.parameters.by_name:
+        problem = f"{target.path} has no parameter {CTX_PARAM!r} for workflow_ctx_from; allowed: a function with one."
         yield DefinitionErrorCode.CTX_PARAM_MISSING, problem
 
 
-def _argument_errors(node: CallNode[Any], callee: Target, later: Set[str]) -> Iterator[NodeError]:
+def _argument_errors(node: CallNode[Any], target: Target, later: Set[str]) -> Iterator[NodeError]:
     """Yield the errors of the arguments, one by one."""
-    parameters = callee.parameters
+    parameters = target.parameters
     given = node.kwargs.keys() | later
     names = ", ".join(sorted(parameters.by_name)) or "none"
     for name in sorted(given - parameters.by_name) if not parameters.accepts_any else ():
-        yield DefinitionErrorCode.UNKNOWN_PARAMETER, f"{callee.path} has no parameter {name!r}; allowed: {names}."
+        yield DefinitionErrorCode.UNKNOWN_PARAMETER, f"{target.path} has no parameter {name!r}; allowed: {names}."
     # With positional arguments it is unknown which parameters they were meant for.
     for name in sorted(parameters.required - given) if not node.args else ():
         hint = "; workflow_ctx_from fills it" if name == CTX_PARAM else ""
         yield (
             DefinitionErrorCode.MISSING_PARAMETER,
-            f"{callee.path} needs {name!r}, which is not given{hint}; allowed: a value.",
+            f"{target.path} needs {name!r}, which is not given{hint}; allowed: a value.",
         )
     for name, value in node.kwargs.items():
-        if problem := callee.mismatch(name, value):
+        if problem := target.mismatch(name, value):
             yield DefinitionErrorCode.ARGUMENT_TYPE, f"{problem}."
         try:
-            callee.check(value, name)
+            target.check(value, name)
         except (TypeError, ValueError) as error:
             yield DefinitionErrorCode.NOT_SERIALIZABLE, str(error)
 

@@ -47,7 +47,7 @@ class ResolvedOptions:
     """The columns of the tasks of some nodes, the target that checks arguments, and the errors of the options."""
 
     columns: Mapping[str, Any]
-    callee: Target | None = None
+    target: Target | None = None
     errors: tuple[NodeError, ...] = ()
 
 

@@ -137,7 +137,7 @@ class Trial:
         while time.monotonic() - moved < LIMIT:
             try:
                 unfinished = Task.objects.exclude(status__in=TASK_TERMINAL_STATES)
-                left = unfinished.count() - unfinished.held_by_workflow().count()
+                left = unfinished.count() - unfinished.suspended().count()
                 if not left and not Workflow.objects.filter(status="RUNNING").exists():
                     break
                 if known != (known := (left, TaskAttempt.objects.count())):

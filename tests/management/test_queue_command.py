@@ -26,7 +26,7 @@ def test_queues_are_paused_and_resumed_and_what_is_so_already_is_told():
     assert said("pause", "emails") == "The queue emails is paused already.\n"
     assert Queue.objects.filter(paused=True).count() == 2
 
-    assert json.loads(said("resume", "emails", "--json")) == {"verb": "resume", "changed": {"emails": True}}
+    assert json.loads(said("resume", "emails", "--json")) == {"action": "resume", "changed": {"emails": True}}
     assert said("resume", "emails") == "The queue emails is not paused.\n"
     assert not Queue.objects.get(name="emails").paused
 

@@ -25,7 +25,7 @@ MAX_COUNTED: Final = 1_000
 class LimitAdmin(ReadOnlyAdmin):
     """Lists the limits that have been used recently."""
 
-    list_display = ("key", "max_concurrency", "rate", "places_taken", "shown_admitted_at")
+    list_display = ("key", "max_concurrency", "rate", "places_taken", "shown_released_at")
     ordering = ("key",)
     sortable_by = ()
     search_fields = ("key",)
@@ -37,13 +37,13 @@ class LimitAdmin(ReadOnlyAdmin):
         "places_taken",
         "holding_tasks",
         "waiting_tasks",
-        "exact_admitted_at",
+        "exact_released_at",
         "exact_next_at",
     )
     readonly_fields = fields
 
-    shown_admitted_at = time_column("admitted_at", _("last let in"))
-    exact_admitted_at = time_column("admitted_at", _("last let in"), exactly=True)
+    shown_released_at = time_column("released_at", _("last let in"))
+    exact_released_at = time_column("released_at", _("last let in"), exactly=True)
     exact_next_at = time_column("next_at", _("next look"), exactly=True)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -54,22 +54,22 @@ class Command(QueueCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
-        subparsers = parser.add_subparsers(dest="verb", required=True, metavar="pause|resume|set|list|delete")
-        for verb, text in (
+        subparsers = parser.add_subparsers(dest="action", required=True, metavar="pause|resume|set|list|delete")
+        for action, text in (
             ("pause", "Stop workers from claiming tasks of these queues."),
             ("resume", "Let workers claim tasks of these queues again."),
             ("set", "Set limits, order and retention of these queues."),
             ("delete", "Delete these queues: their ended tasks and their configuration."),
         ):
-            subparser = subparsers.add_parser(verb, help=text, description=text)
+            subparser = subparsers.add_parser(action, help=text, description=text)
             subparser.add_argument("names", nargs="+", metavar="QUEUE")
             subparser.add_argument("--json", action="store_true", help="Print one JSON object.")
             subparser.add_argument(
                 "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
             )
-            if verb == "delete":
+            if action == "delete":
                 subparser.add_argument("--force", action="store_true", help="Also delete waiting tasks.")
-            if verb == "set":
+            if action == "set":
                 for name, (metavar, help_text) in _FLAGS.items():
                     subparser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help_text)
         text = "Print every known queue and its configuration."
@@ -79,34 +79,34 @@ class Command(QueueCommand):
             "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
         )
 
-    def handle(self, *args: Any, verb: str, **options: Any) -> None:
+    def handle(self, *args: Any, action: str, **options: Any) -> None:
         try:
             _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
             backend = horsies_backend(alias or "default")
-            names = _names(options.get("names") or (), backend, may_be_gone=verb == "delete")
-            rules = _rules(options) if verb == "set" else {}
+            names = _names(options.get("names") or (), backend, may_be_gone=action == "delete")
+            rules = _rules(options) if action == "set" else {}
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
             check_tables(backend.config.database)
             with own_connection(backend.config.database, "queue"):
-                if verb == "delete":
+                if action == "delete":
                     self._delete(names, backend, force=options["force"], is_json=options["json"])
                 else:
-                    self._do(verb, names, rules, backend, is_json=options["json"])
+                    self._do(action, names, rules, backend, is_json=options["json"])
         except (QueueNotEmpty, ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
     def _do(
-        self, verb: str, names: Sequence[str], rules: dict[str, Any], backend: ConfiguredBackend, *, is_json: bool
+        self, action: str, names: Sequence[str], rules: dict[str, Any], backend: ConfiguredBackend, *, is_json: bool
     ) -> None:
-        if verb == "list":
+        if action == "list":
             self._list(backend, is_json=is_json)
             return
-        rows, (act, done, undone) = Queue.objects.using(backend.config.database), _queue_change(verb, rules)
+        rows, (act, done, undone) = Queue.objects.using(backend.config.database), _queue_change(action, rules)
         changed = {name: bool(act(rows.named(name))) for name in names}
         if is_json:
-            self.stdout.write(json.dumps({"verb": verb, "changed": changed}))
+            self.stdout.write(json.dumps({"action": action, "changed": changed}))
             return
         for name, is_changed in changed.items():
             self.stdout.write(one_line((done if is_changed else undone) % name))
@@ -134,11 +134,11 @@ class Command(QueueCommand):
             self.stdout.write(f"{name.ljust(width)}  {one_line('; '.join(status))}")
 
 
-def _queue_change(verb: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:
+def _queue_change(action: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:
     """Return the function that changes a queue's row, and the messages if it changed or not."""
-    if verb == "pause":
+    if action == "pause":
         return QueueQuerySet.pause, "The queue %s is paused.", "The queue %s is paused already."
-    if verb == "resume":
+    if action == "resume":
         return QueueQuerySet.resume, "The queue %s goes on.", "The queue %s is not paused."
     values = ", ".join(f"{name} = {INHERIT if value is None else value}" for name, value in rules.items())
     return (lambda row: row.set(**rules)), f"The queue %s: {values.replace('%', '%%')}.", ""

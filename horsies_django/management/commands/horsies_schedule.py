@@ -79,13 +79,13 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         backend_flag: Any = {"metavar": "ALIAS", "help": "A key of TASKS (default: default)."}
         parser.add_argument("--backend", **backend_flag)
-        subparsers = parser.add_subparsers(dest="verb", required=True, metavar="list|run|enable|disable")
+        subparsers = parser.add_subparsers(dest="action", required=True, metavar="list|run|enable|disable")
         text = "Print every schedule of the backend by name, with its state, its runs and its next run."
         listing = subparsers.add_parser("list", help=text, description=text)
         listing.add_argument("--json", action="store_true", help="Print one JSON object; times are ISO 8601, in UTC.")
         parsers = [listing]
-        for verb, text in _ACTION_HELP.items():
-            action_parser = subparsers.add_parser(verb, help=text, description=text)
+        for action, text in _ACTION_HELP.items():
+            action_parser = subparsers.add_parser(action, help=text, description=text)
             action_parser.add_argument("names", nargs="+", metavar="NAME", help="Names of schedules.")
             parsers.append(action_parser)
         for below in parsers:
@@ -93,7 +93,7 @@ class Command(QueueCommand):
                 "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
             )
 
-    def handle(self, *args: Any, verb: str, **options: Any) -> None:
+    def handle(self, *args: Any, action: str, **options: Any) -> None:
         try:
             _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
             backend = horsies_backend(alias or "default")
@@ -104,10 +104,10 @@ class Command(QueueCommand):
             check_tables(database)
             with own_connection(database, "schedule"):
                 rows = Schedule.objects.using(database)
-                if verb == "list":
+                if action == "list":
                     self._list(rows.filter(backend=backend.alias), is_json=options["json"])
                 else:
-                    self._act(verb, rows, list(dict.fromkeys(options["names"])), backend.alias)
+                    self._act(action, rows, list(dict.fromkeys(options["names"])), backend.alias)
         except (ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
@@ -121,17 +121,17 @@ class Command(QueueCommand):
             for line in table(_HEADS, [_cells(row) for row in found], 7):
                 self.stdout.write(line)
 
-    def _act(self, verb: str, rows: ScheduleQuerySet, names: Sequence[str], alias: str) -> None:
+    def _act(self, action: str, rows: ScheduleQuerySet, names: Sequence[str], alias: str) -> None:
         if problems := list(_unknown(rows, names, alias)):
             raise CommandError(" ".join(problems), returncode=2)
-        act = {"run": _run, "enable": _enable, "disable": _disable}[verb]
+        act = {"run": _run, "enable": _enable, "disable": _disable}[action]
         failed = 0
         for name in names:
             is_done, message = act(rows.filter(name=name))
             failed += not is_done
             (self.stdout if is_done else self.stderr).write(one_line(f"The schedule {name} {message}"))
         if failed:
-            raise CommandError(f"{failed} of {len(names)} could not be {_DONE[verb]}.", returncode=1)
+            raise CommandError(f"{failed} of {len(names)} could not be {_DONE[action]}.", returncode=1)
 
 
 def _unknown(rows: ScheduleQuerySet, names: Sequence[str], alias: str) -> Iterator[str]:

@@ -48,7 +48,7 @@ def act(inspector: Inspector, action: str, options: dict[str, Any], out: OutputW
     is_dry = options["dry_run"]
     if isinstance(selection, Matching) and not (is_dry or options["yes"] or _confirm(selection, task_action, err)):
         raise CommandError("Nothing was done.", returncode=1)
-    report = Report(verb=task_action.name, is_dry=is_dry)
+    report = Report(action=task_action.name, is_dry=is_dry)
     failure = ""
     try:
         for report in _with_progress(selection.apply_in_batches(task_action, dry_run=is_dry, limit=limit), err):  # noqa: B007  # the last one counts
@@ -105,7 +105,7 @@ def _with_progress(steps: Iterator[Report], err: OutputWrapper) -> Iterator[Repo
     for report in steps:
         yield report
         if err.isatty() and time.monotonic() - printed_at > PROGRESS_INTERVAL:
-            err.write(f"… {report.done:,} {PARTICIPLES[report.verb]}")
+            err.write(f"… {report.done:,} {PARTICIPLES[report.action]}")
             printed_at = time.monotonic()
 
 
@@ -113,7 +113,7 @@ def _print(report: Report, options: dict[str, Any], out: OutputWrapper) -> None:
     if options["json"]:
         out.write(json.dumps(report.as_json(), ensure_ascii=False))
         return
-    out.write(f"{'would be ' if report.is_dry else ''}{PARTICIPLES[report.verb]}: {report.done}")
+    out.write(f"{'would be ' if report.is_dry else ''}{PARTICIPLES[report.action]}: {report.done}")
     if not report.left:
         return
     out.write(f"left alone: {report.left}")

@@ -135,7 +135,7 @@ class Inspector:
         chosen = self.with_ids(id)
         name, backend = self.rows.filter(pk__in=chosen.ids).values_list("task_name", "backend").first() or ("", "")
         if not name:
-            return Report(verb="update").with_batch(0, [Skipped(chosen.ids[0], None, MISSING)], {})
+            return Report(action="update").with_batch(0, [Skipped(chosen.ids[0], None, MISSING)], {})
         return chosen.apply(update_action(registered_task(name).with_options(backend=backend), args, kwargs or {}))
 
     # Sending.

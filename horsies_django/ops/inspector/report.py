@@ -31,7 +31,7 @@ class Report:
     """How many tasks an action changed and which ones it skipped.
 
     Attributes:
-        verb: The name of the action: ``run``, ``cancel``, ``retry``, ``move``, ``delete`` or ``update``.
+        action: The name of the action: ``run``, ``cancel``, ``retry``, ``move``, ``delete`` or ``update``.
         done: How many tasks it changed, or would have changed on a dry run.
         left: How many tasks it skipped.
         reasons: The number of skipped tasks by reason.
@@ -39,7 +39,7 @@ class Report:
         is_dry: Whether it was a dry run.
     """
 
-    verb: str
+    action: str
     done: int = 0
     left: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """Return a dict for JSON."""
         return {
-            "verb": self.verb,
+            "action": self.action,
             "done": self.done,
             "left": self.left,
             "reasons": dict(self.reasons),

@@ -55,7 +55,7 @@ class Selection(ABC):
 
     def apply(self, action: TaskAction, *, dry_run: bool = False, limit: int | None = None) -> Report:
         """Apply an action to the selected tasks, to at most ``limit`` of them."""
-        report = Report(verb=action.name, is_dry=dry_run)
+        report = Report(action=action.name, is_dry=dry_run)
         for report in self.apply_in_batches(action, dry_run=dry_run, limit=limit):  # noqa: B007  # the last one counts
             pass
         return report
@@ -64,7 +64,7 @@ class Selection(ABC):
         self, action: TaskAction, *, dry_run: bool = False, limit: int | None = None
     ) -> Iterator[Report]:
         """Apply an action batch by batch, and yield the report so far after each. Log the final report."""
-        report = Report(verb=action.name, is_dry=dry_run)
+        report = Report(action=action.name, is_dry=dry_run)
         try:
             for rows, keys in self.batches(action):
                 room = None if limit is None else limit - report.done

@@ -93,7 +93,7 @@ def _return_tasks(context: EngineContext, rows: Iterable[tuple[Any, int]]) -> No
     tasks = Task.objects.using(context.database)
     if claimed := _claimed(free):
         _expire(context, claimed)
-        tasks.filter(where_in(context.database, claimed)).hold_for_workflow()
+        tasks.filter(where_in(context.database, claimed)).suspend_for_workflow()
     if waiting := [task_id for task_id, status in free.items() if status == TaskStatus.PENDING]:
         tasks.filter(where_in(context.database, waiting)).cancel_for_workflow()
         rows_of = context.nodes.filter(where_in(context.database, [pairs[task_id] for task_id in waiting]))
@@ -116,11 +116,11 @@ def _expire(context: EngineContext, claimed: Collection[UUID]) -> set[UUID]:
     return expired
 
 
-def release_held(database: str, keys: Collection[UUID]) -> None:
-    """Release the held tasks of these workflows, which run again, so that workers can claim them."""
+def resume_suspended(database: str, keys: Collection[UUID]) -> None:
+    """Release the suspended tasks of these workflows, which run again, so that workers can claim them."""
     tasks = Task.objects.using(database)
     nodes = WorkflowTask.objects.using(database).filter(workflow__status=WorkflowStatus.RUNNING, status__in=IN_PROGRESS)
-    of_workflows = nodes.filter(where_in(database, keys, "workflow"), task__in=tasks.held_by_workflow())
+    of_workflows = nodes.filter(where_in(database, keys, "workflow"), task__in=tasks.suspended())
     limited: dict[tuple[str, str], list[UUID]] = defaultdict(list)
     free: list[UUID] = []
     columns = ("task_id", "limit_key", "task_name", "task__task_name")
@@ -132,9 +132,9 @@ def release_held(database: str, keys: Collection[UUID]) -> None:
         else:
             limited[limit_key, path].append(task_id)
     if free:
-        tasks.filter(where_in(database, free)).release_held()
+        tasks.filter(where_in(database, free)).resume_suspended()
     for (limit_key, _), task_ids in limited.items():
-        tasks.filter(where_in(database, task_ids)).release_held(limit_key)
+        tasks.filter(where_in(database, task_ids)).resume_suspended(limit_key)
     limits.release_after_commit(database, limited)
 
 

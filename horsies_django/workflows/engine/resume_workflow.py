@@ -16,7 +16,7 @@ from .. import lifecycle
 from ..error_codes import WorkflowCode
 from . import node_end, start_nodes
 from .advance import Engine
-from .cancel_pause import release_held, subtree_ids
+from .cancel_pause import resume_suspended, subtree_ids
 from .nodes import Node, NodeEnd, NodeRows, read_nodes, where_in
 
 _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
@@ -43,7 +43,7 @@ def _is_parent_running(database: str, workflow: Workflow) -> bool:
 
 def decide_waiting(database: str, keys: Collection[UUID]) -> int:
     """Decide the waiting nodes of these running workflows; return how many started or were skipped."""
-    release_held(database, keys)
+    resume_suspended(database, keys)
     engine = Engine.on(database)
     waiting = engine.nodes.filter(
         lifecycle.ENQUEUE_NODE.is_possible,

@@ -343,7 +343,7 @@ def test_a_limit_that_is_idle_for_a_day_is_forgotten_and_one_in_use_is_not():
     limited.often.send("c")
     complete([one for one in claim() if one.limit_key != TWO + "b"])
     long_ago = timezone.now() - timedelta(days=2)
-    Limit.objects.update(admitted_at=long_ago)
+    Limit.objects.update(released_at=long_ago)
     Limit.objects.filter(rate__isnull=False).update(rate="1/60d", tokens=0.0)
 
     run_pass(Options())
@@ -354,10 +354,10 @@ def test_a_limit_that_is_idle_for_a_day_is_forgotten_and_one_in_use_is_not():
 def test_limits_that_have_to_stay_are_in_nobodys_way(monkeypatch):
     monkeypatch.setattr(models.limit, "FORGET_BATCH", 2)
     long_ago = timezone.now() - timedelta(days=30)
-    spent = {"rate": "1/60d", "tokens": 0.0, "refilled_at": long_ago, "admitted_at": long_ago}
+    spent = {"rate": "1/60d", "tokens": 0.0, "refilled_at": long_ago, "released_at": long_ago}
     Limit.objects.bulk_create(Limit(key=f"{place}-{n}", **spent) for n in range(5) for place in ("first", "last"))
     recent = timezone.now() - timedelta(days=2)
-    Limit.objects.bulk_create(Limit(key=f"idle-{n}", max_concurrency=1, admitted_at=recent) for n in range(5))
+    Limit.objects.bulk_create(Limit(key=f"idle-{n}", max_concurrency=1, released_at=recent) for n in range(5))
 
     run_pass(Options())
 

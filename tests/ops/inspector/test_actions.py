@@ -40,7 +40,7 @@ def test_a_verb_does_it_to_the_states_it_takes_and_names_the_others(name):
 
     report = tasks().with_ids([task.pk for task in made.values()]).apply(verb)
 
-    assert (report.verb, report.done, report.left) == (verb.name, len(made) - len(others), len(others))
+    assert (report.action, report.done, report.left) == (verb.name, len(made) - len(others), len(others))
     assert {left.id: (left.state, left.why) for left in report.left_alone} == {
         task.pk: (state, f"it is {state}") for state, task in others.items()
     }

@@ -81,7 +81,7 @@ def test_a_scheduled_task_gets_other_arguments_and_no_other_task_does(drain):
     tasks().run(waiting.id)
     drain()
 
-    assert (report.verb, report.done) == ("update", 1)
+    assert (report.action, report.done) == ("update", 1)
     assert [left.why for left in refused.left_alone] == ["it is pending"]
     assert (waiting.value(5), due.value(5)) == (7, 2)
     assert tasks().update(uuid4(), [2]).reasons == {"there is no such task": 1}
