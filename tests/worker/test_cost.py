@@ -109,14 +109,25 @@ def _sqlite_plan(sql):
 
 
 @pytest.mark.once
-def test_future_and_finished_rows_add_no_cost_to_a_claim(deep_queue):
+def test_future_and_finished_rows_add_no_cost_to_a_claim():
     if connection.vendor == "sqlite":
         return  # SQLite counts no buffers
+    tasks.noop.send_many({} for _ in range(5_000))
+    _vacuum()
     before = _buffers_of_a_claim()
 
+    finished = [handle.id for handle in tasks.noop.send_many({} for _ in range(15_000))]
+    Task.objects.filter(pk__in=finished).update(status="COMPLETED", completed_at="2026-01-01T00:00Z")
     tasks.noop.with_options(priority=100, run_after=timedelta(days=1)).send_many({} for _ in range(20_000))
+    _vacuum()
 
     assert _buffers_of_a_claim() <= before + 10
+
+
+def _vacuum():
+    """Remove dead rows, which the first claim would read, and tell the planner of the others."""
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE horsies_tasks")
 
 
 def _buffers_of_a_claim():
