@@ -137,7 +137,7 @@ def ends_of_fan(count, meter=None):
     return first, last, after
 
 
-def test_the_last_of_300_ends_costs_as_many_statements_as_the_first():
+def test_the_last_of_300_nodes_to_end_costs_as_many_statements_as_the_first():
     first, last, after = map(statements, ends_of_fan(300))
     of_one = ends(fan_of(1))
 
@@ -158,7 +158,7 @@ def first_end(workflow):
     return count
 
 
-def test_what_begins_with_an_end_costs_as_many_statements_for_300_as_for_one():
+def test_starting_300_nodes_costs_as_many_statements_as_starting_one():
     def fan_out(count):
         first = nodes(1, queue_name="first")
         return Workflow("out", [*first, *nodes(count, waits_for=first)])
@@ -166,7 +166,7 @@ def test_what_begins_with_an_end_costs_as_many_statements_for_300_as_for_one():
     assert first_end(fan_out(300)) == first_end(fan_out(1))
 
 
-def test_items_of_a_map_cost_as_many_statements_for_900_as_for_10():
+def test_starting_a_map_costs_as_many_statements_for_900_items_as_for_10():
     def mapped(count):
         items = bodies.give.node(queue_name="first")(value=list(range(count)))
         each = bodies.give.map(over=items)
@@ -262,7 +262,7 @@ def _sweep(is_on):
 
 @pytest.mark.slow
 @pytest.mark.alone  # how many ends meet in a tick depends on what runs beside it
-def test_the_last_ends_of_a_wide_fan_touch_as_much_as_the_first_and_as_those_of_a_narrow_one(unswept):
+def test_the_work_per_node_does_not_grow_with_the_width_of_a_fan_in(unswept):
     meter = Buffers() if is_postgres() else Steps()
     wide, narrow = ([median(touched(watch)) for watch in ends_of_fan(count, meter)[:2]] for count in (2_000, 50))
 
@@ -382,7 +382,7 @@ def explaining():
 
 
 @pytest.mark.slow
-def test_no_statement_about_a_workflow_goes_through_a_table_of_200_000_nodes(many_others):
+def test_no_workflow_statement_scans_a_table_of_200_000_nodes(many_others):
     if not is_postgres():
         return  # its plans know nothing of how many rows there are
     with explaining() as plans:

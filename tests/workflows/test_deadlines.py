@@ -30,7 +30,7 @@ def overdue(handle):
     WorkflowRow.objects.filter(pk=handle.id).update(good_until=timezone.now() - SOON)
 
 
-def test_a_node_that_was_not_begun_in_time_fails(drain):
+def test_a_node_that_does_not_start_before_its_deadline_fails(drain):
     late = bodies.try_.node(node_id="late", good_until=timezone.now() - SOON)(key="late")
     after = bodies.judge.node(node_id="after", allow_failed_deps=True)(outcome=late.result)
     handle = ran(Workflow("late", [late, after]), drain)
@@ -46,7 +46,7 @@ def test_a_node_that_was_not_begun_in_time_fails(drain):
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel", "on_error"])
-def test_a_claimed_node_past_its_deadline_expires_as_its_workflow_stops_and_another_keeps_its_task(drain, how):
+def test_a_stop_expires_claimed_nodes_past_their_deadline_and_no_others(drain, how):
     late = bodies.try_.node(node_id="late", good_until=timezone.now() + SOON)(key="late")
     other = bodies.try_.node(node_id="other")(key="other")
     after = bodies.judge.node(node_id="after", waits_for=[other], allow_failed_deps=True)(outcome=late.result)
@@ -90,7 +90,7 @@ def test_a_claimed_node_past_its_deadline_expires_as_its_workflow_stops_and_anot
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_a_node_whose_time_is_over_is_not_put_back(drain, how):
+def test_a_pause_or_cancel_leaves_an_expired_node_expired(drain, how):
     late = bodies.try_.node(node_id="late", good_until=timezone.now() - SOON)(key="late")
     handle = Workflow("late", [late, bodies.give.node(node_id="other")()]).start()
     reap()
@@ -108,7 +108,7 @@ def test_a_node_whose_time_is_over_is_not_put_back(drain, how):
     assert str(handle.status()) == ("FAILED" if how == "pause" else "CANCELLED")
 
 
-def test_nor_one_whose_time_passes_while_it_is_paused(drain):
+def test_a_node_past_its_deadline_expires_after_a_pause(drain):
     late = bodies.try_.node(node_id="late", good_until=timezone.now() - SOON)(key="late")
     handle = Workflow("late", [late]).start()
     handle.pause()
@@ -124,7 +124,7 @@ def test_nor_one_whose_time_passes_while_it_is_paused(drain):
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_workflow_whose_time_is_over_expires(drain, paused):
+def test_a_workflow_past_its_deadline_expires(drain, paused):
     first = bodies.give.node(node_id="first")()
     nodes = [first, wait_for_event("said", node_id="said"), bodies.give.node(node_id="after", waits_for=[first])()]
     nodes.append(bodies.give.node(node_id="last", waits_for=nodes[1:])())
@@ -146,7 +146,7 @@ def test_a_workflow_whose_time_is_over_expires(drain, paused):
     assert contradictions(handle) == []
 
 
-def test_it_expires_also_if_a_step_waits_for_a_worker(drain):
+def test_a_workflow_past_its_deadline_expires_while_a_node_is_enqueued(drain):
     handle = Workflow("late", {"step": bodies.give.node()()}, good_until=timezone.now() - SOON).start()
 
     reap()
@@ -157,7 +157,7 @@ def test_it_expires_also_if_a_step_waits_for_a_worker(drain):
     assert contradictions(handle) == []
 
 
-def test_what_is_below_expires_with_it(drain):
+def test_subworkflows_expire_with_their_parent(drain):
     handle = ran(Workflow("late", {"sub": bodies.Waiting.node()()}, good_until=timezone.now() + SOON), drain)
     (below,) = children(handle)
 
@@ -170,7 +170,7 @@ def test_what_is_below_expires_with_it(drain):
     assert not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
 
 
-def test_an_expired_child_fails_its_node(drain):
+def test_an_expired_subworkflow_fails_its_node(drain):
     sub = bodies.Fragile.node(node_id="sub")(key="fragile")
     after = bodies.give.node(node_id="after", waits_for=[sub])()
     handle = ran(Workflow("late", [sub, after]), drain)
@@ -184,7 +184,7 @@ def test_an_expired_child_fails_its_node(drain):
     assert codes(handle) == {"sub": "WORKFLOW_EXPIRED", "after": "UPSTREAM_SKIPPED"}
 
 
-def test_what_has_completed_does_not_expire(drain):
+def test_a_completed_workflow_does_not_expire(drain):
     handle = ran(Workflow("early", {"one": bodies.give.node()()}, good_until=timezone.now() + SOON), drain)
 
     overdue(handle)
@@ -223,7 +223,7 @@ def paused_since(handle, ago):
     WorkflowRow.objects.filter(root_id=handle.id, status="PAUSED").update(paused_at=timezone.now() - ago)
 
 
-def test_what_is_paused_for_too_long_expires_and_says_why(drain, settings):
+def test_a_workflow_paused_for_too_long_expires_and_gives_the_reason(drain, settings):
     allow(settings, "2h")
     handle = ran(Workflow("paused", {"sub": bodies.Waiting.node()(), "two": bodies.give.node()()}), drain)
     (below,) = children(handle)
@@ -247,7 +247,7 @@ def test_what_is_paused_for_too_long_expires_and_says_why(drain, settings):
     assert contradictions(below) == []
 
 
-def test_for_what_is_above_it_is_a_cancelled_child(drain, settings):
+def test_a_subworkflow_paused_for_too_long_fails_its_node(drain, settings):
     allow(settings, 7_200)
     sub = bodies.Fragile.node(node_id="sub")(key="fragile")
     handle = ran(Workflow("top", [sub, bodies.give.node(node_id="after", waits_for=[sub])()]), drain)
@@ -264,7 +264,7 @@ def test_for_what_is_above_it_is_a_cancelled_child(drain, settings):
     assert (str(handle.status()), value(handle, "sub")) == ("COMPLETED", 2)
 
 
-def test_by_default_it_may_be_paused_for_ever(drain):
+def test_by_default_a_paused_workflow_never_expires(drain):
     handle = Workflow("paused", {"one": bodies.give.node()()}).start()
     handle.pause()
     paused_since(handle, timedelta(days=4_000))

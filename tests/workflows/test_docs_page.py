@@ -23,7 +23,7 @@ def tell() -> None:
     """Tell nobody."""
 
 
-def test_every_example_of_the_page_is_right():
+def test_every_example_of_the_page_runs():
     names = {name: jobs.nothing.node()() for name in "abcde"} | {"links": links, "tell": tell, "__name__": __name__}
 
     for block in BLOCKS:

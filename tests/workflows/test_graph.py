@@ -29,7 +29,7 @@ def is_acyclic(waits_for, without=frozenset()):
 
 @given(graphs())
 @TIMELESS
-def test_dependents_are_the_other_way_round(waits_for):
+def test_dependents_of_inverts_the_dependencies(waits_for):
     dependents = dependents_of(waits_for)
 
     pairs = {(source, index) for index, sources in enumerate(waits_for) for source in sources}
@@ -39,7 +39,7 @@ def test_dependents_are_the_other_way_round(waits_for):
 
 @given(graphs())
 @TIMELESS
-def test_cycles_are_cycles_and_without_their_nodes_there_is_none(waits_for):
+def test_without_the_nodes_of_its_cycles_a_graph_is_acyclic(waits_for):
     cycles = cycles_in(waits_for, dependents_of(waits_for))
 
     for cycle in cycles:
@@ -50,7 +50,7 @@ def test_cycles_are_cycles_and_without_their_nodes_there_is_none(waits_for):
     assert bool(cycles) == (not is_acyclic(waits_for))
 
 
-def test_a_cycle_of_a_hundred_thousand_nodes():
+def test_cycles_in_finds_a_cycle_of_a_hundred_thousand_nodes():
     size = 100_000
     waits_for = [((index - 1) % size,) for index in range(size)]
 

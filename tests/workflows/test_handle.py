@@ -115,7 +115,7 @@ def found(waiters):
 # Waiting.
 
 
-def test_get_returns_what_a_worker_has_brought_it_to(worker, hearing, get):
+def test_get_returns_the_outcome_of_the_workflow(worker, hearing, get):
     worker("-v0", **hearing)
     good, bad, stops = one(), failing(), Workflow("stops", {"no": bodies.fail.node()()}, on_error=OnError.PAUSE)
 
@@ -125,7 +125,7 @@ def test_get_returns_what_a_worker_has_brought_it_to(worker, hearing, get):
     assert results[1].err.message == "no"
 
 
-def test_who_waits_is_told_by_each_of_two_runners(worker, line, get):
+def test_each_of_two_runners_notifies_waiting_callers(worker, line, get):
     worker("--processes", "2", "-v0", "--name", "w", runners=2)
     wait_until(lambda: all_tell(line, 2))
 
@@ -135,7 +135,7 @@ def test_who_waits_is_told_by_each_of_two_runners(worker, line, get):
         wait_until(lambda handle=handle: is_told(line, handle))
 
 
-def test_who_waits_is_told_of_what_bodies_did(worker, line):
+def test_waiting_callers_are_notified_if_a_body_stops_its_workflow(worker, line):
     worker("-v0", "--name", "w")
     paused = Workflow("paused", bodies.stop.node()(how="pause") >> bodies.give.node()())
     cancelled = Workflow("cancelled", bodies.stop.node()(how="cancel") >> bodies.give.node()())
@@ -148,7 +148,7 @@ def test_who_waits_is_told_of_what_bodies_did(worker, line):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_who_waits_is_told_of_what_another_process_did(manage, get, how):
+def test_get_returns_if_another_process_stops_the_workflow(manage, get, how):
     handle = held().start()
     script = f"from horsies_django import WorkflowHandle; WorkflowHandle('{handle.id}').{how}()"
     process = manage("shell", "-v0", "-c", script)
@@ -159,7 +159,7 @@ def test_who_waits_is_told_of_what_another_process_did(manage, get, how):
     assert shown(result) == {"pause": "WORKFLOW_PAUSED", "cancel": "WORKFLOW_CANCELLED"}[how]
 
 
-def test_each_end_is_told_once_and_after_its_commit(line):
+def test_the_end_of_a_workflow_is_notified_after_its_commit(line):
     paused, cancelled = held().start(), held().start()
     expired = held(good_until=timezone.now() - timedelta(seconds=1)).start()
 
@@ -179,7 +179,7 @@ def test_each_end_is_told_once_and_after_its_commit(line):
     wait_until(lambda: is_told(line, expired))
 
 
-def test_a_tree_is_told_of_in_one_breath(line, drain):
+def test_one_notification_covers_a_tree_of_workflows(line, drain):
     handle = ran(Workflow("tree", {"sub": bodies.Waiting.node()(), "held": bodies.Held.node()()}), drain)
     line.receive(0)
 
@@ -189,7 +189,7 @@ def test_a_tree_is_told_of_in_one_breath(line, drain):
     assert completions.loads(payload) == {completions.short_key(one.id) for one in (handle, *children(handle))}
 
 
-def test_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):
+def test_workers_send_no_notifications_if_no_caller_waits(worker, line):
     wait_until(lambda: not ears())  # one of another test's lingers, and may say once more that somebody waits
     worker("-v0")
     handles = [one().start() for _ in range(5)]
@@ -198,7 +198,7 @@ def test_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):
     assert line.receive(0) == []
 
 
-def test_what_was_changed_by_hand_is_found_all_the_same(get):
+def test_get_returns_after_the_row_was_changed_by_hand(get):
     handle = held().start()
     script = threading.Timer(0.3, _end_by_hand, (handle,))
     script.start()
@@ -215,7 +215,7 @@ def _end_by_hand(handle):
 
 
 @pytest.mark.slow
-def test_a_thousand_threads_that_wait_ask_as_often_as_two_would(asked):
+def test_a_thousand_waiting_threads_query_as_often_as_two(asked):
     handles = [held().start() for _ in range(50)]
     asked.clear()
     start = time.monotonic()
@@ -246,7 +246,7 @@ def _connections():
 
 
 @pytest.mark.slow
-def test_a_thousand_coroutines_that_wait_hold_no_threads(asked):
+def test_a_thousand_waiting_coroutines_hold_no_threads(asked):
     handles = [held().start() for _ in range(50)]
     asked.clear()
     start = time.monotonic()
@@ -270,7 +270,7 @@ def test_a_thousand_coroutines_that_wait_hold_no_threads(asked):
     assert not left_behind
 
 
-def test_tasks_and_workflows_are_waited_for_side_by_side(worker):
+def test_one_event_loop_can_await_tasks_and_workflows(worker):
     worker("-v0")
     workflow, plain = later(0.3).start(), jobs.nothing.with_options(run_after=timedelta(seconds=0.3)).send()
 
@@ -280,7 +280,7 @@ def test_tasks_and_workflows_are_waited_for_side_by_side(worker):
     assert [result.is_ok() for result in async_to_sync(both)()] == [True, True]
 
 
-def test_a_body_may_wait_for_another_workflow(worker):
+def test_a_body_can_wait_for_another_workflow(worker):
     worker("-v0", "--threads", "4")
     handle = later(0.3).with_options(output="later:1").start()
 
@@ -294,7 +294,7 @@ def test_a_body_may_wait_for_another_workflow(worker):
 # What get() gives.
 
 
-def test_a_paused_workflow_is_an_answer_at_once(get):
+def test_get_returns_at_once_for_a_paused_workflow(get):
     handle = held().start()
     handle.pause()
 
@@ -306,7 +306,7 @@ def test_a_paused_workflow_is_an_answer_at_once(get):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
-def test_one_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, timeout):
+def test_get_returns_wait_timeout_and_the_workflow_keeps_running(get, timeout):
     handle = held().start()
 
     result = get(handle, timeout)
@@ -316,7 +316,7 @@ def test_one_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, timeou
     assert handle.status() == "RUNNING"
 
 
-def test_a_timeout_of_0_looks_once(django_assert_num_queries):
+def test_get_with_timeout_0_makes_one_query(django_assert_num_queries):
     handle = held().start()
 
     with django_assert_num_queries(1):
@@ -324,7 +324,7 @@ def test_a_timeout_of_0_looks_once(django_assert_num_queries):
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 5])
-def test_an_id_that_names_nothing_is_an_answer_at_once(get, timeout):
+def test_get_returns_at_once_for_an_unknown_id(get, timeout):
     key = uuid4()
 
     result = get(WorkflowHandle(key), timeout)
@@ -334,7 +334,7 @@ def test_an_id_that_names_nothing_is_an_answer_at_once(get, timeout):
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
-def test_a_timeout_that_is_no_time_is_refused_as_that_of_a_task(get, timeout):
+def test_an_invalid_timeout_is_refused_as_for_a_task(get, timeout):
     with pytest.raises(ValueError, match=r"timeout is .*; allowed: seconds from 0 on") as refused:
         get(WorkflowHandle(uuid4()), timeout)
     with pytest.raises(ValueError, match="timeout is") as of_task:
@@ -343,7 +343,7 @@ def test_a_timeout_that_is_no_time_is_refused_as_that_of_a_task(get, timeout):
     assert str(refused.value) == str(of_task.value)
 
 
-def test_in_a_transaction_get_sees_what_that_has_done():
+def test_get_in_a_transaction_sees_the_changes_of_that_transaction():
     with transaction.atomic():
         handle = held().start()
         before = shown(handle.get(0.05))
@@ -354,7 +354,7 @@ def test_in_a_transaction_get_sees_what_that_has_done():
     assert (before, after, shown(handle.get(0))) == ("WAIT_TIMEOUT", "WORKFLOW_CANCELLED", "TASK_NOT_FOUND")
 
 
-def test_in_a_transaction_that_is_broken_get_is_a_broker_error():
+def test_get_in_a_broken_transaction_returns_a_broker_error():
     handle = held().start()
 
     with transaction.atomic():
@@ -366,7 +366,7 @@ def test_in_a_transaction_that_is_broken_get_is_a_broker_error():
     assert shown(result) == ("BROKER_ERROR" if connection.vendor == "postgresql" else "WAIT_TIMEOUT")
 
 
-def test_value_is_the_ok_value_or_raises(drain):
+def test_value_returns_the_ok_value_or_raises(drain):
     good, bad = one().start(), failing().start()
     drain()
 
@@ -377,7 +377,7 @@ def test_value_is_the_ok_value_or_raises(drain):
         assert caught.value.error.error_code == "NO"
 
 
-def test_only_the_result_of_a_completed_workflow_is_kept(drain, django_assert_num_queries):
+def test_a_handle_caches_only_the_result_of_a_completed_workflow(drain, django_assert_num_queries):
     good = ran(one(), drain)
     bad = ran(Workflow("again", {"one": bodies.try_.node()(key="again", fails=1)}, output="one"), drain)
     first = [shown(good.get(0)), shown(bad.get(0))]
@@ -426,7 +426,7 @@ def test_a_damaged_result_of_a_node_is_an_error_result(drain, settings):
 # The rest of the handle.
 
 
-def test_every_method_has_a_twin_that_does_the_same(drain):
+def test_every_method_has_an_async_twin_that_does_the_same(drain):
     async def used():
         handle = await held().astart()
         told = [await handle.astatus(), await handle.atasks(), await handle.aresults(), await handle.apause()]
@@ -470,7 +470,7 @@ def test_an_unknown_backend_is_refused_and_named():
         WorkflowHandle(uuid4(), backend="nope")
 
 
-def test_a_backend_of_another_make_is_refused_and_named(settings):
+def test_a_backend_of_another_package_is_refused_and_named(settings):
     package = BaseTaskBackend.__module__.removesuffix(".base")
     settings.TASKS = {**settings.TASKS, "other": {"BACKEND": f"{package}.dummy.DummyBackend"}}
 
@@ -478,7 +478,7 @@ def test_a_backend_of_another_make_is_refused_and_named(settings):
         WorkflowHandle(uuid4(), backend="other")
 
 
-def test_a_node_that_is_not_there_is_named(drain):
+def test_an_unknown_node_is_refused_and_named(drain):
     handle, gone = ran(failing(), drain), WorkflowHandle(uuid4())
 
     for ask in (handle.result_for, handle.retry, async_to_sync(handle.aresult_for), async_to_sync(handle.aretry)):
@@ -494,7 +494,7 @@ def test_a_node_that_is_not_there_is_named(drain):
     assert not gone.retry()
 
 
-def test_a_handle_takes_the_node_objects_that_its_workflow_was_given(drain):
+def test_a_handle_accepts_the_node_objects_of_its_workflow(drain):
     plain, named = bodies.give.node()(value=1), bodies.give.node(node_id="named")(value=2)
     workflow = Workflow("objects", [plain, named])
     handle = ran(workflow, drain)
@@ -516,7 +516,7 @@ def test_a_handle_takes_the_node_objects_that_its_workflow_was_given(drain):
             ask([plain, "nope"])
 
 
-def test_the_name_of_an_event_is_judged():
+def test_send_event_checks_the_name():
     handle = held().start()
 
     for name in ("", "x" * 101, "\0", 7, None):
@@ -525,7 +525,7 @@ def test_the_name_of_an_event_is_judged():
     assert handle.send_event("x" * 100)
 
 
-def test_the_payload_of_an_event_is_judged_and_named():
+def test_send_event_checks_the_payload():
     handle = held().start()
 
     with pytest.raises(TypeError, match="<class 'object'> in the payload of event 'said'"):
@@ -540,7 +540,7 @@ def test_the_payload_of_an_event_is_judged_and_named():
 # Unique keys.
 
 
-def test_of_many_starts_at_once_with_one_key_there_is_one_run():
+def test_concurrent_starts_with_one_unique_key_make_one_run():
     barrier, ids = threading.Barrier(8), []
 
     def start():
@@ -559,7 +559,7 @@ def test_of_many_starts_at_once_with_one_key_there_is_one_run():
     assert (len(ids), len(set(ids)), WorkflowRow.objects.count()) == (8, 1, 1)
 
 
-def test_a_key_that_a_subworkflow_has_is_taken(drain):
+def test_a_start_with_the_unique_key_of_a_subworkflow_returns_that_run(drain):
     handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}), drain)
     (child,) = children(handle)
 
@@ -568,7 +568,7 @@ def test_a_key_that_a_subworkflow_has_is_taken(drain):
         held(unique_key="held").start()
 
 
-def test_a_subworkflow_whose_key_is_taken_fails_and_says_by_whom(drain):
+def test_a_subworkflow_whose_unique_key_is_taken_names_the_holder(drain):
     holder = bodies.Held.build().start()
     handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}, output="sub"), drain)
 
@@ -585,7 +585,7 @@ def test_a_subworkflow_whose_key_is_taken_fails_and_says_by_whom(drain):
     assert handle.get(0).ok == "then"
 
 
-def test_of_two_subworkflows_with_one_key_one_fails(drain):
+def test_one_of_two_subworkflows_with_the_same_unique_key_fails(drain):
     handle = ran(Workflow("outer", {"a": bodies.Held.node()(), "b": bodies.Held.node()()}), drain)
 
     (child,) = children(handle)
@@ -595,14 +595,14 @@ def test_of_two_subworkflows_with_one_key_one_fails(drain):
     assert sorted(map(str, codes(handle).values())) == ["None", "WORKFLOW_KEY_TAKEN"]
 
 
-def test_a_subworkflow_with_the_key_of_the_workflow_above_fails(drain):
+def test_a_subworkflow_with_the_unique_key_of_its_parent_fails(drain):
     handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}, unique_key="held"), drain)
 
     assert handle.get(0).err.error_code == "WORKFLOW_KEY_TAKEN"
     assert str(handle.id) in handle.get(0).err.message
 
 
-def test_a_retry_policy_lets_a_subworkflow_wait_for_its_key(worker):
+def test_a_retry_policy_lets_a_subworkflow_wait_for_its_unique_key(worker):
     worker("-v0")
     holder = bodies.Held.build().start()
     policy = RetryPolicy.fixed([1] * 10, auto_retry_for=["WORKFLOW_KEY_TAKEN"])
@@ -621,14 +621,14 @@ def test_a_retry_policy_lets_a_subworkflow_wait_for_its_key(worker):
 # Levels.
 
 
-def test_as_many_levels_as_are_allowed(drain):
+def test_workflows_can_be_nested_up_to_the_limit(drain):
     handle = ran(bodies.Deep.build_with(left=31), drain)
 
     assert handle.get(0).ok == 0
     assert max(WorkflowRow.objects.values_list("depth", flat=True)) == 31
 
 
-def test_one_level_more_is_an_error_that_names_it(drain):
+def test_one_level_beyond_the_limit_fails_and_names_the_definition(drain):
     handle = ran(bodies.Deep.build_with(left=32), drain)
 
     error = handle.get(0).err
