@@ -1,4 +1,4 @@
-"""Conditions: decided once, when a node's turn comes."""
+"""Conditions of nodes: evaluated once, when the dependencies have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function sees of the nodes before it."""
+"""The ``WorkflowContext`` that a body gets."""
 
 import pytest
 

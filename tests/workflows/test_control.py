@@ -1,4 +1,4 @@
-"""Pause, resume, cancel and retry."""
+"""Pause, resume, cancel and retry of workflows."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def open_tasks():
 
 
 @pytest.fixture
-def few_parameters(transactional_db):
-    """Let a statement of SQLite have 1,000 parameters, as if workflows had 32 times as many nodes as here."""
+def low_parameter_limit(transactional_db):
+    """Limit a statement of SQLite to 1,000 parameters, so that a small workflow exceeds the limit."""
     if connection.vendor != "sqlite":
-        pytest.skip("only SQLite has a limit that is in the way of the ORM")
+        pytest.skip("only SQLite has a limit that the ORM can exceed")
     connection.ensure_connection()
     limit = sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER
     before = connection.connection.setlimit(limit, 1_000)
@@ -51,7 +51,7 @@ def few_parameters(transactional_db):
     connection.connection.setlimit(limit, before)
 
 
-def test_a_workflow_can_have_more_nodes_than_sqlite_allows_parameters(few_parameters):
+def test_a_workflow_can_have_more_nodes_than_sqlite_allows_parameters(low_parameter_limit):
     handle = Workflow("large", [bodies.give.node()() for _ in range(1_100)]).start()
 
     assert handle.pause()
@@ -93,7 +93,7 @@ def test_a_resume_enqueues_new_tasks(drain):
 
 
 def test_a_running_node_completes_in_a_paused_workflow(drain):
-    stop = bodies.stop.node(node_id="stop")(how="pause")
+    stop = bodies.stop.node(node_id="stop")(action="pause")
     after = bodies.give.node(node_id="after", waits_for=[stop])()
 
     handle = ran(Workflow("pause", [stop, after]), drain)
@@ -107,7 +107,7 @@ def test_a_running_node_completes_in_a_paused_workflow(drain):
 
 
 def test_a_resume_completes_a_workflow_whose_last_node_has_ended(drain):
-    handle = ran(Workflow("pause", [bodies.stop.node()(how="pause")]), drain)
+    handle = ran(Workflow("pause", [bodies.stop.node()(action="pause")]), drain)
 
     assert str(handle.status()) == "PAUSED"
     assert handle.resume()
@@ -128,7 +128,7 @@ def test_a_pause_withdraws_a_task_that_waits_for_its_retry(drain):
 
 
 def test_a_resume_evaluates_joins(drain):
-    stop = bodies.stop.node(node_id="stop")(how="pause")
+    stop = bodies.stop.node(node_id="stop")(action="pause")
     bad = bodies.fail.node(node_id="bad")()
     both = [stop, bad]
     nodes = [
@@ -139,7 +139,7 @@ def test_a_resume_evaluates_joins(drain):
         bodies.give.node(node_id="allowed", waits_for=both, allow_failed_deps=True)(),
     ]
     handle = ran(Workflow("pause", nodes), drain)
-    if states(handle)["bad"] == "READY":  # taken back before it began
+    if states(handle)["bad"] == "READY":  # the pause withdrew its task before it started
         handle.resume()
         drain()
     handle.resume()
@@ -190,21 +190,21 @@ def test_a_pause_withdraws_map_items_and_a_resume_runs_each_once(drain):
     assert [times(f"each-{item}") for item in (0, 2, 4, 6)] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("how", ["pause", "resume", "cancel", "retry"])
-def test_control_of_a_deleted_workflow_returns_false(drain, how):
+@pytest.mark.parametrize("action", ["pause", "resume", "cancel", "retry"])
+def test_control_of_a_deleted_workflow_returns_false(drain, action):
     handle = Workflow("gone", chain()).start()
     handle._rows().delete()
 
-    assert getattr(handle, how)() is False
+    assert getattr(handle, action)() is False
     assert handle.status() is None
     assert handle.get(timeout=0).err.error_code == "TASK_NOT_FOUND"
 
 
-@pytest.mark.parametrize("how", ["pause", "resume", "cancel", "retry"])
-def test_a_completed_workflow_stays_completed(drain, how):
+@pytest.mark.parametrize("action", ["pause", "resume", "cancel", "retry"])
+def test_a_completed_workflow_stays_completed(drain, action):
     handle = ran(Workflow("done", chain()), drain)
 
-    assert getattr(handle, how)() is False
+    assert getattr(handle, action)() is False
     drain()
     assert str(handle.status()) == "COMPLETED"
     assert times("chain first") == 1
@@ -244,7 +244,7 @@ def test_a_cancel_cancels_pending_and_claimed_tasks(transactional_db):
 
 
 def test_a_running_node_completes_after_a_cancel_and_no_node_follows(drain):
-    stop = bodies.stop.node(node_id="stop")(how="cancel")
+    stop = bodies.stop.node(node_id="stop")(action="cancel")
     bad = bodies.fail.node(node_id="bad", waits_for=[stop])()
     after = bodies.give.node(node_id="after", waits_for=[stop], allow_failed_deps=True)()
 
@@ -430,8 +430,8 @@ def test_a_retry_of_one_node_includes_its_skipped_dependents(drain):
     ]
     handle = ran(Workflow("retry", nodes), drain)
 
-    with pytest.raises(KeyError, match="no node 'nobody'"):
-        handle.retry("nobody")
+    with pytest.raises(KeyError, match="no node 'unknown'"):
+        handle.retry("unknown")
     assert handle.retry("left")
     drain()
 
@@ -487,14 +487,14 @@ def test_a_workflow_completes_after_repeated_pauses_and_retries(drain):
     assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 2, 1]
 
 
-@pytest.mark.parametrize("which", ["each", "each[1]"])
-def test_a_map_or_one_of_its_items_can_be_retried_alone(drain, which):
+@pytest.mark.parametrize("node_id", ["each", "each[1]"])
+def test_a_map_or_one_of_its_items_can_be_retried_alone(drain, node_id):
     items = bodies.give.node(node_id="items")(value=[0, 1, 2])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
     other = bodies.fail.node(node_id="other")()
     handle = ran(Workflow("retry", [items, each, bodies.give.node(node_id="after")(value=each), other]), drain)
 
-    assert handle.retry(which)
+    assert handle.retry(node_id)
     assert contradictions(handle) == []
     drain()
 
@@ -525,7 +525,7 @@ def test_a_retried_workflow_can_be_cancelled_and_retried_again(drain):
         handle.retry()
         handle.pause()
         handle.cancel()
-        assert [one for run in (handle, *children(handle)) for one in contradictions(run)] == []
+        assert [found for run in (handle, *children(handle)) for found in contradictions(run)] == []
     assert str(handle.status()) == "CANCELLED"
     handle.retry()
     drain()
@@ -536,7 +536,7 @@ def test_a_retried_workflow_can_be_cancelled_and_retried_again(drain):
 
 def test_a_map_can_be_retried_while_an_item_still_runs(drain):
     items = bodies.give.node(node_id="items")(value=["retry", "none", "none"])
-    each = bodies.cancel_and_retry.map(over=items, param="how", node_id="each")
+    each = bodies.cancel_and_retry.map(over=items, param="action", node_id="each")
     after = bodies.give.node(node_id="after")(value=each)
     handle = Workflow("retry", [items, each, after]).start()
 
@@ -562,7 +562,7 @@ def test_a_failed_attempt_is_not_retried_after_a_cancel(drain):
 
 def test_an_item_of_a_map_can_cancel_its_workflow(drain):
     items = bodies.give.node(node_id="items")(value=["cancel", "status", "status"])
-    each = bodies.stop.map(over=items, param="how", node_id="each")
+    each = bodies.stop.map(over=items, param="action", node_id="each")
     handle = ran(Workflow("cancel", [items, each, bodies.give.node(node_id="after")(value=each)]), drain)
 
     assert str(handle.status()) == "CANCELLED"

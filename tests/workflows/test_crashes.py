@@ -1,4 +1,4 @@
-"""Workers that die, and rows that somebody else has changed."""
+"""Workers that die, and the repair of rows that were changed outside the engine."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
 
 
 @pytest.mark.parametrize("retries", [False, True])
-@pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_a_worker_that_dies_in_a_stopped_workflow_leaves_no_open_task(drain, how, retries):
+@pytest.mark.parametrize("action", ["pause", "cancel"])
+def test_a_worker_that_dies_in_a_stopped_workflow_leaves_no_open_task(drain, action, retries):
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"]) if retries else None
     handle = Workflow("crash", nodes(retry_policy=policy)).start()
     die()
-    getattr(handle, how)()
+    getattr(handle, action)()
     assert states(handle)["first"] == "RUNNING"
 
     reap()
@@ -66,7 +66,7 @@ def test_a_worker_that_dies_in_a_stopped_workflow_leaves_no_open_task(drain, how
     assert not {"RUNNING", "ENQUEUED"} & set(states(handle).values())
     assert not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
     assert contradictions(handle) == []
-    if how == "pause":
+    if action == "pause":
         handle.resume()
         drain()
         assert str(handle.status()) == ("COMPLETED" if retries else "FAILED")
@@ -134,7 +134,7 @@ def test_a_sleep_completes_after_its_worker_dies(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-# What something else than the engine has done to the rows.
+# Rows that something other than the engine has changed.
 
 
 def diamond():
@@ -144,7 +144,7 @@ def diamond():
     return [top, left, right, bodies.try_.node(node_id="end", waits_for=[left, right])(key="end")]
 
 
-def mend(handle, drain):
+def repair_and_drain(handle, drain):
     reports = recover_stuck_workflows()
     assert recover_stuck_workflows() == []
     drain()
@@ -164,7 +164,7 @@ def test_repair_starts_pending_nodes_whose_dependencies_have_ended(drain):
     )
     Task.objects.exclude(status__in=TASK_TERMINAL_STATES).delete()
 
-    (report,) = mend(handle, drain)
+    (report,) = repair_and_drain(handle, drain)
 
     assert (report.root_id, report.decided_nodes, report.error) == (handle.id, 2, "")
     assert str(handle.status()) == "COMPLETED"
@@ -176,7 +176,7 @@ def test_repair_starts_a_ready_node_without_a_task(drain):
     WorkflowTask.objects.filter(node_id="top").update(status="READY", task_id=None)
     Task.objects.all().delete()
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert all_ran_once()
 
@@ -186,7 +186,7 @@ def test_repair_starts_a_ready_subworkflow(drain):
     WorkflowTask.objects.update(status="READY", task_id=None)
     Task.objects.all().delete()
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert value(handle, "leaf") == ["leaf", None]
 
@@ -196,7 +196,7 @@ def test_repair_completes_a_node_whose_subworkflow_has_ended(drain):
     WorkflowTask.objects.filter(workflow=handle.id).update(status="RUNNING", result=None, completed_at=None)
     WorkflowRow.objects.filter(pk=handle.id).update(status="RUNNING", open_count=1, completed_at=None, result=None)
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert value(handle, "leaf") == ["leaf", None]
     assert str(handle.status()) == "COMPLETED"
@@ -208,7 +208,7 @@ def test_repair_ends_a_running_workflow_whose_nodes_have_all_ended(drain, fails)
     handle = ran(Workflow("stuck", {"one": one}), drain)
     WorkflowRow.objects.update(status="RUNNING", open_count=5, completed_at=None, result=None, error=None)
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert str(handle.status()) == ("FAILED" if fails else "COMPLETED")
     assert handle.get(timeout=0).is_ok() is not fails
@@ -220,7 +220,7 @@ def test_repair_finds_a_failure_that_the_workflow_row_lacks(drain):
         status="RUNNING", open_count=1, failed_index=None, completed_at=None, result=None, error=None
     )
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert str(handle.status()) == "FAILED"
     assert handle.get(timeout=0).err.error_code == "NO"
@@ -231,7 +231,7 @@ def test_repair_fails_a_workflow_without_nodes(drain):
     WorkflowTask.objects.all().delete()
     Task.objects.all().delete()
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert str(handle.status()) == "FAILED"
 
@@ -245,7 +245,7 @@ def test_repair_ends_a_node_whose_task_has_ended(drain):
     WorkflowRow.objects.update(open_count=F("open_count") + 1)
     Task.objects.exclude(status__in=TASK_TERMINAL_STATES).delete()
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert all_ran_once()
@@ -255,7 +255,7 @@ def test_repair_fails_a_node_whose_task_was_deleted(drain):
     handle = Workflow("stuck", diamond()).start()
     Task.objects.all().delete()
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert codes(handle)["top"] == "RESULT_NOT_AVAILABLE"
     assert str(handle.status()) == "FAILED"
@@ -273,29 +273,29 @@ def test_repair_completes_a_map_whose_items_have_ended(drain):
     )
     WorkflowRow.objects.update(status="RUNNING", open_count=1, completed_at=None, result=None)
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert value(handle, "each") == [0, 20]
     assert str(handle.status()) == "COMPLETED"
 
 
-@pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_repair_ends_a_node_of_a_stopped_workflow_whose_task_has_ended(drain, how):
+@pytest.mark.parametrize("action", ["pause", "cancel"])
+def test_repair_ends_a_node_of_a_stopped_workflow_whose_task_has_ended(drain, action):
     handle = Workflow("stuck", diamond()).start()
     die()
-    getattr(handle, how)()
+    getattr(handle, action)()
     ended = {"status": "COMPLETED", "result": {"ok": 1}, "completed_at": timezone.now()}
     Task.objects.filter(status="RUNNING").update(**ended)
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert states(handle)["top"] == "COMPLETED"
-    assert str(handle.status()) == ("PAUSED" if how == "pause" else "CANCELLED")
+    assert str(handle.status()) == ("PAUSED" if action == "pause" else "CANCELLED")
 
 
 def test_repair_leaves_healthy_workflows_alone(drain):
-    handle = Workflow("well", {"one": bodies.give.node()(), "leaf": bodies.Waiting.node()()}).start()
-    paused = Workflow("well", diamond()).start()
+    handle = Workflow("healthy", {"one": bodies.give.node()(), "leaf": bodies.Waiting.node()()}).start()
+    paused = Workflow("healthy", diamond()).start()
     paused.pause()
     assert recover_stuck_workflows() == []
     drain()
@@ -307,16 +307,16 @@ def test_repair_leaves_healthy_workflows_alone(drain):
 
 
 def test_a_damaged_row_does_not_stop_other_workflows(drain):
-    """The worker stores what has ended and goes on; repair fails the workflow, which is retried once it is mended."""
+    """The worker stores the result, repair fails the workflow, and a retry completes it once the row is fixed."""
     one = bodies.give.node(node_id="one")(value=1)
     workflow = Workflow("damaged", {"one": one, "two": bodies.give.node(waits_for=[one])(value=2)})
-    damaged, well = workflow.start(), workflow.start()
+    damaged, healthy = workflow.start(), workflow.start()
     first = WorkflowTask.objects.filter(workflow=damaged.id, node_id="one")
     first.update(dependents=5)
 
     drain()
 
-    assert well.status() == "COMPLETED"
+    assert healthy.status() == "COMPLETED"
     assert states(damaged) == {"one": "ENQUEUED", "two": "PENDING"}
     assert Task.objects.get(pk=first.get().task_id).status == "COMPLETED"
     assert recover_stuck_workflows()[0].error

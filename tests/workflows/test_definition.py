@@ -1,4 +1,4 @@
-"""A workflow as a class, as a step of another one, and in the registry."""
+"""Definition classes, as workflows, as subworkflows and in the registry."""
 
 import json
 
@@ -14,8 +14,8 @@ from tests.workflows.conftest import mistakes_of, only
 class Import(WorkflowDefinition[int]):
     fetch = jobs.fetch.node()(url="https://x")
     store = jobs.save.node()(data=fetch)
-    told = jobs.count.node()()
-    order = store >> told
+    notify = jobs.count.node()()
+    order = store >> notify
 
     class Meta:
         definition_key = "tests.import"
@@ -40,7 +40,7 @@ def test_class_attributes_are_nodes_and_their_names_are_the_node_ids():
     blueprint = Import.build().blueprint()
 
     assert (blueprint.name, blueprint.definition_key, blueprint.on_error) == ("Import", "tests.import", "PAUSE")
-    assert [node.node_id for node in blueprint.nodes] == ["fetch", "store", "told"]
+    assert [node.node_id for node in blueprint.nodes] == ["fetch", "store", "notify"]
     assert [node.waits_for for node in blueprint.nodes] == [(), (0,), (1,)]
     assert (blueprint.output_index, blueprint.success_policy) == (1, [{"required": [1], "optional": []}])
     assert {node.priority for node in blueprint.nodes} == {4}
@@ -102,13 +102,13 @@ def test_a_node_can_not_have_the_name_of_a_method():
 def test_a_subclass_inherits_nodes_and_can_override_them():
     class Base(WorkflowDefinition):
         fetch = jobs.fetch.node()(url="x")
-        told = jobs.nothing.node()()
+        notify = jobs.nothing.node()()
 
         class Meta:
             abstract = True
 
     class Longer(Base):
-        told = None
+        notify = None
         store = jobs.save.node()(data=Base.fetch)
 
         class Meta:

@@ -1,4 +1,4 @@
-"""Every mistake in a definition is found as a workflow is built, by its code, and names what is wrong and allowed."""
+"""Building a workflow finds every mistake; each has a code and says what is wrong and what is allowed."""
 
 from datetime import datetime
 
@@ -37,13 +37,13 @@ def test_hrs_002_no_nodes(nodes):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "named"), [(5, "nodes is 5"), ("abc", "nodes is 'abc'"), ([jobs.fetch], "nodes has")]
+    ("nodes", "message"), [(5, "nodes is 5"), ("abc", "nodes is 'abc'"), ([jobs.fetch], "nodes has")]
 )
-def test_hrs_002_nodes_of_the_wrong_type(nodes, named):
+def test_hrs_002_nodes_of_the_wrong_type(nodes, message):
     first, *_ = mistakes_of(Workflow, "import", nodes)
 
     assert first.code == DefinitionErrorCode.NO_NODES
-    assert named in first.problem
+    assert message in first.problem
 
 
 @pytest.mark.parametrize("node_id", ["", "a b", "ü", "a/b", "x" * 129, 5, "a\n"])
@@ -75,9 +75,9 @@ def test_hrs_005_no_root():
 
 
 def test_hrs_006_unknown_dependency():
-    stranger, node = jobs.fetch.node(node_id="far")(url="x"), jobs.nothing.node(node_id="here")
+    foreign, node = jobs.fetch.node(node_id="far")(url="x"), jobs.nothing.node(node_id="here")
 
-    mistake = only("006", [node(), jobs.nothing.node(node_id="b", waits_for=[stranger])()])
+    mistake = only("006", [node(), jobs.nothing.node(node_id="b", waits_for=[foreign])()])
 
     assert mistake.node == "b"
     assert "'far'" in mistake.problem
@@ -96,7 +96,7 @@ def test_hrs_007_cycle():
 
     mistake = only("007", [root >> a >> b >> c, c >> a])
 
-    assert mistake.problem in {f"it waits for itself: {way}; allowed: no cycle." for way in _rotations("abc")}
+    assert mistake.problem in {f"it waits for itself: {path}; allowed: no cycle." for path in _rotations("abc")}
 
 
 def test_hrs_007_every_cycle_is_named():
@@ -179,7 +179,7 @@ def test_hrs_012_a_policy_that_names_an_unknown_node():
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
+    ("policy", "message"),
     [
         (SuccessPolicy([]), "has no cases"),
         (SuccessPolicy([5]), "cases[0] is 5"),
@@ -188,12 +188,12 @@ def test_hrs_012_a_policy_that_names_an_unknown_node():
         ("a", "allowed: a SuccessPolicy"),
     ],
 )
-def test_hrs_012_an_invalid_success_policy(policy, words):
-    assert words in only("012", [jobs.nothing.node(node_id="a")()], success_policy=policy).problem
+def test_hrs_012_an_invalid_success_policy(policy, message):
+    assert message in only("012", [jobs.nothing.node(node_id="a")()], success_policy=policy).problem
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"join": "most"}, "join is 'most'; allowed: all, any, quorum."),
         ({"join": 5}, "join is 5"),
@@ -205,10 +205,10 @@ def test_hrs_012_an_invalid_success_policy(policy, words):
         ({"min_success": 1}, "min_success is 1, and join is 'all'"),
     ],
 )
-def test_hrs_013_invalid_join_or_min_success(options, words):
+def test_hrs_013_invalid_join_or_min_success(options, message):
     a, b = jobs.nothing.node()(), jobs.nothing.node()()
 
-    assert words in only("013", [a, b, jobs.count.node(waits_for=[a, b], **options)()]).problem
+    assert message in only("013", [a, b, jobs.count.node(waits_for=[a, b], **options)()]).problem
 
 
 def test_hrs_013_join_any_without_dependencies():
@@ -246,12 +246,12 @@ def test_hrs_017_two_definitions_with_one_key():
             definition_key = "k"
 
     class Other(One):
-        """Has its parent's key, for it has no Meta of its own."""
+        """Inherits its parent's key, because it has no Meta of its own."""
 
-    for definition, its_twin in ((One, Other), (Other, One)):
+    for definition, other in ((One, Other), (Other, One)):
         (mistake,) = mistakes_of(definition.build)
         assert mistake.code == DefinitionErrorCode.DUPLICATE_DEFINITION_KEY
-        assert f"also that of {its_twin._meta.path}" in mistake.problem
+        assert f"also that of {other._meta.path}" in mistake.problem
 
 
 def test_hrs_018_a_subworkflow_that_is_abstract_or_has_no_key():
@@ -329,9 +329,9 @@ def test_hrs_023_a_build_with_that_can_not_be_called_by_name():
         def build_with(cls, *days):
             return Workflow("x", jobs.nothing.node()())
 
-    class NotOfTheClass(WorkflowDefinition):
+    class InstanceMethod(WorkflowDefinition):
         class Meta:
-            definition_key = "not-of-the-class"
+            definition_key = "instance-method"
 
         def build_with(self):
             raise AssertionError
@@ -344,11 +344,11 @@ def test_hrs_023_a_build_with_that_can_not_be_called_by_name():
         def build_with(cls):
             return None
 
-    for definition, words in ((Positional, "'*days'"), (Nothing, "returned None")):
+    for definition, message in ((Positional, "'*days'"), (Nothing, "returned None")):
         (mistake,) = mistakes_of(definition.build)
         assert mistake.code == DefinitionErrorCode.INVALID_BUILD_WITH
-        assert words in mistake.problem
-    assert NotOfTheClass._meta.errors[0][0] == DefinitionErrorCode.INVALID_BUILD_WITH
+        assert message in mistake.problem
+    assert InstanceMethod._meta.errors[0][0] == DefinitionErrorCode.INVALID_BUILD_WITH
 
 
 def test_hrs_024_a_source_of_the_wrong_type():
@@ -386,14 +386,14 @@ def test_hrs_026_positional_arguments():
     problem = only("026", [jobs.fetch.node()("https://x")]).problem
 
     assert "1 arguments by position" in problem
-    assert "https://x" not in problem  # which argument it is, and so whether it is sensitive, is not known
+    assert "https://x" not in problem  # the value may be sensitive, because its parameter is unknown
 
 
 def test_hrs_031_a_value_that_json_can_not_hold():
-    for value, words in ((object(), "<class 'object'>"), (float("nan"), "nan"), ("a\0b", "NUL"), ({1, 2}, "set")):
+    for value, message in ((object(), "<class 'object'>"), (float("nan"), "nan"), ("a\0b", "NUL"), ({1, 2}, "set")):
         mistake = only("031", [jobs.unhinted.node()(value=value)])
         assert "'value'" in mistake.problem
-        assert words in mistake.problem
+        assert message in mistake.problem
 
 
 def test_hrs_031_a_node_within_a_static_value():
@@ -447,14 +447,14 @@ def test_hrs_040_invalid_options_of_a_workflow(options):
 
 
 def test_hrs_040_options_of_a_task_that_a_node_does_not_take():
-    for option, value, instead in (
+    for option, value, hint in (
         ("good_until", timezone.now(), "node(good_until=…)"),
         ("unique_key", "k", "unique_key"),
         ("run_after", timezone.now(), "sleep()"),
     ):
         mistake = only("040", [jobs.nothing.with_options(**{option: value}).node()()])
         assert f"has the option {option}=" in mistake.problem
-        assert instead in mistake.problem
+        assert hint in mistake.problem
 
 
 @pytest.mark.parametrize(
@@ -509,13 +509,13 @@ def test_hrs_044_invalid_events():
 
 def test_hrs_045_invalid_backends(settings):
     horsies = settings.TASKS["default"]
-    settings.TASKS = {"default": horsies, "dummy": {"BACKEND": settings_dummy(), "QUEUES": []}}
+    settings.TASKS = {"default": horsies, "dummy": {"BACKEND": dummy_backend(), "QUEUES": []}}
 
     assert "allowed: 'default' or 'dummy'" in only("045", [jobs.nothing.node()()], backend="nowhere").problem
     assert "DummyBackend; allowed: a HorsiesBackend" in only("045", [jobs.nothing.node()()], backend="dummy").problem
 
 
-def settings_dummy():
+def dummy_backend():
     package = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
     return f"{package}.backends.dummy.DummyBackend"
 

@@ -1,4 +1,4 @@
-"""The page on writing workflows, run from top to bottom."""
+"""The examples of docs/workflows.md, run in order."""
 
 import re
 
@@ -20,7 +20,7 @@ def links(page: str) -> list[str]:
 
 @task
 def tell() -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 def test_every_example_of_the_page_runs():

@@ -1,4 +1,4 @@
-"""``>>`` says what comes after what, and changes no node."""
+"""``>>`` sets the order of nodes and does not change the nodes."""
 
 import functools
 import operator
@@ -17,7 +17,7 @@ def nodes():
 
 
 def order(*parts):
-    """Return for each node the ids of those that it waits for."""
+    """Return the ids of the dependencies of each node."""
     blueprint = Workflow("flow", list(parts)).blueprint()
     ids = [node.node_id for node in blueprint.nodes]
     return {node.node_id: "".join(sorted(ids[index] for index in node.waits_for)) for node in blueprint.nodes}
@@ -74,7 +74,7 @@ def test_a_repeated_dependency_counts_once(nodes):
 def test_a_flow_takes_a_generator_of_nodes(nodes):
     a, b, c, *_ = nodes
 
-    assert order((one for one in (a, b)) >> c) == {"a": "", "b": "", "c": "ab"}
+    assert order((node for node in (a, b)) >> c) == {"a": "", "b": "", "c": "ab"}
 
 
 @pytest.mark.parametrize("other", [5, "b", [5], None, jobs.nothing])

@@ -1,4 +1,4 @@
-"""What a node is given by the nodes before it."""
+"""Inputs of nodes that come from earlier nodes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_node_gets_values_and_results_of_other_nodes(drain):
 def test_lists_keep_their_order_and_omit_values_of_failed_nodes(drain):
     nodes = {f"n{number}": bodies.give.node()(value=number) for number in range(5)}
     nodes["bad"] = bodies.fail.node()()
-    some = [nodes["n3"], nodes["n1"], nodes["n4"]]
-    more = [nodes["n2"], nodes["bad"], nodes["n0"]]
+    completed = [nodes["n3"], nodes["n1"], nodes["n4"]]
+    with_failed = [nodes["n2"], nodes["bad"], nodes["n0"]]
     nodes |= {
-        "values": bodies.give.node()(value=some),
-        "results": bodies.judge_all.node()(outcomes=[one.result for one in some]),
-        "holes": bodies.give.node(allow_failed_deps=True)(value=more),
-        "errors": bodies.judge_all.node(allow_failed_deps=True)(outcomes=[one.result for one in more]),
+        "values": bodies.give.node()(value=completed),
+        "results": bodies.judge_all.node()(outcomes=[node.result for node in completed]),
+        "holes": bodies.give.node(allow_failed_deps=True)(value=with_failed),
+        "errors": bodies.judge_all.node(allow_failed_deps=True)(outcomes=[node.result for node in with_failed]),
     }
 
     handle = ran(Workflow("lists", nodes), drain)
@@ -76,14 +76,14 @@ def test_a_skipped_source_is_an_err_result(drain):
         "unwanted": unwanted,
         "outcome": bodies.judge.node(allow_failed_deps=True)(outcome=skipped.result),
         "value": bodies.optional.node(allow_failed_deps=True)(value=skipped),
-        "no wish": bodies.judge.node()(outcome=unwanted.result),
+        "not wanted": bodies.judge.node()(outcome=unwanted.result),
     }
 
     handle = ran(Workflow("skipped", {name.replace(" ", "-"): node for name, node in nodes.items()}), drain)
 
     assert value(handle, "outcome") == "err UPSTREAM_SKIPPED"
     assert value(handle, "value") == "nothing"
-    assert value(handle, "no-wish") == "err CONDITION_NOT_MET"
+    assert value(handle, "not-wanted") == "err CONDITION_NOT_MET"
     assert handle.result_for("skipped").err.error_code == "UPSTREAM_SKIPPED"
 
 
@@ -96,7 +96,7 @@ def test_the_context_has_the_listed_nodes(drain):
         workflow_ctx_from=[first, second],
         allow_failed_deps=True,
     )()
-    ask = bodies.look_for_other.node(node_id="ask", waits_for=[first, other], workflow_ctx_from=[first])()
+    ask = bodies.look_for_unlisted.node(node_id="ask", waits_for=[first, other], workflow_ctx_from=[first])()
 
     handle = ran(Workflow("context", [first, second, other, look, ask]), drain)
 
@@ -125,25 +125,27 @@ def test_workflow_meta_gives_the_position_of_a_node(drain):
     nodes = [
         bodies.give.node()(),
         bodies.where.node(node_id="where")(note="here"),
-        bodies.where_from_afar.node(node_id="afar")(),
+        bodies.where_decorated.node(node_id="decorated")(),
     ]
 
     handle = ran(Workflow("meta", nodes), drain)
 
     assert value(handle, "where") == [str(handle.id), 1, "tests.workflows.bodies.where", "where"]
-    assert value(handle, "afar") == "afar"
+    assert value(handle, "decorated") == "decorated"
 
 
 def test_a_body_reads_the_summary_of_a_subworkflow(drain):
     sub = bodies.Leaf.node(node_id="sub")(key="leaf", fails=9)
     good = bodies.Leaf.node(node_id="good")(key="good")
-    tell = bodies.summarize.node(node_id="tell", waits_for=[sub], workflow_ctx_from=[sub], allow_failed_deps=True)()
+    summarize = bodies.summarize.node(
+        node_id="summarize", waits_for=[sub], workflow_ctx_from=[sub], allow_failed_deps=True
+    )()
 
-    handle = ran(Workflow("summary", [sub, good, tell]), drain)
+    handle = ran(Workflow("summary", [sub, good, summarize]), drain)
 
-    told = value(handle, "tell")
-    assert (told["status"], told["counts"]) == ("FAILED", [2, 0, 1, 1])
-    assert "NOT_YET" in told["error"]
+    summary = value(handle, "summarize")
+    assert (summary["status"], summary["counts"]) == ("FAILED", [2, 0, 1, 1])
+    assert "NOT_YET" in summary["error"]
 
 
 def test_a_handle_finds_results_by_node_by_key_and_by_id(drain):
