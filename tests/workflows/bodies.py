@@ -1,4 +1,4 @@
-"""Tasks, conditions and definitions of the tests that run workflows."""
+"""Tasks, conditions and definitions for tests that run workflows."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from tests.jobs.models import Entry
 
 @task
 def give(value: Any = None) -> Any:
-    """Return what it is given."""
+    """Return the argument."""
     return value
 
 
 @task
 def fail(message: str = "no") -> TaskResult[Any, TaskError[Any]]:
-    """Fail, always."""
+    """Always fail."""
     return TaskResult(err=TaskError(error_code="NO", message=message))
 
 
 @task
-def tell(**given: Any) -> dict[str, Any]:
-    """Return what it was given, with results in words."""
-    return {name: _shown(value) for name, value in given.items()}
+def tell(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments, with each TaskResult as text."""
+    return {name: _as_text(value) for name, value in arguments.items()}
 
 
 @task
 def try_(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
-    """Fail for the first ``fails`` times, and say then which time it is."""
+    """Fail in the first ``fails`` runs, and then return the number of the run."""
     Entry.objects.create(key=key)
     if (times := Entry.objects.filter(key=key).count()) <= fails:
         return TaskResult(err=TaskError(error_code="NOT_YET", message=f"{key}: time {times} of {fails}"))
@@ -59,7 +59,7 @@ def try_(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
 
 @task
 def try_item(item: int, key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
-    """Fail for the first ``fails`` times for an odd item."""
+    """Fail in the first ``fails`` runs of each odd item."""
     Entry.objects.create(key=f"{key}-{item}")
     if item % 2 and Entry.objects.filter(key=f"{key}-{item}").count() <= fails:
         return TaskResult(err=TaskError(error_code="ODD", message=f"{item} is odd"))
@@ -68,82 +68,82 @@ def try_item(item: int, key: str, fails: int = 0) -> TaskResult[int, TaskError[A
 
 @task(retry_policy=RetryPolicy.fixed([1, 1, 1], auto_retry_for=["NOT_YET"], jitter=False))
 def try_again(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
-    """As ``try_``, with a policy of its own."""
+    """Do the same as ``try_``, with a retry policy."""
     return try_.func(key, fails)
 
 
 @task(atomic=True, takes_context=True)
 def report_atomically(context: TaskContext, key: str) -> None:
-    """Leave an entry in the transaction of its end, and say how far it is."""
+    """Create an entry in the transaction that ends the task, and report progress."""
     Entry.objects.create(key=key)
     context.progress(1, 1)
 
 
 @task(atomic=True)
 def try_atomically(key: str) -> str:
-    """Leave an entry in the transaction of its end."""
+    """Create an entry in the transaction that ends the task."""
     Entry.objects.create(key=key)
     return key
 
 
 @task
-def stop(how: str, workflow_meta: WorkflowMeta) -> str:
-    """Pause or cancel its own workflow."""
-    return str(getattr(WorkflowHandle(workflow_meta.workflow_id), how)())
+def stop(action: str, workflow_meta: WorkflowMeta) -> str:
+    """Pause or cancel the task's own workflow."""
+    return str(getattr(WorkflowHandle(workflow_meta.workflow_id), action)())
 
 
 @task
 def optional(value: Any = "nothing") -> Any:
-    """Return its value, if it has got one."""
-    return _shown(value)
+    """Return the value, or the default."""
+    return _as_text(value)
 
 
 @task
 def judge(outcome: TaskResult[Any, TaskError[Any]]) -> str:
-    """Say how something ended."""
-    return _shown(outcome)
+    """Return an outcome as text."""
+    return _as_text(outcome)
 
 
 @task
 def tell_error(outcome: TaskResult[Any, TaskError[Any]]) -> list[Any]:
-    """Say what went wrong."""
+    """Return the code and the data of an error."""
     return [outcome.err.error_code, outcome.err.data]
 
 
 @task
 def judge_all(outcomes: list[TaskResult[Any, TaskError[Any]]]) -> list[str]:
-    """Say how several ended."""
-    return [_shown(outcome) for outcome in outcomes]
+    """Return several outcomes as text."""
+    return [_as_text(outcome) for outcome in outcomes]
 
 
 @task
 def look_back(workflow_ctx: WorkflowContext) -> dict[str, Any]:
-    """Tell of the context."""
+    """Return the content of the context."""
     return {
         "node": workflow_ctx.node_id,
         "index": workflow_ctx.task_index,
         "workflow": str(workflow_ctx.workflow_id),
         "task": workflow_ctx.task_name,
-        "results": {name: _shown(result) for name, result in workflow_ctx.results.items()},
+        "results": {name: _as_text(result) for name, result in workflow_ctx.results.items()},
         "has": {name: workflow_ctx.has_result(name) for name in ("first", "second", "other")},
     }
 
 
 @task
 def look_item(item: Any, one: TaskResult[Any, TaskError[Any]], workflow_ctx: WorkflowContext) -> list[Any]:
-    """Tell of an item and what is the same for all."""
-    return [item, _shown(one), _shown(workflow_ctx.result_for("first")), workflow_ctx.node_id]
+    """Return the item, and the inputs that all items share."""
+    return [item, _as_text(one), _as_text(workflow_ctx.result_for("first")), workflow_ctx.node_id]
 
 
 @task
-def look_for_other(workflow_ctx: WorkflowContext) -> Any:
-    """Ask for a node that is not listed."""
+def look_for_unlisted(workflow_ctx: WorkflowContext) -> Any:
+    """Ask the context for a node that is not in its ``workflow_ctx_from``."""
     return workflow_ctx.result_for("other")
 
 
 @task
 def summarize(workflow_ctx: WorkflowContext) -> dict[str, Any]:
-    """Tell how the subworkflow ``sub`` ended."""
+    """Return the summary of the subworkflow ``sub``."""
     summary = workflow_ctx.summary_for("sub")
     return {
         "status": str(summary.status),
@@ -154,19 +154,19 @@ def summarize(workflow_ctx: WorkflowContext) -> dict[str, Any]:
 
 @task
 def where(workflow_meta: WorkflowMeta, note: str = "") -> list[Any]:
-    """Tell its place."""
+    """Return the position of the node."""
     return [str(workflow_meta.workflow_id), workflow_meta.task_index, workflow_meta.task_name, workflow_meta.node_id]
 
 
 @task
 async def awhere(workflow_meta: WorkflowMeta, value: Any = None) -> list[Any]:
-    """Tell its place, as a coroutine."""
+    """Return the node id, as a coroutine."""
     return [workflow_meta.node_id, value]
 
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["NO"]))
 def cancel_and_fail(key: str, workflow_meta: WorkflowMeta) -> TaskResult[None, TaskError[Any]]:
-    """Cancel its own workflow, and fail so that it would be tried again."""
+    """Cancel the task's own workflow, and fail with an error that the policy retries."""
     Entry.objects.create(key=key)
     WorkflowHandle[Any](workflow_meta.workflow_id).cancel()
     return TaskResult(err=TaskError(error_code="NO", message="no"))
@@ -174,7 +174,7 @@ def cancel_and_fail(key: str, workflow_meta: WorkflowMeta) -> TaskResult[None, T
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["NO"]))
 def expire_and_fail(workflow_meta: WorkflowMeta) -> TaskResult[None, TaskError[Any]]:
-    """Let the time of its own workflow be over, and fail so that it would be tried again."""
+    """Expire the task's own workflow, and fail with an error that the policy retries."""
     _expire(workflow_meta.workflow_id)
     return TaskResult(err=TaskError(error_code="NO", message="no"))
 
@@ -185,23 +185,23 @@ def _expire(workflow_id: UUID) -> None:
 
 
 @task
-def restart_all(workflow_meta: WorkflowMeta) -> str:
-    """Cancel and retry what is at the top."""
+def restart_root(workflow_meta: WorkflowMeta) -> str:
+    """Cancel and retry the root workflow."""
     root = WorkflowHandle[Any](WorkflowRow.objects.get(pk=workflow_meta.workflow_id).root_id)
     return f"{root.cancel()} {root.retry()}"
 
 
 @task
-def cancel_and_retry(how: str, workflow_meta: WorkflowMeta) -> str:
-    """Cancel and retry its own workflow."""
-    if how == "retry":
+def cancel_and_retry(action: str, workflow_meta: WorkflowMeta) -> str:
+    """Cancel and retry the task's own workflow if the action is "retry"."""
+    if action == "retry":
         handle = WorkflowHandle[Any](workflow_meta.workflow_id)
         handle.cancel()
         handle.retry()
-    return how
+    return action
 
 
-def _logged(function: Callable[..., Any]) -> Callable[..., Any]:
+def _decorated(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -210,59 +210,59 @@ def _logged(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @task
-@_logged
-def where_from_afar(workflow_meta: WorkflowMeta) -> str:
-    """Tell its place, through a decorator."""
+@_decorated
+def where_decorated(workflow_meta: WorkflowMeta) -> str:
+    """Return the node id, through a decorator."""
     return workflow_meta.node_id
 
 
-def _shown(value: Any) -> Any:
+def _as_text(value: Any) -> Any:
     if isinstance(value, TaskResult):
         return f"ok {value.ok}" if value.is_ok() else f"err {value.err.error_code}"
-    return [_shown(one) for one in value] if isinstance(value, list) else value
+    return [_as_text(item) for item in value] if isinstance(value, list) else value
 
 
 # Conditions.
 
 
 def yes(ctx: WorkflowContext) -> bool:
-    """Agree."""
+    """Always hold."""
     return True
 
 
 def no(ctx: WorkflowContext) -> bool:
-    """Disagree."""
+    """Never hold."""
     return False
 
 
 def first_is_large(ctx: WorkflowContext) -> bool:
-    """Look at the value of the node ``first``."""
+    """Check the value of the node ``first``."""
     return ctx.result_for("first").ok > 10
 
 
 def broken(ctx: WorkflowContext) -> bool:
-    """Fail."""
+    """Raise."""
     raise ValueError("a broken condition")
 
 
 def pausing(ctx: WorkflowContext) -> bool:
-    """Pause the workflow, and agree."""
+    """Pause the workflow, and hold."""
     return WorkflowHandle(ctx.workflow_id).pause()
 
 
 def cancelling(ctx: WorkflowContext) -> bool:
-    """Cancel the workflow, and agree."""
+    """Cancel the workflow, and hold."""
     return WorkflowHandle(ctx.workflow_id).cancel()
 
 
 def expiring(ctx: WorkflowContext) -> bool:
-    """Let the time of the workflow be over, and agree."""
+    """Expire the workflow, and hold."""
     _expire(ctx.workflow_id)
     return True
 
 
 def noted(ctx: WorkflowContext) -> bool:
-    """Leave an entry each time that it is asked."""
+    """Create an entry for each evaluation."""
     Entry.objects.create(key=f"asked-{ctx.node_id}")
     return True
 
@@ -271,7 +271,7 @@ def noted(ctx: WorkflowContext) -> bool:
 
 
 class Leaf(WorkflowDefinition[int]):
-    """One node, which may fail."""
+    """A node that may fail, and one that returns its value."""
 
     class Meta:
         definition_key = "tests.running.leaf"
@@ -285,7 +285,7 @@ class Leaf(WorkflowDefinition[int]):
 
 
 class Middle(WorkflowDefinition[Any]):
-    """A leaf, and what follows it."""
+    """A leaf, and a node that takes its output."""
 
     class Meta:
         definition_key = "tests.running.middle"
@@ -299,7 +299,7 @@ class Middle(WorkflowDefinition[Any]):
 
 
 class Silent(WorkflowDefinition[None]):
-    """Has no output."""
+    """A workflow without an output."""
 
     one = give.node()(value=1)
 
@@ -308,7 +308,7 @@ class Silent(WorkflowDefinition[None]):
 
 
 class Broken(WorkflowDefinition[None]):
-    """Can't be built by a worker."""
+    """Raises while a worker builds it."""
 
     class Meta:
         definition_key = "tests.running.broken"
@@ -322,7 +322,7 @@ class Broken(WorkflowDefinition[None]):
 
 
 class Waiting(WorkflowDefinition[Any]):
-    """Waits for somebody."""
+    """Waits for an event."""
 
     class Meta:
         definition_key = "tests.running.waiting"
@@ -333,7 +333,7 @@ class Waiting(WorkflowDefinition[Any]):
 
 
 class Stopping(WorkflowDefinition[Any]):
-    """Pauses or cancels the workflow of which it is to be a part, while it is built."""
+    """Pauses or cancels its parent workflow while it is built."""
 
     class Meta:
         definition_key = "tests.running.stopping"
@@ -347,7 +347,7 @@ class Stopping(WorkflowDefinition[Any]):
 
 
 class Unwanted(WorkflowDefinition[Any]):
-    """Has the task cancelled that builds it."""
+    """Cancels the task that builds it."""
 
     class Meta:
         definition_key = "tests.running.unwanted"
@@ -361,17 +361,17 @@ class Unwanted(WorkflowDefinition[Any]):
 
 
 class Restarting(WorkflowDefinition[str]):
-    """Cancels and retries what is at the top."""
+    """Cancels and retries the root workflow."""
 
     class Meta:
         definition_key = "tests.running.restarting"
         output = "one"
 
-    one = restart_all.node()()
+    one = restart_root.node()()
 
 
 class Fragile(WorkflowDefinition[Any]):
-    """Pauses when its first node fails."""
+    """Pauses when its node fails."""
 
     class Meta:
         definition_key = "tests.running.fragile"
@@ -383,7 +383,7 @@ class Fragile(WorkflowDefinition[Any]):
 
 
 class Informed(WorkflowDefinition[Any]):
-    """Is built by what came before."""
+    """Is built from the context and the outcome of an earlier node."""
 
     class Meta:
         definition_key = "tests.running.informed"
@@ -391,12 +391,12 @@ class Informed(WorkflowDefinition[Any]):
 
     @classmethod
     def build_with(cls, *, workflow_ctx: Any = None, outcome: Any = None) -> Workflow[Any]:
-        seen = {name: _shown(result) for name, result in workflow_ctx.results.items()} if workflow_ctx else None
-        return Workflow("informed", {"one": give.node()(value=[seen, _shown(outcome)])}, output="one")
+        results = {name: _as_text(result) for name, result in workflow_ctx.results.items()} if workflow_ctx else None
+        return Workflow("informed", {"one": give.node()(value=[results, _as_text(outcome)])}, output="one")
 
 
 class Wide(WorkflowDefinition[Any]):
-    """Maps."""
+    """A workflow with a map."""
 
     class Meta:
         definition_key = "tests.running.wide"
@@ -409,18 +409,18 @@ class Wide(WorkflowDefinition[Any]):
         return Workflow("wide", [items, each], output=each)
 
 
-# Waiting for other workflows.
+# Tasks that wait for other workflows.
 
 
 @task
-def wait_for(workflow_id: str) -> Any:
-    """Wait for another workflow."""
+def wait_for_workflow(workflow_id: str) -> Any:
+    """Wait for another workflow in a thread."""
     return WorkflowHandle[Any](workflow_id).value(30)
 
 
 @task
-async def await_(workflow_id: str) -> list[Any]:
-    """Wait for another workflow, in the one way and try the other."""
+async def await_workflow(workflow_id: str) -> list[Any]:
+    """Await another workflow, and show that the blocking ``get()`` is refused."""
     handle = WorkflowHandle[Any](workflow_id)
     try:
         handle.get(0)
@@ -430,7 +430,7 @@ async def await_(workflow_id: str) -> list[Any]:
 
 
 class Held(WorkflowDefinition[Any]):
-    """There is only one at a time; it waits for somebody."""
+    """Has a unique key, and waits for an event."""
 
     class Meta:
         definition_key = "tests.running.held"
@@ -441,7 +441,7 @@ class Held(WorkflowDefinition[Any]):
 
 
 class Deep(WorkflowDefinition[int]):
-    """Contains itself as many times as it is told."""
+    """Contains itself, ``left`` levels deep."""
 
     class Meta:
         definition_key = "tests.running.deep"
@@ -455,7 +455,7 @@ class Deep(WorkflowDefinition[int]):
 
 
 class Nested(WorkflowDefinition[Any]):
-    """Contains itself as many times as it is told, with nothing beside; what is inmost may fail."""
+    """Contains only itself, ``left`` levels deep; the innermost node may fail."""
 
     class Meta:
         definition_key = "tests.running.nested"

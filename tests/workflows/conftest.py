@@ -1,4 +1,4 @@
-"""What the tests of definitions share."""
+"""Helpers of the tests of workflow definitions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,14 @@ from horsies_django.core.workflow_errors import DefinitionError
 
 
 def mistakes_of(build: Callable[..., Any], *args: Any, **kwargs: Any) -> list[DefinitionError]:
-    """Return the mistakes with which something can't be built."""
-    with pytest.raises(InvalidWorkflow) as caught:
+    """Return the mistakes of the InvalidWorkflow that this call raises."""
+    with pytest.raises(InvalidWorkflow) as raised:
         build(*args, **kwargs)
-    return list(caught.value.mistakes)
+    return list(raised.value.mistakes)
 
 
 def only(code: str, nodes: Any, **options: Any) -> DefinitionError:
-    """Return the one mistake of a workflow, which has this code."""
-    found = mistakes_of(Workflow, "import", nodes, **options)
-    assert [str(mistake.code) for mistake in found] == [f"HRS-{code}"], "\n".join(map(str, found))
-    return found[0]
+    """Return the only mistake of a workflow, and check its code."""
+    mistakes = mistakes_of(Workflow, "import", nodes, **options)
+    assert [str(mistake.code) for mistake in mistakes] == [f"HRS-{code}"], "\n".join(map(str, mistakes))
+    return mistakes[0]

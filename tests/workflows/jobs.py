@@ -1,4 +1,4 @@
-"""Tasks, conditions and definitions of the tests of workflows."""
+"""Tasks and conditions for tests that build workflows."""
 
 from __future__ import annotations
 

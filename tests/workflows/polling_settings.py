@@ -1,4 +1,4 @@
-"""The settings of the tests behind a pooler: who is told so neither listens on its connection nor tells of ends."""
+"""Settings for a connection pooler: the process neither listens for notifications nor sends any."""
 
 from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES

@@ -1,4 +1,4 @@
-"""Tasks, and a workflow of several of them, for the tests in which workers and people get in each other's way."""
+"""Tasks and workflows for tests of races between workers and users."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from horsies_django import (
 from horsies_django.enqueue.nodes import Node
 from tests.jobs.models import Entry
 
-#: Seconds that one body waits, in its slot, for another to come.
+#: Seconds for which a body waits, in its slot, for the other body to start.
 PATIENCE = 5.0
 
 
 @task
 def meet(folder: str, key: str, other: str) -> float:
-    """Wait until the other one runs as well, for a while, and return when this ends, on the clock of all processes.
+    """Wait until the other body runs too, or the time is over; return the end, on the clock that all processes share.
 
-    Two workers may fill all their slots with sides of different diamonds: then these do not meet, and no worker is
-    at fault.
+    Two workers may fill all their slots with sides of different diamonds. Such bodies do not meet, which is no error.
     """
     Path(folder, key).touch()
     limit = time.monotonic() + PATIENCE
@@ -41,7 +40,7 @@ def meet(folder: str, key: str, other: str) -> float:
 
 @task
 def work(key: str, fails: int = 0, seconds: float = 0.0) -> TaskResult[int, TaskError[Any]]:
-    """Leave an entry, and take some time; fail for the first ``fails`` times."""
+    """Create an entry and take some time; fail in the first ``fails`` runs."""
     Entry.objects.create(key=key)
     time.sleep(seconds)
     if (times := Entry.objects.filter(key=key).count()) <= fails:
@@ -51,18 +50,18 @@ def work(key: str, fails: int = 0, seconds: float = 0.0) -> TaskResult[int, Task
 
 @task
 def numbers() -> list[int]:
-    """Return what a map goes over."""
+    """Return the items of a map."""
     return [0, 1, 2]
 
 
 @task
 def work_on(item: int, key: str, fails: int, seconds: float) -> TaskResult[int, TaskError[Any]]:
-    """Do the work of one item; only that of item 1 fails."""
+    """Do the work of one item; only item 1 can fail."""
     return work.func(f"{key}[{item}]", fails if item == 1 else 0, seconds)
 
 
 class Below(WorkflowDefinition[int]):
-    """Two nodes."""
+    """A subworkflow of two nodes."""
 
     class Meta:
         definition_key = "tests.racing.below"
@@ -76,7 +75,7 @@ class Below(WorkflowDefinition[int]):
 
 
 def diamond(folder: str, key: str) -> list[Node[Any]]:
-    """Return a diamond whose sides are for two workers, and end at the same time."""
+    """Return a diamond whose sides run in two workers and end at the same time."""
     top = numbers.node(node_id=f"{key}-top")()
     left = meet.node(node_id=f"{key}-left", waits_for=[top], queue_name="left")(
         folder=folder, key=f"{key}-left", other=f"{key}-right"
@@ -89,24 +88,24 @@ def diamond(folder: str, key: str) -> list[Node[Any]]:
 
 @workflow_builder(cases=[{"key": "any", "random": Random(1)}])
 def anything(key: str, random: Random) -> Workflow[Any]:
-    """Return a workflow with a bit of everything, some of which fails at first."""
+    """Return a workflow with every kind of node; some nodes fail at first."""
 
-    def how(name: str, worst: int = 1) -> dict[str, Any]:
+    def arguments(name: str, max_fails: int = 1) -> dict[str, Any]:
         return {
             "key": f"{key}.{name}",
-            "fails": random.choice([0, 0, 0, worst]),
+            "fails": random.choice([0, 0, 0, max_fails]),
             "seconds": random.choice([0.0, 0.0, 0.03]),
         }
 
-    first = work.node(node_id="first")(**how("first"))
-    left = work.node(node_id="left", waits_for=[first])(**how("left", 2))
-    right = work.node(node_id="right", waits_for=[first])(**how("right"))
+    first = work.node(node_id="first")(**arguments("first"))
+    left = work.node(node_id="left", waits_for=[first])(**arguments("left", 2))
+    right = work.node(node_id="right", waits_for=[first])(**arguments("right"))
     said = wait_for_event("said", node_id="said", waits_for=[first])
     items = numbers.node(node_id="items")()
-    each = work_on.map(over=items, param="item", kwargs=how("each"), node_id="each")
-    below = Below.node(node_id="below", waits_for=[left])(**how("below"))
+    each = work_on.map(over=items, param="item", kwargs=arguments("each"), node_id="each")
+    below = Below.node(node_id="below", waits_for=[left])(**arguments("below"))
     join = random.choice([{}, {"join": Join.ANY}, {"allow_failed_deps": True}])
-    end = work.node(node_id="end", waits_for=[left, right, said], **join)(**how("end"))
-    last = work.node(node_id="last", waits_for=[end, each, below])(**how("last"))
+    end = work.node(node_id="end", waits_for=[left, right, said], **join)(**arguments("end"))
+    last = work.node(node_id="last", waits_for=[end, each, below])(**arguments("last"))
     nodes = [first, left, right, said, items, each, below, end, last]
     return Workflow("anything", nodes, on_error=random.choice(list(OnError)))

@@ -1,7 +1,7 @@
-"""What the spec says becomes of a workflow, as plain Python: no rows, no workers, no order in time.
+"""A reference model of workflows in plain Python, without a database and without workers.
 
-A node's end does not depend on when the others end, only on how: so one pass over the nodes, each after those that it
-waits for, tells the end of all of them.
+The outcome of a node depends on the outcomes of its dependencies, not on their order in time. So one pass over the
+nodes in order of dependency computes all outcomes.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 COMPLETED, FAILED, SKIPPED = "COMPLETED", "FAILED", "SKIPPED"
-#: SKIPPED by its own condition, which is no failure.
+#: The status of a node that its own condition has skipped, which does not count as a failure.
 UNWANTED = "UNWANTED"
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A node: it fails for the first ``fails`` times that it runs; ``wish`` is what its condition says, if any.
+    """A node. It fails in the first ``fails`` runs; ``wish`` is the result of its condition, None without one.
 
-    A map or a subworkflow keeps what has completed inside of it: after a cancel it may have nothing left to run.
+    A map or a subworkflow keeps its completed nodes, so after a cancel it may have nothing left to run.
     """
 
     waits_for: tuple[int, ...] = ()
@@ -32,12 +32,12 @@ class Spec:
 
 @dataclass
 class Reference:
-    """A workflow. ``runs`` counts how often the body of each node has run."""
+    """A workflow. ``runs`` counts the runs of the body of each node."""
 
     specs: Sequence[Spec]
     states: dict[int, str] = field(default_factory=dict)
     runs: dict[int, int] = field(default_factory=dict)
-    #: How maps and subworkflows that have not ended are going to, and whether the bodies that count have run.
+    #: Of open maps and subworkflows: the status with which each will end, and whether its counted bodies have run.
     inside: dict[int, tuple[str, bool]] = field(default_factory=dict)
     status: str = "RUNNING"
 
@@ -45,29 +45,29 @@ class Reference:
         self.runs = dict.fromkeys(range(len(self.specs)), 0)
 
     def run(self) -> None:
-        """Bring every node to its end, and with that the workflow."""
+        """Run every node, and end the workflow."""
         for index, spec in enumerate(self.specs):
             if index not in self.states:
                 self.states[index] = self._end_of(index, spec)
         self.status = FAILED if FAILED in self.states.values() else COMPLETED
 
     def see(self, ended: Mapping[int, str], inside: Mapping[int, tuple[str, bool]], runs: Mapping[int, int]) -> None:
-        """Take over how far it has come."""
+        """Take over the state of a real workflow."""
         self.states = dict(ended)
         self.inside = dict(inside)
         self.runs = dict(runs)
 
     def cancel(self) -> None:
-        """Cancel the workflow; nothing runs at that time."""
+        """Cancel the workflow while no body runs."""
         self.states = {index: self.states.get(index, SKIPPED) for index in range(len(self.specs))}
         self.inside = {}
         self.status = "CANCELLED"
 
     def retry(self, *, has_failed_within: bool = False) -> bool:
-        """Retry: keep what has completed, and what its condition did not want."""
+        """Retry: keep the nodes that have completed or that their condition has skipped."""
         kept = {index: state for index, state in self.states.items() if state in (COMPLETED, UNWANTED)}
-        is_any = has_failed_within or len(kept) < len(self.states)
-        if self.status not in (FAILED, "CANCELLED", "PAUSED") or not is_any:
+        has_work = has_failed_within or len(kept) < len(self.states)
+        if self.status not in (FAILED, "CANCELLED", "PAUSED") or not has_work:
             return False
         self.states = kept
         self.status = "RUNNING"
@@ -89,7 +89,7 @@ class Reference:
 
 
 def is_let_run(spec: Spec, sources: Sequence[str]) -> bool:
-    """Whether a node runs after these ends."""
+    """Return whether a node runs after its dependencies have ended with these statuses."""
     if spec.join == "any":
         return COMPLETED in sources
     if spec.join == "quorum":

@@ -1,4 +1,4 @@
-"""Ways to run workflows and to look at them, for tests."""
+"""Helpers that run and inspect workflows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.jobs.models import Entry
 
 
 def ran(workflow: Workflow[Any], drain: Any) -> WorkflowHandle[Any]:
-    """Start a workflow and run all that is due."""
+    """Start a workflow and run all due tasks."""
     handle = workflow.start()
     drain()
     return handle
 
 
 def wait_and_drain(handle: WorkflowHandle[Any], drain: Any) -> None:
-    """Run what is due, and what will be, until the workflow has ended."""
+    """Run tasks as they become due, until the workflow has ended."""
 
     def has_ended() -> bool:
         drain()
@@ -41,17 +41,17 @@ def wait_and_drain(handle: WorkflowHandle[Any], drain: Any) -> None:
 
 
 def times(key: str) -> int:
-    """Return how often a body has left this entry."""
+    """Return how many entries with this key the bodies have created."""
     return Entry.objects.filter(key=key).count()
 
 
 def step(threads: int = 1) -> None:
-    """Run what a worker gets with one claim."""
+    """Run the tasks of one claim."""
     call_command("horsies_worker", once=True, verbosity=0, threads=threads, prefetch=0, start_ahead=0)
 
 
 def die(count: int = 100) -> list[UUID]:
-    """Claim what is due, begin it, and be a worker that has died an hour ago; return the ids of the tasks."""
+    """Claim and start the due tasks as a worker that died an hour ago; return their ids."""
     with transaction.atomic():
         claims = Task.objects.claim("dead", start=count, prefetch=0)
     keys = [claim.task_id for claim in claims]
@@ -62,17 +62,17 @@ def die(count: int = 100) -> list[UUID]:
 
 
 def reap() -> None:
-    """Do what a reaper does in one pass."""
+    """Run one pass of the reaper."""
     run_pass(task_backends["default"].config)
 
 
 def make_due() -> None:
-    """Let every task that waits for its next attempt have waited."""
+    """Make all deferred tasks due."""
     Task.objects.update(run_after=None, enqueued_at=timezone.now() - timedelta(hours=1), deferred=False)
 
 
 def end_unheard(node_id: str, **end: Any) -> UUID:
-    """End the task of a node, as if that had been done by somebody who knows nothing of workflows; return its id."""
+    """End the task of a node without notice to the engine; return the id of the task."""
     now = timezone.now()
     tasks = Task.objects.filter(pk__in=WorkflowTask.objects.filter(node_id=node_id).values("task_id"))
     key = tasks.get().pk
@@ -81,40 +81,40 @@ def end_unheard(node_id: str, **end: Any) -> UUID:
 
 
 def states(handle: WorkflowHandle[Any]) -> dict[str, str]:
-    """Return the status of each node, by id."""
+    """Return the status of each node by node id."""
     return {node_id: str(status) for node_id, status in handle.tasks().items()}
 
 
 def codes(handle: WorkflowHandle[Any]) -> dict[str, str | None]:
-    """Return the error code of each node, by id."""
+    """Return the error code of each node by node id."""
     nodes = WorkflowTask.objects.filter(workflow=handle.id).order_by("task_index")
     return dict(nodes.values_list("node_id", "error_code"))
 
 
 def value(handle: WorkflowHandle[Any], node: Any) -> Any:
-    """Return the ok value of a node, and fail if it has none."""
+    """Return the value of a node, and fail if its result is an error."""
     result = handle.result_for(node)
     assert result.is_ok(), result
     return result.ok
 
 
 def children(handle: WorkflowHandle[Any]) -> list[WorkflowHandle[Any]]:
-    """Return the subworkflows of a run, those of its nodes first in order."""
+    """Return the subworkflows of a run, in the order of their nodes."""
     rows = WorkflowRow.objects.filter(parent__workflow=handle.id).order_by("parent__task_index", "sent_at")
     return [WorkflowHandle(pk) for pk in rows.values_list("pk", flat=True)]
 
 
 def contradictions(handle: WorkflowHandle[Any]) -> list[str]:
-    """Return what the rows of one run (without those below it) say that can't be."""
+    """Return the inconsistencies between the rows of one run, without its subworkflows."""
     workflow = WorkflowRow.objects.get(pk=handle.id)
     nodes = list(WorkflowTask.objects.filter(workflow=workflow).select_related("task").order_by("task_index"))
     by_index = {node.task_index: node for node in nodes}
     is_open = {node.task_index: node.status not in WORKFLOW_TASK_TERMINAL_STATES for node in nodes}
     found = []
     if workflow.open_count != sum(is_open.values()):
-        found.append(f"open_count is {workflow.open_count}, and {sum(is_open.values())} are open")
+        found.append(f"open_count is {workflow.open_count}, but {sum(is_open.values())} nodes are open")
     if workflow.node_count != len(nodes):
-        found.append(f"node_count is {workflow.node_count}, and there are {len(nodes)}")
+        found.append(f"node_count is {workflow.node_count}, but there are {len(nodes)} nodes")
     for node in nodes:
         if (node.completed_at is None) != is_open[node.task_index]:
             found.append(f"{node.node_id} is {node.status}, completed_at is {node.completed_at}")
@@ -125,13 +125,13 @@ def contradictions(handle: WorkflowHandle[Any]) -> list[str]:
             done = [dep for dep in deps if not is_open[dep.task_index]]
             ok = [dep for dep in done if dep.status == WorkflowTaskStatus.COMPLETED]
             bad = [dep for dep in done if dep not in ok and dep.error_code != "CONDITION_NOT_MET"]
-            is_right = len(deps) - len(done), len(ok), len(bad)
-            if (node.open_deps, node.ok_deps, node.failed_deps) != is_right:
-                found.append(f"{node.node_id} counts {node.open_deps, node.ok_deps, node.failed_deps}, not {is_right}")
+            expected = len(deps) - len(done), len(ok), len(bad)
+            if (node.open_deps, node.ok_deps, node.failed_deps) != expected:
+                found.append(f"{node.node_id} counts {node.open_deps, node.ok_deps, node.failed_deps}, not {expected}")
         if node.status == WorkflowTaskStatus.ENQUEUED and (node.task is None or node.task.status in _ENDED):
             found.append(f"{node.node_id} is ENQUEUED, its task is {node.task and node.task.status}")
     if str(workflow.status) in _ENDED and workflow.status != "CANCELLED" and any(is_open.values()):
-        found.append(f"it is {workflow.status} with open nodes")
+        found.append(f"the workflow is {workflow.status} with open nodes")
     return found
 
 

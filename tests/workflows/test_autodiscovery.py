@@ -1,4 +1,4 @@
-"""The ``workflows.py`` of an app is found as its ``tasks.py`` is."""
+"""Autodiscovery imports the ``workflows.py`` of each app."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tests.workflows.runs import ran, value
 
 
 def test_the_workflows_of_an_app_are_found(drain):
-    found = definition_at("tests.found")
+    definition = definition_at("tests.found")
 
-    handle = ran(Workflow("finder", {"sub": found.node()()}), drain)
+    handle = ran(Workflow("finder", {"sub": definition.node()()}), drain)
 
-    assert found.__module__ == "tests.jobs.workflows"
+    assert definition.__module__ == "tests.jobs.workflows"
     assert value(handle, "sub") == 1

@@ -1,4 +1,4 @@
-"""Conditions: decided once, when a node's turn comes."""
+"""Conditions of nodes: evaluated once, when the dependencies have ended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_node_runs_as_its_conditions_say(drain, conditions, runs):
 
 
 @pytest.mark.parametrize("number", [5, 50])
-def test_a_branch(drain, number):
+def test_conditions_choose_one_of_two_branches(drain, number):
     first = bodies.give.node(node_id="first")(value=number)
     large = bodies.give.node(node_id="large", waits_for=[first], run_when=bodies.first_is_large)(value="large")
     small = bodies.give.node(node_id="small", waits_for=[first], skip_when=bodies.first_is_large)(value="small")
@@ -47,7 +47,7 @@ def test_a_branch(drain, number):
     assert handle.get(timeout=0).ok == (["large"] if number > 10 else ["small"])
 
 
-def test_a_condition_is_not_asked_before_its_turn_and_never_twice(drain):
+def test_a_condition_is_evaluated_once_and_not_for_a_skipped_node(drain):
     bad = bodies.fail.node(node_id="bad")()
     never = bodies.give.node(node_id="never", waits_for=[bad], run_when=bodies.noted)()
     once = bodies.try_.node(node_id="once", run_when=bodies.noted)(key="once", fails=1)
@@ -71,7 +71,7 @@ def test_a_condition_that_raises_fails_its_node(drain):
 
 
 @pytest.mark.parametrize("kind", ["task", "map", "subworkflow"])
-def test_nothing_begins_that_was_decided_while_it_was_paused(drain, kind):
+def test_a_node_does_not_start_if_its_condition_pauses_the_workflow(drain, kind):
     items = bodies.give.node(node_id="items")(value=[2])
     if kind == "task":
         node = bodies.try_.node(node_id="node", waits_for=[items], run_when=bodies.pausing)(key="node")
@@ -92,7 +92,7 @@ def test_nothing_begins_that_was_decided_while_it_was_paused(drain, kind):
     assert times("node-2" if kind == "map" else "node") == 1
 
 
-def test_nothing_begins_that_was_decided_after_the_end(drain):
+def test_a_node_does_not_start_if_its_condition_cancels_the_workflow(drain):
     one = bodies.try_.node(node_id="one", run_when=bodies.cancelling)(key="one")
 
     handle = ran(Workflow("cancelled", [one]), drain)
@@ -103,7 +103,7 @@ def test_nothing_begins_that_was_decided_after_the_end(drain):
     assert contradictions(handle) == []
 
 
-def test_a_map_over_what_was_unwanted_is_unwanted_too(drain):
+def test_a_map_is_skipped_if_a_condition_skips_its_source(drain):
     items = bodies.give.node(node_id="items", run_when=bodies.no)(value=[1])
     each = bodies.give.map(over=items, node_id="each")
     after = bodies.give.node(node_id="after", waits_for=[each])()
@@ -115,7 +115,7 @@ def test_a_map_over_what_was_unwanted_is_unwanted_too(drain):
     assert contradictions(handle) == []
 
 
-def test_a_value_that_may_be_missing_needs_a_default():
+def test_an_argument_from_a_conditional_node_needs_a_default():
     one = bodies.give.node(run_when=bodies.no)()
 
     with pytest.raises(InvalidWorkflow, match=r"HRS-020.*has a condition"):

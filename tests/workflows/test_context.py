@@ -1,4 +1,4 @@
-"""What a function sees of the nodes before it."""
+"""The ``WorkflowContext`` that a body gets."""
 
 import pytest
 
@@ -24,18 +24,18 @@ def context():
 
 
 @pytest.mark.parametrize("ref", [PAGE, PAGE.key, NodeKey("page"), "page"])
-def test_a_result_is_found_by_node_key_and_id(context, ref):
+def test_a_result_is_found_by_node_by_key_and_by_id(context, ref):
     assert context.has_result(ref)
     assert context.result_for(ref) == TaskResult(ok="text")
 
 
-def test_a_node_without_an_id_of_its_own_is_found_where_its_definition_is_known(context):
+def test_the_context_finds_a_node_without_an_explicit_id(context):
     assert context.result_for(UNNAMED) == TaskResult(ok="other")
     with pytest.raises(ValueError, match="has no node_id of its own"):
         context.result_for(jobs.nothing.node()())
 
 
-def test_a_node_that_is_not_listed_is_a_key_error(context):
+def test_an_unlisted_node_raises_key_error(context):
     assert not context.has_result("daily")
     with pytest.raises(KeyError, match="'daily' is not in the workflow_ctx_from of node 'last'; there are: 'page'"):
         context.result_for("daily")
@@ -43,6 +43,6 @@ def test_a_node_that_is_not_listed_is_a_key_error(context):
         context.summary_for("page")
 
 
-def test_a_summary_of_a_subworkflow(context):
+def test_the_context_has_the_summary_of_a_subworkflow(context):
     assert context.has_summary("daily")
     assert context.summary_for("daily").total == 2

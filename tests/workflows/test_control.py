@@ -1,4 +1,4 @@
-"""Pause, resume, cancel and retry."""
+"""Pause, resume, cancel and retry of workflows."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def open_tasks():
 
 
 @pytest.fixture
-def few_parameters(transactional_db):
-    """Let a statement of SQLite have 1,000 parameters, as if workflows had 32 times as many nodes as here."""
+def low_parameter_limit(transactional_db):
+    """Limit a statement of SQLite to 1,000 parameters, so that a small workflow exceeds the limit."""
     if connection.vendor != "sqlite":
-        pytest.skip("only SQLite has a limit that is in the way of the ORM")
+        pytest.skip("only SQLite has a limit that the ORM can exceed")
     connection.ensure_connection()
     limit = sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER
     before = connection.connection.setlimit(limit, 1_000)
@@ -51,7 +51,7 @@ def few_parameters(transactional_db):
     connection.connection.setlimit(limit, before)
 
 
-def test_more_nodes_than_a_statement_takes_parameters(few_parameters):
+def test_a_workflow_can_have_more_nodes_than_sqlite_allows_parameters(low_parameter_limit):
     handle = Workflow("large", [bodies.give.node()() for _ in range(1_100)]).start()
 
     assert handle.pause()
@@ -66,7 +66,7 @@ def test_more_nodes_than_a_statement_takes_parameters(few_parameters):
 # Pause and resume.
 
 
-def test_a_pause_takes_back_what_has_not_begun(drain):
+def test_a_pause_withdraws_tasks_that_have_not_started(drain):
     handle = Workflow("pause", chain()).start()
 
     assert handle.pause()
@@ -80,7 +80,7 @@ def test_a_pause_takes_back_what_has_not_begun(drain):
     assert contradictions(handle) == []
 
 
-def test_a_resume_goes_on_with_new_tasks(drain):
+def test_a_resume_enqueues_new_tasks(drain):
     handle = Workflow("pause", chain()).start()
     handle.pause()
 
@@ -92,8 +92,8 @@ def test_a_resume_goes_on_with_new_tasks(drain):
     assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 1, 1]
 
 
-def test_what_runs_comes_to_its_end(drain):
-    stop = bodies.stop.node(node_id="stop")(how="pause")
+def test_a_running_node_completes_in_a_paused_workflow(drain):
+    stop = bodies.stop.node(node_id="stop")(action="pause")
     after = bodies.give.node(node_id="after", waits_for=[stop])()
 
     handle = ran(Workflow("pause", [stop, after]), drain)
@@ -106,15 +106,15 @@ def test_what_runs_comes_to_its_end(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_a_last_node_ends_in_a_paused_workflow(drain):
-    handle = ran(Workflow("pause", [bodies.stop.node()(how="pause")]), drain)
+def test_a_resume_completes_a_workflow_whose_last_node_has_ended(drain):
+    handle = ran(Workflow("pause", [bodies.stop.node()(action="pause")]), drain)
 
     assert str(handle.status()) == "PAUSED"
     assert handle.resume()
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_a_retry_that_waits_is_taken_back(drain):
+def test_a_pause_withdraws_a_task_that_waits_for_its_retry(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["NOT_YET"])
     handle = ran(Workflow("pause", {"one": bodies.try_.node(retry_policy=policy)(key="again", fails=1)}), drain)
 
@@ -127,8 +127,8 @@ def test_a_retry_that_waits_is_taken_back(drain):
     assert times("again") == 2
 
 
-def test_joins_are_decided_as_it_goes_on(drain):
-    stop = bodies.stop.node(node_id="stop")(how="pause")
+def test_a_resume_evaluates_joins(drain):
+    stop = bodies.stop.node(node_id="stop")(action="pause")
     bad = bodies.fail.node(node_id="bad")()
     both = [stop, bad]
     nodes = [
@@ -139,7 +139,7 @@ def test_joins_are_decided_as_it_goes_on(drain):
         bodies.give.node(node_id="allowed", waits_for=both, allow_failed_deps=True)(),
     ]
     handle = ran(Workflow("pause", nodes), drain)
-    if states(handle)["bad"] == "READY":  # taken back before it began
+    if states(handle)["bad"] == "READY":  # the pause withdrew its task before it started
         handle.resume()
         drain()
     handle.resume()
@@ -155,7 +155,7 @@ def test_joins_are_decided_as_it_goes_on(drain):
     }
 
 
-def test_an_event_begins_once_if_more_of_what_it_waits_for_ends_as_the_workflow_goes_on(transactional_db):
+def test_an_event_node_starts_once_if_more_dependencies_end_at_resume(transactional_db):
     good, bad = bodies.give.node(node_id="good")(), bodies.fail.node(node_id="bad")()
     skipped = bodies.give.node(node_id="skipped", waits_for=[bad])()
     event = wait_for_event("said", node_id="event", waits_for=[good, skipped], join=Join.ANY)
@@ -173,7 +173,7 @@ def test_an_event_begins_once_if_more_of_what_it_waits_for_ends_as_the_workflow_
     assert states(handle) == {"good": "COMPLETED", "bad": "FAILED", "skipped": "SKIPPED", "event": "COMPLETED"}
 
 
-def test_items_of_a_map_are_taken_back_and_go_on(drain):
+def test_a_pause_withdraws_map_items_and_a_resume_runs_each_once(drain):
     items = bodies.give.node(node_id="items")(value=[0, 2, 4, 6])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
     handle = Workflow("pause", [items, each]).start()
@@ -190,21 +190,21 @@ def test_items_of_a_map_are_taken_back_and_go_on(drain):
     assert [times(f"each-{item}") for item in (0, 2, 4, 6)] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("how", ["pause", "resume", "cancel", "retry"])
-def test_a_workflow_that_is_not_there(drain, how):
+@pytest.mark.parametrize("action", ["pause", "resume", "cancel", "retry"])
+def test_control_of_a_deleted_workflow_returns_false(drain, action):
     handle = Workflow("gone", chain()).start()
     handle._rows().delete()
 
-    assert getattr(handle, how)() is False
+    assert getattr(handle, action)() is False
     assert handle.status() is None
     assert handle.get(timeout=0).err.error_code == "TASK_NOT_FOUND"
 
 
-@pytest.mark.parametrize("how", ["pause", "resume", "cancel", "retry"])
-def test_what_has_completed_stays_so(drain, how):
+@pytest.mark.parametrize("action", ["pause", "resume", "cancel", "retry"])
+def test_a_completed_workflow_stays_completed(drain, action):
     handle = ran(Workflow("done", chain()), drain)
 
-    assert getattr(handle, how)() is False
+    assert getattr(handle, action)() is False
     drain()
     assert str(handle.status()) == "COMPLETED"
     assert times("chain first") == 1
@@ -213,7 +213,7 @@ def test_what_has_completed_stays_so(drain, how):
 # Cancel.
 
 
-def test_a_cancel_skips_what_has_not_begun(drain):
+def test_a_cancel_skips_nodes_that_have_not_started(drain):
     handle = Workflow("cancel", chain()).start()
     step()
 
@@ -232,7 +232,7 @@ def test_a_cancel_skips_what_has_not_begun(drain):
     assert contradictions(handle) == []
 
 
-def test_a_cancel_cancels_the_tasks_that_wait_and_those_that_a_worker_has_claimed(transactional_db):
+def test_a_cancel_cancels_pending_and_claimed_tasks(transactional_db):
     handle = Workflow("cancel", [bodies.give.node()(), bodies.give.node()()]).start()
     with transaction.atomic():
         assert Task.objects.claim("w", start=0, prefetch=1)
@@ -243,8 +243,8 @@ def test_a_cancel_cancels_the_tasks_that_wait_and_those_that_a_worker_has_claime
     assert list(rows) == [("CANCELLED", "TASK_CANCELLED", None, None, None)] * 2
 
 
-def test_what_runs_comes_to_its_end_and_nothing_follows(drain):
-    stop = bodies.stop.node(node_id="stop")(how="cancel")
+def test_a_running_node_completes_after_a_cancel_and_no_node_follows(drain):
+    stop = bodies.stop.node(node_id="stop")(action="cancel")
     bad = bodies.fail.node(node_id="bad", waits_for=[stop])()
     after = bodies.give.node(node_id="after", waits_for=[stop], allow_failed_deps=True)()
 
@@ -255,7 +255,7 @@ def test_what_runs_comes_to_its_end_and_nothing_follows(drain):
     assert contradictions(handle) == []
 
 
-def test_bodies_that_run_are_stopped_too_when_asked_also_below_and_later(transactional_db):
+def test_include_running_cancels_running_tasks_of_the_whole_tree(transactional_db):
     inner = bodies.Silent.node(node_id="inner")()
     handle = Workflow("tree", [bodies.give.node(node_id="a")(), inner]).start()
     step()  # builds the subworkflow, or runs a
@@ -274,7 +274,7 @@ def test_bodies_that_run_are_stopped_too_when_asked_also_below_and_later(transac
         assert contradictions(each) == []
 
 
-def test_a_paused_one_can_be_cancelled(drain):
+def test_a_paused_workflow_can_be_cancelled(drain):
     handle = Workflow("cancel", chain()).start()
     handle.pause()
 
@@ -306,7 +306,7 @@ def test_a_map_is_cancelled_with_its_items(drain):
 # Retry.
 
 
-def test_a_retry_keeps_what_has_completed(drain):
+def test_a_retry_keeps_completed_nodes(drain):
     handle = ran(Workflow("retry", chain(fails=1), output="third"), drain)
     assert states(handle) == {"first": "COMPLETED", "second": "FAILED", "third": "SKIPPED"}
 
@@ -320,7 +320,7 @@ def test_a_retry_keeps_what_has_completed(drain):
     assert not handle.retry()
 
 
-def test_a_retry_may_fail_and_be_followed_by_another(drain):
+def test_a_workflow_can_be_retried_until_it_completes(drain):
     handle = ran(Workflow("retry", chain(fails=3)), drain)
 
     for _ in range(2):
@@ -334,7 +334,7 @@ def test_a_retry_may_fail_and_be_followed_by_another(drain):
     assert (times("chain second"), times("chain third")) == (4, 1)
 
 
-def test_a_cancelled_workflow_goes_on(drain):
+def test_a_retry_continues_a_cancelled_workflow(drain):
     handle = Workflow("retry", chain()).start()
     step()
     handle.cancel()
@@ -349,7 +349,7 @@ def test_a_cancelled_workflow_goes_on(drain):
     assert row.completed_at is not None
 
 
-def test_one_that_runs_is_not_retried(drain):
+def test_a_running_or_paused_workflow_is_not_retried(drain):
     handle = Workflow("retry", chain()).start()
 
     assert not handle.retry()
@@ -357,7 +357,7 @@ def test_one_that_runs_is_not_retried(drain):
     assert not handle.retry()
 
 
-def test_what_its_condition_has_skipped_stays_so(drain):
+def test_a_retry_keeps_a_node_that_its_condition_has_skipped(drain):
     unwanted = bodies.give.node(node_id="unwanted", run_when=bodies.no)()
     after = bodies.try_.node(node_id="after", waits_for=[unwanted])(key="after", fails=1)
     last = bodies.give.node(node_id="last", waits_for=[unwanted, after])()
@@ -370,7 +370,7 @@ def test_what_its_condition_has_skipped_stays_so(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_joins_are_decided_anew(drain):
+def test_a_retry_evaluates_joins_again(drain):
     one, two = bodies.try_.node(node_id="one")(key="one", fails=1), bodies.try_.node(node_id="two")(key="two", fails=2)
     nodes = [
         one,
@@ -392,7 +392,7 @@ def test_joins_are_decided_anew(drain):
     assert set(states(handle).values()) == {"COMPLETED"}
 
 
-def test_the_failed_items_of_a_map_run_again_and_no_others(drain):
+def test_a_retry_runs_only_the_failed_items_of_a_map(drain):
     items = bodies.give.node(node_id="items")(value=[0, 1, 2, 3])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
     after = bodies.give.node(node_id="after")(value=each)
@@ -408,7 +408,7 @@ def test_the_failed_items_of_a_map_run_again_and_no_others(drain):
     assert contradictions(handle) == []
 
 
-def test_a_map_that_was_no_list_is_looked_at_again(drain):
+def test_a_retried_map_over_a_non_list_fails_again(drain):
     source = bodies.give.node(node_id="source")(value="text")
     handle = ran(Workflow("retry", [source, bodies.give.map(over=source, node_id="each")]), drain)
 
@@ -419,7 +419,7 @@ def test_a_map_that_was_no_list_is_looked_at_again(drain):
     assert contradictions(handle) == []
 
 
-def test_one_failed_node_and_what_was_skipped_for_it(drain):
+def test_a_retry_of_one_node_includes_its_skipped_dependents(drain):
     left = bodies.try_.node(node_id="left")(key="left", fails=1)
     right = bodies.try_.node(node_id="right")(key="right", fails=1)
     nodes = [
@@ -430,8 +430,8 @@ def test_one_failed_node_and_what_was_skipped_for_it(drain):
     ]
     handle = ran(Workflow("retry", nodes), drain)
 
-    with pytest.raises(KeyError, match="no node 'nobody'"):
-        handle.retry("nobody")
+    with pytest.raises(KeyError, match="no node 'unknown'"):
+        handle.retry("unknown")
     assert handle.retry("left")
     drain()
 
@@ -448,7 +448,7 @@ def test_one_failed_node_and_what_was_skipped_for_it(drain):
     assert contradictions(handle) == []
 
 
-def test_one_failed_node_does_not_bring_back_what_another_one_has_skipped(drain):
+def test_a_retry_of_one_node_leaves_nodes_skipped_for_another_failure(drain):
     left = bodies.try_.node(node_id="left")(key="left", fails=1)
     right = bodies.fail.node(node_id="right")()
     lost = bodies.give.node(node_id="lost", waits_for=[right])()
@@ -468,7 +468,7 @@ def test_a_completed_node_can_not_be_retried(drain):
     assert times("chain first") == 1
 
 
-def test_pauses_and_retries_again_and_again(drain):
+def test_a_workflow_completes_after_repeated_pauses_and_retries(drain):
     handle = Workflow("retry", chain(fails=1)).start()
     for _ in range(4):
         handle.pause()
@@ -487,14 +487,14 @@ def test_pauses_and_retries_again_and_again(drain):
     assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 2, 1]
 
 
-@pytest.mark.parametrize("which", ["each", "each[1]"])
-def test_a_map_alone_or_one_of_its_items(drain, which):
+@pytest.mark.parametrize("node_id", ["each", "each[1]"])
+def test_a_map_or_one_of_its_items_can_be_retried_alone(drain, node_id):
     items = bodies.give.node(node_id="items")(value=[0, 1, 2])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
     other = bodies.fail.node(node_id="other")()
     handle = ran(Workflow("retry", [items, each, bodies.give.node(node_id="after")(value=each), other]), drain)
 
-    assert handle.retry(which)
+    assert handle.retry(node_id)
     assert contradictions(handle) == []
     drain()
 
@@ -503,7 +503,7 @@ def test_a_map_alone_or_one_of_its_items(drain, which):
     assert (str(handle.status()), codes(handle)["other"]) == ("FAILED", "NO")
 
 
-def test_a_subworkflow_alone(drain):
+def test_a_subworkflow_can_be_retried_alone(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     other = bodies.Leaf.node(node_id="other")(key="other", fails=1)
     handle = ran(Workflow("retry", [leaf, other]), drain)
@@ -515,7 +515,7 @@ def test_a_subworkflow_alone(drain):
     assert (times("leaf"), times("other")) == (2, 1)
 
 
-def test_a_retry_that_is_cancelled_and_retried(drain):
+def test_a_retried_workflow_can_be_cancelled_and_retried_again(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     items = bodies.give.node(node_id="items")(value=[1, 3])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
@@ -525,7 +525,7 @@ def test_a_retry_that_is_cancelled_and_retried(drain):
         handle.retry()
         handle.pause()
         handle.cancel()
-        assert [one for run in (handle, *children(handle)) for one in contradictions(run)] == []
+        assert [found for run in (handle, *children(handle)) for found in contradictions(run)] == []
     assert str(handle.status()) == "CANCELLED"
     handle.retry()
     drain()
@@ -534,9 +534,9 @@ def test_a_retry_that_is_cancelled_and_retried(drain):
     assert (times("leaf"), times("each-1"), times("each-3")) == (2, 2, 2)
 
 
-def test_a_map_is_retried_while_an_item_still_runs(drain):
+def test_a_map_can_be_retried_while_an_item_still_runs(drain):
     items = bodies.give.node(node_id="items")(value=["retry", "none", "none"])
-    each = bodies.cancel_and_retry.map(over=items, param="how", node_id="each")
+    each = bodies.cancel_and_retry.map(over=items, param="action", node_id="each")
     after = bodies.give.node(node_id="after")(value=each)
     handle = Workflow("retry", [items, each, after]).start()
 
@@ -547,7 +547,7 @@ def test_a_map_is_retried_while_an_item_still_runs(drain):
     assert value(handle, "after") == ["retry", "none", "none"]
 
 
-def test_a_retry_does_not_begin_after_a_cancel(drain):
+def test_a_failed_attempt_is_not_retried_after_a_cancel(drain):
     handle = Workflow("cancel", {"one": bodies.cancel_and_fail.node()(key="one")}).start()
 
     drain()
@@ -560,9 +560,9 @@ def test_a_retry_does_not_begin_after_a_cancel(drain):
     assert times("one") == 2
 
 
-def test_a_map_of_which_one_item_cancels(drain):
+def test_an_item_of_a_map_can_cancel_its_workflow(drain):
     items = bodies.give.node(node_id="items")(value=["cancel", "status", "status"])
-    each = bodies.stop.map(over=items, param="how", node_id="each")
+    each = bodies.stop.map(over=items, param="action", node_id="each")
     handle = ran(Workflow("cancel", [items, each, bodies.give.node(node_id="after")(value=each)]), drain)
 
     assert str(handle.status()) == "CANCELLED"
@@ -571,7 +571,7 @@ def test_a_map_of_which_one_item_cancels(drain):
     assert open_tasks() == 0
 
 
-def test_a_map_whose_sources_run_again_with_it(drain):
+def test_a_map_is_retried_together_with_its_dependencies(drain):
     items = bodies.give.node(node_id="items")(value=[0, 1])
     bad, soon = bodies.fail.node(node_id="bad")(), bodies.try_.node(node_id="soon")(key="soon", fails=1)
     each = bodies.try_item.map(
@@ -596,7 +596,7 @@ def test_a_map_whose_sources_run_again_with_it(drain):
     assert contradictions(handle) == []
 
 
-def test_one_node_of_a_cancelled_workflow_does_not_complete_it(drain):
+def test_a_retry_of_one_node_does_not_complete_a_cancelled_workflow(drain):
     nodes = {"one": bodies.try_.node()(key="one"), "two": bodies.try_.node()(key="two")}
     handle = Workflow("retry", nodes).start()
     handle.cancel()

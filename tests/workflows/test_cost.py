@@ -1,6 +1,6 @@
-"""What a workflow costs the database, counted and not clocked, so that whoever makes it dearer hears of it.
+"""The cost of workflows in the database, as counts and not as times, so that a regression fails a test.
 
-Each bound on a number of statements is a little above what was seen.
+Each limit on a number of statements is a little above the measured number.
 """
 
 import json
@@ -27,7 +27,7 @@ def is_postgres():
 
 
 def drain(threads=1, **options):
-    """Run what is due in this process. With one thread, no transaction has the ends of two nodes."""
+    """Run the due tasks in this process. With one thread, no transaction ends two nodes."""
     options = {"drain": True, "no_reaper": True, "prefetch": 0, "start_ahead": 0, "verbosity": 0, **options}
     call_command("horsies_worker", threads=threads, **options)
 
@@ -52,9 +52,9 @@ def fan_of(count):
 
 
 class Watch:
-    """Sees what a worker of this process says in each transaction.
+    """Records the statements of a worker of this process by transaction.
 
-    ``meter`` is asked after each commit, on the same connection.
+    Reads ``meter`` after each commit, on the same connection.
     """
 
     def __init__(self, meter=None):
@@ -64,7 +64,7 @@ class Watch:
 
     def connected(self, sender, connection, **_):
         if threading.current_thread() is not self.thread:
-            return  # a body's
+            return  # a connection of a body
         commit = connection._commit
 
         def committed():
@@ -76,26 +76,26 @@ class Watch:
             return done
 
         connection._commit = committed
-        connection.execute_wrappers.append(self.listen)
+        connection.execute_wrappers.append(self.record)
 
-    def listen(self, execute, sql, params, many, context):
+    def record(self, execute, sql, params, many, context):
         if context["connection"].in_atomic_block:
             self.open.append(sql)
         return execute(sql, params, many, context)
 
     @property
     def finishes(self):
-        """What the engine has said in each transaction in which a node has ended."""
-        return [list(filter(_is_told, said)) for said in self.transactions if _ends_a_node(said)]
+        """Return the engine's statements of each transaction in which a node has ended."""
+        return [list(filter(_is_of_engine, sqls)) for sqls in self.transactions if _ends_a_node(sqls)]
 
 
-def _is_told(sql):
+def _is_of_engine(sql):
     return "horsies_workflow" in sql
 
 
-def _ends_a_node(said):
-    """Such a one begins by locking the workflow."""
-    return any('"horsies_workflows"' in sql for sql in said)
+def _ends_a_node(sqls):
+    """Return whether these are the statements of such a transaction, which locks the workflow first."""
+    return any('"horsies_workflows"' in sql for sql in sqls)
 
 
 @contextmanager
@@ -109,12 +109,12 @@ def watching(meter=None):
 
 
 def statements(watch):
-    """How many statements of the engine each end of a node took, in turn."""
-    return [len(said) for said in watch.finishes]
+    """Return the number of the engine's statements for each end of a node, in order."""
+    return [len(sqls) for sqls in watch.finishes]
 
 
 def ends(workflow):
-    """The same of a workflow that is run from its start to its end."""
+    """Run a workflow, and return the number of statements for each end of a node."""
     handle = workflow.start()
     with watching() as watch:
         drain()
@@ -123,7 +123,7 @@ def ends(workflow):
 
 
 def ends_of_fan(count, meter=None):
-    """Run a fan, and return what was seen of its first ten ends, of its last ten, and of that of the last node."""
+    """Run a fan-in; return the records of its first ten ends, of its last ten parents and of the joining node."""
     parents = [*nodes(10, queue_name="first"), *nodes(count - 20), *nodes(10, queue_name="last")]
     handle = Workflow("fan", [*parents, *nodes(1, waits_for=parents, queue_name="after")]).start()
     with watching(meter) as first:
@@ -137,20 +137,20 @@ def ends_of_fan(count, meter=None):
     return first, last, after
 
 
-def test_the_last_of_300_ends_costs_as_many_statements_as_the_first():
+def test_the_last_of_300_nodes_to_end_costs_as_many_statements_as_the_first():
     first, last, after = map(statements, ends_of_fan(300))
     of_one = ends(fan_of(1))
 
     print(f"statements of 300 ends: {first[0]} of the first, {last[-1]} of the last; {of_one[0]} of one only")
     assert (len(first), len(last)) == (10, 10)
     assert {*first, *last[:-1]} == {first[0]}
-    # With the last one another node begins, which is said as if there had been no other.
+    # The last parent to end also starts the joining node, at the cost of a fan-in of one.
     assert [last[-1], *after] == of_one
     assert last[-1] <= first[0] + (0 if is_postgres() else 1)
 
 
 def first_end(workflow):
-    """How many statements of the engine the end of the node took that begins."""
+    """Return the number of the engine's statements for the end of the first node."""
     workflow.start()
     with watching() as watch:
         drain(queues="first")
@@ -158,7 +158,7 @@ def first_end(workflow):
     return count
 
 
-def test_what_begins_with_an_end_costs_as_many_statements_for_300_as_for_one():
+def test_starting_300_nodes_costs_as_many_statements_as_starting_one():
     def fan_out(count):
         first = nodes(1, queue_name="first")
         return Workflow("out", [*first, *nodes(count, waits_for=first)])
@@ -166,7 +166,7 @@ def test_what_begins_with_an_end_costs_as_many_statements_for_300_as_for_one():
     assert first_end(fan_out(300)) == first_end(fan_out(1))
 
 
-def test_items_of_a_map_cost_as_many_statements_for_900_as_for_10():
+def test_starting_a_map_costs_as_many_statements_for_900_items_as_for_10():
     def mapped(count):
         items = bodies.give.node(queue_name="first")(value=list(range(count)))
         each = bodies.give.map(over=items)
@@ -181,7 +181,7 @@ def test_a_start_costs_as_many_statements_for_900_nodes_as_for_10(shape):
         workflow = shape(count)
         with CaptureQueriesContext(connection) as captured:
             workflow.start()
-        return len([query for query in captured if _is_told(query["sql"])])
+        return len([query for query in captured if _is_of_engine(query["sql"])])
 
     counts = [started(count) for count in (10, 100, 900)]
 
@@ -195,18 +195,18 @@ def test_a_node_of_a_chain_costs_at_most_16_statements():
     with watching() as watch:
         drain()
 
-    # Its own end and attempt, what follows in the workflow, and the claim of the next one.
-    cost = median(len(said) for said in watch.transactions if _ends_a_node(said))
+    # The end and the attempt of the node, the progress of the workflow, and the claim of the next node.
+    cost = median(len(sqls) for sqls in watch.transactions if _ends_a_node(sqls))
 
     print(f"statements of a node of a chain: {cost}, in one transaction")
     assert cost <= 16
 
 
-# What they touch.
+# Pages and steps.
 
 
 class Buffers:
-    """Pages of the tables and indexes of tasks, workflows and nodes, TOAST too."""
+    """Counts the pages read of the tables of tasks, workflows and nodes, with their indexes and TOAST."""
 
     QUERY = (
         "SELECT sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0)"
@@ -225,7 +225,7 @@ class Buffers:
 
 
 class Steps:
-    """Hundreds of steps of SQLite's machine."""
+    """Counts the steps of SQLite's virtual machine, in hundreds."""
 
     count = 0
 
@@ -237,48 +237,48 @@ class Steps:
         self.count += 1
 
 
-def touched(watch):
-    """What each end of a node has touched, in turn; what came before the first commit is not known."""
+def costs_of(watch):
+    """Return the cost of each end of a node, in order; the first transaction has none, as no reading precedes it."""
     between = [after - before for before, after in zip(watch.readings, watch.readings[1:], strict=False)]
     costs = zip(between, watch.transactions[1:], strict=True)
-    return [cost for cost, said in costs if _ends_a_node(said)]
+    return [cost for cost, sqls in costs if _ends_a_node(sqls)]
 
 
 @pytest.fixture
-def unswept():
-    """Tables that nobody else looks after, so that all that is counted is ours, and versions of rows stay."""
+def no_autovacuum():
+    """Turn autovacuum off, so that it adds nothing to the counts and old row versions stay."""
     if is_postgres():
-        _sweep(False)
+        _set_autovacuum(False)
     yield
     if is_postgres():
-        _sweep(True)
+        _set_autovacuum(True)
 
 
-def _sweep(is_on):
+def _set_autovacuum(is_on):
     with connection.cursor() as cursor:
         for model in (Task, WorkflowRow, WorkflowTask):
             cursor.execute(f"ALTER TABLE {model._meta.db_table} SET (autovacuum_enabled = {is_on})")
 
 
 @pytest.mark.slow
-@pytest.mark.alone  # how many ends meet in a tick depends on what runs beside it
-def test_the_last_ends_of_a_wide_fan_touch_as_much_as_the_first_and_as_those_of_a_narrow_one(unswept):
+@pytest.mark.alone  # the number of ends in one tick depends on the load of the machine
+def test_the_work_per_node_does_not_grow_with_the_width_of_a_fan_in(no_autovacuum):
     meter = Buffers() if is_postgres() else Steps()
-    wide, narrow = ([median(touched(watch)) for watch in ends_of_fan(count, meter)[:2]] for count in (2_000, 50))
+    wide, narrow = ([median(costs_of(watch)) for watch in ends_of_fan(count, meter)[:2]] for count in (2_000, 50))
 
-    print(f"touched by ends of 2,000: {wide[0]} first, {wide[1]} last; of 50: {narrow[0]} first, {narrow[1]} last")
+    print(f"read by ends of 2,000: {wide[0]} first, {wide[1]} last; of 50: {narrow[0]} first, {narrow[1]} last")
     assert wide[1] <= 1.5 * wide[0]
     assert max(wide) <= 1.5 * max(narrow)
 
 
 # How the statements find their rows.
 
-OTHERS = 2_000
-EACH = 100
+WORKFLOWS = 2_000
+NODES = 100
 
 
-def copied(model, source, **changes):
-    """Copy rows in the database, with these columns changed."""
+def copy_rows(model, source, **changes):
+    """Copy rows within the database, with changes to some columns."""
     columns = [field.column for field in model._meta.concrete_fields if not (field.primary_key and "id" not in changes)]
     values = [changes.get(column, f'one."{column}"') for column in columns]
     names = ", ".join(f'"{column}"' for column in columns)
@@ -288,24 +288,24 @@ def copied(model, source, **changes):
 
 @pytest.fixture
 def many_others(transactional_db):
-    """200,000 nodes of 2,000 other workflows. Half of these are below another; one in ten has not ended."""
+    """Create 200,000 nodes of 2,000 other workflows. Half of them are subworkflows; one in ten is open."""
     if not is_postgres():
         return
-    parents = nodes(EACH // 2)
-    ended = Workflow("other", [*parents, *nodes(EACH // 2, waits_for=parents)]).start()
+    parents = nodes(NODES // 2)
+    ended = Workflow("other", [*parents, *nodes(NODES // 2, waits_for=parents)]).start()
     drain(threads=32)
-    begun = Workflow("other", [*parents, *nodes(EACH // 2, waits_for=parents, queue_name="later")]).start()
+    running = Workflow("other", [*parents, *nodes(NODES // 2, waits_for=parents, queue_name="later")]).start()
     drain(threads=32, queues="default")
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE TEMP TABLE others AS SELECT gen_random_uuid() AS id, number,"
             " CASE WHEN number %% 10 = 0 THEN %s ELSE %s END::uuid AS of,"
             " CASE WHEN number %% 2 = 0 THEN %s END::uuid AS above FROM generate_series(1, %s) AS number",
-            [begun.id, ended.id, ended.id, OTHERS],
+            [running.id, ended.id, ended.id, WORKFLOWS],
         )
-    # Each copy of a node has a copy of its task, whose id tells of which.
+    # The id of a copied task is a hash of the new workflow and the original task, so its node can name it too.
     task_id = "md5(others.id || {}::text)::uuid"
-    copied(
+    copy_rows(
         WorkflowRow,
         "horsies_workflows AS one JOIN others ON one.id = others.of",
         id="others.id",
@@ -313,13 +313,13 @@ def many_others(transactional_db):
         depth="CASE WHEN others.above IS NULL THEN 0 ELSE 1 END",
         parent_id="(SELECT min(id) + number % 50 FROM horsies_workflow_tasks WHERE others.above IS NOT NULL)",
     )
-    copied(
+    copy_rows(
         Task,
         "horsies_tasks AS one JOIN others ON one.workflow_id = others.of",
         id=task_id.format("one.id"),
         workflow_id="others.id",
     )
-    copied(
+    copy_rows(
         WorkflowTask,
         "horsies_workflow_tasks AS one JOIN others ON one.workflow_id = others.of",
         workflow_id="others.id",
@@ -328,30 +328,30 @@ def many_others(transactional_db):
     with connection.cursor() as cursor:
         cursor.execute("DROP TABLE others")
         cursor.execute("ANALYZE")
-    assert WorkflowTask.objects.count() == EACH * (OTHERS + 2)
+    assert WorkflowTask.objects.count() == NODES * (WORKFLOWS + 2)
 
 
 class Plans:
-    """Asks how each statement would find its rows, on the connection that says it."""
+    """Explains each statement on its own connection, and keeps the plans that scan a whole table or index."""
 
     def __init__(self):
         self.bad = {}
-        self.asked = 0
+        self.explained = 0
 
     def connected(self, sender, connection, **_):
-        connection.execute_wrappers.append(self.ask)
+        connection.execute_wrappers.append(self.explain)
 
-    def ask(self, execute, sql, params, many, context):
+    def explain(self, execute, sql, params, many, context):
         if (
             "horsies_workflow" in sql
             and sql.split()[0] in ("SELECT", "UPDATE", "INSERT", "DELETE", "WITH")
             and not many
         ):
-            self.asked += 1
+            self.explained += 1
             with context["connection"].connection.cursor() as cursor:
                 cursor.execute(f"EXPLAIN (FORMAT JSON) {sql}", params)
                 ((plan,),) = cursor.fetchone()
-            if wrong := sorted(set(whole(plan["Plan"]))):
+            if wrong := sorted(set(full_scans(plan["Plan"]))):
                 self.bad[sql] = wrong
         return execute(sql, params, many, context)
 
@@ -359,15 +359,15 @@ class Plans:
 OURS = ("horsies_tasks", "horsies_workflows", "horsies_workflow_tasks")
 
 
-def whole(plan):
-    """Yield which of our tables a plan goes through from one end to the other, or an index of theirs."""
+def full_scans(plan):
+    """Yield the full scans of our tables and of their indexes in a plan."""
     kind, table = plan["Node Type"], plan.get("Relation Name")
     if table in OURS and (kind == "Seq Scan" or (kind.startswith("Index") and "Index Cond" not in plan)):
         yield f"{kind} of {table} {plan.get('Index Name', '')}"
     if kind == "Bitmap Index Scan" and "Index Cond" not in plan:
         yield f"{kind} of {plan['Index Name']}"
     for child in plan.get("Plans", []):
-        yield from whole(child)
+        yield from full_scans(child)
 
 
 @contextmanager
@@ -375,21 +375,21 @@ def explaining():
     plans = Plans()
     connection_created.connect(plans.connected)
     try:
-        with connection.execute_wrapper(plans.ask):
+        with connection.execute_wrapper(plans.explain):
             yield plans
     finally:
         connection_created.disconnect(plans.connected)
 
 
 @pytest.mark.slow
-def test_no_statement_about_a_workflow_goes_through_a_table_of_200_000_nodes(many_others):
+def test_no_workflow_statement_scans_a_table_of_200_000_nodes(many_others):
     if not is_postgres():
-        return  # its plans know nothing of how many rows there are
+        return  # plans of SQLite do not depend on the number of rows
     with explaining() as plans:
         _run_one_of_each_kind()
 
-    print(f"{plans.asked} statements were asked for their plans")
-    assert plans.asked > 100
+    print(f"{plans.explained} statements were explained")
+    assert plans.explained > 100
     assert not plans.bad, json.dumps(plans.bad, indent=1)
 
 
@@ -398,10 +398,10 @@ def _run_one_of_each_kind():
     each = bodies.give.map(over=items)
     gathered = bodies.give.node()(value=each)
     chosen = bodies.give.node(waits_for=[items], run_when=bodies.yes)()
-    below = bodies.Leaf.node(waits_for=[chosen])(key="below")
+    child = bodies.Leaf.node(waits_for=[chosen])(key="child")
     event, nap = wait_for_event("said"), sleep(0)
-    last = bodies.give.node(waits_for=[gathered, below, event, nap], join=Join.QUORUM, min_success=4)()
-    handle = Workflow("each kind", [items, each, gathered, chosen, below, event, nap, last], output=last).start()
+    last = bodies.give.node(waits_for=[gathered, child, event, nap], join=Join.QUORUM, min_success=4)()
+    handle = Workflow("each kind", [items, each, gathered, chosen, child, event, nap, last], output=last).start()
     drain(threads=4, queues="default")
     handle.send_event("said", 1)
     drain(threads=4, queues="default")

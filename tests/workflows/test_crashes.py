@@ -1,4 +1,4 @@
-"""Workers that die, and rows that somebody else has changed."""
+"""Workers that die, and the repair of rows that were changed outside the engine."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
 
 
 @pytest.mark.parametrize("retries", [False, True])
-@pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(drain, how, retries):
+@pytest.mark.parametrize("action", ["pause", "cancel"])
+def test_a_worker_that_dies_in_a_stopped_workflow_leaves_no_open_task(drain, action, retries):
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"]) if retries else None
     handle = Workflow("crash", nodes(retry_policy=policy)).start()
     die()
-    getattr(handle, how)()
+    getattr(handle, action)()
     assert states(handle)["first"] == "RUNNING"
 
     reap()
@@ -66,7 +66,7 @@ def test_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(drain, how
     assert not {"RUNNING", "ENQUEUED"} & set(states(handle).values())
     assert not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
     assert contradictions(handle) == []
-    if how == "pause":
+    if action == "pause":
         handle.resume()
         drain()
         assert str(handle.status()) == ("COMPLETED" if retries else "FAILED")
@@ -77,7 +77,7 @@ def test_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(drain, how
         assert str(handle.status()) == "COMPLETED"
 
 
-def test_a_worker_that_dies_while_it_builds_a_subworkflow(drain):
+def test_a_subworkflow_is_built_again_after_its_worker_dies(drain):
     handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     die()
 
@@ -89,7 +89,7 @@ def test_a_worker_that_dies_while_it_builds_a_subworkflow(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
-def test_workers_that_die_again_and_again_as_they_build_a_subworkflow(drain):
+def test_a_subworkflow_fails_after_many_workers_die_building_it(drain):
     handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     for _ in range(11):
         assert len(die()) == 1
@@ -102,7 +102,7 @@ def test_workers_that_die_again_and_again_as_they_build_a_subworkflow(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
-def test_a_subworkflow_with_a_policy_of_its_own_is_built_again_as_that_says(drain):
+def test_the_retry_policy_of_a_subworkflow_decides_if_it_is_built_again(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["NO"])
     handle = Workflow("crash", {"leaf": bodies.Leaf.node(retry_policy=policy)(key="leaf")}).start()
     die()
@@ -112,7 +112,7 @@ def test_a_subworkflow_with_a_policy_of_its_own_is_built_again_as_that_says(drai
     assert codes(handle) == {"leaf": "WORKER_CRASHED"}
 
 
-def test_a_worker_that_dies_while_it_decides(drain):
+def test_a_condition_is_evaluated_again_after_its_worker_dies(drain):
     handle = Workflow("crash", {"one": bodies.try_.node(run_when=bodies.yes)(key="one")}).start()
     die()
 
@@ -123,7 +123,7 @@ def test_a_worker_that_dies_while_it_decides(drain):
     assert value(handle, "one") == 1
 
 
-def test_a_worker_that_dies_as_a_sleep_ends(drain):
+def test_a_sleep_completes_after_its_worker_dies(drain):
     handle = Workflow("crash", {"nap": sleep(0.0)}).start()
     die()
 
@@ -134,7 +134,7 @@ def test_a_worker_that_dies_as_a_sleep_ends(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-# What something else than the engine has done to the rows.
+# Rows that something other than the engine has changed.
 
 
 def diamond():
@@ -144,7 +144,7 @@ def diamond():
     return [top, left, right, bodies.try_.node(node_id="end", waits_for=[left, right])(key="end")]
 
 
-def mend(handle, drain):
+def repair_and_drain(handle, drain):
     reports = recover_stuck_workflows()
     assert recover_stuck_workflows() == []
     drain()
@@ -156,7 +156,7 @@ def all_ran_once():
     return [times(key) for key in ("top", "left", "right", "end")] == [1, 1, 1, 1]
 
 
-def test_nodes_that_nobody_has_decided(drain):
+def test_repair_starts_pending_nodes_whose_dependencies_have_ended(drain):
     handle = Workflow("stuck", diamond()).start()
     step()
     WorkflowTask.objects.filter(workflow=handle.id, node_id__in=["left", "right"]).update(
@@ -164,79 +164,79 @@ def test_nodes_that_nobody_has_decided(drain):
     )
     Task.objects.exclude(status__in=TASK_TERMINAL_STATES).delete()
 
-    (report,) = mend(handle, drain)
+    (report,) = repair_and_drain(handle, drain)
 
     assert (report.root_id, report.decided_nodes, report.error) == (handle.id, 2, "")
     assert str(handle.status()) == "COMPLETED"
     assert all_ran_once()
 
 
-def test_nodes_that_are_ready_and_have_no_task(drain):
+def test_repair_starts_a_ready_node_without_a_task(drain):
     handle = Workflow("stuck", diamond()).start()
     WorkflowTask.objects.filter(node_id="top").update(status="READY", task_id=None)
     Task.objects.all().delete()
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert all_ran_once()
 
 
-def test_a_subworkflow_that_is_ready_and_not_begun(drain):
+def test_repair_starts_a_ready_subworkflow(drain):
     handle = Workflow("stuck", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     WorkflowTask.objects.update(status="READY", task_id=None)
     Task.objects.all().delete()
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert value(handle, "leaf") == ["leaf", None]
 
 
-def test_a_child_that_has_ended_unheard(drain):
+def test_repair_completes_a_node_whose_subworkflow_has_ended(drain):
     handle = ran(Workflow("stuck", {"leaf": bodies.Leaf.node(node_id="leaf")(key="leaf")}), drain)
     WorkflowTask.objects.filter(workflow=handle.id).update(status="RUNNING", result=None, completed_at=None)
     WorkflowRow.objects.filter(pk=handle.id).update(status="RUNNING", open_count=1, completed_at=None, result=None)
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert value(handle, "leaf") == ["leaf", None]
     assert str(handle.status()) == "COMPLETED"
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_all_nodes_have_ended_and_it_runs_still(drain, fails):
+def test_repair_ends_a_running_workflow_whose_nodes_have_all_ended(drain, fails):
     one = bodies.fail.node()() if fails else bodies.give.node()(value=1)
     handle = ran(Workflow("stuck", {"one": one}), drain)
     WorkflowRow.objects.update(status="RUNNING", open_count=5, completed_at=None, result=None, error=None)
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert str(handle.status()) == ("FAILED" if fails else "COMPLETED")
     assert handle.get(timeout=0).is_ok() is not fails
 
 
-def test_the_failure_that_was_not_counted(drain):
+def test_repair_finds_a_failure_that_the_workflow_row_lacks(drain):
     handle = ran(Workflow("stuck", {"one": bodies.fail.node()()}), drain)
     WorkflowRow.objects.update(
         status="RUNNING", open_count=1, failed_index=None, completed_at=None, result=None, error=None
     )
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert str(handle.status()) == "FAILED"
     assert handle.get(timeout=0).err.error_code == "NO"
 
 
-def test_a_workflow_without_nodes_fails(drain):
+def test_repair_fails_a_workflow_without_nodes(drain):
     handle = Workflow("stuck", {"one": bodies.give.node()()}).start()
     WorkflowTask.objects.all().delete()
     Task.objects.all().delete()
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert str(handle.status()) == "FAILED"
 
 
-def test_a_task_has_ended_unheard(drain):
+def test_repair_ends_a_node_whose_task_has_ended(drain):
     handle = Workflow("stuck", diamond()).start()
     step()
     WorkflowTask.objects.filter(node_id__in=["left", "right", "end"]).update(status="PENDING", task_id=None)
@@ -245,17 +245,17 @@ def test_a_task_has_ended_unheard(drain):
     WorkflowRow.objects.update(open_count=F("open_count") + 1)
     Task.objects.exclude(status__in=TASK_TERMINAL_STATES).delete()
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert all_ran_once()
 
 
-def test_a_task_that_is_gone(drain):
+def test_repair_fails_a_node_whose_task_was_deleted(drain):
     handle = Workflow("stuck", diamond()).start()
     Task.objects.all().delete()
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert codes(handle)["top"] == "RESULT_NOT_AVAILABLE"
     assert str(handle.status()) == "FAILED"
@@ -264,7 +264,7 @@ def test_a_task_that_is_gone(drain):
     assert all_ran_once()
 
 
-def test_a_map_whose_items_have_ended_unheard(drain):
+def test_repair_completes_a_map_whose_items_have_ended(drain):
     items = bodies.give.node(node_id="items")(value=[0, 2])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
     handle = ran(Workflow("stuck", [items, each]), drain)
@@ -273,29 +273,29 @@ def test_a_map_whose_items_have_ended_unheard(drain):
     )
     WorkflowRow.objects.update(status="RUNNING", open_count=1, completed_at=None, result=None)
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert value(handle, "each") == [0, 20]
     assert str(handle.status()) == "COMPLETED"
 
 
-@pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_what_has_ended_unheard_in_a_stopped_workflow(drain, how):
+@pytest.mark.parametrize("action", ["pause", "cancel"])
+def test_repair_ends_a_node_of_a_stopped_workflow_whose_task_has_ended(drain, action):
     handle = Workflow("stuck", diamond()).start()
     die()
-    getattr(handle, how)()
+    getattr(handle, action)()
     ended = {"status": "COMPLETED", "result": {"ok": 1}, "completed_at": timezone.now()}
     Task.objects.filter(status="RUNNING").update(**ended)
 
-    mend(handle, drain)
+    repair_and_drain(handle, drain)
 
     assert states(handle)["top"] == "COMPLETED"
-    assert str(handle.status()) == ("PAUSED" if how == "pause" else "CANCELLED")
+    assert str(handle.status()) == ("PAUSED" if action == "pause" else "CANCELLED")
 
 
-def test_nothing_is_done_to_what_is_well(drain):
-    handle = Workflow("well", {"one": bodies.give.node()(), "leaf": bodies.Waiting.node()()}).start()
-    paused = Workflow("well", diamond()).start()
+def test_repair_leaves_healthy_workflows_alone(drain):
+    handle = Workflow("healthy", {"one": bodies.give.node()(), "leaf": bodies.Waiting.node()()}).start()
+    paused = Workflow("healthy", diamond()).start()
     paused.pause()
     assert recover_stuck_workflows() == []
     drain()
@@ -306,17 +306,17 @@ def test_nothing_is_done_to_what_is_well(drain):
     assert states(paused)["top"] == "READY"
 
 
-def test_a_damaged_row_stops_no_other_workflow(drain):
-    """The worker stores what has ended and goes on; repair fails the workflow, which is retried once it is mended."""
+def test_a_damaged_row_does_not_stop_other_workflows(drain):
+    """The worker stores the result, repair fails the workflow, and a retry completes it once the row is fixed."""
     one = bodies.give.node(node_id="one")(value=1)
     workflow = Workflow("damaged", {"one": one, "two": bodies.give.node(waits_for=[one])(value=2)})
-    damaged, well = workflow.start(), workflow.start()
+    damaged, healthy = workflow.start(), workflow.start()
     first = WorkflowTask.objects.filter(workflow=damaged.id, node_id="one")
     first.update(dependents=5)
 
     drain()
 
-    assert well.status() == "COMPLETED"
+    assert healthy.status() == "COMPLETED"
     assert states(damaged) == {"one": "ENQUEUED", "two": "PENDING"}
     assert Task.objects.get(pk=first.get().task_id).status == "COMPLETED"
     assert recover_stuck_workflows()[0].error

@@ -1,4 +1,4 @@
-"""Deadlines: of a workflow, and of a node."""
+"""Deadlines of workflows and of nodes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tests.workflows.runs import children, codes, contradictions, ran, states, t
 
 pytestmark = pytest.mark.once
 
-SOON = timedelta(hours=1)
+HOUR = timedelta(hours=1)
 
 
 def reap():
     run_pass(task_backends["default"].config)
 
 
-def overdue(handle):
-    WorkflowRow.objects.filter(pk=handle.id).update(good_until=timezone.now() - SOON)
+def pass_deadline(handle):
+    WorkflowRow.objects.filter(pk=handle.id).update(good_until=timezone.now() - HOUR)
 
 
-def test_a_node_that_was_not_begun_in_time_fails(drain):
-    late = bodies.try_.node(node_id="late", good_until=timezone.now() - SOON)(key="late")
+def test_a_node_that_does_not_start_before_its_deadline_fails(drain):
+    late = bodies.try_.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
     after = bodies.judge.node(node_id="after", allow_failed_deps=True)(outcome=late.result)
     handle = ran(Workflow("late", [late, after]), drain)
 
@@ -45,23 +45,23 @@ def test_a_node_that_was_not_begun_in_time_fails(drain):
     assert contradictions(handle) == []
 
 
-@pytest.mark.parametrize("how", ["pause", "cancel", "on_error"])
-def test_a_claimed_node_past_its_deadline_expires_as_its_workflow_stops_and_another_keeps_its_task(drain, how):
-    late = bodies.try_.node(node_id="late", good_until=timezone.now() + SOON)(key="late")
+@pytest.mark.parametrize("action", ["pause", "cancel", "on_error"])
+def test_a_stop_expires_claimed_nodes_past_their_deadline_and_no_others(drain, action):
+    late = bodies.try_.node(node_id="late", good_until=timezone.now() + HOUR)(key="late")
     other = bodies.try_.node(node_id="other")(key="other")
     after = bodies.judge.node(node_id="after", waits_for=[other], allow_failed_deps=True)(outcome=late.result)
-    failing = [bodies.fail.node(node_id="failing")()] if how == "on_error" else []
+    failing = [bodies.fail.node(node_id="failing")()] if action == "on_error" else []
     handle = Workflow("claimed", [late, other, after, *failing], on_error=OnError.PAUSE).start()
     with transaction.atomic():
         nodes = WorkflowTask.objects.filter(node_id__in=["late", "other"]).values("task_id")
         claims = Task.objects.filter(pk__in=nodes).claim("worker", start=0, prefetch=2)
     tasks = {task.kwargs["key"]: task for task in Task.objects.filter(pk__in=[claim.task_id for claim in claims])}
-    Task.objects.filter(pk=tasks["late"].pk).update(good_until=timezone.now() - SOON)
+    Task.objects.filter(pk=tasks["late"].pk).update(good_until=timezone.now() - HOUR)
 
-    if how == "on_error":
+    if action == "on_error":
         drain()
     else:
-        assert getattr(handle, how)()
+        assert getattr(handle, action)()
 
     for task in tasks.values():
         task.refresh_from_db()
@@ -69,14 +69,14 @@ def test_a_claimed_node_past_its_deadline_expires_as_its_workflow_stops_and_anot
     assert tasks["late"].claimed_by_worker_id == "worker"
     assert tasks["late"].result["err"]["data"] == {"task_id": str(tasks["late"].pk), "worker_id": "worker"}
     assert codes(handle)["late"] == "TASK_EXPIRED"
-    assert tasks["other"].status == ("CANCELLED" if how == "cancel" else "PENDING")
+    assert tasks["other"].status == ("CANCELLED" if action == "cancel" else "PENDING")
     assert contradictions(handle) == []
     with transaction.atomic():
         assert Task.objects.start(claims, "worker") == set()
     drain()
     reap()
     assert times("other") == 0
-    if how == "cancel":
+    if action == "cancel":
         return
     assert tasks["other"].claimed_by_worker_id is None
     assert handle.resume()
@@ -89,27 +89,27 @@ def test_a_claimed_node_past_its_deadline_expires_as_its_workflow_stops_and_anot
     assert contradictions(handle) == []
 
 
-@pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_a_node_whose_time_is_over_is_not_put_back(drain, how):
-    late = bodies.try_.node(node_id="late", good_until=timezone.now() - SOON)(key="late")
+@pytest.mark.parametrize("action", ["pause", "cancel"])
+def test_a_pause_or_cancel_leaves_an_expired_node_expired(drain, action):
+    late = bodies.try_.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
     handle = Workflow("late", [late, bodies.give.node(node_id="other")()]).start()
     reap()
     assert states(handle)["late"] == "FAILED"
 
-    assert getattr(handle, how)()
+    assert getattr(handle, action)()
     reap()
     drain()
 
     assert codes(handle)["late"] == "TASK_EXPIRED"
-    assert handle.resume() == (how == "pause")
+    assert handle.resume() == (action == "pause")
     drain()
     assert times("late") == 0
     assert codes(handle)["late"] == "TASK_EXPIRED"
-    assert str(handle.status()) == ("FAILED" if how == "pause" else "CANCELLED")
+    assert str(handle.status()) == ("FAILED" if action == "pause" else "CANCELLED")
 
 
-def test_nor_one_whose_time_passes_while_it_is_paused(drain):
-    late = bodies.try_.node(node_id="late", good_until=timezone.now() - SOON)(key="late")
+def test_a_node_past_its_deadline_expires_after_a_pause(drain):
+    late = bodies.try_.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
     handle = Workflow("late", [late]).start()
     handle.pause()
     reap()
@@ -124,30 +124,34 @@ def test_nor_one_whose_time_passes_while_it_is_paused(drain):
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_workflow_whose_time_is_over_expires(drain, paused):
+def test_a_workflow_past_its_deadline_expires(drain, paused):
     first = bodies.give.node(node_id="first")()
-    nodes = [first, wait_for_event("said", node_id="said"), bodies.give.node(node_id="after", waits_for=[first])()]
+    nodes = [
+        first,
+        wait_for_event("approval", node_id="approval"),
+        bodies.give.node(node_id="after", waits_for=[first])(),
+    ]
     nodes.append(bodies.give.node(node_id="last", waits_for=nodes[1:])())
-    handle = ran(Workflow("late", nodes, good_until=timezone.now() + SOON), drain)
+    handle = ran(Workflow("late", nodes, good_until=timezone.now() + HOUR), drain)
     if paused:
         handle.pause()
     reap()
     before = str(handle.status())
 
-    overdue(handle)
+    pass_deadline(handle)
     reap()
     drain()
 
     assert before == ("PAUSED" if paused else "RUNNING")
     assert str(handle.status()) == "EXPIRED"
     assert handle.get(timeout=0).err.error_code == "WORKFLOW_EXPIRED"
-    assert states(handle) == {"first": "COMPLETED", "said": "SKIPPED", "after": "COMPLETED", "last": "SKIPPED"}
+    assert states(handle) == {"first": "COMPLETED", "approval": "SKIPPED", "after": "COMPLETED", "last": "SKIPPED"}
     assert codes(handle)["last"] == "WORKFLOW_EXPIRED"
     assert contradictions(handle) == []
 
 
-def test_it_expires_also_if_a_step_waits_for_a_worker(drain):
-    handle = Workflow("late", {"step": bodies.give.node()()}, good_until=timezone.now() - SOON).start()
+def test_a_workflow_past_its_deadline_expires_while_a_node_is_enqueued(drain):
+    handle = Workflow("late", {"step": bodies.give.node()()}, good_until=timezone.now() - HOUR).start()
 
     reap()
     drain()
@@ -157,59 +161,59 @@ def test_it_expires_also_if_a_step_waits_for_a_worker(drain):
     assert contradictions(handle) == []
 
 
-def test_what_is_below_expires_with_it(drain):
-    handle = ran(Workflow("late", {"sub": bodies.Waiting.node()()}, good_until=timezone.now() + SOON), drain)
-    (below,) = children(handle)
+def test_subworkflows_expire_with_their_parent(drain):
+    handle = ran(Workflow("late", {"sub": bodies.Waiting.node()()}, good_until=timezone.now() + HOUR), drain)
+    (child,) = children(handle)
 
-    overdue(handle)
+    pass_deadline(handle)
     reap()
 
-    assert (str(handle.status()), str(below.status())) == ("EXPIRED", "EXPIRED")
+    assert (str(handle.status()), str(child.status())) == ("EXPIRED", "EXPIRED")
     assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
     assert contradictions(handle) == []
     assert not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
 
 
-def test_an_expired_child_fails_its_node(drain):
+def test_an_expired_subworkflow_fails_its_node(drain):
     sub = bodies.Fragile.node(node_id="sub")(key="fragile")
     after = bodies.give.node(node_id="after", waits_for=[sub])()
     handle = ran(Workflow("late", [sub, after]), drain)
-    (below,) = children(handle)
+    (child,) = children(handle)
 
-    overdue(below)
+    pass_deadline(child)
     reap()
     drain()
 
-    assert (str(below.status()), str(handle.status())) == ("EXPIRED", "FAILED")
+    assert (str(child.status()), str(handle.status())) == ("EXPIRED", "FAILED")
     assert codes(handle) == {"sub": "WORKFLOW_EXPIRED", "after": "UPSTREAM_SKIPPED"}
 
 
-def test_what_has_completed_does_not_expire(drain):
-    handle = ran(Workflow("early", {"one": bodies.give.node()()}, good_until=timezone.now() + SOON), drain)
+def test_a_completed_workflow_does_not_expire(drain):
+    handle = ran(Workflow("early", {"one": bodies.give.node()()}, good_until=timezone.now() + HOUR), drain)
 
-    overdue(handle)
+    pass_deadline(handle)
     reap()
 
     assert str(handle.status()) == "COMPLETED"
 
 
 def test_an_expired_workflow_can_be_retried_with_a_new_deadline(drain):
-    handle = ran(Workflow("late", {"said": wait_for_event("said")}, good_until=timezone.now() + SOON), drain)
-    overdue(handle)
+    handle = ran(Workflow("late", {"approval": wait_for_event("approval")}, good_until=timezone.now() + HOUR), drain)
+    pass_deadline(handle)
     reap()
 
-    WorkflowRow.objects.filter(pk=handle.id).update(good_until=timezone.now() + SOON)
+    WorkflowRow.objects.filter(pk=handle.id).update(good_until=timezone.now() + HOUR)
     assert handle.retry()
     reap()
-    handle.send_event("said", 1)
+    handle.send_event("approval", 1)
 
     assert str(handle.status()) == "COMPLETED"
 
 
-# A workflow that nobody resumes.
+# Workflows that stay paused.
 
 
-def allow(settings, after):
+def limit_pauses(settings, after):
     settings.TASKS = {
         "default": {
             "BACKEND": "horsies_django.backend.HorsiesBackend",
@@ -219,23 +223,23 @@ def allow(settings, after):
     }
 
 
-def paused_since(handle, ago):
+def set_paused_for(handle, ago):
     WorkflowRow.objects.filter(root_id=handle.id, status="PAUSED").update(paused_at=timezone.now() - ago)
 
 
-def test_what_is_paused_for_too_long_expires_and_says_why(drain, settings):
-    allow(settings, "2h")
+def test_a_workflow_paused_for_too_long_expires_and_gives_the_reason(drain, settings):
+    limit_pauses(settings, "2h")
     handle = ran(Workflow("paused", {"sub": bodies.Waiting.node()(), "two": bodies.give.node()()}), drain)
-    (below,) = children(handle)
+    (child,) = children(handle)
     handle.pause()
-    paused_since(handle, timedelta(hours=1))
+    set_paused_for(handle, timedelta(hours=1))
     reap()
     assert str(handle.status()) == "PAUSED"
 
-    paused_since(handle, timedelta(hours=3))
+    set_paused_for(handle, timedelta(hours=3))
     reap()
 
-    assert (str(handle.status()), str(below.status())) == ("EXPIRED", "EXPIRED")
+    assert (str(handle.status()), str(child.status())) == ("EXPIRED", "EXPIRED")
     error = handle.get(timeout=0).err
     assert error.error_code == "WORKFLOW_EXPIRED"
     assert "paused for 3:00:0" in error.message
@@ -244,30 +248,30 @@ def test_what_is_paused_for_too_long_expires_and_says_why(drain, settings):
     assert 10_800 <= error.data["paused_seconds"] < 10_900
     assert codes(handle) == {"sub": "WORKFLOW_EXPIRED", "two": None}
     assert contradictions(handle) == []
-    assert contradictions(below) == []
+    assert contradictions(child) == []
 
 
-def test_for_what_is_above_it_is_a_cancelled_child(drain, settings):
-    allow(settings, 7_200)
+def test_a_subworkflow_paused_for_too_long_fails_its_node(drain, settings):
+    limit_pauses(settings, 7_200)
     sub = bodies.Fragile.node(node_id="sub")(key="fragile")
     handle = ran(Workflow("top", [sub, bodies.give.node(node_id="after", waits_for=[sub])()]), drain)
-    (below,) = children(handle)
-    paused_since(handle, timedelta(hours=3))
+    (child,) = children(handle)
+    set_paused_for(handle, timedelta(hours=3))
 
     reap()
 
-    assert (str(below.status()), str(handle.status())) == ("EXPIRED", "FAILED")
+    assert (str(child.status()), str(handle.status())) == ("EXPIRED", "FAILED")
     assert codes(handle) == {"sub": "WORKFLOW_EXPIRED", "after": "UPSTREAM_SKIPPED"}
     assert "paused_workflow_auto_cancel_after" in handle.get(timeout=0).err.message
-    assert below.retry()
+    assert child.retry()
     drain()
     assert (str(handle.status()), value(handle, "sub")) == ("COMPLETED", 2)
 
 
-def test_by_default_it_may_be_paused_for_ever(drain):
+def test_by_default_a_paused_workflow_never_expires(drain):
     handle = Workflow("paused", {"one": bodies.give.node()()}).start()
     handle.pause()
-    paused_since(handle, timedelta(days=4_000))
+    set_paused_for(handle, timedelta(days=4_000))
 
     reap()
 

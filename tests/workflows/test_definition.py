@@ -1,4 +1,4 @@
-"""A workflow as a class, as a step of another one, and in the registry."""
+"""Definition classes, as workflows, as subworkflows and in the registry."""
 
 import json
 
@@ -14,8 +14,8 @@ from tests.workflows.conftest import mistakes_of, only
 class Import(WorkflowDefinition[int]):
     fetch = jobs.fetch.node()(url="https://x")
     store = jobs.save.node()(data=fetch)
-    told = jobs.count.node()()
-    order = store >> told
+    notify = jobs.count.node()()
+    order = store >> notify
 
     class Meta:
         definition_key = "tests.import"
@@ -36,18 +36,18 @@ class Daily(WorkflowDefinition[str]):
         return Workflow(f"daily {day}", [page], output=page)
 
 
-def test_attributes_are_nodes_and_their_names_are_the_ids():
+def test_class_attributes_are_nodes_and_their_names_are_the_node_ids():
     blueprint = Import.build().blueprint()
 
     assert (blueprint.name, blueprint.definition_key, blueprint.on_error) == ("Import", "tests.import", "PAUSE")
-    assert [node.node_id for node in blueprint.nodes] == ["fetch", "store", "told"]
+    assert [node.node_id for node in blueprint.nodes] == ["fetch", "store", "notify"]
     assert [node.waits_for for node in blueprint.nodes] == [(), (0,), (1,)]
     assert (blueprint.output_index, blueprint.success_policy) == (1, [{"required": [1], "optional": []}])
     assert {node.priority for node in blueprint.nodes} == {4}
     assert Import.build().key(Import.store).node_id == "store"
 
 
-def test_build_with_takes_parameters_and_has_the_key_put_on_it():
+def test_build_with_takes_parameters_and_its_workflow_gets_the_key():
     workflow = Daily.build_with(day="2026-11-21")
 
     assert (workflow.name, workflow.blueprint().definition_key) == ("daily 2026-11-21", "tests.daily")
@@ -58,7 +58,7 @@ def test_build_with_takes_parameters_and_has_the_key_put_on_it():
         Import.build_with(day="x")
 
 
-def test_mistakes_of_a_build_with_are_those_of_the_definition_too():
+def test_build_reports_mistakes_in_meta_and_in_build_with():
     class Broken(WorkflowDefinition):
         class Meta:
             colour = "red"
@@ -73,7 +73,7 @@ def test_mistakes_of_a_build_with_are_those_of_the_definition_too():
     assert "Meta has colour; allowed: abstract, backend, cases, " in found[1].problem
 
 
-def test_a_deadline_is_for_one_run():
+def test_meta_can_not_set_a_deadline():
     class Late(WorkflowDefinition):
         only = jobs.nothing.node()()
 
@@ -99,16 +99,16 @@ def test_a_node_can_not_have_the_name_of_a_method():
     assert "can't be named 'node'" in found[0].problem
 
 
-def test_a_subclass_has_its_parents_nodes_and_may_change_them():
+def test_a_subclass_inherits_nodes_and_can_override_them():
     class Base(WorkflowDefinition):
         fetch = jobs.fetch.node()(url="x")
-        told = jobs.nothing.node()()
+        notify = jobs.nothing.node()()
 
         class Meta:
             abstract = True
 
     class Longer(Base):
-        told = None
+        notify = None
         store = jobs.save.node()(data=Base.fetch)
 
         class Meta:
@@ -153,7 +153,7 @@ def test_a_subworkflow_is_a_node():
     assert (last.definition_key, last.max_retries, last.queue_name) == ("tests.import", 0, "w")
 
 
-def test_what_a_subworkflow_is_given_is_judged_by_its_build_with():
+def test_arguments_of_a_subworkflow_are_checked_against_build_with():
     page = jobs.count.node()()
 
     assert "has no parameter 'month'" in only("019", [Daily.node()(day="x", month="y")]).problem
@@ -192,7 +192,7 @@ def test_a_definition_that_is_imported_again_replaces_itself():
     assert again.build().name == "Again"
 
 
-def test_of_two_with_one_key_none_is_found():
+def test_a_key_shared_by_two_definitions_finds_neither():
     class One(WorkflowDefinition):
         class Meta:
             definition_key = "twice"

@@ -1,4 +1,4 @@
-"""Every mistake in a definition is found as a workflow is built, by its code, and names what is wrong and allowed."""
+"""Building a workflow finds every mistake; each has a code and says what is wrong and what is allowed."""
 
 from datetime import datetime
 
@@ -37,13 +37,13 @@ def test_hrs_002_no_nodes(nodes):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "named"), [(5, "nodes is 5"), ("abc", "nodes is 'abc'"), ([jobs.fetch], "nodes has")]
+    ("nodes", "message"), [(5, "nodes is 5"), ("abc", "nodes is 'abc'"), ([jobs.fetch], "nodes has")]
 )
-def test_hrs_002_what_is_no_node_is_named(nodes, named):
+def test_hrs_002_nodes_of_the_wrong_type(nodes, message):
     first, *_ = mistakes_of(Workflow, "import", nodes)
 
     assert first.code == DefinitionErrorCode.NO_NODES
-    assert named in first.problem
+    assert message in first.problem
 
 
 @pytest.mark.parametrize("node_id", ["", "a b", "ü", "a/b", "x" * 129, 5, "a\n"])
@@ -75,9 +75,9 @@ def test_hrs_005_no_root():
 
 
 def test_hrs_006_unknown_dependency():
-    stranger, node = jobs.fetch.node(node_id="far")(url="x"), jobs.nothing.node(node_id="here")
+    foreign, node = jobs.fetch.node(node_id="far")(url="x"), jobs.nothing.node(node_id="here")
 
-    mistake = only("006", [node(), jobs.nothing.node(node_id="b", waits_for=[stranger])()])
+    mistake = only("006", [node(), jobs.nothing.node(node_id="b", waits_for=[foreign])()])
 
     assert mistake.node == "b"
     assert "'far'" in mistake.problem
@@ -96,7 +96,7 @@ def test_hrs_007_cycle():
 
     mistake = only("007", [root >> a >> b >> c, c >> a])
 
-    assert mistake.problem in {f"it waits for itself: {way}; allowed: no cycle." for way in _rotations("abc")}
+    assert mistake.problem in {f"it waits for itself: {path}; allowed: no cycle." for path in _rotations("abc")}
 
 
 def test_hrs_007_every_cycle_is_named():
@@ -126,16 +126,16 @@ def test_hrs_008_a_source_that_is_not_waited_for(option):
 
 
 @pytest.mark.parametrize("sources", [5, [1], "data"])
-def test_hrs_008_sources_that_are_no_dict(sources):
+def test_hrs_008_sources_that_are_not_a_dict(sources):
     assert "allowed: a dict of parameter to node" in only("008", [jobs.count.node(args_from=sources)()]).problem
 
 
 @pytest.mark.parametrize("source", [5, None, "fetch", [1], []])
-def test_hrs_008_a_source_that_is_no_node(source):
+def test_hrs_008_a_source_that_is_not_a_node(source):
     assert only("008", [jobs.count.node(values_from={"number": source})()]).problem.startswith("values_from['number']")
 
 
-def test_hrs_008_a_result_is_no_value():
+def test_hrs_008_a_result_in_values_from():
     page = jobs.fetch.node()(url="x")
 
     assert (
@@ -179,7 +179,7 @@ def test_hrs_012_a_policy_that_names_an_unknown_node():
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
+    ("policy", "message"),
     [
         (SuccessPolicy([]), "has no cases"),
         (SuccessPolicy([5]), "cases[0] is 5"),
@@ -188,12 +188,12 @@ def test_hrs_012_a_policy_that_names_an_unknown_node():
         ("a", "allowed: a SuccessPolicy"),
     ],
 )
-def test_hrs_012_a_policy_that_says_nothing(policy, words):
-    assert words in only("012", [jobs.nothing.node(node_id="a")()], success_policy=policy).problem
+def test_hrs_012_an_invalid_success_policy(policy, message):
+    assert message in only("012", [jobs.nothing.node(node_id="a")()], success_policy=policy).problem
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"join": "most"}, "join is 'most'; allowed: all, any, quorum."),
         ({"join": 5}, "join is 5"),
@@ -205,24 +205,24 @@ def test_hrs_012_a_policy_that_says_nothing(policy, words):
         ({"min_success": 1}, "min_success is 1, and join is 'all'"),
     ],
 )
-def test_hrs_013_join_and_min_success(options, words):
+def test_hrs_013_invalid_join_or_min_success(options, message):
     a, b = jobs.nothing.node()(), jobs.nothing.node()()
 
-    assert words in only("013", [a, b, jobs.count.node(waits_for=[a, b], **options)()]).problem
+    assert message in only("013", [a, b, jobs.count.node(waits_for=[a, b], **options)()]).problem
 
 
-def test_hrs_013_any_of_none():
+def test_hrs_013_join_any_without_dependencies():
     assert "it waits for nothing" in only("013", [jobs.nothing.node(join=Join.ANY)()]).problem
 
 
 @pytest.mark.parametrize("queue_name", ["", "x" * 101, 5])
-def test_hrs_014_queue(queue_name):
+def test_hrs_014_invalid_queue_name(queue_name):
     assert only("014", [jobs.nothing.node(queue_name=queue_name)()]).node == "import:0"
     assert only("014", [jobs.nothing.node()() for _ in range(3)], queue_name=queue_name).node is None
 
 
 @pytest.mark.parametrize("priority", [101, -101, "high", 1.5])
-def test_hrs_015_priority(priority):
+def test_hrs_015_invalid_priority(priority):
     assert only("015", [jobs.nothing.node(priority=priority)()]).node == "import:0"
     assert only("015", [jobs.nothing.node()() for _ in range(3)], priority=priority).node is None
 
@@ -246,15 +246,15 @@ def test_hrs_017_two_definitions_with_one_key():
             definition_key = "k"
 
     class Other(One):
-        """Has its parent's key, for it has no Meta of its own."""
+        """Inherits its parent's key, because it has no Meta of its own."""
 
-    for definition, its_twin in ((One, Other), (Other, One)):
+    for definition, other in ((One, Other), (Other, One)):
         (mistake,) = mistakes_of(definition.build)
         assert mistake.code == DefinitionErrorCode.DUPLICATE_DEFINITION_KEY
-        assert f"also that of {its_twin._meta.path}" in mistake.problem
+        assert f"also that of {other._meta.path}" in mistake.problem
 
 
-def test_hrs_018_a_subworkflow_that_no_worker_finds():
+def test_hrs_018_a_subworkflow_that_is_abstract_or_has_no_key():
     class Base(WorkflowDefinition):
         only = jobs.nothing.node()()
 
@@ -297,7 +297,7 @@ def test_hrs_020_a_parameter_that_may_get_nothing_needs_a_default():
     Workflow("import", [page, other, jobs.report.node(join=Join.ANY)(pages=[page, other])])
 
 
-def test_hrs_021_given_twice():
+def test_hrs_021_a_parameter_given_twice():
     page = jobs.fetch.node()(url="x")
 
     for option in ("args_from", "values_from"):
@@ -329,9 +329,9 @@ def test_hrs_023_a_build_with_that_can_not_be_called_by_name():
         def build_with(cls, *days):
             return Workflow("x", jobs.nothing.node()())
 
-    class NotOfTheClass(WorkflowDefinition):
+    class InstanceMethod(WorkflowDefinition):
         class Meta:
-            definition_key = "not-of-the-class"
+            definition_key = "instance-method"
 
         def build_with(self):
             raise AssertionError
@@ -344,14 +344,14 @@ def test_hrs_023_a_build_with_that_can_not_be_called_by_name():
         def build_with(cls):
             return None
 
-    for definition, words in ((Positional, "'*days'"), (Nothing, "returned None")):
+    for definition, message in ((Positional, "'*days'"), (Nothing, "returned None")):
         (mistake,) = mistakes_of(definition.build)
         assert mistake.code == DefinitionErrorCode.INVALID_BUILD_WITH
-        assert words in mistake.problem
-    assert NotOfTheClass._meta.errors[0][0] == DefinitionErrorCode.INVALID_BUILD_WITH
+        assert message in mistake.problem
+    assert InstanceMethod._meta.errors[0][0] == DefinitionErrorCode.INVALID_BUILD_WITH
 
 
-def test_hrs_024_a_source_of_another_type():
+def test_hrs_024_a_source_of_the_wrong_type():
     page, number = jobs.fetch.node()(url="x"), jobs.count.node()()
 
     assert "'data' takes str, and <TaskNode: tests.workflows.jobs.count> gives int" in (
@@ -368,7 +368,7 @@ def test_hrs_024_a_source_of_another_type():
     assert "gives list" in only("024", [mapped.over, mapped, jobs.save.node()(data=mapped)]).problem
 
 
-def test_hrs_025_an_output_of_another_type():
+def test_hrs_025_an_output_of_the_wrong_type():
     class Import(WorkflowDefinition[str]):
         number = jobs.count.node()()
 
@@ -386,17 +386,17 @@ def test_hrs_026_positional_arguments():
     problem = only("026", [jobs.fetch.node()("https://x")]).problem
 
     assert "1 arguments by position" in problem
-    assert "https://x" not in problem  # which argument it is, and so whether it is sensitive, is not known
+    assert "https://x" not in problem  # the value may be sensitive, because its parameter is unknown
 
 
-def test_hrs_031_what_json_can_not_hold():
-    for value, words in ((object(), "<class 'object'>"), (float("nan"), "nan"), ("a\0b", "NUL"), ({1, 2}, "set")):
+def test_hrs_031_a_value_that_json_can_not_hold():
+    for value, message in ((object(), "<class 'object'>"), (float("nan"), "nan"), ("a\0b", "NUL"), ({1, 2}, "set")):
         mistake = only("031", [jobs.unhinted.node()(value=value)])
         assert "'value'" in mistake.problem
-        assert words in mistake.problem
+        assert message in mistake.problem
 
 
-def test_hrs_031_a_node_among_values():
+def test_hrs_031_a_node_within_a_static_value():
     page = jobs.fetch.node()(url="x")
 
     for value in (["a", page], {"page": page}, [page, "a"], [page, page.result]):
@@ -430,7 +430,7 @@ def test_hrs_032_bad_workflow_id(workflow_id):
         ({"allow_failed_deps": "yes"}, "allow_failed_deps"),
     ],
 )
-def test_hrs_040_options_of_a_node(options, name):
+def test_hrs_040_invalid_options_of_a_node(options, name):
     mistake = only("040", [jobs.nothing.node(**options)()])
 
     assert mistake.problem.startswith(name)
@@ -438,7 +438,7 @@ def test_hrs_040_options_of_a_node(options, name):
 
 
 @pytest.mark.parametrize("options", [{"on_error": "stop"}, {"good_until": "tomorrow"}, {"unique_key": ""}])
-def test_hrs_040_options_of_a_workflow(options):
+def test_hrs_040_invalid_options_of_a_workflow(options):
     (name,) = options
 
     mistake = only("040", [jobs.nothing.node()(), jobs.nothing.node()()], **options)
@@ -446,15 +446,15 @@ def test_hrs_040_options_of_a_workflow(options):
     assert (mistake.node, mistake.problem.startswith(f"{name} is ")) == (None, True)
 
 
-def test_hrs_040_options_of_a_send_are_said_at_the_node():
-    for option, value, instead in (
+def test_hrs_040_options_of_a_task_that_a_node_does_not_take():
+    for option, value, hint in (
         ("good_until", timezone.now(), "node(good_until=…)"),
         ("unique_key", "k", "unique_key"),
         ("run_after", timezone.now(), "sleep()"),
     ):
         mistake = only("040", [jobs.nothing.with_options(**{option: value}).node()()])
         assert f"has the option {option}=" in mistake.problem
-        assert instead in mistake.problem
+        assert hint in mistake.problem
 
 
 @pytest.mark.parametrize(
@@ -462,14 +462,14 @@ def test_hrs_040_options_of_a_send_are_said_at_the_node():
     [lambda ctx: True, jobs.is_alias, jobs.needs_more, jobs.is_wanted_later, jobs.fetch, "path", len, _rotations("a")],
 )
 @pytest.mark.parametrize("option", ["run_when", "skip_when"])
-def test_hrs_041_conditions(option, condition):
+def test_hrs_041_invalid_conditions(option, condition):
     mistake = only("041", [jobs.nothing.node(**{option: condition})()])
 
     assert mistake.problem.startswith(f"{option} is ")
     assert "allowed: a module's own function" in mistake.problem
 
 
-def test_hrs_042_maps():
+def test_hrs_042_invalid_maps():
     urls, number = jobs.links.node()(page="x"), jobs.count.node()()
 
     assert "over is ['a']" in only("042", [jobs.fetch.map(over=["a"])]).problem
@@ -479,7 +479,7 @@ def test_hrs_042_maps():
     assert "join is" in only("042", [urls, number, jobs.fetch.map(over=urls, waits_for=number, join=Join.ANY)]).problem
 
 
-def test_hrs_042_what_is_wrong_with_the_calls_of_a_map():
+def test_hrs_042_invalid_arguments_of_a_map():
     urls = jobs.links.node()(page="x")
 
     assert "'url' takes the items" in only("021", [urls, jobs.fetch.map(over=urls, kwargs={"url": "x"})]).problem
@@ -489,7 +489,7 @@ def test_hrs_042_what_is_wrong_with_the_calls_of_a_map():
 
 
 @pytest.mark.parametrize("until", [-1, True, "1h", None, float("inf"), 1e12])
-def test_hrs_043_sleeps(until):
+def test_hrs_043_invalid_sleeps(until):
     assert only("043", [sleep(until)]).problem.startswith(f"it sleeps {until!r}; allowed: ")
 
 
@@ -500,27 +500,27 @@ def test_hrs_043_a_sleep_until_a_naive_time():
         assert "from 1900 to 9997" in only("043", [sleep(until)]).problem
 
 
-def test_hrs_044_events():
+def test_hrs_044_invalid_events():
     for name in ("", 5, "x" * 101, "a\0"):
         assert "its event is" in only("044", [wait_for_event(name)]).problem
     for timeout in (0, -1, "5", True):
         assert "timeout is" in only("044", [wait_for_event("ok", timeout=timeout)]).problem
 
 
-def test_hrs_045_backends(settings):
+def test_hrs_045_invalid_backends(settings):
     horsies = settings.TASKS["default"]
-    settings.TASKS = {"default": horsies, "dummy": {"BACKEND": settings_dummy(), "QUEUES": []}}
+    settings.TASKS = {"default": horsies, "dummy": {"BACKEND": dummy_backend(), "QUEUES": []}}
 
     assert "allowed: 'default' or 'dummy'" in only("045", [jobs.nothing.node()()], backend="nowhere").problem
     assert "DummyBackend; allowed: a HorsiesBackend" in only("045", [jobs.nothing.node()()], backend="dummy").problem
 
 
-def settings_dummy():
+def dummy_backend():
     package = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
     return f"{package}.backends.dummy.DummyBackend"
 
 
-def test_hrs_045_rows_in_two_databases(settings, monkeypatch):
+def test_hrs_045_a_node_in_another_database(settings, monkeypatch):
     monkeypatch.setitem(settings.DATABASES, "elsewhere", settings.DATABASES["default"])
     horsies = {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": []}
     settings.TASKS = {"default": horsies, "far": {**horsies, "OPTIONS": {"database": "elsewhere"}}, "near": horsies}
@@ -534,13 +534,13 @@ def test_hrs_045_rows_in_two_databases(settings, monkeypatch):
     assert Workflow("x", [far.node()()]).blueprint().backend == "far"
 
 
-def test_hrs_046_a_value_of_another_type():
+def test_hrs_046_a_value_of_the_wrong_type():
     mistake = only("046", [jobs.fetch.node()(url=5)])
 
     assert "argument 'url' is 5 (int); allowed: str" in mistake.problem
 
 
-def test_all_mistakes_are_told_at_once_each_with_its_node_and_a_hint():
+def test_all_mistakes_are_reported_at_once_each_with_its_node_and_a_hint():
     a = jobs.fetch.node(node_id="a", priority=500)(uri="x")
     b = jobs.save.node(node_id="b", join="most", timeout=-1)(data=object())
 
@@ -553,7 +553,7 @@ def test_all_mistakes_are_told_at_once_each_with_its_node_and_a_hint():
     assert all(mistake.workflow == "" and mistake.hint for mistake in found)
 
 
-def test_the_exception_prints_the_first_fifty_and_has_them_all():
+def test_the_exception_prints_the_first_50_mistakes_and_holds_them_all():
     with pytest.raises(InvalidWorkflow) as caught:
         Workflow("import", [jobs.fetch.node()() for _ in range(1_000)])
 
@@ -576,18 +576,18 @@ def test_every_code_has_a_hint():
         lambda **options: wait_for_event("ok", **options),
     ],
 )
-def test_an_unknown_option_is_a_type_error_at_once(make):
+def test_an_unknown_option_of_a_node_raises_type_error(make):
     with pytest.raises(TypeError, match=r"got unknown option tiemout; allowed: .*node_id"):
         make(tiemout=1)
 
 
-def test_an_unknown_option_of_a_workflow_is_a_type_error():
+def test_an_unknown_option_of_a_workflow_raises_type_error():
     with pytest.raises(TypeError, match="unknown option colour; allowed: backend, "):
         Workflow("import", [jobs.nothing.node()()], colour="red")
     with pytest.raises(TypeError, match="unknown option nodes"):
         Workflow("import", [jobs.nothing.node()()]).with_options(nodes=[])
 
 
-def test_a_node_that_is_right_has_no_flaws():
+def test_a_valid_node_has_no_errors():
     assert isinstance(node := jobs.fetch.node()(url="x"), TaskNode)
     assert node.errors == ()

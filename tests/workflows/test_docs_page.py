@@ -1,4 +1,4 @@
-"""The page on writing workflows, run from top to bottom."""
+"""The examples of docs/workflows.md, run in order."""
 
 import re
 
@@ -20,10 +20,10 @@ def links(page: str) -> list[str]:
 
 @task
 def tell() -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
-def test_every_example_of_the_page_is_right():
+def test_every_example_of_the_page_runs():
     names = {name: jobs.nothing.node()() for name in "abcde"} | {"links": links, "tell": tell, "__name__": __name__}
 
     for block in BLOCKS:

@@ -1,4 +1,4 @@
-"""``>>`` says what comes after what, and changes no node."""
+"""``>>`` sets the order of nodes and does not change the nodes."""
 
 import functools
 import operator
@@ -17,33 +17,33 @@ def nodes():
 
 
 def order(*parts):
-    """Return for each node the ids of those that it waits for."""
+    """Return the ids of the dependencies of each node."""
     blueprint = Workflow("flow", list(parts)).blueprint()
     ids = [node.node_id for node in blueprint.nodes]
     return {node.node_id: "".join(sorted(ids[index] for index in node.waits_for)) for node in blueprint.nodes}
 
 
-def test_a_chain(nodes):
+def test_a_chain_makes_each_node_wait_for_the_one_before(nodes):
     a, b, c, *_ = nodes
 
     assert order(a >> b >> c) == {"a": "", "b": "a", "c": "b"}
 
 
-def test_a_fan_out_and_a_fan_in(nodes):
+def test_a_list_in_a_flow_is_a_fan_out_or_a_fan_in(nodes):
     a, b, c, d, *_ = nodes
 
     assert order(a >> [b, c] >> d) == {"a": "", "b": "a", "c": "a", "d": "bc"}
     assert order([a, b] >> c) == {"a": "", "b": "", "c": "ab"}
 
 
-def test_flows_within_flows(nodes):
+def test_flows_can_be_nested(nodes):
     a, b, c, d, e, f = nodes
 
     assert order(a >> [b >> c, d] >> e >> f) == {"a": "", "b": "a", "c": "b", "d": "a", "e": "cd", "f": "e"}
     assert order((a >> b) >> (c >> d)) == order(a >> b >> c >> d)
 
 
-def test_two_lists_after_each_other(nodes):
+def test_together_lets_one_list_follow_another(nodes):
     a, b, c, d, *_ = nodes
 
     assert order(together(a, b) >> [c, d]) == {"a": "", "b": "", "c": "ab", "d": "ab"}
@@ -51,34 +51,34 @@ def test_two_lists_after_each_other(nodes):
         [a, b] >> [c, d]  # noqa: B018
 
 
-def test_an_empty_list_parts_nothing(nodes):
+def test_an_empty_list_in_a_flow_has_no_effect(nodes):
     a, b, *_ = nodes
 
     assert order(a >> [] >> b) == {"a": "", "b": "a"}
     assert order([] >> a >> b) == {"a": "", "b": "a"}
 
 
-def test_several_flows_in_one_workflow_share_nodes(nodes):
+def test_flows_of_one_workflow_can_share_nodes(nodes):
     a, b, c, d, *_ = nodes
 
     assert order(a >> c, b >> c, c >> d, a >> d) == {"a": "", "c": "ab", "b": "", "d": "ac"}
 
 
-def test_an_order_that_is_said_twice_counts_once(nodes):
+def test_a_repeated_dependency_counts_once(nodes):
     a, b, *_ = nodes
     c = jobs.nothing.node(node_id="c", waits_for=[a, a])()
 
     assert order(a >> c, a >> c, b) == {"a": "", "c": "a", "b": ""}
 
 
-def test_a_generator_of_nodes_is_a_list(nodes):
+def test_a_flow_takes_a_generator_of_nodes(nodes):
     a, b, c, *_ = nodes
 
-    assert order((one for one in (a, b)) >> c) == {"a": "", "b": "", "c": "ab"}
+    assert order((node for node in (a, b)) >> c) == {"a": "", "b": "", "c": "ab"}
 
 
 @pytest.mark.parametrize("other", [5, "b", [5], None, jobs.nothing])
-def test_what_is_no_node_has_no_place_in_a_flow(nodes, other):
+def test_a_flow_refuses_objects_that_are_not_nodes(nodes, other):
     with pytest.raises(TypeError):
         nodes[0] >> other
     with pytest.raises(TypeError):
@@ -87,7 +87,7 @@ def test_what_is_no_node_has_no_place_in_a_flow(nodes, other):
         together(nodes[0], other)
 
 
-def test_a_node_goes_into_several_workflows_and_has_its_own_order_in_each(nodes):
+def test_a_node_can_have_different_dependencies_in_each_workflow(nodes):
     a, b, c, *_ = nodes
 
     assert order(a >> b) == {"a": "", "b": "a"}
@@ -97,7 +97,7 @@ def test_a_node_goes_into_several_workflows_and_has_its_own_order_in_each(nodes)
 
 
 @pytest.mark.slow
-def test_a_chain_of_ten_thousand_nodes_is_no_matter_of_depth():
+def test_a_chain_of_ten_thousand_nodes_does_not_exceed_the_recursion_limit():
     nodes = [jobs.nothing.node()() for _ in range(10_000)]
 
     workflow = Workflow("chain", functools.reduce(operator.rshift, nodes))

@@ -1,4 +1,4 @@
-"""Adjacency and cycles, against a plain reading of what they are."""
+"""``dependents_of`` and ``cycles_in``, checked on random graphs."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -7,29 +7,29 @@ from horsies_django.workflows.topology import cycles_in, dependents_of
 
 SIZE = 12
 
-#: No example is judged by how long it takes: the machine may stand still.
+#: The machine may be slow, so no example has a time limit.
 TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
 def graphs(draw):
-    """Return for each node which it waits for; any graph at all."""
+    """Draw any graph, as the dependencies of each node."""
     size = draw(st.integers(0, SIZE))
     sources = st.lists(st.integers(0, size - 1), max_size=4, unique=True) if size else st.nothing()
     return [tuple(draw(sources)) for _ in range(size)]
 
 
 def is_acyclic(waits_for, without=frozenset()):
-    """Take away what waits for nothing that is left, until nothing changes."""
-    left = set(range(len(waits_for))) - without
-    while ready := {index for index in left if not left & set(waits_for[index])}:
-        left -= ready
-    return not left
+    """Remove nodes without remaining dependencies, as long as there are any."""
+    remaining = set(range(len(waits_for))) - without
+    while ready := {index for index in remaining if not remaining & set(waits_for[index])}:
+        remaining -= ready
+    return not remaining
 
 
 @given(graphs())
 @TIMELESS
-def test_dependents_are_the_other_way_round(waits_for):
+def test_dependents_of_inverts_the_dependencies(waits_for):
     dependents = dependents_of(waits_for)
 
     pairs = {(source, index) for index, sources in enumerate(waits_for) for source in sources}
@@ -39,7 +39,7 @@ def test_dependents_are_the_other_way_round(waits_for):
 
 @given(graphs())
 @TIMELESS
-def test_cycles_are_cycles_and_without_their_nodes_there_is_none(waits_for):
+def test_without_the_nodes_of_its_cycles_a_graph_is_acyclic(waits_for):
     cycles = cycles_in(waits_for, dependents_of(waits_for))
 
     for cycle in cycles:
@@ -50,7 +50,7 @@ def test_cycles_are_cycles_and_without_their_nodes_there_is_none(waits_for):
     assert bool(cycles) == (not is_acyclic(waits_for))
 
 
-def test_a_cycle_of_a_hundred_thousand_nodes():
+def test_cycles_in_finds_a_cycle_of_a_hundred_thousand_nodes():
     size = 100_000
     waits_for = [((index - 1) % size,) for index in range(size)]
 

@@ -1,4 +1,4 @@
-"""Waiting for a workflow and all else that a handle does, with its twins."""
+"""``WorkflowHandle``: waiting, results and control, with the async twins; unique keys and levels of subworkflows."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ from tests.workflows.runs import children, codes, ran, states
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 GETS = {"get": WorkflowHandle.get, "aget": async_to_sync(WorkflowHandle.aget)}
-EARS = {"listens": {}, "deaf": {"DJANGO_SETTINGS_MODULE": "tests.workflows.polling_settings"}}
+WORKER_ENVS = {"notifications": {}, "polling": {"DJANGO_SETTINGS_MODULE": "tests.workflows.polling_settings"}}
 
 
 @pytest.fixture(params=GETS)
 def get(request, transactional_db):
-    """``get()`` and its twin."""
+    """``get()`` and its async twin."""
     return GETS[request.param]
 
 
-@pytest.fixture(params=EARS)
-def hearing(request, transactional_db):
-    """Whether workers listen, and so tell of ends; on SQLite they never do."""
-    if request.param == "deaf" and connection.vendor != "postgresql":
-        pytest.skip("nobody hears anything")
-    return EARS[request.param]
+@pytest.fixture(params=WORKER_ENVS)
+def worker_env(request, transactional_db):
+    """Return the environment of a worker with or without notifications; SQLite never has them."""
+    if request.param == "polling" and connection.vendor != "postgresql":
+        pytest.skip("SQLite has no notifications")
+    return WORKER_ENVS[request.param]
 
 
 @pytest.fixture
-def line(transactional_db):
-    """What is told of ends, to somebody who waits."""
+def listener(transactional_db):
+    """A connection that receives the notifications of ended workflows."""
     if connection.vendor != "postgresql":
-        pytest.skip("nobody can tell")
-    with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
-        yield line
+        pytest.skip("SQLite has no notifications")
+    with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as listener:
+        yield listener
 
 
 @pytest.fixture
-def asked(transactional_db):
-    """The names of the threads that ask for workflows, one for each query, whatever their connection."""
+def queries(transactional_db):
+    """The name of the thread of each query for workflows, on any connection."""
     with asking_for("horsies_workflows") as names:
         yield names
 
@@ -73,7 +73,7 @@ def failing(**options):
 
 
 def held(**options):
-    """One that goes on until it is told."""
+    """Return a workflow that runs until it gets an event."""
     return Workflow("held", {"said": wait_for_event("said")}, output="said", **options)
 
 
@@ -81,131 +81,131 @@ def later(seconds):
     return Workflow("later", sleep(seconds) >> bodies.give.node()(value=1))
 
 
-def shown(result):
+def ok_or_code(result):
     return result.ok if result.is_ok() else result.err.error_code
 
 
-def is_told(line, handle):
-    """Whether this end was told of."""
-    return completions.short_key(handle.id) in set().union(*map(completions.loads, line.receive(0.05)))
+def is_notified(listener, handle):
+    """Return whether a notification names this workflow."""
+    return completions.short_key(handle.id) in set().union(*map(completions.loads, listener.receive(0.05)))
 
 
 class Waiter(threading.Thread):
-    """A thread that waits for a workflow, and ends with what it got and when."""
+    """A thread that waits for a workflow, and keeps the outcome."""
 
     def __init__(self, handle, timeout=60):
         super().__init__(daemon=True)
-        self.handle, self.timeout, self.found, self.knew = WorkflowHandle(handle.id), timeout, None, None
+        self.handle, self.timeout, self.outcome, self.ended_at = WorkflowHandle(handle.id), timeout, None, None
         self.start()
 
     def run(self):
         try:
-            self.found = shown(self.handle.get(self.timeout))
-            self.knew = time.time()
+            self.outcome = ok_or_code(self.handle.get(self.timeout))
+            self.ended_at = time.time()
         finally:
             connection.close()
 
 
-def found(waiters):
+def outcomes(waiters):
     for waiter in waiters:
         waiter.join(60)
-    return [waiter.found for waiter in waiters]
+    return [waiter.outcome for waiter in waiters]
 
 
 # Waiting.
 
 
-def test_get_returns_what_a_worker_has_brought_it_to(worker, hearing, get):
-    worker("-v0", **hearing)
-    good, bad, stops = one(), failing(), Workflow("stops", {"no": bodies.fail.node()()}, on_error=OnError.PAUSE)
+def test_get_returns_the_outcome_of_the_workflow(worker, worker_env, get):
+    worker("-v0", **worker_env)
+    good, bad, pausing = one(), failing(), Workflow("pausing", {"no": bodies.fail.node()()}, on_error=OnError.PAUSE)
 
-    results = [get(workflow.start(), 30) for workflow in (good, bad, stops)]
+    results = [get(workflow.start(), 30) for workflow in (good, bad, pausing)]
 
-    assert [shown(result) for result in results] == [1, "NO", "WORKFLOW_PAUSED"]
+    assert [ok_or_code(result) for result in results] == [1, "NO", "WORKFLOW_PAUSED"]
     assert results[1].err.message == "no"
 
 
-def test_who_waits_is_told_by_each_of_two_runners(worker, line, get):
+def test_each_of_two_runners_notifies_waiting_callers(worker, listener, get):
     worker("--processes", "2", "-v0", "--name", "w", runners=2)
-    wait_until(lambda: all_tell(line, 2))
+    wait_until(lambda: all_tell(listener, 2))
 
     for number in range(5):
         handle = later(0.1 + number / 20).start()
         assert get(handle, 20).is_ok()
-        wait_until(lambda handle=handle: is_told(line, handle))
+        wait_until(lambda handle=handle: is_notified(listener, handle))
 
 
-def test_who_waits_is_told_of_what_bodies_did(worker, line):
+def test_waiting_callers_are_notified_if_a_body_stops_its_workflow(worker, listener):
     worker("-v0", "--name", "w")
-    paused = Workflow("paused", bodies.stop.node()(how="pause") >> bodies.give.node()())
-    cancelled = Workflow("cancelled", bodies.stop.node()(how="cancel") >> bodies.give.node()())
+    paused = Workflow("paused", bodies.stop.node()(action="pause") >> bodies.give.node()())
+    cancelled = Workflow("cancelled", bodies.stop.node()(action="cancel") >> bodies.give.node()())
 
     for workflow in (paused, cancelled):
-        wait_until(lambda: all_tell(line, 1))  # it tells for ten seconds
+        wait_until(lambda: all_tell(listener, 1))  # a worker sends notifications for ten seconds
         handle = workflow.start()
-        wait_until(lambda handle=handle: is_told(line, handle))
+        wait_until(lambda handle=handle: is_notified(listener, handle))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_who_waits_is_told_of_what_another_process_did(manage, get, how):
+@pytest.mark.parametrize("action", ["pause", "cancel"])
+def test_get_returns_if_another_process_stops_the_workflow(manage, get, action):
     handle = held().start()
-    script = f"from horsies_django import WorkflowHandle; WorkflowHandle('{handle.id}').{how}()"
+    script = f"from horsies_django import WorkflowHandle; WorkflowHandle('{handle.id}').{action}()"
     process = manage("shell", "-v0", "-c", script)
 
     result = get(handle, 60)
 
     assert process.wait() == 0, process.output
-    assert shown(result) == {"pause": "WORKFLOW_PAUSED", "cancel": "WORKFLOW_CANCELLED"}[how]
+    assert ok_or_code(result) == {"pause": "WORKFLOW_PAUSED", "cancel": "WORKFLOW_CANCELLED"}[action]
 
 
-def test_each_end_is_told_once_and_after_its_commit(line):
+def test_the_end_of_a_workflow_is_notified_after_its_commit(listener):
     paused, cancelled = held().start(), held().start()
     expired = held(good_until=timezone.now() - timedelta(seconds=1)).start()
 
     with transaction.atomic():
         assert paused.pause()
-        before = is_told(line, paused)
-    after = wait_until(lambda: is_told(line, paused))
+        before = is_notified(listener, paused)
+    after = wait_until(lambda: is_notified(listener, paused))
     with transaction.atomic():
         assert cancelled.cancel()
         transaction.set_rollback(True)
-    undone = is_told(line, cancelled)
+    undone = is_notified(listener, cancelled)
     cancelled.cancel()
-    again = wait_until(lambda: is_told(line, cancelled))
+    again = wait_until(lambda: is_notified(listener, cancelled))
     call_command("horsies_reaper", once=True, verbosity=0)
 
     assert (before, after, undone, again) == (False, True, False, True)
-    wait_until(lambda: is_told(line, expired))
+    wait_until(lambda: is_notified(listener, expired))
 
 
-def test_a_tree_is_told_of_in_one_breath(line, drain):
+def test_one_notification_covers_a_tree_of_workflows(listener, drain):
     handle = ran(Workflow("tree", {"sub": bodies.Waiting.node()(), "held": bodies.Held.node()()}), drain)
-    line.receive(0)
+    listener.receive(0)
 
     assert handle.cancel()
 
-    (payload,) = wait_until(lambda: line.receive(1))
-    assert completions.loads(payload) == {completions.short_key(one.id) for one in (handle, *children(handle))}
+    (payload,) = wait_until(lambda: listener.receive(1))
+    assert completions.loads(payload) == {completions.short_key(run.id) for run in (handle, *children(handle))}
 
 
-def test_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):
-    wait_until(lambda: not ears())  # one of another test's lingers, and may say once more that somebody waits
+def test_workers_send_no_notifications_if_no_caller_waits(worker, listener):
+    wait_until(lambda: not ears())  # a listener of another test may ask for notifications once more
     worker("-v0")
     handles = [one().start() for _ in range(5)]
     wait_until(lambda: all(handle.status() == "COMPLETED" for handle in handles))
 
-    assert line.receive(0) == []
+    assert listener.receive(0) == []
 
 
-def test_what_was_changed_by_hand_is_found_all_the_same(get):
+def test_get_returns_after_the_row_was_changed_by_hand(get):
     handle = held().start()
-    script = threading.Timer(0.3, _end_by_hand, (handle,))
-    script.start()
+    timer = threading.Timer(0.3, _end_by_hand, (handle,))
+    timer.start()
 
     result = get(handle, 30)
 
-    script.join()
+    timer.join()
     assert result.ok == 7
 
 
@@ -215,23 +215,23 @@ def _end_by_hand(handle):
 
 
 @pytest.mark.slow
-def test_a_thousand_threads_that_wait_ask_as_often_as_two_would(asked):
+def test_a_thousand_waiting_threads_query_as_often_as_two(queries):
     handles = [held().start() for _ in range(50)]
-    asked.clear()
+    queries.clear()
     start = time.monotonic()
     waiters = [Waiter(handle) for handle in handles for _ in range(20)]
-    wait_until(lambda: len(asked) > 4, what="looks for many")
+    wait_until(lambda: len(queries) > 4, what="queries for many")
 
     connections = _connections()
     for handle in handles:
         handle.cancel()
 
-    assert set(found(waiters)) == {"WORKFLOW_CANCELLED"}
+    assert set(outcomes(waiters)) == {"WORKFLOW_CANCELLED"}
     seconds = time.monotonic() - start
-    looks = [name for name in asked if name != threading.main_thread().name]  # which cancels
-    print(f"{len(looks)} queries, {connections} connections in {seconds:.1f} s")
-    assert len(looks) < 2 * (seconds / 0.01) + 20
-    assert connections <= 3  # this one's, the leader's, and that of one who leads no more
+    by_waiters = [name for name in queries if name != threading.main_thread().name]  # the main thread cancels
+    print(f"{len(by_waiters)} queries, {connections} connections in {seconds:.1f} s")
+    assert len(by_waiters) < 2 * (seconds / 0.01) + 20
+    assert connections <= 3  # of this thread, of the leader and of a former leader
 
 
 def _connections():
@@ -246,15 +246,15 @@ def _connections():
 
 
 @pytest.mark.slow
-def test_a_thousand_coroutines_that_wait_hold_no_threads(asked):
+def test_a_thousand_waiting_coroutines_hold_no_threads(queries):
     handles = [held().start() for _ in range(50)]
-    asked.clear()
+    queries.clear()
     start = time.monotonic()
 
     async def wait():
         waits = [asyncio.ensure_future(WorkflowHandle(handle.id).aget(60)) for handle in handles for _ in range(20)]
         async with asyncio.timeout(60):
-            while len(asked) < 1_005:
+            while len(queries) < 1_005:
                 await asyncio.sleep(0.05)
         threads = threading.active_count()
         for handle in handles:
@@ -264,13 +264,13 @@ def test_a_thousand_coroutines_that_wait_hold_no_threads(asked):
 
     threads, results, left_behind = async_to_sync(wait)()
 
-    assert {shown(result) for result in results} == {"WORKFLOW_CANCELLED"}
+    assert {ok_or_code(result) for result in results} == {"WORKFLOW_CANCELLED"}
     assert threads < 12
-    assert len(asked) < 1_000 + 50 * 10 + 2 * (time.monotonic() - start) / 0.01
+    assert len(queries) < 1_000 + 50 * 10 + 2 * (time.monotonic() - start) / 0.01
     assert not left_behind
 
 
-def test_tasks_and_workflows_are_waited_for_side_by_side(worker):
+def test_one_event_loop_can_await_tasks_and_workflows(worker):
     worker("-v0")
     workflow, plain = later(0.3).start(), jobs.nothing.with_options(run_after=timedelta(seconds=0.3)).send()
 
@@ -280,43 +280,43 @@ def test_tasks_and_workflows_are_waited_for_side_by_side(worker):
     assert [result.is_ok() for result in async_to_sync(both)()] == [True, True]
 
 
-def test_a_body_may_wait_for_another_workflow(worker):
+def test_a_body_can_wait_for_another_workflow(worker):
     worker("-v0", "--threads", "4")
     handle = later(0.3).with_options(output="later:1").start()
 
-    first = bodies.wait_for.send(workflow_id=str(handle.id))
-    second = bodies.await_.send(workflow_id=str(handle.id))
+    first = bodies.wait_for_workflow.send(workflow_id=str(handle.id))
+    second = bodies.await_workflow.send(workflow_id=str(handle.id))
 
     assert first.value(30) == 1
     assert second.value(30) == [1, "SynchronousOnlyOperation"]
 
 
-# What get() gives.
+# The result of get().
 
 
-def test_a_paused_workflow_is_an_answer_at_once(get):
+def test_get_returns_at_once_for_a_paused_workflow(get):
     handle = held().start()
     handle.pause()
 
     result = get(handle, None)
 
-    assert shown(result) == "WORKFLOW_PAUSED"
+    assert ok_or_code(result) == "WORKFLOW_PAUSED"
     handle.resume()
-    assert shown(get(handle, 0)) == "WAIT_TIMEOUT"
+    assert ok_or_code(get(handle, 0)) == "WAIT_TIMEOUT"
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
-def test_one_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, timeout):
+def test_get_returns_wait_timeout_and_the_workflow_keeps_running(get, timeout):
     handle = held().start()
 
     result = get(handle, timeout)
 
-    assert shown(result) == "WAIT_TIMEOUT"
+    assert ok_or_code(result) == "WAIT_TIMEOUT"
     assert f"{timeout:g} seconds" in result.err.message
     assert handle.status() == "RUNNING"
 
 
-def test_a_timeout_of_0_looks_once(django_assert_num_queries):
+def test_get_with_timeout_0_makes_one_query(django_assert_num_queries):
     handle = held().start()
 
     with django_assert_num_queries(1):
@@ -324,17 +324,17 @@ def test_a_timeout_of_0_looks_once(django_assert_num_queries):
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 5])
-def test_an_id_that_names_nothing_is_an_answer_at_once(get, timeout):
+def test_get_returns_at_once_for_an_unknown_id(get, timeout):
     key = uuid4()
 
     result = get(WorkflowHandle(key), timeout)
 
-    assert shown(result) == "TASK_NOT_FOUND"
+    assert ok_or_code(result) == "TASK_NOT_FOUND"
     assert result.err.message == f"There is no workflow {key}."
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
-def test_a_timeout_that_is_no_time_is_refused_as_that_of_a_task(get, timeout):
+def test_an_invalid_timeout_is_refused_as_for_a_task(get, timeout):
     with pytest.raises(ValueError, match=r"timeout is .*; allowed: seconds from 0 on") as refused:
         get(WorkflowHandle(uuid4()), timeout)
     with pytest.raises(ValueError, match="timeout is") as of_task:
@@ -343,18 +343,18 @@ def test_a_timeout_that_is_no_time_is_refused_as_that_of_a_task(get, timeout):
     assert str(refused.value) == str(of_task.value)
 
 
-def test_in_a_transaction_get_sees_what_that_has_done():
+def test_get_in_a_transaction_sees_the_changes_of_that_transaction():
     with transaction.atomic():
         handle = held().start()
-        before = shown(handle.get(0.05))
+        before = ok_or_code(handle.get(0.05))
         handle.cancel()
-        after = shown(handle.get(5))
+        after = ok_or_code(handle.get(5))
         transaction.set_rollback(True)
 
-    assert (before, after, shown(handle.get(0))) == ("WAIT_TIMEOUT", "WORKFLOW_CANCELLED", "TASK_NOT_FOUND")
+    assert (before, after, ok_or_code(handle.get(0))) == ("WAIT_TIMEOUT", "WORKFLOW_CANCELLED", "TASK_NOT_FOUND")
 
 
-def test_in_a_transaction_that_is_broken_get_is_a_broker_error():
+def test_get_in_a_broken_transaction_returns_a_broker_error():
     handle = held().start()
 
     with transaction.atomic():
@@ -363,10 +363,10 @@ def test_in_a_transaction_that_is_broken_get_is_a_broker_error():
         result = handle.get(0)
         transaction.set_rollback(True)
 
-    assert shown(result) == ("BROKER_ERROR" if connection.vendor == "postgresql" else "WAIT_TIMEOUT")
+    assert ok_or_code(result) == ("BROKER_ERROR" if connection.vendor == "postgresql" else "WAIT_TIMEOUT")
 
 
-def test_value_is_the_ok_value_or_raises(drain):
+def test_value_returns_the_ok_value_or_raises(drain):
     good, bad = one().start(), failing().start()
     drain()
 
@@ -377,16 +377,16 @@ def test_value_is_the_ok_value_or_raises(drain):
         assert caught.value.error.error_code == "NO"
 
 
-def test_only_the_result_of_a_completed_workflow_is_kept(drain, django_assert_num_queries):
+def test_a_handle_caches_only_the_result_of_a_completed_workflow(drain, django_assert_num_queries):
     good = ran(one(), drain)
     bad = ran(Workflow("again", {"one": bodies.try_.node()(key="again", fails=1)}, output="one"), drain)
-    first = [shown(good.get(0)), shown(bad.get(0))]
-    WorkflowHandle(bad.id).retry()  # another one than the handle that was asked
+    first = [ok_or_code(good.get(0)), ok_or_code(bad.get(0))]
+    WorkflowHandle(bad.id).retry()  # another handle than the one that caches
     drain()
 
-    second = shown(bad.get(0))
+    second = ok_or_code(bad.get(0))
     with django_assert_num_queries(0):
-        kept = [shown(good.get(0)), shown(bad.get(0))]
+        kept = [ok_or_code(good.get(0)), ok_or_code(bad.get(0))]
 
     assert (first, second, kept) == ([1, "NOT_YET"], 2, [1, 2])
 
@@ -409,7 +409,7 @@ def test_a_damaged_result_is_an_error_result(drain, get, workflow, values, code)
     handle = ran(workflow, drain)
     WorkflowRow.objects.filter(pk=handle.id).update(**values)
 
-    assert shown(get(handle, 0)) == code
+    assert ok_or_code(get(handle, 0)) == code
 
 
 def test_a_damaged_result_of_a_node_is_an_error_result(drain, settings):
@@ -419,33 +419,37 @@ def test_a_damaged_result_of_a_node_is_an_error_result(drain, settings):
     handle = ran(one(), drain)
     WorkflowTask.objects.filter(workflow=handle.id).update(result={"ok": {"$type": "nonsense"}}, typed_payload=True)
 
-    assert shown(handle.result_for("one")) == "RESULT_DESERIALIZATION_ERROR"
-    assert [shown(result) for result in handle.results().values()] == ["RESULT_DESERIALIZATION_ERROR"]
+    assert ok_or_code(handle.result_for("one")) == "RESULT_DESERIALIZATION_ERROR"
+    assert [ok_or_code(result) for result in handle.results().values()] == ["RESULT_DESERIALIZATION_ERROR"]
 
 
 # The rest of the handle.
 
 
-def test_every_method_has_a_twin_that_does_the_same(drain):
-    async def used():
+def test_every_method_has_an_async_twin_that_does_the_same(drain):
+    async def use_async():
         handle = await held().astart()
-        told = [await handle.astatus(), await handle.atasks(), await handle.aresults(), await handle.apause()]
-        told += [shown(await handle.aget()), await handle.aresume(), await handle.asend_event("said", [1])]
-        told += [shown(await handle.aget(30)), shown(await handle.aresult_for("said")), await handle.acancel()]
+        outcomes = [await handle.astatus(), await handle.atasks(), await handle.aresults(), await handle.apause()]
+        outcomes += [ok_or_code(await handle.aget()), await handle.aresume(), await handle.asend_event("said", [1])]
+        outcomes += [
+            ok_or_code(await handle.aget(30)),
+            ok_or_code(await handle.aresult_for("said")),
+            await handle.acancel(),
+        ]
         other = await held().astart()
-        return [*told, await other.acancel(), await other.aretry("said"), await other.astatus()]
+        return [*outcomes, await other.acancel(), await other.aretry("said"), await other.astatus()]
 
-    def used_in_threads():
+    def use_sync():
         handle = held().start()
-        told = [handle.status(), handle.tasks(), handle.results(), handle.pause()]
-        told += [shown(handle.get()), handle.resume(), handle.send_event("said", [1])]
-        told += [shown(handle.get(30)), shown(handle.result_for("said")), handle.cancel()]
+        outcomes = [handle.status(), handle.tasks(), handle.results(), handle.pause()]
+        outcomes += [ok_or_code(handle.get()), handle.resume(), handle.send_event("said", [1])]
+        outcomes += [ok_or_code(handle.get(30)), ok_or_code(handle.result_for("said")), handle.cancel()]
         other = held().start()
-        return [*told, other.cancel(), other.retry("said"), other.status()]
+        return [*outcomes, other.cancel(), other.retry("said"), other.status()]
 
     expected = ["RUNNING", {"said": "RUNNING"}, {}, True, "WORKFLOW_PAUSED", True, True, [1], [1], False, True, True]
-    assert used_in_threads() == [*expected, "RUNNING"]
-    assert async_to_sync(used)() == used_in_threads()
+    assert use_sync() == [*expected, "RUNNING"]
+    assert async_to_sync(use_async)() == use_sync()
     public = [name for name in vars(WorkflowHandle) if not name.startswith("_")]
     assert {f"a{name}" for name in public if not name.startswith("a")} == {name for name in public if name[0] == "a"}
 
@@ -470,7 +474,7 @@ def test_an_unknown_backend_is_refused_and_named():
         WorkflowHandle(uuid4(), backend="nope")
 
 
-def test_a_backend_of_another_make_is_refused_and_named(settings):
+def test_a_backend_of_another_package_is_refused_and_named(settings):
     package = BaseTaskBackend.__module__.removesuffix(".base")
     settings.TASKS = {**settings.TASKS, "other": {"BACKEND": f"{package}.dummy.DummyBackend"}}
 
@@ -478,23 +482,23 @@ def test_a_backend_of_another_make_is_refused_and_named(settings):
         WorkflowHandle(uuid4(), backend="other")
 
 
-def test_a_node_that_is_not_there_is_named(drain):
-    handle, gone = ran(failing(), drain), WorkflowHandle(uuid4())
+def test_an_unknown_node_is_refused_and_named(drain):
+    handle, unknown = ran(failing(), drain), WorkflowHandle(uuid4())
 
-    for ask in (handle.result_for, handle.retry, async_to_sync(handle.aresult_for), async_to_sync(handle.aretry)):
+    for method in (handle.result_for, handle.retry, async_to_sync(handle.aresult_for), async_to_sync(handle.aretry)):
         with pytest.raises(KeyError, match=f"There is no node 'nope' in workflow {handle.id}; there are: '"):
-            ask("nope")
-    for ask in (gone.result_for, gone.retry):
-        with pytest.raises(KeyError, match=f"There is no workflow {gone.id}"):
-            ask("nope")
-    for ask in (handle.result_for, handle.retry):
+            method("nope")
+    for method in (unknown.result_for, unknown.retry):
+        with pytest.raises(KeyError, match=f"There is no workflow {unknown.id}"):
+            method("nope")
+    for method in (handle.result_for, handle.retry):
         with pytest.raises(TypeError, match="node is 7; allowed: a node, its NodeKey, or its id"):
-            ask(7)
+            method(7)
     assert handle.status() == "FAILED"
-    assert not gone.retry()
+    assert not unknown.retry()
 
 
-def test_a_handle_takes_the_node_objects_that_its_workflow_was_given(drain):
+def test_a_handle_accepts_the_node_objects_of_its_workflow(drain):
     plain, named = bodies.give.node()(value=1), bodies.give.node(node_id="named")(value=2)
     workflow = Workflow("objects", [plain, named])
     handle = ran(workflow, drain)
@@ -511,12 +515,12 @@ def test_a_handle_takes_the_node_objects_that_its_workflow_was_given(drain):
             rebuilt.result_for(plain)
     with pytest.raises(ValueError, match="has no node_id of its own"):
         handle.result_for(bodies.give.node()())
-    for ask in (handle.results, handle.tasks):
+    for method in (handle.results, handle.tasks):
         with pytest.raises(KeyError, match="There is no node 'nope'"):
-            ask([plain, "nope"])
+            method([plain, "nope"])
 
 
-def test_the_name_of_an_event_is_judged():
+def test_send_event_checks_the_name():
     handle = held().start()
 
     for name in ("", "x" * 101, "\0", 7, None):
@@ -525,7 +529,7 @@ def test_the_name_of_an_event_is_judged():
     assert handle.send_event("x" * 100)
 
 
-def test_the_payload_of_an_event_is_judged_and_named():
+def test_send_event_checks_the_payload():
     handle = held().start()
 
     with pytest.raises(TypeError, match="<class 'object'> in the payload of event 'said'"):
@@ -540,7 +544,7 @@ def test_the_payload_of_an_event_is_judged_and_named():
 # Unique keys.
 
 
-def test_of_many_starts_at_once_with_one_key_there_is_one_run():
+def test_concurrent_starts_with_one_unique_key_make_one_run():
     barrier, ids = threading.Barrier(8), []
 
     def start():
@@ -559,7 +563,7 @@ def test_of_many_starts_at_once_with_one_key_there_is_one_run():
     assert (len(ids), len(set(ids)), WorkflowRow.objects.count()) == (8, 1, 1)
 
 
-def test_a_key_that_a_subworkflow_has_is_taken(drain):
+def test_a_start_with_the_unique_key_of_a_subworkflow_returns_that_run(drain):
     handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}), drain)
     (child,) = children(handle)
 
@@ -568,7 +572,7 @@ def test_a_key_that_a_subworkflow_has_is_taken(drain):
         held(unique_key="held").start()
 
 
-def test_a_subworkflow_whose_key_is_taken_fails_and_says_by_whom(drain):
+def test_a_subworkflow_whose_unique_key_is_taken_names_the_holder(drain):
     holder = bodies.Held.build().start()
     handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}, output="sub"), drain)
 
@@ -585,7 +589,7 @@ def test_a_subworkflow_whose_key_is_taken_fails_and_says_by_whom(drain):
     assert handle.get(0).ok == "then"
 
 
-def test_of_two_subworkflows_with_one_key_one_fails(drain):
+def test_one_of_two_subworkflows_with_the_same_unique_key_fails(drain):
     handle = ran(Workflow("outer", {"a": bodies.Held.node()(), "b": bodies.Held.node()()}), drain)
 
     (child,) = children(handle)
@@ -595,18 +599,18 @@ def test_of_two_subworkflows_with_one_key_one_fails(drain):
     assert sorted(map(str, codes(handle).values())) == ["None", "WORKFLOW_KEY_TAKEN"]
 
 
-def test_a_subworkflow_with_the_key_of_the_workflow_above_fails(drain):
+def test_a_subworkflow_with_the_unique_key_of_its_parent_fails(drain):
     handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}, unique_key="held"), drain)
 
     assert handle.get(0).err.error_code == "WORKFLOW_KEY_TAKEN"
     assert str(handle.id) in handle.get(0).err.message
 
 
-def test_a_retry_policy_lets_a_subworkflow_wait_for_its_key(worker):
+def test_a_retry_policy_lets_a_subworkflow_wait_for_its_unique_key(worker):
     worker("-v0")
     holder = bodies.Held.build().start()
     policy = RetryPolicy.fixed([1] * 10, auto_retry_for=["WORKFLOW_KEY_TAKEN"])
-    first = bodies.give.node()()  # a worker that has run it knows the definitions beside it
+    first = bodies.give.node()()  # its run makes the worker import the module of the definitions
     sub = bodies.Held.node(retry_policy=policy)()
     handle = Workflow("outer", {"first": first, "sub": sub, "order": first >> sub}, output="sub").start()
     wait_until(lambda: Task.objects.filter(workflow_id=handle.id, retry_count__gt=0).exists())
@@ -618,17 +622,17 @@ def test_a_retry_policy_lets_a_subworkflow_wait_for_its_key(worker):
     assert handle.get(30).ok == "after all"
 
 
-# Levels.
+# Levels of subworkflows.
 
 
-def test_as_many_levels_as_are_allowed(drain):
+def test_workflows_can_be_nested_up_to_the_limit(drain):
     handle = ran(bodies.Deep.build_with(left=31), drain)
 
     assert handle.get(0).ok == 0
     assert max(WorkflowRow.objects.values_list("depth", flat=True)) == 31
 
 
-def test_one_level_more_is_an_error_that_names_it(drain):
+def test_one_level_beyond_the_limit_fails_and_names_the_definition(drain):
     handle = ran(bodies.Deep.build_with(left=32), drain)
 
     error = handle.get(0).err

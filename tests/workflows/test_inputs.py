@@ -1,4 +1,4 @@
-"""What a node is given by the nodes before it."""
+"""Inputs of nodes that come from earlier nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.workflows.runs import codes, make_due, ran, states, times, value, wai
 pytestmark = pytest.mark.once
 
 
-def test_values_and_results(drain):
+def test_a_node_gets_values_and_results_of_other_nodes(drain):
     one, bad = bodies.give.node()(value={"a": [1, None, "é"]}), bodies.fail.node()()
     nodes = {
         "one": one,
@@ -32,16 +32,16 @@ def test_values_and_results(drain):
     assert value(handle, "all") == {"one": {"a": [1, None, "é"]}, "other": "err NO", "stored": 5}
 
 
-def test_lists_of_values_and_of_results_are_in_order_and_have_what_there_is(drain):
+def test_lists_keep_their_order_and_omit_values_of_failed_nodes(drain):
     nodes = {f"n{number}": bodies.give.node()(value=number) for number in range(5)}
     nodes["bad"] = bodies.fail.node()()
-    some = [nodes["n3"], nodes["n1"], nodes["n4"]]
-    more = [nodes["n2"], nodes["bad"], nodes["n0"]]
+    completed = [nodes["n3"], nodes["n1"], nodes["n4"]]
+    with_failed = [nodes["n2"], nodes["bad"], nodes["n0"]]
     nodes |= {
-        "values": bodies.give.node()(value=some),
-        "results": bodies.judge_all.node()(outcomes=[one.result for one in some]),
-        "holes": bodies.give.node(allow_failed_deps=True)(value=more),
-        "errors": bodies.judge_all.node(allow_failed_deps=True)(outcomes=[one.result for one in more]),
+        "values": bodies.give.node()(value=completed),
+        "results": bodies.judge_all.node()(outcomes=[node.result for node in completed]),
+        "holes": bodies.give.node(allow_failed_deps=True)(value=with_failed),
+        "errors": bodies.judge_all.node(allow_failed_deps=True)(outcomes=[node.result for node in with_failed]),
     }
 
     handle = ran(Workflow("lists", nodes), drain)
@@ -53,7 +53,7 @@ def test_lists_of_values_and_of_results_are_in_order_and_have_what_there_is(drai
 
 
 @pytest.mark.parametrize("join", [{"join": Join.ANY}, {"join": Join.QUORUM, "min_success": 1}], ids=["any", "quorum"])
-def test_what_has_not_ended_is_left_out(drain, join):
+def test_sources_that_have_not_ended_are_left_out(drain, join):
     quick, slow = bodies.give.node(node_id="quick")(value=1), bodies.give.node(node_id="slow", queue_name="slow")()
     value_of = bodies.optional.node(node_id="value", waits_for=[quick, slow], values_from={"value": slow}, **join)()
     result_of = bodies.optional.node(node_id="result", waits_for=[quick, slow], args_from={"value": slow}, **join)()
@@ -76,14 +76,14 @@ def test_a_skipped_source_is_an_err_result(drain):
         "unwanted": unwanted,
         "outcome": bodies.judge.node(allow_failed_deps=True)(outcome=skipped.result),
         "value": bodies.optional.node(allow_failed_deps=True)(value=skipped),
-        "no wish": bodies.judge.node()(outcome=unwanted.result),
+        "not wanted": bodies.judge.node()(outcome=unwanted.result),
     }
 
     handle = ran(Workflow("skipped", {name.replace(" ", "-"): node for name, node in nodes.items()}), drain)
 
     assert value(handle, "outcome") == "err UPSTREAM_SKIPPED"
     assert value(handle, "value") == "nothing"
-    assert value(handle, "no-wish") == "err CONDITION_NOT_MET"
+    assert value(handle, "not-wanted") == "err CONDITION_NOT_MET"
     assert handle.result_for("skipped").err.error_code == "UPSTREAM_SKIPPED"
 
 
@@ -96,7 +96,7 @@ def test_the_context_has_the_listed_nodes(drain):
         workflow_ctx_from=[first, second],
         allow_failed_deps=True,
     )()
-    ask = bodies.look_for_other.node(node_id="ask", waits_for=[first, other], workflow_ctx_from=[first])()
+    ask = bodies.look_for_unlisted.node(node_id="ask", waits_for=[first, other], workflow_ctx_from=[first])()
 
     handle = ran(Workflow("context", [first, second, other, look, ask]), drain)
 
@@ -112,7 +112,7 @@ def test_the_context_has_the_listed_nodes(drain):
     assert "'other'" in (handle.result_for("ask").err.message or "")
 
 
-def test_a_node_that_is_listed_twice_is_waited_for_once(drain):
+def test_a_dependency_listed_twice_counts_once(drain):
     first = bodies.give.node(node_id="first")(value=1)
     look = bodies.look_back.node(node_id="look", waits_for=[first, first], workflow_ctx_from=[first, first])()
 
@@ -121,32 +121,34 @@ def test_a_node_that_is_listed_twice_is_waited_for_once(drain):
     assert value(handle, "look")["results"] == {"first": "ok 1"}
 
 
-def test_the_place_of_a_node(drain):
+def test_workflow_meta_gives_the_position_of_a_node(drain):
     nodes = [
         bodies.give.node()(),
         bodies.where.node(node_id="where")(note="here"),
-        bodies.where_from_afar.node(node_id="afar")(),
+        bodies.where_decorated.node(node_id="decorated")(),
     ]
 
     handle = ran(Workflow("meta", nodes), drain)
 
     assert value(handle, "where") == [str(handle.id), 1, "tests.workflows.bodies.where", "where"]
-    assert value(handle, "afar") == "afar"
+    assert value(handle, "decorated") == "decorated"
 
 
-def test_a_summary_of_a_subworkflow(drain):
+def test_a_body_reads_the_summary_of_a_subworkflow(drain):
     sub = bodies.Leaf.node(node_id="sub")(key="leaf", fails=9)
     good = bodies.Leaf.node(node_id="good")(key="good")
-    tell = bodies.summarize.node(node_id="tell", waits_for=[sub], workflow_ctx_from=[sub], allow_failed_deps=True)()
+    summarize = bodies.summarize.node(
+        node_id="summarize", waits_for=[sub], workflow_ctx_from=[sub], allow_failed_deps=True
+    )()
 
-    handle = ran(Workflow("summary", [sub, good, tell]), drain)
+    handle = ran(Workflow("summary", [sub, good, summarize]), drain)
 
-    told = value(handle, "tell")
-    assert (told["status"], told["counts"]) == ("FAILED", [2, 0, 1, 1])
-    assert "NOT_YET" in told["error"]
+    summary = value(handle, "summarize")
+    assert (summary["status"], summary["counts"]) == ("FAILED", [2, 0, 1, 1])
+    assert "NOT_YET" in summary["error"]
 
 
-def test_results_by_key_by_node_and_by_id(drain):
+def test_a_handle_finds_results_by_node_by_key_and_by_id(drain):
     node = bodies.give.node(node_id="one")(value=7)
 
     handle = ran(Workflow("keys", [node]), drain)
@@ -156,7 +158,7 @@ def test_results_by_key_by_node_and_by_id(drain):
         handle.result_for("two")
 
 
-def test_a_result_before_its_end_is_not_ready(drain):
+def test_the_result_of_an_unfinished_node_is_not_ready(drain):
     handle = Workflow("early", {"one": bodies.give.node()(value=1)}).start()
 
     assert handle.result_for("one").err.error_code == "RESULT_NOT_READY"
@@ -164,7 +166,7 @@ def test_a_result_before_its_end_is_not_ready(drain):
     assert handle.get(timeout=0).err.error_code == "WAIT_TIMEOUT"
 
 
-def test_a_retry_keeps_the_node_open(drain):
+def test_a_node_that_waits_for_a_retry_stays_open(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["NOT_YET"])
     handle = ran(Workflow("again", {"one": bodies.try_.node(retry_policy=policy)(key="again", fails=1)}), drain)
 
@@ -174,7 +176,7 @@ def test_a_retry_keeps_the_node_open(drain):
     assert value(handle, "one") == 2
 
 
-def test_a_policy_that_is_used_up_fails_the_node(drain):
+def test_a_node_fails_after_its_last_attempt(drain):
     nodes = {"one": bodies.try_again.node()(key="never", fails=9)}
     nodes["two"] = bodies.give.node(waits_for=[nodes["one"]])()
     handle = ran(Workflow("never", nodes), drain)
@@ -185,7 +187,7 @@ def test_a_policy_that_is_used_up_fails_the_node(drain):
     assert times("never") == 4
 
 
-def test_an_atomic_node(drain):
+def test_an_atomic_task_runs_as_a_node(drain):
     first = bodies.try_atomically.node(node_id="first")(key="atomic")
     second = bodies.give.node(node_id="second")(value=first)
 
@@ -195,7 +197,7 @@ def test_an_atomic_node(drain):
     assert times("atomic") == 1
 
 
-def test_a_coroutine_is_given_values_too(drain):
+def test_a_coroutine_gets_values_of_other_nodes(drain):
     first = bodies.give.node(node_id="first")(value=[1, 2])
 
     handle = ran(Workflow("coroutine", [first, bodies.awhere.node(node_id="awhere")(value=first)]), drain)

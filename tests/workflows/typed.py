@@ -1,6 +1,6 @@
-"""Workflows as a type checker sees them; mypy reads this file, and a test builds what is in it.
+"""Typed workflows: mypy checks this file, and a test builds the workflows.
 
-Where there is an ``ignore``, mypy has to complain: it tells of one that is not needed.
+Each ``ignore`` marks an error that mypy must find, because mypy also reports an unused ``ignore``.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ found = links.node()(page=page.value)
 size = checked.node()(url="https://x")
 stored = save.node(waits_for=[size])(data=page.value)
 pages = fetch.map(over=found, param="url")
-told = report.node(join=Join.ANY, allow_failed_deps=True)(pages=[page.value, page.value])
+summary = report.node(join=Join.ANY, allow_failed_deps=True)(pages=[page.value, page.value])
 outcome = judge.node()(outcome=page.result)
-looked = look.node(waits_for=[page], workflow_ctx_from=[page])()
+context_reader = look.node(waits_for=[page], workflow_ctx_from=[page])()
 
 assert_type(page, TaskNode[str])
 assert_type(found, TaskNode[list[str]])
@@ -87,7 +87,7 @@ assert_type(pages, MapNode[str])
 assert_type(pages.value, list[str])
 assert_type(page.key, NodeKey[str])
 
-whole = Workflow("typed", [page >> [found, size] >> stored, pages, told, outcome, looked], output=told)
+whole = Workflow("typed", [page >> [found, size] >> stored, pages, summary, outcome, context_reader], output=summary)
 assert_type(whole, Workflow[str])
 assert_type(whole.key(size), NodeKey[int])
 paused = Workflow(
@@ -99,7 +99,7 @@ paused = Workflow(
 
 
 def handles(handle: WorkflowHandle[str], ctx: WorkflowContext) -> None:
-    """What a run gives. By its id, a node can be of any type."""
+    """Types of the results of a run. A node that is named by its id has any type."""
     assert_type(handle.get(), TaskResult[str, TaskError[Any]])
     assert_type(handle.value(), str)
     assert_type(handle.result_for(size), TaskResult[int, TaskError[Any]])
@@ -110,7 +110,7 @@ def handles(handle: WorkflowHandle[str], ctx: WorkflowContext) -> None:
 
 
 def mistakes() -> None:
-    """What a type checker finds before the code runs."""
+    """Mistakes that a type checker finds."""
     fetch.node(tiemout=30)  # type: ignore[call-arg]
     fetch.node()(uri="https://x")  # type: ignore[call-arg]
     fetch.node()()  # type: ignore[call-arg]
