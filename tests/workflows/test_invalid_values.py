@@ -55,7 +55,7 @@ def build(*parts, **options):
 
 
 @pytest.mark.parametrize("option", sorted(TaskNodeOptions.__optional_keys__))
-def test_in_an_option_of_a_node(option):
+def test_any_value_as_a_node_option_builds_or_raises_invalid_workflow(option):
     for value in JUNK:
         build(jobs.unhinted.node(**{option: value})(value=1))
         build(jobs.unhinted.node(**{option: value})())
@@ -63,18 +63,18 @@ def test_in_an_option_of_a_node(option):
 
 
 @pytest.mark.parametrize("option", sorted(SubWorkflowNodeOptions.__optional_keys__))
-def test_in_an_option_of_a_subworkflow(option):
+def test_any_value_as_a_subworkflow_option_builds_or_raises_invalid_workflow(option):
     for value in JUNK:
         build(Plain.node(**{option: value})())
 
 
 @pytest.mark.parametrize("option", sorted(StepOptions.__optional_keys__))
-def test_in_an_option_of_a_sleep_or_an_event(option):
+def test_any_value_as_a_sleep_or_event_option_builds_or_raises_invalid_workflow(option):
     for value in JUNK:
         build(sleep(1, **{option: value}), wait_for_event("a", **{option: value}))
 
 
-def test_in_the_arguments_of_a_node():
+def test_any_value_as_a_node_argument_builds_or_raises_invalid_workflow():
     for value in JUNK:
         build(jobs.unhinted.node()(value=value))
         build(jobs.fetch.node()(url=value, tries=value))
@@ -86,19 +86,19 @@ def test_in_the_arguments_of_a_node():
 
 
 @pytest.mark.parametrize("option", sorted(CopyKeywords.__optional_keys__ - {"name"}))
-def test_in_an_option_of_a_workflow(option):
+def test_any_value_as_a_workflow_option_builds_or_raises_invalid_workflow(option):
     for value in JUNK:
         build(**{option: value})
 
 
-def test_in_the_place_of_a_name_and_of_nodes():
+def test_any_value_as_name_or_nodes_builds_or_raises_invalid_workflow():
     for value in JUNK:
         for name, nodes in ((value, [PAGE]), ("junk", value), ("junk", {"a": value}), ("junk", [value])):
             judge(Workflow, name, nodes)
 
 
 @pytest.mark.parametrize("option", list(DefinitionOptions.__dataclass_fields__))
-def test_in_meta(option):
+def test_any_value_as_a_meta_option_builds_or_raises_invalid_workflow(option):
     for value in JUNK:
         stated = {"definition_key": "tests.junk.other", option: value}
         definition = type("Junk", (WorkflowDefinition,), {"only": PAGE, "Meta": type("Meta", (), stated)})

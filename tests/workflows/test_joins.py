@@ -73,19 +73,19 @@ def check(size, drain):
     assert contradictions(handle) == []
 
 
-def test_each_join_over_one_node(drain):
+def test_every_join_follows_the_spec_for_one_dependency(drain):
     check(1, drain)
 
 
-def test_each_join_over_two_nodes(drain):
+def test_every_join_follows_the_spec_for_two_dependencies(drain):
     check(2, drain)
 
 
-def test_each_join_over_three_nodes(drain):
+def test_every_join_follows_the_spec_for_three_dependencies(drain):
     check(3, drain)
 
 
-def test_skips_go_on_until_somebody_allows_them(drain):
+def test_skips_cascade_until_a_node_allows_failed_dependencies(drain):
     first = bodies.fail.node(node_id="first")()
     second = bodies.give.node(node_id="second", waits_for=[first])()
     third = bodies.give.node(node_id="third", waits_for=[second])()
@@ -104,7 +104,7 @@ def test_skips_go_on_until_somebody_allows_them(drain):
     assert str(handle.status()) == "FAILED"
 
 
-def test_any_does_not_wait_for_the_others(drain):
+def test_a_join_on_any_runs_at_the_first_success(drain):
     quick, slow = bodies.give.node(node_id="quick")(), bodies.give.node(node_id="slow", queue_name="slow")()
     first = bodies.give.node(node_id="first", waits_for=[quick, slow], join=Join.ANY)()
     handle = Workflow("any", [quick, slow, first]).start()
@@ -117,7 +117,7 @@ def test_any_does_not_wait_for_the_others(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_quorum_is_lost_as_soon_as_it_can_not_be_reached(drain):
+def test_a_node_is_skipped_as_soon_as_its_quorum_is_out_of_reach(drain):
     good, bad = bodies.give.node(node_id="good")(), bodies.fail.node(node_id="bad")()
     slow = bodies.give.node(node_id="slow", queue_name="slow")()
     three = bodies.give.node(node_id="three", waits_for=[good, bad, slow], join=Join.QUORUM, min_success=3)()
@@ -133,7 +133,7 @@ def test_quorum_is_lost_as_soon_as_it_can_not_be_reached(drain):
     assert states(handle)["two"] == "COMPLETED"
 
 
-def test_context_is_waited_for_whatever_the_join(drain):
+def test_a_node_waits_for_all_its_context_sources_whatever_its_join(drain):
     first, second = bodies.give.node(node_id="first")(value=1), bodies.fail.node(node_id="second", queue_name="slow")()
     look = bodies.look_back.node(
         node_id="look", waits_for=[first, second], join=Join.ANY, workflow_ctx_from=[first, second]
@@ -148,7 +148,7 @@ def test_context_is_waited_for_whatever_the_join(drain):
     assert handle.result_for("look").ok["results"] == {"first": "ok 1", "second": "err NO"}
 
 
-def test_a_long_chain_of_skips(drain):
+def test_a_failure_skips_a_chain_of_300_nodes(drain):
     nodes = [bodies.fail.node()()]
     for _ in range(300):
         nodes.append(bodies.give.node(waits_for=nodes[-1:])())
@@ -159,7 +159,7 @@ def test_a_long_chain_of_skips(drain):
     assert contradictions(handle) == []
 
 
-def test_a_long_chain_is_skipped_at_once(drain):
+def test_a_cascade_of_skips_spares_nodes_that_allow_failed_dependencies(drain):
     """Every tenth of 500 nodes has one beside it that runs all the same, and so does what waits for that one."""
     nodes = {"0": bodies.fail.node()()}
     for number in range(1, 500):

@@ -86,7 +86,7 @@ def overdue(handle):
     assert repair.expire("default") == 1
 
 
-def test_every_change_in_the_tables_is_made_and_no_other(seen, drain):
+def test_the_engine_makes_exactly_the_documented_transitions(seen, drain):
     # A task that fails, what waits for it, and another try.
     first = bodies.try_.node(node_id="first")(key="first", fails=1)
     handle = ran(Workflow("plain", [first, bodies.give.node()(value=first)], on_error=OnError.PAUSE), drain)

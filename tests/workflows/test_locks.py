@@ -36,7 +36,7 @@ def waits_for_a_lock():
         return cursor.fetchone()[0] > 0
 
 
-def test_an_atomic_body_waits_for_the_lock_of_its_workflow_with_no_lock_on_its_task(worker):
+def test_an_atomic_body_waits_for_its_workflow_lock_without_locking_its_task(worker):
     """So that who has locked the workflow can cancel the task."""
     node = bodies.report_atomically.node(node_id="one")(key="atomic")
     handle = Workflow("atomic", [node, bodies.give.node(node_id="after", waits_for=[node])()]).start()
@@ -66,7 +66,7 @@ def transactions():
 
 
 @pytest.mark.slow
-def test_what_somebody_has_locked_for_long_is_not_tried_all_the_time(worker):
+def test_a_worker_backs_off_while_a_workflow_stays_locked(worker):
     handle = Workflow("locked", [bodies.try_.node()(key="locked")]).start()
     process = worker("--threads", "2")
 
@@ -108,7 +108,7 @@ def of(handle):
     return Task.objects.filter(workflow_id=handle.id)
 
 
-def test_what_was_started_ahead_of_its_slot_is_taken_back_by_a_pause(ahead):
+def test_a_pause_takes_back_nodes_that_were_started_ahead(ahead):
     """Its worker has marked it as running, gives it back as it has not begun, and sees then that it is not to run."""
     handle, gate, _ = ahead
 
@@ -124,7 +124,7 @@ def test_what_was_started_ahead_of_its_slot_is_taken_back_by_a_pause(ahead):
 
 
 @pytest.mark.slow
-def test_it_is_so_while_the_pause_is_not_committed_and_the_worker_gives_it_back(ahead):
+def test_an_uncommitted_pause_takes_back_nodes_that_were_started_ahead(ahead):
     handle, gate, _ = ahead
 
     stop_slowly(handle.pause)
@@ -137,7 +137,7 @@ def test_it_is_so_while_the_pause_is_not_committed_and_the_worker_gives_it_back(
 
 
 @pytest.mark.slow
-def test_nor_does_it_run_after_a_cancel_that_was_not_committed_meanwhile(ahead):
+def test_an_uncommitted_cancel_skips_nodes_that_were_started_ahead(ahead):
     handle, gate, _ = ahead
 
     stop_slowly(handle.cancel)
@@ -151,7 +151,7 @@ def test_nor_does_it_run_after_a_cancel_that_was_not_committed_meanwhile(ahead):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_worker_that_is_told_to_stop_at_once_hands_it_back_whoever_has_locked_its_workflow(ahead):
+def test_a_worker_that_stops_at_once_returns_nodes_of_a_locked_workflow(ahead):
     handle, _, process = ahead
     with transaction.atomic():
         WorkflowRow.objects.lock([handle.id])
@@ -168,7 +168,7 @@ def test_a_worker_that_is_told_to_stop_at_once_hands_it_back_whoever_has_locked_
 
 
 @pytest.mark.parametrize(("verb", "left"), [("pause", "READY"), ("cancel", "SKIPPED")])
-def test_a_task_that_somebody_has_locked_for_a_moment_is_taken_back_too(verb, left):
+def test_pause_and_cancel_take_back_a_task_that_is_briefly_locked(verb, left):
     """As who lets it in at its gate has, or who sees that its time has come."""
     handle = Workflow("locked", [tasks.noop.node(node_id="one")()]).start()
     is_held = threading.Event()

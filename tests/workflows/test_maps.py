@@ -17,7 +17,7 @@ def mapped(items, **kwargs):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 40])
-def test_a_map_gives_the_values_in_order(drain, count):
+def test_a_map_returns_its_values_in_order(drain, count):
     items = [2 * number for number in reversed(range(count))]
 
     handle = ran(Workflow("map", mapped(items)), drain)
@@ -28,7 +28,7 @@ def test_a_map_gives_the_values_in_order(drain, count):
     assert all(times(f"item-{item}") == 1 for item in items)
 
 
-def test_a_failed_item_fails_the_map_when_all_have_ended(drain):
+def test_a_failed_item_fails_the_map_once_all_items_have_ended(drain):
     handle = ran(Workflow("map", mapped([0, 1, 2, 3], fails=99)), drain)
 
     found = codes(handle)
@@ -41,7 +41,7 @@ def test_a_failed_item_fails_the_map_when_all_have_ended(drain):
     assert contradictions(handle) == []
 
 
-def test_what_allows_failed_items_is_told_which(drain):
+def test_the_error_of_a_map_lists_its_first_100_failed_items(drain):
     source, each, _ = mapped(list(range(240)), fails=99)
     after = bodies.tell_error.node(node_id="after", allow_failed_deps=True)(outcome=each.result)
 
@@ -51,14 +51,14 @@ def test_what_allows_failed_items_is_told_which(drain):
 
 
 @pytest.mark.parametrize("items", [None, "text", {"a": 1}, 7])
-def test_what_is_no_list_can_not_be_mapped(drain, items):
+def test_a_map_over_a_value_that_is_not_a_list_fails(drain, items):
     handle = ran(Workflow("map", mapped(items)), drain)
 
     assert codes(handle) == {"source": None, "each": "MAP_NOT_A_LIST", "after": "UPSTREAM_SKIPPED"}
     assert str(handle.status()) == "FAILED"
 
 
-def test_a_map_of_what_failed_is_skipped(drain):
+def test_a_map_over_a_failed_node_is_skipped(drain):
     source = bodies.fail.node(node_id="source")()
     each = bodies.give.map(over=source, node_id="each")
 
@@ -67,7 +67,7 @@ def test_a_map_of_what_failed_is_skipped(drain):
     assert codes(handle) == {"source": "NO", "each": "UPSTREAM_SKIPPED"}
 
 
-def test_maps_of_maps_and_values_beside_the_item(drain):
+def test_a_map_takes_values_besides_its_item_and_can_be_mapped_over(drain):
     numbers, more = bodies.give.node(node_id="numbers")(value=[1, 2, 3]), bodies.give.node(node_id="more")(value="x")
     pairs = bodies.tell.map(
         over=numbers, param="number", kwargs={"fixed": [0]}, waits_for=[more], values_from={"more": more}
@@ -79,7 +79,7 @@ def test_maps_of_maps_and_values_beside_the_item(drain):
     assert handle.get(timeout=0).ok == [{"number": number, "fixed": [0], "more": "x"} for number in (1, 2, 3)]
 
 
-def test_items_know_where_they_are(drain):
+def test_a_map_item_sees_its_own_node_id(drain):
     items = bodies.give.node(node_id="items")(value=["a", "b"])
     each = bodies.where.map(over=items, param="note", node_id="each")
 
@@ -88,7 +88,7 @@ def test_items_know_where_they_are(drain):
     assert [place[3] for place in value(handle, "each")] == ["each[0]", "each[1]"]
 
 
-def test_items_are_retried_as_their_task_says_and_join_as_nodes_do(drain):
+def test_map_items_have_their_tasks_retry_policy_and_a_map_counts_in_a_quorum(drain):
     keys = bodies.give.node(node_id="keys")(value=["a", "b"])
     each = bodies.try_again.map(over=keys, param="key", kwargs={"fails": 0}, node_id="each", run_when=bodies.yes)
     any_of = bodies.give.node(node_id="any", waits_for=[keys, each], join=Join.QUORUM, min_success=2)()
@@ -101,7 +101,7 @@ def test_items_are_retried_as_their_task_says_and_join_as_nodes_do(drain):
     assert item.task.max_retries == 3
 
 
-def test_a_map_can_be_unwanted(drain):
+def test_a_condition_can_skip_a_map(drain):
     keys = bodies.give.node(node_id="keys")(value=["a", "b"])
     each = bodies.give.map(over=keys, node_id="each", skip_when=bodies.yes)
     after = bodies.give.node(node_id="after", waits_for=[each])()
@@ -112,7 +112,7 @@ def test_a_map_can_be_unwanted(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_a_thousand_items(drain):
+def test_a_map_runs_a_thousand_items(drain):
     source = bodies.give.node(node_id="source")(value=list(range(1_000)))
     each = bodies.give.map(over=source, node_id="each")
 
@@ -121,7 +121,7 @@ def test_a_thousand_items(drain):
     assert handle.get(timeout=0).ok == list(range(1_000))
 
 
-def test_items_have_the_context_of_their_map(drain):
+def test_map_items_receive_the_context_of_their_map(drain):
     first = bodies.give.node(node_id="first")(value=7)
     items = bodies.give.node(node_id="items")(value=["a", "b"])
     each = bodies.look_item.map(
@@ -133,7 +133,7 @@ def test_items_have_the_context_of_their_map(drain):
     assert value(handle, "each") == [["a", "ok 7", "ok 7", "each[0]"], ["b", "ok 7", "ok 7", "each[1]"]]
 
 
-def test_items_of_maps_with_long_names(drain):
+def test_maps_with_long_ids_keep_their_items_apart(drain):
     items = bodies.give.node(node_id="items")(value=[1, 2])
     maps = {f"{'x' * 127}{end}": bodies.give.map(over=items) for end in "ab"}
 
@@ -143,7 +143,7 @@ def test_items_of_maps_with_long_names(drain):
     assert all(value(handle, name) == [1, 2] for name in maps)
 
 
-def test_options_of_a_map_are_those_of_its_items(drain):
+def test_map_items_take_the_options_of_their_map(drain):
     items = bodies.give.node(node_id="items")(value=[1])
     options = {"queue_name": "slow", "priority": 5, "timeout": 30.0, "metadata": {"a": 1}}
     each = bodies.give.map(over=items, node_id="each", **options)

@@ -18,14 +18,14 @@ def last(*nodes, **options):
     return Workflow("import", list(nodes), **options).blueprint().nodes[-1]
 
 
-def test_values_are_stored_as_a_send_stores_them():
+def test_a_node_stores_its_arguments_as_a_send_does():
     node = last(jobs.fetch.node()(url="https://ü", tries=5))
 
     assert (node.kind, node.task_name) == ("task", "tests.workflows.jobs.fetch")
     assert json.loads(node.kwargs) == {"url": "https://ü", "tries": 5}
 
 
-def test_a_node_as_an_argument_is_its_value_and_is_waited_for():
+def test_a_node_as_an_argument_passes_its_value_and_is_a_dependency():
     page = jobs.fetch.node()(url="x")
 
     for argument in (page, page.value):
@@ -34,7 +34,7 @@ def test_a_node_as_an_argument_is_its_value_and_is_waited_for():
         assert json.loads(node.kwargs) == {"table": "t"}
 
 
-def test_the_result_of_a_node_as_an_argument():
+def test_a_node_result_as_an_argument_passes_the_result():
     page = jobs.fetch.node()(url="x")
 
     node = last(page, jobs.judge.node()(outcome=page.result))
@@ -42,7 +42,7 @@ def test_the_result_of_a_node_as_an_argument():
     assert (node.args_from, node.values_from, node.waits_for) == ({"outcome": 0}, {}, (0,))
 
 
-def test_a_list_of_nodes_as_an_argument():
+def test_a_list_of_nodes_as_an_argument_passes_a_list():
     pages = [jobs.fetch.node()(url=str(number)) for number in range(3)]
 
     assert last(*pages, jobs.report.node()(pages=pages)).values_from == {"pages": (0, 1, 2)}
@@ -51,7 +51,7 @@ def test_a_list_of_nodes_as_an_argument():
     assert (node.args_from, node.waits_for) == ({"outcomes": (0, 1, 2)}, (0, 1, 2))
 
 
-def test_sources_as_options():
+def test_values_from_and_args_from_name_the_sources_of_arguments():
     page = jobs.fetch.node()(url="x")
 
     assert last(page, jobs.save.node(waits_for=[page], values_from={"data": page})()).values_from == {"data": 0}
@@ -59,14 +59,14 @@ def test_sources_as_options():
     assert last(page, jobs.judge.node(waits_for=page, args_from={"outcome": page.result})()).args_from == {"outcome": 0}
 
 
-def test_an_order_of_a_flow_counts_as_waited_for():
+def test_a_flow_makes_a_context_source_a_dependency():
     page = jobs.fetch.node()(url="x")
     save = jobs.look_back.node(workflow_ctx_from=[page])()
 
     assert last(page >> save).ctx_from == (0,)
 
 
-def test_contexts_are_given_by_the_engine():
+def test_the_engine_supplies_context_parameters():
     page = jobs.fetch.node()(url="x")
 
     assert last(page, jobs.look_back.node(waits_for=page, workflow_ctx_from=page)(note="x")).ctx_from == (0,)
@@ -76,7 +76,7 @@ def test_contexts_are_given_by_the_engine():
     assert json.loads(last(jobs.with_context.node()(data="x")).kwargs) == {"data": "x"}
 
 
-def test_any_keyword_goes_to_a_function_that_takes_any():
+def test_a_task_with_kwargs_accepts_any_keyword():
     page = jobs.fetch.node()(url="x")
 
     node = last(page, jobs.anything.node()(a=1, b=page))
@@ -84,7 +84,7 @@ def test_any_keyword_goes_to_a_function_that_takes_any():
     assert (json.loads(node.kwargs), node.values_from) == ({"a": 1}, {"b": 0})
 
 
-def test_options_of_a_node():
+def test_a_blueprint_holds_the_options_of_a_node():
     a, b = jobs.nothing.node()(), jobs.nothing.node()()
 
     node = last(
@@ -108,7 +108,7 @@ def test_options_of_a_node():
 
 
 @pytest.mark.django_db
-def test_a_node_has_the_columns_that_a_send_has():
+def test_a_node_has_the_same_columns_as_a_sent_task():
     options = {
         "queue_name": "fast",
         "priority": -3,
@@ -131,7 +131,7 @@ def test_a_node_has_the_columns_that_a_send_has():
         assert json.loads(json.dumps(node.retry_policy)) == row.retry_policy
 
 
-def test_nodes_inherit_what_neither_they_say():
+def test_node_options_come_from_the_node_then_the_workflow_then_the_task():
     node, own = jobs.slow.node()(url="x"), jobs.slow.node(queue_name="fast", priority=1, good_until=None)(url="x")
 
     first, second = Workflow("x", [node, own], queue_name="w", priority=9, good_until=TOMORROW).blueprint().nodes
@@ -142,7 +142,7 @@ def test_nodes_inherit_what_neither_they_say():
     assert (alone.queue_name, alone.priority, alone.good_until) == ("slow", 7, None)
 
 
-def test_a_map():
+def test_a_blueprint_describes_a_map():
     urls, other = jobs.links.node()(page="x"), jobs.count.node()()
 
     node = last(urls, jobs.fetch.map(over=urls))
@@ -154,7 +154,7 @@ def test_a_map():
     assert by_default.param == "data"
 
 
-def test_a_map_over_a_map_and_over_an_event():
+def test_a_map_can_run_over_another_map_or_an_event():
     first = jobs.links.map(over=wait_for_event("pages"), param="page")
 
     assert last(first.over, first, jobs.unhinted.map(over=first)).over == 1
@@ -164,7 +164,7 @@ def test_a_map_over_a_map_and_over_an_event():
     ("until", "seconds", "moment"),
     [(5, 5.0, None), (timedelta(hours=1), 3600.0, None), (0, 0.0, None), (TOMORROW, None, TOMORROW)],
 )
-def test_a_sleep(until, seconds, moment):
+def test_a_blueprint_describes_a_sleep(until, seconds, moment):
     page = jobs.fetch.node()(url="x")
 
     node = last(page, sleep(until, node_id="nap", waits_for=page), queue_name="w", priority=4)
@@ -174,7 +174,7 @@ def test_a_sleep(until, seconds, moment):
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(None, None), (5, 5.0), (timedelta(minutes=1), 60.0)])
-def test_an_event(timeout, seconds):
+def test_a_blueprint_describes_an_event(timeout, seconds):
     node = last(wait_for_event("approved", timeout))
 
     assert (node.kind, node.event_name, node.event_timeout, node.task_name) == ("event", "approved", seconds, None)
@@ -182,7 +182,7 @@ def test_an_event(timeout, seconds):
     assert last(event, jobs.unhinted.node()(value=event)).values_from == {"value": 0}
 
 
-def test_nodes_are_frozen_and_the_same_only_as_themselves():
+def test_nodes_are_frozen_and_compare_by_identity():
     one, other = jobs.fetch.node()(url="x"), jobs.fetch.node()(url="x")
 
     assert one != other
@@ -191,7 +191,7 @@ def test_nodes_are_frozen_and_the_same_only_as_themselves():
         one.node_id = "x"
 
 
-def test_a_workflow_keeps_what_it_was_given_as_it_was():
+def test_a_workflow_copies_its_input_and_is_frozen():
     table = {"name": "pages"}
     nodes = [jobs.unhinted.node()(value=table)]
     workflow = Workflow("import", nodes)
@@ -206,7 +206,7 @@ def test_a_workflow_keeps_what_it_was_given_as_it_was():
         workflow._built = None
 
 
-def test_a_key_names_a_node_without_it():
+def test_a_node_key_holds_the_id_of_its_node():
     node, named = jobs.fetch.node()(url="x"), jobs.fetch.node(node_id="named")(url="x")
 
     assert named.key == NodeKey("named")

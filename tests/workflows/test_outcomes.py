@@ -41,7 +41,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("cases", "error"), CASES)
-def test_a_success_policy(drain, cases, error):
+def test_a_success_policy_decides_the_status_and_error_of_a_workflow(drain, cases, error):
     policy = SuccessPolicy(
         [SuccessCase(required, optional=["worse"] if "worse" not in required else []) for required in cases]
     )
@@ -56,7 +56,7 @@ def test_a_success_policy(drain, cases, error):
         assert WorkflowRow.objects.get(pk=handle.id).error.get("node_id") == error[1]
 
 
-def test_the_first_failed_node_by_index_is_the_error(drain):
+def test_the_first_failed_node_by_index_gives_the_workflow_error(drain):
     wait = bodies.give.node(node_id="wait", queue_name="slow")()
     early = bodies.fail.node(node_id="early", waits_for=[wait])(message="later in time")
     late = bodies.fail.node(node_id="late")(message="earlier in time")
@@ -73,7 +73,7 @@ def test_the_first_failed_node_by_index_is_the_error(drain):
     assert row.completed_at is not None
 
 
-def test_a_recovery_branch_runs_and_it_is_failed_all_the_same(drain):
+def test_a_workflow_fails_although_its_recovery_branch_runs(drain):
     bad = bodies.fail.node()()
     handle = ran(Workflow("recovery", [bad, bodies.try_.node(waits_for=[bad], allow_failed_deps=True)(key="r")]), drain)
 
@@ -81,7 +81,7 @@ def test_a_recovery_branch_runs_and_it_is_failed_all_the_same(drain):
     assert times("r") == 1
 
 
-def test_without_an_output_it_is_the_results_of_the_last_nodes(drain):
+def test_a_workflow_without_output_returns_the_results_of_its_last_nodes(drain):
     first, unwanted = bodies.give.node()(value=1), bodies.give.node(run_when=bodies.no)()
     last = {"a": bodies.give.node()(value=first), "b": bodies.give.node(waits_for=[first])(value=[1, {"c": None}])}
 
@@ -94,7 +94,7 @@ def test_without_an_output_it_is_the_results_of_the_last_nodes(drain):
     assert handle.results()["first"].ok == 1
 
 
-def test_the_output_may_stand_anywhere(drain):
+def test_any_node_can_be_the_output(drain):
     first = bodies.give.node(node_id="first")(value=None)
     handle = ran(Workflow("output", [first, bodies.give.node(waits_for=[first])(value=3)], output="first"), drain)
 
@@ -102,14 +102,14 @@ def test_the_output_may_stand_anywhere(drain):
     assert handle.get(timeout=0).ok is None
 
 
-def test_an_output_that_was_skipped_by_its_condition(drain):
+def test_a_workflow_returns_none_if_a_condition_skips_its_output(drain):
     handle = ran(Workflow("output", {"one": bodies.give.node(run_when=bodies.no)()}, output="one"), drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert handle.get(timeout=0).ok is None
 
 
-def test_a_failure_pauses_at_once(drain):
+def test_a_failure_pauses_the_workflow_at_once(drain):
     bad = bodies.fail.node(node_id="bad")()
     after = bodies.try_.node(node_id="after", waits_for=[bad], allow_failed_deps=True)(key="after")
     other = bodies.give.node(node_id="other", queue_name="slow")()
@@ -132,7 +132,7 @@ def test_a_failure_pauses_at_once(drain):
     assert (times("after"), times("last")) == (1, 1)
 
 
-def test_a_failure_of_the_last_node_pauses_too(drain):
+def test_a_failure_of_the_last_node_pauses_the_workflow(drain):
     handle = ran(Workflow("pause", {"bad": bodies.fail.node()()}, on_error=OnError.PAUSE), drain)
 
     assert str(handle.status()) == "PAUSED"
@@ -141,7 +141,7 @@ def test_a_failure_of_the_last_node_pauses_too(drain):
     assert not handle.resume()
 
 
-def test_each_failure_pauses_again(drain):
+def test_each_failure_pauses_the_workflow_again(drain):
     first = bodies.fail.node(node_id="first")()
     second = bodies.fail.node(node_id="second", waits_for=[first], allow_failed_deps=True)()
     third = bodies.give.node(node_id="third", waits_for=[second], allow_failed_deps=True)()
@@ -157,14 +157,14 @@ def test_each_failure_pauses_again(drain):
     assert str(handle.status()) == "FAILED"
 
 
-def test_a_skip_pauses_nothing(drain):
+def test_a_skip_does_not_pause_the_workflow(drain):
     one = bodies.give.node(run_when=bodies.no)()
     handle = ran(Workflow("pause", [one, bodies.give.node(waits_for=[one])()], on_error=OnError.PAUSE), drain)
 
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_the_end_of_a_workflow_is_a_line_of_the_log(drain, caplog):
+def test_the_end_of_a_workflow_is_logged(drain, caplog):
     with caplog.at_level(logging.INFO, "horsies_django.workflows"):
         well = ran(Workflow("well", {"fine": bodies.give.node()()}), drain)
         badly = ran(Workflow("badly", {"bad": bodies.fail.node()()}), drain)
@@ -176,7 +176,7 @@ def test_the_end_of_a_workflow_is_a_line_of_the_log(drain, caplog):
 
 
 @pytest.mark.parametrize("body", [bodies.give, bodies.fail])
-def test_the_end_of_a_task_of_its_node_and_of_the_workflow_are_one_transaction(drain, body):
+def test_one_transaction_ends_a_task_its_node_and_the_workflow(drain, body):
     ran(Workflow("one", [body.node()()]), drain)
 
     if connection.vendor == "sqlite":

@@ -61,7 +61,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "trees"), [(30, 3), pytest.param(500, 500, marks=SLOW), pytest.param(500, 5, marks=SLOW)]
 )
-def test_both_sides_of_a_diamond_end_at_once_in_two_workers(worker, tmp_path, count, trees):
+def test_a_diamond_completes_once_when_two_workers_end_its_sides_at_once(worker, tmp_path, count, trees):
     """Each diamond is a workflow, or many of them are one."""
     keys = [f"d{number}" for number in range(count)]
     workers = [
@@ -176,7 +176,7 @@ def let_them_end(runs):
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(60, marks=SLOW)])
-def test_people_and_workers_at_the_same_time(worker, count):
+def test_user_actions_that_race_with_workers_neither_deadlock_nor_lose_nodes(worker, count):
     """Workflows are paused, resumed, cancelled, retried and sent events by four threads, while workers run them."""
     before = deadlocks() if connection.vendor == "postgresql" else 0
     flags = ("--processes", "1", "--threads", "4", "--no-reaper")  # which would mend what got lost

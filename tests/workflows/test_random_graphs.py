@@ -26,7 +26,7 @@ def sources(ways, index, way):
 
 @given(edges(), st.randoms(use_true_random=False))
 @TIMELESS
-def test_every_edge_is_found_and_where_it_comes_from(graph, random):
+def test_a_blueprint_has_every_edge_and_argument_source_of_a_random_graph(graph, random):
     size, ways = graph
     nodes = []
     for index in range(size):

@@ -54,7 +54,7 @@ def bring_to_its_end(handle, drain):
     st.sampled_from(OnError),
 )
 @settings(EXAMPLES, max_examples=3)
-def test_whatever_is_retried_nothing_is_lost(drain, nodes, actions, on_error):
+def test_random_pauses_cancels_and_retries_lose_no_node(drain, nodes, actions, on_error):
     handle = built(nodes, uuid4().hex, on_error).start()
 
     for action, number in actions:

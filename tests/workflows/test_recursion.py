@@ -52,7 +52,7 @@ def test_a_definition_that_contains_itself_is_refused():
     assert found == ("alone", "a definition contains itself: alone >> alone; allowed: no cycle.")
 
 
-def test_a_definition_that_contains_itself_through_others_is_refused_whichever_is_built():
+def test_a_definition_that_contains_itself_through_others_is_refused():
     a, b, c = definition("a", "b"), definition("b", "c"), definition("c", "a")
 
     assert circles(a.build) == [("b", "a definition contains itself: a >> b >> c >> a; allowed: no cycle.")]
@@ -61,7 +61,7 @@ def test_a_definition_that_contains_itself_through_others_is_refused_whichever_i
     assert circles(a.build), "the second time too"
 
 
-def test_what_contains_a_circle_is_refused_and_names_only_the_circle():
+def test_the_error_about_a_nested_cycle_names_only_the_cycle():
     definition("a", "b")
     definition("b", "a")
     outer = definition("outer", "a")
@@ -71,7 +71,7 @@ def test_what_contains_a_circle_is_refused_and_names_only_the_circle():
     assert flat == [("sub", "a definition contains itself: a >> b >> a; allowed: no cycle.")]
 
 
-def test_a_class_whose_attribute_is_a_circle_is_refused():
+def test_a_definition_with_itself_as_an_attribute_is_refused():
     class Attribute(WorkflowDefinition[None]):
         class Meta:
             definition_key = "attribute"
@@ -85,7 +85,7 @@ def test_a_class_whose_attribute_is_a_circle_is_refused():
     ]
 
 
-def test_check_tells_of_a_circle():
+def test_check_reports_a_cycle():
     definition("a", "b")
     definition("b", "a")
 
@@ -95,14 +95,14 @@ def test_check_tells_of_a_circle():
     assert all(">>" in mistake.problem for mistake in found)
 
 
-def test_the_same_part_twice_is_no_circle():
+def test_a_definition_may_contain_the_same_part_twice():
     for name, parts in {"top": ("left", "right"), "left": ("low",), "right": ("low",), "low": ()}.items():
         definition(name, *parts)
 
     assert KNOWN["top"].build().node_ids == ("step", "left", "right")
 
 
-def test_a_part_is_built_once_to_look_for_circles():
+def test_a_part_is_built_once_to_look_for_cycles():
     definition("part")
     outer = definition("outer", "part")
 
@@ -113,7 +113,7 @@ def test_a_part_is_built_once_to_look_for_circles():
     assert BUILT.count("part") == 1
 
 
-def test_what_else_is_wrong_with_a_part_is_told_where_that_is_built():
+def test_other_mistakes_of_a_part_are_reported_when_the_part_is_built():
     class Broken(WorkflowDefinition[None]):
         class Meta:
             definition_key = "broken"
@@ -140,7 +140,7 @@ def test_a_definition_with_arguments_may_contain_itself():
     assert bodies.Deep.build_with(left=3).node_ids == ("below", "count")
 
 
-def test_a_part_that_ends_by_its_default_is_no_circle():
+def test_a_recursion_that_a_default_argument_ends_is_accepted():
     class Ends(WorkflowDefinition[None]):
         class Meta:
             definition_key = "ends"
@@ -153,7 +153,7 @@ def test_a_part_that_ends_by_its_default_is_no_circle():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_circle_that_shows_only_in_a_run_fails_at_its_first_node(drain):
+def test_a_cycle_that_appears_only_in_a_run_fails_at_its_first_node(drain):
     turns: list[str] = []
 
     class Turns(WorkflowDefinition[None]):

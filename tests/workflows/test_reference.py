@@ -224,13 +224,13 @@ def play(nodes, actions, on_error, drain):
 
 @given(st.lists(st.tuples(specs(25), st.sampled_from(OnError)), min_size=1, max_size=8))
 @settings(EXAMPLES, max_examples=2)
-def test_random_graphs_end_as_the_reference_says(drain, graphs):
+def test_random_graphs_end_as_the_reference_predicts(drain, graphs):
     finish([Play(nodes, on_error, drain) for nodes, on_error in graphs], drain)
 
 
 @given(specs(15), st.lists(st.sampled_from(ACTIONS), max_size=8), st.sampled_from(OnError))
 @settings(EXAMPLES, max_examples=4)
-def test_whatever_is_done_to_them_in_between(drain, nodes, actions, on_error):
+def test_random_graphs_with_random_actions_end_as_the_reference_predicts(drain, nodes, actions, on_error):
     play(nodes, actions, on_error, drain)
 
 
@@ -239,5 +239,5 @@ def test_whatever_is_done_to_them_in_between(drain, nodes, actions, on_error):
 @pytest.mark.once
 @given(specs(60), st.lists(st.sampled_from(ACTIONS), max_size=25), st.sampled_from(OnError))
 @settings(EXAMPLES, max_examples=int(os.environ.get("TEST_EXAMPLES", "20")))
-def test_large_graphs_and_much_done_to_them(drain, nodes, actions, on_error):
+def test_large_graphs_with_many_actions_end_as_the_reference_predicts(drain, nodes, actions, on_error):
     play(nodes, actions, on_error, drain)

@@ -22,11 +22,11 @@ def codes():
     return [code for code, _ in found()]
 
 
-def test_what_is_registered_by_the_tests_is_right():
+def test_the_definitions_of_the_tests_pass_the_check():
     assert codes() == []
 
 
-def test_a_definition_with_mistakes_is_an_error_of_the_check_with_a_hint_each():
+def test_check_reports_each_mistake_of_a_definition_with_a_hint():
     class Broken(WorkflowDefinition):
         fetch = jobs.fetch.node()(uri="x")
 
@@ -41,7 +41,7 @@ def test_a_definition_with_mistakes_is_an_error_of_the_check_with_a_hint_each():
     assert all("workflow 'Broken', node 'fetch'" in message.msg and message.hint for message in messages)
 
 
-def test_each_case_of_a_definition_is_built_and_one_that_needs_cases_and_has_none_is_not():
+def test_check_builds_each_case_of_a_definition_and_skips_one_without_cases():
     class Daily(WorkflowDefinition):
         class Meta:
             definition_key = "daily"
@@ -87,7 +87,7 @@ def test_hrs_028_a_case_that_the_builder_does_not_take(cases):
 
 
 @pytest.mark.parametrize("cases", [5, "x", {"day": 1}])
-def test_hrs_028_cases_that_are_no_list(cases):
+def test_hrs_028_cases_that_are_not_a_list(cases):
     @workflow_builder(cases=cases)
     def build(day="x"):
         raise AssertionError("it is not called")
@@ -123,7 +123,7 @@ def test_hrs_029_a_builder_that_raises_or_returns_something_else():
     assert "case 1, {'what': 'none'}, returned None" in returned.problem
 
 
-def test_hrs_030_a_public_function_that_returns_a_workflow_and_is_no_builder():
+def test_hrs_030_a_public_function_that_returns_a_workflow_but_is_not_a_builder():
     module = types.ModuleType("tests.workflows.loose")
     source = """
 from horsies_django import Workflow, workflow_builder
@@ -151,7 +151,7 @@ def decorated() -> Workflow:
     ]
 
 
-def test_a_builder_stays_the_function_that_it_is():
+def test_a_builder_can_still_be_called_as_a_function():
     @workflow_builder(cases=[{"day": "x"}])
     def build(day: str) -> Workflow:
         return Workflow("w", [jobs.fetch.node()(url=day)])
@@ -159,7 +159,7 @@ def test_a_builder_stays_the_function_that_it_is():
     assert build(day="y").blueprint().nodes[0].kwargs == '{"url":"y"}'
 
 
-def test_what_a_builder_sends_is_judged_and_not_sent(db):
+def test_check_validates_the_sends_of_a_builder_without_sending(db):
     sent = []
 
     @workflow_builder
@@ -180,7 +180,7 @@ def test_what_a_builder_sends_is_judged_and_not_sent(db):
     assert plain_jobs.add.send(a=1).status() == TaskStatus.PENDING
 
 
-def test_the_check_asks_no_database(django_db_blocker):
+def test_check_does_not_query_the_database(django_db_blocker):
     @workflow_builder
     def build():
         plain_jobs.add.send(a=1)

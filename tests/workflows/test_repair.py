@@ -46,7 +46,7 @@ def chain(**options):
 
 
 @pytest.mark.parametrize(("end", "code"), ENDS)
-def test_a_node_is_told_of_the_end_of_its_task(drain, end, code):
+def test_recovery_ends_a_node_as_its_task_ended(drain, end, code):
     handle = chain().start()
     end_unheard("first", **end)
     assert states(handle) == {"first": "ENQUEUED", "second": "PENDING"}
@@ -64,7 +64,7 @@ def test_a_node_is_told_of_the_end_of_its_task(drain, end, code):
     assert contradictions(handle) == []
 
 
-def test_garbage_in_a_source_fails_its_node_and_not_the_one_that_takes_its_value(drain):
+def test_an_unreadable_result_fails_its_own_node_and_not_the_dependent(drain):
     source = bodies.give.node(node_id="source")()
     taker = bodies.judge.node(node_id="taker", allow_failed_deps=True)(outcome=source.result)
     handle = Workflow("garbage", [source, taker]).start()
@@ -77,7 +77,7 @@ def test_garbage_in_a_source_fails_its_node_and_not_the_one_that_takes_its_value
     assert handle.result_for("taker").ok == "err RESULT_DESERIALIZATION_ERROR"
 
 
-def test_it_goes_the_way_of_every_end(drain):
+def test_a_failure_that_recovery_finds_pauses_the_workflow(drain):
     paused = chain(on_error=OnError.PAUSE).start()
     end_unheard("first", status="FAILED", result={"err": ERROR}, error_code="NO")
 
@@ -88,7 +88,7 @@ def test_it_goes_the_way_of_every_end(drain):
     assert contradictions(paused) == []
 
 
-def test_all_that_follows_is_done_in_the_same_pass_of_the_reaper(drain):
+def test_one_reaper_pass_also_resolves_the_dependents_of_a_repaired_node(drain):
     first = bodies.fail.node(node_id="first")()
     others = [bodies.give.node(node_id=f"n{number}", waits_for=[first])() for number in range(3)]
     handle = Workflow("fan", [first, *others]).start()
@@ -100,12 +100,12 @@ def test_all_that_follows_is_done_in_the_same_pass_of_the_reaper(drain):
     assert str(handle.status()) == "FAILED"
 
 
-def test_what_the_reaper_does_with_single_tasks_is_not_public():
+def test_reaper_functions_for_single_tasks_are_not_public():
     assert not {"requeue_stale_claimed", "fail_stale_running", "requeue_all"} & set(horsies_django.__all__)
     assert {"recover_stuck_workflows", "reclaim"} <= set(horsies_django.__all__)
 
 
-def test_what_can_not_be_repaired_keeps_no_other_from_it(drain, caplog):
+def test_a_workflow_that_cannot_be_repaired_does_not_block_others(drain, caplog):
     items = bodies.give.node(node_id="items")(value=[1])
     poison = Workflow("poison", [items, bodies.try_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
     others = [chain().start() for _ in range(3)]
@@ -123,7 +123,7 @@ def test_what_can_not_be_repaired_keeps_no_other_from_it(drain, caplog):
     assert {str(other.status()) for other in others} == {"COMPLETED"}
 
 
-def test_those_whose_subworkflows_run_are_in_no_others_way(drain):
+def test_workflows_with_running_subworkflows_do_not_use_up_the_repair_limit(drain):
     running = [Workflow("top", {"sub": bodies.Waiting.node()()}).start() for _ in range(5)]
     drain()
     stuck = chain().start()
@@ -135,7 +135,7 @@ def test_those_whose_subworkflows_run_are_in_no_others_way(drain):
     assert [(report.root_id, report.ended_nodes) for report in reports] == [(stuck.id, 1)]
 
 
-def test_a_worker_lives_on_with_what_can_not_go_on(worker):
+def test_a_worker_survives_a_workflow_that_cannot_advance(worker):
     """The end of the task is kept, and the workflow fails; once it is mended it can be retried."""
     items = bodies.give.node(node_id="items")(value=[1])
     poison = Workflow("poison", [items, bodies.try_item.map(over=items, param="item", kwargs={"key": "p"})]).start()

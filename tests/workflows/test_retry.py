@@ -36,7 +36,7 @@ def fragile(key, fails=1, **options):
 
 
 @pytest.mark.parametrize("which", [None, "second"])
-def test_what_paused_it_is_run_again_and_it_goes_on(drain, which):
+def test_a_retry_of_a_paused_workflow_reruns_the_failed_node(drain, which):
     handle = ran(fragile("paused"), drain)
     assert (str(handle.status()), states(handle)["third"]) == ("PAUSED", "PENDING")
 
@@ -49,7 +49,7 @@ def test_what_paused_it_is_run_again_and_it_goes_on(drain, which):
     assert handle._rows().get().paused_at is None
 
 
-def test_it_may_fail_and_pause_again_and_again(drain):
+def test_a_paused_workflow_can_fail_and_be_retried_repeatedly(drain):
     handle = ran(fragile("paused", fails=3), drain)
 
     for _ in range(3):
@@ -61,7 +61,7 @@ def test_it_may_fail_and_pause_again_and_again(drain):
     assert times("paused second") == 4
 
 
-def test_a_paused_one_in_which_nothing_failed_is_resumed_not_retried(drain):
+def test_a_paused_workflow_without_failures_cannot_be_retried(drain):
     handle = fragile("paused").start()
     handle.pause()
 
@@ -70,7 +70,7 @@ def test_a_paused_one_in_which_nothing_failed_is_resumed_not_retried(drain):
     assert str(handle.status()) == "PAUSED"
 
 
-def test_what_failed_below_a_paused_one_is_run_again(drain):
+def test_a_retry_of_a_paused_workflow_reruns_failures_in_its_subworkflows(drain):
     nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "bad": bodies.try_.node()(key="bad", fails=1)}
     handle = ran(Workflow("top", nodes, on_error=OnError.PAUSE), drain)
     assert str(handle.status()) == "PAUSED"
@@ -83,7 +83,7 @@ def test_what_failed_below_a_paused_one_is_run_again(drain):
     assert everywhere(handle) == []
 
 
-def test_a_paused_child_is_retried_alone(drain):
+def test_a_paused_subworkflow_can_be_retried_alone(drain):
     handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
     (below,) = children(handle)
     assert (str(handle.status()), str(below.status())) == ("RUNNING", "PAUSED")
@@ -95,7 +95,7 @@ def test_a_paused_child_is_retried_alone(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_the_items_that_failed_of_a_map_that_is_paused(drain):
+def test_a_retry_of_a_paused_workflow_reruns_failed_map_items(drain):
     items = bodies.give.node(node_id="items")(value=[1, 2, 4])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
     handle = Workflow("map", [items, each]).start()
@@ -124,7 +124,7 @@ def running(*after, fails=1):
     return Workflow("runs", [bad, said, lost, both, *(make(bad) for make in after)])
 
 
-def test_a_failed_node_of_a_workflow_that_runs(drain):
+def test_a_failed_node_of_a_running_workflow_can_be_retried(drain):
     handle = ran(running(), drain)
     assert states(handle) == {"bad": "FAILED", "said": "RUNNING", "lost": "SKIPPED", "both": "PENDING"}
 
@@ -141,7 +141,7 @@ def test_a_failed_node_of_a_workflow_that_runs(drain):
     assert times("bad") == 2
 
 
-def test_not_if_something_has_gone_by_how_it_failed(drain):
+def test_a_failed_node_whose_error_a_dependent_has_used_cannot_be_retried(drain):
     def rescue(bad):
         return bodies.judge.node(node_id="rescue", allow_failed_deps=True)(outcome=bad.result)
 
@@ -155,7 +155,7 @@ def test_not_if_something_has_gone_by_how_it_failed(drain):
     assert times("bad") == 1
 
 
-def test_a_failed_item_of_a_map_that_runs(drain):
+def test_a_failed_item_of_a_running_map_can_be_retried(drain):
     items = bodies.give.node(node_id="items")(value=[1, 0])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
     handle = Workflow("map", [items, each]).start()
@@ -172,7 +172,7 @@ def test_a_failed_item_of_a_map_that_runs(drain):
     assert (times("each-1"), times("each-0")) == (2, 1)
 
 
-def test_the_task_of_a_node_may_be_retried_while_the_workflow_runs(drain):
+def test_the_failed_task_of_a_node_can_be_retried_while_the_workflow_runs(drain):
     handle = ran(running(), drain)
 
     assert Task.objects.filter(workflow_id=handle.id, status="FAILED").retry() == 1
@@ -184,7 +184,7 @@ def test_the_task_of_a_node_may_be_retried_while_the_workflow_runs(drain):
 # What a cancel has stopped.
 
 
-def test_one_node_brings_back_all_that_the_cancel_has_skipped(drain):
+def test_a_retry_of_one_node_restores_all_nodes_that_a_cancel_skipped(drain):
     bad = bodies.fail.node(node_id="bad")()
     lost = bodies.give.node(node_id="lost", waits_for=[bad])()
     slow = bodies.try_.node(node_id="slow", queue_name="slow")(key="slow")
@@ -216,7 +216,7 @@ def test_one_node_brings_back_all_that_the_cancel_has_skipped(drain):
     assert everywhere(handle) == []
 
 
-def test_a_node_that_completed_brings_nothing_back(drain):
+def test_a_completed_node_of_a_cancelled_workflow_cannot_be_retried(drain):
     first = bodies.give.node(node_id="first")()
     handle = Workflow("cancel", [first, bodies.give.node(node_id="slow", queue_name="slow")()]).start()
     drain(queues="default")
@@ -226,7 +226,7 @@ def test_a_node_that_completed_brings_nothing_back(drain):
     assert str(handle.status()) == "CANCELLED"
 
 
-def test_a_retry_while_what_was_cancelled_below_still_runs(drain):
+def test_a_retry_works_while_a_cancelled_subworkflow_still_runs(drain):
     """The child's body cancels and retries the root, and goes on running in a child that was cancelled with it."""
     sub = bodies.Restarting.node(node_id="sub")()
     handle = ran(Workflow("cancel", [sub, bodies.give.node(node_id="after")(value=sub)]), drain)
@@ -247,7 +247,7 @@ def overdue(handle):
     repair.expire("default")
 
 
-def test_a_retry_lifts_a_deadline_that_has_passed(drain):
+def test_a_retry_removes_a_deadline_that_has_passed(drain):
     nodes = {"sub": bodies.Waiting.node()(), "one": bodies.try_.node(queue_name="slow")(key="one")}
     handle = Workflow("late", nodes, good_until=timezone.now() + SOON).start()
     drain(queues="default")
@@ -266,7 +266,7 @@ def test_a_retry_lifts_a_deadline_that_has_passed(drain):
     assert set(WorkflowRow.objects.values_list("good_until", flat=True)) == {None}
 
 
-def test_a_deadline_that_has_not_passed_stays(drain):
+def test_a_retry_keeps_a_deadline_that_has_not_passed(drain):
     until = timezone.now() + SOON
     handle = Workflow("soon", {"one": bodies.try_.node()(key="one", fails=1)}, good_until=until).start()
     drain()
@@ -278,7 +278,7 @@ def test_a_deadline_that_has_not_passed_stays(drain):
 
 
 @pytest.mark.parametrize("way", ["condition", "retry"])
-def test_what_is_found_after_the_end_has_its_code(drain, way):
+def test_a_node_that_ends_after_its_workflow_expired_gets_that_error_code(drain, way):
     asked = bodies.give.node(run_when=bodies.expiring)()
     one = asked if way == "condition" else bodies.expire_and_fail.node()()
     handle = ran(Workflow("late", {"one": one}), drain)
@@ -290,7 +290,7 @@ def test_what_is_found_after_the_end_has_its_code(drain, way):
 # One that is below another.
 
 
-def test_a_child_that_is_retried_reopens_what_is_above_it(drain):
+def test_a_retry_of_a_subworkflow_reopens_its_ancestors(drain):
     middle = bodies.Middle.node(node_id="middle")(key="deep", fails=1)
     after = bodies.give.node(node_id="after")(value=middle)
     other = bodies.try_.node(node_id="other")(key="other", fails=9)
@@ -312,7 +312,7 @@ def test_a_child_that_is_retried_reopens_what_is_above_it(drain):
     assert everywhere(handle) == []
 
 
-def test_one_node_of_a_child(drain):
+def test_one_node_of_a_subworkflow_can_be_retried(drain):
     handle = ran(Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf", fails=1)}), drain)
     (below,) = children(handle)
 
@@ -322,7 +322,7 @@ def test_one_node_of_a_child(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
-def test_a_child_whose_parent_runs_still(drain):
+def test_a_subworkflow_of_a_running_parent_can_be_retried(drain):
     nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "said": wait_for_event("said")}
     handle = ran(Workflow("top", nodes), drain)
     (below,) = children(handle)
@@ -336,7 +336,7 @@ def test_a_child_whose_parent_runs_still(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_not_if_what_is_above_has_gone_by_it(drain):
+def test_a_subworkflow_whose_error_the_parent_has_used_cannot_be_retried(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     rescue = bodies.judge.node(node_id="rescue", allow_failed_deps=True)(outcome=leaf.result)
     handle = ran(Workflow("top", [leaf, rescue, wait_for_event("said", node_id="said")]), drain)
@@ -346,7 +346,7 @@ def test_not_if_what_is_above_has_gone_by_it(drain):
     assert str(below.status()) == "FAILED"
 
 
-def test_not_below_a_completed_one(drain):
+def test_a_subworkflow_of_a_completed_parent_cannot_be_retried(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     good = bodies.give.node(node_id="good")()
     handle = ran(Workflow("top", [leaf, good], success_policy=SuccessPolicy([SuccessCase([good])])), drain)
@@ -357,7 +357,7 @@ def test_not_below_a_completed_one(drain):
     assert (str(handle.status()), str(below.status())) == ("COMPLETED", "FAILED")
 
 
-def test_a_child_that_was_cancelled_with_all_the_rest(drain):
+def test_a_retry_of_a_cancelled_subworkflow_reopens_the_whole_workflow(drain):
     nodes = {"sub": bodies.Waiting.node()(), "slow": bodies.try_.node(queue_name="slow")(key="slow")}
     handle = Workflow("top", nodes).start()
     drain(queues="default")
@@ -374,7 +374,7 @@ def test_a_child_that_was_cancelled_with_all_the_rest(drain):
 
 
 @pytest.mark.parametrize("how", ["resume", "retry"])
-def test_nothing_runs_below_a_paused_workflow(drain, how):
+def test_a_subworkflow_of_a_paused_workflow_cannot_be_resumed_or_retried(drain, how):
     nodes = {"fragile": bodies.Fragile.node()(key="fragile"), "said": wait_for_event("said")}
     handle = ran(Workflow("top", nodes), drain)
     (below,) = children(handle)
@@ -386,7 +386,7 @@ def test_nothing_runs_below_a_paused_workflow(drain, how):
     assert str(below.status()) == "RUNNING" or states(handle)["fragile"] == "FAILED"
 
 
-def test_not_if_another_has_the_unique_key_of_what_is_above(drain):
+def test_a_retry_is_refused_if_another_run_holds_the_unique_key_of_the_root(drain):
     def start():
         nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1)}
         return ran(Workflow("top", nodes, unique_key="one"), drain)

@@ -237,18 +237,18 @@ def everything():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_tick_waits_for_the_database_at_most_16_times_however_many_nodes_end_in_it(shape):
+def test_a_tick_makes_at_most_16_round_trips_however_many_nodes_end(shape):
     assert most_of(shape) <= MOST
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [lambda: fan(10), lambda: branches(2), lambda: branches(30)])
-def test_the_bound_is_the_same_for_few_and_many_nodes_and_levels(shape):
+def test_the_round_trip_limit_holds_for_few_and_many_nodes_and_levels(shape):
     assert most_of(shape) <= MOST
 
 
 @pytest.mark.slow
-def test_a_tick_in_which_all_of_this_meets_has_a_bound_too():
+def test_a_tick_with_workflows_of_every_shape_has_a_round_trip_limit():
     assert most_of(everything) <= MOST_OF_ALL
 
 

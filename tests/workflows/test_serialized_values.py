@@ -25,7 +25,7 @@ def _rich(settings):
     settings.TASKS = RICH
 
 
-def test_rich_values_go_from_node_to_node(drain):
+def test_rich_values_pass_from_node_to_node(drain):
     one, listed = bodies.give.node()(value=VALUE), bodies.give.node()(value=[VALUE, 1])
     nodes = {
         "one": one,
@@ -44,13 +44,13 @@ def test_rich_values_go_from_node_to_node(drain):
     assert value(handle, "leaf") == ["leaf", VALUE]
 
 
-def test_rich_values_of_the_last_nodes(drain):
+def test_the_result_of_a_workflow_keeps_rich_values(drain):
     handle = ran(Workflow("rich", {"one": bodies.give.node()(value=VALUE)}), drain)
 
     assert handle.get(timeout=0).ok["one"].ok == VALUE
 
 
-def test_a_rich_event(drain):
+def test_an_event_payload_keeps_rich_values(drain):
     said = wait_for_event("said", node_id="said")
     handle = ran(Workflow("rich", [said, bodies.give.node(node_id="after")(value=said)]), drain)
 
@@ -61,7 +61,7 @@ def test_a_rich_event(drain):
 
 
 @pytest.mark.parametrize("payload", ["a\0b", float("nan"), object(), "\ud800"])
-def test_an_event_that_can_not_be_stored_is_refused(drain, payload):
+def test_an_event_payload_that_cannot_be_stored_is_refused(drain, payload):
     handle = ran(Workflow("rich", {"said": wait_for_event("said")}), drain)
 
     with pytest.raises((TypeError, ValueError), match="payload"):

@@ -36,13 +36,13 @@ def test_a_sleep_lasts_as_long_as_it_says(drain):
 
 
 @pytest.mark.parametrize("until", [0, timedelta(0), timezone.now() - timedelta(days=1)], ids=["0", "none", "yesterday"])
-def test_a_sleep_that_is_over_holds_up_nobody(drain, until):
+def test_a_sleep_that_is_already_over_ends_at_once(drain, until):
     handle = ran(Workflow("nap", {"nap": sleep(until), "one": bodies.give.node()()}), drain)
 
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_a_sleep_until_a_time(drain):
+def test_a_sleep_until_a_time_is_scheduled_for_that_time(drain):
     until = timezone.now() + timedelta(hours=1)
     first, nap = bodies.give.node(node_id="first")(), sleep(until, node_id="nap")
     handle = ran(Workflow("nap", first >> nap >> bodies.give.node(node_id="after")()), drain)
@@ -52,7 +52,7 @@ def test_a_sleep_until_a_time(drain):
 
 
 @pytest.mark.parametrize("payload", [None, 7, {"a": ["é", None]}, [], "null"])
-def test_an_event_releases_the_node_that_waits(drain, payload):
+def test_an_event_completes_the_node_that_waits_for_it(drain, payload):
     said = wait_for_event("said", node_id="said")
     after = bodies.give.node(node_id="after")(value=said)
     handle = ran(Workflow("event", [said, after]), drain)
@@ -67,7 +67,7 @@ def test_an_event_releases_the_node_that_waits(drain, payload):
     assert contradictions(handle) == []
 
 
-def test_an_event_that_comes_early_is_kept_and_the_later_of_two_counts(drain):
+def test_an_early_event_is_kept_and_a_later_one_replaces_it(drain):
     first, said = bodies.give.node(node_id="first")(), wait_for_event("said", node_id="said")
     handle = Workflow("event", first >> said).start()
 
@@ -80,7 +80,7 @@ def test_an_event_that_comes_early_is_kept_and_the_later_of_two_counts(drain):
     assert WorkflowEvent.objects.filter(workflow=handle.id).count() == 1
 
 
-def test_all_nodes_that_wait_for_an_event_get_it(drain):
+def test_an_event_reaches_all_nodes_that_wait_for_it(drain):
     nodes = {"one": wait_for_event("said"), "two": wait_for_event("said", timeout=60), "other": wait_for_event("else")}
     handle = ran(Workflow("event", nodes), drain)
 
@@ -90,7 +90,7 @@ def test_all_nodes_that_wait_for_an_event_get_it(drain):
     assert open_tasks() == 0
 
 
-def test_an_event_that_does_not_come_fails_the_node(drain):
+def test_an_event_timeout_fails_the_node(drain):
     said = wait_for_event("said", timeout=0.3, node_id="said")
     after = bodies.judge.node(node_id="after", allow_failed_deps=True)(outcome=said.result)
     handle = ran(Workflow("event", [said, after]), drain)
@@ -101,7 +101,7 @@ def test_an_event_that_does_not_come_fails_the_node(drain):
     assert value(handle, "after") == "err EVENT_TIMEOUT"
 
 
-def test_an_event_after_its_time_out_changes_nothing(drain):
+def test_an_event_after_its_timeout_changes_nothing(drain):
     said = wait_for_event("said", timeout=0.2, node_id="said")
     handle = ran(Workflow("event", {"said": said, "other": wait_for_event("other")}), drain)
     while states(handle)["said"] == "RUNNING":
@@ -115,7 +115,7 @@ def test_an_event_after_its_time_out_changes_nothing(drain):
 
 
 @pytest.mark.parametrize("timeout", [None, 60])
-def test_an_event_while_it_is_paused_is_kept(drain, timeout):
+def test_an_event_sent_to_a_paused_workflow_is_kept(drain, timeout):
     said = wait_for_event("said", timeout=timeout, node_id="said")
     after = bodies.give.node(node_id="after")(value=said)
     handle = ran(Workflow("event", [said, after]), drain)
@@ -132,7 +132,7 @@ def test_an_event_while_it_is_paused_is_kept(drain, timeout):
     assert open_tasks() == 0
 
 
-def test_an_event_to_what_has_ended_is_refused(drain):
+def test_an_event_sent_to_an_ended_workflow_is_refused(drain):
     handle = ran(Workflow("event", {"one": bodies.give.node()()}), drain)
 
     assert not handle.send_event("said")
@@ -140,7 +140,7 @@ def test_an_event_to_what_has_ended_is_refused(drain):
 
 
 @pytest.mark.parametrize("timeout", [None, 60])
-def test_cancel_ends_what_waits(drain, timeout):
+def test_a_cancel_ends_sleeps_and_event_waits(drain, timeout):
     nodes = {"said": wait_for_event("said", timeout=timeout), "nap": sleep(60)}
     handle = ran(Workflow("event", nodes), drain)
 
@@ -151,7 +151,7 @@ def test_cancel_ends_what_waits(drain, timeout):
     assert contradictions(handle) == []
 
 
-def test_a_pause_does_not_put_off_the_end_of_a_sleep(drain):
+def test_a_pause_does_not_delay_the_end_of_a_sleep(drain):
     handle = ran(Workflow("nap", {"nap": sleep(3_600)}), drain)
     due = Task.objects.get(workflow_id=handle.id).run_after
 
@@ -163,7 +163,7 @@ def test_a_pause_does_not_put_off_the_end_of_a_sleep(drain):
 
 
 @pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("said", timeout=3_600)], ids=["sleep", "event"])
-def test_a_wait_that_is_over_while_it_is_paused_ends_with_the_resume(drain, wait):
+def test_a_sleep_or_event_that_runs_out_during_a_pause_ends_on_resume(drain, wait):
     handle = ran(Workflow("nap", {"wait": wait}), drain)
 
     handle.pause()
@@ -180,7 +180,7 @@ def test_a_wait_that_is_over_while_it_is_paused_ends_with_the_resume(drain, wait
 
 
 @pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("said", timeout=3_600)], ids=["sleep", "event"])
-def test_a_retry_waits_the_full_time_again(drain, wait):
+def test_a_retried_sleep_or_event_waits_its_full_time_again(drain, wait):
     handle = ran(Workflow("nap", {"wait": wait}), drain)
     handle.cancel()
     WorkflowTask.objects.update(until=Now())
@@ -193,7 +193,7 @@ def test_a_retry_waits_the_full_time_again(drain, wait):
     assert row.task.run_after == row.until
 
 
-def test_a_retry_keeps_the_time_that_was_given(drain):
+def test_a_retried_sleep_keeps_its_given_end_time(drain):
     until = timezone.now() + timedelta(hours=1)
     handle = ran(Workflow("nap", {"nap": sleep(until)}), drain)
     handle.cancel()
@@ -203,7 +203,7 @@ def test_a_retry_keeps_the_time_that_was_given(drain):
     assert WorkflowTask.objects.get(workflow=handle.id).task.run_after == until
 
 
-def test_after_a_retry_it_waits_again(drain):
+def test_a_retry_keeps_received_events_and_waits_for_the_others(drain):
     handle = ran(Workflow("event", {"said": wait_for_event("said"), "late": wait_for_event("late", timeout=60)}), drain)
     handle.send_event("said", 1)
     handle.cancel()

@@ -38,7 +38,7 @@ def test_a_start_is_rolled_back_with_its_transaction(drain):
     assert times("one") == 0
 
 
-def test_a_start_is_seen_with_its_transaction(drain):
+def test_a_run_can_be_controlled_in_the_transaction_that_starts_it(drain):
     with transaction.atomic():
         handle = one().start()
         assert handle.pause()
@@ -49,7 +49,7 @@ def test_a_start_is_seen_with_its_transaction(drain):
     assert handle.get(timeout=0).ok == 1
 
 
-def test_each_control_is_rolled_back_with_its_transaction(drain):
+def test_a_cancel_is_rolled_back_with_its_transaction(drain):
     handle = one().start()
     with transaction.atomic():
         handle.cancel()
@@ -60,7 +60,7 @@ def test_each_control_is_rolled_back_with_its_transaction(drain):
     assert handle.get(timeout=0).ok == 1
 
 
-def test_a_repeat_with_the_same_id_is_the_same_run(drain):
+def test_a_repeated_start_with_the_same_id_returns_the_same_run(drain):
     key = uuid4()
 
     first, second = one().start(key), one("other").start(str(key))
@@ -72,7 +72,7 @@ def test_a_repeat_with_the_same_id_is_the_same_run(drain):
     assert (times("one"), times("other"), WorkflowRow.objects.count()) == (1, 0, 1)
 
 
-def test_a_repeat_in_a_transaction_leaves_that_usable(drain):
+def test_a_repeated_start_keeps_its_transaction_usable(drain):
     key = one().start().id
     with transaction.atomic():
         assert one().start(key).id == key
@@ -82,7 +82,7 @@ def test_a_repeat_in_a_transaction_leaves_that_usable(drain):
     assert other.get(timeout=0).ok == 1
 
 
-def test_the_id_of_another_workflow_is_refused():
+def test_a_start_with_the_id_of_another_workflow_is_refused():
     key = one().start().id
 
     with pytest.raises(PayloadMismatch):
@@ -90,12 +90,12 @@ def test_the_id_of_another_workflow_is_refused():
 
 
 @pytest.mark.parametrize("given", ["", "no-uuid", 7])
-def test_a_bad_id_is_refused(given):
+def test_a_start_with_an_invalid_id_is_refused(given):
     with pytest.raises(InvalidWorkflow, match="HRS-032"):
         one().start(given)
 
 
-def test_a_start_from_async_code(drain):
+def test_async_code_can_start_a_workflow(drain):
     handle = async_to_sync(one().astart)()
     drain()
 
@@ -108,7 +108,7 @@ def test_a_handle_is_rebuilt_from_its_id(drain):
     assert (handle.get(timeout=0).ok, value(handle, "one")) == (1, 1)
 
 
-def test_a_workflow_can_be_started_often(drain):
+def test_a_workflow_can_be_started_many_times(drain):
     workflow = one()
     handles = [workflow.start() for _ in range(5)]
     drain()
@@ -117,7 +117,7 @@ def test_a_workflow_can_be_started_often(drain):
     assert (times("one"), len({handle.id for handle in handles})) == (5, 5)
 
 
-def test_queue_priority_and_deadline_are_inherited(drain):
+def test_nodes_inherit_queue_priority_and_deadline(drain):
     until = timezone.now() + timedelta(hours=1)
     own = until + timedelta(hours=1)
     nodes = {
@@ -141,7 +141,7 @@ def test_queue_priority_and_deadline_are_inherited(drain):
     }
 
 
-def test_a_subworkflow_inherits_too(drain):
+def test_a_subworkflow_inherits_queue_and_priority(drain):
     handle = Workflow("terms", {"sub": bodies.Waiting.node()()}, queue_name="slow", priority=7).start()
     drain()
     below = WorkflowRow.objects.get(parent__workflow=handle.id)
@@ -151,7 +151,7 @@ def test_a_subworkflow_inherits_too(drain):
     assert (task.queue_name, task.priority) == ("slow", 7)
 
 
-def test_a_unique_key_is_held_while_it_lives(drain):
+def test_a_run_holds_its_unique_key_until_it_ends(drain):
     keyed = one().with_options(unique_key="import")
     first = keyed.start()
 
@@ -174,7 +174,7 @@ def test_a_start_costs_the_same_number_of_statements_for_any_number_of_nodes(dra
     assert cost(5) == cost(100)
 
 
-def test_many_parents_of_one_node(drain):
+def test_a_node_with_500_parents_runs_once(drain):
     nodes = [bodies.give.node()() for _ in range(500)]
     handle = ran(Workflow("fan", [*nodes, bodies.try_.node(waits_for=nodes)(key="last")]), drain)
 

@@ -21,7 +21,7 @@ from horsies_django import (
         (OnError, "FAIL PAUSE"),
     ],
 )
-def test_they_have_the_names_of_the_rows(kind, names):
+def test_states_joins_and_error_modes_have_the_documented_names(kind, names):
     assert kind.names == names.split()
 
 

@@ -34,7 +34,7 @@ def rows():
     return WorkflowRow.objects.order_by("depth")
 
 
-def test_two_deep(drain):
+def test_a_subworkflow_can_contain_a_subworkflow(drain):
     middle = bodies.Middle.node(node_id="middle")(key="deep")
     after = bodies.give.node(node_id="after")(value=middle)
 
@@ -51,7 +51,7 @@ def test_two_deep(drain):
     assert not any(contradictions(one) for one in (handle, below, *children(below)))
 
 
-def test_a_child_is_made_when_its_turn_has_come(drain):
+def test_a_child_is_built_when_its_node_is_ready(drain):
     first = bodies.give.node(node_id="first", queue_name="slow")()
     leaf = bodies.Leaf.node(node_id="leaf", waits_for=[first])(key="late")
     handle = Workflow("top", [first, leaf]).start()
@@ -64,7 +64,7 @@ def test_a_child_is_made_when_its_turn_has_come(drain):
     assert states(handle) == {"first": "COMPLETED", "leaf": "COMPLETED"}
 
 
-def test_values_go_in_and_out(drain):
+def test_a_subworkflow_takes_values_and_returns_its_output(drain):
     first = bodies.give.node(node_id="first")(value={"a": 1})
     leaf = bodies.Leaf.node(node_id="leaf")(key="fed", value=first)
 
@@ -73,7 +73,7 @@ def test_values_go_in_and_out(drain):
     assert value(handle, "leaf") == ["fed", {"a": 1}]
 
 
-def test_without_an_output_it_gives_none(drain):
+def test_a_subworkflow_without_an_output_returns_none(drain):
     silent = bodies.Silent.node(node_id="silent")()
     after = bodies.give.node(node_id="after")(value=silent)
 
@@ -99,7 +99,7 @@ def test_a_failed_child_fails_its_node_with_a_summary(drain):
     assert codes(below) == {"leaf": "SUBWORKFLOW_FAILED", "after": "UPSTREAM_SKIPPED"}
 
 
-def test_one_that_can_not_be_built_fails_its_node(drain):
+def test_a_subworkflow_that_cannot_be_built_fails_its_node(drain):
     handle = ran(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
 
     assert states(handle) == {"broken": "FAILED"}
@@ -107,7 +107,7 @@ def test_one_that_can_not_be_built_fails_its_node(drain):
     assert rows().count() == 1
 
 
-def test_pause_and_resume_go_down(drain):
+def test_pause_and_resume_reach_the_children(drain):
     said = bodies.Waiting.node(node_id="said")()
     handle = ran(Workflow("top", {"said": said, "slow": bodies.give.node(queue_name="slow")()}), drain)
     (below,) = children(handle)
@@ -124,7 +124,7 @@ def test_pause_and_resume_go_down(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_cancel_goes_down(drain):
+def test_cancel_reaches_the_children(drain):
     handle = ran(Workflow("top", {"said": bodies.Waiting.node()()}), drain)
     (below,) = children(handle)
 
@@ -150,7 +150,7 @@ def test_a_cancelled_child_fails_its_node(drain):
 
 
 @pytest.mark.parametrize("which", ["child", "root"])
-def test_a_paused_child_with_nothing_open_can_be_cancelled(drain, which):
+def test_a_paused_child_without_open_nodes_can_be_cancelled(drain, which):
     handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key=f"fragile {which}")}), drain)
     (below,) = children(handle)
     assert [str(row.status) for row in rows()] == ["RUNNING", "PAUSED"]
@@ -164,7 +164,7 @@ def test_a_paused_child_with_nothing_open_can_be_cancelled(drain, which):
     assert contradictions(handle) == []
 
 
-def test_a_paused_child_goes_on_by_itself(drain):
+def test_a_paused_child_can_be_resumed_alone(drain):
     handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
     (below,) = children(handle)
 
@@ -175,7 +175,7 @@ def test_a_paused_child_goes_on_by_itself(drain):
     assert [str(row.status) for row in rows()] == ["FAILED", "FAILED"]
 
 
-def test_a_failure_pauses_what_is_below(drain):
+def test_a_failure_pauses_the_children_of_its_workflow(drain):
     nodes = {"said": bodies.Waiting.node()(), "bad": bodies.fail.node(queue_name="slow")()}
     handle = ran_on_default(Workflow("top", nodes, on_error=OnError.PAUSE), drain)
 
@@ -196,7 +196,7 @@ def ran_on_default(workflow, drain):
     return handle
 
 
-def test_a_child_that_is_built_while_its_workflow_is_paused(drain):
+def test_a_child_built_during_a_pause_runs_only_after_the_resume(drain):
     handle = start_stopping("pause")
     drain()
 
@@ -208,7 +208,7 @@ def test_a_child_that_is_built_while_its_workflow_is_paused(drain):
     assert times("stopping pause") == 1
 
 
-def test_a_child_that_is_built_while_its_workflow_is_cancelled(drain):
+def test_a_child_built_during_a_cancel_never_runs(drain):
     handle = start_stopping("cancel")
     drain()
 
@@ -218,7 +218,7 @@ def test_a_child_that_is_built_while_its_workflow_is_cancelled(drain):
     assert contradictions(handle) == []
 
 
-def test_a_node_that_has_ended_while_it_was_built_gets_no_subworkflow(drain):
+def test_a_node_that_ends_while_its_child_is_built_gets_no_child(drain):
     other = wait_for_event("other", node_id="other")
     handle = Workflow("top", [bodies.Unwanted.node(node_id="sub")(node_id="sub"), other]).start()
 
@@ -228,7 +228,7 @@ def test_a_node_that_has_ended_while_it_was_built_gets_no_subworkflow(drain):
     assert states(handle) == {"sub": "FAILED", "other": "RUNNING"}
 
 
-def test_a_node_that_has_its_subworkflow_ends_with_it_whatever_became_of_the_task_that_built_it(drain):
+def test_a_node_ends_with_its_child_even_if_the_task_that_built_it_failed(drain):
     """A worker may die between the two commits, and the node's policy cover other ends than that."""
     handle = Workflow("top", [bodies.Waiting.node(node_id="sub")()]).start()
     drain()
@@ -251,7 +251,7 @@ def start_stopping(how):
     return Workflow("top", {"sub": bodies.Stopping.node()(how=how, workflow_id=str(key))}).start(key)
 
 
-def test_retry_goes_down(drain):
+def test_retry_reaches_failed_children(drain):
     middle = bodies.Middle.node(node_id="middle")(key="again", fails=1)
     good = bodies.Leaf.node(node_id="good")(key="good")
     after = bodies.give.node(node_id="after")(value=[middle, good])
@@ -268,7 +268,7 @@ def test_retry_goes_down(drain):
         assert contradictions(one) == []
 
 
-def test_retry_after_a_cancel_goes_down(drain):
+def test_retry_after_a_cancel_reaches_the_children(drain):
     sub = bodies.Waiting.node(node_id="sub")()
     handle = ran(Workflow("top", [sub, bodies.give.node(node_id="after")(value=sub)]), drain)
     (below,) = children(handle)
@@ -284,7 +284,7 @@ def test_retry_after_a_cancel_goes_down(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_retry_builds_what_could_not_be_built(drain):
+def test_retry_builds_a_failed_child_again(drain):
     handle = ran(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
 
     assert handle.retry()
@@ -294,7 +294,7 @@ def test_retry_builds_what_could_not_be_built(drain):
     assert contradictions(handle) == []
 
 
-def test_a_child_that_maps(drain):
+def test_a_retry_of_a_child_with_a_map_reruns_only_its_failed_items(drain):
     handle = ran(Workflow("top", {"wide": bodies.Wide.node()(key="wide", fails=1)}), drain)
     failed = states(handle)
 
@@ -306,7 +306,7 @@ def test_a_child_that_maps(drain):
     assert [times(f"wide-{item}") for item in (1, 2, 3)] == [2, 1, 2]
 
 
-def test_a_child_whose_build_has_not_begun_is_taken_back(drain):
+def test_a_pause_takes_back_a_child_whose_build_has_not_started(drain):
     handle = Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
 
     handle.pause()
@@ -319,7 +319,7 @@ def test_a_child_whose_build_has_not_begun_is_taken_back(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
-def test_steps_of_parent_and_child_in_between(drain):
+def test_a_pause_and_resume_after_each_step_keeps_the_rows_consistent(drain):
     handle = Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "two": bodies.give.node()()}).start()
     for _ in range(10):
         step()
@@ -336,7 +336,7 @@ def policy(*codes, retries=2):
 
 
 @pytest.mark.parametrize("code", ["*", "SUBWORKFLOW_FAILED", "NOT_YET"])
-def test_a_subworkflow_is_built_again_as_its_policy_says(drain, code):
+def test_a_failed_subworkflow_is_retried_by_its_policy(drain, code):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy(code))(key="policy", fails=1)
     handle = ran(Workflow("top", [leaf], on_error=OnError.PAUSE), drain)
 
@@ -354,7 +354,7 @@ def test_a_subworkflow_is_built_again_as_its_policy_says(drain, code):
 
 
 @pytest.mark.parametrize("value", [0, bodies.give.node(node_id="value")(value=0)], ids=["plain", "fed"])
-def test_a_task_whose_subworkflow_was_built_again_meanwhile_builds_none(drain, value):
+def test_an_outdated_build_task_builds_no_second_child(drain, value):
     """A worker may die after it has built one and before that is written: its task runs again, however late."""
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1, value=value)
     handle = ran(Workflow("top", [leaf, *([value] if value else [])]), drain)
@@ -372,7 +372,7 @@ def test_a_task_whose_subworkflow_was_built_again_meanwhile_builds_none(drain, v
     assert contradictions(handle) == []
 
 
-def test_a_policy_that_is_used_up_fails_the_node_and_a_retry_begins_anew(drain):
+def test_an_exhausted_policy_fails_the_node_and_a_manual_retry_restarts_it(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=3)
     handle = ran(Workflow("top", [leaf]), drain)
 
@@ -389,7 +389,7 @@ def test_a_policy_that_is_used_up_fails_the_node_and_a_retry_begins_anew(drain):
     assert contradictions(handle) == []
 
 
-def test_as_often_and_as_late_as_the_policy_says(drain):
+def test_the_policy_sets_number_and_delay_of_subworkflow_retries(drain):
     policy = RetryPolicy.fixed([1, 1], auto_retry_for=["*"], jitter=False)
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy)(key="policy", fails=99)
     handle = ran(Workflow("top", [leaf]), drain)
@@ -404,7 +404,7 @@ def test_as_often_and_as_late_as_the_policy_says(drain):
     assert recover_stuck_workflows() == []
 
 
-def test_a_pause_gives_no_further_retries(drain):
+def test_a_pause_does_not_grant_extra_retries(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=99)
     handle = ran(Workflow("top", [leaf]), drain)
 
@@ -416,7 +416,7 @@ def test_a_pause_gives_no_further_retries(drain):
     assert codes(handle) == {"leaf": "SUBWORKFLOW_FAILED"}
 
 
-def test_one_that_was_replaced_is_left_alone(drain):
+def test_a_replaced_subworkflow_stays_as_it_is(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1)
     handle = ran(Workflow("top", [leaf]), drain)
     (old,) = children(handle)
@@ -433,7 +433,7 @@ def test_one_that_was_replaced_is_left_alone(drain):
     assert contradictions(handle) == []
 
 
-def test_the_task_that_built_it_may_be_gone(drain):
+def test_a_subworkflow_completes_although_its_build_task_is_deleted(drain):
     nodes = {"leaf": bodies.Waiting.node()(), "asked": bodies.give.node(run_when=bodies.yes)(value=1)}
     handle = ran(Workflow("top", nodes), drain)
     Task.objects.filter(status="COMPLETED").delete()
@@ -455,7 +455,7 @@ def test_an_error_that_the_policy_does_not_cover_is_not_retried(drain):
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_a_retry_that_waits_is_taken_back(drain, how):
+def test_pause_and_cancel_take_back_a_waiting_retry(drain, how):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1)
     handle = ran(Workflow("top", [leaf]), drain)
 

@@ -44,7 +44,7 @@ class Person:
         (str, TaskResult[str, TaskError[Any]]),
     ],
 )
-def test_these_can_not_be_the_same(source, target):
+def test_hints_without_a_common_value_are_disjoint(source, target):
     assert are_disjoint(produced_types(source), accepted_types(target))
 
 
@@ -75,7 +75,7 @@ def test_these_can_not_be_the_same(source, target):
         ([1], int),
     ],
 )
-def test_these_may_be(source, target):
+def test_compatible_or_unknown_hints_are_not_disjoint(source, target):
     assert not are_disjoint(produced_types(source), accepted_types(target))
 
 
@@ -92,5 +92,5 @@ def test_these_may_be(source, target):
         (list[TaskResult], False),
     ],
 )
-def test_whether_a_parameter_takes_a_result(hint, answer):
+def test_accepts_result_detects_hints_that_take_a_result(hint, answer):
     assert accepts_result(hint) is answer

@@ -3,7 +3,7 @@
 from tests.workflows import typed
 
 
-def test_the_typed_workflows_are_right():
+def test_the_type_checked_workflows_can_be_built():
     assert len(typed.whole.nodes) == 8
     assert len(typed.nested.nodes) == 2
     assert typed.whole.blueprint().nodes[typed.whole.index(typed.told)].values_from == {"pages": (0, 0)}

@@ -25,11 +25,11 @@ def nodes():
         ("x" * 255, "x" * 112 + ":0"),
     ],
 )
-def test_a_node_without_an_id_has_the_slug_of_the_name_and_its_place(name, node_id):
+def test_a_node_without_an_id_gets_the_workflow_slug_and_its_index(name, node_id):
     assert Workflow(name, [jobs.nothing.node()()]).node_ids == (node_id,)
 
 
-def test_ids_come_from_the_node_then_from_the_dict_then_from_the_place(nodes):
+def test_ids_come_from_the_node_then_the_dict_then_the_index(nodes):
     a, b, _ = nodes
     own = jobs.nothing.node(node_id="own")()
 
@@ -37,7 +37,7 @@ def test_ids_come_from_the_node_then_from_the_dict_then_from_the_place(nodes):
     assert Workflow("w", {"a": a, "order": a >> b}).node_ids == ("a", "w:1")
 
 
-def test_places_are_those_of_the_list(nodes):
+def test_nodes_are_indexed_in_the_order_of_the_list(nodes):
     a, b, c = nodes
     workflow = Workflow("w", [c, a >> b])
 
@@ -51,7 +51,7 @@ def test_places_are_those_of_the_list(nodes):
     assert [node.dependents for node in blueprint.nodes] == [(), (2,), ()]
 
 
-def test_nodes_may_be_one_node_or_one_flow_or_come_from_a_generator(nodes):
+def test_nodes_can_be_one_node_one_flow_or_a_generator(nodes):
     a, b, _ = nodes
 
     assert Workflow("w", a).nodes == (a,)
@@ -59,7 +59,7 @@ def test_nodes_may_be_one_node_or_one_flow_or_come_from_a_generator(nodes):
     assert Workflow("w", (node for node in nodes)).with_options(priority=3).nodes == tuple(nodes)
 
 
-def test_the_output_and_the_policy_go_by_place(nodes):
+def test_a_blueprint_stores_output_and_success_policy_by_index(nodes):
     a, b, c = nodes
     policy = SuccessPolicy([SuccessCase(required=[b], optional=["a"]), SuccessCase([NodeKey("a")])])
 
@@ -75,7 +75,7 @@ def test_the_output_and_the_policy_go_by_place(nodes):
         assert workflow.with_options(output=output).output is b
 
 
-def test_what_is_not_said_is_none(nodes):
+def test_options_that_are_not_set_are_none(nodes):
     blueprint = Workflow("w", nodes).blueprint()
 
     assert (blueprint.name, blueprint.on_error, blueprint.backend) == ("w", "FAIL", "default")
@@ -84,11 +84,11 @@ def test_what_is_not_said_is_none(nodes):
 
 
 @pytest.mark.parametrize("on_error", [OnError.PAUSE, "PAUSE", "pause"])
-def test_on_error(nodes, on_error):
+def test_on_error_accepts_an_enum_or_a_string(nodes, on_error):
     assert Workflow("w", nodes, on_error=on_error).blueprint().on_error == "PAUSE"
 
 
-def test_a_copy_has_other_options_and_leaves_the_first_as_it_is(nodes):
+def test_with_options_returns_a_changed_copy(nodes):
     first = Workflow("w", nodes, priority=3, output=nodes[0])
 
     copy = first.with_options(priority=5, unique_key="today", good_until=TOMORROW, output=None)
