@@ -1,4 +1,4 @@
-"""Whatever is put where: a workflow is built, or InvalidWorkflow says why not. Nothing else is raised."""
+"""Any value in any place builds a workflow or raises InvalidWorkflow, and nothing else."""
 
 import datetime
 import math
@@ -40,8 +40,8 @@ class Plain(WorkflowDefinition):
         definition_key = "tests.junk.plain"
 
 
-def judge(build, *args, **options):
-    """Build something, or be told of every mistake in words."""
+def build_or_reject(build, *args, **options):
+    """Build something; an InvalidWorkflow must describe each mistake."""
     mistakes = "none"
     try:
         build(*args, **options).blueprint()
@@ -51,7 +51,7 @@ def judge(build, *args, **options):
 
 
 def build(*parts, **options):
-    judge(Workflow, "junk", [PAGE, *parts], **options)
+    build_or_reject(Workflow, "junk", [PAGE, *parts], **options)
 
 
 @pytest.mark.parametrize("option", sorted(TaskNodeOptions.__optional_keys__))
@@ -94,13 +94,13 @@ def test_any_value_as_a_workflow_option_builds_or_raises_invalid_workflow(option
 def test_any_value_as_name_or_nodes_builds_or_raises_invalid_workflow():
     for value in JUNK:
         for name, nodes in ((value, [PAGE]), ("junk", value), ("junk", {"a": value}), ("junk", [value])):
-            judge(Workflow, name, nodes)
+            build_or_reject(Workflow, name, nodes)
 
 
 @pytest.mark.parametrize("option", list(DefinitionOptions.__dataclass_fields__))
 def test_any_value_as_a_meta_option_builds_or_raises_invalid_workflow(option):
     for value in JUNK:
-        stated = {"definition_key": "tests.junk.other", option: value}
-        definition = type("Junk", (WorkflowDefinition,), {"only": PAGE, "Meta": type("Meta", (), stated)})
-        judge(definition.build)
+        meta = {"definition_key": "tests.junk.other", option: value}
+        definition = type("Junk", (WorkflowDefinition,), {"only": PAGE, "Meta": type("Meta", (), meta)})
+        build_or_reject(definition.build)
         build(definition.node()())

@@ -1,4 +1,4 @@
-"""Every join, with every way in which what a node waits for can end."""
+"""Every join, with every combination of ends of the nodes that it waits for."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from tests.workflows.runs import codes, contradictions, ran, states
 
 pytestmark = pytest.mark.once
 
+#: How a node ends; its own condition skips an unwanted one.
 OUTCOMES = ("ok", "failed", "skipped", "unwanted")
 
 
 def expected(join: Join, least: int | None, outcomes: tuple[str, ...], allows: bool) -> str:
-    """Say what is to become of a node, straight from the rows of the spec."""
+    """Return the status that the spec gives a node after these outcomes."""
     completed = outcomes.count("ok")
     if join == Join.ANY:
         runs = completed >= 1
@@ -28,7 +29,7 @@ def expected(join: Join, least: int | None, outcomes: tuple[str, ...], allows: b
 
 
 def sources():
-    """Three nodes that end in each of the ways, and what they need for it."""
+    """Return three nodes for each outcome, and the failed node that the skipped ones wait for."""
     nodes = {"bad": bodies.fail.node()()}
     for number in range(3):
         nodes[f"ok{number}"] = bodies.give.node()(value=number)
@@ -46,27 +47,27 @@ def cases(size):
             yield Join.QUORUM, least, outcomes, allows
 
 
-def table(size):
-    """One workflow with a node for each case; return it with what is to become of each."""
+def workflow_of_cases(size):
+    """Return a workflow with a node for each case, and the expected status of each."""
     nodes = sources()
-    wanted = {}
+    expected_states = {}
     for join, least, outcomes, allows in cases(size):
         name = f"{join}{least or ''}:{'-'.join(outcomes)}:{'allows' if allows else 'strict'}"
-        waits_for = [nodes[f"{outcome}{place}"] for place, outcome in enumerate(outcomes)]
+        waits_for = [nodes[f"{outcome}{index}"] for index, outcome in enumerate(outcomes)]
         nodes[name] = bodies.give.node(waits_for=waits_for, join=join, min_success=least, allow_failed_deps=allows)()
-        wanted[name] = expected(join, least, outcomes, allows)
-    return Workflow("joins", nodes), wanted
+        expected_states[name] = expected(join, least, outcomes, allows)
+    return Workflow("joins", nodes), expected_states
 
 
-def check(size, drain):
-    workflow, wanted = table(size)
+def check_every_case(size, drain):
+    workflow, expected_states = workflow_of_cases(size)
 
     handle = ran(workflow, drain)
 
     found = states(handle)
-    assert {name: (found[name], want) for name, want in wanted.items() if found[name] != want} == {}
+    assert {name: (found[name], status) for name, status in expected_states.items() if found[name] != status} == {}
     code = codes(handle)
-    assert {code[name] for name, want in wanted.items() if want == "SKIPPED"} == {"UPSTREAM_SKIPPED"}
+    assert {code[name] for name, status in expected_states.items() if status == "SKIPPED"} == {"UPSTREAM_SKIPPED"}
     assert {code[f"unwanted{number}"] for number in range(3)} == {"CONDITION_NOT_MET"}
     assert {found[f"unwanted{number}"] for number in range(3)} == {"SKIPPED"}
     assert str(handle.status()) == "FAILED"
@@ -74,15 +75,15 @@ def check(size, drain):
 
 
 def test_every_join_follows_the_spec_for_one_dependency(drain):
-    check(1, drain)
+    check_every_case(1, drain)
 
 
 def test_every_join_follows_the_spec_for_two_dependencies(drain):
-    check(2, drain)
+    check_every_case(2, drain)
 
 
 def test_every_join_follows_the_spec_for_three_dependencies(drain):
-    check(3, drain)
+    check_every_case(3, drain)
 
 
 def test_skips_cascade_until_a_node_allows_failed_dependencies(drain):
@@ -160,7 +161,7 @@ def test_a_failure_skips_a_chain_of_300_nodes(drain):
 
 
 def test_a_cascade_of_skips_spares_nodes_that_allow_failed_dependencies(drain):
-    """Every tenth of 500 nodes has one beside it that runs all the same, and so does what waits for that one."""
+    """Each tenth of 500 nodes has a dependent that allows failed dependencies, and that one a dependent too."""
     nodes = {"0": bodies.fail.node()()}
     for number in range(1, 500):
         nodes[str(number)] = bodies.give.node(waits_for=[nodes[str(number - 1)]])(value=number)
@@ -168,10 +169,10 @@ def test_a_cascade_of_skips_spares_nodes_that_allow_failed_dependencies(drain):
             both = [nodes[str(number)], nodes[str(number - 1)]]
             nodes[f"rescue:{number}"] = bodies.give.node(waits_for=both, allow_failed_deps=True)()
             nodes[f"after:{number}"] = bodies.give.node(waits_for=[nodes[f"rescue:{number}"]])()
-    wanted = {name: "SKIPPED" if name.isdigit() else "COMPLETED" for name in nodes} | {"0": "FAILED"}
+    expected_states = {name: "SKIPPED" if name.isdigit() else "COMPLETED" for name in nodes} | {"0": "FAILED"}
 
     handle = ran(Workflow("cascade", nodes), drain)
 
-    assert states(handle) == wanted
+    assert states(handle) == expected_states
     assert handle.status() == "FAILED"
     assert contradictions(handle) == []

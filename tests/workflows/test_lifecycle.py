@@ -1,4 +1,4 @@
-"""The tables of changes that the documentation prints, held against what the engine does to the rows."""
+"""The transitions in the documentation, compared with those that the engine makes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.workflows.runs import end_unheard, ran, states, step, wait_and_drain
 TABLES = {"horsies_workflows": WORKFLOW_TRANSITIONS, "horsies_workflow_tasks": NODE_TRANSITIONS}
 
 
-def promised():
+def documented_transitions():
     return {
         (table, source, target)
         for table, transitions in TABLES.items()
@@ -32,12 +32,12 @@ def promised():
 
 
 @pytest.fixture
-def seen(transactional_db):
-    """Let the database note every change of a status; return what reads them."""
-    made, gone = (_postgresql if connection.vendor == "postgresql" else _sqlite)()
+def recorded_transitions(transactional_db):
+    """Let triggers record every change of a status; return a function that reads them."""
+    create, drop = (_postgresql if connection.vendor == "postgresql" else _sqlite)()
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE noted (place text, source text, target text)")
-        for statement in made:
+        for statement in create:
             cursor.execute(statement)
 
     def read():
@@ -47,32 +47,32 @@ def seen(transactional_db):
 
     yield read
     with connection.cursor() as cursor:
-        for statement in [*gone, "DROP TABLE noted"]:
+        for statement in [*drop, "DROP TABLE noted"]:
             cursor.execute(statement)
 
 
 def _sqlite():
-    made, gone = [], []
+    create, drop = [], []
     for table, (event, source) in product(TABLES, {"INSERT": "''", "UPDATE": "OLD.status"}.items()):
         when = "WHEN OLD.status <> NEW.status" if event == "UPDATE" else ""
         note = f"INSERT INTO noted VALUES ('{table}', {source}, NEW.status)"
-        made.append(f"CREATE TRIGGER note_{table}_{event} AFTER {event} ON {table} {when} BEGIN {note}; END")
-        gone.append(f"DROP TRIGGER note_{table}_{event}")
-    return made, gone
+        create.append(f"CREATE TRIGGER note_{table}_{event} AFTER {event} ON {table} {when} BEGIN {note}; END")
+        drop.append(f"DROP TRIGGER note_{table}_{event}")
+    return create, drop
 
 
 def _postgresql():
-    made = [
+    create = [
         "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "IF TG_OP = 'INSERT' THEN INSERT INTO noted VALUES (TG_TABLE_NAME, '', NEW.status); "
         "ELSIF OLD.status <> NEW.status THEN INSERT INTO noted VALUES (TG_TABLE_NAME, OLD.status, NEW.status); "
         "END IF; RETURN NULL; END $$"
     ]
-    made += [
+    create += [
         f"CREATE TRIGGER note AFTER INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION note()"
         for table in TABLES
     ]
-    return made, [*(f"DROP TRIGGER note ON {table}" for table in TABLES), "DROP FUNCTION note()"]
+    return create, [*(f"DROP TRIGGER note ON {table}" for table in TABLES), "DROP FUNCTION note()"]
 
 
 def mapped(items, **options):
@@ -81,37 +81,37 @@ def mapped(items, **options):
     return [source, each]
 
 
-def overdue(handle):
+def expire(handle):
     WorkflowRow.objects.filter(pk=handle.id).update(good_until=Now())
     assert repair.expire("default") == 1
 
 
-def test_the_engine_makes_exactly_the_documented_transitions(seen, drain):
-    # A task that fails, what waits for it, and another try.
+def test_the_engine_makes_exactly_the_documented_transitions(recorded_transitions, drain):
+    # A task that fails, its dependent, and a retry.
     first = bodies.try_.node(node_id="first")(key="first", fails=1)
     handle = ran(Workflow("plain", [first, bodies.give.node()(value=first)], on_error=OnError.PAUSE), drain)
     handle.resume()
     handle.retry()
     drain()
-    ran(Workflow("called off", [bodies.give.node()()]), Task.objects.cancel)
-    # One that ends before it is shown as running, be this machine as slow as it may.
-    Workflow("unheard", {"unheard": bodies.give.node()()}).start()
-    end_unheard("unheard", status="COMPLETED", result={"ok": 1})
+    ran(Workflow("cancelled", [bodies.give.node()()]), Task.objects.cancel)
+    # A task that ends before its node is marked as running, however slow this machine is.
+    Workflow("ended", {"ended": bodies.give.node()()}).start()
+    end_unheard("ended", status="COMPLETED", result={"ok": 1})
     recover_stuck_workflows()
-    # Stopped before it began, in each of the ways, and going on.
-    for stop in ("cancel", overdue):
+    # Cancelled or expired before it starts, then retried.
+    for stop in ("cancel", expire):
         handle = Workflow("stopped", {"a": bodies.give.node()()}).start()
-        handle.cancel() if stop == "cancel" else overdue(handle)
+        handle.cancel() if stop == "cancel" else expire(handle)
         WorkflowRow.objects.filter(pk=handle.id).update(good_until=None)
         handle.retry()
         handle.pause()
-        handle.cancel() if stop == "cancel" else overdue(handle)
-    # Damaged while it was paused: it can't be expired as others are.
+        handle.cancel() if stop == "cancel" else expire(handle)
+    # Damaged while it is paused, so that the usual expiry fails.
     handle = Workflow("damaged", {"a": bodies.give.node()()}).start()
     handle.pause()
     WorkflowTask.objects.filter(workflow=handle.id).update(dependents=5)
-    overdue(handle)
-    # Maps: of nothing, of no list, with a failed item, with one that was cancelled.
+    expire(handle)
+    # Maps: over an empty list, over no list, with a failed item, with a cancelled item.
     for items, options in product([[], 5, [1, 2]], [{}, {"run_when": bodies.yes}]):
         handle = ran(Workflow("map", mapped(items, **options)), drain)
         handle.retry()
@@ -127,14 +127,14 @@ def test_the_engine_makes_exactly_the_documented_transitions(seen, drain):
     drain()
     # Conditions.
     ran(Workflow("unwanted", [bodies.give.node(run_when=bodies.no)()]), drain)
-    # Events: one that comes, one that does not, one that is paused, one that is cancelled.
+    # Events: received, timed out, paused, cancelled.
     ran(Workflow("event", [wait_for_event("said")]), drain).send_event("said")
     wait_and_drain(ran(Workflow("late", [wait_for_event("said", timeout=0.05)]), drain), drain)
     handle = ran(Workflow("paused", [wait_for_event("said", timeout=60)]), drain)
     handle.pause()
     handle.resume()
     handle.cancel()
-    # Subworkflows: one that fails and goes on, one that pauses what it is to be a part of.
+    # Subworkflows: one that fails and is retried, one that pauses its parent while it is built.
     handle = ran(Workflow("sub", [bodies.Leaf.node()(key="leaf", fails=1)]), drain)
     handle.retry()
     drain()
@@ -144,8 +144,8 @@ def test_the_engine_makes_exactly_the_documented_transitions(seen, drain):
     Workflow("paused", {"sub": bodies.Stopping.node()(how="pause", workflow_id=str(key))}).start(key)
     drain()
 
-    assert seen() - promised() == set()
-    assert promised() - seen() == set()
+    assert recorded_transitions() - documented_transitions() == set()
+    assert documented_transitions() - recorded_transitions() == set()
 
 
 def step_until_mapped(handle):

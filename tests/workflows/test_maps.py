@@ -1,4 +1,4 @@
-"""Fan-out over a list that is known only when it is there."""
+"""Maps: fan-out over a list that is known only at run time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_failed_item_fails_the_map_once_all_items_have_ended(drain):
 
     found = codes(handle)
     assert (found["each"], found["after"]) == ("MAP_ITEM_FAILED", "UPSTREAM_SKIPPED")
-    assert [found[f"each[{place}]"] for place in range(4)] == [None, "ODD", None, "ODD"]
+    assert [found[f"each[{index}]"] for index in range(4)] == [None, "ODD", None, "ODD"]
     error = handle.get(timeout=0).err
     assert (error.error_code, error.data) == ("MAP_ITEM_FAILED", {"ok": 2, "failed": [1, 3]})
     assert handle.result_for("each[3]").err.error_code == "ODD"
@@ -85,7 +85,7 @@ def test_a_map_item_sees_its_own_node_id(drain):
 
     handle = ran(Workflow("map", [items, each]), drain)
 
-    assert [place[3] for place in value(handle, "each")] == ["each[0]", "each[1]"]
+    assert [found[3] for found in value(handle, "each")] == ["each[0]", "each[1]"]
 
 
 def test_map_items_have_their_tasks_retry_policy_and_a_map_counts_in_a_quorum(drain):

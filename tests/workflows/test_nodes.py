@@ -1,4 +1,4 @@
-"""What an argument, an option, a map, a sleep and an event of a node come to in its blueprint."""
+"""How arguments, options, maps, sleeps and events of a node appear in its blueprint."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a workflow comes to."""
+"""How a workflow ends: its status, result and error."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_one_transaction_ends_a_task_its_node_and_the_workflow(drain, body):
     ran(Workflow("one", [body.node()()]), drain)
 
     if connection.vendor == "sqlite":
-        return  # it does not tell which transaction wrote a row
+        return  # SQLite does not record which transaction wrote a row
     writers = set()
     with connection.cursor() as cursor:
         for model in (Task, WorkflowTask, WorkflowRow):

@@ -1,4 +1,4 @@
-"""Random graphs, each edge written in one of the ways in which a user can: the blueprint has these edges."""
+"""Random graphs, with edges written in each way that users can: the blueprint has the same edges."""
 
 from itertools import combinations
 
@@ -15,7 +15,7 @@ WAYS = ("waits_for", "value", "result", "list", "flow", "none", "none", "none")
 
 @st.composite
 def edges(draw):
-    """Return the number of nodes, and the way of each edge from an earlier to a later one."""
+    """Return the number of nodes, and how each edge from an earlier to a later node is written."""
     size = draw(st.integers(1, 12))
     return size, {pair: draw(st.sampled_from(WAYS)) for pair in combinations(range(size), 2)}
 

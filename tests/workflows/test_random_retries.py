@@ -1,4 +1,4 @@
-"""Paused, cancelled and retried, as a whole, a node or a child at a time, in whatever order: nothing is lost."""
+"""Random pauses, cancels and retries of runs, single nodes and children: no node is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horsies_django.models import WorkflowTask
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.workflows.runs import step
-from tests.workflows.test_reference import EXAMPLES, built, everywhere, specs
+from tests.workflows.test_reference import EXAMPLES, all_contradictions, build_workflow, specs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -22,7 +22,7 @@ ACTIONS = ("step", "step", "step", "pause", "resume", "cancel", "retry", "one", 
 
 
 def act(handle, action, number):
-    """Do it to the run, to one of its nodes or to one of those below it."""
+    """Take an action on the run, on one of its nodes, or on a subworkflow."""
     below = WorkflowRow.objects.filter(root_id=handle.id, depth=1).order_by("pk").values_list("pk", flat=True)
     runs = [handle, *map(WorkflowHandle, below)]
     run = runs[number % len(runs)] if "below" in action else handle
@@ -37,8 +37,8 @@ def act(handle, action, number):
         getattr(run, action)()
 
 
-def bring_to_its_end(handle, drain):
-    """Let it run, and go on wherever it stops, until it has ended by itself."""
+def run_to_the_end(handle, drain):
+    """Run it, and resume or retry it where it stops, until it has ended by itself."""
     for _ in range(30):
         drain()
         paused = WorkflowRow.objects.filter(root_id=handle.id, status="PAUSED").order_by("depth")
@@ -55,15 +55,15 @@ def bring_to_its_end(handle, drain):
 )
 @settings(EXAMPLES, max_examples=3)
 def test_random_pauses_cancels_and_retries_lose_no_node(drain, nodes, actions, on_error):
-    handle = built(nodes, uuid4().hex, on_error).start()
+    handle = build_workflow(nodes, uuid4().hex, on_error).start()
 
     for action, number in actions:
         act(handle, action, number)
-        assert everywhere(handle) == [], (action, number)
+        assert all_contradictions(handle) == [], (action, number)
         assert recover_stuck_workflows() == [], (action, number)
-    bring_to_its_end(handle, drain)
+    run_to_the_end(handle, drain)
 
-    assert everywhere(handle) == []
+    assert all_contradictions(handle) == []
     rows = WorkflowTask.objects.filter(workflow=handle.id)
     stopped = rows.filter(status="SKIPPED", error_code="WORKFLOW_CANCELLED")
     failed = rows.filter(status="FAILED", map_index=None)

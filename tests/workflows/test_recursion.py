@@ -17,29 +17,29 @@ BUILT: list[str] = []
 
 
 def definition(key: str, *parts: str, **bases):
-    """Return a definition that has a step and the definitions with these keys, which may be made later."""
+    """Return a definition with a step and the definitions of these keys, which may be defined later."""
 
     def build_with(cls):
         BUILT.append(key)
-        nodes = {part: KNOWN[part].node()() for part in parts}
+        nodes = {part: DEFINITIONS[part].node()() for part in parts}
         return Workflow(key, {"step": jobs.nothing.node()(), **nodes})
 
     meta = type("Meta", (), {"definition_key": key})
-    KNOWN[key] = type(key, (WorkflowDefinition,), {"Meta": meta, "build_with": classmethod(build_with), **bases})
-    return KNOWN[key]
+    DEFINITIONS[key] = type(key, (WorkflowDefinition,), {"Meta": meta, "build_with": classmethod(build_with), **bases})
+    return DEFINITIONS[key]
 
 
-KNOWN: dict[str, type[WorkflowDefinition]] = {}
+DEFINITIONS: dict[str, type[WorkflowDefinition]] = {}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_known():
-    KNOWN.clear()
+def _clear():
+    DEFINITIONS.clear()
     BUILT.clear()
 
 
-def circles(build):
-    """Return the nodes and the circles with which something can't be built."""
+def cycles(build):
+    """Return the node and the message of each cycle that keeps something from being built."""
     found = [mistake for mistake in mistakes_of(build) if mistake.code is DefinitionErrorCode.CONTAINS_ITSELF]
     return [(mistake.node, mistake.problem) for mistake in found]
 
@@ -47,7 +47,7 @@ def circles(build):
 def test_a_definition_that_contains_itself_is_refused():
     alone = definition("alone", "alone")
 
-    (found,) = circles(alone.build)
+    (found,) = cycles(alone.build)
 
     assert found == ("alone", "a definition contains itself: alone >> alone; allowed: no cycle.")
 
@@ -55,10 +55,10 @@ def test_a_definition_that_contains_itself_is_refused():
 def test_a_definition_that_contains_itself_through_others_is_refused():
     a, b, c = definition("a", "b"), definition("b", "c"), definition("c", "a")
 
-    assert circles(a.build) == [("b", "a definition contains itself: a >> b >> c >> a; allowed: no cycle.")]
-    assert circles(b.build) == [("c", "a definition contains itself: b >> c >> a >> b; allowed: no cycle.")]
-    assert circles(c.build) == [("a", "a definition contains itself: c >> a >> b >> c; allowed: no cycle.")]
-    assert circles(a.build), "the second time too"
+    assert cycles(a.build) == [("b", "a definition contains itself: a >> b >> c >> a; allowed: no cycle.")]
+    assert cycles(b.build) == [("c", "a definition contains itself: b >> c >> a >> b; allowed: no cycle.")]
+    assert cycles(c.build) == [("a", "a definition contains itself: c >> a >> b >> c; allowed: no cycle.")]
+    assert cycles(a.build), "the second time too"
 
 
 def test_the_error_about_a_nested_cycle_names_only_the_cycle():
@@ -66,8 +66,8 @@ def test_the_error_about_a_nested_cycle_names_only_the_cycle():
     definition("b", "a")
     outer = definition("outer", "a")
 
-    assert circles(outer.build) == [("a", "a definition contains itself: a >> b >> a; allowed: no cycle.")]
-    flat = circles(lambda: Workflow("flat", {"sub": outer.node()()}))
+    assert cycles(outer.build) == [("a", "a definition contains itself: a >> b >> a; allowed: no cycle.")]
+    flat = cycles(lambda: Workflow("flat", {"sub": outer.node()()}))
     assert flat == [("sub", "a definition contains itself: a >> b >> a; allowed: no cycle.")]
 
 
@@ -80,7 +80,7 @@ def test_a_definition_with_itself_as_an_attribute_is_refused():
 
     Attribute.again = Attribute.node()()
 
-    assert circles(Attribute.build) == [
+    assert cycles(Attribute.build) == [
         ("again", "a definition contains itself: attribute >> attribute; allowed: no cycle.")
     ]
 
@@ -99,7 +99,7 @@ def test_a_definition_may_contain_the_same_part_twice():
     for name, parts in {"top": ("left", "right"), "left": ("low",), "right": ("low",), "low": ()}.items():
         definition(name, *parts)
 
-    assert KNOWN["top"].build().node_ids == ("step", "left", "right")
+    assert DEFINITIONS["top"].build().node_ids == ("step", "left", "right")
 
 
 def test_a_part_is_built_once_to_look_for_cycles():
@@ -108,7 +108,7 @@ def test_a_part_is_built_once_to_look_for_cycles():
 
     for _ in range(3):
         outer.build()
-    Workflow("many", [KNOWN["part"].node()() for _ in range(100)])
+    Workflow("many", [DEFINITIONS["part"].node()() for _ in range(100)])
 
     assert BUILT.count("part") == 1
 
@@ -136,7 +136,7 @@ def test_other_mistakes_of_a_part_are_reported_when_the_part_is_built():
 
 
 def test_a_definition_with_arguments_may_contain_itself():
-    """Its bottom is known when it is built with them."""
+    """Whether the recursion ends depends on its arguments."""
     assert bodies.Deep.build_with(left=3).node_ids == ("below", "count")
 
 

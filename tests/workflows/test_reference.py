@@ -1,4 +1,4 @@
-"""Random graphs, started, paused, resumed, cancelled and retried at random: each ends as the reference says."""
+"""Random graphs with random pauses, resumes, cancels, retries and crashes: each ends as the reference predicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.workflows.runs import children, contradictions, die, make_due, reap, 
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ACTIONS = ("step", "step", "steps", "crash", "pause", "resume", "cancel", "retry", "drained")
+ACTIONS = ("step", "step", "steps", "crash", "pause", "resume", "cancel", "retry", "drain_all")
 KINDS = ("task", "task", "task", "map", "subworkflow")
 EXAMPLES = settings(
     deadline=None,
@@ -32,7 +32,7 @@ EXAMPLES = settings(
 
 @st.composite
 def specs(draw, most):
-    """Return nodes, each of which waits for some before it."""
+    """Return nodes, each of which may wait for earlier ones."""
     size = draw(st.integers(1, most))
     found = []
     for index in range(size):
@@ -50,33 +50,33 @@ def specs(draw, most):
     return found
 
 
-def built(nodes, key, on_error):
-    """Return the workflow that is written so."""
-    made = []
+def build_workflow(nodes, key, on_error):
+    """Return the workflow that these specs describe."""
+    built = []
     policy = RetryPolicy.fixed([1] * 20, auto_retry_for=["WORKER_CRASHED"])
-    items = bodies.give.node(node_id="items", retry_policy=policy)(value=[0, 1])  # of which the reference knows nothing
+    items = bodies.give.node(node_id="items", retry_policy=policy)(value=[0, 1])  # not part of the reference
     for index, spec in enumerate(nodes):
         condition = {None: {}, True: {"run_when": bodies.yes}, False: {"skip_when": bodies.yes}}[spec.wish]
         options = {
             "node_id": f"n{index}",
-            "waits_for": [made[source] for source in spec.waits_for],
+            "waits_for": [built[source] for source in spec.waits_for],
             "join": Join(spec.join),
             "min_success": spec.min_success,
             "allow_failed_deps": spec.allows,
             **condition,
         }
         params = {"key": f"{key} {index}", "fails": spec.fails}
-        if spec.kind == "map":  # of its items only the odd one can fail
-            made.append(bodies.try_item.map(over=items, param="item", kwargs=params, **options))
+        if spec.kind == "map":  # only the odd one of its items can fail
+            built.append(bodies.try_item.map(over=items, param="item", kwargs=params, **options))
         elif spec.kind == "subworkflow":
-            made.append(bodies.Leaf.node(**options)(**params))
+            built.append(bodies.Leaf.node(**options)(**params))
         else:
-            made.append(bodies.try_.node(**options)(**params))
+            built.append(bodies.try_.node(**options)(**params))
     is_mapped = any(spec.kind == "map" for spec in nodes)
-    return Workflow("random", [*made, *([items] if is_mapped else [])], on_error=on_error)
+    return Workflow("random", [*built, *([items] if is_mapped else [])], on_error=on_error)
 
 
-def ended(handle):
+def ended_states(handle):
     """Return the states of the nodes that have ended, as the reference names them."""
     rows = WorkflowTask.objects.filter(
         workflow=handle.id, status__in=WORKFLOW_TASK_TERMINAL_STATES, map_index=None, node_id__startswith="n"
@@ -87,33 +87,33 @@ def ended(handle):
     }
 
 
-def inside(handle):
-    """Return how the maps and subworkflows that have not ended are going to, and whether the body in them has run.
+def open_outcomes(handle):
+    """Return the outcomes that open maps and subworkflows will have, and whether the bodies inside have run.
 
-    Only a worker that has died can have failed another node of them than that of the body.
+    Of their other nodes, only those of a dead worker can have failed.
     """
     nodes = WorkflowTask.objects.filter(status__in=["COMPLETED", "FAILED"])
     below = nodes.filter(workflow__parent__workflow=handle.id)
     found = list(below.values_list("workflow__parent__task_index", "node_id", "status"))
     items = nodes.filter(workflow=handle.id, map_index__isnull=False)
     found += items.values_list("map_index", "node_id", "status")
-    over = ended(handle)
-    going = {}
-    for index in {index for index, *_ in found} - set(over):
-        ends = {node_id: status for place, node_id, status in found if place == index}
+    finished = ended_states(handle)
+    coming = {}
+    for index in {index for index, *_ in found} - set(finished):
+        ends = {node_id: status for found_index, node_id, status in found if found_index == index}
         body = next((status for node_id, status in ends.items() if node_id == "one" or node_id.endswith("[1]")), None)
         if "FAILED" in ends.values() or body:
-            going[index] = ("FAILED" if "FAILED" in ends.values() else body, body is not None)
-    return going
+            coming[index] = ("FAILED" if "FAILED" in ends.values() else body, body is not None)
+    return coming
 
 
-def runs(key, size):
+def body_runs(key, size):
     keys = list(Entry.objects.filter(key__startswith=f"{key} ").values_list("key", flat=True))
     return {index: keys.count(f"{key} {index}") + keys.count(f"{key} {index}-1") for index in range(size)}
 
 
-def everywhere(handle):
-    """Return what can't be, in a run and all that is below it."""
+def all_contradictions(handle):
+    """Return the contradictions in a run and in all its subworkflows."""
     found, level = contradictions(handle), children(handle)
     while level:
         found += [one for run in level for one in contradictions(run)]
@@ -121,78 +121,78 @@ def everywhere(handle):
     return found
 
 
-class Play:
-    """One run, whatever is done to it, beside the reference."""
+class ComparedRun:
+    """A run, and the reference that it is compared with."""
 
     def __init__(self, nodes, on_error, drain):
         self.nodes, self.drain = nodes, drain
         self.key = uuid4().hex
         self.reference = Reference(nodes)
-        self.handle = built(nodes, self.key, on_error).start()
+        self.handle = build_workflow(nodes, self.key, on_error).start()
 
     def do(self, action):
-        """Do that, and look whether anything is there that can't be."""
-        was, before = self.status, self.handle.tasks()
-        getattr(self, action)(was)
-        if was == "PAUSED" and action not in ("resume", "cancel", "retry"):
+        """Take an action, and check the rows for contradictions."""
+        status, before = self.status, self.handle.tasks()
+        getattr(self, action)(status)
+        if status == "PAUSED" and action not in ("resume", "cancel", "retry"):
             assert self.handle.tasks() == before, f"{action} has changed a paused workflow"
-        assert everywhere(self.handle) == [], action
+        assert all_contradictions(self.handle) == [], action
 
-    def step(self, was):
+    def step(self, status):
         step(2)
 
-    def steps(self, was):
+    def steps(self, status):
         step(8)
 
-    def crash(self, was):
+    def crash(self, status):
         die(2)
         reap()
         make_due()
 
-    def drained(self, was):
+    def drain_all(self, status):
         self.drain()
 
-    def pause(self, was):
-        assert self.handle.pause() == (was == "RUNNING")
+    def pause(self, status):
+        assert self.handle.pause() == (status == "RUNNING")
 
-    def resume(self, was):
-        assert self.handle.resume() == (was == "PAUSED")
+    def resume(self, status):
+        assert self.handle.resume() == (status == "PAUSED")
 
-    def cancel(self, was):
-        self.see()
-        assert self.handle.cancel() == (was in ("RUNNING", "PAUSED"))
-        if was in ("RUNNING", "PAUSED"):
+    def cancel(self, status):
+        self.update_reference()
+        assert self.handle.cancel() == (status in ("RUNNING", "PAUSED"))
+        if status in ("RUNNING", "PAUSED"):
             self.reference.cancel()
-            assert (self.status, ended(self.handle)) == ("CANCELLED", self.reference.states)
+            assert (self.status, ended_states(self.handle)) == ("CANCELLED", self.reference.states)
 
-    def retry(self, was):
-        self.see()
-        has_failed_within = was == "PAUSED" and self.has_failures
+    def retry(self, status):
+        self.update_reference()
+        has_failed_within = status == "PAUSED" and self.has_failures
         assert self.handle.retry() == self.reference.retry(has_failed_within=has_failed_within)
 
     @property
     def has_failures(self):
-        """Whether anything of what is paused has failed, also in what has not ended: a map, a subworkflow."""
+        """Whether a node of the paused workflows has failed, also inside an open map or subworkflow."""
         rows = WorkflowTask.objects.filter(workflow__root_id=self.handle.id, workflow__status="PAUSED")
         return rows.filter(status__in=["FAILED", "SKIPPED"]).exclude(error_code="CONDITION_NOT_MET").exists()
 
-    def again(self):
-        """Retry it, if that can be; return whether it runs."""
+    def retry_if_possible(self):
+        """Retry the run if possible; return whether it runs."""
         assert self.handle.retry() == self.reference.retry()
         return self.reference.status == "RUNNING"
 
-    def judge(self):
-        """Hold the end that it has come to against the reference."""
+    def compare(self):
+        """Compare the end of the run with the reference."""
         if self.reference.status != "CANCELLED":
             self.reference.run()
-        assert ended(self.handle) == self.reference.states
+        assert ended_states(self.handle) == self.reference.states
         assert self.status == self.reference.status
-        assert runs(self.key, len(self.nodes)) == self.reference.runs
-        assert everywhere(self.handle) == []
+        assert body_runs(self.key, len(self.nodes)) == self.reference.runs
+        assert all_contradictions(self.handle) == []
 
-    def see(self):
-        """Let the reference know how far it has come."""
-        self.reference.see(ended(self.handle), inside(self.handle), runs(self.key, len(self.nodes)))
+    def update_reference(self):
+        """Copy the progress of the run to the reference."""
+        self.reference.see(ended_states(self.handle), open_outcomes(self.handle), body_runs(self.key, len(self.nodes)))
         self.reference.status = self.status
 
     @property
@@ -200,23 +200,23 @@ class Play:
         return str(self.handle.status())
 
 
-def finish(plays, drain):
-    """Let all come to their ends, and then to the best ends that they can have."""
-    for one in plays:
-        one.see()
+def finish(runs, drain):
+    """Run all to their ends and compare them, then retry and compare them again."""
+    for run in runs:
+        run.update_reference()
     for _ in range(4):
         drain()
-        while sum(one.handle.resume() for one in plays):  # with on_error=PAUSE each failure pauses it
+        while sum(run.handle.resume() for run in runs):  # with on_error=PAUSE each failure pauses it
             drain()
-        for one in plays:
-            one.judge()
-        if not sum(one.again() for one in plays):
+        for run in runs:
+            run.compare()
+        if not sum(run.retry_if_possible() for run in runs):
             break
 
 
-def play(nodes, actions, on_error, drain):
-    """Do all that, and hold what has become of it against the reference."""
-    run = Play(nodes, on_error, drain)
+def run_actions(nodes, actions, on_error, drain):
+    """Take these actions on a run, and compare its end with the reference."""
+    run = ComparedRun(nodes, on_error, drain)
     for action in actions:
         run.do(action)
     finish([run], drain)
@@ -225,13 +225,13 @@ def play(nodes, actions, on_error, drain):
 @given(st.lists(st.tuples(specs(25), st.sampled_from(OnError)), min_size=1, max_size=8))
 @settings(EXAMPLES, max_examples=2)
 def test_random_graphs_end_as_the_reference_predicts(drain, graphs):
-    finish([Play(nodes, on_error, drain) for nodes, on_error in graphs], drain)
+    finish([ComparedRun(nodes, on_error, drain) for nodes, on_error in graphs], drain)
 
 
 @given(specs(15), st.lists(st.sampled_from(ACTIONS), max_size=8), st.sampled_from(OnError))
 @settings(EXAMPLES, max_examples=4)
 def test_random_graphs_with_random_actions_end_as_the_reference_predicts(drain, nodes, actions, on_error):
-    play(nodes, actions, on_error, drain)
+    run_actions(nodes, actions, on_error, drain)
 
 
 @pytest.mark.nightly
@@ -240,4 +240,4 @@ def test_random_graphs_with_random_actions_end_as_the_reference_predicts(drain, 
 @given(specs(60), st.lists(st.sampled_from(ACTIONS), max_size=25), st.sampled_from(OnError))
 @settings(EXAMPLES, max_examples=int(os.environ.get("TEST_EXAMPLES", "20")))
 def test_large_graphs_with_many_actions_end_as_the_reference_predicts(drain, nodes, actions, on_error):
-    play(nodes, actions, on_error, drain)
+    run_actions(nodes, actions, on_error, drain)

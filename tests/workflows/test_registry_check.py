@@ -1,4 +1,4 @@
-"""``manage.py check`` builds what is registered (HRS-027 … HRS-030)."""
+"""``manage.py check`` builds each registered definition and builder (HRS-027 … HRS-030)."""
 
 import sys
 import types
@@ -14,12 +14,12 @@ from tests.jobs import tasks as plain_jobs
 from tests.workflows import jobs
 
 
-def found():
+def mistakes():
     return [(str(mistake.code), mistake) for mistake in find_errors()]
 
 
 def codes():
-    return [code for code, _ in found()]
+    return [code for code, _ in mistakes()]
 
 
 def test_the_definitions_of_the_tests_pass_the_check():
@@ -71,7 +71,7 @@ def test_hrs_027_a_builder_that_needs_arguments_and_has_no_cases():
     def build_without(day="x"):
         return Workflow("w", [jobs.nothing.node()()])
 
-    ((code, mistake),) = found()
+    ((code, mistake),) = mistakes()
 
     assert code == "HRS-027"
     assert "it takes (day) and has no cases" in mistake.problem
@@ -116,7 +116,7 @@ def test_hrs_029_a_builder_that_raises_or_returns_something_else():
             return Workflow("w", [jobs.fetch.node()(url=5)])
         return Workflow("w", [jobs.nothing.node()()]) if what == "workflow" else None
 
-    (first, raised), (second, returned), (third, _) = found()
+    (first, raised), (second, returned), (third, _) = mistakes()
 
     assert (first, second, third) == ("HRS-029", "HRS-029", "HRS-046")
     assert "case 0, {'what': 'raise'}, raised ZeroDivisionError('no')" in raised.problem
@@ -141,7 +141,7 @@ def decorated() -> Workflow:
     sys.modules[module.__name__] = module
     try:
         exec(source, vars(module))
-        problems = [mistake.problem for code, mistake in found() if code == "HRS-030"]
+        problems = [mistake.problem for code, mistake in mistakes() if code == "HRS-030"]
     finally:
         del sys.modules[module.__name__]
 

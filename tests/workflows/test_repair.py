@@ -1,4 +1,4 @@
-"""Nodes whose tasks have ended without them, and what is made of that."""
+"""Recovery of nodes whose tasks have ended while the nodes stayed open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.workflows.runs import codes, contradictions, end_unheard, states, tim
 
 ERROR = {"error_code": "NO", "message": "no", "data": None}
 
-#: How a task has ended, and with what code its node does.
+#: How a task has ended, and the error code of its node.
 ENDS = [
     ({"status": "COMPLETED", "result": {"ok": 5}}, None),
     ({"status": "FAILED", "result": {"err": ERROR}, "error_code": "NO"}, "NO"),
@@ -29,7 +29,7 @@ ENDS = [
     ({"status": "CANCELLED", "result": None, "error_code": None}, "TASK_CANCELLED"),
     ({"status": "COMPLETED", "result": None}, "RESULT_NOT_AVAILABLE"),
     ({"status": "EXPIRED", "result": None, "error_code": None}, "TASK_EXPIRED"),
-    # By the stored result, and not by column and status.
+    # The stored result decides, not the columns status and error_code.
     ({"status": "COMPLETED", "result": {"err": ERROR}}, "NO"),
     ({"status": "FAILED", "result": {"ok": 5}, "error_code": "NO"}, None),
     *(
@@ -136,7 +136,7 @@ def test_workflows_with_running_subworkflows_do_not_use_up_the_repair_limit(drai
 
 
 def test_a_worker_survives_a_workflow_that_cannot_advance(worker):
-    """The end of the task is kept, and the workflow fails; once it is mended it can be retried."""
+    """The end of the task is kept and the workflow fails; once its row is fixed, it can be retried."""
     items = bodies.give.node(node_id="items")(value=[1])
     poison = Workflow("poison", [items, bodies.try_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
     others = [chain().start() for _ in range(3)]

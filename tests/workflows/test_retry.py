@@ -1,4 +1,4 @@
-"""What can be retried beside a workflow that has ended: one that is paused, runs, is late, or is below."""
+"""Retries of workflows that are paused, running, cancelled or expired, and of subworkflows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.once
 SOON = timedelta(hours=1)
 
 
-def everywhere(handle):
-    """Return what can't be, in a run and in all below it."""
-    return contradictions(handle) + [one for child in children(handle) for one in everywhere(child)]
+def all_contradictions(handle):
+    """Return the contradictions in a run and in all its subworkflows."""
+    return contradictions(handle) + [one for child in children(handle) for one in all_contradictions(child)]
 
 
 def fragile(key, fails=1, **options):
@@ -32,7 +32,7 @@ def fragile(key, fails=1, **options):
     return Workflow("fragile", [first, second, third], on_error=OnError.PAUSE, **options)
 
 
-# One that is paused.
+# Paused workflows.
 
 
 @pytest.mark.parametrize("which", [None, "second"])
@@ -80,7 +80,7 @@ def test_a_retry_of_a_paused_workflow_reruns_failures_in_its_subworkflows(drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert (times("leaf"), times("bad")) == (2, 2)
-    assert everywhere(handle) == []
+    assert all_contradictions(handle) == []
 
 
 def test_a_paused_subworkflow_can_be_retried_alone(drain):
@@ -112,11 +112,11 @@ def test_a_retry_of_a_paused_workflow_reruns_failed_map_items(drain):
     assert times("each-1") == 2
 
 
-# One that runs.
+# Running workflows.
 
 
 def running(*after, fails=1):
-    """Return a workflow that has a failed node, waits for somebody, and has not decided what waits for both."""
+    """Return a workflow with a failed node, an event to wait for, and a node that waits for both."""
     bad = bodies.try_.node(node_id="bad")(key="bad", fails=fails)
     said = wait_for_event("said", node_id="said")
     lost = bodies.give.node(node_id="lost", waits_for=[bad])()
@@ -181,7 +181,7 @@ def test_the_failed_task_of_a_node_can_be_retried_while_the_workflow_runs(drain)
     assert states(handle)["lost"] == "COMPLETED"
 
 
-# What a cancel has stopped.
+# Cancelled workflows.
 
 
 def test_a_retry_of_one_node_restores_all_nodes_that_a_cancel_skipped(drain):
@@ -196,7 +196,7 @@ def test_a_retry_of_one_node_restores_all_nodes_that_a_cancel_skipped(drain):
     handle.cancel()
 
     assert handle.retry("slow")
-    assert everywhere(handle) == []
+    assert all_contradictions(handle) == []
     drain()
     children(handle)[0].send_event("said", 1)
     drain()
@@ -213,7 +213,7 @@ def test_a_retry_of_one_node_restores_all_nodes_that_a_cancel_skipped(drain):
         "each[1]": "",
     }
     assert str(handle.status()) == "FAILED"
-    assert everywhere(handle) == []
+    assert all_contradictions(handle) == []
 
 
 def test_a_completed_node_of_a_cancelled_workflow_cannot_be_retried(drain):
@@ -227,19 +227,19 @@ def test_a_completed_node_of_a_cancelled_workflow_cannot_be_retried(drain):
 
 
 def test_a_retry_works_while_a_cancelled_subworkflow_still_runs(drain):
-    """The child's body cancels and retries the root, and goes on running in a child that was cancelled with it."""
+    """The child's body cancels and retries the root, and keeps running although its child was cancelled with it."""
     sub = bodies.Restarting.node(node_id="sub")()
     handle = ran(Workflow("cancel", [sub, bodies.give.node(node_id="after")(value=sub)]), drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert value(handle, "after") == "True True"
-    assert everywhere(handle) == []
+    assert all_contradictions(handle) == []
 
 
-# One whose time is over.
+# Expired workflows.
 
 
-def overdue(handle):
+def expire(handle):
     rows = WorkflowRow.objects.filter(root_id=handle.id)
     rows.update(good_until=timezone.now() - SOON)
     WorkflowTask.objects.filter(workflow__root_id=handle.id).update(good_until=timezone.now() - SOON)
@@ -251,7 +251,7 @@ def test_a_retry_removes_a_deadline_that_has_passed(drain):
     nodes = {"sub": bodies.Waiting.node()(), "one": bodies.try_.node(queue_name="slow")(key="one")}
     handle = Workflow("late", nodes, good_until=timezone.now() + SOON).start()
     drain(queues="default")
-    overdue(handle)
+    expire(handle)
     assert str(handle.status()) == "EXPIRED"
 
     assert handle.retry()
@@ -287,7 +287,7 @@ def test_a_node_that_ends_after_its_workflow_expired_gets_that_error_code(drain,
     assert codes(handle) == {"one": "WORKFLOW_EXPIRED"}
 
 
-# One that is below another.
+# Subworkflows.
 
 
 def test_a_retry_of_a_subworkflow_reopens_its_ancestors(drain):
@@ -302,14 +302,14 @@ def test_a_retry_of_a_subworkflow_reopens_its_ancestors(drain):
     assert leaf.retry()
     assert [str(run.status()) for run in (handle, below, leaf)] == ["RUNNING"] * 3
     assert states(handle) == {"middle": "RUNNING", "after": "PENDING", "other": "FAILED"}
-    assert everywhere(handle) == []
+    assert all_contradictions(handle) == []
     drain()
 
     assert value(handle, "after") == ["deep", None]
     assert (times("deep"), times("other")) == (2, 1)
     assert (str(handle.status()), str(below.status())) == ("FAILED", "COMPLETED")
     assert codes(handle)["other"] == "NOT_YET"
-    assert everywhere(handle) == []
+    assert all_contradictions(handle) == []
 
 
 def test_one_node_of_a_subworkflow_can_be_retried(drain):
@@ -370,7 +370,7 @@ def test_a_retry_of_a_cancelled_subworkflow_reopens_the_whole_workflow(drain):
     drain()
 
     assert (str(handle.status()), value(handle, "sub"), times("slow")) == ("COMPLETED", 2, 1)
-    assert everywhere(handle) == []
+    assert all_contradictions(handle) == []
 
 
 @pytest.mark.parametrize("how", ["resume", "retry"])

@@ -1,7 +1,7 @@
-"""How many statements a tick of a worker says, and how often it waits for an answer, which is what a slow line costs.
+"""How many statements and round trips a worker's tick takes; a slow network makes round trips expensive.
 
-Counted, not clocked: libpq writes down what it sends and receives. Whatever is sent before an answer is waited for is
-one round trip.
+They are counted, not timed: libpq traces its messages. All messages that are sent before the next wait for an answer
+are one round trip.
 """
 
 import tempfile
@@ -21,8 +21,8 @@ from tests.workflows.runs import make_due
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
-class Most(NamedTuple):
-    """Of round trips and of statements."""
+class Cost(NamedTuple):
+    """Numbers of round trips and of statements."""
 
     trips: int
     statements: int
@@ -31,28 +31,28 @@ class Most(NamedTuple):
         return self.trips <= other.trips and self.statements <= other.statements
 
 
-#: Round trips and statements of a tick, with BEGIN, COMMIT and the claim, however many nodes have ended in it. libpq
-#: may send part of a pipeline early, so there are two to four round trips more on a slow machine than on a fast one.
-MOST = Most(16, 24)
+#: Limit of a tick, with BEGIN, COMMIT and the claim, however many nodes end in it. libpq may send part of a pipeline
+#: early, so a slow machine makes two to four round trips more than a fast one.
+LIMIT = Cost(16, 24)
 
-#: The same, where all of it meets: what is paused, and what is to be tried again, is asked for beside the rest.
-MOST_OF_ALL = Most(18, 40)
+#: Limit of a tick with workflows of every shape: it also queries paused nodes and retries.
+LIMIT_WITH_EVERY_SHAPE = Cost(18, 40)
 
-#: What makes libpq send all that it holds back, and is answered.
+#: Messages that make libpq send all that it holds back, and that the server answers.
 ASKS = {"Query", "Sync", "Flush"}
 
-#: By which a statement is planned.
+#: Messages that prepare a statement.
 PREPARES = {"Parse", "Sync"}
 
 
 class Wire:
-    """What the worker of this process says on its connection, and hears."""
+    """The messages that the worker of this process sends and receives on its connection."""
 
     def __init__(self):
         self.thread, self.file = threading.current_thread(), tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed below
 
     def connected(self, sender, connection, **_):
-        if threading.current_thread() is self.thread:  # the others are bodies'
+        if threading.current_thread() is self.thread:  # the other threads run bodies
             from psycopg.pq import Trace
 
             connection.connection.pgconn.trace(self.file.fileno())
@@ -69,25 +69,25 @@ class Wire:
         self.file.close()
 
     def ticks(self):
-        """The round trips and the statements of each transaction in which nodes have ended.
+        """Return the round trips and statements of each transaction in which nodes have ended.
 
-        Those by which a new connection has a statement planned, once, are left out, and what beats, every 30 s.
+        Those that prepare a statement once per connection are left out, and so are heartbeats, one each 30 s.
         """
-        found, trips, statements, said, kinds = [], 0, 0, "", set()
+        found, trips, statements, sql, kinds = [], 0, 0, "", set()
         for sender, _, kind, *rest in self.messages:
             text = rest[0] if rest else ""
             if sender == "F":
                 kinds.add(kind)
                 statements += kind in ("Query", "Execute")
-                said += text
+                sql += text
                 continue
             if kinds.intersection(ASKS):
                 trips += kinds != PREPARES
                 kinds = set()
             if kind == "CommandComplete" and '"BEGIN"' in text:
-                trips, statements, said = 1, 1, ""
+                trips, statements, sql = 1, 1, ""
             is_commit = kind == "CommandComplete" and '"COMMIT"' in text
-            if is_commit and "open_count" in said and "horsies_heartbeats" not in said:
+            if is_commit and "open_count" in sql and "horsies_heartbeats" not in sql:
                 found.append((trips, statements))
         return found
 
@@ -109,7 +109,7 @@ def give(count, **options):
 
 
 def chain_after(first, count):
-    """Return a node and so many that wait for it, one after the other."""
+    """Return a node and a chain of this many nodes after it."""
     made = [first]
     for _ in range(count):
         made += give(1, waits_for=made[-1:])
@@ -169,7 +169,7 @@ def nested():
     return [Workflow("nested", [bodies.Nested.node()(left=6)]) for _ in range(3)]
 
 
-def nested_that_fail():
+def failing_nested():
     return [Workflow("nested", chain_after(bodies.Nested.node()(left=6, is_bad=True, skipped=4), 4)) for _ in range(3)]
 
 
@@ -184,7 +184,7 @@ def events():
 
 
 def branches(levels=10):
-    """Events that have come, one after the other, and at each level nodes of several kinds that wait for one."""
+    """Return workflows with a chain of received events, each followed by nodes of several kinds."""
     made = []
     for _ in range(2):
         nodes = give(1)
@@ -198,7 +198,7 @@ def branches(levels=10):
     return made
 
 
-def maps_over_nothing():
+def maps_over_empty_lists():
     made = []
     for _ in range(10):
         nodes = [bodies.give.node()(value=[])]
@@ -224,10 +224,10 @@ SHAPES = (
     retries,
     subworkflows,
     nested,
-    nested_that_fail,
+    failing_nested,
     events,
     branches,
-    maps_over_nothing,
+    maps_over_empty_lists,
     pauses,
 )
 
@@ -238,24 +238,24 @@ def everything():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_tick_makes_at_most_16_round_trips_however_many_nodes_end(shape):
-    assert most_of(shape) <= MOST
+    assert highest_cost(shape) <= LIMIT
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [lambda: fan(10), lambda: branches(2), lambda: branches(30)])
 def test_the_round_trip_limit_holds_for_few_and_many_nodes_and_levels(shape):
-    assert most_of(shape) <= MOST
+    assert highest_cost(shape) <= LIMIT
 
 
 @pytest.mark.slow
 def test_a_tick_with_workflows_of_every_shape_has_a_round_trip_limit():
-    assert most_of(everything) <= MOST_OF_ALL
+    assert highest_cost(everything) <= LIMIT_WITH_EVERY_SHAPE
 
 
-def most_of(shape):
-    """Run workflows, and return how many round trips, and how many statements, the dearest ticks took."""
+def highest_cost(shape):
+    """Run workflows, and return the highest numbers of round trips and statements of a tick."""
     if connection.vendor != "postgresql":
-        pytest.skip("SQLite is in the process: nothing waits for a line")
+        pytest.skip("SQLite runs in the process and has no round trips")
     for workflow in shape():
         handle = workflow.start()
         if workflow.name == "event":
@@ -268,6 +268,6 @@ def most_of(shape):
     ticks = wire.ticks()
     trips, statements = zip(*ticks, strict=True)
     print(f"{len(ticks)} ticks of {max(trips)} round trips and {max(statements)} statements at most")
-    left = set(WorkflowRow.objects.exclude(name="pause").values_list("status", flat=True))
-    assert left <= {"COMPLETED", "FAILED"}
-    return Most(max(trips), max(statements))
+    ends = set(WorkflowRow.objects.exclude(name="pause").values_list("status", flat=True))
+    assert ends <= {"COMPLETED", "FAILED"}
+    return Cost(max(trips), max(statements))

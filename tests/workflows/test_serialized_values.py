@@ -1,4 +1,4 @@
-"""Values that plain JSON has no word for, through every way that leads through a workflow."""
+"""Values that plain JSON cannot express, on every path through a workflow."""
 
 from __future__ import annotations
 

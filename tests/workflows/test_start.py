@@ -1,4 +1,4 @@
-"""Starting a run, and what its nodes inherit."""
+"""Starts of workflows, and the options that nodes inherit."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_start_costs_the_same_number_of_statements_for_any_number_of_nodes(dra
         workflow = Workflow("cost", [*nodes, bodies.give.node(waits_for=nodes)()])
         with CaptureQueriesContext(connection) as queries:
             workflow.start()
-        return len([query for query in queries if "pg_notify" not in query["sql"]])  # once in 10 ms at most
+        return len([query for query in queries if "pg_notify" not in query["sql"]])  # sent at most once in 10 ms
 
     assert cost(5) == cost(100)
 

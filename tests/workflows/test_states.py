@@ -1,4 +1,4 @@
-"""The states of §3.4 and the words of a spec, by name."""
+"""The names of the states and options, and which states are terminal."""
 
 import pytest
 

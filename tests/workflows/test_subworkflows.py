@@ -1,4 +1,4 @@
-"""Workflows in workflows."""
+"""Subworkflows."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_a_node_that_ends_while_its_child_is_built_gets_no_child(drain):
 
 
 def test_a_node_ends_with_its_child_even_if_the_task_that_built_it_failed(drain):
-    """A worker may die between the two commits, and the node's policy cover other ends than that."""
+    """A worker may die between the two commits, and the node's retry policy may not cover a crash."""
     handle = Workflow("top", [bodies.Waiting.node(node_id="sub")()]).start()
     drain()
     (below,) = children(handle)
@@ -331,7 +331,7 @@ def test_a_pause_and_resume_after_each_step_keeps_the_rows_consistent(drain):
 
 
 def policy(*codes, retries=2):
-    """Return one whose retries are not due before the test says so, however long this process stands still."""
+    """Return a policy whose retries become due only when the test makes them due, however slow the machine is."""
     return RetryPolicy.fixed([60] * retries, auto_retry_for=codes, jitter=False)
 
 
@@ -353,9 +353,9 @@ def test_a_failed_subworkflow_is_retried_by_its_policy(drain, code):
     assert str(handle.status()) == "COMPLETED"
 
 
-@pytest.mark.parametrize("value", [0, bodies.give.node(node_id="value")(value=0)], ids=["plain", "fed"])
+@pytest.mark.parametrize("value", [0, bodies.give.node(node_id="value")(value=0)], ids=["value", "node"])
 def test_an_outdated_build_task_builds_no_second_child(drain, value):
-    """A worker may die after it has built one and before that is written: its task runs again, however late."""
+    """A worker may die after it has built a child and before its task's end is stored: then the task runs again."""
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1, value=value)
     handle = ran(Workflow("top", [leaf, *([value] if value else [])]), drain)
     first = Task.objects.get(workflow_id=handle.id, task_name__endswith=".build", status="COMPLETED")

@@ -1,4 +1,4 @@
-"""Which hints can't be the same value, and only those."""
+"""Which type hints can never hold the same value."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What mypy reads can be built too."""
+"""The workflows that mypy checks can also be built."""
 
 from tests.workflows import typed
 

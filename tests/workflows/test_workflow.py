@@ -1,4 +1,4 @@
-"""A workflow as a whole: ids, places, output, policy, copies."""
+"""A workflow as a whole: node ids, indexes, output, policy and copies."""
 
 import time
 from datetime import UTC, datetime
@@ -111,7 +111,7 @@ def test_ten_thousand_nodes_are_built_in_half_a_second():
         return time.process_time() - began
 
     def base():
-        """Take a sixth of a second where that half second was asked for."""
+        """Take a sixth of a second on a machine where the limit is half a second."""
         began = time.process_time()
         assert sum(len(str(number)) + hash(str(number)) % 2 for number in range(750_000)) > 0
         return time.process_time() - began
