@@ -34,7 +34,7 @@ def callback(handle, name):
     return WorkflowHandle(handle.id).result_for(name)
 
 
-def test_a_batch_runs_its_calls_and_gives_their_values_in_order(drain):
+def test_a_batch_runs_its_calls_and_returns_their_values_in_order(drain):
     with Batch("doubles") as batch:
         keys = batch.add_many(jobs.double, [{"value": value} for value in range(5)])
         batch.add(jobs.note, "n")
@@ -50,7 +50,7 @@ def test_a_batch_runs_its_calls_and_gives_their_values_in_order(drain):
     assert batch.handle == handle
 
 
-def test_callbacks_come_once_all_have_completed_and_are_told_of_which_batch(drain):
+def test_callbacks_run_once_after_all_calls_and_get_the_batch_id(drain):
     handle = started(
         (jobs.double, 1),
         (jobs.double, 2),
@@ -66,7 +66,7 @@ def test_callbacks_come_once_all_have_completed_and_are_told_of_which_batch(drai
     assert handle.status() is WorkflowStatus.COMPLETED
 
 
-def test_after_a_failure_only_on_complete_comes_and_a_retry_of_the_failures_brings_on_success(drain, tmp_path):
+def test_a_failed_batch_runs_on_complete_and_on_success_only_after_a_retry(drain, tmp_path):
     path = tmp_path / "there"
     handle = started(
         (jobs.double, 4),
@@ -90,7 +90,7 @@ def test_after_a_failure_only_on_complete_comes_and_a_retry_of_the_failures_brin
     assert sorted(Entry.objects.values_list("key", flat=True)) == sorted([str(handle.id), "yes"])
 
 
-def test_calls_may_be_added_while_it_runs_and_not_once_all_have_ended(drain):
+def test_calls_can_be_added_to_a_batch_until_all_its_calls_have_ended(drain):
     handle = started((jobs.double, 1), on_success=jobs.add_up)
 
     key = handle.add(jobs.double, value=2)
@@ -107,7 +107,7 @@ def test_calls_may_be_added_while_it_runs_and_not_once_all_have_ended(drain):
     assert handle.progress().total == 4
 
 
-def test_calls_may_be_added_by_the_bodies_of_the_batch(drain):
+def test_the_bodies_of_a_batch_can_add_calls_to_it(drain):
     plain, atomic = (
         started((jobs.tree, 3), on_success=jobs.add_up),
         started((jobs.atomic_tree, 5), on_complete=jobs.note_batch),
@@ -132,7 +132,7 @@ def test_a_retried_batch_takes_more_calls(drain, tmp_path):
     assert handle.get(timeout=0).unwrap() == ["there", 6]
 
 
-def test_a_batch_is_part_of_its_transaction():
+def test_a_rollback_removes_a_batch_and_its_calls():
     with transaction.atomic():
         handle = started((jobs.double, 1))
         handle.add(jobs.double, 2)
@@ -141,7 +141,7 @@ def test_a_batch_is_part_of_its_transaction():
     assert (handle.status(), handle.progress(), Task.objects.count()) == (None, of(0), 0)
 
 
-def test_a_batch_without_calls_has_ended_and_its_callbacks_come(drain):
+def test_an_empty_batch_ends_at_once_and_runs_its_callbacks(drain):
     handle = started(on_success=jobs.add_up, on_complete=jobs.note_batch)
 
     drain()
@@ -150,7 +150,7 @@ def test_a_batch_without_calls_has_ended_and_its_callbacks_come(drain):
     assert callback(handle, "on_success").unwrap() == 0
 
 
-def test_a_block_that_raises_starts_nothing():
+def test_a_batch_block_that_raises_starts_no_batch():
     batch = Batch("never")
 
     with pytest.raises(ZeroDivisionError), batch:
@@ -159,7 +159,7 @@ def test_a_block_that_raises_starts_nothing():
     assert (batch.handle, Workflow.objects.count()) == (None, 0)
 
 
-def test_a_cancelled_batch_runs_nothing_more_and_no_callback(drain):
+def test_a_cancelled_batch_runs_no_call_and_no_callback_until_it_is_retried(drain):
     handle = started((jobs.double, 1), (jobs.double, 2), on_complete=jobs.note_batch)
 
     assert handle.cancel()
@@ -175,7 +175,7 @@ def test_a_cancelled_batch_runs_nothing_more_and_no_callback(drain):
     assert Entry.objects.count() == 1
 
 
-def test_a_paused_batch_takes_calls_and_begins_them_when_it_goes_on(drain):
+def test_a_paused_batch_takes_calls_and_runs_them_once_it_is_resumed(drain):
     handle = started((jobs.double, 1))
     handle.pause()
     handle.add(jobs.double, 2)
@@ -188,7 +188,7 @@ def test_a_paused_batch_takes_calls_and_begins_them_when_it_goes_on(drain):
     assert handle.get(timeout=0).unwrap() == [2, 4]
 
 
-def test_thousands_of_calls_cost_as_many_statements_as_a_few():
+def test_a_batch_of_thousands_of_calls_takes_as_many_statements_as_a_small_one():
     def cost(count):
         batch = Batch("many")
         batch.add_many(jobs.double, [{"value": value} for value in range(count)])
@@ -201,7 +201,7 @@ def test_thousands_of_calls_cost_as_many_statements_as_a_few():
     assert cost(2_000) <= cost(2) + 2
 
 
-def test_twins_for_async_code(drain):
+def test_batches_have_async_methods(drain):
     async def run():
         async with Batch("a") as batch:
             batch.add(jobs.double, 1)
@@ -217,7 +217,7 @@ def test_twins_for_async_code(drain):
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_changes_nothing_of_how_a_batch_comes_out(worker, tmp_path):
+def test_a_killed_runner_does_not_change_the_outcome_of_a_batch(worker, tmp_path):
     worker("--processes", "2", runners=2)
     handle = started(
         *((jobs.deadly, str(tmp_path / f"died-{number}")) for number in range(2)),
@@ -232,7 +232,7 @@ def test_a_worker_that_is_killed_changes_nothing_of_how_a_batch_comes_out(worker
 
 
 @pytest.mark.slow
-def test_many_who_add_while_it_ends_lose_nothing_and_the_callback_comes_once(worker):
+def test_calls_added_concurrently_while_a_batch_ends_are_not_lost(worker):
     worker("--processes", "2", "--threads", "4", runners=2)
     handle = started((jobs.tree, 4), on_complete=jobs.note_batch)
     added, refused = [], []
@@ -260,7 +260,7 @@ def test_many_who_add_while_it_ends_lose_nothing_and_the_callback_comes_once(wor
     assert Entry.objects.filter(key=str(handle.id)).count() == 1
 
 
-def test_a_batch_is_told_from_other_workflows_by_its_row():
+def test_the_row_of_a_batch_marks_it_among_workflows():
     started((jobs.double, 1))
 
     assert Workflow.objects.get().is_batch
@@ -290,14 +290,14 @@ def test_a_batch_is_told_from_other_workflows_by_its_row():
         (lambda: Batch("x", backend="nowhere"), "backend is 'nowhere'"),
     ],
 )
-def test_a_mistake_is_told_at_once(act, words):
+def test_a_batch_refuses_invalid_calls_and_callbacks(act, words):
     with pytest.raises((ValueError, TypeError, InvalidTask)) as caught:
         act()
 
     assert words in str(caught.value)
 
 
-def test_a_batch_begins_once():
+def test_a_batch_can_be_started_only_once():
     batch = Batch("x")
     batch.start()
 
@@ -306,7 +306,7 @@ def test_a_batch_begins_once():
 
 
 @pytest.mark.once
-def test_an_argument_without_a_name_of_its_own_is_refused():
+def test_a_batch_refuses_a_variadic_positional_argument():
     def several(*values):
         """Any."""
 

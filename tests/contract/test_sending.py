@@ -43,7 +43,7 @@ RICH = {
     ],
 )
 @pytest.mark.parametrize("send", [two.send, two.enqueue, lambda *a, **k: two.schedule(5, *a, **k)])
-def test_arguments_that_do_not_fit_are_named_and_nothing_is_inserted(send, args, kwargs, named):
+def test_an_error_names_the_bad_argument_and_nothing_is_inserted(send, args, kwargs, named):
     with pytest.raises((TypeError, ValueError), match=named):
         send(*args, **kwargs)
 
@@ -61,7 +61,7 @@ def test_send_many_inserts_all_or_none():
 
 
 @pytest.mark.django_db
-def test_send_many_takes_one_insert_per_thousand(django_assert_num_queries):
+def test_send_many_takes_one_insert_per_thousand_calls(django_assert_num_queries):
     if connection.vendor == "sqlite":
         return  # Django splits an INSERT there by the number of its parameters
     with transaction.atomic(), django_assert_num_queries(3):
@@ -69,7 +69,7 @@ def test_send_many_takes_one_insert_per_thousand(django_assert_num_queries):
 
 
 @pytest.mark.django_db
-def test_a_send_is_one_insert(django_assert_num_queries):
+def test_a_send_takes_one_insert(django_assert_num_queries):
     with transaction.atomic(), django_assert_num_queries(1):
         two.send(1)
 
@@ -104,13 +104,13 @@ def test_schedule_takes_a_time():
 
 
 @pytest.mark.parametrize("eta", ["tomorrow", True, None])
-def test_schedule_refuses_what_is_no_time(eta):
+def test_schedule_refuses_an_invalid_time(eta):
     with pytest.raises(TypeError, match="allowed: seconds, a timedelta or an aware datetime"):
         two.schedule(eta, 1)
 
 
 @pytest.mark.django_db
-def test_a_unique_key_gives_the_live_tasks_handle_back():
+def test_a_second_send_with_a_unique_key_returns_the_handle_of_the_live_task():
     unique = two.with_options(unique_key="only one")
     first = unique.send(1)
 
@@ -133,7 +133,7 @@ def test_a_unique_key_gives_the_live_tasks_handle_back():
         ({"priority": 101}, "priority_is_in_range"),
     ],
 )
-def test_the_database_refuses_what_must_never_be(change, words):
+def test_the_constraints_of_the_database_refuse_an_invalid_row(change, words):
     row = Task.objects.get(pk=two.send(1).id)
 
     with pytest.raises(DatabaseError, match=words), transaction.atomic():
@@ -144,7 +144,7 @@ def test_the_database_refuses_what_must_never_be(change, words):
 
 
 @pytest.mark.django_db
-def test_get_never_raises_and_tells_why_there_is_no_result():
+def test_get_returns_an_error_code_if_there_is_no_result():
     handle = two.send(1)
     kept_none = Task.objects.create(task_name="x", status="COMPLETED", completed_at=timezone.now())
 
@@ -157,7 +157,7 @@ def test_get_never_raises_and_tells_why_there_is_no_result():
         handle.get(-1)
 
 
-def test_a_handle_gives_result_value_and_info(drain):
+def test_a_handle_returns_the_result_the_value_and_the_info(drain):
     good, bad = two.send(1), tasks.fail.send("why")
     drain()
 
@@ -186,13 +186,13 @@ async def _twins():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_everything_has_its_async_twin():
+def test_sends_and_handles_have_async_methods():
     from asgiref.sync import async_to_sync
 
     async_to_sync(_twins)()
 
 
-def test_a_result_is_one_of_two_things():
+def test_a_result_has_exactly_one_of_ok_and_err():
     for bad in ({}, {"ok": 1, "err": 2}):
         with pytest.raises(TypeError, match="exactly one"):
             TaskResult(**bad)
@@ -231,7 +231,7 @@ RICH_VALUES = st.recursive(
 
 @given(RICH_VALUES)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_rich_value_comes_back_as_what_it_was(value):
+def test_a_rich_value_is_unchanged_after_encoding_and_decoding(value):
     import json
 
     stored = json.loads(dumps(encode(value, typed=True, where="it")))
@@ -241,7 +241,7 @@ def test_a_rich_value_comes_back_as_what_it_was(value):
 
 @given(st.text(st.characters(), max_size=50))
 @settings(deadline=None)
-def test_a_text_is_either_refused_or_valid_and_a_cleaned_one_is_always_valid(text):
+def test_encode_refuses_an_invalid_text_and_clean_text_makes_it_valid(text):
     try:
         encode(text, typed=False, where="it")
     except ValueError:
@@ -265,7 +265,7 @@ def test_a_text_is_either_refused_or_valid_and_a_cleaned_one_is_always_valid(tex
     ],
     ids=repr,
 )
-def test_rich_values_travel_through_arguments_and_results(drain, settings, value):
+def test_arguments_and_results_keep_rich_values(drain, settings, value):
     settings.TASKS = RICH
     handle = give_back.send(value)
 
@@ -277,7 +277,7 @@ def test_rich_values_travel_through_arguments_and_results(drain, settings, value
 
 
 @pytest.mark.parametrize("tagged", [{"$type": "nonsense"}, {"$type": "dataclass", "class": "os.system", "value": {}}])
-def test_a_tag_that_names_no_dataclass_of_ours_fails_the_task_and_calls_nothing(drain, settings, tagged):
+def test_an_argument_with_an_unknown_type_tag_fails_the_task(drain, settings, tagged):
     settings.TASKS = RICH
     row = Task.objects.create(task_name=give_back.module_path, args=[tagged], typed_payload=True)
 
@@ -290,14 +290,14 @@ def test_a_tag_that_names_no_dataclass_of_ours_fails_the_task_and_calls_nothing(
 # States and ids.
 
 
-def test_states():
+def test_state_names_equal_their_values_and_four_states_are_terminal():
     assert [state.value for state in TaskStatus] == [state.name for state in TaskStatus]
     assert [state for state in TaskStatus if not state.is_terminal] == ["PENDING", "CLAIMED", "RUNNING"]
     assert isinstance(TASK_TERMINAL_STATES, frozenset)
     assert {"COMPLETED", "FAILED", "CANCELLED", "EXPIRED"} == TASK_TERMINAL_STATES
 
 
-def test_ids_grow_whoever_makes_them():
+def test_ids_are_unique_and_ascend_within_each_thread():
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(4) as pool:

@@ -77,7 +77,7 @@ async def aget_beside(handle, other):
 
 
 @pytest.mark.parametrize("get", [get_beside, async_to_sync(aget_beside)], ids=["thread", "coroutine"])
-def test_a_completion_has_its_waiter_ask_for_that_task_alone(worker, asked, get):
+def test_a_completion_makes_its_waiter_query_only_that_task(worker, asked, get):
     worker("--processes", "2", "-v0", "--name", "w", runners=2)
     with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
         wait_until(lambda: all_tell(line, 2))
@@ -117,7 +117,7 @@ class Waiters:
 
 
 @pytest.mark.slow
-def test_a_thousand_threads_that_wait_cost_one_listener(worker, asked):
+def test_a_thousand_waiting_threads_share_one_listener(worker, asked):
     worker("--processes", "2", "-v0", runners=2)
     handles = later(3, 1_000)
     start = time.monotonic()
@@ -142,7 +142,7 @@ def test_a_thousand_threads_that_wait_cost_one_listener(worker, asked):
 
 
 @pytest.mark.slow
-def test_a_thousand_coroutines_that_wait_cost_one_listener(worker):
+def test_a_thousand_waiting_coroutines_share_one_listener(worker):
     worker("--processes", "2", "-v0", runners=2)
     handles = later(3, 1_000)
     late = []
@@ -173,7 +173,7 @@ def test_a_thousand_coroutines_that_wait_cost_one_listener(worker):
     assert len(listeners) == 1
 
 
-def test_the_listener_goes_when_nobody_waits_any_more(worker):
+def test_the_listener_stops_after_the_last_waiter_has_its_result(worker):
     worker("-v0")
     (handle,) = later(0.5)
     waiters = Waiters([handle])
@@ -186,7 +186,7 @@ def test_the_listener_goes_when_nobody_waits_any_more(worker):
     wait_until(lambda: not any(thread.name == "horsies-completion-listener" for thread in threading.enumerate()))
 
 
-def test_a_listener_that_is_lost_costs_no_answer(worker):
+def test_a_waiter_gets_its_result_though_the_listener_loses_its_connection(worker):
     worker("-v0")
     (handle,) = later(1.5)
     waiters = Waiters([handle])
@@ -197,7 +197,7 @@ def test_a_listener_that_is_lost_costs_no_answer(worker):
     assert set(waiters.join()) == {handle.id}
 
 
-def test_while_nobody_waits_workers_tell_nobody(worker):
+def test_workers_notify_only_while_a_process_waits(worker):
     wait_until(lambda: not ears())  # one of before lingers, and may say so once more
     worker("-v0")
     with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
@@ -249,7 +249,7 @@ assert os.waitpid(child, 0)[1] == 0
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize("fork", ["", FORK], ids=["plain", "forked"])
-def test_a_process_that_waited_ends_in_silence_and_may_fork(worker, manage, fork):
+def test_a_process_that_waited_exits_without_output_and_may_fork(worker, manage, fork):
     worker("-v0")
 
     process = manage("shell", "-v0", "-c", SCRIPT.format(fork=fork), PYTHONWARNINGS="error::ResourceWarning")

@@ -27,7 +27,7 @@ def unique(**options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("until", ["started", "done", "success", None])
-def test_skip_one_makes_the_task_and_all_get_its_id(transactional_db, senders, until):
+def test_skip_creates_one_task_and_gives_every_sender_its_id(transactional_db, senders, until):
     job = unique(until=until, period=None if until else 60)
 
     found = at_once(senders, lambda number: job.send("a", str(number)))
@@ -37,7 +37,7 @@ def test_skip_one_makes_the_task_and_all_get_its_id(transactional_db, senders, u
 
 
 @pytest.mark.slow
-def test_raise_one_makes_the_task_and_the_others_are_told(transactional_db, senders):
+def test_raise_creates_one_task_and_gives_every_other_sender_an_error(transactional_db, senders):
     found = at_once(senders, lambda number: unique(on_conflict="raise").send("a", str(number)))
 
     errors = [one for one in found if isinstance(one, UniqueConflict)]
@@ -47,7 +47,7 @@ def test_raise_one_makes_the_task_and_the_others_are_told(transactional_db, send
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unique", [Unique(by=("name",), on_conflict="replace"), Unique.debounce(60, by=("name",))])
-def test_replace_and_debounce_one_task_has_what_one_of_the_calls_said(transactional_db, senders, unique):
+def test_replace_and_debounce_keep_one_task_with_the_arguments_of_the_last_call(transactional_db, senders, unique):
     job = jobs.note.with_options(unique=unique)
 
     found = at_once(senders, lambda number: job.send("a", str(number)))
@@ -60,7 +60,7 @@ def test_replace_and_debounce_one_task_has_what_one_of_the_calls_said(transactio
 
 
 @pytest.mark.slow
-def test_of_fifty_who_want_the_key_of_one_past_its_period_one_gets_it(transactional_db, senders):
+def test_one_of_fifty_senders_takes_over_an_expired_key(transactional_db, senders):
     job = unique(period=60)
     job.send("a")
     Task.objects.update(unique_expires_at=Task.objects.get().sent_at)
@@ -73,7 +73,7 @@ def test_of_fifty_who_want_the_key_of_one_past_its_period_one_gets_it(transactio
 
 
 @pytest.mark.slow
-def test_many_calls_by_many_at_once_neither_wait_for_each_other_nor_double(transactional_db):
+def test_concurrent_send_many_calls_neither_deadlock_nor_duplicate_tasks(transactional_db):
     job, names = unique(), [f"n{number}" for number in range(40)]
     turned = [names, names[::-1], sorted(names), names[20:] + names[:20]]
 
@@ -87,7 +87,7 @@ def test_many_calls_by_many_at_once_neither_wait_for_each_other_nor_double(trans
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="one writes there at a time")
-def test_many_calls_that_replace_each_other_do_not_wait_for_each_other(transactional_db):
+def test_concurrent_send_many_calls_that_replace_tasks_do_not_deadlock(transactional_db):
     job, names = (
         jobs.note.with_options(unique=Unique.debounce(60, by=("name",))),
         [f"n{number}" for number in range(90)],
@@ -109,7 +109,7 @@ def test_many_calls_that_replace_each_other_do_not_wait_for_each_other(transacti
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="one writes there at a time")
-def test_more_calls_than_are_read_at_a_time_do_not_wait_for_each_other(transactional_db):
+def test_concurrent_send_many_calls_of_two_chunks_do_not_deadlock(transactional_db):
     job, names = unique(), [f"n{number:06}" for number in range(10_400)]
 
     found = at_once(2, lambda number: job.send_many({"name": name} for name in (names if number else names[::-1])))
@@ -120,7 +120,7 @@ def test_more_calls_than_are_read_at_a_time_do_not_wait_for_each_other(transacti
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["replace", "debounce"])
-def test_no_last_call_is_lost_while_workers_take_them(worker, senders, name):
+def test_the_last_call_is_not_lost_while_workers_claim_its_task(worker, senders, name):
     """Each writes before it sends, so that a body which begins after a call sees what was written before it."""
     worker("--threads", "4")
     worker("--threads", "4")
@@ -141,7 +141,7 @@ def test_no_last_call_is_lost_while_workers_take_them(worker, senders, name):
 
 
 @pytest.mark.slow
-def test_one_that_comes_back_from_a_killed_worker_does_not_stand_in_the_way_of_its_successor(worker, tmp_path):
+def test_a_task_reclaimed_from_a_killed_worker_does_not_block_its_successor(worker, tmp_path):
     gate = tmp_path / "gate"
     first = jobs.hold_until_started.send("a", str(gate))
     doomed = worker("--threads", "1")
@@ -162,7 +162,7 @@ def test_one_that_comes_back_from_a_killed_worker_does_not_stand_in_the_way_of_i
 
 
 @pytest.mark.slow
-def test_through_a_worker_a_failure_keeps_its_key_through_its_retry_and_after(worker):
+def test_a_failing_task_keeps_its_key_during_and_after_its_retry(worker):
     worker("--threads", "2")
     first = jobs.breaks.send("a")
 

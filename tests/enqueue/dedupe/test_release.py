@@ -48,7 +48,7 @@ HELD = {
 
 @pytest.mark.parametrize("state", WAYS)
 @pytest.mark.parametrize("until", UNTIL)
-def test_the_release_point_is_what_it_says(until, state):
+def test_until_decides_in_which_states_a_key_is_held(until, state):
     first = job(until).send("a")
     WAYS[state]()
     assert first.status() == state
@@ -66,7 +66,7 @@ BACK = {
 
 
 @pytest.mark.parametrize("way", BACK)
-def test_what_comes_back_from_a_start_while_another_has_its_key_waits_without_it(way):
+def test_a_started_task_returns_to_pending_without_a_key_that_another_holds(way):
     first = job("started").send("a")
     claim = taken()
     second = job("started").send("a")
@@ -81,7 +81,7 @@ def test_what_comes_back_from_a_start_while_another_has_its_key_waits_without_it
 
 @pytest.mark.parametrize("until", ["done", "success"])
 @pytest.mark.parametrize("way", BACK)
-def test_what_is_held_longer_is_held_on_the_way_back(way, until):
+def test_a_key_that_outlasts_the_start_is_kept_on_a_return_to_pending(way, until):
     first = job(until).send("a")
 
     with transaction.atomic():
@@ -92,7 +92,7 @@ def test_what_is_held_longer_is_held_on_the_way_back(way, until):
 
 
 @pytest.mark.parametrize("way", ["release", "requeue"])
-def test_what_was_only_claimed_comes_back_with_its_key(way):
+def test_a_claimed_task_returns_to_pending_with_its_key(way):
     first = job("started").send("a")
     claim = taken(start=0, prefetch=1)
     assert job("started").send("a").id == first.id
@@ -104,7 +104,7 @@ def test_what_was_only_claimed_comes_back_with_its_key(way):
     assert job("started").send("a").id == first.id
 
 
-def test_a_failure_keeps_the_key_until_it_is_retried_with_success_or_deleted(drain):
+def test_a_failed_task_keeps_its_key_through_a_retry_until_it_is_deleted(drain):
     first = jobs.breaks.with_options(retry_policy=None).send("a")
     Task.objects.update(max_retries=0)
     drain()
@@ -117,7 +117,7 @@ def test_a_failure_keeps_the_key_until_it_is_retried_with_success_or_deleted(dra
     assert jobs.breaks.send("a").replayed is False
 
 
-def test_a_key_cancels_the_live_task_that_holds_it_and_no_other():
+def test_cancel_by_key_cancels_only_the_live_task_that_holds_the_key():
     first = job("started").with_options(unique_key="k").send("a")
     assert jobs.note.cancel("other") is False
     taken()
@@ -128,7 +128,7 @@ def test_a_key_cancels_the_live_task_that_holds_it_and_no_other():
     assert (first.status(), second.status()) == (TaskStatus.RUNNING, TaskStatus.CANCELLED)
 
 
-def test_a_retry_of_one_whose_key_another_has_stays_as_it_is():
+def test_retry_leaves_a_task_cancelled_if_another_holds_its_key():
     first = job("done").send("a")
     Task.objects.cancel()
     second = job("done").send("a")
@@ -138,7 +138,7 @@ def test_a_retry_of_one_whose_key_another_has_stays_as_it_is():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_row_stays_for_its_period_whatever_its_retention(drain):
+def test_retention_keeps_a_task_until_its_unique_period_ends(drain):
     throttled = jobs.note.with_options(unique=Unique.throttle("1h", by=("name",)), retention=0)
     first, other = throttled.send("a"), job("done").with_options(retention=0).send("b")
 

@@ -27,7 +27,7 @@ def waiting():
 
 
 @pytest.mark.django_db
-def test_many_are_retried_in_few_statements():
+def test_retrying_many_unique_tasks_takes_few_statements():
     dead("done", *[f"n{number}" for number in range(60)])
     dead("done", *[f"n{number}" for number in range(60)])
     live = job("done").send_many([{"name": "n7"}, {"name": "n8"}])
@@ -45,7 +45,7 @@ def test_many_are_retried_in_few_statements():
     ("until", "revived"),
     [("done", ["a", "b"]), ("success", ["a", "b"]), (None, ["a", "b"]), ("started", ["a", "a", "b"])],
 )
-def test_of_those_with_one_key_the_oldest_is_retried_unless_it_needs_no_key(until, revived):
+def test_retry_revives_one_task_per_key_unless_keys_end_at_the_start(until, revived):
     first, *_ = dead("done" if until in ("success", None) else until, "a")
     dead(until, "a", "b")
 
@@ -56,7 +56,7 @@ def test_of_those_with_one_key_the_oldest_is_retried_unless_it_needs_no_key(unti
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="one writes there at a time")
-def test_a_key_that_is_taken_meanwhile_keeps_no_other_from_its_retry(transactional_db):
+def test_a_key_taken_during_a_retry_holds_back_only_its_own_task(transactional_db):
     handles = dead("done", *"abcdefg")
     counts = []
 

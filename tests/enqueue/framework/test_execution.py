@@ -39,14 +39,14 @@ def run(drain, task, *args, **kwargs):
         ("dict", {"a": [1], "2": None, "true": 1.5}),
     ],
 )
-def test_a_return_value_is_made_plain_json(drain, what, value):
+def test_a_return_value_is_converted_to_plain_json(drain, what, value):
     result = run(drain, jobs.give, what)
 
     assert (result.status, result.return_value) == (SUCCESSFUL, value)
 
 
 @pytest.mark.parametrize("what", ["set", "uuid", "decimal", "object"])
-def test_a_return_value_that_json_does_not_have_fails_the_task_with_a_type_error(drain, what):
+def test_a_return_value_of_a_type_unknown_to_json_fails_the_task(drain, what):
     result = run(drain, jobs.give, what)
 
     assert (result.status, result._return_value, result.attempts) == (FAILED, None, 1)
@@ -55,7 +55,7 @@ def test_a_return_value_that_json_does_not_have_fails_the_task_with_a_type_error
 
 
 @pytest.mark.parametrize("what", ["bad bytes", "nan", "nul"])
-def test_a_return_value_that_no_database_takes_fails_the_task(drain, what):
+def test_a_return_value_that_cannot_be_stored_fails_the_task(drain, what):
     result = run(drain, jobs.give, what)
 
     assert (result.status, result._return_value) == (FAILED, None)
@@ -68,7 +68,7 @@ def test_the_body_gets_the_arguments_as_plain_json(drain):
     assert result.return_value == {"args": [[1, 2], "text"], "kwargs": {"key": {"3": [4]}}}
 
 
-def test_what_a_body_does_to_its_arguments_does_not_change_the_result(drain):
+def test_a_body_that_changes_its_arguments_does_not_change_the_stored_ones(drain):
     result = run(drain, jobs.grow, [1])
 
     got = default_task_backend.get_result(result.id)
@@ -100,7 +100,7 @@ def test_the_context_shows_the_running_attempt(drain, job):
     }
 
 
-def test_the_context_counts_attempts_and_shows_the_errors_of_those_before(drain):
+def test_the_context_shows_the_number_of_the_attempt_and_earlier_errors(drain):
     result = run(drain, jobs.look_at_last)
 
     seen = result.return_value
@@ -117,11 +117,11 @@ def test_a_coroutine_runs_and_may_use_the_database(drain):
     assert Entry.objects.filter(key="from a coroutine").exists()
 
 
-def test_a_task_of_djangos_own_decorator_runs(drain):
+def test_a_task_of_djangos_decorator_runs(drain):
     assert run(drain, jobs.made_by_django, 21).return_value == 42
 
 
-def test_a_task_that_is_not_of_our_class_runs(drain):
+def test_a_task_of_the_frameworks_own_class_runs(drain):
     assert not isinstance(jobs.plain, type(jobs.add))
     assert type(jobs.plain) is FrameworkTask
 
@@ -142,7 +142,7 @@ def test_tasks_of_higher_priority_run_first(drain):
 
 @pytest.mark.parametrize("job", [jobs.write, jobs.awrite], ids=["sync", "async"])
 @pytest.mark.parametrize("run_after", [timedelta(hours=1), "datetime"], ids=["a delay", "a moment"])
-def test_a_task_does_not_run_before_its_time(drain, job, run_after):
+def test_a_task_does_not_run_before_run_after(drain, job, run_after):
     moment = timezone.now() + timedelta(hours=1) if run_after == "datetime" else run_after
 
     result = run(drain, job.using(run_after=moment), "later")
@@ -156,7 +156,7 @@ def test_a_task_does_not_run_before_its_time(drain, job, run_after):
     [timedelta(milliseconds=50), timedelta(), "past"],
     ids=["a delay", "no delay", "a moment that has passed"],
 )
-def test_a_task_runs_when_its_time_has_come(drain, run_after):
+def test_a_task_runs_once_run_after_has_passed(drain, run_after):
     moment = timezone.now() - timedelta(hours=1) if run_after == "past" else run_after
     result = jobs.write.using(run_after=moment).enqueue("now")
 
@@ -170,7 +170,7 @@ def test_a_task_runs_when_its_time_has_come(drain, run_after):
 
 
 @pytest.mark.parametrize(("job", "kind"), [(jobs.leave, SystemExit), (jobs.interrupt, KeyboardInterrupt)], ids=stable)
-def test_a_body_that_tries_to_end_the_process_fails_and_the_next_one_runs(drain, job, kind):
+def test_a_body_that_tries_to_exit_the_process_fails_and_the_next_task_runs(drain, job, kind):
     result, following = job.enqueue(), jobs.add.enqueue(1, b=2)
 
     drain()
@@ -209,7 +209,7 @@ GONE = {
 
 
 @pytest.mark.parametrize("path", GONE.values(), ids=GONE)
-def test_a_path_that_leads_nowhere_fails_for_that_and_the_next_task_runs(drain, path):
+def test_a_task_that_cannot_be_imported_fails_and_the_next_task_runs(drain, path):
     lost = Task.objects.create(task_name=path, args=[1])
     following = jobs.add.enqueue(1, b=2)
 
@@ -223,7 +223,7 @@ def test_a_path_that_leads_nowhere_fails_for_that_and_the_next_task_runs(drain, 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("path", GONE.values(), ids=GONE)
-def test_the_result_of_a_task_that_is_gone_can_still_be_got(path):
+def test_the_result_of_a_task_without_code_can_still_be_read(path):
     row = Task.objects.create(task_name=path, args=[1], kwargs={"b": 2}, priority=5, queue_name="emails")
 
     result = default_task_backend.get_result(str(row.pk))
@@ -236,7 +236,7 @@ def test_the_result_of_a_task_that_is_gone_can_still_be_got(path):
 
 
 @pytest.mark.django_db
-def test_the_result_of_a_task_that_is_gone_names_it_and_belongs_to_no_other():
+def test_the_result_of_a_task_without_code_has_its_name_and_fits_no_other_task():
     row = Task.objects.create(task_name="tests.enqueue.framework.jobs.gone")
 
     result = default_task_backend.get_result(str(row.pk))
@@ -246,7 +246,7 @@ def test_the_result_of_a_task_that_is_gone_names_it_and_belongs_to_no_other():
         jobs.add.get_result(result.id)
 
 
-def test_the_error_of_a_task_that_is_gone_can_be_imported(drain):
+def test_the_error_class_of_a_task_without_code_can_be_imported(drain):
     row = Task.objects.create(task_name="tests.enqueue.framework.jobs.gone")
 
     drain()
@@ -267,7 +267,7 @@ NO_TASKS = {
 
 
 @pytest.mark.parametrize("path", NO_TASKS.values(), ids=NO_TASKS)
-def test_what_is_not_a_task_is_never_called(drain, path):
+def test_an_object_that_is_not_a_task_is_never_called(drain, path):
     row = Task.objects.create(task_name=path, args=["true"])
 
     drain()

@@ -22,7 +22,7 @@ def dummy(settings):
 
 
 @pytest.mark.django_db
-def test_a_task_of_ours_runs_at_once_with_the_immediate_backend(immediate):
+def test_the_immediate_backend_runs_a_horsies_task_at_once(immediate):
     result = jobs.add.enqueue(1, b=2)
 
     assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
@@ -39,7 +39,7 @@ def test_the_context_and_failures_work_with_the_immediate_backend(immediate):
 
 
 @pytest.mark.django_db
-def test_a_task_of_ours_is_kept_by_the_dummy_backend(dummy):
+def test_the_dummy_backend_keeps_a_horsies_task(dummy):
     result = jobs.with_our_options.using(priority=5).enqueue()
 
     assert (result.status, result.task.priority) == (TaskResultStatus.READY, 5)
@@ -48,26 +48,26 @@ def test_a_task_of_ours_is_kept_by_the_dummy_backend(dummy):
     assert not Task.objects.exists()
 
 
-def test_a_task_can_be_made_and_changed_with_the_immediate_backend(immediate):
+def test_a_horsies_task_can_be_made_and_changed_with_the_immediate_backend(immediate):
     made = task(priority=5, max_attempts=3)(jobs.taking_nothing)
 
     assert type(made) is type(made.using(priority=6)) is HorsiesTask
     assert (made.priority, made.max_attempts) == (5, 3)
 
 
-def test_a_task_of_ours_is_judged_by_the_backend_there_is(immediate):
+def test_the_configured_backend_validates_a_horsies_task(immediate):
     with pytest.raises(InvalidTask, match=r"^Queue 'unknown' is not valid for backend\.$"):
         jobs.add.using(queue_name="unknown")
 
 
 @pytest.mark.django_db
-def test_our_own_verb_says_that_it_needs_our_backend(immediate):
+def test_send_requires_the_horsies_backend(immediate):
     with pytest.raises(InvalidTask, match="HorsiesBackend"):
         jobs.add.send(1)
 
 
 @pytest.mark.django_db
-def test_after_the_settings_are_back_our_backend_takes_the_task(settings):
+def test_a_task_follows_a_change_of_backend_in_the_settings(settings):
     ours = settings.TASKS
     settings.TASKS = {"default": {"BACKEND": path_of("Immediate")}}
     assert jobs.add.enqueue(1).is_finished

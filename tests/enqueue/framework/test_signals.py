@@ -32,7 +32,7 @@ def names(heard):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("verb", ["enqueue", "send"])
-def test_enqueued_is_sent_once_when_the_row_is_there(heard, verb):
+def test_enqueued_is_sent_once_after_the_insert(heard, verb):
     rows = []
     task_enqueued.connect(count := lambda **kwargs: rows.append(Task.objects.count()), weak=False)
 
@@ -55,7 +55,7 @@ def test_enqueued_is_sent_once_from_a_coroutine(heard, verb):
 
 
 @pytest.mark.django_db
-def test_enqueued_is_not_sent_for_a_call_that_was_refused(heard):
+def test_enqueued_is_not_sent_for_a_refused_call(heard):
     with pytest.raises(TypeError):
         jobs.echo.enqueue({1})
 
@@ -64,7 +64,7 @@ def test_enqueued_is_not_sent_for_a_call_that_was_refused(heard):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("verb", ["enqueue", "send"])
-def test_enqueued_is_not_sent_again_for_a_row_that_was_there_already(heard, verb):
+def test_enqueued_is_not_sent_for_a_call_that_finds_an_existing_task(heard, verb):
     unique = jobs.add.with_options(unique_key="only")
 
     first, second = getattr(unique, verb)(1), getattr(unique, verb)(1)
@@ -73,7 +73,7 @@ def test_enqueued_is_not_sent_again_for_a_row_that_was_there_already(heard, verb
     assert names(heard) == ["enqueued"]
 
 
-def test_a_task_that_succeeds_sends_each_signal_once_from_the_class_of_the_backend(drain, heard):
+def test_a_successful_task_sends_each_signal_once_from_the_backend_class(drain, heard):
     result = jobs.add.enqueue(1, b=2)
 
     drain()
@@ -85,7 +85,7 @@ def test_a_task_that_succeeds_sends_each_signal_once_from_the_class_of_the_backe
 
 
 @pytest.mark.parametrize("job", [jobs.add, jobs.awrite], ids=["sync", "async"])
-def test_started_shows_a_task_whose_first_attempt_has_begun(drain, heard, job):
+def test_started_carries_a_running_result_with_its_first_attempt(drain, heard, job):
     job.enqueue(1)
 
     drain()
@@ -96,7 +96,7 @@ def test_started_shows_a_task_whose_first_attempt_has_begun(drain, heard, job):
     assert (started.finished_at, started.errors) == (None, [])
 
 
-def test_finished_shows_the_result_as_it_is_stored(drain, heard):
+def test_finished_carries_the_stored_result(drain, heard):
     result = jobs.add.enqueue(1, b=2)
 
     drain()
@@ -109,7 +109,7 @@ def test_finished_shows_the_result_as_it_is_stored(drain, heard):
 
 
 @pytest.mark.parametrize("job", [jobs.fail, jobs.afail], ids=["sync", "async"])
-def test_finished_of_a_failed_task_is_received_with_the_exception_at_hand(drain, heard, job):
+def test_a_receiver_of_finished_can_read_the_exception_of_a_failed_task(drain, heard, job):
     job.enqueue("out of luck")
 
     drain()
@@ -121,7 +121,7 @@ def test_finished_of_a_failed_task_is_received_with_the_exception_at_hand(drain,
     assert finished.exception.__traceback__ is not None
 
 
-def test_finished_of_a_task_that_succeeds_is_received_with_no_exception_at_hand(drain, heard):
+def test_a_receiver_of_finished_finds_no_exception_of_a_successful_task(drain, heard):
     jobs.fail.using(priority=1).enqueue()
     jobs.add.enqueue(1)
 
@@ -145,7 +145,7 @@ def test_finished_is_sent_for_the_final_attempt_only(drain, heard, fails, status
     assert (heard[-1].result.status, heard[-1].result.attempts) == (status, 3)
 
 
-def test_finished_is_not_sent_while_a_task_waits_for_its_next_attempt(drain, heard):
+def test_finished_is_not_sent_while_a_task_waits_for_its_retry(drain, heard):
     jobs.fail_and_wait.enqueue()
 
     drain()
@@ -153,7 +153,7 @@ def test_finished_is_not_sent_while_a_task_waits_for_its_next_attempt(drain, hea
     assert names(heard) == ["enqueued", "started"]
 
 
-def test_finished_is_sent_for_a_task_that_is_gone(drain, heard):
+def test_finished_is_sent_for_a_task_whose_code_is_missing(drain, heard):
     row = Task.objects.create(task_name="tests.enqueue.framework.jobs.gone")
 
     drain()
@@ -163,7 +163,7 @@ def test_finished_is_sent_for_a_task_that_is_gone(drain, heard):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_finished_is_sent_for_a_task_that_was_lost_with_its_worker(heard, reap):
+def test_finished_is_sent_for_a_task_of_a_dead_worker(heard, reap):
     result = jobs.add.enqueue(1)
     with transaction.atomic():
         Task.objects.claim("dead", start=1)
@@ -190,7 +190,7 @@ def raising(request):
         signal.disconnect(receive)
 
 
-def test_receivers_that_raise_break_nothing(drain, raising, heard):
+def test_receivers_that_raise_do_not_disturb_enqueueing_or_execution(drain, raising, heard):
     result, failing = jobs.add.enqueue(1, b=2), jobs.fail.enqueue()
     async_to_sync(jobs.awrite.aenqueue)("in spite of it")
     handle = jobs.add.send(3, b=4)
@@ -204,7 +204,7 @@ def test_receivers_that_raise_break_nothing(drain, raising, heard):
     assert sorted(names(heard)) == ["enqueued"] * 4 + ["finished"] * 4 + ["started"] * 4
 
 
-def test_a_backend_of_a_projects_own_is_the_sender_of_all_three(drain, heard, backend_settings):
+def test_a_custom_backend_is_the_sender_of_all_three_signals(drain, heard, backend_settings):
     backend_settings(BACKEND="tests.enqueue.framework.jobs.OwnBackend")
     jobs.add.enqueue(1)
 
@@ -217,7 +217,7 @@ def test_a_backend_of_a_projects_own_is_the_sender_of_all_three(drain, heard, ba
     ]
 
 
-def test_who_listens_to_a_backend_of_the_projects_own_hears_its_tasks_and_no_others(drain, backend_settings):
+def test_a_receiver_for_a_custom_backend_gets_signals_of_its_tasks_only(drain, backend_settings):
     heard = []
 
     def listen(task_result, **kwargs):
@@ -241,7 +241,7 @@ LOGGER = framework_signals.logger.name
 
 
 @pytest.mark.django_db
-def test_the_frameworks_logger_tells_of_what_is_enqueued(caplog):
+def test_the_framework_logs_each_enqueued_task(caplog):
     caplog.set_level(logging.DEBUG, LOGGER)
 
     result = jobs.add.enqueue(1)
@@ -250,7 +250,7 @@ def test_the_frameworks_logger_tells_of_what_is_enqueued(caplog):
     assert messages == [f"Task id={result.id} path=tests.enqueue.framework.jobs.add enqueued backend=default"]
 
 
-def test_a_workers_own_lines_stand_for_the_frameworks(drain, caplog):
+def test_a_worker_logs_its_own_lines_instead_of_the_frameworks(drain, caplog):
     caplog.set_level(logging.INFO)
     result = jobs.add.enqueue(1)
 
@@ -261,7 +261,7 @@ def test_a_workers_own_lines_stand_for_the_frameworks(drain, caplog):
     assert [line.split(" id=")[0] for _, line in lines] == ["task started", "task completed"]
 
 
-def test_after_a_worker_the_frameworks_own_receivers_listen_again(drain):
+def test_the_frameworks_receivers_are_connected_again_after_a_worker(drain):
     jobs.add.enqueue(1)
 
     drain()

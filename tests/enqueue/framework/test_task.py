@@ -24,7 +24,7 @@ from tests.enqueue.framework import jobs
 pickles = pytest.mark.skipif(django.VERSION < (6, 1), reason="the framework pickles tasks from Django 6.1 on")
 
 
-def test_our_decorator_makes_a_task_of_the_framework_with_its_defaults():
+def test_the_decorator_makes_a_framework_task_with_its_defaults():
     made = jobs.add
 
     assert isinstance(made, HorsiesTask)
@@ -33,13 +33,13 @@ def test_our_decorator_makes_a_task_of_the_framework_with_its_defaults():
     assert (made.run_after, made.takes_context) == (None, False)
 
 
-def test_our_decorator_takes_the_options_of_the_framework():
+def test_the_decorator_takes_the_options_of_the_framework():
     made = jobs.decorated
 
     assert (made.priority, made.queue_name, made.takes_context) == (7, "emails", True)
 
 
-def test_djangos_own_decorator_makes_a_task_of_ours():
+def test_djangos_decorator_makes_a_horsies_task():
     bare, with_options = jobs.made_by_django, jobs.made_by_django_with_options
 
     assert type(bare) is type(with_options) is HorsiesTask
@@ -47,13 +47,13 @@ def test_djangos_own_decorator_makes_a_task_of_ours():
 
 
 @pytest.mark.skipif((6, 0) <= django.VERSION < (6, 1), reason="Django 6.0 forwards no options but its own")
-def test_djangos_own_decorator_forwards_the_options_that_are_ours():
+def test_djangos_decorator_forwards_the_options_of_horsies():
     made = jobs.framework_task(max_attempts=4, timeout=20)(jobs.taking_nothing)
 
     assert (type(made), made.max_attempts, made.timeout) == (HorsiesTask, 4, 20)
 
 
-def test_a_task_names_its_function_and_is_found_where_that_name_says():
+def test_a_task_is_named_after_its_function_and_can_be_imported_by_its_path():
     made = jobs.add
 
     assert made.name == "add"
@@ -69,7 +69,7 @@ def test_a_task_knows_its_backend():
     assert backend.alias == "default"
 
 
-def test_the_backend_says_that_it_supports_everything():
+def test_the_backend_supports_every_feature_of_the_framework():
     backend = default_task_backend
 
     assert backend.supports_defer is True
@@ -78,7 +78,7 @@ def test_the_backend_says_that_it_supports_everything():
     assert backend.supports_priority is True
 
 
-def test_the_backend_is_the_frameworks_and_names_our_task_class():
+def test_the_backend_extends_that_of_the_framework_and_makes_horsies_tasks():
     assert issubclass(HorsiesBackend, BaseTaskBackend)
     assert HorsiesBackend.task_class is HorsiesTask
 
@@ -90,7 +90,7 @@ def test_a_task_is_immutable():
     assert jobs.add.priority == 0
 
 
-def test_tasks_are_equal_by_what_they_say_and_can_be_keys():
+def test_tasks_with_equal_options_are_equal_and_hashable():
     same, other = jobs.with_our_options.using(priority=0), jobs.with_our_options.using(priority=1)
 
     assert same == jobs.with_our_options != other
@@ -107,17 +107,17 @@ def test_using_returns_a_changed_copy():
     assert (jobs.add.priority, jobs.add.queue_name, jobs.add.run_after) == (0, "default", None)
 
 
-def test_using_with_nothing_changes_nothing():
+def test_using_without_options_changes_nothing():
     assert jobs.decorated.using() == jobs.decorated
 
 
-def test_using_after_using_keeps_what_came_before():
+def test_a_second_using_keeps_the_options_of_the_first():
     copy = jobs.add.using(priority=5).using(queue_name="emails")
 
     assert (copy.priority, copy.queue_name) == (5, "emails")
 
 
-def test_using_keeps_the_options_that_are_ours():
+def test_using_keeps_the_options_of_horsies():
     copy = jobs.with_our_options.using(priority=5)
 
     for name in ("max_attempts", "timeout", "retention", "metadata", "exception_mapper"):
@@ -125,18 +125,18 @@ def test_using_keeps_the_options_that_are_ours():
     assert (copy.max_attempts, copy.timeout) == (4, 20)
 
 
-def test_using_takes_no_option_that_the_framework_does_not_know():
+def test_using_refuses_an_option_unknown_to_the_framework():
     with pytest.raises(TypeError, match="banana"):
         jobs.add.using(banana=1)
 
 
-def test_using_takes_a_delay_for_run_after_as_the_documentation_says():
+def test_using_takes_a_delay_as_run_after():
     copy = jobs.add.using(run_after=timedelta(minutes=5))
 
     assert copy.run_after == timedelta(minutes=5)
 
 
-def test_using_can_name_another_backend(settings):
+def test_using_can_select_another_backend(settings):
     settings.TASKS = {**settings.TASKS, "other": {**settings.TASKS["default"], "QUEUES": ["default"]}}
 
     copy = jobs.add.using(backend="other")
@@ -144,7 +144,7 @@ def test_using_can_name_another_backend(settings):
     assert copy.get_backend() is task_backends["other"]
 
 
-def test_using_is_judged_by_the_backend_it_names(settings):
+def test_the_backend_named_in_using_validates_the_task(settings):
     settings.TASKS = {**settings.TASKS, "other": {**settings.TASKS["default"], "QUEUES": ["default"]}}
 
     with pytest.raises(InvalidTask, match=r"^Queue 'emails' is not valid for backend\.$"):
@@ -156,7 +156,7 @@ def test_the_decorator_refuses_run_after():
         task(run_after=timezone.now())(jobs.taking_nothing)
 
 
-def test_a_task_still_runs_its_function_here_and_now():
+def test_a_task_can_still_be_called_directly():
     assert jobs.add.func(1, b=2) == jobs.add.call(1, b=2) == 3
 
 
@@ -175,7 +175,7 @@ def test_acall_runs_functions_and_coroutines():
 
 @pickles
 @pytest.mark.parametrize("changes", [{}, {"priority": 5, "queue_name": "emails"}], ids=str)
-def test_a_task_survives_pickling_with_what_it_says(changes):
+def test_a_task_keeps_its_options_through_pickling(changes):
     sent = jobs.with_our_options.using(**changes)
 
     got = pickle.loads(pickle.dumps(sent))
@@ -187,7 +187,7 @@ def test_a_task_survives_pickling_with_what_it_says(changes):
 
 
 @pickles
-def test_a_pickled_task_is_validated_where_it_is_read(backend_settings):
+def test_a_pickled_task_is_validated_when_it_is_loaded(backend_settings):
     pickled = pickle.dumps(jobs.add.using(queue_name="emails"))
     backend_settings(QUEUES=["default"])
 

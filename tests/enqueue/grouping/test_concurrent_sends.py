@@ -17,7 +17,7 @@ def senders():
 
 
 @pytest.mark.slow
-def test_however_many_open_a_group_at_once_each_call_gets_into_one(transactional_db, senders):
+def test_concurrent_senders_put_each_call_into_exactly_one_group(transactional_db, senders):
     def send(number):
         for turn in range(5):
             jobs.coroutine.send(value=number * 5 + turn)

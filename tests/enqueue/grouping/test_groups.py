@@ -30,7 +30,7 @@ def calls_of(handle):
     return list(TaskItem.objects.filter(task=handle.id).order_by("position").values_list("kwargs", flat=True))
 
 
-def test_calls_with_one_key_are_one_task_that_runs_when_it_is_full(drain):
+def test_calls_with_one_key_form_one_task_that_runs_when_it_is_full(drain):
     handles = [jobs.three.send(key="a", value=value) for value in range(2)]
     drain()
     assert {handle.status() for handle in handles} == {TaskStatus.PENDING}
@@ -52,7 +52,7 @@ def group_of(handle):
     return Task.objects.get(pk=handle.value(timeout=0))
 
 
-def test_a_call_for_later_joins_the_group_of_its_key_once_its_time_has_come(drain):
+def test_a_delayed_call_joins_the_group_of_its_key_when_it_is_due(drain):
     late = jobs.three.schedule(LATER, key="a", value=9)
     first = jobs.three.send(key="a", value=1)
     drain()
@@ -67,7 +67,7 @@ def test_a_call_for_later_joins_the_group_of_its_key_once_its_time_has_come(drai
     assert first.value(timeout=0) == [1, 9, 3]
 
 
-def test_many_calls_for_later_open_a_group_and_one_of_a_coroutine_does_too(drain):
+def test_delayed_calls_open_groups_of_functions_and_of_coroutines(drain):
     many = jobs.three.with_options(run_after=LATER).send_many({"key": "a", "value": value} for value in range(4))
     two = [jobs.coroutine.with_options(run_after=LATER).send(value=value) for value in (5, 6)]
     assert (Task.objects.scheduled().count(), TaskItem.objects.count()) == (6, 0)
@@ -82,7 +82,7 @@ def test_many_calls_for_later_open_a_group_and_one_of_a_coroutine_does_too(drain
     assert sorted(Task.objects.get(pk=group_of(two[0]).pk).result["ok"]) == [1, 5, 6]
 
 
-def test_a_call_for_later_takes_its_queue_and_its_options_along(drain):
+def test_a_delayed_call_gives_its_queue_and_options_to_its_group(drain):
     sent = jobs.three.with_options(
         queue_name="emails", priority=7, timeout=9, retention=60, metadata={"tenant": "acme"}
     )
@@ -96,7 +96,7 @@ def test_a_call_for_later_takes_its_queue_and_its_options_along(drain):
     assert (group.retention, group.max_retries) == (datetime.timedelta(seconds=60), 0)
 
 
-def test_a_call_for_later_whose_time_has_passed_joins_at_once_and_one_that_is_cancelled_never_does(drain):
+def test_an_overdue_call_joins_its_group_and_a_cancelled_one_never_does(drain):
     past = jobs.three.with_options(run_after=timezone.now() - LATER).send(key="a", value=1)
     never = jobs.three.schedule(LATER, key="a", value=2)
     assert never.cancel()
@@ -111,7 +111,7 @@ def calls_of_group(handle):
     return list(TaskItem.objects.filter(task=handle.value(timeout=0)).values_list("kwargs", flat=True))
 
 
-def test_a_call_for_later_takes_its_backend_along(drain, settings):
+def test_a_delayed_call_gives_its_backend_to_its_group(drain, settings):
     settings.TASKS = {**settings.TASKS, "other": settings.TASKS["default"]}
     late = jobs.three.using(backend="other").schedule(LATER, key="a", value=1)
 
@@ -129,7 +129,7 @@ def test_a_call_for_later_takes_its_backend_along(drain, settings):
         (lambda late: late(jobs.by_colour, colour=Text.RED), "has no attribute 'value'"),
     ],
 )
-def test_a_call_for_later_with_another_key_once_it_is_stored_is_refused(send, words):
+def test_a_delayed_call_is_refused_if_storing_it_changes_its_key(send, words):
     with pytest.raises(ValueError, match="the key of a call for later") as caught:
         send(lambda task, **call: task.schedule(LATER, **call))
 
@@ -143,7 +143,7 @@ class Text(str, enum.Enum):  # noqa: UP042  # not StrEnum: format() gives the na
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="one transaction writes at a time here")
-def test_a_call_for_later_holds_no_slot_while_a_sender_holds_its_group(worker):
+def test_a_delayed_call_holds_no_slot_while_a_sender_locks_its_group(worker):
     first = jobs.mail.send(customer_id=1, text="x")
     is_held, is_enough = threading.Event(), threading.Event()
 
@@ -175,7 +175,7 @@ def test_a_call_for_later_holds_no_slot_while_a_sender_holds_its_group(worker):
 
 
 @pytest.mark.slow
-def test_calls_for_later_join_once_each_whoever_is_killed_meanwhile(worker):
+def test_delayed_calls_join_exactly_once_though_a_worker_is_killed(worker):
     count = 150
     at_once = jobs.three.with_options(run_after=datetime.timedelta())
     late = at_once.send_many({"key": "a", "value": value} for value in range(count - 10))
@@ -197,7 +197,7 @@ def test_calls_for_later_join_once_each_whoever_is_killed_meanwhile(worker):
     assert sorted(call["value"] for call in calls) == list(range(count))
 
 
-def test_calls_with_other_keys_are_other_tasks(drain):
+def test_calls_with_different_keys_form_different_tasks(drain):
     one, other = jobs.mail.send(customer_id=1, text="x"), jobs.mail.send(customer_id=2, text="y")
 
     assert one.id != other.id
@@ -205,7 +205,7 @@ def test_calls_with_other_keys_are_other_tasks(drain):
     assert (calls_of(one), calls_of(other)) == ([{"customer_id": 1, "text": "x"}], [{"customer_id": 2, "text": "y"}])
 
 
-def test_a_worker_runs_a_group_once_it_is_full_or_old_enough_or_no_call_comes_any_more(worker):
+def test_a_worker_runs_a_group_once_it_is_full_old_enough_or_quiet(worker):
     worker("--poll-interval", "0.2")
     still, due = jobs.quiet.send(), Task.objects.values_list("enqueued_at", flat=True)
     first_due = due.get(pk=still.id)
@@ -219,7 +219,7 @@ def test_a_worker_runs_a_group_once_it_is_full_or_old_enough_or_no_call_comes_an
     assert still.value(timeout=20) == 2
 
 
-def test_quiet_never_puts_a_group_off_beyond_the_age_of_its_oldest_call():
+def test_quiet_never_delays_a_group_beyond_max_delay():
     both = task_with(Gather("x", max_delay=200, quiet=150))
     handle = both.send(value=1)
     Task.objects.update(sent_at=Now() - datetime.timedelta(seconds=100))
@@ -231,7 +231,7 @@ def test_quiet_never_puts_a_group_off_beyond_the_age_of_its_oldest_call():
     assert row.deferred
 
 
-def test_a_call_that_comes_to_an_overdue_group_leaves_it_due():
+def test_a_call_that_joins_an_overdue_group_leaves_it_due():
     both = task_with(Gather("x", max_delay=2, quiet=1.5))
     handle = both.send(value=1)
     Task.objects.update(sent_at=Now() - datetime.timedelta(seconds=5))
@@ -261,7 +261,7 @@ def test_the_first_claim_closes_a_group_for_good():
     assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.PENDING}
 
 
-def test_a_retry_by_hand_runs_the_same_calls_and_takes_no_more(drain):
+def test_a_manual_retry_runs_the_same_calls_and_takes_no_more(drain):
     first = jobs.three.send(key="a", value=1)
     first.cancel()
     other = jobs.three.send(key="a", value=2)
@@ -273,7 +273,7 @@ def test_a_retry_by_hand_runs_the_same_calls_and_takes_no_more(drain):
     assert other.status() is TaskStatus.PENDING
 
 
-def test_a_call_is_part_of_its_transaction():
+def test_a_rollback_removes_a_call_from_its_group():
     before = jobs.three.send(key="a", value=1)
     with transaction.atomic():
         jobs.three.send(key="a", value=2)
@@ -284,7 +284,7 @@ def test_a_call_is_part_of_its_transaction():
     assert Task.objects.get().item_count == 1
 
 
-def test_send_many_fills_group_after_group_and_every_call_has_its_handle(drain):
+def test_send_many_fills_several_groups_and_returns_a_handle_per_call(drain):
     calls = [{"key": "ab"[number % 2], "value": number} for number in range(14)]
 
     handles = jobs.three.send_many(calls)
@@ -299,7 +299,7 @@ def test_send_many_fills_group_after_group_and_every_call_has_its_handle(drain):
     )
 
 
-def test_enqueue_gives_the_result_of_the_shared_task(drain):
+def test_enqueue_returns_the_result_of_the_shared_task(drain):
     results = [jobs.three.enqueue(key="a", value=value) for value in range(3)]
     drain()
 
@@ -316,7 +316,7 @@ def test_a_worker_that_dies_loses_no_call(worker, tmp_path):
     assert TaskAttempt.objects.filter(task=handles[0].id).count() == 2
 
 
-def test_items_go_with_their_task(drain):
+def test_deleting_a_task_deletes_its_items(drain):
     handle = jobs.three.send_many([{"key": "a", "value": 1}] * 3)[0]
     drain()
 
@@ -326,7 +326,7 @@ def test_items_go_with_their_task(drain):
 
 
 @pytest.mark.parametrize("count", [50])
-def test_of_fifty_senders_at_once_no_call_is_lost_and_no_group_is_too_large(count, drain):
+def test_fifty_concurrent_senders_lose_no_call_and_overfill_no_group(count, drain):
     barrier, errors = threading.Barrier(count), []
 
     def send(number):
@@ -353,7 +353,7 @@ def test_of_fifty_senders_at_once_no_call_is_lost_and_no_group_is_too_large(coun
 
 
 @pytest.mark.slow
-def test_every_call_is_run_once_while_senders_and_claims_race_and_runners_are_killed(worker):
+def test_every_call_runs_once_while_senders_race_claims_and_runners_are_killed(worker):
     worker("--processes", "2", "--threads", "2", runners=2)
     errors = []
 
@@ -399,7 +399,7 @@ def test_every_call_is_run_once_while_senders_and_claims_race_and_runners_are_ki
         ({"by": "x", "max_delay": None}, "might wait for ever"),
     ],
 )
-def test_a_gather_that_can_not_be_is_refused_as_it_is_made(fields, words):
+def test_gather_refuses_invalid_fields(fields, words):
     with pytest.raises(ValueError, match="Gather: ") as caught:
         Gather(**fields)
     assert words in str(caught.value)
@@ -422,7 +422,7 @@ def test_a_gather_that_can_not_be_is_refused_as_it_is_made(fields, words):
         ),
     ],
 )
-def test_a_call_that_can_not_be_gathered_is_refused_and_nothing_is_stored(send, words):
+def test_an_invalid_call_of_a_gathering_task_is_refused_and_not_stored(send, words):
     with pytest.raises((TypeError, ValueError, InvalidTask)) as caught:
         send()
 
@@ -431,7 +431,7 @@ def test_a_call_that_can_not_be_gathered_is_refused_and_nothing_is_stored(send, 
 
 
 @pytest.mark.once
-def test_a_function_that_takes_no_list_of_calls_can_not_gather():
+def test_a_gathering_function_must_take_one_list_of_calls():
     def two(items, more):
         """Not for us."""
 

@@ -12,14 +12,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ELSEWHERE = jobs.mail.with_options(queue_name="emails")
 
 
-def test_a_call_to_another_queue_joins_the_group_there():
+def test_a_call_to_another_queue_joins_the_group_of_that_queue():
     handles = [job.send(customer_id=1) for job in (jobs.mail, ELSEWHERE, jobs.mail, ELSEWHERE, ELSEWHERE)]
 
     assert (handles[0].id, handles[1].id) == (handles[2].id, handles[3].id)
     assert dict(Task.objects.values_list("queue_name", "item_count")) == {"default": 2, "emails": 3}
 
 
-def test_a_group_that_is_moved_takes_no_more_calls_and_joins_no_other():
+def test_a_moved_group_takes_no_more_calls_and_is_not_merged():
     there = ELSEWHERE.send(customer_id=1)
     moved = jobs.mail.send(customer_id=1)
     assert Task.objects.filter(pk=moved.id).move(queue_name="emails") == 1
@@ -32,7 +32,7 @@ def test_a_group_that_is_moved_takes_no_more_calls_and_joins_no_other():
     )
 
 
-def test_a_group_that_is_moved_to_where_it_is_stays_open():
+def test_a_group_that_is_moved_to_its_own_queue_stays_open():
     group = jobs.mail.send(customer_id=1)
 
     Task.objects.filter(pk=group.id).move(queue_name="default", priority=5)
