@@ -1,4 +1,4 @@
-"""Every mistake in the settings is named, all at once, with what is allowed and a hint."""
+"""Every mistake in the settings is reported at once, with the allowed values and a hint."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from horsies_django.core.options import Options, parse
 from tests.conftest import ROOT
 from tests.jobs import tasks
 
-WRONG = [
+WRONG_OPTIONS = [
     ({"colour": 1}, "['colour'] is not an option"),
     ({"database": "nope"}, "['database'] is 'nope'; allowed: 'default'"),
     ({"serializer": "pickle"}, "['serializer'] is 'pickle'; allowed: 'json' or 'rich'"),
@@ -35,12 +35,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), WRONG, ids=[words for _, words in WRONG])
-def test_a_wrong_option_is_one_problem_with_a_path_a_value_and_a_hint(options, words):
+@pytest.mark.parametrize(("options", "message"), WRONG_OPTIONS, ids=[message for _, message in WRONG_OPTIONS])
+def test_a_wrong_option_is_one_problem_with_a_path_a_value_and_a_hint(options, message):
     (problem,) = parse("default", options, {"default", "emails"}).problems
 
     assert str(problem).startswith("TASKS['default']['OPTIONS'][")
-    assert words in str(problem)
+    assert message in str(problem)
     assert problem.hint
 
 
@@ -63,12 +63,12 @@ def test_recovery_has_its_documented_defaults():
 
 
 def test_a_duration_can_be_a_text_seconds_or_a_timedelta():
-    def kept(value):
+    def retention(value):
         return parse("default", {"retention": {"completed": value}}, set()).options.retention.completed
 
-    assert kept("7d") == kept(604_800) == kept(timedelta(days=7)) == timedelta(days=7)
-    assert kept(0) == timedelta(0)
-    assert kept(None) is None
+    assert retention("7d") == retention(604_800) == retention(timedelta(days=7)) == timedelta(days=7)
+    assert retention(0) == timedelta(0)
+    assert retention(None) is None
 
 
 @pytest.mark.once
@@ -81,15 +81,15 @@ def test_check_prints_every_mistake_at_once(tmp_path):
     )
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "wrong", "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
 
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "django", "check"], env=environment, capture_output=True, text=True, check=False
     )
 
-    assert done.returncode == 1
-    assert done.stderr.count("horsies.E00") == 4
-    assert done.stderr.count("HINT") == 5
-    for words in ("['colour']", "['threads'] is 0", "Did you mean 'threads'?", "['failed'] is 'long'", "horsies.W001"):
-        assert words in done.stderr
+    assert process.returncode == 1
+    assert process.stderr.count("horsies.E00") == 4
+    assert process.stderr.count("HINT") == 5
+    for text in ("['colour']", "['threads'] is 0", "Did you mean 'threads'?", "['failed'] is 'long'", "horsies.W001"):
+        assert text in process.stderr
 
 
 def test_a_backend_with_wrong_options_raises_when_it_is_used(settings):
@@ -109,7 +109,7 @@ def test_a_backend_with_wrong_options_raises_when_it_is_used(settings):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"max_attempts": 0}, "max_attempts is 0"),
         ({"max_attempts": True}, "max_attempts is True"),
@@ -126,8 +126,8 @@ def test_a_backend_with_wrong_options_raises_when_it_is_used(settings):
     ],
     ids=str,
 )
-def test_the_decorator_refuses_a_bad_option(options, words):
-    with pytest.raises(InvalidTask, match=words.replace("(", r"\(")):
+def test_the_decorator_refuses_a_bad_option(options, message):
+    with pytest.raises(InvalidTask, match=message.replace("(", r"\(")):
         task(**options)(tasks.noop.func)
 
 

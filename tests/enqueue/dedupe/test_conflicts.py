@@ -1,4 +1,4 @@
-"""What becomes of a call that finds another which is the same."""
+"""What happens to a unique call whose key another task holds."""
 
 import uuid
 from datetime import timedelta
@@ -21,7 +21,7 @@ SKIP = jobs.note.with_options(unique=Unique(by=("name",)))
 RAISE = jobs.note.with_options(unique=Unique(by=("name",), on_conflict="raise"))
 REPLACE = jobs.note.with_options(unique=Unique(by=("name",), on_conflict="replace"))
 
-VERBS = {
+SEND_METHODS = {
     "send": lambda job, *args: job.send(*args).id,
     "asend": lambda job, *args: async_to_sync(job.asend)(*args).id,
     "schedule": lambda job, *args: job.schedule(60, *args).id,
@@ -31,9 +31,9 @@ VERBS = {
 }
 
 
-@pytest.fixture(params=VERBS)
+@pytest.fixture(params=SEND_METHODS)
 def send(request):
-    return VERBS[request.param]
+    return SEND_METHODS[request.param]
 
 
 def test_skip_returns_the_existing_task(send):
@@ -89,11 +89,11 @@ def test_replace_applies_the_options_and_the_time_of_the_new_call():
 def test_a_replaced_task_keeps_its_place_in_the_queue():
     handle = REPLACE.send("a", "one")
     Task.objects.update(enqueued_at=F("enqueued_at") - timedelta(hours=1))
-    place = Task.objects.get().enqueued_at
+    enqueued_at = Task.objects.get().enqueued_at
 
     REPLACE.send("a", "two")
 
-    assert Task.objects.get(pk=handle.id).enqueued_at == place
+    assert Task.objects.get(pk=handle.id).enqueued_at == enqueued_at
 
 
 def test_replace_clears_the_retries_the_checkpoint_and_the_progress():
@@ -187,7 +187,7 @@ def test_a_throttled_task_runs_for_the_first_call_of_each_period(drain):
     assert job.send("a", "four").id == third.id
 
 
-# For a period.
+# Periods.
 
 
 @pytest.mark.parametrize("until", [None, "started", "done", "success"])
@@ -219,16 +219,16 @@ def test_the_period_of_a_delayed_call_begins_when_it_is_due():
     assert job.with_options(run_after=timedelta(hours=1)).enqueue("d").status == "READY"
 
 
-# Beside an id, in transactions, as many.
+# Task ids, transactions, and many calls.
 
 
 def test_a_task_id_takes_precedence_over_the_unique_key():
-    given = uuid.uuid4()
-    job = RAISE.with_options(task_id=given)
+    task_id = uuid.uuid4()
+    job = RAISE.with_options(task_id=task_id)
 
     first, again = job.send("a", "one"), job.send("a", "one")
 
-    assert (first.id, again.id, again.replayed) == (given, given, True)
+    assert (first.id, again.id, again.replayed) == (task_id, task_id, True)
     with pytest.raises(UniqueConflict):
         RAISE.send("a", "two")
 
@@ -255,12 +255,12 @@ def test_a_rolled_back_send_leaves_its_key_free():
 
 
 def test_send_many_treats_each_call_as_a_single_send():
-    there = SKIP.send("b")
+    existing = SKIP.send("b")
 
     handles = SKIP.send_many({"name": key, "text": str(number)} for number, key in enumerate("abcab"))
 
     assert [handle.replayed for handle in handles] == [False, True, False, True, True]
-    assert (handles[0], handles[1], handles[4]) == (handles[3], there, there)
+    assert (handles[0], handles[1], handles[4]) == (handles[3], existing, existing)
     assert Task.objects.count() == 3
     handles = REPLACE.send_many({"name": f"r{key}", "text": str(number)} for number, key in enumerate("aab"))
     assert [handle.replayed for handle in handles] == [False, True, False]
@@ -282,7 +282,7 @@ def test_send_many_takes_over_an_expired_key():
 
 
 def test_the_query_for_the_holder_of_a_key_uses_the_index():
-    """The condition of the index is long: PostgreSQL has to see that the query says the same."""
+    """The index has a long condition: PostgreSQL must see that the query implies it."""
     SKIP.send("a")
     rows = Task.objects.holding_unique_key("k")
     with connection.cursor() as cursor:

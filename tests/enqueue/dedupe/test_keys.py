@@ -1,4 +1,4 @@
-"""What Unique takes, and what it makes of a call: its key."""
+"""The options of Unique, and the keys that it gives to calls."""
 
 import re
 from datetime import timedelta
@@ -17,7 +17,7 @@ LIVE = {TaskStatus.PENDING, TaskStatus.CLAIMED, TaskStatus.RUNNING}
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("given", "until"),
+    ("options", "until"),
     [
         ({}, UniqueUntil.DONE),
         ({"on_conflict": "replace"}, UniqueUntil.STARTED),
@@ -30,13 +30,13 @@ LIVE = {TaskStatus.PENDING, TaskStatus.CLAIMED, TaskStatus.RUNNING}
         ({"states": set(TaskStatus), "period": "1h"}, UniqueUntil.PERIOD),
     ],
 )
-def test_until_is_derived_from_the_other_options(given, until):
-    assert Unique(**given).until == until
+def test_until_is_derived_from_the_other_options(options, until):
+    assert Unique(**options).until == until
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "message"),
     [
         ({"by": "args"}, "by is 'args'; allowed: a tuple of 'args'"),
         ({"by": ()}, "by is ()"),
@@ -55,9 +55,9 @@ def test_until_is_derived_from_the_other_options(given, until):
         ({"max_wait": 5}, "allowed: beside wait"),
     ],
 )
-def test_a_bad_option_raises_one_error_with_the_allowed_values(given, says):
-    with pytest.raises(ValueError, match=re.escape(says)):
-        Unique(**given)
+def test_a_bad_option_raises_one_error_with_the_allowed_values(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Unique(**options)
 
 
 @pytest.mark.once
@@ -69,7 +69,7 @@ def test_max_wait_must_not_be_shorter_than_wait():
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("func", "unique", "says"),
+    ("func", "unique", "message"),
     [
         (jobs.plain.func, "skip", "unique is 'skip'; allowed: a Unique, or None"),
         (jobs.plain.func, Unique(by=("user",)), "by names 'user'; allowed: user_id, page, note"),
@@ -78,11 +78,11 @@ def test_max_wait_must_not_be_shorter_than_wait():
         (jobs.with_context.func, Unique(by=("context",)), "by names 'context'"),
     ],
 )
-def test_the_decorator_refuses_unique_options_that_do_not_fit_the_function(func, unique, says):
+def test_the_decorator_refuses_unique_options_that_do_not_fit_the_function(func, unique, message):
     with pytest.raises(InvalidTask) as caught:
         task(unique=unique, takes_context=func is jobs.with_context.func)(func)
 
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.once
@@ -95,7 +95,7 @@ def test_a_debounced_task_refuses_run_after_and_schedule():
         debounced.schedule(60, 1)
 
 
-def key(unique, *args, job=jobs.plain, **kwargs):
+def key_of(unique, *args, job=jobs.plain, **kwargs):
     return Task.objects.get(pk=job.with_options(unique=unique).send(*args, **kwargs).id).unique_key
 
 
@@ -150,27 +150,27 @@ def test_variadic_arguments_are_part_of_the_key():
 @pytest.mark.django_db
 @pytest.mark.once
 def test_a_key_is_readable_unless_it_is_long_nested_or_sensitive():
-    assert key(Unique(by=("user_id", "page")), 7) == 'tests.enqueue.dedupe.jobs.plain {"page":1,"user_id":7}'
-    assert key(Unique(by=("user_id", "queue")), 7) == 'tests.enqueue.dedupe.jobs.plain@default {"user_id":7}'
-    assert key(Unique(by=("task",)), 7) == "tests.enqueue.dedupe.jobs.plain"
-    assert key(Unique(key="user {user_id}"), 7) == "user 7"
-    for hidden in (
-        key(Unique(), "DE02", job=jobs.pay),
-        key(Unique(by=("a",)), job=jobs.anything, a={"password": "DE02"}),
-        key(Unique(by=("password",)), job=jobs.anything, password="DE02"),
-        key(Unique(), 1, note="DE02" + "é" * 300),
+    assert key_of(Unique(by=("user_id", "page")), 7) == 'tests.enqueue.dedupe.jobs.plain {"page":1,"user_id":7}'
+    assert key_of(Unique(by=("user_id", "queue")), 7) == 'tests.enqueue.dedupe.jobs.plain@default {"user_id":7}'
+    assert key_of(Unique(by=("task",)), 7) == "tests.enqueue.dedupe.jobs.plain"
+    assert key_of(Unique(key="user {user_id}"), 7) == "user 7"
+    for hashed in (
+        key_of(Unique(), "DE02", job=jobs.pay),
+        key_of(Unique(by=("a",)), job=jobs.anything, a={"password": "DE02"}),
+        key_of(Unique(by=("password",)), job=jobs.anything, password="DE02"),
+        key_of(Unique(), 1, note="DE02" + "é" * 300),
     ):
-        assert "DE02" not in hidden
-        assert " #" in hidden
-        assert len(hidden) < 255
+        assert "DE02" not in hashed
+        assert " #" in hashed
+        assert len(hashed) < 255
 
 
 @pytest.mark.django_db
 @pytest.mark.once
-@pytest.mark.parametrize("made", [5, "", "x" * 256, "a\0b"])
-def test_a_callable_that_returns_an_invalid_key_is_refused(made):
+@pytest.mark.parametrize("returned", [5, "", "x" * 256, "a\0b"])
+def test_a_callable_that_returns_an_invalid_key_is_refused(returned):
     with pytest.raises(ValueError, match=r"the unique key of tests\.enqueue\.dedupe\.jobs\.plain is "):
-        jobs.plain.with_options(unique=Unique(key=lambda *_, **__: made)).send(1)
+        jobs.plain.with_options(unique=Unique(key=lambda *_, **__: returned)).send(1)
     assert not Task.objects.exists()
 
 

@@ -1,4 +1,4 @@
-"""Many calls of a unique task in one statement."""
+"""send_many() of a unique task."""
 
 import uuid
 
@@ -42,10 +42,12 @@ def test_send_many_keeps_the_values_and_the_order_of_its_calls():
     values = [2.5, 1e22, -0.0, 10**17, "ä\u2028", [1, {"b": None}], {"7": True}]
     job = jobs.anything.with_options(unique=Unique(on_conflict="replace"))
 
-    handles = job.send_many({"name": f"n{place}", "value": value} for place, value in reversed(list(enumerate(values))))
+    handles = job.send_many(
+        {"name": f"n{position}", "value": value} for position, value in reversed(list(enumerate(values)))
+    )
 
     kwargs = [Task.objects.get(pk=handle.id).kwargs for handle in handles]
-    assert [one["value"] for one in kwargs] == values[::-1]
+    assert [call["value"] for call in kwargs] == values[::-1]
     assert [handle.id for handle in handles] == sorted(handle.id for handle in handles)
 
 
@@ -63,11 +65,11 @@ def test_send_many_replaces_twenty_tasks_with_one_insert():
 
 def test_send_many_creates_a_new_task_if_the_one_to_replace_is_claimed():
     job = jobs.note.with_options(unique=Unique.debounce(60, by=("name",)))
-    begun, waits = job.send_many([{"name": "a"}, {"name": "b"}])
-    Task.objects.filter(pk=begun.id).update(status=TaskStatus.CLAIMED)
+    claimed, pending = job.send_many([{"name": "a"}, {"name": "b"}])
+    Task.objects.filter(pk=claimed.id).update(status=TaskStatus.CLAIMED)
 
-    handles = job.send_many({"name": name, "text": str(place)} for place, name in enumerate("baac"))
+    handles = job.send_many({"name": name, "text": str(position)} for position, name in enumerate("baac"))
 
     assert [handle.replayed for handle in handles] == [True, False, True, False]
-    assert (handles[0].id, handles[1].id) == (waits.id, handles[2].id)
+    assert (handles[0].id, handles[1].id) == (pending.id, handles[2].id)
     assert Task.objects.get(pk=handles[2].id).kwargs["text"] == "2"

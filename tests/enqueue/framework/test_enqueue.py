@@ -1,4 +1,4 @@
-"""What enqueueing gives back, and what it leaves in the database."""
+"""The result that enqueueing returns, and the row that it inserts."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,11 +16,11 @@ from tests.enqueue.framework import jobs
 
 @pytest.fixture(params=["enqueue", "aenqueue"])
 def enqueue(request):
-    """Enqueue by either verb."""
+    """Enqueue with ``enqueue()`` or ``aenqueue()``."""
 
-    def call(made, /, *args, **kwargs):
-        verb = getattr(made, request.param)
-        return verb(*args, **kwargs) if request.param == "enqueue" else async_to_sync(verb)(*args, **kwargs)
+    def call(task, /, *args, **kwargs):
+        method = getattr(task, request.param)
+        return method(*args, **kwargs) if request.param == "enqueue" else async_to_sync(method)(*args, **kwargs)
 
     return call
 
@@ -79,13 +79,13 @@ def test_a_task_may_have_arguments_with_any_name(enqueue):
 
 @pytest.mark.django_db
 def test_the_options_of_using_are_stored(enqueue):
-    moment = datetime(2040, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    run_after = datetime(2040, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
-    result = enqueue(jobs.add.using(priority=-5, queue_name="emails", run_after=moment), 1)
+    result = enqueue(jobs.add.using(priority=-5, queue_name="emails", run_after=run_after), 1)
 
     row = Task.objects.get(pk=result.id)
-    assert (row.priority, row.queue_name, row.enqueued_at) == (-5, "emails", moment)
-    assert (result.task.priority, result.task.queue_name, result.task.run_after) == (-5, "emails", moment)
+    assert (row.priority, row.queue_name, row.enqueued_at) == (-5, "emails", run_after)
+    assert (result.task.priority, result.task.queue_name, result.task.run_after) == (-5, "emails", run_after)
 
 
 @pytest.mark.django_db
@@ -130,7 +130,7 @@ UNSUPPORTED = {
     "an object": object(),
     "a class": int,
     "a generator": (item for item in ()),
-    "a set deep inside": {"a": [{"b": {1}}]},
+    "a nested set": {"a": [{"b": {1}}]},
 }
 
 
@@ -146,7 +146,7 @@ def test_a_type_unknown_to_json_is_refused_and_inserts_no_row(enqueue, value):
 
 
 BAD_VALUES = {
-    "bytes that are no text": b"\xff",
+    "bytes that are not UTF-8": b"\xff",
     "NaN": float("nan"),
     "infinity": [float("inf")],
     "a NUL": "a\0b",

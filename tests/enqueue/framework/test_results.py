@@ -1,4 +1,4 @@
-"""Getting a result back: by whom, in which state, with which errors."""
+"""Results, as a backend or a task returns them: their source, states, errors and retries."""
 
 from datetime import timedelta
 
@@ -28,33 +28,33 @@ READY, RUNNING, FAILED, SUCCESSFUL = (TaskResultStatus[name] for name in ("READY
 
 @pytest.fixture(params=["get_result", "aget_result"])
 def get_result(request):
-    """Ask a backend or a task for a result, by either verb."""
+    """Get a result from a backend or a task, with ``get_result()`` or ``aget_result()``."""
 
-    def call(where, key):
-        verb = getattr(where, request.param)
-        return verb(key) if request.param == "get_result" else async_to_sync(verb)(key)
+    def call(source, key):
+        method = getattr(source, request.param)
+        return method(key) if request.param == "get_result" else async_to_sync(method)(key)
 
     return call
 
 
 @pytest.fixture(params=["refresh", "arefresh"])
 def refresh(request):
-    """Refresh a result, by either verb."""
+    """Refresh a result, with ``refresh()`` or ``arefresh()``."""
 
     def call(result):
-        verb = getattr(result, request.param)
-        return verb() if request.param == "refresh" else async_to_sync(verb)()
+        method = getattr(result, request.param)
+        return method() if request.param == "refresh" else async_to_sync(method)()
 
     return call
 
 
 def claim(*, start, worker="dead"):
-    """Put what is due into the hands of a worker that is not there."""
+    """Claim the due tasks for a worker that does not exist."""
     with transaction.atomic():
         Task.objects.claim(worker, start=start, prefetch=1 - start)
 
 
-# By whom.
+# Sources.
 
 
 @pytest.mark.django_db
@@ -69,8 +69,8 @@ def test_get_result_returns_the_enqueued_result(get_result):
 VARIANTS = {
     "a priority": lambda: jobs.add.using(priority=5),
     "a queue": lambda: jobs.add.using(queue_name="emails"),
-    "a time to come": lambda: jobs.add.using(run_after=timezone.now() + timedelta(hours=1)),
-    "a time that has passed": lambda: jobs.add.using(run_after=timezone.now() - timedelta(hours=1)),
+    "a future time": lambda: jobs.add.using(run_after=timezone.now() + timedelta(hours=1)),
+    "a past time": lambda: jobs.add.using(run_after=timezone.now() - timedelta(hours=1)),
     "a delay": lambda: jobs.add.using(run_after=timedelta(hours=1)),
     "no delay": lambda: jobs.add.using(run_after=timedelta()),
     "a timeout": lambda: jobs.add.with_options(timeout=5),
@@ -80,7 +80,7 @@ VARIANTS = {
     "metadata": lambda: jobs.add.with_options(metadata={"team": "mail"}),
     "a retention": lambda: jobs.add.with_options(retention="7d"),
     "a retention by state": lambda: jobs.add.with_options(retention={"completed": None, "failed": 60}),
-    "another's task": lambda: jobs.plain,
+    "a task of the framework's own class": lambda: jobs.plain,
 }
 
 
@@ -154,9 +154,9 @@ def test_a_result_can_be_read_after_its_queue_leaves_the_settings(backend_settin
     result = jobs.add.using(queue_name="emails").enqueue(1)
     backend_settings(QUEUES=["default"])
 
-    got = get_result(default_task_backend, result.id)
+    loaded = get_result(default_task_backend, result.id)
 
-    assert (got, got.task.queue_name) == (result, "emails")
+    assert (loaded, loaded.task.queue_name) == (result, "emails")
 
 
 @pytest.mark.django_db
@@ -168,7 +168,7 @@ def test_refreshing_a_deleted_task_raises_task_result_does_not_exist(refresh):
         refresh(result)
 
 
-# Refreshing.
+# Refreshing and repeated reads.
 
 
 def test_refreshing_loads_the_current_state(drain, refresh):
@@ -209,7 +209,7 @@ def test_a_task_has_no_return_value_before_it_starts():
 
 
 def test_get_result_shows_a_running_task_as_running(drain):
-    result = jobs.look_from_outside.enqueue()
+    result = jobs.get_own_result.enqueue()
 
     drain()
 
@@ -312,7 +312,7 @@ def test_a_builtin_error_has_a_path_in_builtins(drain):
 
 
 def test_a_returned_error_has_the_class_task_failed(drain):
-    result = jobs.fail_as_a_value.enqueue()
+    result = jobs.return_error.enqueue()
 
     drain()
 
@@ -354,7 +354,7 @@ def test_an_expired_task_has_failed_with_task_expired(reap):
     soon = timezone.now() + timedelta(milliseconds=20)
     result = jobs.add.with_options(good_until=soon).enqueue(1)
 
-    wait_until(lambda: reap() or TaskHandle(result.id).status() == TaskStatus.EXPIRED, what="it expires")
+    wait_until(lambda: reap() or TaskHandle(result.id).status() == TaskStatus.EXPIRED, what="the task expires")
 
     error = only_error(result)
     assert (result.status, result.is_finished, result.attempts) == (FAILED, True, 0)

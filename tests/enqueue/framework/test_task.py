@@ -1,4 +1,4 @@
-"""What a decorated function is."""
+"""The task that a decorator makes of a function."""
 
 import dataclasses
 import pickle
@@ -21,22 +21,22 @@ from horsies_django.core.compat import (
 )
 from tests.enqueue.framework import jobs
 
-pickles = pytest.mark.skipif(django.VERSION < (6, 1), reason="the framework pickles tasks from Django 6.1 on")
+needs_pickling = pytest.mark.skipif(django.VERSION < (6, 1), reason="the framework pickles tasks from Django 6.1 on")
 
 
 def test_the_decorator_makes_a_framework_task_with_its_defaults():
-    made = jobs.add
+    job = jobs.add
 
-    assert isinstance(made, HorsiesTask)
-    assert isinstance(made, FrameworkTask)
-    assert (made.priority, made.queue_name, made.backend) == (0, "default", "default")
-    assert (made.run_after, made.takes_context) == (None, False)
+    assert isinstance(job, HorsiesTask)
+    assert isinstance(job, FrameworkTask)
+    assert (job.priority, job.queue_name, job.backend) == (0, "default", "default")
+    assert (job.run_after, job.takes_context) == (None, False)
 
 
 def test_the_decorator_takes_the_options_of_the_framework():
-    made = jobs.decorated
+    job = jobs.decorated
 
-    assert (made.priority, made.queue_name, made.takes_context) == (7, "emails", True)
+    assert (job.priority, job.queue_name, job.takes_context) == (7, "emails", True)
 
 
 def test_djangos_decorator_makes_a_horsies_task():
@@ -48,17 +48,17 @@ def test_djangos_decorator_makes_a_horsies_task():
 
 @pytest.mark.skipif((6, 0) <= django.VERSION < (6, 1), reason="Django 6.0 forwards no options but its own")
 def test_djangos_decorator_forwards_the_options_of_horsies():
-    made = jobs.framework_task(max_attempts=4, timeout=20)(jobs.taking_nothing)
+    job = jobs.framework_task(max_attempts=4, timeout=20)(jobs.taking_nothing)
 
-    assert (type(made), made.max_attempts, made.timeout) == (HorsiesTask, 4, 20)
+    assert (type(job), job.max_attempts, job.timeout) == (HorsiesTask, 4, 20)
 
 
 def test_a_task_is_named_after_its_function_and_can_be_imported_by_its_path():
-    made = jobs.add
+    job = jobs.add
 
-    assert made.name == "add"
-    assert made.module_path == "tests.enqueue.framework.jobs.add"
-    assert import_string(made.module_path) is made
+    assert job.name == "add"
+    assert job.module_path == "tests.enqueue.framework.jobs.add"
+    assert import_string(job.module_path) is job
 
 
 def test_a_task_knows_its_backend():
@@ -91,19 +91,19 @@ def test_a_task_is_immutable():
 
 
 def test_tasks_with_equal_options_are_equal_and_hashable():
-    same, other = jobs.with_our_options.using(priority=0), jobs.with_our_options.using(priority=1)
+    same, other = jobs.with_horsies_options.using(priority=0), jobs.with_horsies_options.using(priority=1)
 
-    assert same == jobs.with_our_options != other
-    assert {jobs.with_our_options: "found"}[same] == "found"
+    assert same == jobs.with_horsies_options != other
+    assert {jobs.with_horsies_options: "found"}[same] == "found"
 
 
 def test_using_returns_a_changed_copy():
-    moment = timezone.now() + timedelta(hours=1)
+    run_after = timezone.now() + timedelta(hours=1)
 
-    copy = jobs.add.using(priority=5, queue_name="emails", run_after=moment)
+    copy = jobs.add.using(priority=5, queue_name="emails", run_after=run_after)
 
     assert type(copy) is HorsiesTask
-    assert (copy.priority, copy.queue_name, copy.run_after, copy.func) == (5, "emails", moment, jobs.add.func)
+    assert (copy.priority, copy.queue_name, copy.run_after, copy.func) == (5, "emails", run_after, jobs.add.func)
     assert (jobs.add.priority, jobs.add.queue_name, jobs.add.run_after) == (0, "default", None)
 
 
@@ -118,10 +118,10 @@ def test_a_second_using_keeps_the_options_of_the_first():
 
 
 def test_using_keeps_the_options_of_horsies():
-    copy = jobs.with_our_options.using(priority=5)
+    copy = jobs.with_horsies_options.using(priority=5)
 
     for name in ("max_attempts", "timeout", "retention", "metadata", "exception_mapper"):
-        assert getattr(copy, name) == getattr(jobs.with_our_options, name)
+        assert getattr(copy, name) == getattr(jobs.with_horsies_options, name)
     assert (copy.max_attempts, copy.timeout) == (4, 20)
 
 
@@ -173,20 +173,20 @@ def test_acall_runs_functions_and_coroutines():
     assert async_to_sync(both)() == (3, "x")
 
 
-@pickles
+@needs_pickling
 @pytest.mark.parametrize("changes", [{}, {"priority": 5, "queue_name": "emails"}], ids=str)
 def test_a_task_keeps_its_options_through_pickling(changes):
-    sent = jobs.with_our_options.using(**changes)
+    original = jobs.with_horsies_options.using(**changes)
 
-    got = pickle.loads(pickle.dumps(sent))
+    loaded = pickle.loads(pickle.dumps(original))
 
-    assert type(got) is HorsiesTask
-    assert got == sent
-    assert got.func is sent.func
-    assert got.exception_mapper == {jobs.Broken: "BROKEN"}
+    assert type(loaded) is HorsiesTask
+    assert loaded == original
+    assert loaded.func is original.func
+    assert loaded.exception_mapper == {jobs.Broken: "BROKEN"}
 
 
-@pickles
+@needs_pickling
 def test_a_pickled_task_is_validated_when_it_is_loaded(backend_settings):
     pickled = pickle.dumps(jobs.add.using(queue_name="emails"))
     backend_settings(QUEUES=["default"])
@@ -195,7 +195,7 @@ def test_a_pickled_task_is_validated_when_it_is_loaded(backend_settings):
         pickle.loads(pickled)
 
 
-@pickles
+@needs_pickling
 @pytest.mark.django_db
 def test_a_result_survives_pickling():
     result = jobs.add.enqueue(1, b=2)

@@ -1,4 +1,4 @@
-"""Which tasks are refused, in the framework's own words, where they are made and where they are enqueued."""
+"""Tasks that are refused with the framework's messages, when they are made and when they are enqueued."""
 
 import functools
 from datetime import datetime, timedelta
@@ -15,8 +15,8 @@ from tests.enqueue.framework import jobs
 OUT_OF_RANGE = r"^priority must be a whole number between -100 and 100\.$"
 
 
-def says(text):
-    return pytest.raises(InvalidTask, match=f"^{text}$")
+def raises_invalid_task(message):
+    return pytest.raises(InvalidTask, match=f"^{message}$")
 
 
 def nested():
@@ -32,13 +32,15 @@ def nested():
     ids=["nested", "lambda", "bound method", "builtin"],
 )
 def test_a_task_function_must_be_defined_at_module_level(func):
-    with says(r"Task function must be defined at a module level\."):
+    with raises_invalid_task(r"Task function must be defined at a module level\."):
         task(func)
 
 
-@pytest.mark.parametrize("func", [jobs.not_taking_context, jobs.taking_nothing], ids=["another", "none"])
+@pytest.mark.parametrize(
+    "func", [jobs.not_taking_context, jobs.taking_nothing], ids=["another argument", "no argument"]
+)
 def test_takes_context_requires_context_as_the_first_argument(func):
-    with says(r"Task takes context but does not have a first argument of 'context'\."):
+    with raises_invalid_task(r"Task takes context but does not have a first argument of 'context'\."):
         task(takes_context=True)(func)
 
 
@@ -83,7 +85,7 @@ def test_a_task_cannot_be_decorated_again():
 
 
 def test_run_after_must_be_an_aware_datetime():
-    with says(r"run_after must be an aware datetime\."):
+    with raises_invalid_task(r"run_after must be an aware datetime\."):
         jobs.add.using(run_after=datetime(2030, 1, 1))
 
 
@@ -102,14 +104,14 @@ def test_a_queue_must_be_in_the_settings(backend_settings):
     backend_settings(QUEUES=["default", "emails"])
 
     assert jobs.add.using(queue_name="emails").queue_name == "emails"
-    with says(r"Queue 'unknown' is not valid for backend\."):
+    with raises_invalid_task(r"Queue 'unknown' is not valid for backend\."):
         jobs.add.using(queue_name="unknown")
 
 
 def test_only_the_default_queue_is_valid_if_the_settings_name_no_queues(settings):
     settings.TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend"}}
 
-    with says(r"Queue 'emails' is not valid for backend\."):
+    with raises_invalid_task(r"Queue 'emails' is not valid for backend\."):
         jobs.add.using(queue_name="emails")
 
 
@@ -134,7 +136,7 @@ def test_a_queue_name_that_cannot_be_stored_is_refused_before_the_insert(backend
 
 
 def test_the_rules_of_the_framework_are_checked_before_those_of_horsies():
-    with says(r"Task function must be defined at a module level\."):
+    with raises_invalid_task(r"Task function must be defined at a module level\."):
         task(timeout=-1)(nested())
 
 
@@ -146,26 +148,26 @@ def test_a_bad_horsies_option_raises_invalid_task():
 @pytest.mark.django_db
 @pytest.mark.parametrize("run_after", [None, timedelta(hours=1)], ids=["now", "later"])
 def test_a_task_is_validated_again_when_it_is_enqueued(backend_settings, run_after):
-    made = jobs.add.using(queue_name="emails", run_after=run_after)
+    job = jobs.add.using(queue_name="emails", run_after=run_after)
     backend_settings(QUEUES=["default"])
 
-    with says(r"Queue 'emails' is not valid for backend\."):
-        made.enqueue(1)
-    with says(r"Queue 'emails' is not valid for backend\."):
-        async_to_sync(made.aenqueue)(1)
-    with says(r"Queue 'emails' is not valid for backend\."):
-        made.send(1)
+    with raises_invalid_task(r"Queue 'emails' is not valid for backend\."):
+        job.enqueue(1)
+    with raises_invalid_task(r"Queue 'emails' is not valid for backend\."):
+        async_to_sync(job.aenqueue)(1)
+    with raises_invalid_task(r"Queue 'emails' is not valid for backend\."):
+        job.send(1)
 
     assert not Task.objects.exists()
 
 
 @pytest.mark.django_db
 def test_the_backend_validates_a_task_passed_to_enqueue(backend_settings):
-    made = jobs.plain.using(queue_name="emails")
+    job = jobs.plain.using(queue_name="emails")
     backend_settings(QUEUES=["default"])
 
-    with says(r"Queue 'emails' is not valid for backend\."):
-        default_task_backend.enqueue(made, [1], {})
+    with raises_invalid_task(r"Queue 'emails' is not valid for backend\."):
+        default_task_backend.enqueue(job, [1], {})
 
     assert not Task.objects.exists()
 

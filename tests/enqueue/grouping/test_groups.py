@@ -1,4 +1,4 @@
-"""Calls that are gathered by key until a size, an age or a quiet time, and then handed to one run as a list."""
+"""Calls are gathered by key until a size, an age or a quiet time, and then one run gets them as a list."""
 
 import datetime
 import enum
@@ -43,8 +43,8 @@ def test_calls_with_one_key_form_one_task_that_runs_when_it_is_full(drain):
     assert not any(handle.replayed for handle in handles)
 
 
-def come():
-    """The time of all that waits for one has come."""
+def make_due():
+    """Make every scheduled task due."""
     Task.objects.scheduled().update(enqueued_at=Now(), run_after=Now())
 
 
@@ -53,58 +53,56 @@ def group_of(handle):
 
 
 def test_a_delayed_call_joins_the_group_of_its_key_when_it_is_due(drain):
-    late = jobs.three.schedule(LATER, key="a", value=9)
+    delayed = jobs.three.schedule(LATER, key="a", value=9)
     first = jobs.three.send(key="a", value=1)
     drain()
-    assert (late.status(), calls_of(first)) == (TaskStatus.PENDING, [{"key": "a", "value": 1}])
+    assert (delayed.status(), calls_of(first)) == (TaskStatus.PENDING, [{"key": "a", "value": 1}])
 
-    Task.objects.filter(pk=late.id).update(enqueued_at=Now())
+    Task.objects.filter(pk=delayed.id).update(enqueued_at=Now())
     drain()
     jobs.three.send(key="a", value=3)
     drain()
 
-    assert group_of(late).pk == first.id
+    assert group_of(delayed).pk == first.id
     assert first.value(timeout=0) == [1, 9, 3]
 
 
 def test_delayed_calls_open_groups_of_functions_and_of_coroutines(drain):
     many = jobs.three.with_options(run_after=LATER).send_many({"key": "a", "value": value} for value in range(4))
-    two = [jobs.coroutine.with_options(run_after=LATER).send(value=value) for value in (5, 6)]
+    async_calls = [jobs.coroutine.with_options(run_after=LATER).send(value=value) for value in (5, 6)]
     assert (Task.objects.scheduled().count(), TaskItem.objects.count()) == (6, 0)
 
-    come()
-    # One that waited too long for the group that another was joining has another try, a moment later.
-    wait_until(lambda: drain() or all(handle.status().is_terminal for handle in [*many, *two]))
+    make_due()
+    # A call that waits too long for a group that another call is joining tries again a moment later.
+    wait_until(lambda: drain() or all(handle.status().is_terminal for handle in [*many, *async_calls]))
 
     groups = Counter(group_of(handle).pk for handle in many)
     assert sorted(groups.values()) == [1, 3]
-    assert [group_of(handle).is_async for handle in two] == [True, True]
-    assert sorted(Task.objects.get(pk=group_of(two[0]).pk).result["ok"]) == [1, 5, 6]
+    assert [group_of(handle).is_async for handle in async_calls] == [True, True]
+    assert sorted(Task.objects.get(pk=group_of(async_calls[0]).pk).result["ok"]) == [1, 5, 6]
 
 
 def test_a_delayed_call_gives_its_queue_and_options_to_its_group(drain):
-    sent = jobs.three.with_options(
-        queue_name="emails", priority=7, timeout=9, retention=60, metadata={"tenant": "acme"}
-    )
-    late = sent.schedule(LATER, key="a", value=1)
+    job = jobs.three.with_options(queue_name="emails", priority=7, timeout=9, retention=60, metadata={"tenant": "acme"})
+    delayed = job.schedule(LATER, key="a", value=1)
 
-    come()
+    make_due()
     drain()
 
-    group = group_of(late)
+    group = group_of(delayed)
     assert (group.queue_name, group.priority, group.timeout, group.metadata) == ("emails", 7, 9.0, {"tenant": "acme"})
     assert (group.retention, group.max_retries) == (datetime.timedelta(seconds=60), 0)
 
 
 def test_an_overdue_call_joins_its_group_and_a_cancelled_one_never_does(drain):
-    past = jobs.three.with_options(run_after=timezone.now() - LATER).send(key="a", value=1)
-    never = jobs.three.schedule(LATER, key="a", value=2)
-    assert never.cancel()
+    overdue = jobs.three.with_options(run_after=timezone.now() - LATER).send(key="a", value=1)
+    cancelled = jobs.three.schedule(LATER, key="a", value=2)
+    assert cancelled.cancel()
 
-    come()
+    make_due()
     drain()
 
-    assert calls_of_group(past) == [{"key": "a", "value": 1}]
+    assert calls_of_group(overdue) == [{"key": "a", "value": 1}]
 
 
 def calls_of_group(handle):
@@ -113,60 +111,60 @@ def calls_of_group(handle):
 
 def test_a_delayed_call_gives_its_backend_to_its_group(drain, settings):
     settings.TASKS = {**settings.TASKS, "other": settings.TASKS["default"]}
-    late = jobs.three.using(backend="other").schedule(LATER, key="a", value=1)
+    delayed = jobs.three.using(backend="other").schedule(LATER, key="a", value=1)
 
-    come()
+    make_due()
     drain()
 
-    assert group_of(late).backend == "other"
+    assert group_of(delayed).backend == "other"
 
 
 @pytest.mark.parametrize(
-    ("send", "words"),
+    ("call", "message"),
     [
-        (lambda late: late(jobs.by_kind, kind=Text.RED), "is 'Text.RED', and once the call is stored it is 'red'"),
-        (lambda late: late(jobs.by_kind, kind=(1, 2)), "allowed: a key that stays the same"),
-        (lambda late: late(jobs.by_colour, colour=Text.RED), "has no attribute 'value'"),
+        (lambda send: send(jobs.by_kind, kind=Text.RED), "is 'Text.RED', and once the call is stored it is 'red'"),
+        (lambda send: send(jobs.by_kind, kind=(1, 2)), "allowed: a key that stays the same"),
+        (lambda send: send(jobs.by_colour, colour=Text.RED), "has no attribute 'value'"),
     ],
 )
-def test_a_delayed_call_is_refused_if_storing_it_changes_its_key(send, words):
+def test_a_delayed_call_is_refused_if_storing_it_changes_its_key(call, message):
     with pytest.raises(ValueError, match="the key of a call for later") as caught:
-        send(lambda task, **call: task.schedule(LATER, **call))
+        call(lambda task, **kwargs: task.schedule(LATER, **kwargs))
 
-    assert words in str(caught.value)
-    send(lambda task, **call: task.send(**call))
+    assert message in str(caught.value)
+    call(lambda task, **kwargs: task.send(**kwargs))
     assert Task.objects.get().item_count == 1
 
 
-class Text(str, enum.Enum):  # noqa: UP042  # not StrEnum: format() gives the name of one of these
+class Text(str, enum.Enum):  # noqa: UP042  # not StrEnum: format() gives a member's name
     RED = "red"
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="one transaction writes at a time here")
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
 def test_a_delayed_call_holds_no_slot_while_a_sender_locks_its_group(worker):
     first = jobs.mail.send(customer_id=1, text="x")
-    is_held, is_enough = threading.Event(), threading.Event()
+    is_held, may_commit = threading.Event(), threading.Event()
 
-    def hold():
+    def hold_group():
         try:
             with transaction.atomic():
                 jobs.mail.send(customer_id=1, text="y")
                 is_held.set()
-                is_enough.wait(60)
+                may_commit.wait(60)
         finally:
             connection.close()
 
-    sender = threading.Thread(target=hold)
+    sender = threading.Thread(target=hold_group)
     sender.start()
     try:
         assert is_held.wait(20)
-        late = jobs.mail.with_options(run_after=datetime.timedelta())
-        many = late.send_many({"customer_id": 1, "text": text} for text in "ab")
+        mail_now = jobs.mail.with_options(run_after=datetime.timedelta())
+        many = mail_now.send_many({"customer_id": 1, "text": text} for text in "ab")
         worker("--threads", "1", "--shutdown-timeout", "1")
         assert [tasks.noop.send().get(timeout=20).is_ok() for _ in range(3)] == [True] * 3
         assert not any(handle.status().is_terminal for handle in many)
     finally:
-        is_enough.set()
+        may_commit.set()
         sender.join(20)
 
     assert [handle.value(timeout=20) for handle in many] == [str(first.id)] * 2
@@ -177,18 +175,18 @@ def test_a_delayed_call_holds_no_slot_while_a_sender_locks_its_group(worker):
 @pytest.mark.slow
 def test_delayed_calls_join_exactly_once_though_a_worker_is_killed(worker):
     count = 150
-    at_once = jobs.three.with_options(run_after=datetime.timedelta())
-    late = at_once.send_many({"key": "a", "value": value} for value in range(count - 10))
-    late += jobs.three.with_options(run_after=LATER).send_many(
+    due_now = jobs.three.with_options(run_after=datetime.timedelta())
+    delayed = due_now.send_many({"key": "a", "value": value} for value in range(count - 10))
+    delayed += jobs.three.with_options(run_after=LATER).send_many(
         {"key": "a", "value": value} for value in range(count - 10, count)
     )
-    first = worker("--threads", "4")
+    killed = worker("--threads", "4")
     wait_until(lambda: TaskItem.objects.exists())
-    os.killpg(first.process.pid, signal.SIGKILL)
-    first.wait()
-    assert TaskItem.objects.count() < count  # however late it was killed
+    os.killpg(killed.process.pid, signal.SIGKILL)
+    killed.wait()
+    assert TaskItem.objects.count() < count  # even if the kill was late
 
-    joins = Task.objects.filter(pk__in=[handle.id for handle in late])
+    joins = Task.objects.filter(pk__in=[handle.id for handle in delayed])
     joins.scheduled().update(enqueued_at=Now(), run_after=Now())
     worker("--threads", "4")
     wait_until(lambda: reclaim(0.5) >= 0 and joins.completed().count() == count, limit=60)
@@ -207,24 +205,24 @@ def test_calls_with_different_keys_form_different_tasks(drain):
 
 def test_a_worker_runs_a_group_once_it_is_full_old_enough_or_quiet(worker):
     worker("--poll-interval", "0.2")
-    still, due = jobs.quiet.send(), Task.objects.values_list("enqueued_at", flat=True)
-    first_due = due.get(pk=still.id)
+    quiet, due_times = jobs.quiet.send(), Task.objects.values_list("enqueued_at", flat=True)
+    first_due = due_times.get(pk=quiet.id)
     jobs.quiet.send()
-    assert due.get(pk=still.id) > first_due
+    assert due_times.get(pk=quiet.id) > first_due
     old = [jobs.soon.send(value=value) for value in range(3)]
     full = [async_to_sync(jobs.coroutine.asend)(value=value) for value in (1, 2)]
 
     assert full[0].value(timeout=20) == [1, 1, 2]
     assert sorted(value for handle in set(old) for value in handle.value(timeout=20)) == [0, 1, 2]
-    assert still.value(timeout=20) == 2
+    assert quiet.value(timeout=20) == 2
 
 
 def test_quiet_never_delays_a_group_beyond_max_delay():
-    both = task_with(Gather("x", max_delay=200, quiet=150))
-    handle = both.send(value=1)
+    job = task_with(Gather("x", max_delay=200, quiet=150))
+    handle = job.send(value=1)
     Task.objects.update(sent_at=Now() - datetime.timedelta(seconds=100))
 
-    both.send(value=2)
+    job.send(value=2)
 
     row = Task.objects.get(pk=handle.id)
     assert (row.enqueued_at - row.sent_at).total_seconds() == pytest.approx(200, abs=0.01)
@@ -232,11 +230,11 @@ def test_quiet_never_delays_a_group_beyond_max_delay():
 
 
 def test_a_call_that_joins_an_overdue_group_leaves_it_due():
-    both = task_with(Gather("x", max_delay=2, quiet=1.5))
-    handle = both.send(value=1)
+    job = task_with(Gather("x", max_delay=2, quiet=1.5))
+    handle = job.send(value=1)
     Task.objects.update(sent_at=Now() - datetime.timedelta(seconds=5))
 
-    both.send(value=2)
+    job.send(value=2)
 
     assert not Task.objects.get(pk=handle.id).deferred
     assert Task.objects.due().count() == 1
@@ -310,7 +308,7 @@ def test_enqueue_returns_the_result_of_the_shared_task(drain):
 
 def test_a_worker_that_dies_loses_no_call(worker, tmp_path):
     worker("--processes", "1")
-    handles = jobs.deadly.send_many({"path": str(tmp_path / "died"), "value": value} for value in (1, 2))
+    handles = jobs.kill_runner_once.send_many({"path": str(tmp_path / "died"), "value": value} for value in (1, 2))
 
     assert handles[0].value(timeout=40) == [1, 2]
     assert TaskAttempt.objects.filter(task=handles[0].id).count() == 2
@@ -383,12 +381,12 @@ def test_every_call_runs_once_while_senders_race_claims_and_runners_are_killed(w
     assert sorted(value for result, _ in rows for value in result["ok"]) == sent
 
 
-# What is refused.
+# Errors.
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"by": "  "}, "by is '  '"),
         ({"by": "{0}{"}, "by is"),
@@ -399,14 +397,14 @@ def test_every_call_runs_once_while_senders_race_claims_and_runners_are_killed(w
         ({"by": "x", "max_delay": None}, "might wait for ever"),
     ],
 )
-def test_gather_refuses_invalid_fields(fields, words):
+def test_gather_refuses_invalid_fields(fields, message):
     with pytest.raises(ValueError, match="Gather: ") as caught:
         Gather(**fields)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("send", "words"),
+    ("send", "message"),
     [
         (lambda: jobs.mail.send(5), "keyword arguments only"),
         (lambda: jobs.mail.send(text="x"), "needs 'customer_id', which is not among the arguments of the call: text"),
@@ -422,34 +420,34 @@ def test_gather_refuses_invalid_fields(fields, words):
         ),
     ],
 )
-def test_an_invalid_call_of_a_gathering_task_is_refused_and_not_stored(send, words):
+def test_an_invalid_call_of_a_gathering_task_is_refused_and_not_stored(send, message):
     with pytest.raises((TypeError, ValueError, InvalidTask)) as caught:
         send()
 
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert (Task.objects.count(), TaskItem.objects.count()) == (0, 0)
 
 
 @pytest.mark.once
 def test_a_gathering_function_must_take_one_list_of_calls():
     def two(items, more):
-        """Not for us."""
+        """Take two arguments, one too many."""
 
     with pytest.raises(InvalidTask, match="allowed: one list of calls"):
-        task(gather=Gather("x"))(globals_of(two))
+        task(gather=Gather("x"))(as_module_level(two))
     with pytest.raises(InvalidTask, match="gather is 'x'; allowed: a Gather"):
         task(gather="x")(jobs.mail.func)
 
 
-def globals_of(function):
+def as_module_level(function):
     function.__qualname__ = function.__name__
     return function
 
 
 def test_a_key_may_come_from_a_callable():
-    by_half = task(gather=Gather(lambda value, **_: value // 10))(jobs.soon.func)
+    by_tens = task(gather=Gather(lambda value, **_: value // 10))(jobs.soon.func)
 
-    handles = [by_half.send(value=value) for value in (1, 5, 12)]
+    handles = [by_tens.send(value=value) for value in (1, 5, 12)]
 
     assert [len(calls_of(handle)) for handle in handles] == [2, 2, 1]
     assert sorted(Task.objects.values_list("group_key", flat=True)) == ["0", "1"]

@@ -1,4 +1,4 @@
-"""A task of gathered calls, and a batch, where people look."""
+"""The admin's pages of a gathering task and of a batch."""
 
 import re
 
