@@ -17,13 +17,13 @@ def double(value: int) -> int:
 
 
 @task(retry_policy=RetryPolicy.fixed([1] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False))
-def sturdy(value: int) -> int:
+def double_with_retries(value: int) -> int:
     return 2 * value
 
 
 @task
 def fail_unless(path: str) -> str:
-    """Fail until there is such a file."""
+    """Fail until the file exists."""
     if not Path(path).exists():
         raise ValueError("not yet")
     return "there"
@@ -44,7 +44,7 @@ def note(key: str) -> str:
 
 @task
 def note_batch(batch_id: str) -> dict[str, Any]:
-    """Leave the id, and tell how the batch stands that has sent this."""
+    """Record the id, and return the progress of the batch."""
     Entry.objects.create(key=batch_id, pid=os.getpid(), at=time.time())
     progress = BatchHandle(batch_id).progress()
     return {"done": progress.done, "failed": progress.failed}
@@ -57,7 +57,7 @@ def add_up(results: list[int], extra: int = 0) -> int:
 
 @task
 def tree(depth: int, workflow_meta: WorkflowMeta) -> int:
-    """Add two more calls of the same to the batch, until that is deep enough."""
+    """Add two more calls of this task to the batch, unless the depth is 0."""
     if depth:
         handle = BatchHandle(workflow_meta.workflow_id)
         handle.add_many(tree, [{"depth": depth - 1}] * 2)
@@ -72,8 +72,8 @@ def atomic_tree(depth: int, batch_id: str) -> int:
 
 
 @task(retry_policy=RetryPolicy.fixed([1] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False))
-def deadly(path: str) -> str:
-    """Die with the whole process the first time."""
+def kill_runner_once(path: str) -> str:
+    """Kill the runner at the first attempt."""
     if not Path(path).exists():
         Path(path).touch()
         os.kill(os.getpid(), 9)

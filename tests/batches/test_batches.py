@@ -1,4 +1,4 @@
-"""Batches: many calls, callbacks once all have ended, progress, more calls meanwhile, retries of what has failed."""
+"""Batches: many calls, callbacks after the last one, progress, calls added meanwhile, retries of failed calls."""
 
 import threading
 import uuid
@@ -18,40 +18,40 @@ from tests.jobs.models import Entry
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def started(*calls, **callbacks):
+def start_batch(*calls, **callbacks):
     batch = Batch("b", **callbacks)
     for job, *args in calls:
         batch.add(job, *args)
     return batch.start()
 
 
-def of(total, **counts):
-    none = dict.fromkeys(("waiting", "running", "completed", "failed", "cancelled"), 0)
-    return BatchProgress(total=total, **none | counts)
+def progress_of(total, **counts):
+    zeros = dict.fromkeys(("waiting", "running", "completed", "failed", "cancelled"), 0)
+    return BatchProgress(total=total, **zeros | counts)
 
 
-def callback(handle, name):
+def callback_result(handle, name):
     return WorkflowHandle(handle.id).result_for(name)
 
 
-def test_a_batch_runs_its_calls_and_gives_their_values_in_order(drain):
+def test_a_batch_runs_its_calls_and_returns_their_values_in_order(drain):
     with Batch("doubles") as batch:
         keys = batch.add_many(jobs.double, [{"value": value} for value in range(5)])
         batch.add(jobs.note, "n")
     handle = BatchHandle(str(batch.id))
 
-    assert (handle.status(), handle.progress()) == (WorkflowStatus.RUNNING, of(6, waiting=6))
+    assert (handle.status(), handle.progress()) == (WorkflowStatus.RUNNING, progress_of(6, waiting=6))
     drain()
 
     assert handle.get(timeout=0).unwrap() == [0, 2, 4, 6, 8, "n"]
     assert handle.result_for(keys[3]).unwrap() == 6
-    assert handle.progress() == of(6, completed=6)
+    assert handle.progress() == progress_of(6, completed=6)
     assert handle.progress().done == 6
     assert batch.handle == handle
 
 
-def test_callbacks_come_once_all_have_completed_and_are_told_of_which_batch(drain):
-    handle = started(
+def test_callbacks_run_once_after_all_calls_and_get_the_batch_id(drain):
+    handle = start_batch(
         (jobs.double, 1),
         (jobs.double, 2),
         on_success=jobs.add_up.node(priority=5)(extra=100),
@@ -60,15 +60,15 @@ def test_callbacks_come_once_all_have_completed_and_are_told_of_which_batch(drai
 
     drain()
 
-    assert callback(handle, "on_success").unwrap() == 106
-    assert callback(handle, "on_complete").unwrap() == {"done": 2, "failed": 0}
+    assert callback_result(handle, "on_success").unwrap() == 106
+    assert callback_result(handle, "on_complete").unwrap() == {"done": 2, "failed": 0}
     assert Entry.objects.filter(key=str(handle.id)).count() == 1
     assert handle.status() is WorkflowStatus.COMPLETED
 
 
-def test_after_a_failure_only_on_complete_comes_and_a_retry_of_the_failures_brings_on_success(drain, tmp_path):
+def test_a_failed_batch_runs_on_complete_and_on_success_only_after_a_retry(drain, tmp_path):
     path = tmp_path / "there"
-    handle = started(
+    handle = start_batch(
         (jobs.double, 4),
         (jobs.fail_unless, str(path)),
         on_success=jobs.note.node()(key="yes"),
@@ -76,7 +76,7 @@ def test_after_a_failure_only_on_complete_comes_and_a_retry_of_the_failures_brin
     )
     drain()
     assert handle.status() is WorkflowStatus.FAILED
-    assert handle.progress() == of(2, completed=1, failed=1)
+    assert handle.progress() == progress_of(2, completed=1, failed=1)
     assert handle.get(timeout=0).err.error_code == "MAP_ITEM_FAILED"
     assert list(Entry.objects.values_list("key", flat=True)) == [str(handle.id)]
     before = Task.objects.count()
@@ -86,20 +86,20 @@ def test_after_a_failure_only_on_complete_comes_and_a_retry_of_the_failures_brin
     drain()
 
     assert handle.get(timeout=0).unwrap() == [8, "there"]
-    assert Task.objects.count() == before + 2  # the call that has failed, and on_success
+    assert Task.objects.count() == before + 2  # the failed call, and on_success
     assert sorted(Entry.objects.values_list("key", flat=True)) == sorted([str(handle.id), "yes"])
 
 
-def test_calls_may_be_added_while_it_runs_and_not_once_all_have_ended(drain):
-    handle = started((jobs.double, 1), on_success=jobs.add_up)
+def test_calls_can_be_added_to_a_batch_until_all_its_calls_have_ended(drain):
+    handle = start_batch((jobs.double, 1), on_success=jobs.add_up)
 
     key = handle.add(jobs.double, value=2)
     more = handle.add_many(jobs.double, [{"value": 3}, {"value": 4}])
     assert [each.node_id for each in (key, *more)] == ["tasks[1]", "tasks[2]", "tasks[3]"]
-    assert handle.progress() == of(4, waiting=4)
+    assert handle.progress() == progress_of(4, waiting=4)
     drain()
 
-    assert (handle.get(timeout=0).unwrap(), callback(handle, "on_success").unwrap()) == ([2, 4, 6, 8], 20)
+    assert (handle.get(timeout=0).unwrap(), callback_result(handle, "on_success").unwrap()) == ([2, 4, 6, 8], 20)
     with pytest.raises(BatchEnded, match=str(handle.id)):
         handle.add(jobs.double, 5)
     with pytest.raises(LookupError, match="There is no batch"):
@@ -107,21 +107,21 @@ def test_calls_may_be_added_while_it_runs_and_not_once_all_have_ended(drain):
     assert handle.progress().total == 4
 
 
-def test_calls_may_be_added_by_the_bodies_of_the_batch(drain):
+def test_the_bodies_of_a_batch_can_add_calls_to_it(drain):
     plain, atomic = (
-        started((jobs.tree, 3), on_success=jobs.add_up),
-        started((jobs.atomic_tree, 5), on_complete=jobs.note_batch),
+        start_batch((jobs.tree, 3), on_success=jobs.add_up),
+        start_batch((jobs.atomic_tree, 5), on_complete=jobs.note_batch),
     )
 
     drain()
 
-    assert plain.progress() == of(15, completed=15)
-    assert callback(plain, "on_success").unwrap() == 3 + 2 * 2 + 4
+    assert plain.progress() == progress_of(15, completed=15)
+    assert callback_result(plain, "on_success").unwrap() == 3 + 2 * 2 + 4
     assert atomic.get(timeout=0).unwrap() == [5, 4, 3, 2, 1, 0]
 
 
 def test_a_retried_batch_takes_more_calls(drain, tmp_path):
-    handle = started((jobs.fail_unless, str(tmp_path / "x")))
+    handle = start_batch((jobs.fail_unless, str(tmp_path / "x")))
     drain()
 
     assert handle.retry()
@@ -132,25 +132,25 @@ def test_a_retried_batch_takes_more_calls(drain, tmp_path):
     assert handle.get(timeout=0).unwrap() == ["there", 6]
 
 
-def test_a_batch_is_part_of_its_transaction():
+def test_a_rollback_removes_a_batch_and_its_calls():
     with transaction.atomic():
-        handle = started((jobs.double, 1))
+        handle = start_batch((jobs.double, 1))
         handle.add(jobs.double, 2)
         transaction.set_rollback(True)
 
-    assert (handle.status(), handle.progress(), Task.objects.count()) == (None, of(0), 0)
+    assert (handle.status(), handle.progress(), Task.objects.count()) == (None, progress_of(0), 0)
 
 
-def test_a_batch_without_calls_has_ended_and_its_callbacks_come(drain):
-    handle = started(on_success=jobs.add_up, on_complete=jobs.note_batch)
+def test_an_empty_batch_ends_at_once_and_runs_its_callbacks(drain):
+    handle = start_batch(on_success=jobs.add_up, on_complete=jobs.note_batch)
 
     drain()
 
     assert handle.get(timeout=0).unwrap() == []
-    assert callback(handle, "on_success").unwrap() == 0
+    assert callback_result(handle, "on_success").unwrap() == 0
 
 
-def test_a_block_that_raises_starts_nothing():
+def test_a_batch_block_that_raises_starts_no_batch():
     batch = Batch("never")
 
     with pytest.raises(ZeroDivisionError), batch:
@@ -159,13 +159,13 @@ def test_a_block_that_raises_starts_nothing():
     assert (batch.handle, Workflow.objects.count()) == (None, 0)
 
 
-def test_a_cancelled_batch_runs_nothing_more_and_no_callback(drain):
-    handle = started((jobs.double, 1), (jobs.double, 2), on_complete=jobs.note_batch)
+def test_a_cancelled_batch_runs_no_call_and_no_callback_until_it_is_retried(drain):
+    handle = start_batch((jobs.double, 1), (jobs.double, 2), on_complete=jobs.note_batch)
 
     assert handle.cancel()
     drain()
 
-    assert (handle.status(), handle.progress()) == (WorkflowStatus.CANCELLED, of(2, cancelled=2))
+    assert (handle.status(), handle.progress()) == (WorkflowStatus.CANCELLED, progress_of(2, cancelled=2))
     assert not Entry.objects.exists()
     with pytest.raises(BatchEnded):
         handle.add(jobs.double, 3)
@@ -175,12 +175,12 @@ def test_a_cancelled_batch_runs_nothing_more_and_no_callback(drain):
     assert Entry.objects.count() == 1
 
 
-def test_a_paused_batch_takes_calls_and_begins_them_when_it_goes_on(drain):
-    handle = started((jobs.double, 1))
+def test_a_paused_batch_takes_calls_and_runs_them_once_it_is_resumed(drain):
+    handle = start_batch((jobs.double, 1))
     handle.pause()
     handle.add(jobs.double, 2)
     drain()
-    assert handle.progress() == of(2, waiting=2)
+    assert handle.progress() == progress_of(2, waiting=2)
 
     handle.resume()
     drain()
@@ -188,20 +188,20 @@ def test_a_paused_batch_takes_calls_and_begins_them_when_it_goes_on(drain):
     assert handle.get(timeout=0).unwrap() == [2, 4]
 
 
-def test_thousands_of_calls_cost_as_many_statements_as_a_few():
+def test_a_batch_of_thousands_of_calls_takes_as_many_statements_as_a_small_one():
     def cost(count):
         batch = Batch("many")
         batch.add_many(jobs.double, [{"value": value} for value in range(count)])
-        with CaptureQueriesContext(connection) as said:
+        with CaptureQueriesContext(connection) as queries:
             handle = batch.start()
             handle.add_many(jobs.double, [{"value": 1}] * count)
             handle.progress()
-        return len(said)
+        return len(queries)
 
     assert cost(2_000) <= cost(2) + 2
 
 
-def test_twins_for_async_code(drain):
+def test_batches_have_async_methods(drain):
     async def run():
         async with Batch("a") as batch:
             batch.add(jobs.double, 1)
@@ -212,29 +212,29 @@ def test_twins_for_async_code(drain):
     handle, progress = async_to_sync(run)()
     drain()
 
-    assert progress == of(3, waiting=3)
+    assert progress == progress_of(3, waiting=3)
     assert async_to_sync(handle.aget)(timeout=0).unwrap() == [2, 4, 6]
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_changes_nothing_of_how_a_batch_comes_out(worker, tmp_path):
+def test_a_killed_runner_does_not_change_the_outcome_of_a_batch(worker, tmp_path):
     worker("--processes", "2", runners=2)
-    handle = started(
-        *((jobs.deadly, str(tmp_path / f"died-{number}")) for number in range(2)),
-        *((jobs.sturdy, number) for number in range(20)),
+    handle = start_batch(
+        *((jobs.kill_runner_once, str(tmp_path / f"died-{number}")) for number in range(2)),
+        *((jobs.double_with_retries, number) for number in range(20)),
         on_success=jobs.add_up.node()(results=[1]),
         on_complete=jobs.note_batch,
     )
 
     assert handle.get(timeout=60).unwrap() == ["alive", "alive", *range(0, 40, 2)]
-    assert callback(handle, "on_complete").unwrap() == {"done": 22, "failed": 0}
+    assert callback_result(handle, "on_complete").unwrap() == {"done": 22, "failed": 0}
     assert Entry.objects.filter(key=str(handle.id)).count() == 1
 
 
 @pytest.mark.slow
-def test_many_who_add_while_it_ends_lose_nothing_and_the_callback_comes_once(worker):
+def test_calls_added_concurrently_while_a_batch_ends_are_not_lost(worker):
     worker("--processes", "2", "--threads", "4", runners=2)
-    handle = started((jobs.tree, 4), on_complete=jobs.note_batch)
+    handle = start_batch((jobs.tree, 4), on_complete=jobs.note_batch)
     added, refused = [], []
 
     def add():
@@ -255,24 +255,24 @@ def test_many_who_add_while_it_ends_lose_nothing_and_the_callback_comes_once(wor
 
     assert handle.get(timeout=60).is_ok()
     assert len(added) + len(refused) == 100
-    assert handle.progress() == of(31 + len(added), completed=31 + len(added))
+    assert handle.progress() == progress_of(31 + len(added), completed=31 + len(added))
     assert len({key.node_id for key in added}) == len(added)
     assert Entry.objects.filter(key=str(handle.id)).count() == 1
 
 
-def test_a_batch_is_told_from_other_workflows_by_its_row():
-    started((jobs.double, 1))
+def test_the_row_of_a_batch_marks_it_among_workflows():
+    start_batch((jobs.double, 1))
 
     assert Workflow.objects.get().is_batch
     assert WorkflowTask.objects.filter(map_index=None).values_list("node_id", flat=True).get() == "tasks"
 
 
-# What is refused.
+# Errors.
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("act", "words"),
+    ("act", "message"),
     [
         (lambda: Batch(" "), "name is ' '; allowed: a text of 1 to 255 characters"),
         (lambda: Batch("x").add("job"), "task is 'job'; allowed: a task"),
@@ -290,14 +290,14 @@ def test_a_batch_is_told_from_other_workflows_by_its_row():
         (lambda: Batch("x", backend="nowhere"), "backend is 'nowhere'"),
     ],
 )
-def test_a_mistake_is_told_at_once(act, words):
+def test_a_batch_refuses_invalid_calls_and_callbacks(act, message):
     with pytest.raises((ValueError, TypeError, InvalidTask)) as caught:
         act()
 
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_batch_begins_once():
+def test_a_batch_can_be_started_only_once():
     batch = Batch("x")
     batch.start()
 
@@ -306,9 +306,9 @@ def test_a_batch_begins_once():
 
 
 @pytest.mark.once
-def test_an_argument_without_a_name_of_its_own_is_refused():
+def test_a_batch_refuses_a_variadic_positional_argument():
     def several(*values):
-        """Any."""
+        """Take any values."""
 
     several.__qualname__ = "several"
 

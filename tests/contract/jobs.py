@@ -1,4 +1,4 @@
-"""Tasks of the contract's tests."""
+"""Tasks for the tests of the contract."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Point:
 
 
 @task
-def two(a, b=2, *, c=3):
+def collect(a, b=2, *, c=3):
     return [a, b, c]
 
 
 @task
-def give_back(value):
+def echo(value):
     return value

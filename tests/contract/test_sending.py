@@ -1,4 +1,4 @@
-"""From a call to a row, and from a handle back."""
+"""From a call to its row, and from a handle to its result."""
 
 import datetime
 import uuid
@@ -15,7 +15,7 @@ from horsies_django.core.ids import uuid7
 from horsies_django.core.serialization import clean_text, decode, dumps, encode
 from horsies_django.exceptions import TaskFailed
 from horsies_django.models import Task
-from tests.contract.jobs import Point, give_back, two
+from tests.contract.jobs import Point, collect, echo
 from tests.jobs import tasks
 
 RICH = {
@@ -25,7 +25,7 @@ RICH = {
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("args", "kwargs", "named"),
+    ("args", "kwargs", "message"),
     [
         ((), {}, "'a'"),
         ((1,), {"d": 4}, "'d'"),
@@ -42,9 +42,9 @@ RICH = {
         ((b"\xff",), {}, "'a'"),
     ],
 )
-@pytest.mark.parametrize("send", [two.send, two.enqueue, lambda *a, **k: two.schedule(5, *a, **k)])
-def test_arguments_that_do_not_fit_are_named_and_nothing_is_inserted(send, args, kwargs, named):
-    with pytest.raises((TypeError, ValueError), match=named):
+@pytest.mark.parametrize("send", [collect.send, collect.enqueue, lambda *a, **k: collect.schedule(5, *a, **k)])
+def test_an_error_names_the_bad_argument_and_nothing_is_inserted(send, args, kwargs, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         send(*args, **kwargs)
 
     assert not Task.objects.exists()
@@ -53,33 +53,33 @@ def test_arguments_that_do_not_fit_are_named_and_nothing_is_inserted(send, args,
 @pytest.mark.django_db
 def test_send_many_inserts_all_or_none():
     with pytest.raises(TypeError, match="'nope'"):
-        two.send_many([{"a": 1}, {"a": 1, "nope": 2}])
+        collect.send_many([{"a": 1}, {"a": 1, "nope": 2}])
 
     assert not Task.objects.exists()
-    assert [handle.status() for handle in two.send_many([{"a": 1}, {"a": 2}])] == ["PENDING", "PENDING"]
-    assert two.send_many([]) == []
+    assert [handle.status() for handle in collect.send_many([{"a": 1}, {"a": 2}])] == ["PENDING", "PENDING"]
+    assert collect.send_many([]) == []
 
 
 @pytest.mark.django_db
-def test_send_many_takes_one_insert_per_thousand(django_assert_num_queries):
+def test_send_many_takes_one_insert_per_thousand_calls(django_assert_num_queries):
     if connection.vendor == "sqlite":
         return  # Django splits an INSERT there by the number of its parameters
     with transaction.atomic(), django_assert_num_queries(3):
-        two.send_many({"a": number} for number in range(2_500))
+        collect.send_many({"a": number} for number in range(2_500))
 
 
 @pytest.mark.django_db
-def test_a_send_is_one_insert(django_assert_num_queries):
+def test_a_send_takes_one_insert(django_assert_num_queries):
     with transaction.atomic(), django_assert_num_queries(1):
-        two.send(1)
+        collect.send(1)
 
 
 @pytest.mark.django_db
 def test_the_row_holds_the_call_and_the_databases_time():
-    handle = two.with_options(priority=7, queue_name="q").send(1, c=[5])
+    handle = collect.with_options(priority=7, queue_name="q").send(1, c=[5])
 
     row = Task.objects.get(pk=handle.id)
-    assert (row.task_name, row.args, row.kwargs) == (two.module_path, [1], {"c": [5]})
+    assert (row.task_name, row.args, row.kwargs) == (collect.module_path, [1], {"c": [5]})
     assert (row.priority, row.queue_name, row.status) == (7, "q", TaskStatus.PENDING)
     assert row.sent_at == row.enqueued_at
     assert abs(timezone.now() - row.sent_at) < datetime.timedelta(minutes=1)
@@ -89,7 +89,7 @@ def test_the_row_holds_the_call_and_the_databases_time():
 @pytest.mark.django_db
 @pytest.mark.parametrize("delay", [3600, datetime.timedelta(hours=1)])
 def test_schedule_takes_a_delay(delay):
-    row = Task.objects.get(pk=two.schedule(delay, 1).id)
+    row = Task.objects.get(pk=collect.schedule(delay, 1).id)
 
     assert abs(row.enqueued_at - row.sent_at - datetime.timedelta(hours=1)) < datetime.timedelta(seconds=1)
     assert Task.objects.scheduled().get() == row
@@ -100,30 +100,30 @@ def test_schedule_takes_a_delay(delay):
 def test_schedule_takes_a_time():
     eta = timezone.now() + datetime.timedelta(days=1)
 
-    assert Task.objects.get(pk=two.schedule(eta, 1).id).enqueued_at == eta
+    assert Task.objects.get(pk=collect.schedule(eta, 1).id).enqueued_at == eta
 
 
 @pytest.mark.parametrize("eta", ["tomorrow", True, None])
-def test_schedule_refuses_what_is_no_time(eta):
+def test_schedule_refuses_an_invalid_time(eta):
     with pytest.raises(TypeError, match="allowed: seconds, a timedelta or an aware datetime"):
-        two.schedule(eta, 1)
+        collect.schedule(eta, 1)
 
 
 @pytest.mark.django_db
-def test_a_unique_key_gives_the_live_tasks_handle_back():
-    unique = two.with_options(unique_key="only one")
+def test_a_second_send_with_a_unique_key_returns_the_handle_of_the_live_task():
+    unique = collect.with_options(unique_key="only one")
     first = unique.send(1)
 
     assert unique.send(2) == first
     first.cancel()
     assert unique.send(3) != first
-    assert not first.retry()  # another task holds its key now
+    assert not first.retry()  # another task holds its key
     assert Task.objects.count() == 2
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"status": "LOST"}, "status_is_known"),
         ({"status": "COMPLETED"}, "completed_task_has_completed_at"),
@@ -133,10 +133,10 @@ def test_a_unique_key_gives_the_live_tasks_handle_back():
         ({"priority": 101}, "priority_is_in_range"),
     ],
 )
-def test_the_database_refuses_what_must_never_be(change, words):
-    row = Task.objects.get(pk=two.send(1).id)
+def test_the_constraints_of_the_database_refuse_an_invalid_row(change, message):
+    row = Task.objects.get(pk=collect.send(1).id)
 
-    with pytest.raises(DatabaseError, match=words), transaction.atomic():
+    with pytest.raises(DatabaseError, match=message), transaction.atomic():
         Task.objects.filter(pk=row.pk).update(**change)
 
 
@@ -144,8 +144,8 @@ def test_the_database_refuses_what_must_never_be(change, words):
 
 
 @pytest.mark.django_db
-def test_get_never_raises_and_tells_why_there_is_no_result():
-    handle = two.send(1)
+def test_get_returns_an_error_code_if_there_is_no_result():
+    handle = collect.send(1)
     kept_none = Task.objects.create(task_name="x", status="COMPLETED", completed_at=timezone.now())
 
     assert handle.get(0).err.error_code == handle.get(0.05).err.error_code == RetrievalCode.WAIT_TIMEOUT
@@ -157,8 +157,8 @@ def test_get_never_raises_and_tells_why_there_is_no_result():
         handle.get(-1)
 
 
-def test_a_handle_gives_result_value_and_info(drain):
-    good, bad = two.send(1), tasks.fail.send("why")
+def test_a_handle_returns_the_result_the_value_and_the_info(drain):
+    good, bad = collect.send(1), tasks.fail.send("why")
     drain()
 
     assert good.get() == TaskResult(ok=[1, 2, 3])
@@ -172,13 +172,13 @@ def test_a_handle_gives_result_value_and_info(drain):
 
 
 @pytest.mark.django_db(transaction=True)
-async def _twins():
-    handle = await two.asend(1)
-    later = await two.aschedule(60, 1)
-    many = await two.asend_many([{"a": 1}])
-    assert [await one.astatus() for one in (handle, later, *many)] == ["PENDING"] * 3
+async def _use_async_methods():
+    handle = await collect.asend(1)
+    later = await collect.aschedule(60, 1)
+    many = await collect.asend_many([{"a": 1}])
+    assert [await sent.astatus() for sent in (handle, later, *many)] == ["PENDING"] * 3
     assert (await handle.aget(0)).err.error_code == RetrievalCode.WAIT_TIMEOUT
-    assert (await handle.ainfo()).name == two.module_path
+    assert (await handle.ainfo()).name == collect.module_path
     assert await handle.acancel()
     with pytest.raises(TaskFailed):
         await handle.avalue()
@@ -186,13 +186,13 @@ async def _twins():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_everything_has_its_async_twin():
+def test_sends_and_handles_have_async_methods():
     from asgiref.sync import async_to_sync
 
-    async_to_sync(_twins)()
+    async_to_sync(_use_async_methods)()
 
 
-def test_a_result_is_one_of_two_things():
+def test_a_result_has_exactly_one_of_ok_and_err():
     for bad in ({}, {"ok": 1, "err": 2}):
         with pytest.raises(TypeError, match="exactly one"):
             TaskResult(**bad)
@@ -201,7 +201,7 @@ def test_a_result_is_one_of_two_things():
 
 
 def test_none_is_stored_and_read_back_as_none(drain):
-    handle = give_back.send(None)
+    handle = echo.send(None)
 
     drain()
 
@@ -231,7 +231,7 @@ RICH_VALUES = st.recursive(
 
 @given(RICH_VALUES)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_rich_value_comes_back_as_what_it_was(value):
+def test_a_rich_value_is_unchanged_after_encoding_and_decoding(value):
     import json
 
     stored = json.loads(dumps(encode(value, typed=True, where="it")))
@@ -241,7 +241,7 @@ def test_a_rich_value_comes_back_as_what_it_was(value):
 
 @given(st.text(st.characters(), max_size=50))
 @settings(deadline=None)
-def test_a_text_is_either_refused_or_valid_and_a_cleaned_one_is_always_valid(text):
+def test_encode_refuses_an_invalid_text_and_clean_text_makes_it_valid(text):
     try:
         encode(text, typed=False, where="it")
     except ValueError:
@@ -265,21 +265,21 @@ def test_a_text_is_either_refused_or_valid_and_a_cleaned_one_is_always_valid(tex
     ],
     ids=repr,
 )
-def test_rich_values_travel_through_arguments_and_results(drain, settings, value):
+def test_arguments_and_results_keep_rich_values(drain, settings, value):
     settings.TASKS = RICH
-    handle = give_back.send(value)
+    handle = echo.send(value)
 
     drain()
 
     assert handle.value(0) == value
-    assert give_back.get_result(handle.id).return_value == value
-    assert give_back.get_result(handle.id).args == [value]
+    assert echo.get_result(handle.id).return_value == value
+    assert echo.get_result(handle.id).args == [value]
 
 
 @pytest.mark.parametrize("tagged", [{"$type": "nonsense"}, {"$type": "dataclass", "class": "os.system", "value": {}}])
-def test_a_tag_that_names_no_dataclass_of_ours_fails_the_task_and_calls_nothing(drain, settings, tagged):
+def test_an_argument_with_an_unknown_type_tag_fails_the_task(drain, settings, tagged):
     settings.TASKS = RICH
-    row = Task.objects.create(task_name=give_back.module_path, args=[tagged], typed_payload=True)
+    row = Task.objects.create(task_name=echo.module_path, args=[tagged], typed_payload=True)
 
     drain()
 
@@ -290,19 +290,19 @@ def test_a_tag_that_names_no_dataclass_of_ours_fails_the_task_and_calls_nothing(
 # States and ids.
 
 
-def test_states():
+def test_state_names_equal_their_values_and_four_states_are_terminal():
     assert [state.value for state in TaskStatus] == [state.name for state in TaskStatus]
     assert [state for state in TaskStatus if not state.is_terminal] == ["PENDING", "CLAIMED", "RUNNING"]
     assert isinstance(TASK_TERMINAL_STATES, frozenset)
     assert {"COMPLETED", "FAILED", "CANCELLED", "EXPIRED"} == TASK_TERMINAL_STATES
 
 
-def test_ids_grow_whoever_makes_them():
+def test_ids_are_unique_and_ascend_within_each_thread():
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(4) as pool:
         batches = list(pool.map(lambda _: [uuid7() for _ in range(2_000)], range(4)))
 
     assert all(batch == sorted(batch) for batch in batches)
-    assert len({one for batch in batches for one in batch}) == 8_000
-    assert {(one.version, one.variant) for one in batches[0]} == {(7, uuid.RFC_4122)}
+    assert len({key for batch in batches for key in batch}) == 8_000
+    assert {(key.version, key.variant) for key in batches[0]} == {(7, uuid.RFC_4122)}

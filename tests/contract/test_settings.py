@@ -1,4 +1,4 @@
-"""Every mistake in the settings is named, all at once, with what is allowed and a hint."""
+"""Every mistake in the settings is reported at once, with the allowed values and a hint."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from horsies_django.core.options import Options, parse
 from tests.conftest import ROOT
 from tests.jobs import tasks
 
-WRONG = [
+WRONG_OPTIONS = [
     ({"colour": 1}, "['colour'] is not an option"),
     ({"database": "nope"}, "['database'] is 'nope'; allowed: 'default'"),
     ({"serializer": "pickle"}, "['serializer'] is 'pickle'; allowed: 'json' or 'rich'"),
@@ -35,12 +35,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), WRONG, ids=[words for _, words in WRONG])
-def test_a_wrong_option_is_one_problem_with_path_value_allowed_and_hint(options, words):
+@pytest.mark.parametrize(("options", "message"), WRONG_OPTIONS, ids=[message for _, message in WRONG_OPTIONS])
+def test_a_wrong_option_is_one_problem_with_a_path_a_value_and_a_hint(options, message):
     (problem,) = parse("default", options, {"default", "emails"}).problems
 
     assert str(problem).startswith("TASKS['default']['OPTIONS'][")
-    assert words in str(problem)
+    assert message in str(problem)
     assert problem.hint
 
 
@@ -53,7 +53,7 @@ def test_a_threshold_is_at_least_twice_its_interval():
     assert problems(30_000, 60_000) == ()
 
 
-def test_defaults():
+def test_recovery_has_its_documented_defaults():
     recovery = Options().recovery
 
     assert (recovery.auto_requeue_stale_claimed, recovery.auto_fail_stale_running) == (True, True)
@@ -62,13 +62,13 @@ def test_defaults():
     assert (recovery.check_interval_ms, recovery.heartbeat_retention_hours) == (30_000, 24)
 
 
-def test_durations_may_be_said_in_several_ways():
-    def kept(value):
+def test_a_duration_can_be_a_text_seconds_or_a_timedelta():
+    def retention(value):
         return parse("default", {"retention": {"completed": value}}, set()).options.retention.completed
 
-    assert kept("7d") == kept(604_800) == kept(timedelta(days=7)) == timedelta(days=7)
-    assert kept(0) == timedelta(0)
-    assert kept(None) is None
+    assert retention("7d") == retention(604_800) == retention(timedelta(days=7)) == timedelta(days=7)
+    assert retention(0) == timedelta(0)
+    assert retention(None) is None
 
 
 @pytest.mark.once
@@ -81,18 +81,18 @@ def test_check_prints_every_mistake_at_once(tmp_path):
     )
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "wrong", "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
 
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "django", "check"], env=environment, capture_output=True, text=True, check=False
     )
 
-    assert done.returncode == 1
-    assert done.stderr.count("horsies.E00") == 4
-    assert done.stderr.count("HINT") == 5
-    for words in ("['colour']", "['threads'] is 0", "Did you mean 'threads'?", "['failed'] is 'long'", "horsies.W001"):
-        assert words in done.stderr
+    assert process.returncode == 1
+    assert process.stderr.count("horsies.E00") == 4
+    assert process.stderr.count("HINT") == 5
+    for text in ("['colour']", "['threads'] is 0", "Did you mean 'threads'?", "['failed'] is 'long'", "horsies.W001"):
+        assert text in process.stderr
 
 
-def test_a_backend_with_wrong_options_says_so_when_it_is_used(settings):
+def test_a_backend_with_wrong_options_raises_when_it_is_used(settings):
     settings.TASKS = {
         "default": {
             "BACKEND": "horsies_django.backend.HorsiesBackend",
@@ -109,7 +109,7 @@ def test_a_backend_with_wrong_options_says_so_when_it_is_used(settings):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"max_attempts": 0}, "max_attempts is 0"),
         ({"max_attempts": True}, "max_attempts is True"),
@@ -126,12 +126,12 @@ def test_a_backend_with_wrong_options_says_so_when_it_is_used(settings):
     ],
     ids=str,
 )
-def test_a_bad_option_of_a_task_is_told_at_decoration(options, words):
-    with pytest.raises(InvalidTask, match=words.replace("(", r"\(")):
+def test_the_decorator_refuses_a_bad_option(options, message):
+    with pytest.raises(InvalidTask, match=message.replace("(", r"\(")):
         task(**options)(tasks.noop.func)
 
 
-def test_a_task_that_no_worker_could_find_by_its_name_is_refused():
+def test_a_function_that_cannot_be_imported_by_its_name_is_refused():
     class Holder:
         def method(self):
             pass
@@ -144,12 +144,12 @@ def test_a_task_that_no_worker_could_find_by_its_name_is_refused():
 
 
 @pytest.mark.parametrize("option", ["good_until", "unique_key", "run_after"])
-def test_what_is_given_per_send_is_refused_in_the_decorator_with_a_hint(option):
+def test_the_decorator_refuses_an_option_for_one_send_with_a_hint(option):
     with pytest.raises(TypeError, match="with_options"):
         task(**{option: None})(tasks.noop.func)
 
 
-def test_an_unknown_option_is_named_with_what_is_allowed():
+def test_the_error_for_an_unknown_option_names_the_allowed_ones():
     with pytest.raises(TypeError, match="unknown option retries; allowed: aliases, atomic, backend, backoff, "):
         task(retries=3)(tasks.noop.func)
     with pytest.raises(TypeError, match="unknown option eta; allowed: "):
@@ -169,7 +169,7 @@ def test_an_exponential_policy_doubles_up_to_its_limit():
     assert [policy.delay(retry) for retry in range(1, 11)] == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
 
 
-def test_jitter_goes_both_ways_and_stays_within_a_quarter():
+def test_jitter_changes_a_delay_by_at_most_a_quarter_either_way():
     policy = RetryPolicy.fixed([100], auto_retry_for=["X"])
     delays = [policy.delay(1) for _ in range(500)]
 
@@ -177,19 +177,19 @@ def test_jitter_goes_both_ways_and_stays_within_a_quarter():
     assert 110 < max(delays) <= 125
 
 
-def test_every_bad_field_of_a_policy_is_named_at_once():
+def test_one_error_names_every_bad_field_of_a_policy():
     with pytest.raises(ValueError, match=r"max_retries is 0.*backoff_strategy is 'slow'.*0\.5.*auto_retry_for"):
         RetryPolicy(max_retries=0, intervals=(0.5,), backoff_strategy="slow", auto_retry_for=())
 
 
-def test_a_policy_comes_back_from_its_row():
+def test_a_stored_policy_is_read_back_unchanged():
     policy = RetryPolicy.exponential(base_seconds=3, max_retries=4, max_delay_seconds=None, auto_retry_for=["A", "B"])
 
     assert RetryPolicy.read(policy.as_json(), "id") == policy
     assert RetryPolicy.read({"no": "policy"}, "id") is None
 
 
-def test_any_code_leaves_out_what_another_attempt_cannot_mend():
+def test_retrying_any_code_excludes_errors_that_a_retry_cannot_fix():
     policy = tasks.flaky.stored_policy()
 
     assert policy.covers("WORKER_CRASHED")

@@ -1,4 +1,4 @@
-"""On PostgreSQL those who wait are told of the end, all of them over one connection; if nobody waits, nobody pays."""
+"""On PostgreSQL a process listens for completions over one connection, and workers notify only while one waits."""
 
 import asyncio
 import threading
@@ -15,34 +15,34 @@ from horsies_django import TaskHandle
 from horsies_django.db import postgres
 from horsies_django.models import Task
 from tests.conftest import wait_until
-from tests.enqueue.completions.listening import all_tell, backends, ears
+from tests.enqueue.completions.listening import all_tell, connection_pids, ears
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def only_where_somebody_can_tell(transactional_db):
+def needs_notifications(transactional_db):
     if connection.vendor != "postgresql":
-        pytest.skip("nobody can tell")
+        pytest.skip("needs NOTIFY")
 
 
 @pytest.fixture
-def asked(transactional_db):
-    """The parameters of each query for tasks, in whatever thread."""
+def task_queries(transactional_db):
+    """Return the parameters of each query for tasks, from any thread."""
     queries = []
 
-    def count(execute, sql, params, many, context):
+    def record(execute, sql, params, many, context):
         if sql.startswith("SELECT") and "horsies_tasks" in sql:
             queries.append(params)
         return execute(sql, params, many, context)
 
     def watch(connection, **_):
-        if count not in connection.execute_wrappers:
-            connection.execute_wrappers.append(count)
+        if record not in connection.execute_wrappers:
+            connection.execute_wrappers.append(record)
 
     connection_created.connect(watch)
-    with connection.execute_wrapper(count):
+    with connection.execute_wrapper(record):
         yield queries
     connection_created.disconnect(watch)
 
@@ -53,22 +53,22 @@ def terminate(pids):
             cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
 
 
-def later(seconds, count=1):
+def send_delayed(seconds, count=1):
     return tasks.noop.with_options(run_after=timedelta(seconds=seconds)).send_many([{}] * count)
 
 
-def get_beside(handle, other):
-    """Wait for a task in this thread while another thread waits for another."""
+def get_while_a_thread_waits(handle, other):
+    """Wait for a task in this thread while another thread waits for the other task."""
     waiters = Waiters([other])
-    wait_until(lambda: waiters.began)
+    wait_until(lambda: waiters.started_at)
     result = handle.get(20)
     other.cancel()
     waiters.join()
     return result
 
 
-async def aget_beside(handle, other):
-    """Wait for a task in this event loop while another coroutine waits for another."""
+async def aget_while_a_coroutine_waits(handle, other):
+    """Wait for a task in this event loop while another coroutine waits for the other task."""
     async with asyncio.TaskGroup() as group:
         group.create_task(TaskHandle(other.id).aget(60))
         result = await TaskHandle(handle.id).aget(20)
@@ -76,91 +76,96 @@ async def aget_beside(handle, other):
     return result
 
 
-@pytest.mark.parametrize("get", [get_beside, async_to_sync(aget_beside)], ids=["thread", "coroutine"])
-def test_a_completion_has_its_waiter_ask_for_that_task_alone(worker, asked, get):
+@pytest.mark.parametrize(
+    "get", [get_while_a_thread_waits, async_to_sync(aget_while_a_coroutine_waits)], ids=["thread", "coroutine"]
+)
+def test_a_completion_makes_its_waiter_query_only_that_task(worker, task_queries, get):
     worker("--processes", "2", "-v0", "--name", "w", runners=2)
     with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
         wait_until(lambda: all_tell(line, 2))
-    asked_alone = []
+    single_queries = []
 
     for number in range(5):
-        (handle,), (other,) = later(0.5 + number / 20), later(600)
+        (handle,), (other,) = send_delayed(0.5 + number / 20), send_delayed(600)
         assert get(handle, other).is_ok()
-        keys = [[key for key in params if key in (handle.id, other.id)] for params in asked]
-        asked_alone.append(keys.count([handle.id]))
+        keys = [[key for key in params if key in (handle.id, other.id)] for params in task_queries]
+        single_queries.append(keys.count([handle.id]))
 
-    # Once as it begins to wait. A poll asks for both, and may come first now and then.
-    assert max(asked_alone) >= 2
+    # One query when the wait begins, one after the notification. A poll is for both tasks, and is sometimes earlier.
+    assert max(single_queries) >= 2
 
 
 class Waiters:
-    """Threads that wait, when each of them began to, and when it knew."""
+    """Threads that each wait for a task, with the times when each began to wait and when it had its result."""
 
     def __init__(self, handles):
-        self.began, self.knew = {}, {}
+        self.started_at, self.received_at = {}, {}
         self.threads = [threading.Thread(target=self.wait, args=(handle,), daemon=True) for handle in handles]
         for thread in self.threads:
             thread.start()
 
     def wait(self, handle):
-        self.began[handle.id] = time.time()
+        self.started_at[handle.id] = time.time()
         try:
             if TaskHandle(handle.id).get(60).is_ok():
-                self.knew[handle.id] = time.time()
+                self.received_at[handle.id] = time.time()
         finally:
             connection.close()
 
     def join(self):
         for thread in self.threads:
             thread.join(60)
-        return self.knew
+        return self.received_at
 
 
 @pytest.mark.slow
-def test_a_thousand_threads_that_wait_cost_one_listener(worker, asked):
+def test_a_thousand_waiting_threads_share_one_listener(worker, task_queries):
     worker("--processes", "2", "-v0", runners=2)
-    handles = later(3, 1_000)
+    handles = send_delayed(3, 1_000)
     start = time.monotonic()
     waiters = Waiters(handles)
     wait_until(ears)
 
-    connections = backends("application_name NOT LIKE 'horsies%'")
+    connections = connection_pids("application_name NOT LIKE 'horsies%'")
     listeners = ears()
-    knew = waiters.join()
+    received_at = waiters.join()
     seconds = time.monotonic() - start
 
-    ended = {row.pk: row.completed_at.timestamp() for row in Task.objects.filter(pk__in=knew)}
-    late = median(knew[key] - max(ended[key], waiters.began[key]) for key in ended)
-    print(f"{len(connections)} connections, {len(asked)} queries in {seconds:.1f} s, told after {late * 1000:.1f} ms")
-    assert len(knew) == 1_000
+    ended = {row.pk: row.completed_at.timestamp() for row in Task.objects.filter(pk__in=received_at)}
+    delay = median(received_at[key] - max(ended[key], waiters.started_at[key]) for key in ended)
+    print(
+        f"{len(connections)} connections, {len(task_queries)} queries in {seconds:.1f} s, "
+        f"notified after {delay * 1000:.1f} ms"
+    )
+    assert len(received_at) == 1_000
     assert len(listeners) == 1
-    assert len(connections) <= 3  # this one's, the leader's, and that of one who leads no more
-    assert len(asked) < 2 * seconds / 0.01
-    # A thousand threads take turns, and all of them stand still with this process; but nobody waits for another to take
-    # the lead, which takes five seconds. How soon one of few is told is asked above.
-    assert late < 3
+    assert len(connections) <= 3  # this thread's, the leader's, and that of a former leader
+    assert len(task_queries) < 2 * seconds / 0.01
+    # A thousand threads take turns, and all of them stall with this process, but none waits for another to take the
+    # lead, which takes five seconds. That a waiter is notified at all is tested above.
+    assert delay < 3
 
 
 @pytest.mark.slow
-def test_a_thousand_coroutines_that_wait_cost_one_listener(worker):
+def test_a_thousand_waiting_coroutines_share_one_listener(worker):
     worker("--processes", "2", "-v0", runners=2)
-    handles = later(3, 1_000)
-    late = []
+    handles = send_delayed(3, 1_000)
+    received_at = []
 
     async def wait(handle):
         result = await TaskHandle(handle.id).aget(60)
-        late.append(time.time())
+        received_at.append(time.time())
         return result
 
     async def all_wait():
         waits = asyncio.gather(*(wait(handle) for handle in handles))
         await asyncio.sleep(1.5)
         async with asyncio.timeout(20):
-            while not (found := ears_of_another_thread()):  # it has stood still meanwhile
+            while not (found := ears_in_another_thread()):  # the event loop has stalled meanwhile
                 await asyncio.sleep(0.01)
         return found, await waits
 
-    def ears_of_another_thread():
+    def ears_in_another_thread():
         found = []
         thread = threading.Thread(target=lambda: (found.extend(ears()), connection.close()))
         thread.start()
@@ -173,22 +178,22 @@ def test_a_thousand_coroutines_that_wait_cost_one_listener(worker):
     assert len(listeners) == 1
 
 
-def test_the_listener_goes_when_nobody_waits_any_more(worker):
+def test_the_listener_stops_after_the_last_waiter_has_its_result(worker):
     worker("-v0")
-    (handle,) = later(0.5)
+    (handle,) = send_delayed(0.5)
     waiters = Waiters([handle])
 
-    had = wait_until(ears)
+    listeners = wait_until(ears)
 
     assert set(waiters.join()) == {handle.id}
-    assert len(had) == 1
+    assert len(listeners) == 1
     wait_until(lambda: not ears())
     wait_until(lambda: not any(thread.name == "horsies-completion-listener" for thread in threading.enumerate()))
 
 
-def test_a_listener_that_is_lost_costs_no_answer(worker):
+def test_a_waiter_gets_its_result_though_the_listener_loses_its_connection(worker):
     worker("-v0")
-    (handle,) = later(1.5)
+    (handle,) = send_delayed(1.5)
     waiters = Waiters([handle])
     wait_until(ears)
 
@@ -197,24 +202,24 @@ def test_a_listener_that_is_lost_costs_no_answer(worker):
     assert set(waiters.join()) == {handle.id}
 
 
-def test_while_nobody_waits_workers_tell_nobody(worker):
-    wait_until(lambda: not ears())  # one of before lingers, and may say so once more
+def test_workers_notify_only_while_a_process_waits(worker):
+    wait_until(lambda: not ears())  # a listener of an earlier test may still renew its subscription
     worker("-v0")
     with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
         handles = tasks.noop.send_many([{}] * 20)
         wait_until(lambda: Task.objects.completed().count() == 20)
-        unasked = line.receive(0)
+        without_subscription = line.receive(0)
 
-        def told_of():
+        def receive_notifications():
             line.notify(postgres.CHANNEL, [postgres.SUBSCRIBE])  # a worker may not listen yet
             tasks.noop.send()
             return line.receive(0.2)
 
-        told = wait_until(told_of)
+        notified = wait_until(receive_notifications)
 
-    assert unasked == []
-    assert told
-    assert not any(handle.id.hex[-8:] in payload for handle in handles for payload in told)
+    assert without_subscription == []
+    assert notified
+    assert not any(handle.id.hex[-8:] in payload for handle in handles for payload in notified)
 
 
 SCRIPT = """
@@ -223,25 +228,25 @@ from datetime import timedelta
 from django.db import connection
 from tests.jobs import tasks
 
-def waits():
+def wait_for_task():
     handle = tasks.noop.with_options(run_after=timedelta(seconds=1)).send()
     ok = handle.get(20).is_ok()
     connection.close()
     return ok
 
-before = threading.Thread(target=waits)
+before = threading.Thread(target=wait_for_task)
 before.start()
 before.join()
 {fork}
-assert waits()
+assert wait_for_task()
 """
 FORK = """
 import warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # a process with threads may fork here: that is the point
 child = os.fork()
 if not child:
-    os._exit(0 if waits() else 3)
-assert waits()
+    os._exit(0 if wait_for_task() else 3)
+assert wait_for_task()
 assert os.waitpid(child, 0)[1] == 0
 """
 
@@ -249,7 +254,7 @@ assert os.waitpid(child, 0)[1] == 0
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize("fork", ["", FORK], ids=["plain", "forked"])
-def test_a_process_that_waited_ends_in_silence_and_may_fork(worker, manage, fork):
+def test_a_process_that_waited_exits_without_output_and_may_fork(worker, manage, fork):
     worker("-v0")
 
     process = manage("shell", "-v0", "-c", SCRIPT.format(fork=fork), PYTHONWARNINGS="error::ResourceWarning")

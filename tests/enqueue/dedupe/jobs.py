@@ -46,8 +46,8 @@ def hold_until_started(name: str, gate: str) -> None:
 
 
 @task(unique=Unique(by=("name",), until="success"), retry_policy=RetryPolicy.fixed([1], auto_retry_for=["*"]))
-def breaks(name: str) -> None:
-    leave(f"broke {name}")
+def always_fails(name: str) -> None:
+    leave(f"failed {name}")
     raise ValueError(name)
 
 
@@ -57,13 +57,13 @@ def index(name: str, text: str = "") -> None:
 
 
 @task(unique=Unique(by=("name",), on_conflict="replace"))
-def look(name: str) -> int:
+def count_writes(name: str) -> int:
     return Entry.objects.filter(key__startswith="wrote ").count()
 
 
 @task(unique=Unique.debounce(0.2, by=("name",)))
-def look_later(name: str) -> int:
+def count_writes_later(name: str) -> int:
     return Entry.objects.filter(key__startswith="wrote ").count()
 
 
-LOOKS = {"replace": look, "debounce": look_later}
+COUNTERS = {"replace": count_writes, "debounce": count_writes_later}

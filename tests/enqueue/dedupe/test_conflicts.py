@@ -1,4 +1,4 @@
-"""What becomes of a call that finds another which is the same."""
+"""What happens to a unique call whose key another task holds."""
 
 import uuid
 from datetime import timedelta
@@ -21,7 +21,7 @@ SKIP = jobs.note.with_options(unique=Unique(by=("name",)))
 RAISE = jobs.note.with_options(unique=Unique(by=("name",), on_conflict="raise"))
 REPLACE = jobs.note.with_options(unique=Unique(by=("name",), on_conflict="replace"))
 
-VERBS = {
+SEND_METHODS = {
     "send": lambda job, *args: job.send(*args).id,
     "asend": lambda job, *args: async_to_sync(job.asend)(*args).id,
     "schedule": lambda job, *args: job.schedule(60, *args).id,
@@ -31,12 +31,12 @@ VERBS = {
 }
 
 
-@pytest.fixture(params=VERBS)
+@pytest.fixture(params=SEND_METHODS)
 def send(request):
-    return VERBS[request.param]
+    return SEND_METHODS[request.param]
 
 
-def test_skip_gives_the_task_that_is_there(send):
+def test_skip_returns_the_existing_task(send):
     first = send(SKIP, "a", "one")
 
     assert send(SKIP, "a", "two") == first
@@ -46,7 +46,7 @@ def test_skip_gives_the_task_that_is_there(send):
     assert send(SKIP, "b", "two") != first
 
 
-def test_raise_names_the_task_that_is_there_and_leaves_the_transaction_usable(send):
+def test_raise_names_the_existing_task_and_leaves_the_transaction_usable(send):
     first = send(RAISE, "a", "one")
 
     with pytest.raises(UniqueConflict, match=f"^UNIQUE_CONFLICT: task {first}, which is PENDING, has the") as caught:
@@ -61,7 +61,7 @@ def test_raise_names_the_task_that_is_there_and_leaves_the_transaction_usable(se
     assert Task.objects.count() == 1
 
 
-def test_replace_gives_the_task_that_waits_the_new_arguments(send):
+def test_replace_gives_the_pending_task_the_new_arguments(send):
     first = send(REPLACE, "a", "one")
 
     assert send(REPLACE, "a", "two") == first
@@ -69,7 +69,7 @@ def test_replace_gives_the_task_that_waits_the_new_arguments(send):
     assert "two" in (*row.args, *row.kwargs.values())
 
 
-def test_replace_brings_the_options_and_the_time_of_the_new_call():
+def test_replace_applies_the_options_and_the_time_of_the_new_call():
     handle = REPLACE.with_options(priority=5, metadata={"trace": 1}).schedule(3_600, "a", "one")
     sent_at = Task.objects.get().sent_at
 
@@ -86,17 +86,17 @@ def test_replace_brings_the_options_and_the_time_of_the_new_call():
     assert (row.deferred, row.run_after.timestamp()) == (True, eta.timestamp())
 
 
-def test_one_that_is_replaced_again_and_again_keeps_its_place_in_line():
+def test_a_replaced_task_keeps_its_place_in_the_queue():
     handle = REPLACE.send("a", "one")
     Task.objects.update(enqueued_at=F("enqueued_at") - timedelta(hours=1))
-    place = Task.objects.get().enqueued_at
+    enqueued_at = Task.objects.get().enqueued_at
 
     REPLACE.send("a", "two")
 
-    assert Task.objects.get(pk=handle.id).enqueued_at == place
+    assert Task.objects.get(pk=handle.id).enqueued_at == enqueued_at
 
 
-def test_what_the_old_arguments_have_come_to_goes_with_them():
+def test_replace_clears_the_retries_the_checkpoint_and_the_progress():
     job = jobs.note.with_options(unique=Unique(by=("name",), until="done", on_conflict="replace"))
     job.send("a", "one")
     later = timezone.now() + timedelta(hours=1)
@@ -111,7 +111,7 @@ def test_what_the_old_arguments_have_come_to_goes_with_them():
     assert row.enqueued_at < later
 
 
-def test_what_runs_cannot_be_replaced():
+def test_replace_raises_if_the_task_is_running():
     job = jobs.note.with_options(unique=Unique(by=("name",), until="done", on_conflict="replace"))
     handle = job.send("a", "one")
     with transaction.atomic():
@@ -124,7 +124,7 @@ def test_what_runs_cannot_be_replaced():
 
 
 @pytest.mark.parametrize("state", ["claimed", "running"])
-def test_what_a_worker_has_taken_is_followed_by_another_unless_it_is_held_until_done(state):
+def test_replace_creates_a_second_task_if_a_worker_has_claimed_the_first(state):
     first = REPLACE.send("a", "one")
     with transaction.atomic():
         Task.objects.claim("w", start=int(state == "running"), prefetch=1)
@@ -135,7 +135,7 @@ def test_what_a_worker_has_taken_is_followed_by_another_unless_it_is_held_until_
     assert {row.pk: row.args[1] for row in Task.objects.all()} == {first.id: "one", second.id: "three"}
 
 
-def test_what_waits_for_a_place_under_a_limit_waits_on():
+def test_a_replaced_task_stays_blocked_by_its_limit():
     job = limited.one_of.with_options(unique=Unique(by=("who",), on_conflict="replace"))
     job.send("a")
 
@@ -147,7 +147,7 @@ def test_what_waits_for_a_place_under_a_limit_waits_on():
 # Debounce and throttle.
 
 
-def test_a_debounced_call_moves_its_task_to_after_the_last_call():
+def test_each_debounced_call_postpones_its_task():
     job = jobs.note.with_options(unique=Unique.debounce("1h", by=("name",)))
     first = job.send("a", "one")
     due = Task.objects.get().enqueued_at
@@ -160,7 +160,7 @@ def test_a_debounced_call_moves_its_task_to_after_the_last_call():
     assert row.enqueued_at == row.run_after >= due
 
 
-def test_it_waits_for_the_last_call_no_longer_than_said():
+def test_max_wait_caps_how_long_calls_postpone_a_debounced_task():
     job = jobs.note.with_options(unique=Unique.debounce("1h", max_wait="2h", by=("name",)))
     job.send("a", "one")
     assert Task.objects.get().enqueued_at - Task.objects.get().sent_at < timedelta(hours=1, minutes=1)
@@ -187,11 +187,11 @@ def test_a_throttled_task_runs_for_the_first_call_of_each_period(drain):
     assert job.send("a", "four").id == third.id
 
 
-# For a period.
+# Periods.
 
 
 @pytest.mark.parametrize("until", [None, "started", "done", "success"])
-def test_after_its_period_another_may_come_though_it_still_waits(until):
+def test_a_new_task_is_allowed_after_the_period_though_the_first_is_pending(until):
     job = jobs.note.with_options(unique=Unique(by=("name",), until=until, period="1h"))
     first = job.send("a", "one")
     assert job.send("a", "two").id == first.id
@@ -207,7 +207,7 @@ def test_after_its_period_another_may_come_though_it_still_waits(until):
     }
 
 
-def test_the_period_of_a_later_call_begins_when_it_is_due():
+def test_the_period_of_a_delayed_call_begins_when_it_is_due():
     job = jobs.note.with_options(unique=Unique(by=("name",), period="1h"))
     by_delay, by_time = job.schedule(7_200, "a"), job.schedule(timezone.now() + timedelta(hours=2), "b")
     past = job.schedule(timezone.now() - timedelta(hours=2), "c")
@@ -219,22 +219,22 @@ def test_the_period_of_a_later_call_begins_when_it_is_due():
     assert job.with_options(run_after=timedelta(hours=1)).enqueue("d").status == "READY"
 
 
-# Beside an id, in transactions, as many.
+# Task ids, transactions, and many calls.
 
 
-def test_the_id_counts_before_the_key():
-    given = uuid.uuid4()
-    job = RAISE.with_options(task_id=given)
+def test_a_task_id_takes_precedence_over_the_unique_key():
+    task_id = uuid.uuid4()
+    job = RAISE.with_options(task_id=task_id)
 
     first, again = job.send("a", "one"), job.send("a", "one")
 
-    assert (first.id, again.id, again.replayed) == (given, given, True)
+    assert (first.id, again.id, again.replayed) == (task_id, task_id, True)
     with pytest.raises(UniqueConflict):
         RAISE.send("a", "two")
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_unique_send_costs_the_statement_that_a_plain_one_costs():
+def test_a_unique_send_takes_one_insert_as_a_plain_one_does():
     with CaptureQueriesContext(connection) as alone:
         SKIP.send("a")
     with transaction.atomic(), CaptureQueriesContext(connection) as inside:
@@ -246,7 +246,7 @@ def test_a_unique_send_costs_the_statement_that_a_plain_one_costs():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_send_that_is_rolled_back_leaves_its_key_free():
+def test_a_rolled_back_send_leaves_its_key_free():
     with transaction.atomic():
         SKIP.send("a")
         transaction.set_rollback(True)
@@ -254,13 +254,13 @@ def test_a_send_that_is_rolled_back_leaves_its_key_free():
     assert SKIP.send("a").replayed is False
 
 
-def test_many_calls_are_each_what_they_would_be_alone():
-    there = SKIP.send("b")
+def test_send_many_treats_each_call_as_a_single_send():
+    existing = SKIP.send("b")
 
     handles = SKIP.send_many({"name": key, "text": str(number)} for number, key in enumerate("abcab"))
 
     assert [handle.replayed for handle in handles] == [False, True, False, True, True]
-    assert (handles[0], handles[1], handles[4]) == (handles[3], there, there)
+    assert (handles[0], handles[1], handles[4]) == (handles[3], existing, existing)
     assert Task.objects.count() == 3
     handles = REPLACE.send_many({"name": f"r{key}", "text": str(number)} for number, key in enumerate("aab"))
     assert [handle.replayed for handle in handles] == [False, True, False]
@@ -271,7 +271,7 @@ def test_many_calls_are_each_what_they_would_be_alone():
     assert SKIP.send_many([]) == []
 
 
-def test_many_calls_take_over_what_is_past_its_period():
+def test_send_many_takes_over_an_expired_key():
     job = jobs.note.with_options(unique=Unique.throttle(60, by=("name",)))
     job.send("a")
     Task.objects.update(unique_expires_at=F("unique_expires_at") - timedelta(seconds=61))
@@ -281,8 +281,8 @@ def test_many_calls_take_over_what_is_past_its_period():
     assert [handle.replayed for handle in handles] == [False, True, False]
 
 
-def test_who_has_a_key_is_found_by_the_index():
-    """The condition of the index is long: PostgreSQL has to see that the query says the same."""
+def test_the_query_for_the_holder_of_a_key_uses_the_index():
+    """The index has a long condition: PostgreSQL must see that the query implies it."""
     SKIP.send("a")
     rows = Task.objects.holding_unique_key("k")
     with connection.cursor() as cursor:
@@ -292,7 +292,7 @@ def test_who_has_a_key_is_found_by_the_index():
     assert "horsies_live_task_has_its_key_alone" in rows.explain()
 
 
-def test_a_result_of_the_framework_can_be_enqueued_again_with_other_arguments():
+def test_the_task_of_a_framework_result_can_be_enqueued_with_other_arguments():
     from horsies_django.core.compat import default_task_backend
 
     job = jobs.index

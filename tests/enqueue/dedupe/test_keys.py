@@ -1,4 +1,4 @@
-"""What Unique takes, and what it makes of a call: its key."""
+"""The options of Unique, and the keys that it gives to calls."""
 
 import re
 from datetime import timedelta
@@ -17,7 +17,7 @@ LIVE = {TaskStatus.PENDING, TaskStatus.CLAIMED, TaskStatus.RUNNING}
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("given", "until"),
+    ("options", "until"),
     [
         ({}, UniqueUntil.DONE),
         ({"on_conflict": "replace"}, UniqueUntil.STARTED),
@@ -30,13 +30,13 @@ LIVE = {TaskStatus.PENDING, TaskStatus.CLAIMED, TaskStatus.RUNNING}
         ({"states": set(TaskStatus), "period": "1h"}, UniqueUntil.PERIOD),
     ],
 )
-def test_until_when_a_key_is_held(given, until):
-    assert Unique(**given).until == until
+def test_until_is_derived_from_the_other_options(options, until):
+    assert Unique(**options).until == until
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "message"),
     [
         ({"by": "args"}, "by is 'args'; allowed: a tuple of 'args'"),
         ({"by": ()}, "by is ()"),
@@ -55,13 +55,13 @@ def test_until_when_a_key_is_held(given, until):
         ({"max_wait": 5}, "allowed: beside wait"),
     ],
 )
-def test_a_mistake_is_one_error_that_says_what_is_allowed(given, says):
-    with pytest.raises(ValueError, match=re.escape(says)):
-        Unique(**given)
+def test_a_bad_option_raises_one_error_with_the_allowed_values(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Unique(**options)
 
 
 @pytest.mark.once
-def test_a_longest_wait_is_no_shorter_than_the_wait():
+def test_max_wait_must_not_be_shorter_than_wait():
     with pytest.raises(ValueError, match="max_wait"):
         Unique.debounce(60, max_wait=59)
     assert Unique.debounce("1m", max_wait=60).limit == timedelta(minutes=1)
@@ -69,7 +69,7 @@ def test_a_longest_wait_is_no_shorter_than_the_wait():
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("func", "unique", "says"),
+    ("func", "unique", "message"),
     [
         (jobs.plain.func, "skip", "unique is 'skip'; allowed: a Unique, or None"),
         (jobs.plain.func, Unique(by=("user",)), "by names 'user'; allowed: user_id, page, note"),
@@ -78,15 +78,15 @@ def test_a_longest_wait_is_no_shorter_than_the_wait():
         (jobs.with_context.func, Unique(by=("context",)), "by names 'context'"),
     ],
 )
-def test_what_does_not_fit_the_function_is_said_where_the_task_is_made(func, unique, says):
+def test_the_decorator_refuses_unique_options_that_do_not_fit_the_function(func, unique, message):
     with pytest.raises(InvalidTask) as caught:
         task(unique=unique, takes_context=func is jobs.with_context.func)(func)
 
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.once
-def test_a_debounced_call_has_no_time_of_its_own():
+def test_a_debounced_task_refuses_run_after_and_schedule():
     debounced = jobs.plain.with_options(unique=Unique.debounce(5))
 
     with pytest.raises(InvalidTask, match="allowed: one of them"):
@@ -95,7 +95,7 @@ def test_a_debounced_call_has_no_time_of_its_own():
         debounced.schedule(60, 1)
 
 
-def key(unique, *args, job=jobs.plain, **kwargs):
+def key_of(unique, *args, job=jobs.plain, **kwargs):
     return Task.objects.get(pk=job.with_options(unique=unique).send(*args, **kwargs).id).unique_key
 
 
@@ -113,7 +113,7 @@ def key(unique, *args, job=jobs.plain, **kwargs):
         (Unique(by=("note",)), ((1,), {"note": "x" * 500}), ((2,), {"note": "x" * 500}), ((1,), {"note": "x" * 501})),
     ],
 )
-def test_calls_are_the_same_by_what_is_named_however_it_is_passed(unique, call, same, other):
+def test_calls_with_equal_key_arguments_are_duplicates_however_they_are_passed(unique, call, same, other):
     job = jobs.plain.with_options(unique=unique)
 
     first, again, another = (job.send(*args, **kwargs) for args, kwargs in (call, same, other))
@@ -124,7 +124,7 @@ def test_calls_are_the_same_by_what_is_named_however_it_is_passed(unique, call, 
 
 @pytest.mark.django_db
 @pytest.mark.once
-def test_the_task_alone_and_the_queue():
+def test_a_key_can_consist_of_the_task_alone_or_of_task_and_queue():
     alone = jobs.plain.with_options(unique=Unique(by=("task",)))
     by_queue = jobs.anything.with_options(unique=Unique(by=("queue", "task")))
 
@@ -136,7 +136,7 @@ def test_the_task_alone_and_the_queue():
 
 @pytest.mark.django_db
 @pytest.mark.once
-def test_arguments_that_the_function_does_not_name_count_too():
+def test_variadic_arguments_are_part_of_the_key():
     job = jobs.anything.with_options(unique=Unique())
     by_name = jobs.anything.with_options(unique=Unique(by=("a",), until="success"))
 
@@ -149,34 +149,34 @@ def test_arguments_that_the_function_does_not_name_count_too():
 
 @pytest.mark.django_db
 @pytest.mark.once
-def test_a_key_can_be_read_unless_it_is_long_nested_or_nobodys_business():
-    assert key(Unique(by=("user_id", "page")), 7) == 'tests.enqueue.dedupe.jobs.plain {"page":1,"user_id":7}'
-    assert key(Unique(by=("user_id", "queue")), 7) == 'tests.enqueue.dedupe.jobs.plain@default {"user_id":7}'
-    assert key(Unique(by=("task",)), 7) == "tests.enqueue.dedupe.jobs.plain"
-    assert key(Unique(key="user {user_id}"), 7) == "user 7"
-    for hidden in (
-        key(Unique(), "DE02", job=jobs.pay),
-        key(Unique(by=("a",)), job=jobs.anything, a={"password": "DE02"}),
-        key(Unique(by=("password",)), job=jobs.anything, password="DE02"),
-        key(Unique(), 1, note="DE02" + "é" * 300),
+def test_a_key_is_readable_unless_it_is_long_nested_or_sensitive():
+    assert key_of(Unique(by=("user_id", "page")), 7) == 'tests.enqueue.dedupe.jobs.plain {"page":1,"user_id":7}'
+    assert key_of(Unique(by=("user_id", "queue")), 7) == 'tests.enqueue.dedupe.jobs.plain@default {"user_id":7}'
+    assert key_of(Unique(by=("task",)), 7) == "tests.enqueue.dedupe.jobs.plain"
+    assert key_of(Unique(key="user {user_id}"), 7) == "user 7"
+    for hashed in (
+        key_of(Unique(), "DE02", job=jobs.pay),
+        key_of(Unique(by=("a",)), job=jobs.anything, a={"password": "DE02"}),
+        key_of(Unique(by=("password",)), job=jobs.anything, password="DE02"),
+        key_of(Unique(), 1, note="DE02" + "é" * 300),
     ):
-        assert "DE02" not in hidden
-        assert " #" in hidden
-        assert len(hidden) < 255
+        assert "DE02" not in hashed
+        assert " #" in hashed
+        assert len(hashed) < 255
 
 
 @pytest.mark.django_db
 @pytest.mark.once
-@pytest.mark.parametrize("made", [5, "", "x" * 256, "a\0b"])
-def test_a_key_of_ones_own_that_is_none_is_refused(made):
+@pytest.mark.parametrize("returned", [5, "", "x" * 256, "a\0b"])
+def test_a_callable_that_returns_an_invalid_key_is_refused(returned):
     with pytest.raises(ValueError, match=r"the unique key of tests\.enqueue\.dedupe\.jobs\.plain is "):
-        jobs.plain.with_options(unique=Unique(key=lambda *_, **__: made)).send(1)
+        jobs.plain.with_options(unique=Unique(key=lambda *_, **__: returned)).send(1)
     assert not Task.objects.exists()
 
 
 @pytest.mark.django_db
 @pytest.mark.once
-def test_a_unique_key_beside_it_is_the_key_of_that_one_call():
+def test_the_unique_key_of_one_call_replaces_the_computed_key():
     job = jobs.plain.with_options(unique=Unique(until="success"), unique_key="mine")
 
     row = Task.objects.get(pk=job.send(1).id)

@@ -1,4 +1,4 @@
-"""When a task gives its key back."""
+"""When a task releases its unique key."""
 
 import pytest
 from django.core.management import call_command
@@ -20,59 +20,63 @@ def job(until):
     return jobs.note.with_options(unique=Unique(by=("name",), until=until))
 
 
-def taken(*, start=1, prefetch=0):
+def claim_one(*, start=1, prefetch=0):
     with transaction.atomic():
         (claim,) = Task.objects.claim("w", start=start, prefetch=prefetch)
     return claim
 
 
-def end(claim, delay=None):
+def completion(claim, delay=None):
     return Completion(claim.task_id, claim.claim, '{"err": null}', None, delay)
 
 
-#: A way to each state, from one that waits.
-WAYS = {
+#: How a pending task gets into each state.
+TRANSITIONS = {
     "PENDING": lambda: None,
-    "CLAIMED": lambda: taken(start=0, prefetch=1),
-    "RUNNING": taken,
-    "COMPLETED": lambda: Task.objects.complete([end(taken())], RUNNER),
-    "FAILED": lambda: Task.objects.fail([end(taken())], RUNNER),
+    "CLAIMED": lambda: claim_one(start=0, prefetch=1),
+    "RUNNING": claim_one,
+    "COMPLETED": lambda: Task.objects.complete([completion(claim_one())], RUNNER),
+    "FAILED": lambda: Task.objects.fail([completion(claim_one())], RUNNER),
     "CANCELLED": lambda: Task.objects.cancel(),
 }
-HELD = {
+#: The states in which a task holds its key, by `until`.
+HOLDING_STATES = {
     "started": {"PENDING", "CLAIMED"},
     "done": {"PENDING", "CLAIMED", "RUNNING"},
     "success": {"PENDING", "CLAIMED", "RUNNING", "FAILED", "CANCELLED"},
 }
 
 
-@pytest.mark.parametrize("state", WAYS)
+@pytest.mark.parametrize("state", TRANSITIONS)
 @pytest.mark.parametrize("until", UNTIL)
-def test_the_release_point_is_what_it_says(until, state):
+def test_until_decides_in_which_states_a_key_is_held(until, state):
     first = job(until).send("a")
-    WAYS[state]()
+    TRANSITIONS[state]()
     assert first.status() == state
 
-    assert job(until).send("a").replayed is (state in HELD[until])
+    assert job(until).send("a").replayed is (state in HOLDING_STATES[until])
 
 
-#: The ways back from a start to waiting.
-BACK = {
+#: How a started task gets back to PENDING.
+RETURNS = {
     "unstart": lambda claim: Task.objects.revert_start([claim], "w"),
-    "snooze": lambda claim: Task.objects.snooze([end(claim, 0)], "w"),
-    "retry_later": lambda claim: Task.objects.retry_later([end(claim, 0)], RUNNER),
-    "retry": lambda claim: (Task.objects.fail([end(claim)], RUNNER), Task.objects.filter(pk=claim.task_id).retry()),
+    "snooze": lambda claim: Task.objects.snooze([completion(claim, 0)], "w"),
+    "retry_later": lambda claim: Task.objects.retry_later([completion(claim, 0)], RUNNER),
+    "retry": lambda claim: (
+        Task.objects.fail([completion(claim)], RUNNER),
+        Task.objects.filter(pk=claim.task_id).retry(),
+    ),
 }
 
 
-@pytest.mark.parametrize("way", BACK)
-def test_what_comes_back_from_a_start_while_another_has_its_key_waits_without_it(way):
+@pytest.mark.parametrize("transition", RETURNS)
+def test_a_started_task_returns_to_pending_without_a_key_that_another_holds(transition):
     first = job("started").send("a")
-    claim = taken()
+    claim = claim_one()
     second = job("started").send("a")
 
     with transaction.atomic():
-        BACK[way](claim)
+        RETURNS[transition](claim)
 
     assert (first.status(), second.status()) == (TaskStatus.PENDING, TaskStatus.PENDING)
     assert Task.objects.get(pk=first.id).unique_until == "released"
@@ -80,47 +84,47 @@ def test_what_comes_back_from_a_start_while_another_has_its_key_waits_without_it
 
 
 @pytest.mark.parametrize("until", ["done", "success"])
-@pytest.mark.parametrize("way", BACK)
-def test_what_is_held_longer_is_held_on_the_way_back(way, until):
+@pytest.mark.parametrize("transition", RETURNS)
+def test_a_key_that_outlasts_the_start_is_kept_on_a_return_to_pending(transition, until):
     first = job(until).send("a")
 
     with transaction.atomic():
-        BACK[way](taken())
+        RETURNS[transition](claim_one())
 
     assert first.status() == TaskStatus.PENDING
     assert job(until).send("a").id == first.id
 
 
-@pytest.mark.parametrize("way", ["release", "requeue"])
-def test_what_was_only_claimed_comes_back_with_its_key(way):
+@pytest.mark.parametrize("transition", ["release", "requeue"])
+def test_a_claimed_task_returns_to_pending_with_its_key(transition):
     first = job("started").send("a")
-    claim = taken(start=0, prefetch=1)
+    claim = claim_one(start=0, prefetch=1)
     assert job("started").send("a").id == first.id
 
     with transaction.atomic():
-        Task.objects.release([claim], "w") if way == "release" else Task.objects.requeue()
+        Task.objects.release([claim], "w") if transition == "release" else Task.objects.requeue()
 
     assert first.status() == TaskStatus.PENDING
     assert job("started").send("a").id == first.id
 
 
-def test_a_failure_keeps_the_key_until_it_is_retried_with_success_or_deleted(drain):
-    first = jobs.breaks.with_options(retry_policy=None).send("a")
+def test_a_failed_task_keeps_its_key_through_a_retry_until_it_is_deleted(drain):
+    first = jobs.always_fails.with_options(retry_policy=None).send("a")
     Task.objects.update(max_retries=0)
     drain()
     assert first.status() == TaskStatus.FAILED
-    assert jobs.breaks.send("a").id == first.id
+    assert jobs.always_fails.send("a").id == first.id
 
     assert Task.objects.retry() == 1
-    assert jobs.breaks.send("a").id == first.id
+    assert jobs.always_fails.send("a").id == first.id
     Task.objects.all().delete()
-    assert jobs.breaks.send("a").replayed is False
+    assert jobs.always_fails.send("a").replayed is False
 
 
-def test_a_key_cancels_the_live_task_that_holds_it_and_no_other():
+def test_cancel_by_key_cancels_only_the_live_task_that_holds_the_key():
     first = job("started").with_options(unique_key="k").send("a")
     assert jobs.note.cancel("other") is False
-    taken()
+    claim_one()
 
     assert jobs.note.cancel("k", include_running=True) is False
     second = job("started").with_options(unique_key="k").send("a")
@@ -128,7 +132,7 @@ def test_a_key_cancels_the_live_task_that_holds_it_and_no_other():
     assert (first.status(), second.status()) == (TaskStatus.RUNNING, TaskStatus.CANCELLED)
 
 
-def test_a_retry_of_one_whose_key_another_has_stays_as_it_is():
+def test_retry_leaves_a_task_cancelled_if_another_holds_its_key():
     first = job("done").send("a")
     Task.objects.cancel()
     second = job("done").send("a")
@@ -138,7 +142,7 @@ def test_a_retry_of_one_whose_key_another_has_stays_as_it_is():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_row_stays_for_its_period_whatever_its_retention(drain):
+def test_retention_keeps_a_task_until_its_unique_period_ends(drain):
     throttled = jobs.note.with_options(unique=Unique.throttle("1h", by=("name",)), retention=0)
     first, other = throttled.send("a"), job("done").with_options(retention=0).send("b")
 

@@ -1,4 +1,4 @@
-"""Retries by hand of many unique tasks: each key goes to one of them, unless a task that lives has it."""
+"""Manual retries of many unique tasks: one task gets each key, unless a live task holds it."""
 
 import threading
 
@@ -16,20 +16,20 @@ def job(until):
     return jobs.note.with_options(unique=Unique(by=("name",), until=until, period=None if until else "1h"))
 
 
-def dead(until, *names):
+def send_and_cancel(until, *names):
     handles = job(until).send_many({"name": name} for name in names)
     Task.objects.filter(pk__in=[handle.id for handle in handles]).cancel()
     return handles
 
 
-def waiting():
+def pending_names():
     return sorted(Task.objects.filter(status=TaskStatus.PENDING).values_list("kwargs__name", flat=True))
 
 
 @pytest.mark.django_db
-def test_many_are_retried_in_few_statements():
-    dead("done", *[f"n{number}" for number in range(60)])
-    dead("done", *[f"n{number}" for number in range(60)])
+def test_retrying_many_unique_tasks_takes_few_statements():
+    send_and_cancel("done", *[f"n{number}" for number in range(60)])
+    send_and_cancel("done", *[f"n{number}" for number in range(60)])
     live = job("done").send_many([{"name": "n7"}, {"name": "n8"}])
 
     with CaptureQueriesContext(connection) as queries:
@@ -45,19 +45,19 @@ def test_many_are_retried_in_few_statements():
     ("until", "revived"),
     [("done", ["a", "b"]), ("success", ["a", "b"]), (None, ["a", "b"]), ("started", ["a", "a", "b"])],
 )
-def test_of_those_with_one_key_the_oldest_is_retried_unless_it_needs_no_key(until, revived):
-    first, *_ = dead("done" if until in ("success", None) else until, "a")
-    dead(until, "a", "b")
+def test_retry_revives_one_task_per_key_unless_keys_end_at_the_start(until, revived):
+    first, *_ = send_and_cancel("done" if until in ("success", None) else until, "a")
+    send_and_cancel(until, "a", "b")
 
     assert Task.objects.retry() == len(revived)
 
-    assert waiting() == revived
-    assert (first.status() == TaskStatus.PENDING) is (until in ("done", "started"))  # else the second has the key
+    assert pending_names() == revived
+    assert (first.status() == TaskStatus.PENDING) is (until in ("done", "started"))  # else the second holds the key
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="one writes there at a time")
-def test_a_key_that_is_taken_meanwhile_keeps_no_other_from_its_retry(transactional_db):
-    handles = dead("done", *"abcdefg")
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_a_key_taken_during_a_retry_holds_back_only_its_own_task(transactional_db):
+    handles = send_and_cancel("done", *"abcdefg")
     counts = []
 
     def retry():
@@ -70,15 +70,15 @@ def test_a_key_that_is_taken_meanwhile_keeps_no_other_from_its_retry(transaction
     with transaction.atomic():
         job("done").send(name="c")
         thread.start()
-        wait_until(is_somebody_blocked)
+        wait_until(is_a_transaction_blocked)
     thread.join(30)
 
     assert counts == [6]
-    assert waiting() == list("abcdefg")
+    assert pending_names() == list("abcdefg")
     assert [handle.status() for handle in handles].index(TaskStatus.CANCELLED) == 2
 
 
-def is_somebody_blocked():
+def is_a_transaction_blocked():
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
         return cursor.fetchone()[0] > 0

@@ -1,4 +1,4 @@
-"""Many calls of a unique task in one statement."""
+"""send_many() of a unique task."""
 
 import uuid
 
@@ -17,7 +17,7 @@ SKIP = jobs.note.with_options(unique=Unique(by=("name",)))
 
 @pytest.mark.once
 @pytest.mark.parametrize("options", [{"task_id": uuid.UUID(int=7)}, {"unique_key": "k"}])
-def test_an_option_for_one_call_is_refused_and_nothing_is_sent(options):
+def test_send_many_refuses_an_option_for_one_call_and_sends_nothing(options):
     job = SKIP.with_options(**options)
 
     with pytest.raises(ValueError, match=f"^send_many.. can't give '.*' to every call: {next(iter(options))} is for"):
@@ -28,7 +28,7 @@ def test_an_option_for_one_call_is_refused_and_nothing_is_sent(options):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_more_calls_than_are_read_at_a_time_are_each_what_they_would_be_alone():
+def test_send_many_finds_duplicates_across_its_chunks():
     names = [f"n{number % 10_500:05}" for number in range(10_600)][::-1]
 
     handles = SKIP.send_many({"name": name} for name in names)
@@ -38,18 +38,20 @@ def test_more_calls_than_are_read_at_a_time_are_each_what_they_would_be_alone():
     assert list(Task.objects.order_by("pk").values_list("kwargs__name", flat=True)) == names[:10_500]
 
 
-def test_calls_keep_their_values_and_their_order():
+def test_send_many_keeps_the_values_and_the_order_of_its_calls():
     values = [2.5, 1e22, -0.0, 10**17, "ä\u2028", [1, {"b": None}], {"7": True}]
     job = jobs.anything.with_options(unique=Unique(on_conflict="replace"))
 
-    handles = job.send_many({"name": f"n{place}", "value": value} for place, value in reversed(list(enumerate(values))))
+    handles = job.send_many(
+        {"name": f"n{position}", "value": value} for position, value in reversed(list(enumerate(values)))
+    )
 
     kwargs = [Task.objects.get(pk=handle.id).kwargs for handle in handles]
-    assert [one["value"] for one in kwargs] == values[::-1]
+    assert [call["value"] for call in kwargs] == values[::-1]
     assert [handle.id for handle in handles] == sorted(handle.id for handle in handles)
 
 
-def test_calls_that_replace_others_need_no_insert_of_their_own():
+def test_send_many_replaces_twenty_tasks_with_one_insert():
     job = jobs.note.with_options(unique=Unique.debounce(60, by=("name",)))
     first = job.send_many({"name": f"n{number}"} for number in range(20))
 
@@ -61,13 +63,13 @@ def test_calls_that_replace_others_need_no_insert_of_their_own():
     assert sum(query["sql"].startswith("INSERT") for query in queries) == 1
 
 
-def test_calls_that_replace_others_make_anew_what_has_begun():
+def test_send_many_creates_a_new_task_if_the_one_to_replace_is_claimed():
     job = jobs.note.with_options(unique=Unique.debounce(60, by=("name",)))
-    begun, waits = job.send_many([{"name": "a"}, {"name": "b"}])
-    Task.objects.filter(pk=begun.id).update(status=TaskStatus.CLAIMED)
+    claimed, pending = job.send_many([{"name": "a"}, {"name": "b"}])
+    Task.objects.filter(pk=claimed.id).update(status=TaskStatus.CLAIMED)
 
-    handles = job.send_many({"name": name, "text": str(place)} for place, name in enumerate("baac"))
+    handles = job.send_many({"name": name, "text": str(position)} for position, name in enumerate("baac"))
 
     assert [handle.replayed for handle in handles] == [True, False, True, False]
-    assert (handles[0].id, handles[1].id) == (waits.id, handles[2].id)
+    assert (handles[0].id, handles[1].id) == (pending.id, handles[2].id)
     assert Task.objects.get(pk=handles[2].id).kwargs["text"] == "2"

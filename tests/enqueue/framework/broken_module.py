@@ -1,3 +1,3 @@
-"""A module that can't be imported, though it is there: what a bad deployment leaves behind."""
+"""A module that exists but can't be imported, as after a bad deployment."""
 
 raise RuntimeError("this module is broken")

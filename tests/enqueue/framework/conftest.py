@@ -1,4 +1,4 @@
-"""Ears for the framework's signals, and settings to change."""
+"""Fixtures that record the framework's signals, change settings and run the reaper."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SIGNALS = {"enqueued": task_enqueued, "started": task_started, "finished": task_
 
 
 @dataclass(frozen=True)
-class Heard:
-    """One signal, and what was true while it was received."""
+class ReceivedSignal:
+    """A received signal, and the exception that was being handled then."""
 
     name: str
     sender: Any
@@ -32,18 +32,18 @@ class Heard:
 
 
 @pytest.fixture
-def heard() -> Iterator[list[Heard]]:
-    """Keep every signal of the framework until the test ends."""
-    found: list[Heard] = []
+def received() -> Iterator[list[ReceivedSignal]]:
+    """Record every signal of the framework until the test ends."""
+    signals: list[ReceivedSignal] = []
     receivers = []
     for name, signal in SIGNALS.items():
 
         def receive(sender: Any, task_result: FrameworkTaskResult, name: str = name, **kwargs: Any) -> None:
-            found.append(Heard(name, sender, task_result, sys.exc_info()[1]))
+            signals.append(ReceivedSignal(name, sender, task_result, sys.exc_info()[1]))
 
         signal.connect(receive, weak=False)
         receivers.append((signal, receive))
-    yield found
+    yield signals
     for signal, receive in receivers:
         signal.disconnect(receive)
 
@@ -64,7 +64,7 @@ def reap() -> Callable[[], None]:
     return lambda: call_command("horsies_reaper", once=True, verbosity=0)
 
 
-def path_of(name: str) -> str:
-    """Return the dotted path of a backend that comes with the framework, wherever that lives."""
+def backend_path(name: str) -> str:
+    """Return the dotted path of a backend of the framework, be that Django or django-tasks."""
     package = BaseTaskBackend.__module__.rpartition(".")[0]
     return f"{package}.{name.lower()}.{name}Backend"

@@ -1,4 +1,4 @@
-"""Tasks that show what the framework promises."""
+"""Tasks for the tests of the API of Django's tasks framework."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ else:
 
 
 class OwnBackend(HorsiesBackend):
-    """What a project makes that wants a backend of its own."""
+    """A backend that a project defines itself."""
 
 
 class Broken(Exception):
-    """Raised by bodies; a class outside of Python's builtins."""
+    """Raised by bodies; not a builtin class."""
 
 
 class Outer:
     class Nested(Exception):
-        """Its qualified name has a dot in it."""
+        """An exception whose qualified name has a dot."""
 
     def method(self):
-        """Not a function of a module."""
+        """Serve as a function that is not at module level."""
 
 
 @task
@@ -79,8 +79,8 @@ RETURNED = {
 
 
 @task
-def give(what):
-    return RETURNED[what]
+def give(name):
+    return RETURNED[name]
 
 
 @task
@@ -99,12 +99,12 @@ def fail_nested():
 
 
 @task
-def fail_as_a_value():
+def return_error():
     return TaskResult(err=TaskError(error_code="SMTP_DOWN", message="the server is away"))
 
 
 @task
-def leave():
+def exit_process():
     sys.exit(1)
 
 
@@ -114,7 +114,7 @@ def interrupt():
 
 
 @task
-def ask_nonsense():
+def run_bad_query():
     with connection.cursor() as cursor:
         cursor.execute("SELECT nonsense FROM nowhere")
 
@@ -133,7 +133,7 @@ def fail_and_wait():
     raise Broken("again in an hour")
 
 
-def _seen(context):
+def _describe(context):
     result = context.task_result
     return {
         "attempt": context.attempt,
@@ -153,25 +153,25 @@ def _seen(context):
 
 
 @task(takes_context=True)
-def look(context, *args, **kwargs):
-    return _seen(context)
+def show_context(context, *args, **kwargs):
+    return _describe(context)
 
 
 @task(takes_context=True)
-async def alook(context, *args, **kwargs):
-    return _seen(context)
+async def ashow_context(context, *args, **kwargs):
+    return _describe(context)
 
 
 @task(takes_context=True, max_attempts=3, backoff=0)
-def look_at_last(context):
+def show_last_context(context):
     if context.attempt < 3:
         raise Broken(f"attempt {context.attempt}")
-    return _seen(context)
+    return _describe(context)
 
 
 @task(takes_context=True)
-def look_from_outside(context):
-    """Tell what somebody else would see of a task while its body runs."""
+def get_own_result(context):
+    """Return what ``get_result()`` shows of this task while its body runs."""
     result = default_task_backend.get_result(context.task_result.id)
     try:
         value = result.return_value
@@ -181,8 +181,8 @@ def look_from_outside(context):
 
 
 @task(takes_context=True)
-def grow(context, items):
-    """Change what it was given."""
+def change_arguments(context, items):
+    """Change the arguments in place."""
     items.append("more")
     context.task_result.args.append("more")
     return items
@@ -190,12 +190,12 @@ def grow(context, items):
 
 @task(priority=7, queue_name="emails", takes_context=True)
 def decorated(context):
-    """Say something about every option of the framework."""
+    """Have every option of the framework."""
 
 
 @task(max_attempts=4, timeout=20, retention="7d", metadata={"team": "mail"}, exception_mapper={Broken: "BROKEN"})
-def with_our_options():
-    """Say something about the options of ours."""
+def with_horsies_options():
+    """Have options that only horsies knows."""
 
 
 @framework_task
@@ -205,14 +205,14 @@ def made_by_django(a):
 
 @framework_task(priority=3, queue_name="emails")
 def made_by_django_with_options():
-    """Use every option that Django's decorator has on every version."""
+    """Have the options that Django's decorator takes in every version."""
 
 
 def _plain(a):
     return a * 3
 
 
-# As another backend would have made it before the settings changed: not a HorsiesTask.
+# Not a HorsiesTask: as if another backend had made it before the settings changed.
 _plain.__qualname__ = "plain"
 plain = FrameworkTask(func=_plain, priority=0, backend="default", queue_name="default", run_after=None)
 
@@ -222,7 +222,7 @@ def not_a_task(*args, **kwargs):
 
 
 class NotATask:
-    """Looks like a task, and is none."""
+    """Looks like a task but is not one."""
 
     takes_context = False
 
@@ -236,22 +236,22 @@ looks_like_a_task = NotATask()
 
 
 def not_taking_context(a):
-    """Take no context, to be decorated wrongly."""
+    """Take no context: invalid with ``takes_context``."""
 
 
 def taking_nothing():
-    """Take nothing, to be decorated wrongly."""
+    """Take no arguments: invalid with ``takes_context``."""
 
 
 def yields():
-    """Yield, to be decorated wrongly."""
+    """Yield: invalid as a task."""
     yield 1
 
 
 async def ayields():
-    """Yield, to be decorated wrongly."""
+    """Yield: invalid as a task."""
     yield 1
 
 
 def takes_a(context, a):
-    """Take the context, to be decorated rightly."""
+    """Take a first argument named ``context``: valid with and without ``takes_context``."""

@@ -1,4 +1,4 @@
-"""What enqueueing gives back, and what it leaves in the database."""
+"""The result that enqueueing returns, and the row that it inserts."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,17 +16,17 @@ from tests.enqueue.framework import jobs
 
 @pytest.fixture(params=["enqueue", "aenqueue"])
 def enqueue(request):
-    """Enqueue by either verb."""
+    """Enqueue with ``enqueue()`` or ``aenqueue()``."""
 
-    def call(made, /, *args, **kwargs):
-        verb = getattr(made, request.param)
-        return verb(*args, **kwargs) if request.param == "enqueue" else async_to_sync(verb)(*args, **kwargs)
+    def call(task, /, *args, **kwargs):
+        method = getattr(task, request.param)
+        return method(*args, **kwargs) if request.param == "enqueue" else async_to_sync(method)(*args, **kwargs)
 
     return call
 
 
 @pytest.mark.django_db
-def test_the_result_of_enqueueing_is_ready_and_has_not_begun(enqueue):
+def test_a_new_result_is_ready_and_has_no_attempts(enqueue):
     before = timezone.now() - timedelta(seconds=5)
 
     result = enqueue(jobs.add, 1, b=2)
@@ -42,7 +42,7 @@ def test_the_result_of_enqueueing_is_ready_and_has_not_begun(enqueue):
 
 
 @pytest.mark.django_db
-def test_the_id_is_a_text_shorter_than_64_characters_and_another_each_time(enqueue):
+def test_each_call_gets_its_own_id_of_less_than_64_characters(enqueue):
     first, second = enqueue(jobs.add, 1), enqueue(jobs.add, 1)
 
     assert isinstance(first.id, str)
@@ -51,7 +51,7 @@ def test_the_id_is_a_text_shorter_than_64_characters_and_another_each_time(enque
 
 
 @pytest.mark.django_db
-def test_each_call_is_one_row(enqueue):
+def test_each_call_inserts_one_row(enqueue):
     result = enqueue(jobs.add, 1, b=2)
 
     row = Task.objects.get()
@@ -60,7 +60,7 @@ def test_each_call_is_one_row(enqueue):
 
 
 @pytest.mark.django_db
-def test_the_backend_enqueues_with_the_frameworks_argument_names():
+def test_the_backend_takes_the_argument_names_of_the_framework():
     result = default_task_backend.enqueue(task=jobs.add, args=[1], kwargs={"b": 2})
     other = async_to_sync(default_task_backend.aenqueue)(task=jobs.add, args=(1,), kwargs={"b": 2})
 
@@ -78,18 +78,18 @@ def test_a_task_may_have_arguments_with_any_name(enqueue):
 
 
 @pytest.mark.django_db
-def test_what_using_said_is_stored(enqueue):
-    moment = datetime(2040, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+def test_the_options_of_using_are_stored(enqueue):
+    run_after = datetime(2040, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
-    result = enqueue(jobs.add.using(priority=-5, queue_name="emails", run_after=moment), 1)
+    result = enqueue(jobs.add.using(priority=-5, queue_name="emails", run_after=run_after), 1)
 
     row = Task.objects.get(pk=result.id)
-    assert (row.priority, row.queue_name, row.enqueued_at) == (-5, "emails", moment)
-    assert (result.task.priority, result.task.queue_name, result.task.run_after) == (-5, "emails", moment)
+    assert (row.priority, row.queue_name, row.enqueued_at) == (-5, "emails", run_after)
+    assert (result.task.priority, result.task.queue_name, result.task.run_after) == (-5, "emails", run_after)
 
 
 @pytest.mark.django_db
-def test_a_delay_counts_from_the_moment_of_enqueueing(enqueue):
+def test_a_delay_counts_from_the_time_of_enqueueing(enqueue):
     result = enqueue(jobs.add.using(run_after=timedelta(hours=1)), 1)
 
     row = Task.objects.get(pk=result.id)
@@ -113,7 +113,7 @@ PLAIN = {
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("given", "stored"), PLAIN.values(), ids=PLAIN)
-def test_arguments_are_made_plain_json_at_once(enqueue, given, stored):
+def test_arguments_are_converted_to_plain_json_on_enqueueing(enqueue, given, stored):
     result = enqueue(jobs.echo, given, key=given)
 
     assert (result.args, result.kwargs) == ([stored], {"key": stored})
@@ -130,13 +130,13 @@ UNSUPPORTED = {
     "an object": object(),
     "a class": int,
     "a generator": (item for item in ()),
-    "a set deep inside": {"a": [{"b": {1}}]},
+    "a nested set": {"a": [{"b": {1}}]},
 }
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("value", UNSUPPORTED.values(), ids=UNSUPPORTED)
-def test_a_type_that_json_does_not_have_is_refused_and_leaves_no_row(enqueue, value):
+def test_a_type_unknown_to_json_is_refused_and_inserts_no_row(enqueue, value):
     with pytest.raises(TypeError, match="Unsupported type"):
         enqueue(jobs.echo, value)
     with pytest.raises(TypeError, match="Unsupported type"):
@@ -146,7 +146,7 @@ def test_a_type_that_json_does_not_have_is_refused_and_leaves_no_row(enqueue, va
 
 
 BAD_VALUES = {
-    "bytes that are no text": b"\xff",
+    "bytes that are not UTF-8": b"\xff",
     "NaN": float("nan"),
     "infinity": [float("inf")],
     "a NUL": "a\0b",
@@ -157,7 +157,7 @@ BAD_VALUES = {
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("value", BAD_VALUES.values(), ids=BAD_VALUES)
-def test_a_value_that_no_database_takes_is_refused_and_leaves_no_row(enqueue, value):
+def test_a_value_that_cannot_be_stored_is_refused_and_inserts_no_row(enqueue, value):
     with pytest.raises(ValueError, match="Unsupported value"):
         enqueue(jobs.echo, value)
 
@@ -175,7 +175,7 @@ def test_a_refused_call_leaves_the_callers_transaction_usable():
 
 
 @pytest.mark.django_db
-def test_what_the_caller_changes_afterwards_changes_nothing():
+def test_later_changes_to_an_argument_do_not_change_the_call():
     items = [1]
 
     result = jobs.echo.enqueue(items)
@@ -186,7 +186,7 @@ def test_what_the_caller_changes_afterwards_changes_nothing():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_row_goes_with_the_callers_transaction_when_that_is_rolled_back(enqueue):
+def test_a_rollback_of_the_callers_transaction_removes_the_row(enqueue):
     with transaction.atomic():
         result = enqueue(jobs.add, 1)
         assert Task.objects.filter(pk=result.id).exists()
@@ -196,7 +196,7 @@ def test_the_row_goes_with_the_callers_transaction_when_that_is_rolled_back(enqu
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_row_stays_when_the_callers_transaction_is_committed(enqueue):
+def test_a_commit_of_the_callers_transaction_keeps_the_row(enqueue):
     with transaction.atomic():
         result = enqueue(jobs.add, 1)
 
@@ -205,7 +205,7 @@ def test_the_row_stays_when_the_callers_transaction_is_committed(enqueue):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_inner_rollback_takes_only_what_was_enqueued_inside():
+def test_a_rollback_of_an_inner_block_removes_only_its_own_calls():
     with transaction.atomic():
         outer = jobs.add.enqueue(1)
         with transaction.atomic():
@@ -225,7 +225,7 @@ def test_enqueueing_needs_no_transaction(enqueue):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_a_rolled_back_transaction_enqueued_is_not_run(drain):
+def test_a_rolled_back_call_is_not_run(drain):
     with transaction.atomic():
         jobs.write.enqueue("rolled back")
         transaction.set_rollback(True)

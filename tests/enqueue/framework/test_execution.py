@@ -1,4 +1,4 @@
-"""What a worker does with a task, as the framework's own immediate backend would."""
+"""A worker executes tasks as the framework's immediate backend does."""
 
 from datetime import timedelta
 
@@ -31,7 +31,7 @@ def run(drain, task, *args, **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("what", "value"),
+    ("name", "value"),
     [
         ("bytes", "café"),
         ("tuple", [1, [2, 3]]),
@@ -39,24 +39,24 @@ def run(drain, task, *args, **kwargs):
         ("dict", {"a": [1], "2": None, "true": 1.5}),
     ],
 )
-def test_a_return_value_is_made_plain_json(drain, what, value):
-    result = run(drain, jobs.give, what)
+def test_a_return_value_is_converted_to_plain_json(drain, name, value):
+    result = run(drain, jobs.give, name)
 
     assert (result.status, result.return_value) == (SUCCESSFUL, value)
 
 
-@pytest.mark.parametrize("what", ["set", "uuid", "decimal", "object"])
-def test_a_return_value_that_json_does_not_have_fails_the_task_with_a_type_error(drain, what):
-    result = run(drain, jobs.give, what)
+@pytest.mark.parametrize("name", ["set", "uuid", "decimal", "object"])
+def test_a_return_value_of_a_type_unknown_to_json_fails_the_task(drain, name):
+    result = run(drain, jobs.give, name)
 
     assert (result.status, result._return_value, result.attempts) == (FAILED, None, 1)
     assert [error.exception_class for error in result.errors] == [TypeError]
     assert "\nTypeError: Unsupported type" in result.errors[0].traceback
 
 
-@pytest.mark.parametrize("what", ["bad bytes", "nan", "nul"])
-def test_a_return_value_that_no_database_takes_fails_the_task(drain, what):
-    result = run(drain, jobs.give, what)
+@pytest.mark.parametrize("name", ["bad bytes", "nan", "nul"])
+def test_a_return_value_that_cannot_be_stored_fails_the_task(drain, name):
+    result = run(drain, jobs.give, name)
 
     assert (result.status, result._return_value) == (FAILED, None)
     assert [error.exception_class for error in result.errors] == [ValueError]
@@ -68,18 +68,18 @@ def test_the_body_gets_the_arguments_as_plain_json(drain):
     assert result.return_value == {"args": [[1, 2], "text"], "kwargs": {"key": {"3": [4]}}}
 
 
-def test_what_a_body_does_to_its_arguments_does_not_change_the_result(drain):
-    result = run(drain, jobs.grow, [1])
+def test_a_body_that_changes_its_arguments_does_not_change_the_stored_ones(drain):
+    result = run(drain, jobs.change_arguments, [1])
 
-    got = default_task_backend.get_result(result.id)
-    assert got.return_value == [1, "more"]
-    assert got.args == [[1]]
+    loaded = default_task_backend.get_result(result.id)
+    assert loaded.return_value == [1, "more"]
+    assert loaded.args == [[1]]
 
 
 # Context.
 
 
-@pytest.mark.parametrize("job", [jobs.look, jobs.alook], ids=["sync", "async"])
+@pytest.mark.parametrize("job", [jobs.show_context, jobs.ashow_context], ids=["sync", "async"])
 def test_the_context_shows_the_running_attempt(drain, job):
     result = run(drain, job, 1, key=[2])
 
@@ -100,14 +100,14 @@ def test_the_context_shows_the_running_attempt(drain, job):
     }
 
 
-def test_the_context_counts_attempts_and_shows_the_errors_of_those_before(drain):
-    result = run(drain, jobs.look_at_last)
+def test_the_context_shows_the_number_of_the_attempt_and_earlier_errors(drain):
+    result = run(drain, jobs.show_last_context)
 
     seen = result.return_value
     assert (seen["attempt"], seen["attempts"], seen["workers"], seen["errors"]) == (3, 3, 3, 2)
 
 
-# Ways to run.
+# Kinds of tasks, and their order.
 
 
 def test_a_coroutine_runs_and_may_use_the_database(drain):
@@ -117,11 +117,11 @@ def test_a_coroutine_runs_and_may_use_the_database(drain):
     assert Entry.objects.filter(key="from a coroutine").exists()
 
 
-def test_a_task_of_djangos_own_decorator_runs(drain):
+def test_a_task_of_djangos_decorator_runs(drain):
     assert run(drain, jobs.made_by_django, 21).return_value == 42
 
 
-def test_a_task_that_is_not_of_our_class_runs(drain):
+def test_a_task_of_the_frameworks_own_class_runs(drain):
     assert not isinstance(jobs.plain, type(jobs.add))
     assert type(jobs.plain) is FrameworkTask
 
@@ -141,11 +141,11 @@ def test_tasks_of_higher_priority_run_first(drain):
 
 
 @pytest.mark.parametrize("job", [jobs.write, jobs.awrite], ids=["sync", "async"])
-@pytest.mark.parametrize("run_after", [timedelta(hours=1), "datetime"], ids=["a delay", "a moment"])
-def test_a_task_does_not_run_before_its_time(drain, job, run_after):
-    moment = timezone.now() + timedelta(hours=1) if run_after == "datetime" else run_after
+@pytest.mark.parametrize("run_after", [timedelta(hours=1), "datetime"], ids=["a delay", "a time"])
+def test_a_task_does_not_run_before_run_after(drain, job, run_after):
+    run_at = timezone.now() + timedelta(hours=1) if run_after == "datetime" else run_after
 
-    result = run(drain, job.using(run_after=moment), "later")
+    result = run(drain, job.using(run_after=run_at), "later")
 
     assert (result.status, result.attempts, result.started_at) == (TaskResultStatus.READY, 0, None)
     assert not Entry.objects.exists()
@@ -154,23 +154,25 @@ def test_a_task_does_not_run_before_its_time(drain, job, run_after):
 @pytest.mark.parametrize(
     "run_after",
     [timedelta(milliseconds=50), timedelta(), "past"],
-    ids=["a delay", "no delay", "a moment that has passed"],
+    ids=["a delay", "no delay", "a past time"],
 )
-def test_a_task_runs_when_its_time_has_come(drain, run_after):
-    moment = timezone.now() - timedelta(hours=1) if run_after == "past" else run_after
-    result = jobs.write.using(run_after=moment).enqueue("now")
+def test_a_task_runs_once_run_after_has_passed(drain, run_after):
+    run_at = timezone.now() - timedelta(hours=1) if run_after == "past" else run_after
+    result = jobs.write.using(run_after=run_at).enqueue("now")
 
-    wait_until(lambda: drain() or Entry.objects.exists(), what="it has run")
+    wait_until(lambda: drain() or Entry.objects.exists(), what="the task runs")
 
     result.refresh()
     assert (result.status, result.attempts) == (SUCCESSFUL, 1)
 
 
-# Bodies that go wrong.
+# Failing bodies.
 
 
-@pytest.mark.parametrize(("job", "kind"), [(jobs.leave, SystemExit), (jobs.interrupt, KeyboardInterrupt)], ids=stable)
-def test_a_body_that_tries_to_end_the_process_fails_and_the_next_one_runs(drain, job, kind):
+@pytest.mark.parametrize(
+    ("job", "kind"), [(jobs.exit_process, SystemExit), (jobs.interrupt, KeyboardInterrupt)], ids=stable
+)
+def test_a_body_that_tries_to_exit_the_process_fails_and_the_next_task_runs(drain, job, kind):
     result, following = job.enqueue(), jobs.add.enqueue(1, b=2)
 
     drain()
@@ -183,7 +185,7 @@ def test_a_body_that_tries_to_end_the_process_fails_and_the_next_one_runs(drain,
 
 
 def test_a_database_error_in_a_body_leaves_the_connection_usable(drain):
-    results = [jobs.ask_nonsense.using(priority=1).enqueue(), jobs.write.enqueue("after it")]
+    results = [jobs.run_bad_query.using(priority=1).enqueue(), jobs.write.enqueue("after it")]
 
     drain(threads=1)
 
@@ -193,37 +195,37 @@ def test_a_database_error_in_a_body_leaves_the_connection_usable(drain):
     assert Entry.objects.filter(key="after it").exists()
 
 
-# Rows that name no task.
+# Rows whose task cannot be imported.
 
 
-GONE = {
-    "a name that is gone": "tests.enqueue.framework.jobs.gone",
-    "a module that is gone": "tests.enqueue.framework.gone.job",
-    "a package that is gone": "gone.completely.job",
-    "a module that is broken": "tests.enqueue.framework.broken_module.job",
-    "no path": "gone",
+NOT_IMPORTABLE = {
+    "a missing name": "tests.enqueue.framework.jobs.gone",
+    "a missing module": "tests.enqueue.framework.gone.job",
+    "a missing package": "gone.completely.job",
+    "a broken module": "tests.enqueue.framework.broken_module.job",
+    "a bare name": "gone",
     "an empty path": "",
-    "dots": "...",
-    "relative": "..jobs.add",
+    "only dots": "...",
+    "a relative path": "..jobs.add",
 }
 
 
-@pytest.mark.parametrize("path", GONE.values(), ids=GONE)
-def test_a_path_that_leads_nowhere_fails_for_that_and_the_next_task_runs(drain, path):
-    lost = Task.objects.create(task_name=path, args=[1])
+@pytest.mark.parametrize("path", NOT_IMPORTABLE.values(), ids=NOT_IMPORTABLE)
+def test_a_task_that_cannot_be_imported_fails_and_the_next_task_runs(drain, path):
+    missing = Task.objects.create(task_name=path, args=[1])
     following = jobs.add.enqueue(1, b=2)
 
     drain()
 
     following.refresh()
     assert following.return_value == 3
-    assert TaskHandle(lost.pk).status() == TaskStatus.FAILED
-    assert TaskHandle(lost.pk).get(0).err.error_code == "WORKER_RESOLUTION_ERROR"
+    assert TaskHandle(missing.pk).status() == TaskStatus.FAILED
+    assert TaskHandle(missing.pk).get(0).err.error_code == "WORKER_RESOLUTION_ERROR"
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("path", GONE.values(), ids=GONE)
-def test_the_result_of_a_task_that_is_gone_can_still_be_got(path):
+@pytest.mark.parametrize("path", NOT_IMPORTABLE.values(), ids=NOT_IMPORTABLE)
+def test_the_result_of_a_task_without_code_can_still_be_read(path):
     row = Task.objects.create(task_name=path, args=[1], kwargs={"b": 2}, priority=5, queue_name="emails")
 
     result = default_task_backend.get_result(str(row.pk))
@@ -236,7 +238,7 @@ def test_the_result_of_a_task_that_is_gone_can_still_be_got(path):
 
 
 @pytest.mark.django_db
-def test_the_result_of_a_task_that_is_gone_names_it_and_belongs_to_no_other():
+def test_the_result_of_a_task_without_code_has_its_name_and_fits_no_other_task():
     row = Task.objects.create(task_name="tests.enqueue.framework.jobs.gone")
 
     result = default_task_backend.get_result(str(row.pk))
@@ -246,7 +248,7 @@ def test_the_result_of_a_task_that_is_gone_names_it_and_belongs_to_no_other():
         jobs.add.get_result(result.id)
 
 
-def test_the_error_of_a_task_that_is_gone_can_be_imported(drain):
+def test_the_error_class_of_a_task_without_code_can_be_imported(drain):
     row = Task.objects.create(task_name="tests.enqueue.framework.jobs.gone")
 
     drain()
@@ -256,18 +258,18 @@ def test_the_error_of_a_task_that_is_gone_can_be_imported(drain):
     assert [issubclass(error.exception_class, Exception) for error in result.errors] == [True]
 
 
-NO_TASKS = {
+NOT_TASKS = {
     "a function": "tests.enqueue.framework.jobs.not_a_task",
     "the function of a task": "tests.enqueue.framework.jobs.write.func",
-    "something that looks like a task": "tests.enqueue.framework.jobs.looks_like_a_task",
+    "an object that looks like a task": "tests.enqueue.framework.jobs.looks_like_a_task",
     "a class": "tests.enqueue.framework.jobs.NotATask",
     "a method of a task": "tests.enqueue.framework.jobs.write.call",
-    "something dangerous": "subprocess.check_output",
+    "a dangerous function": "subprocess.check_output",
 }
 
 
-@pytest.mark.parametrize("path", NO_TASKS.values(), ids=NO_TASKS)
-def test_what_is_not_a_task_is_never_called(drain, path):
+@pytest.mark.parametrize("path", NOT_TASKS.values(), ids=NOT_TASKS)
+def test_an_object_that_is_not_a_task_is_never_called(drain, path):
     row = Task.objects.create(task_name=path, args=["true"])
 
     drain()

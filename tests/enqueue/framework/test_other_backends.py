@@ -1,4 +1,4 @@
-"""Our decorator with backends that are not ours: a project's tests run its tasks with those that come with Django."""
+"""Tasks of horsies on the backends that come with the framework, as a project's tests may use them."""
 
 import pytest
 
@@ -6,23 +6,23 @@ from horsies_django import HorsiesTask, task
 from horsies_django.core.compat import InvalidTask, TaskResultStatus, default_task_backend
 from horsies_django.models import Task
 from tests.enqueue.framework import jobs
-from tests.enqueue.framework.conftest import path_of
+from tests.enqueue.framework.conftest import backend_path
 
 
 @pytest.fixture
 def immediate(settings):
-    """Have tasks run where they are enqueued."""
-    settings.TASKS = {"default": {"BACKEND": path_of("Immediate")}}
+    """Run tasks as they are enqueued."""
+    settings.TASKS = {"default": {"BACKEND": backend_path("Immediate")}}
 
 
 @pytest.fixture
 def dummy(settings):
-    """Have tasks kept in a list."""
-    settings.TASKS = {"default": {"BACKEND": path_of("Dummy")}}
+    """Keep tasks in a list."""
+    settings.TASKS = {"default": {"BACKEND": backend_path("Dummy")}}
 
 
 @pytest.mark.django_db
-def test_a_task_of_ours_runs_at_once_with_the_immediate_backend(immediate):
+def test_the_immediate_backend_runs_a_horsies_task_at_once(immediate):
     result = jobs.add.enqueue(1, b=2)
 
     assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
@@ -32,15 +32,15 @@ def test_a_task_of_ours_runs_at_once_with_the_immediate_backend(immediate):
 
 @pytest.mark.django_db
 def test_the_context_and_failures_work_with_the_immediate_backend(immediate):
-    seen, failed = jobs.look.enqueue(), jobs.fail.enqueue()
+    succeeded, failed = jobs.show_context.enqueue(), jobs.fail.enqueue()
 
-    assert seen.return_value["attempt"] == 1
+    assert succeeded.return_value["attempt"] == 1
     assert (failed.status, failed.errors[0].exception_class) == (TaskResultStatus.FAILED, jobs.Broken)
 
 
 @pytest.mark.django_db
-def test_a_task_of_ours_is_kept_by_the_dummy_backend(dummy):
-    result = jobs.with_our_options.using(priority=5).enqueue()
+def test_the_dummy_backend_keeps_a_horsies_task(dummy):
+    result = jobs.with_horsies_options.using(priority=5).enqueue()
 
     assert (result.status, result.task.priority) == (TaskResultStatus.READY, 5)
     assert default_task_backend.results == [result]
@@ -48,31 +48,31 @@ def test_a_task_of_ours_is_kept_by_the_dummy_backend(dummy):
     assert not Task.objects.exists()
 
 
-def test_a_task_can_be_made_and_changed_with_the_immediate_backend(immediate):
-    made = task(priority=5, max_attempts=3)(jobs.taking_nothing)
+def test_a_horsies_task_can_be_made_and_changed_with_the_immediate_backend(immediate):
+    job = task(priority=5, max_attempts=3)(jobs.taking_nothing)
 
-    assert type(made) is type(made.using(priority=6)) is HorsiesTask
-    assert (made.priority, made.max_attempts) == (5, 3)
+    assert type(job) is type(job.using(priority=6)) is HorsiesTask
+    assert (job.priority, job.max_attempts) == (5, 3)
 
 
-def test_a_task_of_ours_is_judged_by_the_backend_there_is(immediate):
+def test_the_configured_backend_validates_a_horsies_task(immediate):
     with pytest.raises(InvalidTask, match=r"^Queue 'unknown' is not valid for backend\.$"):
         jobs.add.using(queue_name="unknown")
 
 
 @pytest.mark.django_db
-def test_our_own_verb_says_that_it_needs_our_backend(immediate):
+def test_send_requires_the_horsies_backend(immediate):
     with pytest.raises(InvalidTask, match="HorsiesBackend"):
         jobs.add.send(1)
 
 
 @pytest.mark.django_db
-def test_after_the_settings_are_back_our_backend_takes_the_task(settings):
-    ours = settings.TASKS
-    settings.TASKS = {"default": {"BACKEND": path_of("Immediate")}}
+def test_a_task_follows_a_change_of_backend_in_the_settings(settings):
+    horsies_settings = settings.TASKS
+    settings.TASKS = {"default": {"BACKEND": backend_path("Immediate")}}
     assert jobs.add.enqueue(1).is_finished
 
-    settings.TASKS = ours
+    settings.TASKS = horsies_settings
     result = jobs.add.enqueue(1)
 
     assert result.status == TaskResultStatus.READY
@@ -81,7 +81,7 @@ def test_after_the_settings_are_back_our_backend_takes_the_task(settings):
 
 @pytest.mark.django_db
 def test_two_backends_can_be_used_side_by_side(settings):
-    settings.TASKS = {**settings.TASKS, "now": {"BACKEND": path_of("Immediate")}}
+    settings.TASKS = {**settings.TASKS, "now": {"BACKEND": backend_path("Immediate")}}
 
     later, now = jobs.add.enqueue(1), jobs.add.using(backend="now").enqueue(1)
 

@@ -1,4 +1,4 @@
-"""Getting a result back: by whom, in which state, with which errors."""
+"""Results, as a backend or a task returns them: their source, states, errors and retries."""
 
 from datetime import timedelta
 
@@ -28,37 +28,37 @@ READY, RUNNING, FAILED, SUCCESSFUL = (TaskResultStatus[name] for name in ("READY
 
 @pytest.fixture(params=["get_result", "aget_result"])
 def get_result(request):
-    """Ask a backend or a task for a result, by either verb."""
+    """Get a result from a backend or a task, with ``get_result()`` or ``aget_result()``."""
 
-    def call(where, key):
-        verb = getattr(where, request.param)
-        return verb(key) if request.param == "get_result" else async_to_sync(verb)(key)
+    def call(source, key):
+        method = getattr(source, request.param)
+        return method(key) if request.param == "get_result" else async_to_sync(method)(key)
 
     return call
 
 
 @pytest.fixture(params=["refresh", "arefresh"])
 def refresh(request):
-    """Refresh a result, by either verb."""
+    """Refresh a result, with ``refresh()`` or ``arefresh()``."""
 
     def call(result):
-        verb = getattr(result, request.param)
-        return verb() if request.param == "refresh" else async_to_sync(verb)()
+        method = getattr(result, request.param)
+        return method() if request.param == "refresh" else async_to_sync(method)()
 
     return call
 
 
 def claim(*, start, worker="dead"):
-    """Put what is due into the hands of a worker that is not there."""
+    """Claim the due tasks for a worker that does not exist."""
     with transaction.atomic():
         Task.objects.claim(worker, start=start, prefetch=1 - start)
 
 
-# By whom.
+# Sources.
 
 
 @pytest.mark.django_db
-def test_what_was_enqueued_is_what_is_got_back(get_result):
+def test_get_result_returns_the_enqueued_result(get_result):
     result = jobs.add.enqueue(1, b=2)
 
     assert get_result(default_task_backend, result.id) == result
@@ -69,8 +69,8 @@ def test_what_was_enqueued_is_what_is_got_back(get_result):
 VARIANTS = {
     "a priority": lambda: jobs.add.using(priority=5),
     "a queue": lambda: jobs.add.using(queue_name="emails"),
-    "a time to come": lambda: jobs.add.using(run_after=timezone.now() + timedelta(hours=1)),
-    "a time that has passed": lambda: jobs.add.using(run_after=timezone.now() - timedelta(hours=1)),
+    "a future time": lambda: jobs.add.using(run_after=timezone.now() + timedelta(hours=1)),
+    "a past time": lambda: jobs.add.using(run_after=timezone.now() - timedelta(hours=1)),
     "a delay": lambda: jobs.add.using(run_after=timedelta(hours=1)),
     "no delay": lambda: jobs.add.using(run_after=timedelta()),
     "a timeout": lambda: jobs.add.with_options(timeout=5),
@@ -80,27 +80,27 @@ VARIANTS = {
     "metadata": lambda: jobs.add.with_options(metadata={"team": "mail"}),
     "a retention": lambda: jobs.add.with_options(retention="7d"),
     "a retention by state": lambda: jobs.add.with_options(retention={"completed": None, "failed": 60}),
-    "another's task": lambda: jobs.plain,
+    "a task of the framework's own class": lambda: jobs.plain,
 }
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_what_was_enqueued_with_options_is_what_is_got_back(variant):
+def test_get_result_returns_the_options_of_the_enqueued_task(variant):
     result = variant().enqueue(1)
 
     assert default_task_backend.get_result(result.id) == result
 
 
 @pytest.mark.django_db
-def test_the_task_of_a_result_calls_the_very_same_function():
+def test_the_task_of_a_result_has_the_original_function():
     result = jobs.add.using(priority=5).enqueue(1)
 
     assert default_task_backend.get_result(result.id).task.func is jobs.add.func
 
 
 @pytest.mark.django_db
-def test_an_id_that_was_sent_as_a_handle_is_a_result_too():
+def test_get_result_accepts_the_id_of_a_handle():
     handle = jobs.add.send(1)
 
     assert jobs.add.get_result(str(handle.id)).status == READY
@@ -125,7 +125,7 @@ def test_an_id_that_was_sent_as_a_handle_is_a_result_too():
     ],
     ids=repr,
 )
-def test_an_id_that_names_nothing_is_a_result_that_does_not_exist(get_result, key):
+def test_an_unknown_id_raises_task_result_does_not_exist(get_result, key):
     jobs.add.enqueue(1)
 
     with pytest.raises(TaskResultDoesNotExist):
@@ -135,7 +135,7 @@ def test_an_id_that_names_nothing_is_a_result_that_does_not_exist(get_result, ke
 
 
 @pytest.mark.django_db
-def test_the_result_of_another_task_is_a_mismatch(get_result):
+def test_the_result_of_another_task_raises_task_result_mismatch(get_result):
     result = jobs.add.enqueue(1)
 
     with pytest.raises(TaskResultMismatch, match=r"tests\.enqueue\.framework\.jobs\.add"):
@@ -143,24 +143,24 @@ def test_the_result_of_another_task_is_a_mismatch(get_result):
 
 
 @pytest.mark.django_db
-def test_a_result_can_be_got_through_a_changed_copy_of_its_task(get_result):
+def test_a_changed_copy_of_a_task_can_get_its_results(get_result):
     result = jobs.add.enqueue(1)
 
     assert get_result(jobs.add.using(priority=9, queue_name="emails"), result.id) == result
 
 
 @pytest.mark.django_db
-def test_a_result_outlives_the_queue_it_was_sent_to(backend_settings, get_result):
+def test_a_result_can_be_read_after_its_queue_leaves_the_settings(backend_settings, get_result):
     result = jobs.add.using(queue_name="emails").enqueue(1)
     backend_settings(QUEUES=["default"])
 
-    got = get_result(default_task_backend, result.id)
+    loaded = get_result(default_task_backend, result.id)
 
-    assert (got, got.task.queue_name) == (result, "emails")
+    assert (loaded, loaded.task.queue_name) == (result, "emails")
 
 
 @pytest.mark.django_db
-def test_a_deleted_row_is_a_result_that_does_not_exist(refresh):
+def test_refreshing_a_deleted_task_raises_task_result_does_not_exist(refresh):
     result = jobs.add.enqueue(1)
     Task.objects.all().delete()
 
@@ -168,10 +168,10 @@ def test_a_deleted_row_is_a_result_that_does_not_exist(refresh):
         refresh(result)
 
 
-# Refreshing.
+# Refreshing and repeated reads.
 
 
-def test_refreshing_brings_what_has_happened_since(drain, refresh):
+def test_refreshing_loads_the_current_state(drain, refresh):
     result = jobs.add.enqueue(1, b=2)
     enqueued_at = result.enqueued_at
     drain()
@@ -186,7 +186,7 @@ def test_refreshing_brings_what_has_happened_since(drain, refresh):
     assert result == default_task_backend.get_result(result.id)
 
 
-def test_what_is_got_back_later_is_the_same_each_time(drain, get_result):
+def test_get_result_returns_an_equal_result_each_time(drain, get_result):
     result = jobs.fail.enqueue()
     drain()
 
@@ -201,15 +201,15 @@ def test_what_is_got_back_later_is_the_same_each_time(drain, get_result):
 
 
 @pytest.mark.django_db
-def test_there_is_no_return_value_before_a_task_has_begun():
+def test_a_task_has_no_return_value_before_it_starts():
     result = jobs.add.enqueue(1)
 
     with pytest.raises(ValueError, match=r"^Task has not finished yet$"):
         _ = result.return_value
 
 
-def test_a_running_task_is_seen_as_running_from_outside(drain):
-    result = jobs.look_from_outside.enqueue()
+def test_get_result_shows_a_running_task_as_running(drain):
+    result = jobs.get_own_result.enqueue()
 
     drain()
 
@@ -228,7 +228,7 @@ def test_a_failed_task_has_no_return_value(drain):
         _ = result.return_value
 
 
-def test_none_is_a_return_value_like_any_other(drain):
+def test_none_is_a_valid_return_value(drain):
     result = jobs.give.enqueue("None")
 
     drain()
@@ -241,7 +241,7 @@ def test_none_is_a_return_value_like_any_other(drain):
 @pytest.mark.parametrize(
     ("start", "status", "seen"), [(0, TaskStatus.CLAIMED, READY), (1, TaskStatus.RUNNING, RUNNING)]
 )
-def test_a_task_that_a_worker_holds_is_ready_until_its_body_begins(start, status, seen):
+def test_a_claimed_task_is_ready_until_its_body_starts(start, status, seen):
     result = jobs.add.enqueue(1)
     claim(start=start, worker="some worker")
 
@@ -254,7 +254,7 @@ def test_a_task_that_a_worker_holds_is_ready_until_its_body_begins(start, status
 
 
 @pytest.mark.django_db
-def test_every_state_of_ours_is_one_of_the_frameworks_four():
+def test_every_task_state_maps_to_one_of_the_frameworks_four():
     result = jobs.add.enqueue(1)
 
     for status in TaskStatus:
@@ -277,7 +277,7 @@ def only_error(result):
 
 
 @pytest.mark.parametrize("job", [jobs.fail, jobs.afail], ids=["sync", "async"])
-def test_an_error_has_the_path_of_its_class_and_a_traceback_that_ends_with_the_message(drain, job):
+def test_an_error_has_the_path_of_its_class_and_a_full_traceback(drain, job):
     result = job.enqueue("out of luck")
 
     drain()
@@ -300,7 +300,7 @@ def test_an_error_of_a_nested_class_has_its_qualified_name(drain):
     assert error.traceback.endswith("tests.enqueue.framework.jobs.Outer.Nested: deep\n")
 
 
-def test_an_error_of_python_is_a_builtin(drain):
+def test_a_builtin_error_has_a_path_in_builtins(drain):
     result = jobs.add.enqueue(1, b="2")
 
     drain()
@@ -311,8 +311,8 @@ def test_an_error_of_python_is_a_builtin(drain):
     assert error.traceback.splitlines()[-1].startswith("TypeError: unsupported operand")
 
 
-def test_an_error_that_was_returned_has_a_class_too(drain):
-    result = jobs.fail_as_a_value.enqueue()
+def test_a_returned_error_has_the_class_task_failed(drain):
+    result = jobs.return_error.enqueue()
 
     drain()
 
@@ -323,7 +323,7 @@ def test_an_error_that_was_returned_has_a_class_too(drain):
 
 
 @pytest.mark.django_db
-def test_a_cancelled_task_has_failed_with_a_class_that_says_so():
+def test_a_cancelled_task_has_failed_with_task_cancelled():
     result = jobs.add.enqueue(1)
     TaskHandle(result.id).cancel()
 
@@ -338,7 +338,7 @@ def test_a_cancelled_task_has_failed_with_a_class_that_says_so():
 
 
 @pytest.mark.django_db
-def test_a_task_that_is_cancelled_while_it_runs_counts_the_attempt():
+def test_a_task_cancelled_while_it_runs_lists_the_worker_of_its_attempt():
     result = jobs.add.enqueue(1)
     claim(start=1, worker="some worker")
     TaskHandle(result.id).cancel(include_running=True)
@@ -350,11 +350,11 @@ def test_a_task_that_is_cancelled_while_it_runs_counts_the_attempt():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_expired_task_has_failed_with_a_class_that_says_so(reap):
+def test_an_expired_task_has_failed_with_task_expired(reap):
     soon = timezone.now() + timedelta(milliseconds=20)
     result = jobs.add.with_options(good_until=soon).enqueue(1)
 
-    wait_until(lambda: reap() or TaskHandle(result.id).status() == TaskStatus.EXPIRED, what="it expires")
+    wait_until(lambda: reap() or TaskHandle(result.id).status() == TaskStatus.EXPIRED, what="the task expires")
 
     error = only_error(result)
     assert (result.status, result.is_finished, result.attempts) == (FAILED, True, 0)
@@ -365,7 +365,7 @@ def test_an_expired_task_has_failed_with_a_class_that_says_so(reap):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_task_that_was_lost_with_its_worker_has_failed_with_a_class_that_says_so(reap):
+def test_a_task_of_a_dead_worker_has_failed_with_worker_crashed(reap):
     result = jobs.add.enqueue(1)
     claim(start=1)
     Task.objects.update(started_at=timezone.now() - timedelta(hours=1))
@@ -382,7 +382,7 @@ def test_a_task_that_was_lost_with_its_worker_has_failed_with_a_class_that_says_
 @pytest.mark.parametrize(
     "name", ["TaskFailed", "TaskCancelled", "TaskExpired", "WorkerCrashed", "TaskNotResolved"], ids=str
 )
-def test_a_class_that_stands_in_for_an_exception_can_be_imported(name):
+def test_every_error_class_of_horsies_can_be_imported(name):
     kind = import_string(f"horsies_django.exceptions.{name}")
 
     assert issubclass(kind, Exception)
@@ -392,7 +392,7 @@ def test_a_class_that_stands_in_for_an_exception_can_be_imported(name):
 # Retries.
 
 
-def test_after_retries_there_is_an_error_and_a_worker_for_each_attempt(drain):
+def test_a_retried_task_has_an_error_and_a_worker_for_each_attempt(drain):
     result = jobs.flaky.enqueue("all fail", fails=3)
 
     drain()
@@ -405,7 +405,7 @@ def test_after_retries_there_is_an_error_and_a_worker_for_each_attempt(drain):
     ]
 
 
-def test_after_a_retry_that_succeeds_the_earlier_errors_are_kept(drain):
+def test_a_successful_retry_keeps_the_earlier_errors(drain):
     result = jobs.flaky.enqueue("two fail", fails=2)
 
     drain()
@@ -429,7 +429,7 @@ def test_started_at_is_the_first_attempt_and_last_attempted_at_the_latest(drain)
     assert result.enqueued_at <= result.started_at < result.last_attempted_at <= result.finished_at
 
 
-def test_between_two_attempts_a_task_is_ready_and_shows_what_has_been(drain):
+def test_a_task_that_waits_for_its_retry_is_ready_and_shows_the_first_attempt(drain):
     result = jobs.fail_and_wait.enqueue()
     enqueued_at = result.enqueued_at
 
@@ -444,7 +444,7 @@ def test_between_two_attempts_a_task_is_ready_and_shows_what_has_been(drain):
         _ = result.return_value
 
 
-def test_a_task_that_is_retried_by_hand_is_ready_again_and_keeps_its_history(drain):
+def test_a_manual_retry_makes_a_task_ready_and_keeps_its_history(drain):
     result = jobs.fail.enqueue()
     drain()
     TaskHandle(result.id).retry()

@@ -1,4 +1,4 @@
-"""The framework's three signals: who sends them, when, how often, and what a receiver can do wrong."""
+"""The framework's three signals: their senders, when and how often they are sent, and receivers that raise."""
 
 import logging
 from datetime import timedelta
@@ -26,82 +26,82 @@ pytestmark = pytest.mark.once
 READY, RUNNING, FAILED, SUCCESSFUL = (TaskResultStatus[name] for name in ("READY", "RUNNING", "FAILED", "SUCCESSFUL"))
 
 
-def names(heard):
-    return [signal.name for signal in heard]
+def names(received):
+    return [signal.name for signal in received]
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("verb", ["enqueue", "send"])
-def test_enqueued_is_sent_once_when_the_row_is_there(heard, verb):
+@pytest.mark.parametrize("method", ["enqueue", "send"])
+def test_enqueued_is_sent_once_after_the_insert(received, method):
     rows = []
-    task_enqueued.connect(count := lambda **kwargs: rows.append(Task.objects.count()), weak=False)
+    task_enqueued.connect(count_rows := lambda **kwargs: rows.append(Task.objects.count()), weak=False)
 
-    result = getattr(jobs.add, verb)(1, b=2)
+    result = getattr(jobs.add, method)(1, b=2)
 
-    task_enqueued.disconnect(count)
-    (signal,) = heard
+    task_enqueued.disconnect(count_rows)
+    (signal,) = received
     assert (signal.name, signal.sender, rows) == ("enqueued", HorsiesBackend, [1])
     assert (signal.result.id, signal.result.status, signal.result.task) == (str(result.id), READY, jobs.add)
     assert signal.result == default_task_backend.get_result(str(result.id))
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("verb", ["aenqueue", "asend"])
-def test_enqueued_is_sent_once_from_a_coroutine(heard, verb):
-    result = async_to_sync(getattr(jobs.add, verb))(1)
+@pytest.mark.parametrize("method", ["aenqueue", "asend"])
+def test_enqueued_is_sent_once_from_a_coroutine(received, method):
+    result = async_to_sync(getattr(jobs.add, method))(1)
 
-    (signal,) = heard
+    (signal,) = received
     assert (signal.name, signal.sender, signal.result.id) == ("enqueued", HorsiesBackend, str(result.id))
 
 
 @pytest.mark.django_db
-def test_enqueued_is_not_sent_for_a_call_that_was_refused(heard):
+def test_enqueued_is_not_sent_for_a_refused_call(received):
     with pytest.raises(TypeError):
         jobs.echo.enqueue({1})
 
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("verb", ["enqueue", "send"])
-def test_enqueued_is_not_sent_again_for_a_row_that_was_there_already(heard, verb):
+@pytest.mark.parametrize("method", ["enqueue", "send"])
+def test_enqueued_is_not_sent_for_a_call_that_finds_an_existing_task(received, method):
     unique = jobs.add.with_options(unique_key="only")
 
-    first, second = getattr(unique, verb)(1), getattr(unique, verb)(1)
+    first, second = getattr(unique, method)(1), getattr(unique, method)(1)
 
     assert first.id == second.id
-    assert names(heard) == ["enqueued"]
+    assert names(received) == ["enqueued"]
 
 
-def test_a_task_that_succeeds_sends_each_signal_once_from_the_class_of_the_backend(drain, heard):
+def test_a_successful_task_sends_each_signal_once_from_the_backend_class(drain, received):
     result = jobs.add.enqueue(1, b=2)
 
     drain()
 
-    assert names(heard) == ["enqueued", "started", "finished"]
-    assert [signal.sender for signal in heard] == [HorsiesBackend] * 3
-    assert [signal.result.id for signal in heard] == [result.id] * 3
-    assert [signal.result.status for signal in heard] == [READY, RUNNING, SUCCESSFUL]
+    assert names(received) == ["enqueued", "started", "finished"]
+    assert [signal.sender for signal in received] == [HorsiesBackend] * 3
+    assert [signal.result.id for signal in received] == [result.id] * 3
+    assert [signal.result.status for signal in received] == [READY, RUNNING, SUCCESSFUL]
 
 
 @pytest.mark.parametrize("job", [jobs.add, jobs.awrite], ids=["sync", "async"])
-def test_started_shows_a_task_whose_first_attempt_has_begun(drain, heard, job):
+def test_started_carries_a_running_result_with_its_first_attempt(drain, received, job):
     job.enqueue(1)
 
     drain()
 
-    (started,) = (signal.result for signal in heard if signal.name == "started")
+    (started,) = (signal.result for signal in received if signal.name == "started")
     assert (started.status, started.attempts, len(started.worker_ids)) == (RUNNING, 1, 1)
     assert started.started_at == started.last_attempted_at is not None
     assert (started.finished_at, started.errors) == (None, [])
 
 
-def test_finished_shows_the_result_as_it_is_stored(drain, heard):
+def test_finished_carries_the_stored_result(drain, received):
     result = jobs.add.enqueue(1, b=2)
 
     drain()
 
-    (finished,) = (signal.result for signal in heard if signal.name == "finished")
+    (finished,) = (signal.result for signal in received if signal.name == "finished")
     result.refresh()
     assert finished == result
     assert (finished.return_value, finished.is_finished) == (3, True)
@@ -109,25 +109,25 @@ def test_finished_shows_the_result_as_it_is_stored(drain, heard):
 
 
 @pytest.mark.parametrize("job", [jobs.fail, jobs.afail], ids=["sync", "async"])
-def test_finished_of_a_failed_task_is_received_with_the_exception_at_hand(drain, heard, job):
+def test_a_receiver_of_finished_can_read_the_exception_of_a_failed_task(drain, received, job):
     job.enqueue("out of luck")
 
     drain()
 
-    (finished,) = (signal for signal in heard if signal.name == "finished")
+    (finished,) = (signal for signal in received if signal.name == "finished")
     assert finished.sender is HorsiesBackend
     assert (finished.result.status, len(finished.result.errors)) == (FAILED, 1)
     assert (type(finished.exception), str(finished.exception)) == (jobs.Broken, "out of luck")
     assert finished.exception.__traceback__ is not None
 
 
-def test_finished_of_a_task_that_succeeds_is_received_with_no_exception_at_hand(drain, heard):
+def test_a_receiver_of_finished_finds_no_exception_of_a_successful_task(drain, received):
     jobs.fail.using(priority=1).enqueue()
     jobs.add.enqueue(1)
 
     drain(threads=1)
 
-    finished = [signal for signal in heard if signal.name == "finished"]
+    finished = [signal for signal in received if signal.name == "finished"]
     assert sorted((signal.result.status, signal.exception is None) for signal in finished) == [
         (FAILED, False),
         (SUCCESSFUL, True),
@@ -135,35 +135,35 @@ def test_finished_of_a_task_that_succeeds_is_received_with_no_exception_at_hand(
 
 
 @pytest.mark.parametrize(("fails", "status"), [(2, SUCCESSFUL), (3, FAILED)])
-def test_finished_is_sent_for_the_final_attempt_only(drain, heard, fails, status):
+def test_finished_is_sent_for_the_final_attempt_only(drain, received, fails, status):
     jobs.flaky.enqueue("some", fails=fails)
 
     drain()
 
-    assert names(heard) == ["enqueued", *["started"] * 3, "finished"]
-    assert [signal.result.attempts for signal in heard if signal.name == "started"] == [1, 2, 3]
-    assert (heard[-1].result.status, heard[-1].result.attempts) == (status, 3)
+    assert names(received) == ["enqueued", *["started"] * 3, "finished"]
+    assert [signal.result.attempts for signal in received if signal.name == "started"] == [1, 2, 3]
+    assert (received[-1].result.status, received[-1].result.attempts) == (status, 3)
 
 
-def test_finished_is_not_sent_while_a_task_waits_for_its_next_attempt(drain, heard):
+def test_finished_is_not_sent_while_a_task_waits_for_its_retry(drain, received):
     jobs.fail_and_wait.enqueue()
 
     drain()
 
-    assert names(heard) == ["enqueued", "started"]
+    assert names(received) == ["enqueued", "started"]
 
 
-def test_finished_is_sent_for_a_task_that_is_gone(drain, heard):
+def test_finished_is_sent_for_a_task_whose_code_is_missing(drain, received):
     row = Task.objects.create(task_name="tests.enqueue.framework.jobs.gone")
 
     drain()
 
-    (finished,) = (signal for signal in heard if signal.name == "finished")
+    (finished,) = (signal for signal in received if signal.name == "finished")
     assert (finished.result.id, finished.result.status) == (str(row.pk), FAILED)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_finished_is_sent_for_a_task_that_was_lost_with_its_worker(heard, reap):
+def test_finished_is_sent_for_a_task_of_a_dead_worker(received, reap):
     result = jobs.add.enqueue(1)
     with transaction.atomic():
         Task.objects.claim("dead", start=1)
@@ -173,12 +173,12 @@ def test_finished_is_sent_for_a_task_that_was_lost_with_its_worker(heard, reap):
 
     result.refresh()
     assert result.status == FAILED
-    assert names(heard) == ["enqueued", "finished"]
+    assert names(received) == ["enqueued", "finished"]
 
 
 @pytest.fixture(params=[RuntimeError, SystemError, ValueError], ids=lambda kind: kind.__name__)
 def raising(request):
-    """Have a receiver of every signal that raises."""
+    """Connect a receiver that raises to every signal."""
 
     def receive(**kwargs):
         raise request.param("a receiver")
@@ -190,7 +190,7 @@ def raising(request):
         signal.disconnect(receive)
 
 
-def test_receivers_that_raise_break_nothing(drain, raising, heard):
+def test_receivers_that_raise_do_not_disturb_enqueueing_or_execution(drain, raising, received):
     result, failing = jobs.add.enqueue(1, b=2), jobs.fail.enqueue()
     async_to_sync(jobs.awrite.aenqueue)("in spite of it")
     handle = jobs.add.send(3, b=4)
@@ -201,30 +201,30 @@ def test_receivers_that_raise_break_nothing(drain, raising, heard):
     failing.refresh()
     assert (result.return_value, failing.status, handle.value(0)) == (3, FAILED, 7)
     assert jobs.Entry.objects.filter(key="in spite of it").exists()
-    assert sorted(names(heard)) == ["enqueued"] * 4 + ["finished"] * 4 + ["started"] * 4
+    assert sorted(names(received)) == ["enqueued"] * 4 + ["finished"] * 4 + ["started"] * 4
 
 
-def test_a_backend_of_a_projects_own_is_the_sender_of_all_three(drain, heard, backend_settings):
+def test_a_custom_backend_is_the_sender_of_all_three_signals(drain, received, backend_settings):
     backend_settings(BACKEND="tests.enqueue.framework.jobs.OwnBackend")
     jobs.add.enqueue(1)
 
     drain()
 
-    assert [(signal.name, signal.sender) for signal in heard] == [
+    assert [(signal.name, signal.sender) for signal in received] == [
         ("enqueued", jobs.OwnBackend),
         ("started", jobs.OwnBackend),
         ("finished", jobs.OwnBackend),
     ]
 
 
-def test_who_listens_to_a_backend_of_the_projects_own_hears_its_tasks_and_no_others(drain, backend_settings):
-    heard = []
+def test_a_receiver_for_a_custom_backend_gets_signals_of_its_tasks_only(drain, backend_settings):
+    received = []
 
-    def listen(task_result, **kwargs):
-        heard.append((task_result.args, task_result.status))
+    def receive(task_result, **kwargs):
+        received.append((task_result.args, task_result.status))
 
     for signal in SIGNALS.values():
-        signal.connect(listen, sender=jobs.OwnBackend)
+        signal.connect(receive, sender=jobs.OwnBackend)
 
     jobs.add.enqueue(1)
     drain()
@@ -233,15 +233,15 @@ def test_who_listens_to_a_backend_of_the_projects_own_hears_its_tasks_and_no_oth
     drain()
 
     for signal in SIGNALS.values():
-        signal.disconnect(listen, sender=jobs.OwnBackend)
-    assert heard == [([2], READY), ([2], RUNNING), ([2], SUCCESSFUL)]
+        signal.disconnect(receive, sender=jobs.OwnBackend)
+    assert received == [([2], READY), ([2], RUNNING), ([2], SUCCESSFUL)]
 
 
 LOGGER = framework_signals.logger.name
 
 
 @pytest.mark.django_db
-def test_the_frameworks_logger_tells_of_what_is_enqueued(caplog):
+def test_the_framework_logs_each_enqueued_task(caplog):
     caplog.set_level(logging.DEBUG, LOGGER)
 
     result = jobs.add.enqueue(1)
@@ -250,7 +250,7 @@ def test_the_frameworks_logger_tells_of_what_is_enqueued(caplog):
     assert messages == [f"Task id={result.id} path=tests.enqueue.framework.jobs.add enqueued backend=default"]
 
 
-def test_a_workers_own_lines_stand_for_the_frameworks(drain, caplog):
+def test_a_worker_logs_its_own_lines_instead_of_the_frameworks(drain, caplog):
     caplog.set_level(logging.INFO)
     result = jobs.add.enqueue(1)
 
@@ -261,7 +261,7 @@ def test_a_workers_own_lines_stand_for_the_frameworks(drain, caplog):
     assert [line.split(" id=")[0] for _, line in lines] == ["task started", "task completed"]
 
 
-def test_after_a_worker_the_frameworks_own_receivers_listen_again(drain):
+def test_the_frameworks_receivers_are_connected_again_after_a_worker(drain):
     jobs.add.enqueue(1)
 
     drain()

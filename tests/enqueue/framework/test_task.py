@@ -1,4 +1,4 @@
-"""What a decorated function is."""
+"""The task that a decorator makes of a function."""
 
 import dataclasses
 import pickle
@@ -21,25 +21,25 @@ from horsies_django.core.compat import (
 )
 from tests.enqueue.framework import jobs
 
-pickles = pytest.mark.skipif(django.VERSION < (6, 1), reason="the framework pickles tasks from Django 6.1 on")
+needs_pickling = pytest.mark.skipif(django.VERSION < (6, 1), reason="the framework pickles tasks from Django 6.1 on")
 
 
-def test_our_decorator_makes_a_task_of_the_framework_with_its_defaults():
-    made = jobs.add
+def test_the_decorator_makes_a_framework_task_with_its_defaults():
+    job = jobs.add
 
-    assert isinstance(made, HorsiesTask)
-    assert isinstance(made, FrameworkTask)
-    assert (made.priority, made.queue_name, made.backend) == (0, "default", "default")
-    assert (made.run_after, made.takes_context) == (None, False)
-
-
-def test_our_decorator_takes_the_options_of_the_framework():
-    made = jobs.decorated
-
-    assert (made.priority, made.queue_name, made.takes_context) == (7, "emails", True)
+    assert isinstance(job, HorsiesTask)
+    assert isinstance(job, FrameworkTask)
+    assert (job.priority, job.queue_name, job.backend) == (0, "default", "default")
+    assert (job.run_after, job.takes_context) == (None, False)
 
 
-def test_djangos_own_decorator_makes_a_task_of_ours():
+def test_the_decorator_takes_the_options_of_the_framework():
+    job = jobs.decorated
+
+    assert (job.priority, job.queue_name, job.takes_context) == (7, "emails", True)
+
+
+def test_djangos_decorator_makes_a_horsies_task():
     bare, with_options = jobs.made_by_django, jobs.made_by_django_with_options
 
     assert type(bare) is type(with_options) is HorsiesTask
@@ -47,18 +47,18 @@ def test_djangos_own_decorator_makes_a_task_of_ours():
 
 
 @pytest.mark.skipif((6, 0) <= django.VERSION < (6, 1), reason="Django 6.0 forwards no options but its own")
-def test_djangos_own_decorator_forwards_the_options_that_are_ours():
-    made = jobs.framework_task(max_attempts=4, timeout=20)(jobs.taking_nothing)
+def test_djangos_decorator_forwards_the_options_of_horsies():
+    job = jobs.framework_task(max_attempts=4, timeout=20)(jobs.taking_nothing)
 
-    assert (type(made), made.max_attempts, made.timeout) == (HorsiesTask, 4, 20)
+    assert (type(job), job.max_attempts, job.timeout) == (HorsiesTask, 4, 20)
 
 
-def test_a_task_names_its_function_and_is_found_where_that_name_says():
-    made = jobs.add
+def test_a_task_is_named_after_its_function_and_can_be_imported_by_its_path():
+    job = jobs.add
 
-    assert made.name == "add"
-    assert made.module_path == "tests.enqueue.framework.jobs.add"
-    assert import_string(made.module_path) is made
+    assert job.name == "add"
+    assert job.module_path == "tests.enqueue.framework.jobs.add"
+    assert import_string(job.module_path) is job
 
 
 def test_a_task_knows_its_backend():
@@ -69,7 +69,7 @@ def test_a_task_knows_its_backend():
     assert backend.alias == "default"
 
 
-def test_the_backend_says_that_it_supports_everything():
+def test_the_backend_supports_every_feature_of_the_framework():
     backend = default_task_backend
 
     assert backend.supports_defer is True
@@ -78,7 +78,7 @@ def test_the_backend_says_that_it_supports_everything():
     assert backend.supports_priority is True
 
 
-def test_the_backend_is_the_frameworks_and_names_our_task_class():
+def test_the_backend_extends_that_of_the_framework_and_makes_horsies_tasks():
     assert issubclass(HorsiesBackend, BaseTaskBackend)
     assert HorsiesBackend.task_class is HorsiesTask
 
@@ -90,53 +90,53 @@ def test_a_task_is_immutable():
     assert jobs.add.priority == 0
 
 
-def test_tasks_are_equal_by_what_they_say_and_can_be_keys():
-    same, other = jobs.with_our_options.using(priority=0), jobs.with_our_options.using(priority=1)
+def test_tasks_with_equal_options_are_equal_and_hashable():
+    same, other = jobs.with_horsies_options.using(priority=0), jobs.with_horsies_options.using(priority=1)
 
-    assert same == jobs.with_our_options != other
-    assert {jobs.with_our_options: "found"}[same] == "found"
+    assert same == jobs.with_horsies_options != other
+    assert {jobs.with_horsies_options: "found"}[same] == "found"
 
 
 def test_using_returns_a_changed_copy():
-    moment = timezone.now() + timedelta(hours=1)
+    run_after = timezone.now() + timedelta(hours=1)
 
-    copy = jobs.add.using(priority=5, queue_name="emails", run_after=moment)
+    copy = jobs.add.using(priority=5, queue_name="emails", run_after=run_after)
 
     assert type(copy) is HorsiesTask
-    assert (copy.priority, copy.queue_name, copy.run_after, copy.func) == (5, "emails", moment, jobs.add.func)
+    assert (copy.priority, copy.queue_name, copy.run_after, copy.func) == (5, "emails", run_after, jobs.add.func)
     assert (jobs.add.priority, jobs.add.queue_name, jobs.add.run_after) == (0, "default", None)
 
 
-def test_using_with_nothing_changes_nothing():
+def test_using_without_options_changes_nothing():
     assert jobs.decorated.using() == jobs.decorated
 
 
-def test_using_after_using_keeps_what_came_before():
+def test_a_second_using_keeps_the_options_of_the_first():
     copy = jobs.add.using(priority=5).using(queue_name="emails")
 
     assert (copy.priority, copy.queue_name) == (5, "emails")
 
 
-def test_using_keeps_the_options_that_are_ours():
-    copy = jobs.with_our_options.using(priority=5)
+def test_using_keeps_the_options_of_horsies():
+    copy = jobs.with_horsies_options.using(priority=5)
 
     for name in ("max_attempts", "timeout", "retention", "metadata", "exception_mapper"):
-        assert getattr(copy, name) == getattr(jobs.with_our_options, name)
+        assert getattr(copy, name) == getattr(jobs.with_horsies_options, name)
     assert (copy.max_attempts, copy.timeout) == (4, 20)
 
 
-def test_using_takes_no_option_that_the_framework_does_not_know():
+def test_using_refuses_an_option_unknown_to_the_framework():
     with pytest.raises(TypeError, match="banana"):
         jobs.add.using(banana=1)
 
 
-def test_using_takes_a_delay_for_run_after_as_the_documentation_says():
+def test_using_takes_a_delay_as_run_after():
     copy = jobs.add.using(run_after=timedelta(minutes=5))
 
     assert copy.run_after == timedelta(minutes=5)
 
 
-def test_using_can_name_another_backend(settings):
+def test_using_can_select_another_backend(settings):
     settings.TASKS = {**settings.TASKS, "other": {**settings.TASKS["default"], "QUEUES": ["default"]}}
 
     copy = jobs.add.using(backend="other")
@@ -144,7 +144,7 @@ def test_using_can_name_another_backend(settings):
     assert copy.get_backend() is task_backends["other"]
 
 
-def test_using_is_judged_by_the_backend_it_names(settings):
+def test_the_backend_named_in_using_validates_the_task(settings):
     settings.TASKS = {**settings.TASKS, "other": {**settings.TASKS["default"], "QUEUES": ["default"]}}
 
     with pytest.raises(InvalidTask, match=r"^Queue 'emails' is not valid for backend\.$"):
@@ -156,7 +156,7 @@ def test_the_decorator_refuses_run_after():
         task(run_after=timezone.now())(jobs.taking_nothing)
 
 
-def test_a_task_still_runs_its_function_here_and_now():
+def test_a_task_can_still_be_called_directly():
     assert jobs.add.func(1, b=2) == jobs.add.call(1, b=2) == 3
 
 
@@ -173,21 +173,21 @@ def test_acall_runs_functions_and_coroutines():
     assert async_to_sync(both)() == (3, "x")
 
 
-@pickles
+@needs_pickling
 @pytest.mark.parametrize("changes", [{}, {"priority": 5, "queue_name": "emails"}], ids=str)
-def test_a_task_survives_pickling_with_what_it_says(changes):
-    sent = jobs.with_our_options.using(**changes)
+def test_a_task_keeps_its_options_through_pickling(changes):
+    original = jobs.with_horsies_options.using(**changes)
 
-    got = pickle.loads(pickle.dumps(sent))
+    loaded = pickle.loads(pickle.dumps(original))
 
-    assert type(got) is HorsiesTask
-    assert got == sent
-    assert got.func is sent.func
-    assert got.exception_mapper == {jobs.Broken: "BROKEN"}
+    assert type(loaded) is HorsiesTask
+    assert loaded == original
+    assert loaded.func is original.func
+    assert loaded.exception_mapper == {jobs.Broken: "BROKEN"}
 
 
-@pickles
-def test_a_pickled_task_is_validated_where_it_is_read(backend_settings):
+@needs_pickling
+def test_a_pickled_task_is_validated_when_it_is_loaded(backend_settings):
     pickled = pickle.dumps(jobs.add.using(queue_name="emails"))
     backend_settings(QUEUES=["default"])
 
@@ -195,7 +195,7 @@ def test_a_pickled_task_is_validated_where_it_is_read(backend_settings):
         pickle.loads(pickled)
 
 
-@pickles
+@needs_pickling
 @pytest.mark.django_db
 def test_a_result_survives_pickling():
     result = jobs.add.enqueue(1, b=2)

@@ -1,4 +1,4 @@
-"""Which tasks are refused, in the framework's own words, where they are made and where they are enqueued."""
+"""Tasks that are refused with the framework's messages, when they are made and when they are enqueued."""
 
 import functools
 from datetime import datetime, timedelta
@@ -15,8 +15,8 @@ from tests.enqueue.framework import jobs
 OUT_OF_RANGE = r"^priority must be a whole number between -100 and 100\.$"
 
 
-def says(text):
-    return pytest.raises(InvalidTask, match=f"^{text}$")
+def raises_invalid_task(message):
+    return pytest.raises(InvalidTask, match=f"^{message}$")
 
 
 def nested():
@@ -31,18 +31,20 @@ def nested():
     [nested(), (lambda: lambda: None)(), jobs.Outer().method, print],
     ids=["nested", "lambda", "bound method", "builtin"],
 )
-def test_a_function_has_to_stand_in_a_module(func):
-    with says(r"Task function must be defined at a module level\."):
+def test_a_task_function_must_be_defined_at_module_level(func):
+    with raises_invalid_task(r"Task function must be defined at a module level\."):
         task(func)
 
 
-@pytest.mark.parametrize("func", [jobs.not_taking_context, jobs.taking_nothing], ids=["another", "none"])
-def test_a_task_that_takes_the_context_has_it_as_its_first_argument(func):
-    with says(r"Task takes context but does not have a first argument of 'context'\."):
+@pytest.mark.parametrize(
+    "func", [jobs.not_taking_context, jobs.taking_nothing], ids=["another argument", "no argument"]
+)
+def test_takes_context_requires_context_as_the_first_argument(func):
+    with raises_invalid_task(r"Task takes context but does not have a first argument of 'context'\."):
         task(takes_context=True)(func)
 
 
-def test_a_function_with_a_context_may_be_a_task_either_way():
+def test_a_function_with_a_context_argument_may_omit_takes_context():
     with_context, without = task(takes_context=True)(jobs.takes_a), task(jobs.takes_a)
 
     assert (with_context.takes_context, without.takes_context) == (True, False)
@@ -58,63 +60,63 @@ def test_a_priority_is_a_whole_number_from_minus_100_to_100(priority):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("priority", [-100, 0, 100, 1.0, True])
-def test_a_priority_that_the_framework_takes_is_stored(priority):
+def test_a_priority_that_the_framework_accepts_is_stored(priority):
     result = jobs.add.using(priority=priority).enqueue(1)
 
     assert Task.objects.get(pk=result.id).priority == priority
 
 
 @pytest.mark.parametrize("priority", ["5", None, float("nan")], ids=repr)
-def test_a_priority_that_is_no_number_is_a_type_error_that_says_what_is_allowed(priority):
+def test_a_non_numeric_priority_raises_a_type_error_with_the_allowed_range(priority):
     with pytest.raises(TypeError, match=rf"^priority is {priority!r}; allowed: a whole number from -100 to 100\.$"):
         task(priority=priority)(jobs.taking_nothing)
 
 
 @pytest.mark.parametrize("func", [jobs.yields, jobs.ayields], ids=["generator", "async generator"])
-def test_a_generator_is_no_task_for_a_call_of_it_runs_nothing(func):
+def test_a_generator_function_is_refused_as_a_task(func):
     for make in (task, functools.partial(register_task, name="a name")):
         with pytest.raises(InvalidTask, match=rf"{func.__name__} \(.*\) is a generator, .* allowed: def or async def"):
             make(func)
 
 
-def test_a_task_is_not_decorated_once_more():
+def test_a_task_cannot_be_decorated_again():
     with pytest.raises(InvalidTask, match=r"jobs\.add \(.*\) is already a task; allowed: one @task with all options"):
         task(priority=5)(jobs.add)
 
 
-def test_run_after_has_to_know_its_time_zone():
-    with says(r"run_after must be an aware datetime\."):
+def test_run_after_must_be_an_aware_datetime():
+    with raises_invalid_task(r"run_after must be an aware datetime\."):
         jobs.add.using(run_after=datetime(2030, 1, 1))
 
 
 @pytest.mark.parametrize("run_after", ["tomorrow", 5, timedelta(seconds=-1)], ids=repr)
-def test_run_after_is_a_moment_or_a_delay(run_after):
+def test_run_after_refuses_a_text_a_number_and_a_negative_delay(run_after):
     with pytest.raises(InvalidTask, match="run_after"):
         jobs.add.using(run_after=run_after)
 
 
-def test_a_task_with_a_delay_is_judged_in_all_else_too():
+def test_the_other_options_of_a_delayed_task_are_validated():
     with pytest.raises(InvalidTask, match=OUT_OF_RANGE):
         jobs.add.using(run_after=timedelta(hours=1), priority=101)
 
 
-def test_a_queue_has_to_be_in_the_settings(backend_settings):
+def test_a_queue_must_be_in_the_settings(backend_settings):
     backend_settings(QUEUES=["default", "emails"])
 
     assert jobs.add.using(queue_name="emails").queue_name == "emails"
-    with says(r"Queue 'unknown' is not valid for backend\."):
+    with raises_invalid_task(r"Queue 'unknown' is not valid for backend\."):
         jobs.add.using(queue_name="unknown")
 
 
-def test_without_queues_in_the_settings_there_is_the_default_one(settings):
+def test_only_the_default_queue_is_valid_if_the_settings_name_no_queues(settings):
     settings.TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend"}}
 
-    with says(r"Queue 'emails' is not valid for backend\."):
+    with raises_invalid_task(r"Queue 'emails' is not valid for backend\."):
         jobs.add.using(queue_name="emails")
 
 
 @pytest.mark.django_db
-def test_an_empty_list_of_queues_allows_any(backend_settings):
+def test_an_empty_list_of_queues_allows_any_queue(backend_settings):
     backend_settings(QUEUES=[])
 
     result = jobs.add.using(queue_name="anything").enqueue(1)
@@ -124,7 +126,7 @@ def test_an_empty_list_of_queues_allows_any(backend_settings):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", ["q" * 101, "nul\0"], ids=["too long", "with a NUL"])
-def test_a_queue_that_no_row_can_hold_is_refused_before_the_database_is_asked(backend_settings, name):
+def test_a_queue_name_that_cannot_be_stored_is_refused_before_the_insert(backend_settings, name):
     backend_settings(QUEUES=[])
 
     with pytest.raises(InvalidTask, match="queue"):
@@ -133,12 +135,12 @@ def test_a_queue_that_no_row_can_hold_is_refused_before_the_database_is_asked(ba
     assert not Task.objects.exists()
 
 
-def test_the_frameworks_rules_come_before_ours():
-    with says(r"Task function must be defined at a module level\."):
+def test_the_rules_of_the_framework_are_checked_before_those_of_horsies():
+    with raises_invalid_task(r"Task function must be defined at a module level\."):
         task(timeout=-1)(nested())
 
 
-def test_a_bad_option_of_ours_is_an_invalid_task_too():
+def test_a_bad_horsies_option_raises_invalid_task():
     with pytest.raises(InvalidTask, match="timeout"):
         task(timeout=-1)(jobs.taking_nothing)
 
@@ -146,29 +148,29 @@ def test_a_bad_option_of_ours_is_an_invalid_task_too():
 @pytest.mark.django_db
 @pytest.mark.parametrize("run_after", [None, timedelta(hours=1)], ids=["now", "later"])
 def test_a_task_is_validated_again_when_it_is_enqueued(backend_settings, run_after):
-    made = jobs.add.using(queue_name="emails", run_after=run_after)
+    job = jobs.add.using(queue_name="emails", run_after=run_after)
     backend_settings(QUEUES=["default"])
 
-    with says(r"Queue 'emails' is not valid for backend\."):
-        made.enqueue(1)
-    with says(r"Queue 'emails' is not valid for backend\."):
-        async_to_sync(made.aenqueue)(1)
-    with says(r"Queue 'emails' is not valid for backend\."):
-        made.send(1)
+    with raises_invalid_task(r"Queue 'emails' is not valid for backend\."):
+        job.enqueue(1)
+    with raises_invalid_task(r"Queue 'emails' is not valid for backend\."):
+        async_to_sync(job.aenqueue)(1)
+    with raises_invalid_task(r"Queue 'emails' is not valid for backend\."):
+        job.send(1)
 
     assert not Task.objects.exists()
 
 
 @pytest.mark.django_db
-def test_the_backend_judges_a_task_that_it_is_handed(backend_settings):
-    made = jobs.plain.using(queue_name="emails")
+def test_the_backend_validates_a_task_passed_to_enqueue(backend_settings):
+    job = jobs.plain.using(queue_name="emails")
     backend_settings(QUEUES=["default"])
 
-    with says(r"Queue 'emails' is not valid for backend\."):
-        default_task_backend.enqueue(made, [1], {})
+    with raises_invalid_task(r"Queue 'emails' is not valid for backend\."):
+        default_task_backend.enqueue(job, [1], {})
 
     assert not Task.objects.exists()
 
 
-def test_the_backend_says_nothing_of_a_good_task():
+def test_the_backend_accepts_a_valid_task():
     assert default_task_backend.validate_task(jobs.add.using(run_after=timezone.now())) is None

@@ -1,4 +1,4 @@
-"""Tasks whose calls are gathered."""
+"""Tasks that gather their calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from horsies_django import Gather, RetryPolicy, TaskContext, task
 
-#: Nothing in a test is as long: such a group waits until it is full.
+#: Longer than any test: such a group runs only when it is full.
 LONG = 3_600.0
 
 
@@ -66,8 +66,8 @@ async def coroutine(context: TaskContext, items: list[dict[str, Any]]) -> list[A
     gather=Gather("all", max_size=2, max_delay=LONG),
     retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False),
 )
-def deadly(items: list[dict[str, Any]]) -> list[Any]:
-    """Die with the whole process the first time."""
+def kill_runner_once(items: list[dict[str, Any]]) -> list[Any]:
+    """Kill the runner at the first attempt."""
     path = Path(items[0]["path"])
     if not path.exists():
         path.touch()

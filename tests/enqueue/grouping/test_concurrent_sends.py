@@ -1,4 +1,4 @@
-"""Many who send into the groups of one key at the same time."""
+"""Many threads send calls with one group key at the same time."""
 
 from collections import Counter
 
@@ -12,18 +12,18 @@ from tests.enqueue.test_repeated_sends import at_once
 
 @pytest.fixture
 def senders():
-    """SQLite's writers take turns at one lock, for which sixty would wait too long."""
+    """Return the number of sending threads. On SQLite they take turns at one lock: sixty would wait too long."""
     return 60 if connection.vendor == "postgresql" else 8
 
 
 @pytest.mark.slow
-def test_however_many_open_a_group_at_once_each_call_gets_into_one(transactional_db, senders):
+def test_concurrent_senders_put_each_call_into_exactly_one_group(transactional_db, senders):
     def send(number):
         for turn in range(5):
             jobs.coroutine.send(value=number * 5 + turn)
 
-    found = at_once(senders, send)
+    results = at_once(senders, send)
 
-    assert Counter(map(repr, found)) == {"None": senders}
+    assert Counter(map(repr, results)) == {"None": senders}
     assert sorted(TaskItem.objects.values_list("kwargs__value", flat=True)) == list(range(senders * 5))
     assert set(Task.objects.values_list("item_count", flat=True)) == {2}

@@ -1,4 +1,4 @@
-"""Calls that are gathered by key until a size, an age or a quiet time, and then handed to one run as a list."""
+"""Calls are gathered by key until a size, an age or a quiet time, and then one run gets them as a list."""
 
 import datetime
 import enum
@@ -30,7 +30,7 @@ def calls_of(handle):
     return list(TaskItem.objects.filter(task=handle.id).order_by("position").values_list("kwargs", flat=True))
 
 
-def test_calls_with_one_key_are_one_task_that_runs_when_it_is_full(drain):
+def test_calls_with_one_key_form_one_task_that_runs_when_it_is_full(drain):
     handles = [jobs.three.send(key="a", value=value) for value in range(2)]
     drain()
     assert {handle.status() for handle in handles} == {TaskStatus.PENDING}
@@ -43,8 +43,8 @@ def test_calls_with_one_key_are_one_task_that_runs_when_it_is_full(drain):
     assert not any(handle.replayed for handle in handles)
 
 
-def come():
-    """The time of all that waits for one has come."""
+def make_due():
+    """Make every scheduled task due."""
     Task.objects.scheduled().update(enqueued_at=Now(), run_after=Now())
 
 
@@ -52,121 +52,119 @@ def group_of(handle):
     return Task.objects.get(pk=handle.value(timeout=0))
 
 
-def test_a_call_for_later_joins_the_group_of_its_key_once_its_time_has_come(drain):
-    late = jobs.three.schedule(LATER, key="a", value=9)
+def test_a_delayed_call_joins_the_group_of_its_key_when_it_is_due(drain):
+    delayed = jobs.three.schedule(LATER, key="a", value=9)
     first = jobs.three.send(key="a", value=1)
     drain()
-    assert (late.status(), calls_of(first)) == (TaskStatus.PENDING, [{"key": "a", "value": 1}])
+    assert (delayed.status(), calls_of(first)) == (TaskStatus.PENDING, [{"key": "a", "value": 1}])
 
-    Task.objects.filter(pk=late.id).update(enqueued_at=Now())
+    Task.objects.filter(pk=delayed.id).update(enqueued_at=Now())
     drain()
     jobs.three.send(key="a", value=3)
     drain()
 
-    assert group_of(late).pk == first.id
+    assert group_of(delayed).pk == first.id
     assert first.value(timeout=0) == [1, 9, 3]
 
 
-def test_many_calls_for_later_open_a_group_and_one_of_a_coroutine_does_too(drain):
+def test_delayed_calls_open_groups_of_functions_and_of_coroutines(drain):
     many = jobs.three.with_options(run_after=LATER).send_many({"key": "a", "value": value} for value in range(4))
-    two = [jobs.coroutine.with_options(run_after=LATER).send(value=value) for value in (5, 6)]
+    async_calls = [jobs.coroutine.with_options(run_after=LATER).send(value=value) for value in (5, 6)]
     assert (Task.objects.scheduled().count(), TaskItem.objects.count()) == (6, 0)
 
-    come()
-    # One that waited too long for the group that another was joining has another try, a moment later.
-    wait_until(lambda: drain() or all(handle.status().is_terminal for handle in [*many, *two]))
+    make_due()
+    # A call that waits too long for a group that another call is joining tries again a moment later.
+    wait_until(lambda: drain() or all(handle.status().is_terminal for handle in [*many, *async_calls]))
 
     groups = Counter(group_of(handle).pk for handle in many)
     assert sorted(groups.values()) == [1, 3]
-    assert [group_of(handle).is_async for handle in two] == [True, True]
-    assert sorted(Task.objects.get(pk=group_of(two[0]).pk).result["ok"]) == [1, 5, 6]
+    assert [group_of(handle).is_async for handle in async_calls] == [True, True]
+    assert sorted(Task.objects.get(pk=group_of(async_calls[0]).pk).result["ok"]) == [1, 5, 6]
 
 
-def test_a_call_for_later_takes_its_queue_and_its_options_along(drain):
-    sent = jobs.three.with_options(
-        queue_name="emails", priority=7, timeout=9, retention=60, metadata={"tenant": "acme"}
-    )
-    late = sent.schedule(LATER, key="a", value=1)
+def test_a_delayed_call_gives_its_queue_and_options_to_its_group(drain):
+    job = jobs.three.with_options(queue_name="emails", priority=7, timeout=9, retention=60, metadata={"tenant": "acme"})
+    delayed = job.schedule(LATER, key="a", value=1)
 
-    come()
+    make_due()
     drain()
 
-    group = group_of(late)
+    group = group_of(delayed)
     assert (group.queue_name, group.priority, group.timeout, group.metadata) == ("emails", 7, 9.0, {"tenant": "acme"})
     assert (group.retention, group.max_retries) == (datetime.timedelta(seconds=60), 0)
 
 
-def test_a_call_for_later_whose_time_has_passed_joins_at_once_and_one_that_is_cancelled_never_does(drain):
-    past = jobs.three.with_options(run_after=timezone.now() - LATER).send(key="a", value=1)
-    never = jobs.three.schedule(LATER, key="a", value=2)
-    assert never.cancel()
+def test_an_overdue_call_joins_its_group_and_a_cancelled_one_never_does(drain):
+    overdue = jobs.three.with_options(run_after=timezone.now() - LATER).send(key="a", value=1)
+    cancelled = jobs.three.schedule(LATER, key="a", value=2)
+    assert cancelled.cancel()
 
-    come()
+    make_due()
     drain()
 
-    assert calls_of_group(past) == [{"key": "a", "value": 1}]
+    assert calls_of_group(overdue) == [{"key": "a", "value": 1}]
 
 
 def calls_of_group(handle):
     return list(TaskItem.objects.filter(task=handle.value(timeout=0)).values_list("kwargs", flat=True))
 
 
-def test_a_call_for_later_takes_its_backend_along(drain, settings):
+def test_a_delayed_call_gives_its_backend_to_its_group(drain, settings):
     settings.TASKS = {**settings.TASKS, "other": settings.TASKS["default"]}
-    late = jobs.three.using(backend="other").schedule(LATER, key="a", value=1)
+    delayed = jobs.three.using(backend="other").schedule(LATER, key="a", value=1)
 
-    come()
+    make_due()
     drain()
 
-    assert group_of(late).backend == "other"
+    assert group_of(delayed).backend == "other"
 
 
 @pytest.mark.parametrize(
-    ("send", "words"),
+    ("call", "message"),
     [
-        (lambda late: late(jobs.by_kind, kind=Text.RED), "is 'Text.RED', and once the call is stored it is 'red'"),
-        (lambda late: late(jobs.by_kind, kind=(1, 2)), "allowed: a key that stays the same"),
-        (lambda late: late(jobs.by_colour, colour=Text.RED), "has no attribute 'value'"),
+        (lambda send: send(jobs.by_kind, kind=Text.RED), "is 'Text.RED', and once the call is stored it is 'red'"),
+        (lambda send: send(jobs.by_kind, kind=(1, 2)), "allowed: a key that stays the same"),
+        (lambda send: send(jobs.by_colour, colour=Text.RED), "has no attribute 'value'"),
     ],
 )
-def test_a_call_for_later_with_another_key_once_it_is_stored_is_refused(send, words):
+def test_a_delayed_call_is_refused_if_storing_it_changes_its_key(call, message):
     with pytest.raises(ValueError, match="the key of a call for later") as caught:
-        send(lambda task, **call: task.schedule(LATER, **call))
+        call(lambda task, **kwargs: task.schedule(LATER, **kwargs))
 
-    assert words in str(caught.value)
-    send(lambda task, **call: task.send(**call))
+    assert message in str(caught.value)
+    call(lambda task, **kwargs: task.send(**kwargs))
     assert Task.objects.get().item_count == 1
 
 
-class Text(str, enum.Enum):  # noqa: UP042  # not StrEnum: format() gives the name of one of these
+class Text(str, enum.Enum):  # noqa: UP042  # not StrEnum: format() gives a member's name
     RED = "red"
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="one transaction writes at a time here")
-def test_a_call_for_later_holds_no_slot_while_a_sender_holds_its_group(worker):
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_a_delayed_call_holds_no_slot_while_a_sender_locks_its_group(worker):
     first = jobs.mail.send(customer_id=1, text="x")
-    is_held, is_enough = threading.Event(), threading.Event()
+    is_held, may_commit = threading.Event(), threading.Event()
 
-    def hold():
+    def hold_group():
         try:
             with transaction.atomic():
                 jobs.mail.send(customer_id=1, text="y")
                 is_held.set()
-                is_enough.wait(60)
+                may_commit.wait(60)
         finally:
             connection.close()
 
-    sender = threading.Thread(target=hold)
+    sender = threading.Thread(target=hold_group)
     sender.start()
     try:
         assert is_held.wait(20)
-        late = jobs.mail.with_options(run_after=datetime.timedelta())
-        many = late.send_many({"customer_id": 1, "text": text} for text in "ab")
+        mail_now = jobs.mail.with_options(run_after=datetime.timedelta())
+        many = mail_now.send_many({"customer_id": 1, "text": text} for text in "ab")
         worker("--threads", "1", "--shutdown-timeout", "1")
         assert [tasks.noop.send().get(timeout=20).is_ok() for _ in range(3)] == [True] * 3
         assert not any(handle.status().is_terminal for handle in many)
     finally:
-        is_enough.set()
+        may_commit.set()
         sender.join(20)
 
     assert [handle.value(timeout=20) for handle in many] == [str(first.id)] * 2
@@ -175,20 +173,20 @@ def test_a_call_for_later_holds_no_slot_while_a_sender_holds_its_group(worker):
 
 
 @pytest.mark.slow
-def test_calls_for_later_join_once_each_whoever_is_killed_meanwhile(worker):
+def test_delayed_calls_join_exactly_once_though_a_worker_is_killed(worker):
     count = 150
-    at_once = jobs.three.with_options(run_after=datetime.timedelta())
-    late = at_once.send_many({"key": "a", "value": value} for value in range(count - 10))
-    late += jobs.three.with_options(run_after=LATER).send_many(
+    due_now = jobs.three.with_options(run_after=datetime.timedelta())
+    delayed = due_now.send_many({"key": "a", "value": value} for value in range(count - 10))
+    delayed += jobs.three.with_options(run_after=LATER).send_many(
         {"key": "a", "value": value} for value in range(count - 10, count)
     )
-    first = worker("--threads", "4")
+    killed = worker("--threads", "4")
     wait_until(lambda: TaskItem.objects.exists())
-    os.killpg(first.process.pid, signal.SIGKILL)
-    first.wait()
-    assert TaskItem.objects.count() < count  # however late it was killed
+    os.killpg(killed.process.pid, signal.SIGKILL)
+    killed.wait()
+    assert TaskItem.objects.count() < count  # even if the kill was late
 
-    joins = Task.objects.filter(pk__in=[handle.id for handle in late])
+    joins = Task.objects.filter(pk__in=[handle.id for handle in delayed])
     joins.scheduled().update(enqueued_at=Now(), run_after=Now())
     worker("--threads", "4")
     wait_until(lambda: reclaim(0.5) >= 0 and joins.completed().count() == count, limit=60)
@@ -197,7 +195,7 @@ def test_calls_for_later_join_once_each_whoever_is_killed_meanwhile(worker):
     assert sorted(call["value"] for call in calls) == list(range(count))
 
 
-def test_calls_with_other_keys_are_other_tasks(drain):
+def test_calls_with_different_keys_form_different_tasks(drain):
     one, other = jobs.mail.send(customer_id=1, text="x"), jobs.mail.send(customer_id=2, text="y")
 
     assert one.id != other.id
@@ -205,38 +203,38 @@ def test_calls_with_other_keys_are_other_tasks(drain):
     assert (calls_of(one), calls_of(other)) == ([{"customer_id": 1, "text": "x"}], [{"customer_id": 2, "text": "y"}])
 
 
-def test_a_worker_runs_a_group_once_it_is_full_or_old_enough_or_no_call_comes_any_more(worker):
+def test_a_worker_runs_a_group_once_it_is_full_old_enough_or_quiet(worker):
     worker("--poll-interval", "0.2")
-    still, due = jobs.quiet.send(), Task.objects.values_list("enqueued_at", flat=True)
-    first_due = due.get(pk=still.id)
+    quiet, due_times = jobs.quiet.send(), Task.objects.values_list("enqueued_at", flat=True)
+    first_due = due_times.get(pk=quiet.id)
     jobs.quiet.send()
-    assert due.get(pk=still.id) > first_due
+    assert due_times.get(pk=quiet.id) > first_due
     old = [jobs.soon.send(value=value) for value in range(3)]
     full = [async_to_sync(jobs.coroutine.asend)(value=value) for value in (1, 2)]
 
     assert full[0].value(timeout=20) == [1, 1, 2]
     assert sorted(value for handle in set(old) for value in handle.value(timeout=20)) == [0, 1, 2]
-    assert still.value(timeout=20) == 2
+    assert quiet.value(timeout=20) == 2
 
 
-def test_quiet_never_puts_a_group_off_beyond_the_age_of_its_oldest_call():
-    both = task_with(Gather("x", max_delay=200, quiet=150))
-    handle = both.send(value=1)
+def test_quiet_never_delays_a_group_beyond_max_delay():
+    job = task_with(Gather("x", max_delay=200, quiet=150))
+    handle = job.send(value=1)
     Task.objects.update(sent_at=Now() - datetime.timedelta(seconds=100))
 
-    both.send(value=2)
+    job.send(value=2)
 
     row = Task.objects.get(pk=handle.id)
     assert (row.enqueued_at - row.sent_at).total_seconds() == pytest.approx(200, abs=0.01)
     assert row.deferred
 
 
-def test_a_call_that_comes_to_an_overdue_group_leaves_it_due():
-    both = task_with(Gather("x", max_delay=2, quiet=1.5))
-    handle = both.send(value=1)
+def test_a_call_that_joins_an_overdue_group_leaves_it_due():
+    job = task_with(Gather("x", max_delay=2, quiet=1.5))
+    handle = job.send(value=1)
     Task.objects.update(sent_at=Now() - datetime.timedelta(seconds=5))
 
-    both.send(value=2)
+    job.send(value=2)
 
     assert not Task.objects.get(pk=handle.id).deferred
     assert Task.objects.due().count() == 1
@@ -261,7 +259,7 @@ def test_the_first_claim_closes_a_group_for_good():
     assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.PENDING}
 
 
-def test_a_retry_by_hand_runs_the_same_calls_and_takes_no_more(drain):
+def test_a_manual_retry_runs_the_same_calls_and_takes_no_more(drain):
     first = jobs.three.send(key="a", value=1)
     first.cancel()
     other = jobs.three.send(key="a", value=2)
@@ -273,7 +271,7 @@ def test_a_retry_by_hand_runs_the_same_calls_and_takes_no_more(drain):
     assert other.status() is TaskStatus.PENDING
 
 
-def test_a_call_is_part_of_its_transaction():
+def test_a_rollback_removes_a_call_from_its_group():
     before = jobs.three.send(key="a", value=1)
     with transaction.atomic():
         jobs.three.send(key="a", value=2)
@@ -284,7 +282,7 @@ def test_a_call_is_part_of_its_transaction():
     assert Task.objects.get().item_count == 1
 
 
-def test_send_many_fills_group_after_group_and_every_call_has_its_handle(drain):
+def test_send_many_fills_several_groups_and_returns_a_handle_per_call(drain):
     calls = [{"key": "ab"[number % 2], "value": number} for number in range(14)]
 
     handles = jobs.three.send_many(calls)
@@ -299,7 +297,7 @@ def test_send_many_fills_group_after_group_and_every_call_has_its_handle(drain):
     )
 
 
-def test_enqueue_gives_the_result_of_the_shared_task(drain):
+def test_enqueue_returns_the_result_of_the_shared_task(drain):
     results = [jobs.three.enqueue(key="a", value=value) for value in range(3)]
     drain()
 
@@ -310,13 +308,13 @@ def test_enqueue_gives_the_result_of_the_shared_task(drain):
 
 def test_a_worker_that_dies_loses_no_call(worker, tmp_path):
     worker("--processes", "1")
-    handles = jobs.deadly.send_many({"path": str(tmp_path / "died"), "value": value} for value in (1, 2))
+    handles = jobs.kill_runner_once.send_many({"path": str(tmp_path / "died"), "value": value} for value in (1, 2))
 
     assert handles[0].value(timeout=40) == [1, 2]
     assert TaskAttempt.objects.filter(task=handles[0].id).count() == 2
 
 
-def test_items_go_with_their_task(drain):
+def test_deleting_a_task_deletes_its_items(drain):
     handle = jobs.three.send_many([{"key": "a", "value": 1}] * 3)[0]
     drain()
 
@@ -326,7 +324,7 @@ def test_items_go_with_their_task(drain):
 
 
 @pytest.mark.parametrize("count", [50])
-def test_of_fifty_senders_at_once_no_call_is_lost_and_no_group_is_too_large(count, drain):
+def test_fifty_concurrent_senders_lose_no_call_and_overfill_no_group(count, drain):
     barrier, errors = threading.Barrier(count), []
 
     def send(number):
@@ -353,7 +351,7 @@ def test_of_fifty_senders_at_once_no_call_is_lost_and_no_group_is_too_large(coun
 
 
 @pytest.mark.slow
-def test_every_call_is_run_once_while_senders_and_claims_race_and_runners_are_killed(worker):
+def test_every_call_runs_once_while_senders_race_claims_and_runners_are_killed(worker):
     worker("--processes", "2", "--threads", "2", runners=2)
     errors = []
 
@@ -383,12 +381,12 @@ def test_every_call_is_run_once_while_senders_and_claims_race_and_runners_are_ki
     assert sorted(value for result, _ in rows for value in result["ok"]) == sent
 
 
-# What is refused.
+# Errors.
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"by": "  "}, "by is '  '"),
         ({"by": "{0}{"}, "by is"),
@@ -399,14 +397,14 @@ def test_every_call_is_run_once_while_senders_and_claims_race_and_runners_are_ki
         ({"by": "x", "max_delay": None}, "might wait for ever"),
     ],
 )
-def test_a_gather_that_can_not_be_is_refused_as_it_is_made(fields, words):
+def test_gather_refuses_invalid_fields(fields, message):
     with pytest.raises(ValueError, match="Gather: ") as caught:
         Gather(**fields)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("send", "words"),
+    ("send", "message"),
     [
         (lambda: jobs.mail.send(5), "keyword arguments only"),
         (lambda: jobs.mail.send(text="x"), "needs 'customer_id', which is not among the arguments of the call: text"),
@@ -422,34 +420,34 @@ def test_a_gather_that_can_not_be_is_refused_as_it_is_made(fields, words):
         ),
     ],
 )
-def test_a_call_that_can_not_be_gathered_is_refused_and_nothing_is_stored(send, words):
+def test_an_invalid_call_of_a_gathering_task_is_refused_and_not_stored(send, message):
     with pytest.raises((TypeError, ValueError, InvalidTask)) as caught:
         send()
 
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert (Task.objects.count(), TaskItem.objects.count()) == (0, 0)
 
 
 @pytest.mark.once
-def test_a_function_that_takes_no_list_of_calls_can_not_gather():
+def test_a_gathering_function_must_take_one_list_of_calls():
     def two(items, more):
-        """Not for us."""
+        """Take two arguments, one too many."""
 
     with pytest.raises(InvalidTask, match="allowed: one list of calls"):
-        task(gather=Gather("x"))(globals_of(two))
+        task(gather=Gather("x"))(as_module_level(two))
     with pytest.raises(InvalidTask, match="gather is 'x'; allowed: a Gather"):
         task(gather="x")(jobs.mail.func)
 
 
-def globals_of(function):
+def as_module_level(function):
     function.__qualname__ = function.__name__
     return function
 
 
 def test_a_key_may_come_from_a_callable():
-    by_half = task(gather=Gather(lambda value, **_: value // 10))(jobs.soon.func)
+    by_tens = task(gather=Gather(lambda value, **_: value // 10))(jobs.soon.func)
 
-    handles = [by_half.send(value=value) for value in (1, 5, 12)]
+    handles = [by_tens.send(value=value) for value in (1, 5, 12)]
 
     assert [len(calls_of(handle)) for handle in handles] == [2, 2, 1]
     assert sorted(Task.objects.values_list("group_key", flat=True)) == ["0", "1"]

@@ -1,4 +1,4 @@
-"""A task of gathered calls, and a batch, where people look."""
+"""The admin's pages of a gathering task and of a batch."""
 
 import re
 
@@ -13,7 +13,7 @@ from tests.enqueue.grouping import jobs
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 
-def test_the_page_of_a_gathered_task_shows_its_first_calls_masked_and_how_many_there_are(client):
+def test_the_page_of_a_gathering_task_shows_its_first_calls_masked(client):
     log_in(client, "view_task")
     calls = [{"customer_id": 1, "password": "hunter2", "text": f"call {number}"} for number in range(60)]
     handle = jobs.mail.send_many(calls)[0]
@@ -28,14 +28,14 @@ def test_the_page_of_a_gathered_task_shows_its_first_calls_masked_and_how_many_t
     assert "asynq: aggregating" in text
 
 
-def test_the_page_of_any_other_task_says_nothing_of_calls(client):
+def test_the_page_of_a_plain_task_shows_no_gathered_calls(client):
     log_in(client, "view_task")
     handle = batch_jobs.double.send(1)
 
     assert "athered calls" not in html_of(client, handle)
 
 
-def test_a_batch_is_called_one_in_the_list_and_has_its_page(client):
+def test_a_batch_is_labelled_in_the_list_of_workflows_and_has_a_page(client):
     log_in(client, "view_workflow", "view_workflowtask")
     with Batch("newsletter", on_success=batch_jobs.add_up) as batch:
         batch.add_many(batch_jobs.double, [{"value": value} for value in range(1_200)])
