@@ -61,7 +61,7 @@ def test_a_long_wait_without_a_reason_refers_to_the_workers_log():
     assert "what the workers log" in reasons_of(row_of(handle))[0].words
 
 
-def test_a_scheduled_task_is_not_due():
+def test_a_scheduled_task_reports_when_it_is_due():
     worker_row()
     handle = tasks.noop.schedule(3_600)
 
@@ -83,7 +83,7 @@ def test_a_failed_attempt_waits_for_its_retry(drain):
     assert "attempt 1" in reason.words
 
 
-def test_the_deadline_of_a_task_has_passed():
+def test_a_passed_deadline_is_reported():
     handle = tasks.noop.send()
     Task.objects.update(good_until=Now())
 
@@ -131,7 +131,7 @@ def test_a_used_up_queue_rate_reports_when_the_next_task_may_start():
     assert 1_700 < (reason.when - timezone.now()).total_seconds() < 1_900
 
 
-def test_no_worker_is_alive():
+def test_the_reason_is_no_worker_when_none_is_alive():
     handle = tasks.noop.send()
     worker_row(last_beat_at=NowPlus(-3_600))
 
@@ -140,7 +140,7 @@ def test_no_worker_is_alive():
 
 
 @pytest.mark.parametrize("columns", [{"queues": ["other"]}, {"excluded_queues": ["emails"]}])
-def test_no_worker_serves_the_queue_of_a_task(columns):
+def test_the_reason_is_no_worker_when_none_serves_the_queue(columns):
     handle = tasks.on_emails.send()
     worker_row(**columns)
 
@@ -151,7 +151,7 @@ def test_no_worker_serves_the_queue_of_a_task(columns):
     assert [about.key for about in reason.about] == ["w"]
 
 
-def test_all_workers_that_serve_a_queue_are_stopping():
+def test_stopping_workers_are_reported_unless_another_serves_the_queue():
     handle = tasks.noop.send()
     worker_row(stop_requested_at=Now())
 
@@ -160,7 +160,7 @@ def test_all_workers_that_serve_a_queue_are_stopping():
     assert codes(handle) == ["NOTHING"]
 
 
-def test_all_slots_are_taken_and_other_tasks_run_first():
+def test_taken_slots_and_tasks_that_run_first_are_reported():
     worker_row(threads=2)
     tasks.noop.send()
     tasks.noop.send()
@@ -222,7 +222,7 @@ def test_a_claimed_task_waits_for_a_slot(client):
 
 
 @pytest.mark.parametrize("status", ["CLAIMED", "RUNNING"])
-def test_the_worker_of_a_task_sends_no_heartbeats(status):
+def test_a_worker_without_heartbeats_is_reported_as_silent(status):
     handle = tasks.noop.send()
     claim("w", start=int(status == "RUNNING"), prefetch=int(status == "CLAIMED"))
     Task.objects.update(claimed_at=NowPlus(-90), **({"started_at": NowPlus(-90)} if status == "RUNNING" else {}))
@@ -255,7 +255,7 @@ def test_a_task_waits_because_its_workflow_is_paused():
     assert [str(reason.code) for reason in reasons_of(task)] == ["WORKFLOW_PAUSED"]
 
 
-def test_a_node_waits_for_other_nodes_a_time_or_an_event(client):
+def test_a_node_reports_the_nodes_the_time_or_the_event_it_waits_for(client):
     first = tasks.noop.node(node_id="first")()
     pause, event = sleep(3_600, node_id="nap"), wait_for_event("news", node_id="ear")
     last = tasks.noop.node(node_id="last", waits_for=[first, pause])()
@@ -307,7 +307,7 @@ def test_a_full_limit_names_the_tasks_that_hold_its_places(client):
     assert "has a place" in html_of(client, running[0])
 
 
-def test_the_rate_of_a_limit_key_is_used_up():
+def test_a_used_up_rate_of_a_limit_key_is_reported():
     worker_row(threads=9)
     with run_commit_callbacks():
         *_, handle = [limited.often.send("a") for _ in range(5)]

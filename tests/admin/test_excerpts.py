@@ -47,7 +47,7 @@ def large():
         ([[[[[[[[["deep"]]]]]]]], 2], {}, '[[[[[[[["deep"]]]]]]]], 2'),
     ],
 )
-def test_a_row_shows_its_arguments_on_one_short_line(staff, args, kwargs, shown):
+def test_the_list_shows_arguments_on_one_short_line(staff, args, kwargs, shown):
     Task.objects.create(task_name=ECHO, args=args, kwargs=kwargs)
 
     assert excerpts(staff) == [shown]
@@ -65,7 +65,7 @@ def test_a_row_shows_its_arguments_on_one_short_line(staff, args, kwargs, shown)
         (lambda: Task.objects.create(task_name=ECHO, kwargs={"token": "geheim"}), f'token="{STARS}"'),
     ],
 )
-def test_a_row_masks_the_values_that_the_task_page_masks(staff, send, shown):
+def test_the_list_masks_the_values_that_the_task_page_masks(staff, send, shown):
     send()
 
     assert excerpts(staff) == [shown]

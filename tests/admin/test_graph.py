@@ -188,7 +188,7 @@ def test_the_critical_path_omits_a_node_that_its_dependent_did_not_wait_for():
     assert [each.position for each in critical_path(nodes)] == [0, 2]
 
 
-def test_the_critical_path_of_a_running_workflow_ends_at_the_longest_run():
+def test_a_running_workflows_critical_path_ends_at_its_longest_running_node():
     nodes = [
         node(0, began=0, ended=2),
         node(1, 0, began=2, status="RUNNING"),

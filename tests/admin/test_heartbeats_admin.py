@@ -67,7 +67,7 @@ def test_the_pages_of_the_list_show_each_heartbeat_once(client, handles):
         assert len(client.get(LIST, {"before": invalid}).context["cl"].result_list) == 50
 
 
-def test_heartbeats_are_read_only_for_every_permission(client, handles):
+def test_heartbeats_are_read_only_with_every_permission(client, handles):
     client = log_in(client, "view_heartbeat", "add_heartbeat", "change_heartbeat", "delete_heartbeat")
     key = Heartbeat.objects.first().pk
 

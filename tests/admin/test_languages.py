@@ -103,7 +103,7 @@ class TestTranslations:
         copy = tmp_path / "horsies_django"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
         command = [sys.executable, "-m", "django", "makemessages", "-l", language, "--add-location", "file"]
-        # The copy's folder can't import the project of these settings, unless it is installed as editable.
+        # The project of these settings can't be imported from that folder, unless it is installed as editable.
         environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
         subprocess.run(
             [*command, "--no-obsolete"], cwd=copy, env=environment, check=True, capture_output=True, timeout=240
@@ -129,7 +129,7 @@ def edge(text):
 
 
 class Texts(HTMLParser):
-    """Collects the texts of a page and of the attributes that users read or hear."""
+    """The texts of a page, and those of its title, label and data attributes."""
 
     def __init__(self):
         super().__init__()

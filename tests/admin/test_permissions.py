@@ -415,7 +415,7 @@ def test_one_read_only_backend_of_the_database_makes_its_admin_read_only(setting
         assert response.status_code == (403 if is_read_only else 200)
 
 
-# Requests.
+# Requests: GET, confirmation and CSRF.
 
 
 @each_model

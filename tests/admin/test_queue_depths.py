@@ -72,10 +72,10 @@ def test_beyond_the_bound_known_queues_are_counted_and_the_oldest_task_is_found(
 
 @pytest.mark.slow
 def test_the_search_for_the_oldest_task_reads_at_most_a_thousand_queues():
-    names = [f"made-up-{number:04}" for number in range(1_500)]
+    names = [f"queue-{number:04}" for number in range(1_500)]
     Task.objects.bulk_create(Task(task_name="t", queue_name=name) for name in [*names, "real"])
-    Task.objects.filter(queue_name="made-up-0900").update(enqueued_at=NowPlus(-300))
-    Task.objects.filter(queue_name="made-up-1400").update(enqueued_at=NowPlus(-9_000))
+    Task.objects.filter(queue_name="queue-0900").update(enqueued_at=NowPlus(-300))
+    Task.objects.filter(queue_name="queue-1400").update(enqueued_at=NowPlus(-9_000))
     Task.objects.filter(queue_name="real").update(enqueued_at=NowPlus(-600))
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks" if connection.vendor == "postgresql" else "ANALYZE")
