@@ -1,4 +1,4 @@
-"""What nobody clicks together: it changes nothing that was not meant, and ends in a page of its own."""
+"""Crafted requests, which no page of the admin sends: they change no other rows, and the server does not fail."""
 
 from datetime import timedelta
 from urllib.parse import quote, urlencode
@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 NEWEST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
-#: As if so many had been counted.
+#: Form fields of an action on all matching rows, after they were counted.
 COUNTED = {"counted": '{"PENDING": 9000}', "looked": "9000"}
 
-#: Later than whatever a test sends.
+#: Later than any row that a test sends.
 SOON = (timezone.now() + timedelta(days=1)).isoformat()
 
 
@@ -51,26 +51,26 @@ def act(client, model, query, *keys, **data):
         {"q": "\0"},
     ],
 )
-def test_a_filter_that_is_none_does_not_let_an_action_have_all_tasks(admin_client, query):
+def test_an_invalid_filter_does_not_apply_an_action_to_all_tasks(admin_client, query):
     task = tasks.noop.send()
-    every = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"} | COUNTED
+    data = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"} | COUNTED
 
-    act(admin_client, "task", query, task.id, **every)
+    act(admin_client, "task", query, task.id, **data)
     assert Task.objects.get(pk=task.id).status == "PENDING"
 
-    act(admin_client, "task", {}, task.id, **every)
-    assert Task.objects.get(pk=task.id).status == "CANCELLED"  # so it was the filter that kept it
+    act(admin_client, "task", {}, task.id, **data)
+    assert Task.objects.get(pk=task.id).status == "CANCELLED"  # without the filter the action applies
 
 
 @pytest.mark.parametrize("query", [{"sent": "aeon"}, {"level": "nonsense"}, {"q": "\0"}, {"name": "\0"}])
-def test_nor_all_workflows(admin_client, query):
+def test_an_invalid_filter_does_not_apply_an_action_to_all_workflows(admin_client, query):
     handle = Definition("made", [tasks.noop.node()()]).start()
-    every = {"action": "pause", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"} | COUNTED
+    data = {"action": "pause", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"} | COUNTED
 
-    act(admin_client, "workflow", query, handle.id, **every)
+    act(admin_client, "workflow", query, handle.id, **data)
     assert Workflow.objects.get(pk=handle.id).status == "RUNNING"
 
-    act(admin_client, "workflow", {}, handle.id, **every)
+    act(admin_client, "workflow", {}, handle.id, **data)
     assert Workflow.objects.get(pk=handle.id).status == "PAUSED"
 
 
@@ -88,17 +88,17 @@ def test_nor_all_workflows(admin_client, query):
         ("worker", "stop", "a\0b"),
     ],
 )
-def test_keys_that_no_row_can_have_are_no_row(admin_client, model, action, key):
+def test_requests_with_impossible_keys_create_no_queue_row(admin_client, model, action, key):
     page = f"/admin/horsies_django/{model}/{quote(quote_key(key))}"
 
     assert act(admin_client, model, {}, key, action=action).status_code in (200, 302)
     for address in (f"{page}/change/", f"{page}/do/{action}/"):
         assert admin_client.get(address).status_code == 302
-        assert admin_client.post(address).status_code in (302, 403)  # as Django has it that asks for the right first
+        assert admin_client.post(address).status_code in (302, 403)  # 403 where Django checks the permission first
     assert not Queue.objects.exists()
 
 
-def test_a_key_that_is_none_leaves_the_others(admin_client):
+def test_an_action_skips_an_invalid_key_and_applies_to_the_others(admin_client):
     task = tasks.noop.send()
 
     act(admin_client, "task", {}, "nonsense", task.id, action="cancel")
@@ -106,24 +106,24 @@ def test_a_key_that_is_none_leaves_the_others(admin_client):
     assert Task.objects.get(pk=task.id).status == "CANCELLED"
 
 
-def test_no_row_is_made_of_a_queue_for_who_may_not_look(client, staff):
+def test_pausing_without_the_view_permission_creates_no_queue_row(client, staff):
     staff("pause_queue")
 
     assert client.post("/admin/horsies_django/queue/~emails/do/pause/".replace("~", "%7E")).status_code == 403
     assert not Queue.objects.exists()
 
 
-def test_what_was_done_before_an_action_broke_off_is_in_the_log(admin_client, monkeypatch):
+def test_a_failing_action_logs_the_rows_it_has_changed(admin_client, monkeypatch):
     monkeypatch.setattr(acting, "LOG_BATCH", 1)
     first, second = sorted(tasks.noop.send().id for _ in range(2))
-    fine = AdminAction.apply
+    original_apply = AdminAction.apply
 
-    def breaks(verb, rows, values):
+    def fail_on_second(action, rows, values):
         if rows.filter(pk=second).exists():
             raise RuntimeError("the database has gone")
-        return fine(verb, rows, values)
+        return original_apply(action, rows, values)
 
-    monkeypatch.setattr(AdminAction, "apply", breaks)
+    monkeypatch.setattr(AdminAction, "apply", fail_on_second)
     with pytest.raises(RuntimeError):
         act(admin_client, "task", {}, first, second, action="cancel")
 
@@ -131,24 +131,24 @@ def test_what_was_done_before_an_action_broke_off_is_in_the_log(admin_client, mo
 
 
 @pytest.mark.django_db(transaction=True)
-def test_so_it_is_when_all_that_match_were_meant(admin_client, monkeypatch):
+def test_a_failing_action_on_all_matching_rows_logs_the_rows_it_has_changed(admin_client, monkeypatch):
     monkeypatch.setattr(acting.ActionAdmin, "batch", 1)
     older, newer = sorted(tasks.noop.send().id for _ in range(2))
 
-    def breaks(execute, sql, params, many, context):
+    def fail_on_older(execute, sql, params, many, context):
         if "UPDATE" in sql and any(text in str(params) for text in (str(older), older.hex)):
             raise RuntimeError("the database has gone")
         return execute(sql, params, many, context)
 
-    given = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"} | COUNTED
-    with connection.execute_wrapper(breaks), pytest.raises(RuntimeError):
-        act(admin_client, "task", {}, older, **given)
+    data = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"} | COUNTED
+    with connection.execute_wrapper(fail_on_older), pytest.raises(RuntimeError):
+        act(admin_client, "task", {}, older, **data)
 
     assert Task.objects.get(pk=newer).status == "CANCELLED"
     assert "1 done" in LogEntry.objects.get().change_message
 
 
-def test_what_a_task_hides_is_hidden_on_the_page_of_its_workflow(admin_client):
+def test_a_workflow_page_masks_the_sensitive_values_of_its_tasks(admin_client):
     nodes = {"paid": page_jobs.remind.node()(who="geheim@x.y", note="open"), "paying": wait_for_event("pay")}
     handle = Definition("pays", nodes).start()
     assert handle.send_event("pay", {"token": "geheim", "who": "geheim@x.y", "plain": "open"})

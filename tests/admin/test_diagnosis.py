@@ -1,4 +1,4 @@
-"""Why a task is not running: each reason with real rows, and none that is not true."""
+"""The reasons why a task is not running: each with real rows, and only those that apply."""
 
 from datetime import timedelta
 
@@ -30,8 +30,8 @@ def codes(handle):
     return [str(reason.code) for reason in reasons_of(row_of(handle))]
 
 
-def captured_commits():
-    """Do after the block what waits for the commit."""
+def run_commit_callbacks():
+    """Run the on-commit callbacks when the block ends."""
     return TestCase.captureOnCommitCallbacks(execute=True)
 
 
@@ -45,7 +45,7 @@ def claim(worker, **counts):
         return Task.objects.claim(worker, **counts)
 
 
-def test_nothing_is_in_the_way_of_a_due_task_with_a_free_worker(client):
+def test_nothing_delays_a_due_task_that_a_free_worker_serves(client):
     worker_row()
     handle = tasks.noop.send()
 
@@ -53,7 +53,7 @@ def test_nothing_is_in_the_way_of_a_due_task_with_a_free_worker(client):
     assert "a worker should claim it within seconds" in html_of(log_in(client, "view_task"), handle)
 
 
-def test_what_waits_long_for_nothing_is_said_to_be_strange():
+def test_a_long_wait_without_a_reason_refers_to_the_workers_log():
     worker_row()
     handle = tasks.noop.send()
     Task.objects.update(enqueued_at=NowPlus(-100))
@@ -61,7 +61,7 @@ def test_what_waits_long_for_nothing_is_said_to_be_strange():
     assert "what the workers log" in reasons_of(row_of(handle))[0].words
 
 
-def test_it_is_not_due():
+def test_a_scheduled_task_reports_when_it_is_due():
     worker_row()
     handle = tasks.noop.schedule(3_600)
 
@@ -71,7 +71,7 @@ def test_it_is_not_due():
     assert reason.when == row_of(handle).enqueued_at
 
 
-def test_it_waits_for_another_attempt(drain):
+def test_a_failed_attempt_waits_for_its_retry(drain):
     policy = RetryPolicy.fixed([3_600], auto_retry_for=["DOWN"], jitter=False)
     handle = tasks.fixed.with_options(retry_policy=policy).send("k")
     drain()
@@ -83,14 +83,14 @@ def test_it_waits_for_another_attempt(drain):
     assert "attempt 1" in reason.words
 
 
-def test_its_time_has_passed():
+def test_a_passed_deadline_is_reported():
     handle = tasks.noop.send()
     Task.objects.update(good_until=Now())
 
     assert codes(handle) == ["PAST_DEADLINE"]
 
 
-def test_its_queue_is_paused_whatever_else_there_is(client):
+def test_a_task_waits_because_its_queue_is_paused(client):
     worker_row()
     queue = Queue.objects.create(name="emails", paused=True)
     handle = tasks.on_emails.send()
@@ -100,7 +100,7 @@ def test_its_queue_is_paused_whatever_else_there_is(client):
     assert f"/admin/horsies_django/queue/{queue.pk}/change/" in html
 
 
-def test_its_queue_is_full_and_the_tasks_that_run_instead_are_named():
+def test_a_full_queue_names_the_tasks_that_run():
     worker_row()
     Queue.objects.create(name="default", max_concurrency=1)
     running = tasks.noop.send()
@@ -113,14 +113,14 @@ def test_its_queue_is_full_and_the_tasks_that_run_instead_are_named():
     assert [about.key for about in reason.about] == [running.id]
 
 
-def test_its_queue_is_stopped_by_a_limit_of_0():
+def test_a_queue_with_a_limit_of_0_is_full():
     worker_row()
     Queue.objects.create(name="default", max_concurrency=0)
 
     assert codes(tasks.noop.send()) == ["QUEUE_FULL"]
 
 
-def test_the_rate_of_its_queue_is_used_up_until_a_moment_that_is_told():
+def test_a_used_up_queue_rate_reports_when_the_next_task_may_start():
     worker_row()
     Queue.objects.create(name="default", rate_limit="1/h", tokens=0.5, refilled_at=Now())
 
@@ -131,7 +131,7 @@ def test_the_rate_of_its_queue_is_used_up_until_a_moment_that_is_told():
     assert 1_700 < (reason.when - timezone.now()).total_seconds() < 1_900
 
 
-def test_nobody_is_alive():
+def test_the_reason_is_no_worker_when_none_is_alive():
     handle = tasks.noop.send()
     worker_row(last_beat_at=NowPlus(-3_600))
 
@@ -140,7 +140,7 @@ def test_nobody_is_alive():
 
 
 @pytest.mark.parametrize("columns", [{"queues": ["other"]}, {"excluded_queues": ["emails"]}])
-def test_nobody_serves_its_queue(columns):
+def test_the_reason_is_no_worker_when_none_serves_the_queue(columns):
     handle = tasks.on_emails.send()
     worker_row(**columns)
 
@@ -151,7 +151,7 @@ def test_nobody_serves_its_queue(columns):
     assert [about.key for about in reason.about] == ["w"]
 
 
-def test_those_that_serve_it_are_stopping():
+def test_stopping_workers_are_reported_unless_another_serves_the_queue():
     handle = tasks.noop.send()
     worker_row(stop_requested_at=Now())
 
@@ -160,7 +160,7 @@ def test_those_that_serve_it_are_stopping():
     assert codes(handle) == ["NOTHING"]
 
 
-def test_every_slot_is_taken_and_others_come_first():
+def test_taken_slots_and_tasks_that_run_first_are_reported():
     worker_row(threads=2)
     tasks.noop.send()
     tasks.noop.send()
@@ -180,7 +180,7 @@ def test_every_slot_is_taken_and_others_come_first():
     assert first.words.startswith("2 due tasks")
 
 
-def test_slots_are_counted_by_their_kind():
+def test_thread_slots_and_async_slots_are_counted_separately():
     worker_row(threads=1, async_slots=1)
     tasks.noop.send()
     claim("w", start=1)
@@ -189,7 +189,7 @@ def test_slots_are_counted_by_their_kind():
     assert codes(tasks.awrite.send("k")) == ["NOTHING"]
 
 
-def test_of_workers_that_tell_no_slots_none_is_called_busy():
+def test_a_worker_that_reports_no_slots_does_not_count_as_busy():
     worker_row(threads=None)
     tasks.noop.send()
     claim("w", start=1)
@@ -197,7 +197,7 @@ def test_of_workers_that_tell_no_slots_none_is_called_busy():
     assert codes(tasks.noop.send()) == ["NOTHING"]
 
 
-def test_who_comes_first_is_counted_no_further_than_it_matters():
+def test_the_count_of_tasks_that_run_first_has_a_bound():
     worker_row(threads=1)
     Task.objects.bulk_create([Task(task_name="x.y") for _ in range(MAX_COUNTED + 50)], batch_size=500)
     handle = tasks.noop.send()
@@ -209,7 +209,7 @@ def test_who_comes_first_is_counted_no_further_than_it_matters():
     assert len(captured) <= 8
 
 
-def test_it_is_claimed_and_waits_for_a_slot(client):
+def test_a_claimed_task_waits_for_a_slot(client):
     handle = tasks.noop.send()
     worker_row()
     claim("w", start=0, prefetch=1)
@@ -222,7 +222,7 @@ def test_it_is_claimed_and_waits_for_a_slot(client):
 
 
 @pytest.mark.parametrize("status", ["CLAIMED", "RUNNING"])
-def test_its_worker_has_fallen_silent(status):
+def test_a_worker_without_heartbeats_is_reported_as_silent(status):
     handle = tasks.noop.send()
     claim("w", start=int(status == "RUNNING"), prefetch=int(status == "CLAIMED"))
     Task.objects.update(claimed_at=NowPlus(-90), **({"started_at": NowPlus(-90)} if status == "RUNNING" else {}))
@@ -236,7 +236,7 @@ def test_its_worker_has_fallen_silent(status):
     assert "SILENT" not in codes(handle)
 
 
-def test_what_runs_or_has_ended_needs_no_reason():
+def test_a_task_that_runs_or_has_ended_has_no_reasons():
     handle = tasks.noop.send()
     claim("w", start=1)
     assert codes(handle) == []
@@ -244,22 +244,22 @@ def test_what_runs_or_has_ended_needs_no_reason():
     assert codes(handle) == []
 
 
-def test_its_workflow_is_paused():
+def test_a_task_waits_because_its_workflow_is_paused():
     worker_row()
     root = Workflow("nightly", [tasks.noop.node()()]).start()
     task = Task.objects.get(workflow_id=root.id)
     from horsies_django.models import Workflow as Rows
 
-    Rows.objects.update(status="PAUSED")  # as if the task was locked while it was paused
+    Rows.objects.update(status="PAUSED")  # as if the task's row was locked when the workflow was paused
 
     assert [str(reason.code) for reason in reasons_of(task)] == ["WORKFLOW_PAUSED"]
 
 
-def test_what_a_node_waits_for(client):
+def test_a_node_reports_the_nodes_the_time_or_the_event_it_waits_for(client):
     first = tasks.noop.node(node_id="first")()
-    nap, news = sleep(3_600, node_id="nap"), wait_for_event("news", node_id="ear")
-    last = tasks.noop.node(node_id="last", waits_for=[first, nap])()
-    root = Workflow("w", [first, nap, news, last]).start()
+    pause, event = sleep(3_600, node_id="nap"), wait_for_event("news", node_id="ear")
+    last = tasks.noop.node(node_id="last", waits_for=[first, pause])()
+    root = Workflow("w", [first, pause, event, last]).start()
     nodes = {node.node_id: node for node in WorkflowTask.objects.select_related("workflow")}
 
     (waits,) = reasons_of_node(nodes["last"])
@@ -275,7 +275,7 @@ def test_what_a_node_waits_for(client):
     assert [str(reason.code) for reason in reasons_of_node(node)] == ["WORKFLOW_PAUSED", "WAITS_FOR_NODES"]
 
 
-def test_a_real_worker_is_seen(worker):
+def test_a_started_worker_removes_the_reason_no_worker(worker):
     handle = tasks.noop.schedule(3_600)
     assert codes(handle) == ["SCHEDULED", "NO_WORKER"]
 
@@ -284,15 +284,15 @@ def test_a_real_worker_is_seen(worker):
     wait_until(lambda: codes(handle) == ["SCHEDULED"], what="the worker's row")
 
 
-def test_the_page_of_the_admin_has_every_reason():
+def test_the_admin_docs_list_every_reason():
     page = (ROOT / "docs" / "admin.md").read_text()
 
     assert all(f"`{code}`" in page for code in ReasonCode)
 
 
-def test_all_places_of_its_limit_are_taken(client):
+def test_a_full_limit_names_the_tasks_that_hold_its_places(client):
     worker_row(threads=9)
-    with captured_commits():
+    with run_commit_callbacks():
         running = [limited.two_of.send("a") for _ in range(2)]
         handle = limited.two_of.send("a")
 
@@ -307,9 +307,9 @@ def test_all_places_of_its_limit_are_taken(client):
     assert "has a place" in html_of(client, running[0])
 
 
-def test_the_rate_of_its_limit_is_used_up():
+def test_a_used_up_rate_of_a_limit_key_is_reported():
     worker_row(threads=9)
-    with captured_commits():
+    with run_commit_callbacks():
         *_, handle = [limited.often.send("a") for _ in range(5)]
 
     (reason,) = reasons_of(row_of(handle))
@@ -319,9 +319,9 @@ def test_the_rate_of_its_limit_is_used_up():
     assert reason.when is not None
 
 
-def test_its_limit_has_room_and_nobody_has_looked():
+def test_a_free_place_of_a_limit_is_reported_before_the_limiter_runs():
     worker_row(threads=9)
-    handle = limited.two_of.send("a")  # the commit that lets it in never comes here
+    handle = limited.two_of.send("a")  # the limiter runs on commit, which this test never reaches
 
     (reason,) = reasons_of(row_of(handle))
 

@@ -1,4 +1,4 @@
-"""What the list of tasks shows of their arguments: a short line, masked, and of large ones no more than their size."""
+"""The arguments in the list of tasks: one short line, masked, with only the size of large values."""
 
 import random
 import re
@@ -26,13 +26,13 @@ def staff(client):
 
 
 def excerpts(client):
-    """The cell of each row, the newest first, as it is read."""
+    """Return the text of each row's cell, newest first."""
     html = client.get(LIST).content.decode()
     return [re.sub("<.*?>", "", unescape(cell)) for cell in re.findall(r'"field-shown_call">(.*?)</td>', html, re.S)]
 
 
 def large():
-    """Two megabytes that no database makes much smaller."""
+    """Return two megabytes that hardly compress."""
     return random.Random(7).randbytes(1_000_000).hex()
 
 
@@ -47,7 +47,7 @@ def large():
         ([[[[[[[[["deep"]]]]]]]], 2], {}, '[[[[[[[["deep"]]]]]]]], 2'),
     ],
 )
-def test_a_row_shows_its_call_on_one_short_line(staff, args, kwargs, shown):
+def test_the_list_shows_arguments_on_one_short_line(staff, args, kwargs, shown):
     Task.objects.create(task_name=ECHO, args=args, kwargs=kwargs)
 
     assert excerpts(staff) == [shown]
@@ -65,13 +65,13 @@ def test_a_row_shows_its_call_on_one_short_line(staff, args, kwargs, shown):
         (lambda: Task.objects.create(task_name=ECHO, kwargs={"token": "geheim"}), f'token="{STARS}"'),
     ],
 )
-def test_what_the_page_of_a_task_hides_its_row_hides_too(staff, send, shown):
+def test_the_list_masks_the_values_that_the_task_page_masks(staff, send, shown):
     send()
 
     assert excerpts(staff) == [shown]
 
 
-def test_values_in_html_are_text(staff):
+def test_html_in_values_is_escaped(staff):
     bad = "<script>alert(1)</script>"
     Task.objects.create(task_name=ECHO, args=[bad], kwargs={bad: bad})
 
@@ -81,7 +81,7 @@ def test_values_in_html_are_text(staff):
     assert "&lt;script&gt;" in html
 
 
-def test_damaged_calls_are_listed_without_what_has_no_name_to_judge_it_by(staff):
+def test_damaged_arguments_without_names_are_listed_masked(staff):
     for args, kwargs in (({"a": 1}, [1]), (3, "text"), ("text", None)):
         Task.objects.create(task_name=ECHO, args=args, kwargs=kwargs or {})
 
@@ -89,7 +89,7 @@ def test_damaged_calls_are_listed_without_what_has_no_name_to_judge_it_by(staff)
     assert excerpts(staff) == [stars, f"{stars}, {stars}", f'{{"a": 1}}, {stars}']
 
 
-def test_a_large_value_is_left_where_it_is_and_told_by_its_size(staff):
+def test_a_large_value_is_not_loaded_and_shows_its_size(staff):
     Task.objects.create(task_name=ECHO, args=[large()], kwargs={"small": 1})
 
     (row,) = staff.get(LIST).context["cl"].result_list
@@ -100,7 +100,7 @@ def test_a_large_value_is_left_where_it_is_and_told_by_its_size(staff):
     assert re.fullmatch(r"\(1\.\d\sMB\), small=1|\(1\.9\sMB\), small=1", excerpts(staff)[0])
 
 
-def test_fifty_calls_take_no_statement_more_than_one(staff):
+def test_a_full_page_takes_no_more_queries_than_a_page_of_one_task(staff):
     counts = []
     for count in (1, 60):
         Task.objects.bulk_create([Task(task_name=ECHO, args=[1], kwargs={"a": 1}) for _ in range(count)])
@@ -108,4 +108,4 @@ def test_fifty_calls_take_no_statement_more_than_one(staff):
             assert set(excerpts(staff)) == {"1, a=1"}
         counts.append(len(captured))
 
-    assert counts[1] <= counts[0] <= 15  # a page that is not full looks further
+    assert counts[1] <= counts[0] <= 15  # a page that is not full searches further

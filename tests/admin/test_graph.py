@@ -1,4 +1,4 @@
-"""The layout of graphs: for any graph, also for damaged ones."""
+"""The layout and the drawing of workflow graphs, damaged ones included."""
 
 import random
 import time
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.once
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-#: Any edges: circles, loops, twins, and places that are not there.
-anything = st.integers(1, 30).flatmap(
+#: Any edges: cycles, self-loops, duplicates, and positions that do not exist.
+any_graph = st.integers(1, 30).flatmap(
     lambda count: st.tuples(
         st.just(count), st.lists(st.tuples(st.integers(-2, count + 2), st.integers(-2, count + 2)), max_size=90)
     )
 )
-sound = st.integers(2, 30).flatmap(
+valid_graph = st.integers(2, 30).flatmap(
     lambda count: st.tuples(
         st.just(count),
         st.lists(st.tuples(st.integers(0, count - 2), st.integers(1, count - 1)).filter(lambda e: e[0] < e[1])),
@@ -44,9 +44,9 @@ def node(index, *waits_for, began=None, ended=None, status="COMPLETED", **more):
     )
 
 
-@given(anything)
+@given(any_graph)
 @settings(max_examples=80, deadline=None)
-def test_no_two_boxes_overlap_and_each_edge_goes_forward(graph):
+def test_no_two_boxes_overlap_and_each_edge_points_forward(graph):
     count, edges = graph
 
     layout = compute_layout(count, edges)
@@ -65,31 +65,31 @@ def test_no_two_boxes_overlap_and_each_edge_goes_forward(graph):
         assert xs[0] < xs[-1]
 
 
-@given(anything)
+@given(any_graph)
 @settings(max_examples=40, deadline=None)
-def test_an_edge_runs_behind_no_box(graph):
+def test_no_edge_runs_behind_a_box(graph):
     count, edges = graph
 
     layout = compute_layout(count, edges)
 
     for route in layout.routes:
         for (x, y), (next_x, next_y) in list(zip(route.points, route.points[1:], strict=False))[1::2]:
-            assert y == next_y  # past a column it is straight
+            assert y == next_y  # an edge is straight past a column
             for left, top in layout.places:
                 assert not (left < next_x and x < left + WIDTH and top < y < top + HEIGHT)
 
 
-@given(anything)
+@given(any_graph)
 @settings(deadline=None)
-def test_it_is_the_same_picture_each_time(graph):
+def test_the_layout_does_not_depend_on_the_order_of_edges(graph):
     count, edges = graph
 
     assert compute_layout(count, edges) == compute_layout(count, reversed(edges))
 
 
-@given(sound)
+@given(valid_graph)
 @settings(deadline=None)
-def test_a_sound_graph_keeps_all_edges_and_stands_by_the_longest_way(graph):
+def test_a_valid_graph_keeps_all_edges_and_its_columns_follow_the_longest_path(graph):
     count, edges = graph
 
     columns, forward = assign_columns(count, edges)
@@ -99,9 +99,9 @@ def test_a_sound_graph_keeps_all_edges_and_stands_by_the_longest_way(graph):
         assert columns[place] == max((columns[source] + 1 for source, target in edges if target == place), default=0)
 
 
-@given(sound)
+@given(valid_graph)
 @settings(deadline=None)
-def test_without_the_edges_that_others_say_the_same_waits_for_the_same(graph):
+def test_transitive_reduction_keeps_reachability(graph):
     count, edges = graph
     columns, forward = assign_columns(count, edges)
 
@@ -118,23 +118,23 @@ def reachable(count, edges):
     return found
 
 
-def test_500_nodes_take_less_than_a_second():
+def test_the_layout_of_500_nodes_takes_less_than_a_second():
     rng = random.Random(1)
     near = [(max(0, t - rng.randint(1, 30)), t) for t in range(1, 500) for _ in range(rng.randint(1, 3))]
     far = [(rng.randrange(t), t) for t in range(1, 500) for _ in range(rng.randint(1, 5))]
     every = [(source, target) for target in range(500) for source in range(target)]
     for edges in (near, far, every):
-        assert any(worked(lambda edges=edges: compute_layout(500, edges)) < 1 for _ in range(3))
+        assert any(cpu_seconds(lambda edges=edges: compute_layout(500, edges)) < 1 for _ in range(3))
 
 
-def worked(what):
-    """Return the seconds of the processor that it takes: the suite has others beside it."""
+def cpu_seconds(call):
+    """Return the CPU time of a call: its wall time depends on other processes."""
     started = time.thread_time()
-    what()
+    call()
     return time.thread_time() - started
 
 
-def test_of_many_edges_those_are_left_out_that_a_longer_way_says():
+def test_a_layout_with_too_many_edges_leaves_out_the_redundant_ones():
     every = [(source, target) for target in range(30) for source in range(target)]
     assert len(every) > MAX_EDGES
 
@@ -144,7 +144,7 @@ def test_of_many_edges_those_are_left_out_that_a_longer_way_says():
     assert layout.left_out == len(every) - 29
 
 
-def test_nodes_that_are_alike_are_one_box_if_they_are_many():
+def test_many_similar_nodes_fold_into_one_box():
     fan = [node(index, 0, name="mail") for index in range(1, FOLD_ABOVE + 2)]
     others = [node(0), node(90, *range(1, FOLD_ABOVE + 2)), node(91, 0, name="other")]
 
@@ -157,23 +157,23 @@ def test_nodes_that_are_alike_are_one_box_if_they_are_many():
     assert len(fold_nodes(fan[1:])) == FOLD_ABOVE
 
 
-def test_the_state_of_a_box_of_many_is_the_worst_there_is():
+def test_a_folded_box_has_the_worst_state_of_its_nodes():
     states = ["COMPLETED"] * 30 + ["RUNNING"]
     (box,) = fold_nodes([node(index, status=status, began=index, ended=40) for index, status in enumerate(states)])
     assert box.status == "RUNNING"
     assert (box.began, box.ended) == (START, START + timedelta(seconds=40))
 
 
-def test_the_counts_of_a_map_that_failed_are_no_multiplication():
+def test_the_counts_of_a_failed_map_do_not_look_like_a_multiplication():
     (box,) = fold_nodes([node(0, status="FAILED", kind="map", items={"COMPLETED": 3, "FAILED": 2})])
 
-    picture = str(draw([box], compute_layout(1, []), DrawingStyle(address=lambda _: "#", now=None)))
+    svg = str(draw([box], compute_layout(1, []), DrawingStyle(address=lambda _: "#", now=None)))
 
-    assert ">2 Failed  ● 3<" in picture
-    assert "✕ 2" not in picture
+    assert ">2 Failed  ● 3<" in svg
+    assert "✕ 2" not in svg
 
 
-def test_the_critical_path_goes_by_what_ended_last():
+def test_the_critical_path_follows_the_nodes_that_ended_last():
     nodes = [
         node(0, began=0, ended=1),
         node(1, 0, began=1, ended=9),
@@ -183,12 +183,12 @@ def test_the_critical_path_goes_by_what_ended_last():
     assert [each.position for each in critical_path(nodes)] == [0, 1, 3]
 
 
-def test_the_critical_path_knows_that_a_node_may_not_wait_for_all():
+def test_the_critical_path_omits_a_node_that_its_dependent_did_not_wait_for():
     nodes = [node(0, began=0, ended=2), node(1, began=0, ended=9), node(2, 0, 1, began=2, ended=10)]
     assert [each.position for each in critical_path(nodes)] == [0, 2]
 
 
-def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
+def test_a_running_workflows_critical_path_ends_at_its_longest_running_node():
     nodes = [
         node(0, began=0, ended=2),
         node(1, 0, began=2, status="RUNNING"),
@@ -224,7 +224,7 @@ def test_any_rows_can_be_drawn(nodes):
     assert str(draw_timeline(boxes, style)).count("<a ") <= len(boxes)
 
 
-def test_what_a_picture_says_is_escaped_and_has_no_style_of_its_own():
+def test_a_drawing_escapes_its_text_and_has_no_inline_styles_or_handlers():
     bad = GraphNode(key=1, position=0, node_id='<script>"x"</script>', status="COMPLETED", error_code="<b>", name="<i>")
     boxes = fold_nodes([bad])
 
@@ -235,11 +235,11 @@ def test_what_a_picture_says_is_escaped_and_has_no_style_of_its_own():
     assert "&lt;script&gt;" in svg
 
 
-def test_ways_are_curves_between_columns_and_straight_past_them():
+def test_edges_curve_between_columns_and_are_straight_past_them():
     assert edge_path([(0, 0), (10, 8), (20, 8), (30, 8)]) == "M0 0C5 0 5 8 10 8L20 8L30 8"
 
 
-def test_names_are_cut_by_the_room_that_their_letters_take():
+def test_names_are_truncated_by_display_width():
     assert truncate("abc", 3) == "abc"
     assert truncate("abcd", 3) == "ab…"
     assert truncate("日本語", 4) == "日…"

@@ -1,4 +1,4 @@
-"""The beats, to look at."""
+"""The admin's list and pages of heartbeats."""
 
 import pytest
 from django.db import connection
@@ -15,58 +15,59 @@ LIST = "/admin/horsies_django/heartbeat/"
 
 
 @pytest.fixture
-def beats():
-    handles = [tasks.noop.send() for _ in range(3)]
+def handles():
+    """Send three tasks, and record heartbeats of each role for them."""
+    sent = [tasks.noop.send() for _ in range(3)]
     Worker.objects.register("w<b>", "", "host", 1)
     for role in BeatRole:
         Heartbeat.objects.beat(Task.objects.all(), role, "w<b>", "<i>host", 1)
-    return handles
+    return sent
 
 
-def test_the_list_shows_the_newest_first_with_links_in_few_queries(client, beats):
+def test_the_list_shows_the_newest_heartbeats_first_with_links_in_few_queries(client, handles):
     client = log_in(client, "view_heartbeat", "view_task", "view_worker")
 
     with CaptureQueriesContext(connection) as captured:
         response = client.get(LIST)
 
     html = response.content.decode()
-    keys = [beat.pk for beat in response.context["cl"].result_list]
+    keys = [heartbeat.pk for heartbeat in response.context["cl"].result_list]
     assert keys == sorted(keys, reverse=True)
     assert len(keys) == 6
-    assert str(beats[0].id) in html
+    assert str(handles[0].id) in html
     assert "w&lt;b&gt;</a>" in html
     assert "<i>host" not in html
     assert len(captured) <= 12
 
 
-def test_it_narrows_by_task(client, beats):
+def test_a_search_finds_the_heartbeats_of_a_task(client, handles):
     client = log_in(client, "view_heartbeat")
 
     def found(**query):
         return len(client.get(LIST, query).context["cl"].result_list)
 
-    assert found(q=str(beats[0].id)) == 2
+    assert found(q=str(handles[0].id)) == 2
     assert found(q="nonsense") == 0
 
 
-def test_the_pages_follow_one_another(client, beats):
+def test_the_pages_of_the_list_show_each_heartbeat_once(client, handles):
     for _ in range(20):
         Heartbeat.objects.beat(Task.objects.all(), BeatRole.RUNNER, "w<b>", "host", 1)
     client = log_in(client, "view_heartbeat")
 
-    for query, count in (("?", 66), (f"?q={beats[0].id}", 22)):
+    for query, count in (("?", 66), (f"?q={handles[0].id}", 22)):
         seen, link = [], query
         while link:
             page = client.get(LIST + link).context["cl"]
-            seen += [beat.pk for beat in page.result_list]
+            seen += [heartbeat.pk for heartbeat in page.result_list]
             link = page.older_url
         assert seen == sorted(set(seen), reverse=True)
         assert len(seen) == count
-    for odd in ("nonsense", "-1", str(10**30)):
-        assert len(client.get(LIST, {"before": odd}).context["cl"].result_list) == 50
+    for invalid in ("nonsense", "-1", str(10**30)):
+        assert len(client.get(LIST, {"before": invalid}).context["cl"].result_list) == 50
 
 
-def test_nobody_writes_beats(client, beats):
+def test_heartbeats_are_read_only_with_every_permission(client, handles):
     client = log_in(client, "view_heartbeat", "add_heartbeat", "change_heartbeat", "delete_heartbeat")
     key = Heartbeat.objects.first().pk
 
@@ -76,6 +77,6 @@ def test_nobody_writes_beats(client, beats):
     assert client.post(f"{LIST}{key}/change/", {"role": "x"}).status_code == 403
 
 
-def test_looking_takes_its_permission(client, beats):
+def test_the_list_of_heartbeats_requires_the_view_permission(client, handles):
     assert client.get(LIST).status_code == 302
     assert log_in(client, "view_task").get(LIST).status_code == 403

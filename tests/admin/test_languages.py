@@ -1,4 +1,4 @@
-"""The admin in every language that is shipped: complete, as it was written, and on the pages."""
+"""The translations of the admin: complete, compiled, and shown on every page."""
 
 import gettext
 import os
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.once
 PERCENT = re.compile(r"%(?:\(\w+\))?[-#0 +]*\d*(?:\.\d+)?[a-zA-Z%]")
 
 
-def written(language):
-    """Return the translations as they are edited."""
+def po_file(language):
+    """Return the translations of a language, as they are edited."""
     return polib.pofile(str(LOCALE / language / "LC_MESSAGES" / "django.po"))
 
 
 def texts_of(entry):
-    """Yield each text of an entry beside the one that it translates."""
+    """Yield each original text of an entry with its translation."""
     if not entry.msgid_plural:
         yield entry.msgid, entry.msgstr
     for number, text in entry.msgstr_plural.items():
@@ -50,23 +50,23 @@ def test_german_and_turkish_are_shipped():
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-class TestALanguage:
-    def test_has_every_text_and_none_that_nobody_has_looked_at(self, language):
-        entries = written(language)
+class TestTranslations:
+    def test_every_text_is_translated_and_none_is_fuzzy(self, language):
+        entries = po_file(language)
 
         assert len(entries) > 500
         assert [entry.msgid for entry in entries if not entry.translated() or entry.fuzzy] == []
         assert entries.obsolete_entries() == []
         assert not entries.metadata_is_fuzzy
 
-    def test_is_compiled_as_it_is_written(self, language):
+    def test_the_compiled_file_matches_the_po_file(self, language):
         folder = LOCALE / language / "LC_MESSAGES"
         with (folder / "django.mo").open("rb") as file:
             compiled = gettext.GNUTranslations(file)._catalog
         compiled.pop("", None)
 
         expected = {}
-        for entry in written(language):
+        for entry in po_file(language):
             key = f"{entry.msgctxt}\x04{entry.msgid}" if entry.msgctxt else entry.msgid
             if entry.msgid_plural:
                 expected |= {(key, number): text for number, text in entry.msgstr_plural.items()}
@@ -75,61 +75,61 @@ class TestALanguage:
 
         assert compiled == expected, "django-admin compilemessages was not run"
 
-    def test_has_the_placeholders_of_the_original(self, language):
+    def test_translations_keep_the_placeholders(self, language):
         wrong = [
             (original, text)
-            for entry in written(language)
+            for entry in po_file(language)
             for original, text in texts_of(entry)
             if placeholders(original, entry) != placeholders(text, entry)
         ]
 
         assert wrong == []
 
-    def test_has_as_many_plural_forms_as_its_rule(self, language):
-        entries = written(language)
+    def test_plurals_have_as_many_forms_as_the_languages_rule(self, language):
+        entries = po_file(language)
         forms = int(re.match(r"nplurals=(\d+);", entries.metadata["Plural-Forms"])[1])
 
         plurals = [entry for entry in entries if entry.msgid_plural]
         assert plurals
         assert {len(entry.msgstr_plural) for entry in plurals} == {forms}
 
-    def test_begins_and_ends_where_the_original_does(self, language):
-        edges = [(original, text) for entry in written(language) for original, text in texts_of(entry)]
+    def test_translations_keep_outer_spaces_and_a_final_colon(self, language):
+        edges = [(original, text) for entry in po_file(language) for original, text in texts_of(entry)]
 
         assert [pair for pair in edges if edge(pair[0]) != edge(pair[1])] == []
 
     @pytest.mark.skipif(not shutil.which("xgettext"), reason="GNU gettext is not installed")
-    def test_lacks_nothing_that_the_code_says(self, language, tmp_path):
+    def test_the_po_file_has_every_text_of_the_code(self, language, tmp_path):
         copy = tmp_path / "horsies_django"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
         command = [sys.executable, "-m", "django", "makemessages", "-l", language, "--add-location", "file"]
-        # There the project of these settings can't be imported, unless it is installed to be edited.
+        # The project of these settings can't be imported from that folder, unless it is installed as editable.
         environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
         subprocess.run(
             [*command, "--no-obsolete"], cwd=copy, env=environment, check=True, capture_output=True, timeout=240
         )
 
         found = polib.pofile(str(copy / "locale" / language / "LC_MESSAGES" / "django.po"))
-        assert {entry.msgid for entry in found} == {entry.msgid for entry in written(language)}
+        assert {entry.msgid for entry in found} == {entry.msgid for entry in po_file(language)}
 
 
 def placeholders(text, entry):
-    """Return what a text fills in: of one that is no format, what JavaScript fills in."""
+    """Return the placeholders of a text: Python's in a format string, else those that JavaScript fills in."""
     if "python-format" in entry.flags:
         return sorted(PERCENT.findall(text))
     return sorted(name for _, name, _, _ in Formatter().parse(text) if name and name.isidentifier())
 
 
 def edge(text):
-    """Return whether a text has space before and after it, and ends in a colon or an ellipsis."""
+    """Return whether a text begins and ends with a space, and whether it ends in a colon."""
     return text[:1].isspace(), text[-1:].isspace(), text.strip().endswith(":")
 
 
-# On the pages.
+# The pages.
 
 
 class Texts(HTMLParser):
-    """The texts of a page, and of the attributes that people read or hear."""
+    """The texts of a page, and those of its title, label and data attributes."""
 
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ def texts_on(html):
 
 @pytest.fixture
 def visit(admin_client):
-    """Return the HTML of every main page, by name, in the language that is active."""
+    """Return a function that fetches the HTML of every main page in a language, by the page's name."""
     rows = {model: made(model) for model in (Task, Workflow, Queue, Schedule, Worker, Heartbeat, Limit)}
     site = "admin:horsies_django_"
 
@@ -173,7 +173,7 @@ def visit(admin_client):
             yield f"ask {verb}", reverse(f"{site}task_do", args=[rows[Task][0].pk, verb])
         yield "ask stop", reverse(f"{site}worker_do", args=[rows[Worker][0].pk, "stop"])
 
-    def visited(language):
+    def fetch_pages(language):
         found = {}
         with translation.override(language):
             for name, address in pages():
@@ -182,11 +182,11 @@ def visit(admin_client):
                 found[name] = response.content.decode()
         return found
 
-    return visited
+    return fetch_pages
 
 
-#: What a page says among other things.
-SAID = {
+#: Some texts of each page.
+EXPECTED_TEXTS = {
     "index": ("Background tasks", "overview", "queues", "workers", "heartbeats"),
     "overview": ("Tasks by state", "The last hour, by minute", "What fails most, in the last day", "Pause updates"),
     "tasks": ("inner steps of workflows", "Retry selected tasks", "last 24 hours", "Pending", "attempts"),
@@ -208,16 +208,21 @@ SAID = {
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_pages_speak_the_language_and_no_english(language, visit):
-    told = {entry.msgid: entry.msgstr for entry in written(language) if not entry.msgid_plural}
-    ours = {text.casefold() for text in told.values()}
-    english = {text.casefold() for text in told if " " in text or text[0].isupper()} - ours
+def test_the_pages_are_translated_and_have_no_english_text(language, visit):
+    translations = {entry.msgid: entry.msgstr for entry in po_file(language) if not entry.msgid_plural}
+    ours = {text.casefold() for text in translations.values()}
+    english = {text.casefold() for text in translations if " " in text or text[0].isupper()} - ours
 
     pages = {name: {text.casefold() for text in texts_on(html)} for name, html in visit(language).items()}
 
     assert {name: texts & english for name, texts in pages.items() if texts & english} == {}
-    silent = [(name, text) for name, said in SAID.items() for text in said if told[text].casefold() not in pages[name]]
-    assert silent == []
+    missing = [
+        (name, text)
+        for name, expected_texts in EXPECTED_TEXTS.items()
+        for text in expected_texts
+        if translations[text].casefold() not in pages[name]
+    ]
+    assert missing == []
 
 
 @pytest.mark.django_db(transaction=True)
@@ -231,7 +236,7 @@ def test_german_pages_are_german(visit):
     assert any(re.fullmatch(r"\d+ Aufgaben auf dieser Seite", text) for text in pages["tasks"])
 
 
-#: What a page has off the rows and the settings, which nobody translates.
+#: Parts of texts that come from rows and settings, which have no translation.
 DATA = re.compile(
     r"""
     [0-9a-f…-]{8,} | \w+(?:\.\w+)+ | [A-Z]{2,}(?:_[A-Z]+)* | \{.*\} | <b>odd</b> | every:300
@@ -244,19 +249,19 @@ DATA = re.compile(
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_every_text_of_every_page_can_be_translated(visit, settings, tmp_path):
-    """In a language that has every text of ours and of Django's in brackets, none stands without."""
+    """In a language that puts every text in brackets, Django's too, no word is outside of them."""
     django_po = [*Path(django.__file__).parent.glob("c*/**/locale/en/LC_MESSAGES/django.po")]
     assert len(django_po) > 3
     entries = {(entry.msgctxt, entry.msgid): entry for path in [*django_po] for entry in polib.pofile(str(path))} | {
-        (entry.msgctxt, entry.msgid): entry for entry in written("de")
+        (entry.msgctxt, entry.msgid): entry for entry in po_file("de")
     }
     bracketed = polib.POFile()
     bracketed.metadata = {"Content-Type": "text/plain; charset=utf-8", "Plural-Forms": "nplurals=1; plural=0;"}
     for (context, text), entry in entries.items():
         if "format" not in text.casefold() or " " in text:
             plural = {"msgid_plural": entry.msgid_plural, "msgstr_plural": {0: f"⟦{entry.msgid_plural}⟧"}}
-            told = plural if entry.msgid_plural else {"msgstr": f"⟦{text}⟧"}
-            bracketed.append(polib.POEntry(msgctxt=context, msgid=text, **told))
+            translation_of_entry = plural if entry.msgid_plural else {"msgstr": f"⟦{text}⟧"}
+            bracketed.append(polib.POEntry(msgctxt=context, msgid=text, **translation_of_entry))
     folder = tmp_path / "xx" / "LC_MESSAGES"
     folder.mkdir(parents=True)
     bracketed.save_as_mofile(str(folder / "django.mo"))
@@ -269,7 +274,7 @@ def test_every_text_of_every_page_can_be_translated(visit, settings, tmp_path):
 
 
 def has_bare_words(text):
-    """Return whether words stand outside of all brackets and are not data."""
+    """Return whether a text has words outside of all brackets that are not data."""
     before = None
     while before != text:
         before, text = text, re.sub(r"⟦[^⟦⟧]*⟧", "", text)

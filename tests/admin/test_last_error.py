@@ -1,4 +1,4 @@
-"""A task that is tried again tells of its last error wherever tasks are listed, found and shown."""
+"""A task that waits for a retry shows its last error on pages, in lists, in searches and in commands."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ def page(client, name, key, **query):
     return client.get(reverse(f"admin:horsies_django_{name}_change", args=[key]), query).content.decode()
 
 
-def said(capsys, *words):
-    call_command("horsies_task", *map(str, words))
+def output_of(capsys, *arguments):
+    call_command("horsies_task", *map(str, arguments))
     return capsys.readouterr().out
 
 
-def test_a_task_that_is_tried_again_shows_its_last_error_in_every_list_and_search(
-    transactional_db, drain, staff, capsys
-):
+def test_a_retrying_task_shows_its_last_error_in_every_list_and_search(transactional_db, drain, staff, capsys):
     client = staff("view_task", "view_workflow")
-    fails = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([3600], auto_retry_for=["DOWN"]))
-    again = fails.send("again")
-    flow = Workflow("again", [fails.node(node_id="bad")(key="node")]).start()
-    fine = tasks.noop.send()
+    failing = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([3600], auto_retry_for=["DOWN"]))
+    handle = failing.send("again")
+    workflow = Workflow("again", [failing.node(node_id="bad")(key="node")]).start()
+    other = tasks.noop.send()
     call_command("horsies_worker", once=True, verbosity=0)
-    node = Task.objects.get(workflow_id=flow.id)
+    node = Task.objects.get(workflow_id=workflow.id)
 
-    assert again.info().error_code == "DOWN"
-    retrying, others = {again.id, node.pk}, {fine.id}
+    assert handle.info().error_code == "DOWN"
+    retrying, others = {handle.id, node.pk}, {other.id}
     for query in (
         {"error_code": "DOWN"},
         {"q": "error:down"},
@@ -48,17 +46,17 @@ def test_a_task_that_is_tried_again_shows_its_last_error_in_every_list_and_searc
         assert all(str(key) in html for key in retrying), query
         assert "DOWN" in html
         assert not any(str(key) in html for key in others), query
-    assert str(again.id) not in client.get(LIST, {"q": "error:nothing like it"}).content.decode()
-    assert "DOWN" in page(client, "task", again.id)
-    assert "<td>DOWN" in page(client, "workflow", flow.id)
-    assert "<dd>DOWN</dd>" in page(client, "workflow", flow.id, node=0)
-    (row,) = (line for line in said(capsys, "list").splitlines() if str(again.id) in line)
+    assert str(handle.id) not in client.get(LIST, {"q": "error:nothing like it"}).content.decode()
+    assert "DOWN" in page(client, "task", handle.id)
+    assert "<td>DOWN" in page(client, "workflow", workflow.id)
+    assert "<dd>DOWN</dd>" in page(client, "workflow", workflow.id, node=0)
+    (row,) = (line for line in output_of(capsys, "list").splitlines() if str(handle.id) in line)
     assert "DOWN" in row.split()
-    assert json.loads(said(capsys, "list", "--status", "retry", "--json").splitlines()[0])["error_code"] == "DOWN"
-    assert "error_code: DOWN" in said(capsys, "show", again.id)
+    assert json.loads(output_of(capsys, "list", "--status", "retry", "--json").splitlines()[0])["error_code"] == "DOWN"
+    assert "error_code: DOWN" in output_of(capsys, "show", handle.id)
 
 
-def test_the_error_of_an_attempt_is_gone_once_another_has_completed(transactional_db, drain, staff):
+def test_a_completed_retry_clears_the_error_of_the_earlier_attempt(transactional_db, drain, staff):
     handle = tasks.flaky.send("once", fails=1)
 
     call_command("horsies_worker", once=True, verbosity=0)
@@ -72,17 +70,17 @@ def test_the_error_of_an_attempt_is_gone_once_another_has_completed(transactiona
     assert not Task.objects.filter(error_code__isnull=False).exists()
 
 
-def test_errors_are_found_by_their_index(transactional_db):
+def test_tasks_with_errors_are_found_by_an_index(transactional_db):
     with transaction.atomic(), connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SET LOCAL enable_seqscan = off")
         else:
-            cursor.execute("ANALYZE")  # an earlier test may have left figures of its own rows
+            cursor.execute("ANALYZE")  # an earlier test may have left statistics of its own rows
         keys = Task.objects.filter(error_code__isnull=False).order_by("-pk").values_list("pk", flat=True)[:50]
         assert "horsies_task_error" in keys.explain()
 
 
-def test_overdue_is_one_thing_past_its_deadline_for_the_tile_the_list_and_the_command(db, staff, capsys):
+def test_the_tile_the_list_and_the_command_count_the_same_overdue_tasks(db, staff, capsys):
     long_ago = "2026-01-01T00:00Z"
     waits = Task.objects.create(task_name="jobs.waits", enqueued_at=long_ago)
     past = Task.objects.create(task_name="jobs.past", enqueued_at=long_ago, good_until="2026-01-02T00:00Z")

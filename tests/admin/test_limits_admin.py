@@ -1,4 +1,4 @@
-"""The pages of limits by key."""
+"""The admin's list and pages of limit keys."""
 
 import pytest
 from django.test import TestCase
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.django_db
 LIST = "admin:horsies_django_limit_changelist"
 
 
-def sent(*keys):
+def send(*keys):
     with TestCase.captureOnCommitCallbacks(execute=True):
         return [limited.two_of.send(key) for key in keys]
 
 
-def test_a_limit_shows_who_has_a_place_and_how_many_wait(client):
-    first, second, third = sent("acme", "acme", "acme")
+def test_a_limit_page_links_only_the_tasks_that_hold_a_place(client):
+    first, second, third = send("acme", "acme", "acme")
     client = log_in(client, "view_limit", "view_task")
 
     page = client.get(reverse("admin:horsies_django_limit_change", args=[Limit.objects.get().pk])).content.decode()
@@ -29,8 +29,8 @@ def test_a_limit_shows_who_has_a_place_and_how_many_wait(client):
     assert str(third.id) not in page
 
 
-def test_limits_are_found_by_how_their_keys_begin(client):
-    sent("acme", "bolt")
+def test_limits_are_found_by_a_prefix_of_their_key(client):
+    send("acme", "bolt")
     client = log_in(client, "view_limit")
 
     found = client.get(reverse(LIST), {"q": "tests.jobs.limited.two_of:a"}).content.decode()

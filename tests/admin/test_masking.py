@@ -1,4 +1,4 @@
-"""What people who look at a task are not to see."""
+"""The admin masks the sensitive values of tasks."""
 
 import json
 
@@ -21,8 +21,8 @@ def staff(client):
     return log_in(client, "view_task")
 
 
-def both(client, handle, part):
-    """The value on the page and in the download, which have to hide the same."""
+def page_and_download(client, handle, part):
+    """Return the page and the download of a value, which must mask the same."""
     return html_of(client, handle) + text_of(client, handle, part)
 
 
@@ -41,21 +41,21 @@ def both(client, handle, part):
         (lambda: jobs.log_in.send([{"a": {"SECRET": {"geheim": 1}}}], 1), "args", [[{"a": {"SECRET": STARS}}], STARS]),
     ],
 )
-def test_arguments_are_masked_by_their_names_wherever_they_stand(staff, sent, part, shown):
+def test_arguments_are_masked_by_name_at_any_depth(staff, sent, part, shown):
     handle = sent()
 
-    assert "geheim" not in both(staff, handle, part)
+    assert "geheim" not in page_and_download(staff, handle, part)
     assert json.loads(text_of(staff, handle, part)) == shown
 
 
 @pytest.mark.parametrize("options", [{"queue_name": "q"}, {"timeout": 3}])
-def test_a_copy_of_a_task_hides_what_the_task_hides(options):
+def test_a_copy_of_a_task_keeps_its_sensitive_names(options):
     assert jobs.pay.with_options(**options).sensitive == {"iban", "result"}
     assert jobs.pay.using(priority=3).sensitive == {"iban", "result"}
     assert hash(task(sensitive=["a"])(jobs.broken))
 
 
-def test_results_metadata_and_checkpoints_are_masked_too(staff):
+def test_results_metadata_and_checkpoints_are_masked(staff):
     handle = jobs.pay.send(1)
     values = {"password": "geheim", "plain": "open", "iban": "geheim"}
     Task.objects.filter(pk=handle.id).update(result={"ok": values}, metadata=values, checkpoint=[values])
@@ -64,44 +64,44 @@ def test_results_metadata_and_checkpoints_are_masked_too(staff):
 
     assert "geheim" not in html
     assert "open" in html
-    assert json.loads(text_of(staff, handle, "result")) == STARS  # its task says so of the whole
+    assert json.loads(text_of(staff, handle, "result")) == STARS  # the task declares its whole result as sensitive
     assert json.loads(text_of(staff, handle, "checkpoint")) == [{"password": STARS, "plain": "open", "iban": STARS}]
 
 
-def test_error_data_is_masked_and_messages_stay(staff):
+def test_error_data_is_masked_and_error_messages_are_not(staff):
     handle = jobs.log_in.send("ann", "x")
     error = {"error_code": "NO", "message": "wrong for ann", "data": {"token": "geheim"}, "exception": None}
     Task.objects.filter(pk=handle.id).update(result={"err": error}, error_code="NO")
 
-    html = both(staff, handle, "result")
+    html = page_and_download(staff, handle, "result")
 
     assert "geheim" not in html
     assert "wrong for ann" in html
 
 
-def test_a_hook_that_raises_hides_the_value_and_is_logged(staff, caplog):
+def test_a_sensitive_hook_that_raises_masks_the_value_and_is_logged(staff, caplog):
     handle = jobs.unsure.send("geheim")
 
-    assert "geheim" not in both(staff, handle, "args")
+    assert "geheim" not in page_and_download(staff, handle, "args")
     assert "no idea" in caplog.text
 
 
 @pytest.mark.parametrize(
     "name", ["gone.away.task", "tests.admin.page_jobs.missing", "tests.admin.page_jobs.NOT_A_TASK", "<b>", "..", ""]
 )
-def test_of_a_task_that_is_not_there_nothing_is_shown(staff, name):
-    carried = {"metadata": {"a": "geheim"}, "checkpoint": ["geheim"], "result": {"ok": "geheim"}}
-    row = Task.objects.create(task_name=name, args=["geheim"], kwargs={"harmless": "geheim"}, **carried)
+def test_all_values_of_an_unknown_task_are_masked(staff, name):
+    values = {"metadata": {"a": "geheim"}, "checkpoint": ["geheim"], "result": {"ok": "geheim"}}
+    row = Task.objects.create(task_name=name, args=["geheim"], kwargs={"harmless": "geheim"}, **values)
 
     for part in ("args", "kwargs", "metadata", "checkpoint", "result"):
-        assert "geheim" not in both(staff, row, part)
+        assert "geheim" not in page_and_download(staff, row, part)
         assert json.loads(text_of(staff, row, part)) == STARS
 
 
-def test_the_projects_own_filter_of_error_reports_judges(staff, settings):
+def test_the_projects_exception_reporter_filter_decides_what_is_masked(staff, settings):
     from django.views import debug
 
-    settings.DEFAULT_EXCEPTION_REPORTER_FILTER = "tests.admin.test_masking.Shy"
+    settings.DEFAULT_EXCEPTION_REPORTER_FILTER = "tests.admin.test_masking.ReporterFilter"
     debug.get_default_exception_reporter_filter.cache_clear()
     try:
         handle = jobs.log_in.send({"shy": "geheim", "password": "now open"}, "open")
@@ -110,7 +110,7 @@ def test_the_projects_own_filter_of_error_reports_judges(staff, settings):
         debug.get_default_exception_reporter_filter.cache_clear()
 
 
-class Shy:
+class ReporterFilter:
     def cleanse_setting(self, key, value):
         return "hush" if key == "shy" else value
 
@@ -118,12 +118,12 @@ class Shy:
 @pytest.mark.parametrize(
     "sensitive", ["iban", b"iban", 3, None, {"iban": True}, [3], [""], ["iban", None], pytest.param("", id="empty")]
 )
-def test_a_bad_value_of_sensitive_is_told_where_it_stands(sensitive):
+def test_the_task_decorator_rejects_an_invalid_value_of_sensitive(sensitive):
     with pytest.raises(InvalidTask, match=r"sensitive is .*; allowed: a collection of names"):
         task(sensitive=sensitive)(jobs.broken)
 
 
-def test_a_hook_can_not_be_a_coroutine():
+def test_a_sensitive_hook_cannot_be_a_coroutine_function():
     async def hook(name, value):
         return False
 
@@ -132,9 +132,9 @@ def test_a_hook_can_not_be_a_coroutine():
 
 
 @pytest.mark.parametrize(("part", "value"), [("args", "geheim"), ("kwargs", ["geheim"]), ("kwargs", "geheim")])
-def test_arguments_of_another_shape_have_no_names_to_judge_and_are_masked(staff, part, value):
+def test_arguments_of_an_unexpected_shape_are_masked(staff, part, value):
     handle = jobs.pay.send(1)
     Task.objects.filter(pk=handle.id).update(**{part: value})
 
-    assert "geheim" not in both(staff, handle, part)
+    assert "geheim" not in page_and_download(staff, handle, part)
     assert "geheim" not in staff.get(reverse("admin:horsies_django_task_changelist")).content.decode()

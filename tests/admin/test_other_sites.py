@@ -1,4 +1,4 @@
-"""The admin fits in: any site, any prefix, any database, any time zone, a strict policy."""
+"""The admin works on any site, prefix, database and time zone, and under a strict Content-Security-Policy."""
 
 import os
 import re
@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 @pytest.fixture
 def operator(client):
-    """Somebody who may do everything."""
+    """Log a superuser in."""
     client.force_login(get_user_model().objects.create_superuser("operator"))
     return client
 
 
 @pytest.fixture
 def running():
-    """A task that a worker holds."""
+    """Return a task that a worker runs."""
     handle = tasks.noop.send()
     Worker.objects.register("w-1", "", "host", 1, threads=8, async_slots=100)
     with transaction.atomic():
@@ -38,7 +38,7 @@ def running():
 
 
 @pytest.mark.urls("tests.admin.other_database_urls")
-def test_every_page_works_on_a_site_of_ones_own_and_leads_to_no_other(operator, running):
+def test_every_page_works_on_a_custom_site_and_links_to_no_other(operator, running):
     for address in pages_of("ops", running.id, "w-1"):
         assert address.startswith("/deep/below/ops/")
         html = operator.get(address).content.decode()
@@ -48,21 +48,21 @@ def test_every_page_works_on_a_site_of_ones_own_and_leads_to_no_other(operator, 
 
 
 @pytest.mark.urls("tests.admin.other_database_urls")
-def test_verbs_work_on_a_site_of_ones_own_and_come_back_to_it(operator):
+def test_actions_work_on_a_custom_site_and_redirect_back_to_it(operator):
     handle = tasks.noop.send()
 
-    answer = operator.post(reverse("ops:horsies_django_task_do", args=[handle.id, "cancel"]))
-    assert answer.url == reverse("ops:horsies_django_task_change", args=[handle.id])
-    answer = operator.post(reverse("ops:horsies_django_queue_do", args=["~emails", "pause"]))
-    assert answer.url == reverse("ops:horsies_django_queue_change", args=[Queue.objects.get().pk])
+    response = operator.post(reverse("ops:horsies_django_task_do", args=[handle.id, "cancel"]))
+    assert response.url == reverse("ops:horsies_django_task_change", args=[handle.id])
+    response = operator.post(reverse("ops:horsies_django_queue_do", args=["~emails", "pause"]))
+    assert response.url == reverse("ops:horsies_django_queue_change", args=[Queue.objects.get().pk])
 
     assert handle.status() == "CANCELLED"
     assert Queue.objects.get().paused
 
 
 @pytest.mark.slow
-def test_with_the_queue_in_another_database_everything_is_read_and_written_there(tmp_path):
-    done = subprocess.run(
+def test_the_admin_reads_and_writes_the_queue_in_another_database(tmp_path):
+    completed = subprocess.run(
         [sys.executable, "-m", "tests.admin.other_database"],
         cwd=ROOT,
         env={**os.environ, "DATABASE_URL": database_url(), "OTHER_DATABASE": str(tmp_path / "default.sqlite3")},
@@ -72,10 +72,10 @@ def test_with_the_queue_in_another_database_everything_is_read_and_written_there
         check=False,
     )
 
-    assert "all is well" in done.stdout, done.stdout + done.stderr
+    assert "all is well" in completed.stdout, completed.stdout + completed.stderr
 
 
-def test_pages_show_times_in_the_zone_of_who_looks(operator, running):
+def test_pages_show_times_in_the_active_time_zone(operator, running):
     Worker.objects.update(started_at=datetime(2026, 1, 31, 20, 30, tzinfo=UTC))
     Task.objects.update(sent_at=datetime(2026, 1, 31, 20, 30, tzinfo=UTC))
 
@@ -87,7 +87,7 @@ def test_pages_show_times_in_the_zone_of_who_looks(operator, running):
     assert "2026-02-01 05:30:00" in of_task
 
 
-def test_pages_work_without_time_zones(settings, operator, running):
+def test_pages_work_without_time_zone_support(settings, operator, running):
     settings.USE_TZ = False
 
     for address in pages_of("admin", running.id, "w-1"):
@@ -96,7 +96,7 @@ def test_pages_work_without_time_zones(settings, operator, running):
     assert "alive" in html
 
 
-def test_every_page_has_the_strict_policy_and_nothing_inline(operator, running):
+def test_every_page_has_a_strict_policy_and_no_inline_scripts_or_styles(operator, running):
     for address in pages_of("admin", running.id, "w-1"):
         response = operator.get(address)
         html = response.content.decode()

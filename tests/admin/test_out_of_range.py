@@ -1,4 +1,4 @@
-"""Dates and numbers at the ends of what there is: a form says what is wrong, and no page fails."""
+"""Dates and numbers out of range: forms report them, and no page fails."""
 
 import pytest
 from django.urls import reverse
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 ADD = "/admin/horsies_django/schedule/add/"
 PREVIEW = "/admin/horsies_django/schedule/preview/"
-TYPED = {
+FORM_DATA = {
     "name": "typed",
     "task_name": tasks.noop.module_path,
     "workflow_name": "",
@@ -59,34 +59,34 @@ NUMBERS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
-def test_a_schedule_with_a_value_out_of_range_is_refused_in_words_wherever_it_is_typed(admin_client, settings, zone):
+def test_schedule_forms_reject_values_out_of_range(admin_client, settings, zone):
     settings.TIME_ZONE = zone
     kept = Schedule(name="kept", task_name=tasks.noop.module_path, timing="every:300")
     kept.save()
     page = reverse("admin:horsies_django_schedule_change", args=[kept.pk])
 
-    for typed in DATES + (NUMBERS if zone == "Europe/Berlin" else []):
+    for values in DATES + (NUMBERS if zone == "Europe/Berlin" else []):
         for address, name in ((ADD, "typed"), (page, "kept")):
-            response = admin_client.post(address, TYPED | {"name": name} | typed)
-            assert response.status_code == 200, typed
-            assert response.context["errors"], typed
-        assert admin_client.get(PREVIEW, TYPED | typed).status_code == 200, typed
+            response = admin_client.post(address, FORM_DATA | {"name": name} | values)
+            assert response.status_code == 200, values
+            assert response.context["errors"], values
+        assert admin_client.get(PREVIEW, FORM_DATA | values).status_code == 200, values
 
     kept.refresh_from_db()
     assert (kept.start_at, kept.end_at, kept.jitter, kept.timing, kept.options) == (None, None, 0, "every:300", {})
     assert Schedule.objects.count() == 1
 
 
-def test_the_years_that_a_form_takes_are_named(admin_client):
-    response = admin_client.post(ADD, TYPED | {"start_at_0": "9999-12-31", "start_at_1": "23:59:59"})
+def test_a_date_error_names_the_allowed_years(admin_client):
+    response = admin_client.post(ADD, FORM_DATA | {"start_at_0": "9999-12-31", "start_at_1": "23:59:59"})
 
     assert response.context["adminform"].form.errors["start_at"] == ["The year is 9999; allowed: from 1900 to 9997."]
-    preview = admin_client.get(PREVIEW, TYPED | {"start_at_0": "9999-12-31", "start_at_1": "23:59:59"})
+    preview = admin_client.get(PREVIEW, FORM_DATA | {"start_at_0": "9999-12-31", "start_at_1": "23:59:59"})
     assert "The year is 9999; allowed: from 1900 to 9997." in preview.content.decode()
 
 
 @pytest.mark.parametrize("name", [*COLUMNS])
-def test_so_is_a_rule_of_a_queue(admin_client, name):
+def test_the_queue_form_rejects_numbers_out_of_range(admin_client, name):
     for number in HUGE:
         value = f"{number}/s" if name == "rate_limit" else number
         response = admin_client.post("/admin/horsies_django/queue/add/", {"name": "q", name: value})
@@ -94,7 +94,7 @@ def test_so_is_a_rule_of_a_queue(admin_client, name):
 
 
 @pytest.mark.parametrize("number", HUGE)
-def test_so_is_the_priority_to_which_tasks_are_moved(admin_client, number):
+def test_the_move_form_rejects_a_priority_out_of_range(admin_client, number):
     handle = tasks.noop.send()
     address = reverse("admin:horsies_django_task_do", args=[handle.id, "move"])
 
@@ -105,10 +105,10 @@ def test_so_is_the_priority_to_which_tasks_are_moved(admin_client, number):
 @pytest.mark.parametrize(
     "sent", [{"sent_from": "0001-01-01"}, {"sent_to": "9999-12-31T23:59:59"}, {"sent_from": "1e308"}]
 )
-def test_so_is_a_time_that_a_list_is_to_begin_or_end_at(admin_client, sent):
+def test_a_list_with_a_sent_filter_out_of_range_is_empty(admin_client, sent):
     tasks.noop.send()
 
-    listed = admin_client.get("/admin/horsies_django/task/", sent)
+    response = admin_client.get("/admin/horsies_django/task/", sent)
 
-    assert listed.status_code == 200
-    assert not listed.context["cl"].result_list
+    assert response.status_code == 200
+    assert not response.context["cl"].result_list

@@ -1,4 +1,4 @@
-"""The overview: for those who may look, full and empty, in few queries, in words as well as in pictures."""
+"""The overview page: its permissions, its contents with and without rows, its queries, its charts as text."""
 
 import re
 from collections import Counter
@@ -43,32 +43,32 @@ def page(client):
     return response.content.decode()
 
 
-def words(html):
-    """Return the text of a page, its tags being spaces."""
+def text_of(html):
+    """Return the text of a page, with a space for each tag."""
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html))
 
 
 def rollup(start=None, span="H", count=3, **columns):
     start = start or datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    given = {"queue_name": "default", "task_name": "shop.ship", "outcome": "COMPLETED", "runs": {"20": count}}
-    return Rollup.objects.create(span=span, start=start, count=count, **given | columns)
+    defaults = {"queue_name": "default", "task_name": "shop.ship", "outcome": "COMPLETED", "runs": {"20": count}}
+    return Rollup.objects.create(span=span, start=start, count=count, **defaults | columns)
 
 
 def minute(ago=0):
     return datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=ago)
 
 
-def test_it_is_in_the_index_for_whoever_may_see_tasks(staff):
+def test_the_index_links_the_overview_for_users_who_may_view_tasks(staff):
     assert f'href="{PAGE}"' in staff("view_task").get("/admin/").content.decode()
 
 
-def test_who_may_not_see_tasks_may_not_see_it(staff, client):
+def test_users_who_may_not_view_tasks_may_not_view_the_overview(staff, client):
     assert client.get(PAGE).status_code == 302
     assert staff("view_worker").get(PAGE).status_code == 403
     assert f'href="{PAGE}"' not in client.get("/admin/").content.decode()
 
 
-def test_there_is_no_row_to_open_add_or_delete(staff):
+def test_the_overview_has_no_rows_to_open_add_or_delete(staff):
     client, handle = staff("view_task", "add_task", "change_task", "delete_task"), tasks.noop.send()
 
     for address in ("add/", f"{handle.id}/change/", f"{handle.id}/delete/", f"{handle.id}/"):
@@ -77,7 +77,7 @@ def test_there_is_no_row_to_open_add_or_delete(staff):
     assert handle.status() == "PENDING"
 
 
-def test_an_empty_one_says_what_to_do_next(staff):
+def test_an_empty_overview_says_what_to_do_next(staff):
     html = page(staff("view_task", "view_worker", "view_workflow"))
 
     assert "There is no task yet" in html
@@ -85,7 +85,7 @@ def test_an_empty_one_says_what_to_do_next(staff):
     assert "Nothing failed." in html
 
 
-def test_each_state_has_a_tile_that_leads_to_its_list(staff, drain):
+def test_each_state_has_a_tile_that_links_to_its_list(staff, drain):
     tasks.fail.send()
     drain()
     tasks.noop.send()
@@ -109,7 +109,7 @@ def test_each_state_has_a_tile_that_leads_to_its_list(staff, drain):
     assert "No worker is alive" in html
 
 
-#: What each right shows, and what says so on the page.
+#: The texts that each permission adds to the page.
 SECTIONS = {
     "view_queue": ("oldest waits for", "Paused, with tasks that are due: emails."),
     "view_worker": ("host7",),
@@ -117,22 +117,22 @@ SECTIONS = {
 }
 
 
-@pytest.mark.parametrize("right", [None, *SECTIONS])
-def test_what_is_no_task_is_for_those_who_may_see_it(staff, right):
+@pytest.mark.parametrize("permission", [None, *SECTIONS])
+def test_queues_workers_and_workflows_need_their_own_view_permission(staff, permission):
     Worker.objects.register("w1", "web", "host7", 1)
     Workflow("import", [tasks.noop.node()()]).start()
     Queue.objects.create(name="emails", paused=True)
     tasks.on_emails.send()
 
-    html = page(staff("view_task", *([right] if right else [])))
+    html = page(staff("view_task", *([permission] if permission else [])))
 
     assert "What fails most, in the last day" in html
     shown = {name for name, texts in SECTIONS.items() for text in texts if text in html}
-    assert shown == ({right} if right else set())
-    assert ("emails" in html) == (right == "view_queue")
+    assert shown == ({permission} if permission else set())
+    assert ("emails" in html) == (permission == "view_queue")
 
 
-def test_a_queue_that_nobody_serves_is_named_to_those_who_may_see_queues(staff):
+def test_an_unserved_queue_is_named_only_to_users_who_may_view_queues(staff):
     Worker.objects.register("w1", "web", "host7", 1, queues=["other"])
     tasks.on_emails.send()
 
@@ -141,7 +141,7 @@ def test_a_queue_that_nobody_serves_is_named_to_those_who_may_see_queues(staff):
     assert "No worker serves these queues, or all that do are stopping: emails." in page(client)
 
 
-def test_a_full_one_tells_of_queues_failures_and_times(staff):
+def test_the_overview_shows_queues_failures_and_times(staff):
     rollup(waits={"24": 3}, count=3)
     rollup(minute(), span="M", count=3)
     rollup(outcome="FAILED", error_code="SMTP_DOWN", will_retry=True, count=7)
@@ -152,7 +152,7 @@ def test_a_full_one_tells_of_queues_failures_and_times(staff):
 
     html = page(staff("view_task", "view_worker", "view_queue"))
 
-    text = words(html)
+    text = text_of(html)
     assert "SMTP_DOWN shop.ship 7 7" in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt; 2 0" in text
     assert "<script>alert" not in html
@@ -163,7 +163,7 @@ def test_a_full_one_tells_of_queues_failures_and_times(staff):
     assert "error_code=SMTP_DOWN" in html
 
 
-def test_its_links_to_workers_open_whatever_they_are_called(staff):
+def test_links_to_workers_work_for_names_with_underscores(staff):
     Worker.objects.register("gpu_23-1", "gpu_23", "host", 1)
     client = staff("view_task", "view_worker")
 
@@ -172,14 +172,14 @@ def test_its_links_to_workers_open_whatever_they_are_called(staff):
     assert client.get(address).status_code == 200
 
 
-def test_a_reaper_that_is_late_is_told_of(staff):
+def test_the_overview_reports_a_late_reaper(staff):
     tasks.noop.send()
     Lease.objects.create(name="reaper:default", renewed_at=datetime.now(UTC) - timedelta(hours=1))
 
     assert "No reaper has made its round lately" in page(staff("view_task"))
 
 
-def test_a_chart_is_told_in_a_sentence_and_in_a_table(staff):
+def test_a_chart_has_a_text_description_and_a_table(staff):
     start = minute(5)
     rollup(start, span="M", count=1204)
     rollup(start, span="M", count=3, outcome="FAILED")
@@ -196,7 +196,7 @@ def test_a_chart_is_told_in_a_sentence_and_in_a_table(staff):
     assert html.count('<svg class="horsies-chart" role="img"') == 3
 
 
-def test_bars_fill_the_picture_and_none_leaves_it():
+def test_bars_stay_within_the_chart_and_small_ones_are_visible():
     start = datetime(2026, 1, 1, tzinfo=UTC)
     bars = [
         TimeBucket(start, Counter(completed=1_000_000, failed=1)),
@@ -225,7 +225,7 @@ class _Inline(HTMLParser):
             self.found.append(tag)
 
 
-def test_it_holds_under_a_strict_content_security_policy(staff):
+def test_the_overview_works_under_a_strict_content_security_policy(staff):
     rollup(minute(1), span="M")
     html = page(staff("view_task", "view_worker", "view_workflow"))
 
@@ -238,7 +238,7 @@ def test_it_holds_under_a_strict_content_security_policy(staff):
     assert "data-horsies-live-controls" in html
 
 
-def test_it_takes_at_most_15_queries_however_much_there_is(staff):
+def test_the_overview_takes_at_most_15_queries_with_many_rows(staff):
     latest = minute()
     for number in range(9):
         Queue.objects.create(name=f"q{number}")
@@ -251,12 +251,14 @@ def test_it_takes_at_most_15_queries_however_much_there_is(staff):
     with CaptureQueriesContext(connection) as captured:
         page(client)
 
-    asked = [query["sql"] for query in captured if not query["sql"].startswith(("BEGIN", "COMMIT", "SAVE", "RELEASE"))]
-    assert len(asked) <= 15, asked
+    statements = [
+        query["sql"] for query in captured if not query["sql"].startswith(("BEGIN", "COMMIT", "SAVE", "RELEASE"))
+    ]
+    assert len(statements) <= 15, statements
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "UTC"])
-def test_times_are_the_readers_own(staff, settings, zone):
+def test_chart_times_are_in_the_configured_time_zone(staff, settings, zone):
     settings.TIME_ZONE = zone
     rollup(datetime.now(UTC).replace(minute=0, second=0, microsecond=0))
 
@@ -265,7 +267,7 @@ def test_times_are_the_readers_own(staff, settings, zone):
     assert shown[1] == ("45" if zone == "Asia/Kathmandu" else "00")
 
 
-def test_it_is_on_any_site(rf):
+def test_the_overview_works_on_any_site(rf):
     site = AdminSite("other")
     register(site)
     request = rf.get("/")

@@ -1,6 +1,6 @@
-"""Who may see and do what: every page and every verb of whatever is registered with the admin.
+"""The permissions of every page and every action of the registered models.
 
-Nothing is listed here by hand, so a page or a verb that is added later is asked about too.
+The tests read models and actions from the admin site, so they also cover those that are added later.
 """
 
 from __future__ import annotations
@@ -28,49 +28,49 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 
 APP = "horsies_django"
 MODELS = [model for model in admin.site._registry if model._meta.app_label == APP]
-VERBS = [(model, verb) for model in MODELS for verb in getattr(admin.site._registry[model], "admin_actions", ())]
-RIGHTS = sorted({(model, verb.permission_name) for model, verb in VERBS}, key=str)
+ACTIONS = [(model, action) for model in MODELS for action in getattr(admin.site._registry[model], "admin_actions", ())]
+PERMISSIONS = sorted({(model, action.permission_name) for model, action in ACTIONS}, key=str)
 
 
 def named(given: Any) -> str:
-    """Return a test's name for a model, a verb or a right."""
+    """Return a test's id for a model, an action or a permission."""
     return str(getattr(given, "__name__", getattr(given, "name", given)))
 
 
 each_model = pytest.mark.parametrize("model", MODELS, ids=named)
-each_verb = pytest.mark.parametrize(("model", "verb"), VERBS, ids=named)
-each_right = pytest.mark.parametrize(("model", "right"), RIGHTS, ids=named)
+each_action = pytest.mark.parametrize(("model", "action"), ACTIONS, ids=named)
+each_permission = pytest.mark.parametrize(("model", "permission"), PERMISSIONS, ids=named)
 
 
 def user(*codenames: str, **flags: bool) -> Any:
-    """Return a user with these rights."""
-    made_user = get_user_model().objects.create(username="somebody", **{"is_staff": True, **flags})
-    rights = Permission.objects.filter(content_type__app_label=APP, codename__in=codenames)
-    assert {right.codename for right in rights} == set(codenames)
-    made_user.user_permissions.set(rights)
+    """Return a user with these permissions."""
+    made_user = get_user_model().objects.create(username="user", **{"is_staff": True, **flags})
+    permissions = Permission.objects.filter(content_type__app_label=APP, codename__in=codenames)
+    assert {permission.codename for permission in permissions} == set(codenames)
+    made_user.user_permissions.set(permissions)
     return made_user
 
 
-def browser(*codenames: str, strict: bool = False, **flags: bool) -> Client:
-    """Return the browser of a user with these rights."""
+def client_of(*codenames: str, strict: bool = False, **flags: bool) -> Client:
+    """Return a client that a user with these permissions has logged in."""
     client = Client(enforce_csrf_checks=strict)
     client.force_login(user(*codenames, **flags))
     return client
 
 
-def looks() -> list[str]:
-    """Return the rights to look at whatever there is."""
+def view_permissions() -> list[str]:
+    """Return the view permissions of all models."""
     every = Permission.objects.filter(content_type__app_label=APP, codename__startswith="view_")
     return sorted(every.values_list("codename", flat=True))
 
 
-def look_at(model: type[Model]) -> str:
-    """Return the right to look at this one: a proxy asks for that of the rows that it shows."""
+def view_permission(model: type[Model]) -> str:
+    """Return the view permission of a model: a proxy has that of its concrete model."""
     return f"view_{model._meta.concrete_model._meta.model_name}"
 
 
-def everything() -> dict[str, list[Any]]:
-    """Return every row of ours."""
+def all_rows() -> dict[str, list[Any]]:
+    """Return all rows of the app, by model."""
     return {
         model.__name__: list(model._base_manager.order_by("pk").values())
         for model in apps.get_app_config(APP).get_models()
@@ -78,8 +78,8 @@ def everything() -> dict[str, list[Any]]:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The addresses of a model and of one of its rows."""
+class Target:
+    """The addresses of a model's admin and of one of its rows."""
 
     model: type[Model]
     row: Model | None = None
@@ -101,11 +101,11 @@ class Place:
         has_page = f"{APP}_{self.model._meta.model_name}_change" in names
         return [self.list, self.page] if has_page else [self.list]
 
-    def do(self, verb: Any) -> str:
-        return self.address("do", object_id=quote(self.row.pk), action=verb.name)
+    def do(self, action: Any) -> str:
+        return self.address("do", object_id=quote(self.row.pk), action=action.name)
 
     def all(self) -> list[str]:
-        """Return every address that the model's admin has, those of its row and of what is done to it among them."""
+        """Return every address of the model's admin, with the page and the actions of the row."""
         found = []
         for each in admin.site._registry[self.model].get_urls():
             needs = set(each.pattern.converters)
@@ -116,20 +116,20 @@ class Place:
         return [*found, *map(self.do, getattr(admin.site._registry[self.model], "admin_actions", ()))]
 
 
-def place(model: type[Model], verb: Any = None) -> Place:
-    """Return the place of a row that is there for it: one that the verb fits."""
-    return places(model, verb)[-1]
+def new_target(model: type[Model], action: Any = None) -> Target:
+    """Create rows of each kind, and return the target of one that the action applies to."""
+    return new_targets(model, action)[-1]
 
 
-def places(model: type[Model], verb: Any = None) -> list[Place]:
-    """Return the places of a row of each kind that the verb fits."""
-    fitting = [row for row in made(model) if verb is None or verb.applies_to(row)]
-    assert fitting, f"tests.admin.factories has no {model._meta.verbose_name} to {verb.name}: add one"
-    return [Place(model, row) for row in fitting]
+def new_targets(model: type[Model], action: Any = None) -> list[Target]:
+    """Create rows of each kind, and return a target for each that the action applies to."""
+    fitting = [row for row in made(model) if action is None or action.applies_to(row)]
+    assert fitting, f"tests.admin.factories has no {model._meta.verbose_name} to {action.name}: add one"
+    return [Target(model, row) for row in fitting]
 
 
-def filled(form: type[Form] | None) -> dict[str, Any]:
-    """Return what somebody might fill in."""
+def valid_data(form: type[Form] | None) -> dict[str, Any]:
+    """Return valid data for a form."""
     return {name: _value(field) for name, field in form().fields.items()} if form else {}
 
 
@@ -141,19 +141,19 @@ def _value(field: Any) -> Any:
     return 7 if isinstance(field, IntegerField) else "anything"
 
 
-def do(client: Client, where: Place, verb: Any) -> Any:
-    """Press the button, and say yes to what is asked."""
-    return client.post(where.do(verb), {"confirmed": "1", **filled(verb.form)})
+def do(client: Client, target: Target, action: Any) -> Any:
+    """Run the action from the page of the row, and confirm it."""
+    return client.post(target.do(action), {"confirmed": "1", **valid_data(action.form)})
 
 
-def do_to_selected(client: Client, where: Place, verb: Any, across: str = "0") -> Any:
-    """Take the action of the list, and say yes to what is asked."""
-    data = {"action": verb.name, "index": "0", "select_across": across, ACTION_CHECKBOX_NAME: [str(where.row.pk)]}
-    return client.post(where.list, data | {"confirmed": "1", **filled(verb.form)})
+def do_to_selected(client: Client, target: Target, action: Any, across: str = "0") -> Any:
+    """Run the action from the list on the selected row, or on all rows, and confirm it."""
+    data = {"action": action.name, "index": "0", "select_across": across, ACTION_CHECKBOX_NAME: [str(target.row.pk)]}
+    return client.post(target.list, data | {"confirmed": "1", **valid_data(action.form)})
 
 
 class Offered(HTMLParser):
-    """The actions of a list, and the addresses that a page's links and forms lead to."""
+    """The actions, the submit buttons and the addresses of links and forms that a page offers."""
 
     def __init__(self, response: Any) -> None:
         super().__init__()
@@ -174,178 +174,178 @@ class Offered(HTMLParser):
         self.addresses |= {given[name] for name in ("href", "action", "formaction") if given.get(name)}
 
 
-# Those who may not even look.
+# Users without the view permission.
 
 
 @each_model
-def test_who_is_not_logged_in_is_led_to_the_login(model):
-    where = place(model)
-    before = everything()
+def test_an_anonymous_user_is_redirected_to_the_login(model):
+    target = new_target(model)
+    before = all_rows()
 
-    for address in where.all():
-        for answer in (Client().get(address), Client().post(address, {"confirmed": "1", "post": "yes"})):
-            assert answer.status_code == 302, address
-            assert answer.url.startswith(reverse("admin:login")), address
+    for address in target.all():
+        for response in (Client().get(address), Client().post(address, {"confirmed": "1", "post": "yes"})):
+            assert response.status_code == 302, address
+            assert response.url.startswith(reverse("admin:login")), address
 
-    assert everything() == before
+    assert all_rows() == before
 
 
 @each_model
-def test_who_is_no_staff_is_led_to_the_login_whatever_the_rights(model):
-    where = place(model)
+def test_a_user_without_staff_status_is_redirected_to_the_login(model):
+    target = new_target(model)
     every = Permission.objects.filter(content_type__app_label=APP).values_list("codename", flat=True)
-    client = browser(*every, is_staff=False)
-    before = everything()
+    client = client_of(*every, is_staff=False)
+    before = all_rows()
 
-    for address in where.all():
-        for answer in (client.get(address), client.post(address, {"confirmed": "1", "post": "yes"})):
-            assert answer.status_code == 302, address
-            assert answer.url.startswith(reverse("admin:login")), address
+    for address in target.all():
+        for response in (client.get(address), client.post(address, {"confirmed": "1", "post": "yes"})):
+            assert response.status_code == 302, address
+            assert response.url.startswith(reverse("admin:login")), address
 
-    assert everything() == before
+    assert all_rows() == before
 
 
 @each_model
-def test_staff_without_the_right_to_look_see_and_do_nothing(model):
-    where = place(model)
-    client = browser(*(set(looks()) - {look_at(model)}))
-    before = everything()
+def test_staff_without_the_view_permission_see_and_change_nothing(model):
+    target = new_target(model)
+    client = client_of(*(set(view_permissions()) - {view_permission(model)}))
+    before = all_rows()
 
-    for address in where.all():
+    for address in target.all():
         assert client.get(address).status_code == 403, address
         assert client.post(address, {"confirmed": "1", "post": "yes"}).status_code == 403, address
 
-    assert everything() == before
-    assert where.list not in Offered(client.get(reverse("admin:index"))).addresses
+    assert all_rows() == before
+    assert target.list not in Offered(client.get(reverse("admin:index"))).addresses
 
 
-@each_right
-def test_a_right_to_act_is_none_to_look(model, right):
-    where = place(model)
-    client = browser(f"{right}_{model._meta.model_name}")
-    before = everything()
+@each_permission
+def test_an_action_permission_does_not_include_the_view_permission(model, permission):
+    target = new_target(model)
+    client = client_of(f"{permission}_{model._meta.model_name}")
+    before = all_rows()
 
-    assert client.get(where.page).status_code == 403
-    assert client.get(where.list).status_code == 403
-    for verb in admin.site._registry[model].admin_actions:
-        assert do(client, where, verb).status_code == 403
-        assert do_to_selected(client, where, verb).status_code == 403
+    assert client.get(target.page).status_code == 403
+    assert client.get(target.list).status_code == 403
+    for action in admin.site._registry[model].admin_actions:
+        assert do(client, target, action).status_code == 403
+        assert do_to_selected(client, target, action).status_code == 403
 
-    assert everything() == before
+    assert all_rows() == before
 
 
-# Those who may look.
+# Users with only the view permission.
 
 
 @each_model
-def test_who_may_only_look_sees_each_page_and_can_do_nothing(model):
-    where = place(model)
-    client = browser(look_at(model))
-    before = everything()
+def test_the_view_permission_opens_each_page_and_allows_no_change(model):
+    target = new_target(model)
+    client = client_of(view_permission(model))
+    before = all_rows()
 
-    pages = [client.get(address) for address in where.pages()]
+    pages = [client.get(address) for address in target.pages()]
 
     assert {page.status_code for page in pages} == {200}
-    assert where.list in Offered(client.get(reverse("admin:index"))).addresses
+    assert target.list in Offered(client.get(reverse("admin:index"))).addresses
     for offered in map(Offered, pages):
         assert offered.actions == set()
-        assert offered.submits <= {""}  # that of the search
+        assert offered.submits <= {""}  # the search button
         assert not [address for address in offered.addresses if "/do/" in address or address.endswith("/add/")]
-    for address in where.all():
+    for address in target.all():
         client.post(address, {"confirmed": "1", "post": "yes", "name": "other"})
-    assert everything() == before
+    assert all_rows() == before
 
 
-@each_verb
-def test_who_may_only_look_may_not_do_it(model, verb):
-    where = place(model, verb)
-    client = browser(*looks())
-    before = everything()
+@each_action
+def test_view_permissions_alone_allow_no_action(model, action):
+    target = new_target(model, action)
+    client = client_of(*view_permissions())
+    before = all_rows()
 
-    assert client.get(where.do(verb)).status_code == 403
-    assert do(client, where, verb).status_code == 403
-    do_to_selected(client, where, verb)
-    do_to_selected(client, where, verb, "1")
+    assert client.get(target.do(action)).status_code == 403
+    assert do(client, target, action).status_code == 403
+    do_to_selected(client, target, action)
+    do_to_selected(client, target, action, "1")
 
-    assert everything() == before
+    assert all_rows() == before
     assert not LogEntry.objects.exists()
 
 
-# Those who may do one thing.
+# Users with one more permission.
 
 
-@each_right
-def test_who_may_look_and_do_one_thing_is_offered_that_and_may_do_nothing_else(model, right):
-    client = browser(look_at(model), f"{right}_{model._meta.model_name}")
-    verbs = admin.site._registry[model].admin_actions
-    mine = {verb.name for verb in verbs if verb.permission_name == right}
+@each_permission
+def test_a_user_with_one_action_permission_gets_only_its_actions(model, permission):
+    client = client_of(view_permission(model), f"{permission}_{model._meta.model_name}")
+    actions = admin.site._registry[model].admin_actions
+    own_actions = {action.name for action in actions if action.permission_name == permission}
 
     for row in made(model):
-        where = Place(model, row)
-        shown = Offered(client.get(where.page)).addresses
-        fitting = {verb.name for verb in verbs if verb.permission_name == right and verb.applies_to(row)}
-        assert {verb.name for verb in verbs if where.do(verb) in shown} == fitting
-        before = everything()
-        for verb in verbs:
-            if verb.permission_name != right:
-                assert do(client, where, verb).status_code == 403
-        assert everything() == before
+        target = Target(model, row)
+        shown = Offered(client.get(target.page)).addresses
+        fitting = {action.name for action in actions if action.permission_name == permission and action.applies_to(row)}
+        assert {action.name for action in actions if target.do(action) in shown} == fitting
+        before = all_rows()
+        for action in actions:
+            if action.permission_name != permission:
+                assert do(client, target, action).status_code == 403
+        assert all_rows() == before
 
-    for verb in verbs:
-        if verb.permission_name != right:
-            do_to_selected(client, where, verb, "1")
-    assert everything() == before
-    assert Offered(client.get(where.list)).actions == mine
-
-
-@each_verb
-def test_who_may_do_it_does_it_from_the_page_of_the_row(model, verb):
-    client = browser(look_at(model), f"{verb.permission_name}_{model._meta.model_name}")
-
-    for where in places(model, verb):
-        before = everything()
-        answer = do(client, where, verb)
-
-        assert answer.status_code == 302
-        assert everything() != before, where
-        assert LogEntry.objects.filter(object_id=str(where.row.pk)).count() == 1
+    for action in actions:
+        if action.permission_name != permission:
+            do_to_selected(client, target, action, "1")
+    assert all_rows() == before
+    assert Offered(client.get(target.list)).actions == own_actions
 
 
-@each_verb
-def test_who_may_do_it_does_it_from_the_list(model, verb):
-    where = place(model, verb)
-    client = browser(look_at(model), f"{verb.permission_name}_{model._meta.model_name}")
-    before = everything()
+@each_action
+def test_the_action_permission_allows_the_action_on_the_page_of_a_row(model, action):
+    client = client_of(view_permission(model), f"{action.permission_name}_{model._meta.model_name}")
 
-    answer = do_to_selected(client, where, verb)
+    for target in new_targets(model, action):
+        before = all_rows()
+        response = do(client, target, action)
 
-    assert answer.status_code == 302
-    assert everything() != before
-    assert LogEntry.objects.filter(object_id=str(where.row.pk)).count() == 1
+        assert response.status_code == 302
+        assert all_rows() != before, target
+        assert LogEntry.objects.filter(object_id=str(target.row.pk)).count() == 1
+
+
+@each_action
+def test_the_action_permission_allows_the_action_in_the_list(model, action):
+    target = new_target(model, action)
+    client = client_of(view_permission(model), f"{action.permission_name}_{model._meta.model_name}")
+    before = all_rows()
+
+    response = do_to_selected(client, target, action)
+
+    assert response.status_code == 302
+    assert all_rows() != before
+    assert LogEntry.objects.filter(object_id=str(target.row.pk)).count() == 1
 
 
 @each_model
-def test_a_superuser_is_offered_all(model):
+def test_a_superuser_is_offered_all_actions(model):
     rows = made(model)
-    client = browser(is_superuser=True)
-    verbs = getattr(admin.site._registry[model], "admin_actions", ())
+    client = client_of(is_superuser=True)
+    actions = getattr(admin.site._registry[model], "admin_actions", ())
 
-    assert {verb.name for verb in verbs} <= Offered(client.get(Place(model).list)).actions
-    for where in (Place(model, row) for row in rows if verbs):
-        shown = Offered(client.get(where.page)).addresses
-        assert {verb.name for verb in verbs if where.do(verb) in shown} == {
-            verb.name for verb in verbs if verb.applies_to(where.row)
+    assert {action.name for action in actions} <= Offered(client.get(Target(model).list)).actions
+    for target in (Target(model, row) for row in rows if actions):
+        shown = Offered(client.get(target.page)).addresses
+        assert {action.name for action in actions if target.do(action) in shown} == {
+            action.name for action in actions if action.applies_to(target.row)
         }
 
 
-@each_verb
-def test_a_superuser_may_do_it(model, verb):
-    where = place(model, verb)
-    before = everything()
+@each_action
+def test_a_superuser_may_run_each_action(model, action):
+    target = new_target(model, action)
+    before = all_rows()
 
-    assert do(browser(is_superuser=True), where, verb).status_code == 302
+    assert do(client_of(is_superuser=True), target, action).status_code == 302
 
-    assert everything() != before
+    assert all_rows() != before
 
 
 # A read-only admin.
@@ -356,102 +356,109 @@ def read_only(settings: Any) -> None:
     settings.TASKS = with_admin(settings.TASKS, "default", {"read_only": True})
 
 
-def with_admin(stored: dict[str, Any], alias: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with these options of the admin for one backend."""
-    backend = stored[alias]
-    return {**stored, alias: {**backend, "OPTIONS": {**backend.get("OPTIONS", {}), "admin": options}}}
+def with_admin(backends: dict[str, Any], alias: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the backends with these admin options for one of them."""
+    backend = backends[alias]
+    return {**backends, alias: {**backend, "OPTIONS": {**backend.get("OPTIONS", {}), "admin": options}}}
 
 
 @each_model
-def test_a_read_only_admin_leaves_a_superuser_looking_retry_and_cancel(read_only, model):
+def test_a_read_only_admin_lets_a_superuser_only_view_retry_and_cancel(read_only, model):
     rows = made(model)
-    client = browser(is_superuser=True)
-    verbs = getattr(admin.site._registry[model], "admin_actions", ())
-    left = {verb.name for verb in verbs if verb.name in {"retry", "cancel", "cancel_running"}}
-    before = everything()
+    client = client_of(is_superuser=True)
+    actions = getattr(admin.site._registry[model], "admin_actions", ())
+    allowed = {action.name for action in actions if action.name in {"retry", "cancel", "cancel_running"}}
+    before = all_rows()
 
-    for where in (Place(model, row) for row in rows):
-        pages = [client.get(address) for address in where.pages()]
+    for target in (Target(model, row) for row in rows):
+        pages = [client.get(address) for address in target.pages()]
         assert {page.status_code for page in pages} == {200}
-        assert Offered(pages[0]).actions == left
+        assert Offered(pages[0]).actions == allowed
         for offered in map(Offered, pages):
             assert not offered.submits & {"_save", "_continue", "_addanother"}
             ours = {address for address in offered.addresses if f"/{APP}/" in address}
             assert not [address for address in ours if address.endswith(("/add/", "/delete/"))]
-        fitting = {verb.name for verb in verbs if verb.applies_to(where.row)}
-        assert {verb.name for verb in verbs if where.do(verb) in Offered(pages[-1]).addresses} == left & fitting
-        for verb in (verb for verb in verbs if verb.name not in left):
-            assert do(client, where, verb).status_code == 403
-            do_to_selected(client, where, verb)
-            do_to_selected(client, where, verb, "1")
+        fitting = {action.name for action in actions if action.applies_to(target.row)}
+        assert {
+            action.name for action in actions if target.do(action) in Offered(pages[-1]).addresses
+        } == allowed & fitting
+        for action in (action for action in actions if action.name not in allowed):
+            assert do(client, target, action).status_code == 403
+            do_to_selected(client, target, action)
+            do_to_selected(client, target, action, "1")
         for name in ("change", "delete"):
-            if where.pages()[1:]:
+            if target.pages()[1:]:
                 forged = {"post": "yes", "name": "other", "_save": "1"}
-                address = where.address(name, object_id=quote(where.row.pk))
+                address = target.address(name, object_id=quote(target.row.pk))
                 assert client.post(address, forged).status_code == 403, address
-        if where.pages()[1:]:
-            assert client.get(where.address("add")).status_code == 403
-            assert client.post(where.address("add"), {"name": "other", "timing": "every:60"}).status_code == 403
-    assert everything() == before
+        if target.pages()[1:]:
+            assert client.get(target.address("add")).status_code == 403
+            assert client.post(target.address("add"), {"name": "other", "timing": "every:60"}).status_code == 403
+    assert all_rows() == before
 
-    for verb in (verb for verb in verbs if verb.name in left):
-        for where in places(model, verb):
-            assert do(client, where, verb).status_code == 302
-    assert everything() != before or not left
+    for action in (action for action in actions if action.name in allowed):
+        for target in new_targets(model, action):
+            assert do(client, target, action).status_code == 302
+    assert all_rows() != before or not allowed
 
 
-def test_the_strictest_backend_of_the_database_that_the_admin_shows_decides(settings):
-    client, plain = browser(is_superuser=True), settings.TASKS
+def test_one_read_only_backend_of_the_database_makes_its_admin_read_only(settings):
+    client, plain = client_of(is_superuser=True), settings.TASKS
     other = {**plain["default"], "OPTIONS": {**plain["default"].get("OPTIONS", {})}}
 
     for database, is_read_only in (("default", True), ("elsewhere", False)):
         options = {**other["OPTIONS"], "database": database}
         settings.TASKS = with_admin({**plain, "other": {**other, "OPTIONS": options}}, "other", {"read_only": True})
 
-        answer = client.get(reverse(f"admin:{APP}_queue_add"))
+        response = client.get(reverse(f"admin:{APP}_queue_add"))
 
-        assert answer.status_code == (403 if is_read_only else 200)
+        assert response.status_code == (403 if is_read_only else 200)
 
 
-# How it is done.
+# Requests: GET, confirmation and CSRF.
 
 
 @each_model
-def test_nothing_is_changed_by_get(model):
-    where = place(model)
-    client = browser(is_superuser=True)
-    before = everything()
+def test_get_requests_change_nothing(model):
+    target = new_target(model)
+    client = client_of(is_superuser=True)
+    before = all_rows()
 
-    for address in where.all():
+    for address in target.all():
         client.get(address)
         client.get(address, {"confirmed": "1", "post": "yes"})
-    for verb in getattr(admin.site._registry[model], "admin_actions", ()):
-        chosen = {"action": verb.name, ACTION_CHECKBOX_NAME: str(where.row.pk), "confirmed": "1", **filled(verb.form)}
-        client.get(where.list, chosen)
+    for action in getattr(admin.site._registry[model], "admin_actions", ()):
+        chosen = {
+            "action": action.name,
+            ACTION_CHECKBOX_NAME: str(target.row.pk),
+            "confirmed": "1",
+            **valid_data(action.form),
+        }
+        client.get(target.list, chosen)
 
-    assert everything() == before
+    assert all_rows() == before
     assert not LogEntry.objects.exists()
 
 
-@each_verb
-def test_what_is_asked_first_changes_nothing(model, verb):
-    where = place(model, verb)
-    client = browser(is_superuser=True)
-    before = everything()
+@each_action
+def test_the_confirmation_page_of_an_action_changes_nothing(model, action):
+    target = new_target(model, action)
+    client = client_of(is_superuser=True)
+    before = all_rows()
 
-    assert client.get(where.do(verb)).status_code == 200
+    assert client.get(target.do(action)).status_code == 200
 
-    assert everything() == before
+    assert all_rows() == before
 
 
-@each_verb
-def test_nothing_is_done_for_another_site_that_makes_the_browser_ask(model, verb):
-    where = place(model, verb)
-    client = browser(is_superuser=True, strict=True)
-    before = everything()
+@each_action
+def test_an_action_without_a_csrf_token_is_rejected(model, action):
+    target = new_target(model, action)
+    client = client_of(is_superuser=True, strict=True)
+    before = all_rows()
 
-    assert do(client, where, verb).status_code == 403
-    assert do_to_selected(client, where, verb).status_code == 403
-    assert do_to_selected(client, where, verb, "1").status_code == 403
+    assert do(client, target, action).status_code == 403
+    assert do_to_selected(client, target, action).status_code == 403
+    assert do_to_selected(client, target, action, "1").status_code == 403
 
-    assert everything() == before
+    assert all_rows() == before

@@ -1,4 +1,4 @@
-"""What an address may ask of a list: its own filters and its search, and nothing that reads what is masked."""
+"""The query parameters of lists: only their own filters and search, and none that reveals masked values."""
 
 import re
 from secrets import token_hex
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.
 LISTED = (Task, Workflow, Schedule, Queue, Worker, Heartbeat, Limit)
 SECRET = "geheim"
 
-#: What was tried, and the like of it for each list.
+#: Lookups that could reveal values, by list.
 LOOKUPS = {
     "task": (
         "kwargs__password__startswith",
@@ -61,21 +61,21 @@ def list_of(model):
 
 
 @pytest.mark.parametrize("model", LISTED)
-def test_a_lookup_that_is_no_filter_of_the_list_is_refused(staff, model):
+def test_a_lookup_that_is_not_a_filter_of_the_list_is_rejected(staff, model):
     name = model._meta.model_name
     made(model)
     client = staff(f"view_{name}")
 
     for lookup in LOOKUPS[name]:
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as captured:
             status = client.get(list_of(model), {lookup: "(a+)+$"}).status_code
         assert status == 400, lookup
-        assert not any("(a+)+$" in query["sql"] for query in asked), lookup
+        assert not any("(a+)+$" in query["sql"] for query in captured), lookup
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("model", LISTED)
-def test_no_column_of_a_list_can_be_looked_up_but_by_its_filters(staff, model):
+def test_a_list_rejects_lookups_of_all_columns_except_its_own_filters(staff, model):
     name = model._meta.model_name
     client = staff(f"view_{name}")
     declared = admin.site.get_model_admin(model).list_filter
@@ -83,8 +83,8 @@ def test_no_column_of_a_list_can_be_looked_up_but_by_its_filters(staff, model):
 
     for field in model._meta.get_fields():
         for lookup in ("", "__exact", "__startswith", "__regex", "__isnull", "__in"):
-            if (asked := f"{field.name}{lookup}") not in own:
-                assert client.get(list_of(model), {asked: "x"}).status_code == 400, asked
+            if (parameter := f"{field.name}{lookup}") not in own:
+                assert client.get(list_of(model), {parameter: "x"}).status_code == 400, parameter
 
 
 @pytest.mark.parametrize("model", LISTED)
@@ -99,7 +99,7 @@ def test_every_filter_that_a_list_offers_can_be_chosen(staff, model):
                 assert client.get(list_of(model) + choice["query_string"]).status_code == 200, choice
 
 
-def test_nothing_is_done_to_what_was_selected_by_a_lookup(staff):
+def test_an_action_with_a_forbidden_lookup_changes_nothing(staff):
     handle = page_jobs.log_in.send("ann", password=SECRET)
     client = staff("view_task", "cancel_task")
 
@@ -112,43 +112,43 @@ def test_nothing_is_done_to_what_was_selected_by_a_lookup(staff):
     assert handle.status() == "PENDING"
 
 
-def test_filters_of_a_field_that_a_project_adds_work_and_others_of_the_field_do_not(rf, admin_user):
-    class Own(TaskAdmin):
+def test_a_projects_own_list_filters_allow_only_their_lookups(rf, admin_user):
+    class ProjectTaskAdmin(TaskAdmin):
         list_filter = ("backend", ("queue_name", admin.AllValuesFieldListFilter))
         date_hierarchy = "sent_at"
 
     request = rf.get("/")
     request.user = admin_user
-    own = Own(Task, admin.site)
+    project_admin = ProjectTaskAdmin(Task, admin.site)
 
     for lookup in ("backend", "backend__exact", "backend__isnull", "queue_name", "sent_at__year", "sent_at__day"):
-        assert own.lookup_allowed(lookup, "x", request), lookup
+        assert project_admin.lookup_allowed(lookup, "x", request), lookup
     for lookup in ("backend__regex", "queue_name__startswith", "status__exact", "kwargs__a", "sent_at__regex"):
-        assert not own.lookup_allowed(lookup, "x", request), lookup
+        assert not project_admin.lookup_allowed(lookup, "x", request), lookup
 
 
 # The search.
 
 
-def test_what_a_search_of_arguments_asks_the_database_is_the_same_whatever_is_searched(staff):
+def test_a_search_of_arguments_runs_the_same_queries_for_any_text(staff):
     page_jobs.log_in.send("ann", password=SECRET)
     page_jobs.log_in.send("geheimnis", "x")
     client = staff("view_task")
     client.get(list_of(Task))
 
-    asked = {}
+    statements = {}
     for text in ("xxxxxx", SECRET, "geheix"):
         with CaptureQueriesContext(connection) as queries:
             client.get(list_of(Task), {"q": f"args:{text}"})
-        asked[text] = [
+        statements[text] = [
             re.sub(r"_django_curs_\w+", "", query["sql"]) for query in queries if "horsies_tasks" in query["sql"]
         ]
 
-    assert asked["xxxxxx"] == asked["geheix"]
-    assert not any(text in sql for text, found in asked.items() for sql in found)
+    assert statements["xxxxxx"] == statements["geheix"]
+    assert not any(text in sql for text, found in statements.items() for sql in found)
 
 
-def test_as_much_is_judged_for_a_text_that_is_masked_as_for_one_that_is_nowhere(staff):
+def test_a_search_does_equal_work_for_a_masked_text_and_a_missing_text(staff):
     page_jobs.weigh.send_many([{"number": number, "note": SECRET} for number in range(20)])
     client = staff("view_task")
 
@@ -164,19 +164,19 @@ def test_as_much_is_judged_for_a_text_that_is_masked_as_for_one_that_is_nowhere(
 
 
 @pytest.mark.parametrize("term", [f"args:{SECRET}", "args:ann", "kwargs__password", "log_in", ""])
-def test_a_field_that_completes_what_is_typed_finds_no_more_than_the_list(staff, term):
+def test_autocomplete_finds_no_more_than_the_list(staff, term):
     page_jobs.log_in.send("ann", password=SECRET)
     tasks.noop.send()
     client = staff("view_task")
     source = {"app_label": "horsies_django", "model_name": "taskattempt", "field_name": "task"}
 
-    answer = client.get(reverse("admin:autocomplete"), source | {"term": term})
+    response = client.get(reverse("admin:autocomplete"), source | {"term": term})
 
     listed = client.get(list_of(Task), {"q": term}).context["cl"].result_list
-    assert [one["id"] for one in answer.json()["results"]] == [str(row.pk) for row in listed]
+    assert [one["id"] for one in response.json()["results"]] == [str(row.pk) for row in listed]
 
 
-def test_arguments_that_are_too_large_to_be_read_by_the_thousand_are_not_searched(staff):
+def test_a_search_skips_large_arguments(staff):
     small, _large = (tasks.echo.send(value=f"needle {token_hex(size)}") for size in (10, 40_000))
     client = staff("view_task")
 

@@ -1,4 +1,4 @@
-"""What the list of queues asks the table of tasks: no more than there are queues in which something waits."""
+"""The depths of queues, which a bounded number of queries and rows yields."""
 
 import json
 import re
@@ -16,13 +16,13 @@ from tests.jobs import tasks
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
-def test_where_nothing_waits_no_queue_is_deep():
+def test_depths_are_empty_when_no_task_is_due():
     tasks.noop.schedule(60)
 
     assert depths(Task.objects.all()) == {}
 
 
-def test_both_kinds_of_task_count_together():
+def test_depths_count_sync_and_async_tasks_together():
     tasks.noop.send_many({} for _ in range(3))
     tasks.awrite.send("a")
 
@@ -30,7 +30,7 @@ def test_both_kinds_of_task_count_together():
     assert (Depth(1, True, 5.0) + Depth(2, False, None)) == Depth(3, True, 5.0)
 
 
-def test_a_deep_queue_is_read_by_the_index_of_claims_no_further_than_the_bound():
+def test_a_deep_queue_is_counted_by_the_claim_index_up_to_the_bound():
     tasks.noop.with_options(queue_name="deep").send_many({} for _ in range(10_000))
     Task.objects.filter(pk__in=Task.objects.values("pk")[:5_000]).update(
         status="COMPLETED", completed_at="2026-01-01T00:00Z"
@@ -50,7 +50,7 @@ def test_a_deep_queue_is_read_by_the_index_of_claims_no_further_than_the_bound()
         assert "horsies_task_claim" in plan
 
 
-def test_beyond_the_bound_known_queues_are_looked_into_and_the_oldest_of_all_is_found(monkeypatch):
+def test_beyond_the_bound_known_queues_are_counted_and_the_oldest_task_is_found(monkeypatch):
     monkeypatch.setattr(module, "MAX_QUEUES", 3)
     for name in ("a", "b", "c", "d", "known", "z"):
         tasks.noop.with_options(queue_name=name).send()
@@ -65,17 +65,17 @@ def test_beyond_the_bound_known_queues_are_looked_into_and_the_oldest_of_all_is_
     assert found.is_more
     assert found.waits == pytest.approx(600, abs=60)
     assert found.is_searched
-    assert found.of("z") == Depth(0, True), "nothing is known of it"
+    assert found.of("z") == Depth(0, True), "it was not counted"
     assert found.of("idle") == Depth()
     assert len(captured) == 4
 
 
 @pytest.mark.slow
-def test_of_made_up_names_a_thousand_are_searched_and_what_comes_of_that_is_a_lower_bound():
-    names = [f"made-up-{number:04}" for number in range(1_500)]
+def test_the_search_for_the_oldest_task_reads_at_most_a_thousand_queues():
+    names = [f"queue-{number:04}" for number in range(1_500)]
     Task.objects.bulk_create(Task(task_name="t", queue_name=name) for name in [*names, "real"])
-    Task.objects.filter(queue_name="made-up-0900").update(enqueued_at=NowPlus(-300))
-    Task.objects.filter(queue_name="made-up-1400").update(enqueued_at=NowPlus(-9_000))
+    Task.objects.filter(queue_name="queue-0900").update(enqueued_at=NowPlus(-300))
+    Task.objects.filter(queue_name="queue-1400").update(enqueued_at=NowPlus(-9_000))
     Task.objects.filter(queue_name="real").update(enqueued_at=NowPlus(-600))
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks" if connection.vendor == "postgresql" else "ANALYZE")
@@ -89,10 +89,10 @@ def test_of_made_up_names_a_thousand_are_searched_and_what_comes_of_that_is_a_lo
     assert len(found) == 101
     if connection.vendor == "postgresql":
         read = [_rows_read(query["sql"]) for query in captured]
-        assert max(read) <= 3 * (1_000 + 2), read  # the name, its priority, its first task
+        assert max(read) <= 3 * (1_000 + 2), read  # a read each for the name, the priority and the first task
 
 
-def test_within_the_bound_what_is_not_found_is_empty(monkeypatch):
+def test_within_the_bound_a_queue_that_is_not_found_is_empty(monkeypatch):
     monkeypatch.setattr(module, "MAX_QUEUES", 2)
     tasks.noop.with_options(queue_name="a").send()
     tasks.awrite.with_options(queue_name="b").send("x")

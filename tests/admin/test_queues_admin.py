@@ -1,4 +1,4 @@
-"""Queues in the admin: every one that is known, how deep it is, pausing and resuming it."""
+"""The admin's list and pages of queues: depths, rules, pausing and resuming."""
 
 import json
 import re
@@ -28,7 +28,7 @@ LIST = "/admin/horsies_django/queue/"
 
 
 def rows(client):
-    """Each queue's cells, by its name."""
+    """Return the cells of each queue in the list, by its name."""
     html = client.get(LIST).content.decode()
     found = {}
     for row in re.findall(r"<tr>(.*?)</tr>", html, re.S):
@@ -42,20 +42,20 @@ def page(client, key):
     return client.get(reverse("admin:horsies_django_queue_change", args=[key]))
 
 
-def do(client, key, verb, **posted):
-    return client.post(reverse("admin:horsies_django_queue_do", args=[key, verb]), posted, follow=True)
+def do(client, key, action, **posted):
+    return client.post(reverse("admin:horsies_django_queue_do", args=[key, action]), posted, follow=True)
 
 
 def send(queue, count=1, **options):
     return tasks.noop.with_options(queue_name=queue, **options).send_many({} for _ in range(count))
 
 
-def test_every_queue_that_is_known_is_listed_without_any_row(staff, settings):
+def test_every_known_queue_is_listed_even_without_a_row(staff, settings):
     settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["of-settings", "waiting", "later", "runs"]}}
     send("waiting", 3)
     tasks.noop.with_options(queue_name="later").schedule(3_600)
-    held = send("runs")
-    Task.objects.filter(pk=held[0].id).update(status="RUNNING", claimed_at=Now(), started_at=Now(), claim=1)
+    running = send("runs")
+    Task.objects.filter(pk=running[0].id).update(status="RUNNING", claimed_at=Now(), started_at=Now(), claim=1)
     Queue.objects.create(name="row", max_concurrency=5)
 
     found = rows(staff("view_queue"))
@@ -66,10 +66,10 @@ def test_every_queue_that_is_known_is_listed_without_any_row(staff, settings):
     assert found["runs"]["shown_held"] == "1"
     assert found["of-settings"]["shown_due"] == "0"
     assert found["row"]["shown_rules"] == "0 of 5 run"
-    assert Queue.objects.count() == 1, "to look changes nothing"
+    assert Queue.objects.count() == 1, "viewing the list adds no row"
 
 
-def test_more_queues_than_are_looked_into_are_told_of_and_those_with_a_row_have_their_depth(staff, monkeypatch):
+def test_too_many_queues_are_reported_and_those_with_a_row_show_their_depth(staff, monkeypatch):
     monkeypatch.setattr(depths, "MAX_QUEUES", 2)
     Queue.objects.create(name="zzz", paused=True)
     for name in ("a", "b", "runs"):
@@ -96,7 +96,7 @@ def test_more_queues_than_are_looked_into_are_told_of_and_those_with_a_row_have_
 
 @pytest.mark.slow
 @pytest.mark.once
-def test_the_list_the_overview_and_the_status_have_a_bound_however_many_queues_ended_something(staff, capsys):
+def test_the_list_the_overview_and_the_status_show_a_bounded_number_of_queues(staff, capsys):
     names = [f"ended-{number:04}" for number in range(3_000)]
     Rollup.objects.bulk_create(
         Rollup(span=span, start=TruncMinute(Now()), queue_name=name, task_name="t", outcome="COMPLETED", count=1)
@@ -120,7 +120,7 @@ def test_the_list_the_overview_and_the_status_have_a_bound_however_many_queues_e
     assert "There are more queues" in overview
 
 
-def test_the_oldest_that_is_due_counts_whatever_its_priority_and_kind(staff):
+def test_the_oldest_due_task_counts_regardless_of_priority_and_kind(staff):
     send("emails", 2, priority=50)
     old = send("emails", priority=-10) + tasks.awrite.with_options(queue_name="emails", priority=3).send_many(
         [{"key": "a"}]
@@ -134,13 +134,13 @@ def test_the_oldest_that_is_due_counts_whatever_its_priority_and_kind(staff):
     assert re.match("2 h [5-9] min", found["emails"]["shown_oldest"])
 
 
-def test_no_more_than_a_thousand_are_counted(staff):
+def test_at_most_a_thousand_due_tasks_of_a_queue_are_counted(staff):
     send("emails", 1_001)
 
     assert rows(staff("view_queue"))["emails"]["shown_due"] == "1,000+"
 
 
-def test_behind_more_that_waits_in_other_queues_it_is_said_that_none_of_it_is_its_own(staff, monkeypatch):
+def test_a_queue_reports_that_none_of_the_next_scheduled_tasks_are_its_own(staff, monkeypatch):
     monkeypatch.setattr(load, "MAX_COUNTED", 3)
     tasks.noop.with_options(queue_name="reports").schedule(9_000)
     for _ in range(3):
@@ -155,13 +155,13 @@ def test_behind_more_that_waits_in_other_queues_it_is_said_that_none_of_it_is_it
     assert "none of the next 3" in page(client, "~reports").content.decode()
 
 
-def test_the_page_of_a_queue_has_one_button_that_saves(staff):
+def test_the_page_of_a_queue_has_one_save_button(staff):
     html = page(staff("view_queue", "change_queue", "add_queue"), "~emails").content.decode()
 
     assert re.findall(r'<input type="submit"[^>]* name="(_\w+)"', html) == ["_save"]
 
 
-def test_what_ended_in_the_last_hour_comes_from_the_roll_ups(staff):
+def test_counts_of_the_last_hour_come_from_the_roll_ups(staff):
     def roll(outcome, count, start=None, span="M"):
         start = start or TruncMinute(Now())
         return Rollup(span=span, start=start, queue_name="emails", task_name="t", outcome=outcome, count=count)
@@ -226,7 +226,7 @@ def test_a_queue_without_a_row_is_paused_and_resumed_from_its_page(staff):
     assert not Queue.objects.get().paused
 
 
-def test_several_are_paused_from_the_list_with_a_row_or_without(staff):
+def test_queues_with_and_without_a_row_are_paused_from_the_list(staff):
     saved = Queue.objects.create(name="reports")
     client = staff("view_queue", "pause_queue")
 
@@ -236,24 +236,24 @@ def test_several_are_paused_from_the_list_with_a_row_or_without(staff):
 
 
 @pytest.mark.parametrize(
-    ("right", "verb"), [("pause_queue", "resume"), ("resume_queue", "pause"), ("change_queue", "pause")]
+    ("permission", "action"), [("pause_queue", "resume"), ("resume_queue", "pause"), ("change_queue", "pause")]
 )
-def test_each_verb_needs_its_own_right(staff, right, verb):
-    Queue.objects.create(name="emails", paused=verb == "resume")
+def test_pause_and_resume_each_need_their_own_permission(staff, permission, action):
+    Queue.objects.create(name="emails", paused=action == "resume")
     key = Queue.objects.get().pk
-    client = staff("view_queue", right)
+    client = staff("view_queue", permission)
 
-    assert client.post(reverse("admin:horsies_django_queue_do", args=[key, verb])).status_code == 403
-    assert client.post(reverse("admin:horsies_django_queue_do", args=["~new", verb])).status_code == 403
-    client.post(LIST, {"action": verb, "_selected_action": [str(key), "~new"]})
+    assert client.post(reverse("admin:horsies_django_queue_do", args=[key, action])).status_code == 403
+    assert client.post(reverse("admin:horsies_django_queue_do", args=["~new", action])).status_code == 403
+    client.post(LIST, {"action": action, "_selected_action": [str(key), "~new"]})
     client.post(
-        reverse("admin:horsies_django_queue_change", args=[key]), {"paused": {"pause": "on", "resume": ""}[verb]}
+        reverse("admin:horsies_django_queue_change", args=[key]), {"paused": {"pause": "on", "resume": ""}[action]}
     )
 
-    assert Queue.objects.get().paused is (verb == "resume")
+    assert Queue.objects.get().paused is (action == "resume")
 
 
-def test_who_may_only_look_sees_no_button_and_no_form(staff):
+def test_the_view_permission_alone_shows_no_button_and_no_form(staff):
     send("emails")
     client = staff("view_queue")
 
@@ -266,7 +266,7 @@ def test_who_may_only_look_sees_no_button_and_no_form(staff):
     assert not Queue.objects.exists()
 
 
-def test_nothing_is_changed_by_get(staff):
+def test_get_requests_change_nothing(staff):
     client = staff("view_queue", "pause_queue", "resume_queue", "change_queue")
     row = Queue.objects.create(name="reports")
 
@@ -277,9 +277,9 @@ def test_nothing_is_changed_by_get(staff):
     assert list(Queue.objects.values_list("name", "paused")) == [("reports", False)]
 
 
-def test_who_may_change_a_queue_edits_what_holds_for_it(staff):
+def test_the_change_permission_allows_editing_the_rules_of_a_queue(staff):
     client = staff("view_queue", "change_queue")
-    given = {
+    data = {
         "max_concurrency": "5",
         "rate_limit": "100/m, 10",
         "priority": "-3",
@@ -288,7 +288,7 @@ def test_who_may_change_a_queue_edits_what_holds_for_it(staff):
         "retention_by_state": '{"failed": "30d"}',
     }
 
-    response = client.post(reverse("admin:horsies_django_queue_change", args=["~emails"]), given)
+    response = client.post(reverse("admin:horsies_django_queue_change", args=["~emails"]), data)
 
     assert response.status_code == 302
     row = Queue.objects.get(name="emails")
@@ -300,7 +300,7 @@ def test_who_may_change_a_queue_edits_what_holds_for_it(staff):
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "message"),
     [
         ("max_concurrency", "-1", "greater than or equal to 0"),
         ("rate_limit", "5/w", "Allowed: a count, a slash"),
@@ -310,18 +310,18 @@ def test_who_may_change_a_queue_edits_what_holds_for_it(staff):
         ("retention_by_state", '{"fialed": 5}', "Allowed: an object with failed, cancelled or expired"),
     ],
 )
-def test_what_can_not_hold_is_refused_beside_its_field(staff, name, value, words):
+def test_an_invalid_rule_is_reported_beside_its_field(staff, name, value, message):
     client = staff("view_queue", "change_queue")
 
     html = client.post(reverse("admin:horsies_django_queue_change", args=["~emails"]), {name: value}).content.decode()
 
     field = html.partition(f"field-{name}")[2].partition("form-row")[0]
     assert "errorlist" in field
-    assert words in field
+    assert message in field
     assert getattr(Queue.objects.get(name="emails"), name) is None
 
 
-def test_saving_an_old_page_does_not_resume_a_queue_that_was_paused_meanwhile(staff):
+def test_saving_a_stale_page_does_not_resume_a_paused_queue(staff):
     row = Queue.objects.create(name="emails", paused=True)
 
     staff("view_queue", "change_queue").post(
@@ -331,16 +331,16 @@ def test_saving_an_old_page_does_not_resume_a_queue_that_was_paused_meanwhile(st
     assert list(Queue.objects.values_list("name", "paused", "max_concurrency")) == [("emails", True, 5)]
 
 
-@pytest.mark.parametrize("rights", [(), ("pause_queue",)])
-def test_a_row_is_added_paused_by_those_who_may_pause(staff, rights):
-    client = staff("view_queue", "add_queue", *rights)
+@pytest.mark.parametrize("permissions", [(), ("pause_queue",)])
+def test_adding_a_paused_queue_needs_the_pause_permission(staff, permissions):
+    client = staff("view_queue", "add_queue", *permissions)
 
     client.post(f"{LIST}add/", {"name": "emails", "paused": "on"})
 
-    assert Queue.objects.get(name="emails").paused is bool(rights)
+    assert Queue.objects.get(name="emails").paused is bool(permissions)
 
 
-def test_a_paused_row_is_not_deleted_for_that_would_resume_it(staff):
+def test_a_paused_queue_cannot_be_deleted_since_that_would_resume_it(staff):
     row = Queue.objects.create(name="emails", paused=True)
     client = staff("view_queue", "delete_queue")
     address = reverse("admin:horsies_django_queue_delete", args=[row.pk])
@@ -351,7 +351,7 @@ def test_a_paused_row_is_not_deleted_for_that_would_resume_it(staff):
     assert not Queue.objects.exists()
 
 
-def test_a_row_that_is_paused_while_it_is_deleted_stays(staff):
+def test_a_queue_that_is_paused_during_its_deletion_is_kept(staff):
     row = Queue.objects.create(name="emails")
     client = staff("view_queue", "delete_queue")
     paused = []
@@ -368,7 +368,7 @@ def test_a_row_that_is_paused_while_it_is_deleted_stays(staff):
     assert Queue.objects.filter(pk=row.pk).exists()
 
 
-def test_what_has_no_row_has_none_to_be_deleted(staff):
+def test_a_queue_without_a_row_cannot_be_deleted(staff):
     client = staff("view_queue", "delete_queue")
 
     assert "/delete/" not in page(client, "~default").content.decode()
@@ -376,7 +376,7 @@ def test_what_has_no_row_has_none_to_be_deleted(staff):
     assert client.post(address, {"post": "yes"}).status_code == 403
 
 
-def test_a_limit_is_kept_though_somebody_deletes_the_row_meanwhile(staff):
+def test_a_limit_is_saved_though_the_row_is_deleted_meanwhile(staff):
     row = Queue.objects.create(name="emails")
     client = staff("view_queue", "change_queue")
     deleted = []
@@ -393,7 +393,7 @@ def test_a_limit_is_kept_though_somebody_deletes_the_row_meanwhile(staff):
     assert (Queue.objects.get().name, Queue.objects.get().max_concurrency) == ("emails", 3)
 
 
-def test_queue_names_are_text_whatever_is_in_them(staff):
+def test_html_in_queue_names_is_escaped(staff):
     name = '<script>alert(1)</script>/"&_41'
     row = tasks.noop.send()
     Task.objects.filter(pk=row.id).update(queue_name=name)
@@ -410,7 +410,7 @@ def test_queue_names_are_text_whatever_is_in_them(staff):
 
 
 @pytest.mark.slow
-def test_a_real_worker_claims_nothing_from_a_paused_queue_and_drains_it_once_it_is_resumed(staff, worker):
+def test_a_worker_claims_from_a_paused_queue_only_after_it_is_resumed(staff, worker):
     client = staff("view_queue", "pause_queue", "resume_queue")
     worker("--threads", "2")
     do(client, "~emails", "pause")
@@ -425,7 +425,7 @@ def test_a_real_worker_claims_nothing_from_a_paused_queue_and_drains_it_once_it_
     wait_until(lambda: all(handle.status() == TaskStatus.COMPLETED for handle in paused))
 
 
-def test_a_name_is_taken_once(staff):
+def test_a_duplicate_queue_name_is_rejected(staff):
     Queue.objects.create(name="emails")
 
     html = staff("view_queue", "add_queue").post(f"{LIST}add/", {"name": "emails"}).content.decode()
@@ -434,7 +434,7 @@ def test_a_name_is_taken_once(staff):
     assert Queue.objects.count() == 1
 
 
-def test_numbers_lead_to_tasks_for_those_who_may_see_them(staff):
+def test_counts_link_to_tasks_for_users_who_may_view_tasks(staff):
     tasks.on_emails.send()
     client = staff("view_queue")
 

@@ -1,4 +1,4 @@
-"""Rows of a backend that the settings have no more: they are shown, and a verb does what it can or says why not."""
+"""Rows of a backend that was removed from the settings: pages show them, and actions run or say why they can't."""
 
 import pytest
 from django.contrib import admin
@@ -9,53 +9,53 @@ from horsies_django.core.compat import BaseTaskBackend, InvalidTask
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
 from tests.admin.factories import made
-from tests.admin.test_permissions import Place, do, do_to_selected, named
+from tests.admin.test_permissions import Target, do, do_to_selected, named
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
-VERBS = [(model, verb) for model in (Task, Row) for verb in admin.site._registry[model].admin_actions]
-GONE = "No event can be sent to workflows whose backend is no HorsiesBackend of TASKS any more: gone."
+ACTIONS = [(model, action) for model in (Task, Row) for action in admin.site._registry[model].admin_actions]
+REMOVED = "No event can be sent to workflows whose backend is no HorsiesBackend of TASKS any more: gone."
 
 
-def told(answer):
-    return " ".join(str(message) for message in get_messages(answer.wsgi_request))
+def messages_of(response):
+    return " ".join(str(message) for message in get_messages(response.wsgi_request))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "verb"), VERBS, ids=named)
-@pytest.mark.parametrize("way", [do, do_to_selected], ids=named)
-def test_no_verb_breaks(admin_client, model, verb, way):
+@pytest.mark.parametrize(("model", "action"), ACTIONS, ids=named)
+@pytest.mark.parametrize("run", [do, do_to_selected], ids=named)
+def test_no_action_fails_on_rows_of_a_removed_backend(admin_client, model, action, run):
     for row in made(model):
-        if not verb.applies_to(row):
+        if not action.applies_to(row):
             continue
         for each in (Task, Row, WorkflowTask):
             each.objects.update(backend="gone")
-        where = Place(model, row)
+        target = Target(model, row)
 
-        assert admin_client.get(where.page).status_code == 200
-        answer = way(admin_client, where, verb)
+        assert admin_client.get(target.page).status_code == 200
+        response = run(admin_client, target, action)
 
-        assert answer.status_code == 302
-        assert told(answer)
+        assert response.status_code == 302
+        assert messages_of(response)
 
 
-def test_an_event_says_that_the_backend_is_gone_and_reaches_the_others(admin_client):
+def test_sending_an_event_skips_workflows_of_a_removed_backend(admin_client):
     handles = [Workflow("w", [wait_for_event("anything")]).start() for _ in range(2)]
     Row.objects.filter(pk=handles[0].id).update(backend="gone")
-    verb = next(verb for verb in admin.site._registry[Row].admin_actions if verb.name == "send_event")
-    gone, other = (Place(Row, Row.objects.get(pk=handle.id)) for handle in handles)
+    action = next(action for action in admin.site._registry[Row].admin_actions if action.name == "send_event")
+    removed, other = (Target(Row, Row.objects.get(pk=handle.id)) for handle in handles)
 
-    assert told(do(admin_client, gone, verb)).endswith(GONE)
-    both = {"_selected_action": [str(gone.row.pk), str(other.row.pk)], "action": "send_event", "index": "0"}
-    answer = admin_client.post(gone.list, both | {"confirmed": "1", "name": "anything", "payload": "1"})
+    assert messages_of(do(admin_client, removed, action)).endswith(REMOVED)
+    both = {"_selected_action": [str(removed.row.pk), str(other.row.pk)], "action": "send_event", "index": "0"}
+    response = admin_client.post(removed.list, both | {"confirmed": "1", "name": "anything", "payload": "1"})
 
-    assert "1 workflow was sent the event. 1 was left alone" in told(answer)
-    assert told(answer).endswith(GONE)
+    assert "1 workflow was sent the event. 1 was left alone" in messages_of(response)
+    assert messages_of(response).endswith(REMOVED)
     assert [handle.status() for handle in handles] == ["RUNNING", "COMPLETED"]
 
 
 @pytest.mark.parametrize("backend", ["gone", "foreign"])
-def test_in_python_the_event_is_refused_by_name(settings, backend):
+def test_send_event_names_a_backend_that_is_removed_or_foreign(settings, backend):
     package = BaseTaskBackend.__module__.removesuffix(".base")
     settings.TASKS = settings.TASKS | {"foreign": {"BACKEND": f"{package}.dummy.DummyBackend"}}
     handle = Workflow("w", [wait_for_event("anything")]).start()

@@ -1,4 +1,4 @@
-"""A browser that is started once, and at each test's end has nothing to complain of."""
+"""A browser that starts once, and must have logged no errors when a test ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All that is here takes seconds."""
+    """Mark all tests of this folder as slow."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.slow)
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def chromium(django_db_setup: None) -> Iterator[Any]:
-    """The browser's process. It is gone before the database is dropped."""
+    """Start a browser. It quits before the database is dropped."""
     from .chromium import start
 
     driver = start()
@@ -31,22 +31,22 @@ def chromium(django_db_setup: None) -> Iterator[Any]:
 
 @pytest.fixture
 def _brief_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The site's threads live as long as the browser keeps its sockets; their connections end with each request."""
+    """Close connections after each request, since the site's threads live as long as the browser keeps its sockets."""
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
 
 
 @pytest.fixture
 def browser(_brief_connections: None, chromium: Any, live_server: Any) -> Iterator[Any]:
-    """Somebody who is logged in, at a desk, in light colours."""
+    """Return a browser that is logged in, with a desktop screen and light colours."""
     from .chromium import Browser
 
-    person = Browser(chromium, live_server.url)
+    browser = Browser(chromium, live_server.url)
     chromium.delete_all_cookies()
-    person.wide()
-    person.scheme("light")
-    person.log_in()
-    person.console_errors()
-    yield person
-    errors = person.console_errors()
-    chromium.get("about:blank")  # it asks for nothing more while the tables are emptied
+    browser.use_desktop_screen()
+    browser.set_color_scheme("light")
+    browser.log_in()
+    browser.console_errors()
+    yield browser
+    errors = browser.console_errors()
+    chromium.get("about:blank")  # it sends no requests while the tables are truncated
     assert errors == []

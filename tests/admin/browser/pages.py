@@ -1,6 +1,6 @@
-"""Some of everything there is to look at, and the address of every page. Whoever adds a page adds it here.
+"""Rows of every kind, and the address of every page of the admin: add new pages here.
 
-Whatever somebody else has named is named in HTML.
+Names and texts that users choose contain HTML.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ HOSTILE: Final = '<script>document.title = "taken"</script><img src=x onerror="d
 _LONG: Final = "a-name-that-is-as-long-as-they-come-" + "0" * 60
 
 
-def furnish() -> dict[str, str]:
-    """Make some of everything, without a worker; return the address of each page by its name."""
+def create_pages() -> dict[str, str]:
+    """Create rows of every kind, without a worker process; return the address of each page by its name."""
     queue = Queue.objects.create(name=HOSTILE, paused=True, max_concurrency=5)
     worker = _worker(HOSTILE)
     _worker(_LONG)
@@ -43,9 +43,9 @@ def furnish() -> dict[str, str]:
         "heartbeats": _list("heartbeat"),
         "heartbeat": _page("heartbeat", Heartbeat.objects.values_list("pk", flat=True)[0]),
     }
-    of_all = {"queue_name": HOSTILE, "task_name": HOSTILE, "error_code": HOSTILE}
+    columns = {"queue_name": HOSTILE, "task_name": HOSTILE, "error_code": HOSTILE}
     for outcome in ("COMPLETED", "FAILED"):
-        Rollup.objects.create(span="H", start=Now(), count=3, outcome=outcome, **of_all)
+        Rollup.objects.create(span="H", start=Now(), count=3, outcome=outcome, **columns)
     return pages
 
 

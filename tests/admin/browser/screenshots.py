@@ -1,4 +1,4 @@
-"""``python -m tests.admin.browser.screenshots``: take the pictures in docs/images, of the admin on the demo's data."""
+"""``python -m tests.admin.browser.screenshots``: save screenshots of the admin with the demo's data in docs/images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGES: Final = ROOT / "docs" / "images"
 
 
 def main() -> None:
-    """Run the demo on a database of its own, and look at it."""
+    """Run the demo on a new database, and save screenshots of its pages."""
     with tempfile.TemporaryDirectory(prefix="horsies-pictures-") as folder:
         os.environ |= {
             "DATABASE_URL": f"sqlite:///{folder}/demo.sqlite3",
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def has_figures() -> bool:
-    """Whether what the demo did has been counted, and somebody is there to be seen."""
+    """Return whether the roll-ups count all attempts of the demo, and a worker has its row."""
     from horsies_django.models import Rollup, TaskAttempt, Worker
 
     counted = sum(Rollup.objects.filter(span="M").values_list("count", flat=True))
@@ -44,7 +44,7 @@ def has_figures() -> bool:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[None]:
-    """Have a command of ``manage.py`` run."""
+    """Run a command of ``manage.py`` until the block ends."""
     process = subprocess.Popen([sys.executable, "manage.py", *arguments], cwd=ROOT)
     try:
         yield
@@ -65,13 +65,13 @@ def site() -> Iterator[str]:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens there."""
+    """Return whether a server listens on the port."""
     with socket.socket() as caller:
         return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
 def take_all(address: str) -> None:
-    """Take every picture."""
+    """Save every screenshot."""
     from django.contrib.auth import get_user_model
     from django.test import Client
     from django.urls import reverse
@@ -86,22 +86,22 @@ def take_all(address: str) -> None:
         client.force_login(get_user_model().objects.get(username="demo"))
         driver.get(f"{address}/admin/login/")
         driver.add_cookie({"name": "sessionid", "value": client.cookies["sessionid"].value})
-        mendable = Task.objects.archived().filter(task_name__endswith=".deliver").get()
-        flow = Workflow.objects.get(depth=0)
+        failed = Task.objects.archived().filter(task_name__endswith=".deliver").get()
+        workflow = Workflow.objects.get(depth=0)
         pages: dict[str, tuple[str, tuple[Any, ...], str]] = {
             "overview": ("overview_changelist", (), ""),
-            "tasks": ("task_changelist", (), "?queue_name=default"),  # the others have paths for arguments
-            "task": ("task_change", (mendable.pk,), ""),
-            "workflow": ("workflow_change", (flow.pk,), ""),
-            "schedule": ("schedule_change", (a_schedule(),), "#fieldset-0-1-heading"),
+            "tasks": ("task_changelist", (), "?queue_name=default"),  # tasks of other queues have paths as arguments
+            "task": ("task_change", (failed.pk,), ""),
+            "workflow": ("workflow_change", (workflow.pk,), ""),
+            "schedule": ("schedule_change", (create_schedule(),), "#fieldset-0-1-heading"),
             "queues": ("queue_changelist", (), ""),
         }
         for name, (page, arguments, query) in pages.items():
-            where = reverse(f"admin:horsies_django_{page}", args=arguments) + query
-            take(browser, where, IMAGES / f"{name}.png")
-        browser.scheme("dark")
+            address = reverse(f"admin:horsies_django_{page}", args=arguments) + query
+            take(browser, address, IMAGES / f"{name}.png")
+        browser.set_color_scheme("dark")
         take(browser, reverse("admin:horsies_django_overview_changelist"), IMAGES / "overview-dark.png")
-        browser.phone()
+        browser.use_phone_screen()
         take(
             browser, reverse("admin:horsies_django_task_changelist") + "?queue_name=default", IMAGES / "tasks-phone.png"
         )
@@ -109,8 +109,8 @@ def take_all(address: str) -> None:
         driver.quit()
 
 
-def a_schedule() -> int:
-    """Make a schedule by hand, run it once, and return its key."""
+def create_schedule() -> int:
+    """Create a schedule, run it once, and return its key."""
     from horsies_django.models import Schedule
     from testproject.modules.tasks import modules
 
@@ -126,9 +126,9 @@ def a_schedule() -> int:
     return int(schedule.pk)
 
 
-def take(browser: Any, where: str, file: Path) -> None:
-    """Take a picture of what stands at the top of a page."""
-    browser.driver.get(browser.url + where)
+def take(browser: Any, address: str, file: Path) -> None:
+    """Save a screenshot of the top of a page."""
+    browser.driver.get(browser.url + address)
     file.parent.mkdir(exist_ok=True)
     browser.save(file)
     print(file.relative_to(ROOT))

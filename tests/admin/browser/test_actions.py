@@ -1,4 +1,4 @@
-"""What an operator does, with the mouse and with the keyboard, while real workers run."""
+"""Actions of an operator, by mouse and by keyboard, while workers run."""
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -14,15 +14,15 @@ from tests.jobs import tasks
 from tests.worker.test_stopping import send_hold
 
 
-def test_a_failed_task_is_retried_and_seen_to_complete(browser, worker, tmp_path):
-    handle = tasks.fail_until.send(str(tmp_path / "mended"))
+def test_a_failed_task_is_retried_and_completes(browser, worker, tmp_path):
+    handle = tasks.fail_until.send(str(tmp_path / "fixed"))
     worker()
     wait_until(lambda: handle.status() == TaskStatus.FAILED)
     browser.go("task_change", handle.id)
     for text in ("Status:", "FileNotFoundError", "Sent at:", "Attempt 1"):
         assert browser.shows(text)
 
-    (tmp_path / "mended").touch()
+    (tmp_path / "fixed").touch()
     browser.click("Retry")
 
     browser.await_text("1 task is due again.")
@@ -67,9 +67,9 @@ def test_a_thousand_failed_tasks_are_retried_at_once(browser, worker):
 
 
 @pytest.mark.nightly
-def test_what_takes_more_than_one_request_goes_on_by_itself(browser, monkeypatch):
+def test_an_action_that_takes_several_requests_continues_by_itself(browser, monkeypatch):
     tasks.noop.send_many({} for _ in range(1200))
-    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0.0)  # the site's threads are this process's
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0.0)  # the site's threads run in this process
     browser.go("task_changelist")
 
     browser.choose_all("cancel")
@@ -79,7 +79,7 @@ def test_what_takes_more_than_one_request_goes_on_by_itself(browser, monkeypatch
     assert LogEntry.objects.count() > 1  # one for each request
 
 
-def test_with_the_keyboard_alone_a_failed_task_is_found_and_retried(browser, drain):
+def test_a_failed_task_is_found_and_retried_by_keyboard(browser, drain):
     handle = tasks.fail.send()
     drain()
     browser.go("overview_changelist")
@@ -97,18 +97,18 @@ def test_with_the_keyboard_alone_a_failed_task_is_found_and_retried(browser, dra
     assert handle.status() == TaskStatus.PENDING
 
 
-def test_with_the_keyboard_alone_the_rows_are_reached_past_all_filters(browser):
+def test_the_rows_of_a_list_are_reached_past_the_filters_by_keyboard(browser):
     tasks.noop.send()
     browser.go("task_changelist")
 
     browser.tab_to("Skip to the rows")
     browser.press(Keys.ENTER)
 
-    browser.tab_to(tasks.noop.module_path, limit=3)  # two boxes come first
+    browser.tab_to(tasks.noop.module_path, limit=3)  # two checkboxes come first
 
 
 @pytest.mark.nightly
-def test_with_the_keyboard_alone_a_queue_is_paused(browser):
+def test_a_queue_is_paused_by_keyboard(browser):
     tasks.noop.send()
     browser.go("queue_changelist")
 
@@ -123,7 +123,7 @@ def test_with_the_keyboard_alone_a_queue_is_paused(browser):
 
 
 @pytest.mark.nightly
-def test_with_the_keyboard_alone_each_node_of_a_graph_is_reached(browser):
+def test_each_node_of_a_graph_is_reached_by_keyboard(browser):
     first, second = tasks.noop.node(node_id="first")(), tasks.noop.node(node_id="second")()
     browser.go("workflow_change", Workflow("two", first >> second).start().id)
 
@@ -163,7 +163,7 @@ def test_queues_are_paused_from_the_list(browser):
     assert Queue.objects.filter(paused=True).count() == 2
 
 
-def test_a_worker_is_asked_to_stop_and_goes_once_its_task_is_done(browser, worker, tmp_path):
+def test_a_worker_that_is_asked_to_stop_exits_once_its_task_ends(browser, worker, tmp_path):
     process = worker("--threads", "1", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(tmp_path / "gate")
     browser.go("worker_changelist")
@@ -183,7 +183,7 @@ def test_a_worker_is_asked_to_stop_and_goes_once_its_task_is_done(browser, worke
 
 
 @pytest.mark.nightly
-def test_the_list_of_workers_keeps_itself_fresh(browser, worker, tmp_path):
+def test_the_list_of_workers_refreshes_itself(browser, worker, tmp_path):
     worker("--threads", "2")
     browser.go("worker_changelist")
     assert browser.shows("0/2")

@@ -1,6 +1,6 @@
-"""What every page owes to whoever looks at it: no fault that axe finds, no scrolling sideways, text that stays text.
+"""All pages of the admin: no serious violation that axe finds, no sideways scrolling, and escaped text.
 
-Each of these looks at all pages, one after the other, for making what there is to see takes longer than looking.
+Each test opens all pages in turn, because creating their rows takes longer than opening them.
 """
 
 from itertools import chain
@@ -12,12 +12,12 @@ from selenium.webdriver.common.by import By
 from horsies_django.admin.actions import bulk_action
 from horsies_django.ops.keyset import scan
 
-from .pages import HOSTILE, furnish
+from .pages import HOSTILE, create_pages
 
-pytestmark = pytest.mark.skipif(connection.vendor != "sqlite", reason="a page looks alike on every database")
+pytestmark = pytest.mark.skipif(connection.vendor != "sqlite", reason="pages look the same on every database")
 
-#: Pages that show nothing anybody has named in HTML.
-OWN_WORDS = {
+#: Pages that show none of the names that contain HTML.
+PAGES_WITHOUT_NAMES = {
     "index", "no tasks", "tasks, searched for", "no workflows", "queue without a row", "new queue", "new schedule",
     "move a task", "send an event", "cancel a workflow", "new workflow", "workflow with a map", "workflow of 120 nodes",
 }  # fmt: skip
@@ -25,31 +25,31 @@ OWN_WORDS = {
 
 @pytest.fixture
 def pages(browser, monkeypatch):
-    """The addresses of all pages by name, with all there is to see."""
-    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0.0)  # what is done to all that match takes more than one request
-    monkeypatch.setattr(scan, "CHUNKS", (24,))  # and so does counting it
-    return furnish()
+    """Create the rows, and return the addresses of all pages by name."""
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0.0)  # an action on all matching rows takes several requests
+    monkeypatch.setattr(scan, "CHUNKS", (24,))  # and so does counting them
+    return create_pages()
 
 
-def each(browser, pages):
-    """Open page after page."""
+def open_each(browser, pages):
+    """Open the pages in turn, and yield their names."""
     for name, address in pages.items():
         browser.driver.get(browser.url + address)
         yield name
 
 
-def pages_that_answer(browser, pages):
-    """Open pages that come after a POST only."""
+def open_pages_after_post(browser, pages):
+    """Open the pages that only a POST leads to, and yield their names."""
     browser.driver.get(browser.url + pages["move a task"])
     browser.click("Move 1 task")
     yield "move a task, with mistakes"
     browser.driver.get(browser.url + pages["tasks"])
     browser.choose_all("retry")
     yield "retry all that match"
-    with browser.without("*/bulk_progress.js"):
+    with browser.blocking("*/bulk_progress.js"):
         browser.click_on(By.CSS_SELECTOR, "button.default")
         browser.await_text("This goes on for as long as the page is open.")
-        yield "how far it has come"
+        yield "progress of the action"
         browser.driver.get(browser.url + pages["tasks"])
         browser.choose_all("cancel")
         browser.await_text("They are counted first")
@@ -57,34 +57,34 @@ def pages_that_answer(browser, pages):
 
 
 @pytest.mark.nightly
-def test_axe_finds_no_grave_fault(browser, pages):
-    faults = {}
-    for name in chain(each(browser, pages), pages_that_answer(browser, pages)):
-        faults[name, "light"] = browser.grave_faults()
-        browser.scheme("dark")
-        faults[name, "dark"] = browser.grave_faults("color-contrast")  # nothing else depends on it
-        browser.scheme("light")
+def test_axe_finds_no_serious_violation_on_any_page(browser, pages):
+    violations = {}
+    for name in chain(open_each(browser, pages), open_pages_after_post(browser, pages)):
+        violations[name, "light"] = browser.serious_violations()
+        browser.set_color_scheme("dark")
+        violations[name, "dark"] = browser.serious_violations("color-contrast")  # no other rule depends on it
+        browser.set_color_scheme("light")
 
-    assert {name: found for name, found in faults.items() if found} == {}
+    assert {name: found for name, found in violations.items() if found} == {}
 
 
 @pytest.mark.nightly
-def test_a_phone_need_not_be_scrolled_sideways(browser, pages):
-    browser.phone()
+def test_no_page_scrolls_sideways_on_a_phone(browser, pages):
+    browser.use_phone_screen()
 
-    names = chain(each(browser, pages), pages_that_answer(browser, pages))
+    names = chain(open_each(browser, pages), open_pages_after_post(browser, pages))
     wide = [name for name in names if browser.scrolls_sideways]
 
     assert wide == []
 
 
-def test_what_somebody_has_named_is_text_whatever_the_name(browser, pages):
-    made, unnamed = [], []
-    for name in each(browser, pages):
+def test_html_in_names_is_escaped_on_every_page(browser, pages):
+    injected, without_names = [], []
+    for name in open_each(browser, pages):
         if browser.driver.title == "taken" or browser.driver.find_elements(By.CSS_SELECTOR, 'img[src="x"]'):
-            made.append(name)
+            injected.append(name)
         if HOSTILE[:12] not in browser.driver.execute_script("return document.body.textContent"):
-            unnamed.append(name)
+            without_names.append(name)
 
-    assert made == []
-    assert set(unnamed) <= OWN_WORDS
+    assert injected == []
+    assert set(without_names) <= PAGES_WITHOUT_NAMES

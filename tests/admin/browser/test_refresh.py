@@ -1,4 +1,4 @@
-"""Pages that keep themselves fresh: until what they show has ended, and no longer than anybody looks."""
+"""Pages that refresh themselves, until their task or workflow has ended, and only while they are visible."""
 
 import time
 
@@ -9,12 +9,12 @@ from horsies_django import Workflow, wait_for_event
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
-#: Seconds after which a page of five seconds would have asked.
-ROUND = 6
+#: Seconds in which a page with an interval of five seconds refreshes at least once.
+REFRESH_SECONDS = 6
 
 
 def mark(browser):
-    """Leave a mark that a page which is loaded anew has not."""
+    """Set a mark that a reload of the page removes."""
     browser.driver.execute_script("window.mark = 1")
 
 
@@ -22,19 +22,19 @@ def is_marked(browser):
     return browser.driver.execute_script("return window.mark") == 1
 
 
-def rounds(browser):
-    """Return how often the page has fetched itself."""
+def fetches(browser):
+    """Return how often the page has fetched an update."""
     fetched = "return performance.getEntriesByType('resource').filter((one) => one.initiatorType === 'fetch').length"
     return browser.driver.execute_script(fetched)
 
 
-def rounds_unseen(browser):
-    """Return how often it has done so while it was hidden last, now that it is to be seen again."""
+def fetches_while_hidden(browser):
+    """Return how many updates the page, now visible, fetched while it was last hidden."""
     return browser.driver.execute_script("""
         const became = (state) =>
           performance.getEntriesByType("visibility-state").findLast((one) => one.name === state).startTime;
         const [hidden, shown] = [became("hidden"), became("visible")];
-        if (shown <= hidden) throw new Error("it is hidden");
+        if (shown <= hidden) throw new Error("the page is hidden");
         const isUnseen = (one) => one.initiatorType === "fetch" && hidden <= one.startTime && one.startTime < shown;
         return performance.getEntriesByType("resource").filter(isUnseen).length;
     """)
@@ -45,18 +45,18 @@ def due(browser):
 
 
 @pytest.mark.nightly
-def test_a_workflow_is_followed_to_its_end_and_then_left_alone(browser, worker, tmp_path):
+def test_a_workflow_page_refreshes_until_the_workflow_ends(browser, worker, tmp_path):
     first = tasks.hold.node(node_id="first")(key="held", gate=str(tmp_path / "gate"))
     asked, last = wait_for_event("approved", node_id="approved"), tasks.noop.node(node_id="last")()
-    flow = Workflow("release", first >> [asked, tasks.noop.node(node_id="other")()] >> last)
-    handle = flow.start()
+    workflow = Workflow("release", first >> [asked, tasks.noop.node(node_id="other")()] >> last)
+    handle = workflow.start()
     worker()
     browser.go("workflow_change", handle.id)
     mark(browser)
-    green = ".horsies-graph:not(.horsies-bars) .horsies-is-completed"
+    selector = ".horsies-graph:not(.horsies-bars) .horsies-is-completed"
 
     def completed():
-        return len(browser.driver.find_elements(By.CSS_SELECTOR, green))
+        return len(browser.driver.find_elements(By.CSS_SELECTOR, selector))
 
     assert completed() == 0
     (tmp_path / "gate").touch()
@@ -69,12 +69,12 @@ def test_a_workflow_is_followed_to_its_end_and_then_left_alone(browser, worker, 
     assert is_marked(browser)
     assert "Pause updates" not in browser.text
     assert not browser.driver.find_elements(By.CSS_SELECTOR, ".horsies-buttons .button")
-    before = rounds(browser)
-    time.sleep(ROUND)  # what does not happen can't be waited for
-    assert rounds(browser) == before > 0
+    before = fetches(browser)
+    time.sleep(REFRESH_SECONDS)  # there is no event to wait for
+    assert fetches(browser) == before > 0
 
 
-def test_the_overview_keeps_itself_fresh_and_what_is_open_stays_open(browser):
+def test_a_refresh_of_the_overview_keeps_open_tables_scrolling_and_focus(browser):
     tasks.noop.send()
     browser.go("overview_changelist")
     assert due(browser) == "1"
@@ -94,7 +94,7 @@ def test_the_overview_keeps_itself_fresh_and_what_is_open_stays_open(browser):
 
 
 @pytest.mark.nightly
-def test_who_pauses_the_overview_is_not_disturbed_until_it_goes_on(browser):
+def test_a_paused_overview_does_not_refresh_until_it_is_resumed(browser):
     tasks.noop.send()
     browser.go("overview_changelist")
     browser.click("Pause updates")
@@ -102,31 +102,31 @@ def test_who_pauses_the_overview_is_not_disturbed_until_it_goes_on(browser):
     browser.await_text("Resume updates")
     tasks.noop.send()
 
-    time.sleep(ROUND)  # what does not happen can't be waited for
-    assert (rounds(browser), due(browser)) == (0, "1")
+    time.sleep(REFRESH_SECONDS)  # there is no event to wait for
+    assert (fetches(browser), due(browser)) == (0, "1")
     browser.click("Resume updates")
 
     wait_until(lambda: due(browser) == "2")
 
 
 @pytest.mark.nightly
-def test_a_page_that_nobody_sees_asks_for_nothing(browser):
+def test_a_hidden_page_does_not_refresh(browser):
     tasks.noop.send()
     browser.go("overview_changelist")
     page = browser.driver.current_window_handle
     browser.driver.switch_to.new_window("tab")
     browser.go("overview_changelist")
 
-    wait_until(lambda: rounds(browser) >= 1)  # by then the other would have asked, too
+    wait_until(lambda: fetches(browser) >= 1)  # by then the hidden page would have refreshed, too
     tasks.noop.send()
     browser.driver.close()
     browser.driver.switch_to.window(page)
 
     wait_until(lambda: due(browser) == "2")
-    assert rounds_unseen(browser) == 0
+    assert fetches_while_hidden(browser) == 0
 
 
-def test_a_task_is_seen_to_end_without_a_click(browser, drain):
+def test_a_task_page_shows_the_end_of_its_task_without_a_reload(browser, drain):
     handle = tasks.noop.send()
     browser.go("task_change", handle.id)
     mark(browser)
@@ -141,7 +141,7 @@ def test_a_task_is_seen_to_end_without_a_click(browser, drain):
 
 
 @pytest.mark.nightly
-def test_the_focus_stays_on_its_node(browser, drain):
+def test_a_refresh_of_a_graph_keeps_the_focus_on_its_node(browser, drain):
     nodes = tasks.noop.node(node_id="one")(), tasks.noop.node(node_id="two")()
     browser.go("workflow_change", Workflow("two", nodes[0] >> nodes[1]).start().id)
     browser.tab_into("#horsies-flow-graph a")

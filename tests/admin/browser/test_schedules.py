@@ -1,4 +1,4 @@
-"""What somebody sees who makes a schedule: the next runs change as they type, and are said aloud."""
+"""The form of a schedule: its preview of the next runs changes while the user types, in a live region."""
 
 import pytest
 from django.db import connection
@@ -8,7 +8,7 @@ from horsies_django.models import Schedule
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.skipif(connection.vendor != "sqlite", reason="a page looks alike on every database")
+pytestmark = pytest.mark.skipif(connection.vendor != "sqlite", reason="pages look the same on every database")
 
 
 def type_in(browser, name, text):
@@ -17,24 +17,24 @@ def type_in(browser, name, text):
     field.send_keys(text)
 
 
-def test_the_next_runs_are_shown_as_they_are_typed_and_a_mistake_is_said(browser):
+def test_the_schedule_form_previews_runs_and_reports_mistakes_while_typing(browser):
     browser.go("schedule_add")
     region = browser.driver.find_element(By.CSS_SELECTOR, ".horsies-upcoming [aria-live=polite]")
     assert "Say when" in region.text
 
     type_in(browser, "timezone", "Europe/Berlin")
-    type_in(browser, "timing", "cron:30 9 * * *")  # which no change of the clock leaves out
+    type_in(browser, "timing", "cron:30 9 * * *")  # no change of the clock skips this time
     browser.await_text("At 09:30 (Europe/Berlin)")
     assert region.text.count("09:30:00") == 5
-    assert browser.grave_faults() == []
+    assert browser.serious_violations() == []
 
     type_in(browser, "timing", "cron:30 9 * * FOO")
     browser.await_text("the day of the week is 'FOO'")
-    browser.scheme("dark")
-    assert browser.grave_faults("color-contrast") == []
+    browser.set_color_scheme("dark")
+    assert browser.serious_violations("color-contrast") == []
 
 
-def test_a_date_that_is_picked_counts_as_soon_as_the_focus_moves(browser):
+def test_a_picked_date_updates_the_preview_of_a_schedule(browser):
     browser.go("schedule_add")
     type_in(browser, "timing", "cron:30 2 * * *")
     browser.await_text("02:30:00")
@@ -45,7 +45,7 @@ def test_a_date_that_is_picked_counts_as_soon_as_the_focus_moves(browser):
     browser.await_text("It will not run any more")
 
 
-def test_a_schedule_is_made_disabled_and_run(browser):
+def test_a_schedule_is_added_then_disabled_then_run(browser):
     browser.go("schedule_add")
     for name, text in (("name", "report"), ("task_name", tasks.noop.module_path), ("timing", "every:3600")):
         type_in(browser, name, text)
@@ -62,9 +62,9 @@ def test_a_schedule_is_made_disabled_and_run(browser):
     assert (schedule.run_count, schedule.enabled) == (1, False)
 
 
-def test_it_is_said_that_the_server_can_not_be_reached_and_goes_on_when_it_can(browser):
+def test_the_preview_of_a_schedule_reports_an_unreachable_server_and_recovers(browser):
     browser.go("schedule_add")
-    with browser.without("*/preview/*"):
+    with browser.blocking("*/preview/*"):
         type_in(browser, "timing", "every:60")
         browser.await_text("The server can't be reached")
 
