@@ -121,29 +121,29 @@ def look(client: Client, requests: Iterable[Request], big: set[str], capsys: pyt
     assert not complaints, "\n".join([f"{len(complaints)} complaints:", *complaints])
 
 
-def test_the_index(operator, large, capsys):
+def test_the_index_is_cheap_with_a_million_tasks(operator, large, capsys):
     addresses = [reverse("admin:index"), reverse("admin:app_list", args=["horsies_django"])]
 
     look(operator, map(Request, addresses), large, capsys)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
-def test_each_way_to_narrow_sort_search_and_turn_the_pages_of_a_list(model, operator, large, capsys):
+def test_each_filter_order_search_and_page_of_a_list_is_cheap(model, operator, large, capsys):
     pages = Pages(operator, model)
 
     look(operator, [*pages.without_row(), *pages.lists()], large, capsys)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
-def test_lists_that_are_narrowed_in_two_ways(model, operator, large, capsys):
+def test_each_pair_of_filters_is_cheap(model, operator, large, capsys):
     look(operator, Pages(operator, model).pairs(most=50), large, capsys)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
-def test_the_pages_of_rows_the_worst_among_them(model, operator, large, capsys):
+def test_the_pages_of_ordinary_and_worst_rows_are_cheap(model, operator, large, capsys):
     look(operator, Pages(operator, model).of_rows(), large, capsys)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
-def test_what_is_asked_before_a_verb_is_done_to_all_that_match(model, operator, large, capsys):
+def test_confirmation_pages_for_all_matching_rows_are_cheap(model, operator, large, capsys):
     look(operator, Pages(operator, model).asked_of_all(), large, capsys)

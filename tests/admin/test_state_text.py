@@ -23,7 +23,7 @@ def page(client, name, row, **query):
     return client.get(reverse(f"admin:horsies_django_{name}_change", args=[row.pk]), query).content.decode()
 
 
-def test_a_workflow_is_called_replaced_if_it_is_and_has_a_root_if_it_is_below_one(staff):
+def test_a_workflow_page_shows_replaced_and_root_only_where_they_apply(staff):
     client = staff("view_workflow")
     key = Workflow("top", [tasks.noop.node()()]).start().id
     top = WorkflowRow.objects.get(pk=key)
@@ -39,7 +39,7 @@ def test_a_workflow_is_called_replaced_if_it_is_and_has_a_root_if_it_is_below_on
     assert [key for key, html in pages.items() if "field-root_id" in html] == [below.pk, replaced.pk]
 
 
-def test_a_task_is_to_be_tried_again_as_long_as_it_waits_for_that(staff):
+def test_a_page_announces_a_retry_only_while_the_task_waits_for_it(staff):
     client = staff("view_task", "view_workflow")
     flow = WorkflowRow.objects.get(pk=Workflow("f", [tasks.noop.node(node_id="n")()]).start().id)
     task = Task.objects.get(workflow_id=flow.pk)
@@ -69,7 +69,7 @@ def test_a_task_is_to_be_tried_again_as_long_as_it_waits_for_that(staff):
     assert "was tried again" in page(client, "task", task)
 
 
-def test_a_group_is_open_until_it_is_claimed(staff):
+def test_a_group_is_shown_as_open_until_its_first_claim(staff):
     client = staff("view_task")
     group = Task.objects.create(task_name="jobs.g", group_key="k", item_count=0)
     words = "Calls with this key join it until it is first claimed."
@@ -80,7 +80,7 @@ def test_a_group_is_open_until_it_is_claimed(staff):
     assert "closed" in page(client, "task", group)
 
 
-def test_a_schedule_of_the_code_says_what_its_reader_may_do_to_it(staff, client):
+def test_a_declared_schedule_lists_the_actions_that_the_user_may_take(staff, client):
     columns = {"task_name": tasks.noop.module_path, "timing": "every:300", "source": "shop"}
     declared = Schedule(name="declared", declared_enabled=True, **columns)
     gone = Schedule(name="gone", enabled=False, disabled_by="CODE", **columns)

@@ -81,7 +81,7 @@ def failed(count, **columns):
 
 
 @pytest.mark.parametrize("action", RIGHTS)
-def test_each_verb_needs_its_own_right_from_the_list_and_from_the_page(staff, action):
+def test_each_action_needs_its_own_permission_in_the_list_and_on_the_page(staff, action):
     handle = subject(action)
     before = state(handle)
     client = staff("view_task", "change_task", *(set(RIGHTS.values()) - {RIGHTS[action]}))
@@ -99,7 +99,7 @@ def test_each_verb_needs_its_own_right_from_the_list_and_from_the_page(staff, ac
 
 
 @pytest.mark.parametrize("action", RIGHTS)
-def test_each_verb_is_done_from_the_list_and_logged(staff, action):
+def test_each_action_works_from_the_list_and_is_logged(staff, action):
     handle = subject(action)
     before = state(handle)
     client = staff("view_task", RIGHTS[action])
@@ -114,7 +114,7 @@ def test_each_verb_is_done_from_the_list_and_logged(staff, action):
 
 
 @pytest.mark.parametrize("action", RIGHTS)
-def test_each_verb_is_done_from_the_page_with_its_right_alone(staff, action):
+def test_each_action_works_from_the_page_with_only_its_own_permission(staff, action):
     handle = subject(action)
     before = state(handle)
     client = staff("view_task", RIGHTS[action])
@@ -127,7 +127,7 @@ def test_each_verb_is_done_from_the_page_with_its_right_alone(staff, action):
     assert state(handle) != before
 
 
-def test_djangos_own_page_of_deletion_stays_shut(staff):
+def test_djangos_own_delete_page_is_forbidden(staff):
     handle = subject("delete")
 
     response = staff("view_task", "delete_task").post(
@@ -139,7 +139,7 @@ def test_djangos_own_page_of_deletion_stays_shut(staff):
 
 
 @pytest.mark.parametrize("action", ["cancel_running", "move", "delete"])
-def test_what_can_not_be_taken_back_asks_first(staff, action):
+def test_an_irreversible_action_asks_for_confirmation(staff, action):
     handle = subject(action)
     before = state(handle)
 
@@ -152,7 +152,7 @@ def test_what_can_not_be_taken_back_asks_first(staff, action):
 # Run now.
 
 
-def test_a_scheduled_task_runs_now(staff, drain):
+def test_run_now_makes_a_scheduled_task_run_at_once(staff, drain):
     handle = tasks.add.schedule(3600, 1)
     early = tasks.noop.send()
 
@@ -163,7 +163,7 @@ def test_a_scheduled_task_runs_now(staff, drain):
     assert handle.status() == "COMPLETED"
 
 
-def test_a_worker_that_waits_hears_of_what_runs_now(staff, worker):
+def test_run_now_wakes_an_idle_worker(staff, worker):
     worker()
     handle = tasks.add.schedule(3600, 1)
 
@@ -172,7 +172,7 @@ def test_a_worker_that_waits_hears_of_what_runs_now(staff, worker):
     assert handle.get(timeout=20).ok == 2
 
 
-def test_a_retry_that_runs_now_stays_a_retry(drain):
+def test_run_now_on_a_pending_retry_keeps_its_retry_count(drain):
     policy = RetryPolicy.fixed([3_600, 3_600], auto_retry_for=["DOWN"], jitter=False)
     handle = tasks.fixed.with_options(retry_policy=policy).send("now")
     drain()
@@ -187,7 +187,7 @@ def test_a_retry_that_runs_now_stays_a_retry(drain):
     assert state(handle)["attempt"] == 2
 
 
-def test_what_is_past_its_deadline_or_a_step_of_a_workflow_does_not_run_now():
+def test_run_now_skips_tasks_past_their_deadline_and_engine_tasks():
     later = {"deferred": True, "enqueued_at": timezone.now() + timedelta(hours=1)}
     Task.objects.create(task_name="jobs.late", good_until=timezone.now() - timedelta(seconds=1), **later)
     Task.objects.create(task_name="horsies_django.workflows.engine_tasks.wake", **later)
@@ -198,7 +198,7 @@ def test_what_is_past_its_deadline_or_a_step_of_a_workflow_does_not_run_now():
 # Move.
 
 
-def test_only_what_has_not_begun_is_moved(staff):
+def test_move_changes_only_tasks_that_have_not_started(staff):
     waits, runs = tasks.noop.schedule(3600), running()
 
     response = act(
@@ -217,7 +217,7 @@ def test_only_what_has_not_begun_is_moved(staff):
     assert "Queue: default → emails. Priority: 0 → -100" in LogEntry.objects.get().change_message
 
 
-def test_what_was_moved_up_is_claimed_first():
+def test_a_task_moved_to_a_higher_priority_is_claimed_first():
     first, second = tasks.noop.send(), tasks.noop.send()
 
     assert Task.objects.filter(pk=second.id).move(priority=1) == 1
@@ -237,7 +237,7 @@ def test_what_was_moved_up_is_claimed_first():
         ({"queue_name": "nowhere"}, "No backend has the queue nowhere; allowed: default, emails."),
     ],
 )
-def test_a_move_to_nowhere_says_what_is_allowed(staff, settings, given, words):
+def test_an_invalid_move_says_what_is_allowed(staff, settings, given, words):
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "emails"]}}
     handle = tasks.noop.send()
 
@@ -255,7 +255,7 @@ def fields_shown(html):
 
 
 @pytest.mark.parametrize("queues", [[], ["default", "emails"], ["emails", "others"]])
-def test_a_move_of_one_task_shows_what_it_has_and_changes_what_was_changed(staff, settings, queues):
+def test_the_move_form_of_one_task_changes_only_the_edited_fields(staff, settings, queues):
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
     handle = tasks.noop.using(priority=3).send()
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": queues}}
@@ -272,7 +272,7 @@ def test_a_move_of_one_task_shows_what_it_has_and_changes_what_was_changed(staff
     assert (state(handle)["queue_name"], state(handle)["priority"]) == ("emails", 5)
 
 
-def test_a_move_of_several_leaves_what_is_not_given(staff, settings):
+def test_a_move_of_several_tasks_ignores_fields_left_empty(staff, settings):
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "emails"]}}
     handles = [tasks.noop.using(priority=number).send() for number in (1, 2)]
     client = staff("view_task", "move_task")
@@ -289,14 +289,14 @@ def test_a_move_of_several_leaves_what_is_not_given(staff, settings):
 @pytest.mark.parametrize(
     "given", [{}, {"priority": 101}, {"priority": True}, {"queue_name": ""}, {"queue_name": "nowhere"}]
 )
-def test_move_by_hand_raises_for_the_same(settings, given):
+def test_a_move_in_code_raises_for_invalid_values(settings, given):
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "emails"]}}
 
     with pytest.raises(ValueError, match=r"queue_name|priority"):
         Task.objects.all().move(**given)
 
 
-def test_a_task_is_not_moved_to_a_queue_that_its_own_backend_has_not(settings):
+def test_a_task_is_not_moved_to_a_queue_that_its_backend_lacks(settings):
     backend = settings.TASKS["default"]
     settings.TASKS = {"default": {**backend, "QUEUES": ["default"]}, "other": {**backend, "QUEUES": ["emails"]}}
     Task.objects.create(task_name="jobs.one", backend="default")
@@ -309,7 +309,7 @@ def test_a_task_is_not_moved_to_a_queue_that_its_own_backend_has_not(settings):
 # Delete.
 
 
-def test_only_what_has_ended_is_deleted_with_its_attempts_and_beats(staff, drain):
+def test_delete_removes_only_ended_tasks_with_attempts_and_heartbeats(staff, drain):
     ended = tasks.fail.send()
     drain()
     Heartbeat.objects.create(task_id=ended.id, sender_id="w", role="runner", sent_at=timezone.now(), pid=1)
@@ -331,7 +331,7 @@ def test_only_what_has_ended_is_deleted_with_its_attempts_and_beats(staff, drain
         ("COMPLETED", "COMPLETED", True),
     ],
 )
-def test_what_a_live_workflow_has_still_to_hear_of_is_not_deleted(status, node, is_deleted):
+def test_a_task_that_a_live_workflow_still_needs_is_not_deletable(status, node, is_deleted):
     key, now = UUID(int=1), timezone.now()
     root = Workflow.objects.create(pk=key, root_id=key, name="flow", status=status, completed_at=now)
     (row,) = failed(1, workflow_id=root.pk)
@@ -354,7 +354,7 @@ def fields_of(response):
     }
 
 
-def test_all_that_match_asks_first_and_says_how_many_and_what(staff):
+def test_an_action_on_all_matching_tasks_first_asks_with_count_and_filters(staff):
     rows = failed(1_200, queue_name="emails")
     failed(5)
     client = staff("view_task", "retry_task")
@@ -375,7 +375,7 @@ def test_all_that_match_asks_first_and_says_how_many_and_what(staff):
 
 
 @pytest.mark.slow
-def test_all_that_match_are_retried_a_part_in_each_request_and_none_twice(staff, monkeypatch):
+def test_all_matching_tasks_are_retried_in_batches_and_none_twice(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(1_200, queue_name="emails")
     others = failed(5)
@@ -403,7 +403,7 @@ def test_all_that_match_are_retried_a_part_in_each_request_and_none_twice(staff,
     assert all("queue: emails" in message for message in messages)
 
 
-def test_what_stops_to_match_while_others_are_done_is_left_alone(staff):
+def test_a_task_that_stops_matching_during_an_action_is_left_alone(staff):
     first, *_, last = [tasks.noop.send() for _ in range(3)]
     client, query = staff("view_task", "cancel_task"), "?status__exact=PENDING"
     response = act(client, "cancel_running", first.id, query=query, select_across="1")
@@ -422,7 +422,7 @@ def test_what_stops_to_match_while_others_are_done_is_left_alone(staff):
     assert "2 tasks were cancelled. 1 was left alone" in said(response)
 
 
-def test_what_was_sent_after_it_was_asked_for_is_not_meant_whatever_its_id(staff):
+def test_an_action_excludes_tasks_sent_after_its_confirmation_page(staff):
     ids = [UUID("f47ac10b-58cc-4372-a567-0e02b2c3d479"), UUID(int=2**128 - 1)]
     earlier = [tasks.noop.with_options(task_id=key).send() for key in ids]
     client = staff("view_task", "cancel_task")
@@ -435,7 +435,7 @@ def test_what_was_sent_after_it_was_asked_for_is_not_meant_whatever_its_id(staff
 
 
 @pytest.mark.parametrize("posted", [{"asked": "soon"}, {"asked": "2026-01-01T00:00:00"}, {"asked": ""}, {"upper": "x"}])
-def test_what_can_not_have_been_asked_is_asked_anew(staff, posted):
+def test_a_confirmation_with_an_invalid_time_or_bound_asks_again(staff, posted):
     handle = tasks.noop.send()
     client = staff("view_task", "cancel_task")
     response = act(client, "cancel", handle.id, select_across="1")
@@ -447,7 +447,7 @@ def test_what_can_not_have_been_asked_is_asked_anew(staff, posted):
     assert state(handle)["status"] == "PENDING"
 
 
-def test_absurd_numbers_of_what_was_done_so_far_are_cut(staff):
+def test_an_absurd_count_of_done_tasks_stops_the_action(staff):
     handle = tasks.noop.send()
     client = staff("view_task", "cancel_task")
     response = act(client, "cancel", handle.id, select_across="1")
@@ -460,7 +460,7 @@ def test_absurd_numbers_of_what_was_done_so_far_are_cut(staff):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("right", ["retry_task", None])
-def test_to_go_on_needs_the_right_each_time(staff, monkeypatch, right):
+def test_each_batch_of_an_action_needs_the_permission(staff, monkeypatch, right):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(600)
     client = staff("view_task", "retry_task")
@@ -475,7 +475,7 @@ def test_to_go_on_needs_the_right_each_time(staff, monkeypatch, right):
     assert Task.objects.filter(status="PENDING").count() == (600 if right else 500)
 
 
-def test_what_is_left_alone_is_told(staff):
+def test_tasks_left_alone_are_reported_and_logged(staff):
     rows = failed(3)
     tasks.noop.send()
     client = staff("view_task", "delete_task")
@@ -488,7 +488,7 @@ def test_what_is_left_alone_is_told(staff):
     assert "3 done, 1 left alone. [kind: tasks]" in LogEntry.objects.get().change_message
 
 
-def test_all_that_match_are_moved_to_where_the_form_says(staff, monkeypatch):
+def test_all_matching_tasks_are_moved_as_the_form_says(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     handles = [tasks.noop.send() for _ in range(3)]
     client = staff("view_task", "move_task")
@@ -521,7 +521,7 @@ def few_at_a_time(monkeypatch, rows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ["cancel", "cancel_running", "move", "delete"])
-def test_what_can_not_be_taken_back_is_counted_to_the_end_before_its_button_is_there(staff, monkeypatch, action):
+def test_an_irreversible_action_shows_its_button_after_counting_all_matches(staff, monkeypatch, action):
     few_at_a_time(monkeypatch, 100)
     many, others = failed(90, queue_name="emails"), failed(700)
     status = "FAILED" if action == "delete" else "PENDING"
@@ -543,7 +543,7 @@ def test_what_can_not_be_taken_back_is_counted_to_the_end_before_its_button_is_t
 
 
 @pytest.mark.parametrize(("action", "number"), [("retry", 3), ("delete", 3), ("cancel", 2), ("move", 2)])
-def test_the_button_counts_the_rows_whose_state_allows_it(staff, action, number):
+def test_the_button_counts_only_tasks_whose_state_allows_the_action(staff, action, number):
     rows = failed(3)
     tasks.noop.send_many({} for _ in range(2))
     client = staff("view_task", RIGHTS[action])
@@ -555,7 +555,7 @@ def test_the_button_counts_the_rows_whose_state_allows_it(staff, action, number)
     assert ("Failed: 3" in html, "Pending: 2" in html) == (True, True)
 
 
-def test_there_is_no_button_for_what_no_row_allows(staff):
+def test_no_button_is_shown_when_no_task_allows_the_action(staff):
     rows = failed(3)
 
     html = act(staff("view_task", "cancel_task"), "cancel", rows[0].pk, select_across="1").content.decode()
@@ -564,7 +564,7 @@ def test_there_is_no_button_for_what_no_row_allows(staff):
     assert "Back to the list" in html
 
 
-def test_other_actions_say_how_far_it_was_counted_and_may_be_confirmed_or_counted_on(staff, monkeypatch):
+def test_other_actions_can_be_confirmed_on_a_partial_count(staff, monkeypatch):
     few_at_a_time(monkeypatch, 100)
     failed(90, queue_name="emails")
     failed(60, queue_name="emails")
@@ -583,7 +583,7 @@ def test_other_actions_say_how_far_it_was_counted_and_may_be_confirmed_or_counte
 
 
 @pytest.mark.slow
-def test_past_twice_what_was_announced_it_stops_and_asks_again(staff, monkeypatch):
+def test_an_action_stops_and_asks_again_past_twice_the_announced_count(staff, monkeypatch):
     few_at_a_time(monkeypatch, 100)
     failed(500)
     (newest,) = failed(1, queue_name="emails")
@@ -603,7 +603,7 @@ def test_past_twice_what_was_announced_it_stops_and_asks_again(staff, monkeypatc
     assert Task.objects.filter(status="PENDING").count() == 501
 
 
-def test_so_does_an_action_on_what_was_counted_if_more_come_to_match(staff):
+def test_an_action_on_a_full_count_stops_when_more_tasks_come_to_match(staff):
     failed(10)
     others = failed(30, queue_name="emails")
     client, query = staff("view_task", "delete_task"), "?queue_name=default"
@@ -618,7 +618,7 @@ def test_so_does_an_action_on_what_was_counted_if_more_come_to_match(staff):
 
 
 @pytest.mark.slow
-def test_to_delete_more_than_a_thousand_their_number_has_to_be_typed(staff):
+def test_deleting_more_than_a_thousand_tasks_requires_typing_their_number(staff):
     rows = failed(1_001)
     client = staff("view_task", "delete_task")
     asked = act(client, "delete", rows[0].pk, select_across="1")
@@ -636,7 +636,7 @@ def test_to_delete_more_than_a_thousand_their_number_has_to_be_typed(staff):
 
 
 @pytest.mark.slow
-def test_the_number_need_not_be_typed_again_while_it_goes_on(staff, monkeypatch):
+def test_a_delete_in_batches_asks_for_the_number_only_once(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(1_001)
     client = staff("view_task", "delete_task")
@@ -649,7 +649,7 @@ def test_the_number_need_not_be_typed_again_while_it_goes_on(staff, monkeypatch)
 
 
 @pytest.mark.parametrize("action", ["cancel", "cancel_running"])
-def test_no_button_that_cancels_tasks_is_called_cancel_alone(staff, action):
+def test_no_button_that_cancels_tasks_is_labelled_just_cancel(staff, action):
     handle = subject(action)
     client = staff("view_task", "cancel_task")
 
@@ -665,7 +665,7 @@ def test_no_button_that_cancels_tasks_is_called_cancel_alone(staff, action):
     assert all(named[-1] == "Keep it" for named in buttons[1:])
 
 
-def test_nothing_is_offered_where_nothing_matches(staff):
+def test_no_button_is_shown_when_no_task_matches(staff):
     rows = failed(1)
     client = staff("view_task", "cancel_task")
 
@@ -678,7 +678,7 @@ def test_nothing_is_offered_where_nothing_matches(staff):
 @pytest.mark.parametrize(
     "posted", [{"counted": "[]"}, {"counted": "x"}, {"counted": '{"FAILED": "9"}'}, {"looked": "x"}]
 )
-def test_a_count_that_can_not_be_read_is_made_anew(staff, posted):
+def test_an_unreadable_count_is_counted_again(staff, posted):
     rows = failed(3)
     client = staff("view_task", "retry_task")
     asked = act(client, "retry", rows[0].pk, select_across="1")
@@ -703,7 +703,7 @@ def test_counting_reads_a_bounded_part_of_the_table_in_each_statement(staff, mon
 
 
 @pytest.mark.slow
-def test_the_log_and_our_logger_say_how_many_it_was_done_to(staff, caplog, monkeypatch):
+def test_the_admin_log_and_the_logger_record_how_many_tasks_changed(staff, caplog, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     rows = failed(700)
     client = staff("view_task", "retry_task", "delete_task")
@@ -725,7 +725,7 @@ def test_the_log_and_our_logger_say_how_many_it_was_done_to(staff, caplog, monke
     ]
 
 
-def test_nothing_is_claimed_of_what_was_not_counted(staff):
+def test_select_all_states_no_number_before_counting(staff):
     failed(60)
 
     html = staff("view_task", "retry_task").get(LIST).content.decode()
@@ -735,7 +735,7 @@ def test_nothing_is_claimed_of_what_was_not_counted(staff):
 
 
 @pytest.mark.parametrize("broken", [{"upper": "x"}, {"before": "x"}, {"done": "many"}, {"upper": ""}])
-def test_a_broken_form_asks_again(staff, broken):
+def test_a_confirmation_with_broken_fields_asks_again(staff, broken):
     rows = failed(1)
     client = staff("view_task", "retry_task")
     asked = act(client, "retry", rows[0].pk, select_across="1")
@@ -747,7 +747,7 @@ def test_a_broken_form_asks_again(staff, broken):
     assert TaskHandle(rows[0].pk).status() == "FAILED"
 
 
-def test_no_retry_is_offered_of_what_failed_in_a_workflow_that_completed_all_the_same(staff, drain):
+def test_a_failed_task_of_a_completed_workflow_offers_no_retry(staff, drain):
     bad = tasks.fail.node()()
     tail = tasks.noop.node(waits_for=[bad], allow_failed_deps=True)()
     policy = SuccessPolicy([SuccessCase([tail])])

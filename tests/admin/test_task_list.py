@@ -65,7 +65,7 @@ def walk(client, link, **query):
 # Pages.
 
 
-def test_pages_forth_and_back_show_each_row_once_and_the_newest_first(staff):
+def test_paging_either_way_shows_each_task_once_newest_first(staff):
     rows = some(120)
     client = staff("view_task")
     newest_first = [row.pk for row in reversed(rows)]
@@ -78,7 +78,7 @@ def test_pages_forth_and_back_show_each_row_once_and_the_newest_first(staff):
     assert [*chain(*reversed(back))] == newest_first
 
 
-def test_rows_that_come_meanwhile_move_no_page(staff):
+def test_new_tasks_do_not_shift_older_pages(staff):
     rows = some(120)
     client = staff("view_task")
     older = shown(client).older_url
@@ -91,7 +91,7 @@ def test_rows_that_come_meanwhile_move_no_page(staff):
 
 @pytest.mark.parametrize("status", ["", "FAILED"])
 @pytest.mark.parametrize("link", ["older_url", "newer_url"])
-def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(staff, monkeypatch, status, link):
+def test_a_page_scans_a_bounded_range_and_the_next_page_continues(staff, monkeypatch, status, link):
     look_through(monkeypatch, 10, 30)
     few = some(3, status="FAILED", queue_name="few")
     some(100, status="FAILED")
@@ -109,7 +109,7 @@ def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(staff, monkeypatch
     assert "Look further" in html
 
 
-def test_a_page_goes_on_looking_while_that_costs_little(staff, monkeypatch):
+def test_a_page_keeps_scanning_while_scanning_is_cheap(staff, monkeypatch):
     look_through(monkeypatch, 10, 30)
     monkeypatch.setattr(walking, "EXTRA_CHUNKS", 4)
     monkeypatch.setattr(walking, "TIME_LIMIT", 60)
@@ -119,7 +119,7 @@ def test_a_page_goes_on_looking_while_that_costs_little(staff, monkeypatch):
     assert found(staff("view_task"), queue_name="few") == {row.pk for row in few}
 
 
-def test_a_search_of_arguments_looks_at_the_clock_after_few_tasks(staff, monkeypatch):
+def test_an_argument_search_checks_its_time_limit_after_few_tasks(staff, monkeypatch):
     monkeypatch.setattr(walking, "SLOW_TIME_LIMIT", 0)
     oldest, *_rest = some(520)
     Task.objects.filter(pk=oldest.pk).update(args=["needle"])
@@ -129,7 +129,7 @@ def test_a_search_of_arguments_looks_at_the_clock_after_few_tasks(staff, monkeyp
     assert "Looked through what was sent" in client.get(LIST, {"q": "args:needle"}).content.decode()
 
 
-def test_old_tasks_that_wait_are_found_behind_any_number_of_others(staff, monkeypatch):
+def test_old_pending_tasks_are_found_behind_many_newer_tasks(staff, monkeypatch):
     look_through(monkeypatch, 10, 30)
     stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
     some(100)
@@ -145,7 +145,7 @@ def test_old_tasks_that_wait_are_found_behind_any_number_of_others(staff, monkey
         assert not shown(client, **query).older_url
 
 
-def test_a_queue_that_nobody_serves_is_found_behind_more_that_is_due_than_is_read_whole(staff, monkeypatch):
+def test_the_task_of_an_unserved_queue_is_found_among_many_due_tasks(staff, monkeypatch):
     look_through(monkeypatch, 10, 30)
     monkeypatch.setattr(walking, "MAX_INDEX_ROWS", 20)
     stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
@@ -156,7 +156,7 @@ def test_a_queue_that_nobody_serves_is_found_behind_more_that_is_due_than_is_rea
     assert sorted([*chain(*walk(client, "older_url", state="due"))]) == sorted([stuck.pk, *(row.pk for row in due)])
 
 
-def test_the_list_needs_few_queries_and_as_many_for_fifty_rows_as_for_one(staff):
+def test_the_list_needs_as_many_queries_for_50_tasks_as_for_one(staff):
     client = staff("view_task", "view_workflow", "retry_task")
     some(1, status="FAILED", workflow_id=UUID(int=7), claimed_by_worker_id="w")
     client.get(LIST)
@@ -201,7 +201,7 @@ def test_the_list_needs_few_queries_and_as_many_for_fifty_rows_as_for_one(staff)
     ],
 )
 @pytest.mark.once
-def test_a_bad_address_is_no_error_of_ours(staff, query):
+def test_a_malformed_query_string_does_not_break_the_list(staff, query):
     make()
 
     response = staff("view_task").get(LIST, query, follow=True)
@@ -210,7 +210,7 @@ def test_a_bad_address_is_no_error_of_ours(staff, query):
 
 
 @pytest.mark.parametrize("query", [{}, {"sent": "hour"}, {"sent_from": "2026-01-01", "sent_to": "2026-01-02T10:00"}])
-def test_a_project_without_time_zones_has_the_list_too(staff, settings, query):
+def test_the_list_works_with_use_tz_off(staff, settings, query):
     settings.USE_TZ = False
     make(good_until=timezone.now())
     rows = some(60, status="PENDING")
@@ -222,7 +222,7 @@ def test_a_project_without_time_zones_has_the_list_too(staff, settings, query):
 
 
 @pytest.mark.parametrize("offset", ["", "+00:00"])
-def test_there_times_are_typed_as_they_are_shown(staff, settings, offset):
+def test_with_use_tz_off_typed_times_match_the_shown_times(staff, settings, offset):
     settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
     if connection.vendor == "postgresql" and offset:
         pytest.skip("its times are in the project's zone")
@@ -362,14 +362,14 @@ def test_filters_are_combined(staff, zoo):
     assert found(client, status__exact="FAILED", state="completed") == set()
 
 
-def test_an_id_finds_its_task_whatever_it_is(staff, zoo):
+def test_searching_an_id_finds_a_task_of_any_kind(staff, zoo):
     client = staff("view_task")
 
     for pk, *_ in zoo.values():
         assert found(client, q=str(pk)) == found(client, q=f" {pk.hex} ") == {pk}
 
 
-def test_no_filter_asks_the_table_for_its_values(staff, zoo):
+def test_filters_get_their_choices_without_a_distinct_query(staff, zoo):
     Worker.objects.register("host-1", "w", "host", 1)
     with CaptureQueriesContext(connection) as captured:
         html = staff("view_task").get(LIST).content.decode()
@@ -383,7 +383,7 @@ def test_no_filter_asks_the_table_for_its_values(staff, zoo):
 # Columns.
 
 
-def test_a_row_says_both_vocabularies_and_its_times(staff, drain):
+def test_a_row_shows_its_state_in_both_vocabularies_and_its_times(staff, drain):
     tasks.fail.send()
     drain()
     tasks.noop.schedule(3600)
@@ -397,7 +397,7 @@ def test_a_row_says_both_vocabularies_and_its_times(staff, drain):
         assert words in html, words
 
 
-def test_a_word_that_is_the_same_in_both_vocabularies_is_said_once(staff):
+def test_a_state_with_the_same_name_in_both_vocabularies_is_shown_once(staff):
     make(status="COMPLETED")
 
     html = staff("view_task").get(LIST).content.decode()
@@ -408,7 +408,7 @@ def test_a_word_that_is_the_same_in_both_vocabularies_is_said_once(staff):
     )
 
 
-def test_past_the_filters_the_keyboard_gets_to_the_rows_at_once(staff):
+def test_a_skip_link_leads_keyboard_users_past_the_filters(staff):
     client = staff("view_task")
     skip = '<a class="horsies-skip" href="#result_list">Skip to the rows</a>'
     assert skip not in client.get(LIST).content.decode()  # there are none
@@ -419,7 +419,7 @@ def test_past_the_filters_the_keyboard_gets_to_the_rows_at_once(staff):
     assert html.index(skip) < html.index('id="changelist"') < html.index('id="result_list"')
 
 
-def test_a_workflow_is_a_link_for_who_may_see_it_and_else_a_short_id(staff):
+def test_a_workflow_id_is_no_link_for_users_who_may_not_view_workflows(staff):
     make(workflow_id=UUID(int=7))
 
     html = staff("view_task").get(LIST).content.decode()
@@ -428,7 +428,7 @@ def test_a_workflow_is_a_link_for_who_may_see_it_and_else_a_short_id(staff):
     assert "horsies_django/workflow/" not in html
 
 
-def test_what_a_row_says_is_text(staff):
+def test_the_list_escapes_stored_and_queried_values(staff):
     bad = "<script>alert(1)</script>"
     make(bad, queue_name=bad, error_code=bad, claimed_by_worker_id=bad, progress={"done": 1, "message": bad})
     client = staff("view_task")
@@ -451,7 +451,7 @@ def test_what_a_row_says_is_text(staff):
 # What is masked.
 
 
-def test_a_search_of_arguments_finds_what_people_may_see_there_and_nothing_masked(staff):
+def test_an_argument_search_finds_only_unmasked_values(staff):
     page_jobs.log_in.send("ann", "geheim")
     page_jobs.log_in.send({"token": "geheim"}, password="geheim")
     named = page_jobs.log_in.send(["Geheimer", 1], "x").id
@@ -464,7 +464,7 @@ def test_a_search_of_arguments_finds_what_people_may_see_there_and_nothing_maske
     assert found(client, q="args:x@x") == set()
 
 
-def test_nor_does_a_page_end_where_something_masked_was_found(staff):
+def test_page_boundaries_do_not_reveal_matches_in_masked_values(staff):
     seen = page_jobs.log_in.send("geheim", "x").id
     rows = page_jobs.log_in.send_many({"user": "ann", "password": "geheim"} for _ in range(60))
     client = staff("view_task")
@@ -478,7 +478,7 @@ def test_nor_does_a_page_end_where_something_masked_was_found(staff):
         assert by_secret.older_url == by_nothing.older_url.replace("nothing", "ann_geheim")
 
 
-def test_nor_does_an_action_on_what_is_selected_tell_it(staff):
+def test_an_action_on_selected_tasks_does_not_reveal_masked_values(staff):
     masked = page_jobs.log_in.send("ann", "geheim").id
 
     staff("view_task", "cancel_task").post(
@@ -488,7 +488,7 @@ def test_nor_does_an_action_on_what_is_selected_tell_it(staff):
     assert Task.objects.get(pk=masked).status == "CANCELLED"  # as it would be if it had been found
 
 
-def test_nor_is_anything_masked_among_all_that_match(staff):
+def test_an_action_on_all_matching_tasks_ignores_matches_in_masked_values(staff):
     masked, plain = page_jobs.log_in.send("ann", "geheim").id, page_jobs.log_in.send("geheim", "x").id
     client = staff("view_task", "cancel_task")
     every = {"action": "cancel", "_selected_action": [str(masked)], "select_across": "1"}

@@ -44,7 +44,7 @@ def shown(staff):
         ("nonsense", set()),
     ],
 )
-def test_by_how_long_they_waited_or_wait_so_far(shown, ago, length, expected):
+def test_the_waited_filter_counts_finished_and_current_waits(shown, ago, length, expected):
     make("waits", enqueued_at=ago(7_200))
     make("waited", status="COMPLETED", enqueued_at=ago(9_000), started_at=ago(8_970), completed_at=ago(10))
     make("was_called_off", status="CANCELLED", enqueued_at=ago(9_000), cancelled_at=ago(8_000))
@@ -58,7 +58,7 @@ def test_by_how_long_they_waited_or_wait_so_far(shown, ago, length, expected):
     ("length", "expected"),
     [("10s", {"runs", "ran", "failed"}), ("10m", {"runs", "failed"}), ("1h", {"failed"})],
 )
-def test_by_how_long_they_ran_or_run_so_far(shown, ago, length, expected):
+def test_the_ran_filter_counts_finished_and_current_runs(shown, ago, length, expected):
     held = {"claim": 1, "claimed_by_worker_id": "w", "claimed_at": ago(900)}
     make("runs", status="RUNNING", started_at=ago(900), **held)
     make("ran", status="COMPLETED", started_at=ago(900), completed_at=ago(880))
@@ -78,7 +78,7 @@ def test_by_how_long_they_ran_or_run_so_far(shown, ago, length, expected):
         ("next_day", {"soon", "tonight"}),
     ],
 )
-def test_by_when_they_are_due(shown, ago, time, expected):
+def test_the_due_filter_selects_tasks_by_due_time(shown, ago, time, expected):
     make("before", enqueued_at=ago(7_200))
     make("now", status="COMPLETED", enqueued_at=ago(60), completed_at=ago(1))
     make("soon", deferred=True, enqueued_at=ago(-1_800))
@@ -92,7 +92,7 @@ def test_by_when_they_are_due(shown, ago, time, expected):
     ("attempts", "expected"),
     [("none", {"new"}), ("one", {"once", "spent"}), ("more", {"twice"}), ("all", {"spent", "twice"})],
 )
-def test_by_attempts(shown, attempts, expected):
+def test_the_attempts_filter_selects_tasks_by_number_of_attempts(shown, attempts, expected):
     make("new", max_retries=1)
     make("once", attempt=1, max_retries=1)
     make("spent", attempt=1)

@@ -105,7 +105,7 @@ def test_the_list_shows_each_workflow_with_its_progress(staff, drain):
         assert text in html
 
 
-def test_the_newest_come_first_and_subworkflows_only_when_asked_for(staff, drain):
+def test_the_list_is_newest_first_and_shows_subworkflows_only_on_request(staff, drain):
     first = diamond().start()
     outer = ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
     (inner,) = children(outer)
@@ -128,7 +128,7 @@ def test_filters_and_the_search_narrow_the_list(staff, drain):
     assert rows_of(client, q="nothing") == []
 
 
-def test_a_list_of_many_asks_no_more_than_one_of_few(staff):
+def test_the_list_needs_as_many_queries_for_20_workflows_as_for_10(staff):
     client = staff(*ALL)
     counts = []
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_a_list_of_many_asks_no_more_than_one_of_few(staff):
     assert counts[0] == counts[1] <= 15
 
 
-def test_the_pages_of_the_list_follow_one_another(staff):
+def test_paging_the_list_shows_each_workflow_in_order(staff):
     keys = [row("many", {}).id for _ in range(60)][::-1]
     client = staff("view_workflow")
 
@@ -159,7 +159,7 @@ def test_the_pages_of_the_list_follow_one_another(staff):
     assert "Older" not in second.content.decode()
 
 
-def test_who_searches_an_id_finds_it_at_any_level(staff, drain):
+def test_searching_an_id_also_finds_subworkflows(staff, drain):
     (inner,) = children(ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain))
 
     assert rows_of(staff("view_workflow"), q=str(inner.id)) == [inner.id]
@@ -168,7 +168,7 @@ def test_who_searches_an_id_finds_it_at_any_level(staff, drain):
 # The page.
 
 
-def test_a_run_is_a_picture_with_a_link_for_each_node(staff, drain):
+def test_the_page_draws_a_graph_with_a_link_for_each_node(staff, drain):
     handle = ran(diamond(), drain)
 
     html = page(staff("view_workflow", "view_task"), handle)
@@ -182,13 +182,13 @@ def test_a_run_is_a_picture_with_a_link_for_each_node(staff, drain):
     assert "style=" not in html[html.index("horsies-flow") :]
 
 
-def test_who_may_not_see_tasks_is_led_to_the_nodes_instead(staff, drain):
+def test_the_graph_links_to_nodes_for_users_who_may_not_view_tasks(staff, drain):
     html = page(staff("view_workflow"), ran(diamond(), drain))
     assert "/horsies_django/task/" not in html[html.index("<svg") :]
     assert "?node=0#node" in html
 
 
-def test_a_run_that_goes_on_keeps_itself_fresh_until_it_has_ended(staff, drain):
+def test_the_page_polls_until_the_workflow_has_ended(staff, drain):
     handle = diamond().start()
     client = staff(*ALL)
 
@@ -197,7 +197,7 @@ def test_a_run_that_goes_on_keeps_itself_fresh_until_it_has_ended(staff, drain):
     assert "data-horsies-live " not in page(client, handle)
 
 
-def test_items_of_a_map_are_one_box_with_their_counts(staff):
+def test_the_items_of_a_map_are_drawn_as_one_box_with_counts(staff):
     items = [{"map_index": 1, "status": "COMPLETED" if index < 900 else "RUNNING"} for index in range(1000)]
     handle = row("maps", {"status": "COMPLETED"}, {"kind": "map", "status": "RUNNING", "waits_for": [0]}, *items)
     client = staff("view_workflow")
@@ -214,7 +214,7 @@ def test_items_of_a_map_are_one_box_with_their_counts(staff):
     assert page(client, handle, of="1", after="7.891").count("<tr id=") == 10
 
 
-def test_many_nodes_that_are_alike_are_one_box(staff):
+def test_many_similar_nodes_are_drawn_as_one_box(staff):
     fan = [{"waits_for": [0], "task_name": "shop.mail"} for _ in range(30)]
     handle = row("fan", {"status": "COMPLETED"}, *fan)
     client = staff("view_workflow")
@@ -226,7 +226,7 @@ def test_many_nodes_that_are_alike_are_one_box(staff):
     assert page(client, handle, of="1").count("<tr id=") == 30
 
 
-def test_what_is_folded_is_listed_with_what_failed_first(staff):
+def test_the_nodes_of_one_box_are_listed_failed_first(staff):
     states = ["COMPLETED", "PENDING", "RUNNING", "FAILED"] * 8
     fan = [{"waits_for": [0], "task_name": "shop.mail", "status": state} for state in states]
     items = [{"map_index": 0, "status": state} for state in states]
@@ -245,7 +245,7 @@ def test_what_is_folded_is_listed_with_what_failed_first(staff):
         assert "What failed comes first" in html
 
 
-def test_the_pages_of_what_is_folded_follow_one_another(staff):
+def test_paging_through_the_nodes_of_one_box_shows_each_node_once(staff):
     states = ["COMPLETED", "FAILED", "RUNNING"] * 140
     fan = [{"waits_for": [0], "task_name": "shop.mail", "status": state} for state in states]
     items = [{"map_index": 0, "status": state} for state in states]
@@ -263,7 +263,7 @@ def test_the_pages_of_what_is_folded_follow_one_another(staff):
         assert len(seen) == len(set(seen)) == size
 
 
-def test_the_page_asks_as_much_for_500_nodes_as_for_5(staff, django_assert_max_num_queries):
+def test_the_page_needs_as_many_queries_for_500_nodes_as_for_5(staff, django_assert_max_num_queries):
     client = staff(*ALL, "view_task")
     counts = []
     for size in (5, 500):
@@ -276,7 +276,7 @@ def test_the_page_asks_as_much_for_500_nodes_as_for_5(staff, django_assert_max_n
     assert counts[0] == counts[1] <= 15
 
 
-def test_above_a_limit_the_page_says_that_it_draws_nothing(staff):
+def test_the_page_draws_no_graph_of_too_many_boxes_and_says_so(staff):
     handle = row(
         "chain", *({"waits_for": [index - 1] if index else [], "task_name": f"t{index}"} for index in range(700))
     )
@@ -288,7 +288,7 @@ def test_above_a_limit_the_page_says_that_it_draws_nothing(staff):
     assert html.count("<tr id=") == 200
 
 
-def test_of_too_many_edges_none_is_read_and_the_page_says_so(staff, monkeypatch):
+def test_the_page_draws_no_graph_of_too_many_edges_and_says_so(staff, monkeypatch):
     monkeypatch.setattr(node_rows, "MAX_EDGE_CHARACTERS", 1_000)
     handle = row("tangle", *({"waits_for": list(range(index))} for index in range(30)))
     client = staff("view_workflow")
@@ -303,7 +303,7 @@ def test_of_too_many_edges_none_is_read_and_the_page_says_so(staff, monkeypatch)
     assert len(captured) <= 15
 
 
-def test_no_statement_of_a_page_reads_a_large_column_of_all_nodes(staff, drain):
+def test_the_page_reads_no_large_column_of_all_nodes(staff, drain):
     handle = ran(diamond(), drain)
     client = staff(*ALL)
     with CaptureQueriesContext(connection) as captured:
@@ -325,7 +325,7 @@ def test_the_table_says_why_a_node_waits(staff, drain):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_table_says_that_a_node_waits_for_a_place_of_its_limit(staff):
+def test_the_table_says_that_a_node_waits_for_its_limit(staff):
     nodes = [limited.one_of.node(node_id=f"n{place}")(who="a") for place in range(3)]
 
     html = page(staff("view_workflow"), Workflow("limited", nodes).start())
@@ -334,7 +334,7 @@ def test_the_table_says_that_a_node_waits_for_a_place_of_its_limit(staff):
     assert html.count("Its task waits for a worker.") == 1
 
 
-def test_a_completed_run_says_by_which_case_of_its_policy_though_nodes_failed(staff, drain):
+def test_a_completed_workflow_names_the_success_case_that_it_met(staff, drain):
     good, bad, other = give.node(node_id="good")(), fail.node(node_id="bad")(), fail.node(node_id="other")()
     last = give.node(node_id="last")()
     policy = SuccessPolicy([SuccessCase(required=[bad]), SuccessCase(required=[good])])
@@ -351,7 +351,7 @@ def test_a_completed_run_says_by_which_case_of_its_policy_though_nodes_failed(st
         assert text in html
 
 
-def test_a_completed_run_says_that_what_was_skipped_is_no_failure(staff, drain):
+def test_a_completed_workflow_says_that_skipped_nodes_are_not_failures(staff, drain):
     asked = give.node(node_id="asked", skip_when=noted)()
     one, other = give.node(node_id="one", skip_when=noted)(), give.node(node_id="other")()
     after = give.node(node_id="after", waits_for=[one], join=Join.ANY)()
@@ -364,14 +364,14 @@ def test_a_completed_run_says_that_what_was_skipped_is_no_failure(staff, drain):
     assert "2 by their own conditions. 1 because too few of what it waits for completed." in html
 
 
-def test_a_run_that_did_as_it_should_or_failed_says_nothing_of_that(staff, drain):
+def test_a_plainly_completed_or_failed_workflow_does_not_explain_itself(staff, drain):
     client = staff("view_workflow")
     for workflow in (diamond(), Workflow("failing", [fail.node()()])):
         assert "counts as completed" not in page(client, ran(workflow, drain))
 
 
 @pytest.mark.parametrize("policy", [3, [], [7], [{"required": "x"}], [{"required": [99]}], [{}]])
-def test_a_damaged_success_policy_is_told_as_far_as_it_can_be(staff, policy):
+def test_a_damaged_success_policy_is_described_as_far_as_possible(staff, policy):
     handle = row("odd", {"status": "FAILED"}, status="COMPLETED", success_policy=policy)
 
     assert "It counts as completed by its success policy. 1 node that failed" in page(staff("view_workflow"), handle)
@@ -394,7 +394,7 @@ def shown(client, handle, node):
     return words, stored
 
 
-def test_of_a_node_is_told_what_an_operator_asks_for_and_its_row_is_folded_away(staff, drain):
+def test_a_node_shows_its_main_facts_and_collapses_its_stored_row(staff, drain):
     bad = fail.node(node_id="bad")(message="no more")
     late = give.node(node_id="late", waits_for=[bad], allow_failed_deps=True, skip_when=noted)()
     handle = ran(Workflow("w", [bad, late]), drain)
@@ -413,7 +413,7 @@ def test_of_a_node_is_told_what_an_operator_asks_for_and_its_row_is_folded_away(
     assert '<a href="?node=0#node">bad</a>' in after
 
 
-def test_a_node_that_waits_says_why_and_leads_to_no_task_for_who_may_see_none(staff, drain):
+def test_a_waiting_node_says_why_and_links_no_task_without_permission(staff, drain):
     first, event = give.node(node_id="first")(), wait_for_event("e")
     two = give.node(node_id="two", waits_for=[first, event], join=Join.QUORUM, min_success=2)()
     handle = ran(Workflow("w", [first, event, two]), drain)
@@ -425,7 +425,7 @@ def test_a_node_that_waits_says_why_and_leads_to_no_task_for_who_may_see_none(st
     assert "/horsies_django/task/" not in words
 
 
-def test_a_subworkflow_and_its_parent_lead_to_each_other(staff, drain):
+def test_a_subworkflow_and_its_parent_link_to_each_other(staff, drain):
     outer = ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
     (inner,) = children(outer)
     client = staff("view_workflow")
@@ -434,7 +434,7 @@ def test_a_subworkflow_and_its_parent_lead_to_each_other(staff, drain):
     assert address(outer) in page(client, inner)
 
 
-def test_nothing_of_a_row_is_markup(staff):
+def test_the_list_and_the_page_escape_every_stored_value(staff):
     bad = "<script>alert(1)</script>"
     handle = row(
         bad,
@@ -465,7 +465,7 @@ def test_nothing_of_a_row_is_markup(staff):
     ],
 )
 @pytest.mark.once
-def test_damaged_rows_are_shown_all_the_same(staff, damaged):
+def test_the_pages_of_damaged_workflows_open(staff, damaged):
     row("odd", *damaged)
     row("odd", *damaged, status="FAILED", error=[1], success_policy=3, open_count=99)
     client = staff(*ALL, "view_task")
@@ -479,7 +479,7 @@ def test_damaged_rows_are_shown_all_the_same(staff, damaged):
 # Doing.
 
 
-def test_pause_and_resume(staff, drain):
+def test_a_workflow_is_paused_and_resumed(staff, drain):
     handle = diamond().start()
     client = staff(*ALL)
 
@@ -492,7 +492,7 @@ def test_pause_and_resume(staff, drain):
     assert log() == ["Pause. Status: RUNNING → PAUSED.", "Resume. Status: PAUSED → RUNNING."]
 
 
-def test_cancel_asks_first_and_leaves_alone_what_has_ended(staff, drain):
+def test_cancel_asks_first_and_leaves_ended_workflows_alone(staff, drain):
     done, handle = ran(diamond(), drain), diamond().start()
     client = staff(*ALL)
 
@@ -505,7 +505,7 @@ def test_cancel_asks_first_and_leaves_alone_what_has_ended(staff, drain):
     assert log() == ["Cancel workflow. Status: RUNNING → CANCELLED."]
 
 
-def test_bodies_that_run_are_stopped_when_asked_also_later(staff):
+def test_running_bodies_can_be_cancelled_after_their_workflow(staff):
     handle = diamond().start()
     (task,) = die(1)
     client = staff(*ALL)
@@ -520,7 +520,7 @@ def test_bodies_that_run_are_stopped_when_asked_also_later(staff):
     assert Row.objects.get(pk=handle.id).open_count == 0
 
 
-def test_retry_runs_what_failed_again(staff, drain):
+def test_retry_runs_failed_and_skipped_nodes_again(staff, drain):
     handle = ran(diamond(try_.node(node_id="c")(key="k", fails=1)), drain)
     assert states(handle)["d"] == "SKIPPED"
 
@@ -531,7 +531,7 @@ def test_retry_runs_what_failed_again(staff, drain):
     assert log() == ["Retry failed. Status: FAILED → RUNNING."]
 
 
-def test_one_node_is_retried(staff, drain):
+def test_one_failed_node_is_retried_alone(staff, drain):
     c, d = try_.node(node_id="c")(key="c", fails=1), try_.node(node_id="d")(key="d", fails=1)
     handle = ran(Workflow("two", [c, d]), drain)
     client = staff(*ALL)
@@ -548,7 +548,7 @@ def test_one_node_is_retried(staff, drain):
     assert "was left alone" in client.post(where, follow=True).content.decode()
 
 
-def test_an_item_of_a_map_is_retried(staff, drain):
+def test_one_item_of_a_map_is_retried_alone(staff, drain):
     numbers = give.node(node_id="numbers")(value=[1, 2, 3])
     handle = ran(
         Workflow("maps", [numbers, try_item.map(over=numbers, kwargs={"key": "i", "fails": 1}, node_id="m")]), drain
@@ -590,7 +590,7 @@ def test_an_event_is_sent_with_its_payload(staff, drain):
     ],
     ids=["half a letter", "many digits", "deep", "rather deep"],
 )
-def test_a_payload_that_can_not_be_stored_is_refused_and_stands_there_as_it_was_typed(staff, drain, payload, told):
+def test_a_payload_that_cannot_be_stored_is_refused_and_kept_in_the_form(staff, drain, payload, told):
     handle = ran(Workflow("w", [wait_for_event("approved")]), drain)
 
     response = do(staff(*ALL), "send_event", handle, name="approved", payload=payload)
@@ -602,7 +602,7 @@ def test_a_payload_that_can_not_be_stored_is_refused_and_stands_there_as_it_was_
     assert handle.status() == "RUNNING"
 
 
-def test_a_subworkflow_below_a_paused_one_is_left_alone(staff, drain):
+def test_resume_leaves_a_subworkflow_of_a_paused_workflow_alone(staff, drain):
     outer = Workflow("outer", [Silent.node(node_id="sub")()]).start()
     with transaction.atomic():
         outer.pause()
@@ -615,7 +615,7 @@ def test_a_subworkflow_below_a_paused_one_is_left_alone(staff, drain):
     assert "1 was left alone" in html
 
 
-def test_verbs_reach_all_that_are_selected(staff, drain):
+def test_an_action_applies_to_all_selected_workflows(staff, drain):
     done, first, second = ran(diamond(), drain), diamond().start(), diamond().start()
 
     response = staff(*ALL).post(
@@ -639,7 +639,7 @@ def all_that_match(client, verb, **form):
     return response.wsgi_request
 
 
-def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
+def test_an_action_applies_to_all_matching_workflows_in_batches(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     handles = [row("many", {}) for _ in range(50)]
     done = row("done", status="COMPLETED")
@@ -660,7 +660,7 @@ def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
     ]
 
 
-def test_an_event_is_sent_to_all_that_match_with_the_payload_that_was_given(staff, monkeypatch, drain):
+def test_an_event_is_sent_to_all_matching_workflows_with_its_payload(staff, monkeypatch, drain):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     monkeypatch.setattr(WorkflowAdmin, "batch", 1)
     event = wait_for_event("approved", node_id="approved")
@@ -672,7 +672,7 @@ def test_an_event_is_sent_to_all_that_match_with_the_payload_that_was_given(staf
     assert all(message.startswith("Send event: approved, all that match: 1 done") for message in log())
 
 
-def test_retry_is_offered_where_something_would_run_again(staff, drain):
+def test_retry_is_offered_only_where_nodes_would_run_again(staff, drain):
     failed = ran(Workflow("w", [fail.node()(), give.node()()], on_error=OnError.PAUSE), drain)
     paused = diamond().start()
     with transaction.atomic():
@@ -686,7 +686,7 @@ def test_retry_is_offered_where_something_would_run_again(staff, drain):
 # Rights.
 
 
-def test_each_verb_needs_its_own_permission(staff, drain):
+def test_each_action_needs_its_own_permission(staff, drain):
     handle = ran(Workflow("w", [fail.node()(), wait_for_event("e")], on_error=OnError.PAUSE), drain)
     assert handle.status() == "PAUSED"
     for verb in VERBS:
@@ -701,7 +701,7 @@ def test_each_verb_needs_its_own_permission(staff, drain):
     assert handle.status() == "PAUSED"
 
 
-def test_who_may_only_look_sees_no_action(staff, drain):
+def test_users_who_may_only_view_workflows_see_no_action(staff, drain):
     handle = ran(Workflow("w", [fail.node()()]), drain)
     client = staff("view_workflow")
 
@@ -709,7 +709,7 @@ def test_who_may_only_look_sees_no_action(staff, drain):
     assert '<button type="submit"' not in page(client, handle).split('id="content-main"')[-1]
 
 
-def test_who_may_not_look_sees_nothing(staff, client):
+def test_list_page_and_actions_need_the_view_permission(staff, client):
     handle = diamond().start()
     for where in (LIST, address(handle), address(handle, "pause")):
         assert client.get(where).status_code == 302
@@ -719,7 +719,7 @@ def test_who_may_not_look_sees_nothing(staff, client):
     assert client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])).status_code == 403
 
 
-def test_nothing_happens_by_get(staff, drain):
+def test_a_get_request_performs_no_action(staff, drain):
     handle = ran(Workflow("w", [fail.node()()]), drain)
     client = staff(*ALL)
 
@@ -730,7 +730,7 @@ def test_nothing_happens_by_get(staff, drain):
     assert log() == []
 
 
-def test_what_is_not_there_is_said(staff):
+def test_an_unknown_workflow_or_node_is_not_found(staff):
     handle = diamond().start()
     client = staff(*ALL)
     assert client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 99])).status_code == 404
