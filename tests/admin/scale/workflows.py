@@ -76,7 +76,7 @@ def workflows(database: str) -> None:
 
 
 def _nodes(database: str) -> None:
-    """Insert two diamonds of nodes per workflow; large ones get layers, whose nodes wait for two of the previous one."""
+    """Insert two diamonds of nodes per workflow; large ones get layers; each node waits for two of the one before."""
     waits = """(ARRAY['[]', '[0]', '[0]', '[1, 2]', '[3]', '[3, 4]'])[1 + i]::jsonb"""
     leads = """(ARRAY['[1, 2]', '[3]', '[3]', '[4, 5]', '[5]', '[]'])[1 + i]::jsonb"""
     status = """CASE WHEN flow.status IN ('RUNNING', 'PAUSED') THEN
