@@ -1,4 +1,4 @@
-"""Schedules in the admin: what is due, in words; making, editing and acting on them; what they have sent."""
+"""Schedules in the admin: timings in words, the list, the form, the preview, the actions and the runs."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def page(client, schedule):
 
 
 def posted(schedule=None, **changed):
-    """What the form of a schedule posts, with some of it changed."""
+    """Return what the form of a schedule posts, with some fields changed."""
     row = schedule or Schedule(task_name=tasks.noop.module_path)
     names = ("name", "task_name", "workflow_name", "timing", "timezone", "catch_up", "max_catch_up_runs", "overlap")
     data = {name: getattr(row, name) or "" for name in names}
@@ -55,8 +55,8 @@ def posted(schedule=None, **changed):
 
 
 def errors(response):
-    """The errors of a form, by field."""
-    return {name: list(told) for name, told in response.context["adminform"].form.errors.items()}
+    """Return the errors of a form, by field."""
+    return {name: list(messages) for name, messages in response.context["adminform"].form.errors.items()}
 
 
 def do(client, schedule, verb):
@@ -64,7 +64,7 @@ def do(client, schedule, verb):
 
 
 def cells(client, query=""):
-    """Each schedule's cells, by its name."""
+    """Return the cells of each schedule in the list, by its name."""
     html = client.get(LIST + query).content.decode()
     found = {}
     for row in re.findall(r"<tr>(.*?)</tr>", html, re.S):
@@ -75,12 +75,12 @@ def cells(client, query=""):
     return found
 
 
-# In words.
+# Timings in words.
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("timing", "said"),
+    ("timing", "description"),
     [
         ("cron:0 9 * * MON-FRI", "At 09:00, Monday through Friday (Europe/Berlin)"),
         ("cron:30 0 9 * * *", "At 09:00:30 (Europe/Berlin)"),
@@ -93,8 +93,8 @@ def cells(client, query=""):
         ("odd", "odd (Europe/Berlin)"),
     ],
 )
-def test_a_timing_is_described_in_words_with_its_time_zone(timing, said):
-    assert describe_timing(timing, "Europe/Berlin") == said
+def test_a_timing_is_described_in_words_with_its_time_zone(timing, description):
+    assert describe_timing(timing, "Europe/Berlin") == description
 
 
 @pytest.mark.once
@@ -142,12 +142,12 @@ def test_the_list_is_filtered_by_state_trouble_and_source(staff):
     client = staff("view_schedule")
 
     by_state = ("?state=enabled", "?state=disabled", "?state=TIMING", "?state=nonsense")
-    shown = {query: set(cells(client, query)) for query in by_state}
-    shown |= {
+    names = {query: set(cells(client, query)) for query in by_state}
+    names |= {
         query: set(cells(client, query)) for query in ("?trouble=error", "?source=code", "?q=RUN", "?state=nonsense")
     }
 
-    assert shown == {
+    assert names == {
         "?state=enabled": {"runs", "of-code"},
         "?state=disabled": {"stopped", "broken"},
         "?state=TIMING": {"broken"},
@@ -176,7 +176,7 @@ def test_the_list_needs_as_many_queries_for_40_schedules_as_for_one(staff):
     assert queries() == one <= 8
 
 
-# Making and editing.
+# Adding and editing.
 
 
 def test_a_user_who_may_enable_schedules_adds_an_enabled_schedule(staff):
@@ -202,8 +202,8 @@ def test_a_bare_cron_expression_uses_the_projects_time_zone(staff, settings):
     row = Schedule.objects.get()
     assert (row.timing, row.timezone) == ("cron:0  9 * * *", "Asia/Tokyo")
     assert len(times(preview(client, timing="@daily"))) == 5
-    told = errors(client.post(f"{LIST}add/", posted(name="x", timing="61 9 * * *")))
-    assert "the minute is '61'" in told["timing"][0]
+    messages = errors(client.post(f"{LIST}add/", posted(name="x", timing="61 9 * * *")))
+    assert "the minute is '61'" in messages["timing"][0]
 
 
 def test_a_schedule_added_without_the_enable_permission_is_disabled(staff):
@@ -219,15 +219,15 @@ def test_a_schedule_added_without_the_enable_permission_is_disabled(staff):
 def test_the_error_of_a_bad_cron_expression_quotes_it_and_names_its_field(staff):
     client = staff(*RIGHTS)
 
-    told = errors(client.post(f"{LIST}add/", posted(name="x", timing="cron:0 9 * * MON-FRX", timezone="Mars")))
+    messages = errors(client.post(f"{LIST}add/", posted(name="x", timing="cron:0 9 * * MON-FRX", timezone="Mars")))
 
-    assert "'0 9 * * MON-FRX'" in told["timing"][0]
-    assert "day of the week" in told["timing"][0]
-    assert "'Mars'" in told["timezone"][0]
+    assert "'0 9 * * MON-FRX'" in messages["timing"][0]
+    assert "day of the week" in messages["timing"][0]
+    assert "'Mars'" in messages["timezone"][0]
 
 
 @pytest.mark.parametrize(
-    ("field", "text", "said"),
+    ("field", "value", "error"),
     [
         ("task_name", "os.system", "no task of this project"),
         ("task_name", "tests.never.imported", "no task of this project"),
@@ -245,14 +245,14 @@ def test_the_error_of_a_bad_cron_expression_quotes_it_and_names_its_field(staff)
         ("name", "taken", "already exists"),
     ],
 )
-def test_each_form_error_appears_beside_its_field(staff, field, text, said):
+def test_each_form_error_appears_beside_its_field(staff, field, value, error):
     make("taken")
     client = staff(*RIGHTS)
 
-    response = client.post(f"{LIST}add/", posted(**{"name": "x", "timing": "every:60", field: text}))
+    response = client.post(f"{LIST}add/", posted(**{"name": "x", "timing": "every:60", field: value}))
 
     assert response.status_code == 200
-    assert said in errors(response)[field][0]
+    assert error in errors(response)[field][0]
     assert Schedule.objects.count() == 1
 
 
@@ -261,7 +261,7 @@ def test_saving_a_new_timing_replans_and_keeps_the_schedulers_columns(staff):
     planned = schedule.next_run_at
     client = staff(*RIGHTS)
     client.get(address(schedule))
-    Schedule.objects.update(run_count=7, last_error="odd")  # it has fired meanwhile
+    Schedule.objects.update(run_count=7, last_error="odd")  # the scheduler has sent a run meanwhile
 
     assert client.post(address(schedule), posted(schedule, overlap="skip")).status_code == 302
     row = Schedule.objects.get()
@@ -316,8 +316,8 @@ def test_a_schedule_removed_from_the_code_can_be_disabled_and_deleted(staff):
 
 def preview(client, schedule=None, **typed):
     given = {"timing": "cron:30 2 * * *", "timezone": "Europe/Berlin"} | typed
-    where = f"{LIST}preview/" if schedule is None else address(schedule, "preview")
-    return client.get(where, given)
+    url = f"{LIST}preview/" if schedule is None else address(schedule, "preview")
+    return client.get(url, given)
 
 
 def times(response):
@@ -354,7 +354,7 @@ def test_the_preview_stops_at_the_end_of_the_schedule(staff):
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "error"),
     [
         ({"timing": "cron:61 * * * *"}, "the minute is"),
         ({"timezone": "Mars"}, "Mars"),
@@ -364,10 +364,10 @@ def test_the_preview_stops_at_the_end_of_the_schedule(staff):
         ({"timing": "<script>alert(1)</script>"}, "is no timing"),
     ],
 )
-def test_the_preview_shows_what_is_wrong_with_the_typed_values(staff, typed, said):
+def test_the_preview_shows_what_is_wrong_with_the_typed_values(staff, typed, error):
     html = preview(staff("view_schedule", "add_schedule"), **typed).content.decode()
 
-    assert said in html
+    assert error in html
     assert "<script>" not in html
 
 
@@ -375,8 +375,8 @@ def test_a_rejected_form_previews_the_typed_timing(staff):
     client = staff(*RIGHTS)
     schedule = make()
 
-    for where, data in ((f"{LIST}add/", posted(name="")), (address(schedule), posted(schedule, name=""))):
-        response = client.post(where, data | {"timing": "cron:30 2 * * *", "timezone": "Asia/Tokyo"})
+    for url, data in ((f"{LIST}add/", posted(name="")), (address(schedule), posted(schedule, name=""))):
+        response = client.post(url, data | {"timing": "cron:30 2 * * *", "timezone": "Asia/Tokyo"})
 
         assert list(errors(response)) == ["name"]
         assert "At 02:30 (Asia/Tokyo)" in response.content.decode()
@@ -384,7 +384,7 @@ def test_a_rejected_form_previews_the_typed_timing(staff):
 
 
 def test_the_preview_of_an_unchanged_schedule_shows_the_planned_run(staff):
-    schedule = make(jitter=30.0, timing="cron:0 9 1 1 *")  # rarely: no slot comes while the test looks at it
+    schedule = make(jitter=30.0, timing="cron:0 9 1 1 *")  # so rare that no run falls into the test
     client = staff("view_schedule", "change_schedule")
 
     typed = {"name": "nightly", "timing": schedule.timing, "jitter": "30.0"}
@@ -396,28 +396,28 @@ def test_the_preview_of_an_unchanged_schedule_shows_the_planned_run(staff):
 
 
 def test_the_preview_writes_nothing_and_needs_permission_to_edit(staff, client):
-    schedule, of_code = make(), make("code", source="shop")
+    schedule, declared = make(), make("code", source="shop")
     assert client.get(f"{LIST}preview/").status_code == 302
     assert preview(staff("view_schedule")).status_code == 403
     assert preview(client, schedule).status_code == 403
 
-    client = staff_with(client, "change_schedule")
+    client = grant(client, "change_schedule")
     assert preview(client, schedule).status_code == 200
-    assert preview(client, of_code).status_code == 403
+    assert preview(client, declared).status_code == 403
     assert client.post(address(schedule, "preview")).status_code == 405
     assert Schedule.objects.get(pk=schedule.pk).timing == schedule.timing
 
 
-def staff_with(client, right):
-    """Give the one who is logged in another right."""
+def grant(client, permission):
+    """Give the logged-in user another permission."""
     from django.contrib.auth import get_user_model
     from django.contrib.auth.models import Permission
 
-    get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename=right))
+    get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename=permission))
     return client
 
 
-# Acting.
+# Actions.
 
 
 def test_disable_enable_and_run_now_work_from_the_page_and_are_logged(staff):
@@ -451,17 +451,17 @@ def test_run_now_works_on_several_schedules_in_the_list(staff):
 
 
 def test_run_now_reports_a_broken_schedule_and_runs_the_others(staff):
-    gone, sound = make("gone"), make("sound")
-    Schedule.objects.filter(pk=gone.pk).update(task_name="tests.jobs.tasks.gone")
+    broken, sound = make("gone"), make("sound")
+    Schedule.objects.filter(pk=broken.pk).update(task_name="tests.jobs.tasks.gone")
     client = staff("view_schedule", *VERBS)
 
-    keys = [str(gone.pk), str(sound.pk)]
+    keys = [str(broken.pk), str(sound.pk)]
     html = client.post(LIST, {"action": "run_now", "_selected_action": keys}, follow=True).content.decode()
 
     assert "1 run was sent." in html
     assert "tests.jobs.tasks" in html
     assert Task.objects.get().schedule_id == sound.pk
-    assert "gone" in Schedule.objects.get(pk=gone.pk).last_error
+    assert "gone" in Schedule.objects.get(pk=broken.pk).last_error
 
 
 def test_run_now_stores_the_error_only_on_the_broken_schedule():
@@ -492,7 +492,7 @@ def test_the_page_of_an_unreadable_timing_opens_and_says_why(staff):
     assert cells(client)["nightly"]["shown_when"] == "cron:61 * * * *"
 
 
-# What it has sent.
+# Runs.
 
 
 def test_the_page_lists_the_latest_runs_and_links_to_all_of_them(staff):
@@ -512,7 +512,7 @@ def test_the_page_lists_the_latest_runs_and_links_to_all_of_them(staff):
         (link,) = re.findall(rf'href="(/admin/horsies_django/{model}/\?schedule_id=[^"]+)"', html)
         listed = client.get(link.replace("&amp;", "&")).content.decode()
         assert "shop.other" not in listed
-        assert "nightly" in listed, "the filter says the name"
+        assert "nightly" in listed, "the list names the schedule that it is filtered by"
     assert "<wbr>t0<" in client.get(f"/admin/horsies_django/task/?schedule_id={schedule.pk}").content.decode()
 
 
@@ -540,11 +540,11 @@ def test_task_and_workflow_pages_link_to_their_schedule(staff):
     assert client.get(reverse("admin:horsies_django_task_change", args=[task.pk])).status_code == 200
 
 
-@pytest.mark.parametrize("asked", ["x", "-1", "9" * 30, "٣"])
-def test_filtering_tasks_by_an_invalid_schedule_id_finds_nothing(staff, asked):
+@pytest.mark.parametrize("schedule_id", ["x", "-1", "9" * 30, "٣"])
+def test_filtering_tasks_by_an_invalid_schedule_id_finds_nothing(staff, schedule_id):
     Task.objects.create(task_name="shop.t", schedule_id=3)
 
-    response = staff("view_task").get("/admin/horsies_django/task/", {"schedule_id": asked})
+    response = staff("view_task").get("/admin/horsies_django/task/", {"schedule_id": schedule_id})
 
     assert response.status_code == 200
     assert "shop.t" not in response.content.decode()
@@ -574,13 +574,13 @@ def test_a_schedules_runs_are_read_from_an_index_without_a_sort(staff):
     with CaptureQueriesContext(connection) as captured:
         page(client, schedule)
 
-    asked = [each["sql"] for each in captured if '"schedule_id" = ' in each["sql"]]
+    statements = [each["sql"] for each in captured if '"schedule_id" = ' in each["sql"]]
     plans = []
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SET LOCAL enable_seqscan = off")  # the tables are empty
             cursor.execute("SET LOCAL enable_bitmapscan = off")
-        for sql in asked:
+        for sql in statements:
             cursor.execute(f"EXPLAIN {'' if connection.vendor == 'postgresql' else 'QUERY PLAN '}{sql}")
             plans.append(str(cursor.fetchall()))
     assert len(plans) == 2
@@ -605,14 +605,14 @@ def test_the_overview_lists_the_next_five_schedules_with_one_more_query(staff):
             html = client.get("/admin/horsies_django/overview/").content.decode()
         return html, [each["sql"] for each in captured if "horsies_schedules" in each["sql"]]
 
-    html, asked = overview()
-    assert (re.findall(r">(s\d)</a>", html), asked) == ([], [])
-    staff_with(client, "view_schedule")
-    html, asked = overview()
+    html, statements = overview()
+    assert (re.findall(r">(s\d)</a>", html), statements) == ([], [])
+    grant(client, "view_schedule")
+    html, statements = overview()
 
     assert re.findall(r">(s\d)</a>", html) == ["s6", "s5", "s4", "s3", "s2"]
     assert "1 schedule is disabled, for its timing can" in html
-    assert len(asked) == 1
+    assert len(statements) == 1
     assert "nobody sends what they run" not in html
     Schedule.objects.filter(name="s0").update(next_run_at=NowPlus(-60))
     assert "nobody sends what they run" in overview()[0]
@@ -630,14 +630,14 @@ def test_schedule_queries_use_an_index_with_10_000_schedules():
         cursor.execute("ANALYZE horsies_schedules")
 
     rows = Schedule.objects.all()
-    asked = [
+    queries = [
         rows.filter(enabled=True, backend="default", next_run_at__isnull=False).order_by("next_run_at")[:5],
         rows.filter(enabled=False, disabled_by="TIMING").order_by("name")[:50],
         rows.exclude(last_error="").order_by("name")[:50],
         rows.filter(enabled=True).order_by("name")[:50],
     ]
 
-    assert [one.explain() for one in asked if "Index" not in one.explain()] == []
+    assert [one.explain() for one in queries if "Index" not in one.explain()] == []
 
 
 def test_the_page_of_a_scheduled_run_shows_its_slot(staff):

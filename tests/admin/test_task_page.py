@@ -32,7 +32,7 @@ def staff(client):
 
 
 def with_attempts(count, **values):
-    """A task that has failed so many times."""
+    """Create a task that has failed ``count`` times."""
     row = Task.objects.create(
         task_name="gone.task",
         attempt=count,
@@ -63,7 +63,7 @@ def with_attempts(count, **values):
     return row
 
 
-def started(handle, worker="w", **columns):
+def running(handle, worker="w", **columns):
     with transaction.atomic():
         Task.objects.claim(worker, start=1)
     Task.objects.filter(pk=handle.id).update(**columns)
@@ -76,8 +76,8 @@ def test_the_page_shows_state_error_and_time_spent(staff, drain):
 
     html = html_of(staff, handle)
 
-    for words in ("Failed", "asynq: archived", "UNHANDLED_EXCEPTION", "attempt 3", "Waited for a worker"):
-        assert words in html
+    for text in ("Failed", "asynq: archived", "UNHANDLED_EXCEPTION", "attempt 3", "Waited for a worker"):
+        assert text in html
     assert [f"Attempt {number}: Failed" in html for number in (1, 2, 3)] == [True] * 3
     assert 'role="img"' in html
     assert html.count("<rect ") >= 6
@@ -106,7 +106,7 @@ def test_the_page_shows_only_the_latest_of_many_attempts_and_says_so(staff):
 
 def test_the_page_needs_as_many_queries_for_50_attempts_as_for_one(staff):
     counts = set()
-    html_of(staff, with_attempts(1))  # Django keeps what it looks up once
+    html_of(staff, with_attempts(1))  # so that Django's caches are filled
     for attempts in (1, 50):
         row = with_attempts(attempts)
         with CaptureQueriesContext(connection) as captured:
@@ -124,9 +124,9 @@ def test_the_page_of_an_unfinished_task_needs_few_queries(client, status):
     row = Task.objects.get(workflow_id=root.id)
     Worker.objects.register("w", "", "host", 1)
     Worker.objects.update(threads=1, async_slots=1)
-    held = {} if status == "PENDING" else {"claimed_at": Now(), "claimed_by_worker_id": "w", "claim": 1}
-    begun = {"started_at": Now()} if status == "RUNNING" else {}
-    Task.objects.filter(pk=row.pk).update(status=status, attempt=1, **held, **begun)
+    claimed_columns = {} if status == "PENDING" else {"claimed_at": Now(), "claimed_by_worker_id": "w", "claim": 1}
+    started = {"started_at": Now()} if status == "RUNNING" else {}
+    Task.objects.filter(pk=row.pk).update(status=status, attempt=1, **claimed_columns, **started)
 
     with CaptureQueriesContext(connection) as captured:
         html = html_of(client, row)
@@ -188,7 +188,7 @@ def test_page_and_download_need_the_view_permission(client, page):
 
     assert client.get(path).status_code == 302
     assert log_in(client).get(path).status_code == 403
-    assert log_in(client, "view_worker", "change_task").get(path).status_code in (200, 403)  # Django: change is view
+    assert log_in(client, "view_worker", "change_task").get(path).status_code in (200, 403)  # Django: change implies view
     client.force_login(get_user_model().objects.create_superuser("root"))
     assert client.get(path).status_code == 200
 
@@ -223,7 +223,7 @@ def test_the_page_of_a_damaged_row_opens(staff, columns):
 
 def test_unreadable_json_is_reported_instead_of_shown(staff):
     row = Task.objects.create(task_name="tests.jobs.tasks.echo")
-    depth = 900 if connection.vendor == "sqlite" else 4_000  # SQLite holds none that is deeper than 1,000
+    depth = 900 if connection.vendor == "sqlite" else 4_000  # SQLite refuses a depth above 1,000
     deep = "[" * depth + "]" * depth
     huge = "1" + "0" * 5_000
     with connection.cursor() as cursor:
@@ -266,7 +266,7 @@ def test_times_are_in_the_users_time_zone_to_the_millisecond(staff):
 
 def test_a_running_task_shows_progress_and_heartbeats(client):
     client = log_in(client, "view_task", "view_worker")
-    handle = started(tasks.noop.send(), progress={"done": 4, "total": 10, "message": "rows"})
+    handle = running(tasks.noop.send(), progress={"done": 4, "total": 10, "message": "rows"})
     Worker.objects.register("w", "", "host", 1)
     for _ in range(12):
         Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), BeatRole.RUNNER, "w", "host", 1)
@@ -280,7 +280,7 @@ def test_a_running_task_shows_progress_and_heartbeats(client):
 
 
 def test_a_worker_is_linked_only_if_it_exists_and_the_user_may_view_it(client):
-    handle = started(tasks.noop.send())
+    handle = running(tasks.noop.send())
     Worker.objects.register("w", "", "host", 1)
 
     assert "/horsies_django/worker/" not in html_of(log_in(client, "view_task"), handle)
@@ -314,8 +314,8 @@ def test_the_error_message_is_shown_once_and_its_details_are_collapsed(staff, dr
     html = html_of(staff, handle)
 
     assert f'<span class="horsies-message">{message}</span>' in html
-    unfolded = re.sub(r"<details.*?</details>", "", html, flags=re.S)
-    assert unfolded.count(message) == 1
+    visible = re.sub(r"<details.*?</details>", "", html, flags=re.S)
+    assert visible.count(message) == 1
     assert html.count("Traceback (most recent call last)") == 1
     assert '<details id="horsies-value-result">' in html
     assert html.count(message) == 3  # at the top, in the result, at the end of the traceback
@@ -361,15 +361,15 @@ def test_the_effective_retry_policy_is_described_in_words(staff, settings, capsy
             f"Up to 5 attempts. {any_error} Wait before each retry: 60 s.",
         ),
     ]
-    sent = [(task.send(*args), words) for task, args, words in calls]
+    sent = [(task.send(*args), text) for task, args, text in calls]
     settings.TASKS = {**settings.TASKS, "default": with_defaults}
     sent.append((tasks.noop.send(), f"Up to 4 attempts. {any_error} Wait before each retry: 90 s."))
     sent.append((tasks.noop.with_options(max_attempts=1).send(), "No retries: one attempt."))
     settings.TASKS = {**settings.TASKS, "default": stored}
 
-    for handle, words in sent:
+    for handle, text in sent:
         html = html_of(staff, handle)
-        assert words in unescape(html)
-        assert "As it is stored" in html or words.startswith("No retries")
+        assert text in unescape(html)
+        assert "As it is stored" in html or text.startswith("No retries")
         call_command("horsies_task", "show", str(handle.id))
-        assert f"retries: {words}" in capsys.readouterr().out
+        assert f"retries: {text}" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The task browser, for those who may look and for those who may act."""
+"""Tasks in the admin, for users who may only view them and for users who may act."""
 
 import pytest
 from django.db import connection, transaction
@@ -32,8 +32,8 @@ def test_the_list_shows_each_task_with_its_state(staff, drain):
 
     html = staff("view_task").get(LIST).content.decode()
 
-    for word in ("Completed", "Failed", "Pending", "tests.jobs.tasks.add", "UNHANDLED_EXCEPTION"):
-        assert word in html
+    for text in ("Completed", "Failed", "Pending", "tests.jobs.tasks.add", "UNHANDLED_EXCEPTION"):
+        assert text in html
     done, failed, waiting = Task.objects.order_by("pk")
     for row, ended in ((done, done.completed_at), (failed, failed.failed_at), (waiting, None)):
         cells = html.split(f'title="{row.pk}"')[0].rpartition("<tr>")[2]
@@ -97,7 +97,7 @@ def test_a_running_task_is_cancelled_after_confirmation(staff):
     act(client, "cancel", running)
     assert running.status() == "RUNNING"
     act(client, "cancel_running", running)
-    assert running.status() == "RUNNING"  # it has been asked
+    assert running.status() == "RUNNING"  # the first request asks for confirmation
     act(client, "cancel_running", running, confirmed="1")
     assert running.status() == "CANCELLED"
 
@@ -124,25 +124,25 @@ def test_progress_is_shown_in_the_list_and_on_the_page(staff, progress, shown):
 
 @pytest.mark.parametrize("state", ["scheduled", "retrying", "due", "active", "archived", "completed", "nonsense"])
 def test_asynqs_states_filter_the_list(staff, drain, state):
-    patient = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["DOWN"]))
-    done, dead, retried = tasks.add.send(1), tasks.fail.send(), patient.send("retrying")
+    retrying = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["DOWN"]))
+    done, failed, retried = tasks.add.send(1), tasks.fail.send(), retrying.send("retrying")
     drain()
     running = tasks.noop.send()
     with transaction.atomic():
         Task.objects.claim("w", start=1)
-    of = {
+    handles = {
         "scheduled": tasks.noop.schedule(60),
         "retrying": retried,
         "due": tasks.noop.send(),
         "active": running,
-        "archived": dead,
+        "archived": failed,
         "completed": done,
     }
 
     html = staff("view_task").get(LIST, {"state": state}).content.decode()
 
-    shown = {name for name, handle in of.items() if str(handle.id) in html}
-    assert shown == {state} & set(of)  # what is no state finds nothing
+    shown = {name for name, handle in handles.items() if str(handle.id) in html}
+    assert shown == {state} & set(handles)  # an unknown state finds nothing
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Filters of the task list by times and attempts."""
+"""The filters of the task list by times and by attempts."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ LIST = "/admin/horsies_django/task/"
 
 @pytest.fixture
 def ago():
-    """Return the moment so many seconds ago, all by one look at the clock: what is between two is as long as said."""
+    """Return a function of seconds to the time that long ago, with one reading of the clock for all."""
     now = timezone.now()
     return lambda seconds: now - timedelta(seconds=seconds)
 
@@ -25,21 +25,21 @@ def make(name, **columns):
 
 @pytest.fixture
 def shown(staff):
-    """Return the names that the list shows when it is narrowed."""
+    """Return a function of a query string to the names of the tasks that the list shows."""
     client = staff("view_task")
 
-    def look(query):
+    def names(query):
         rows = client.get(LIST + query).context["cl"].result_list
         return {row.task_name.removeprefix("jobs.") for row in rows}
 
-    return look
+    return names
 
 
 @pytest.mark.parametrize(
     ("length", "expected"),
     [
-        ("1s", {"waits", "waited", "was_called_off"}),
-        ("1m", {"waits", "was_called_off"}),
+        ("1s", {"waits", "waited", "was_cancelled"}),
+        ("1m", {"waits", "was_cancelled"}),
         ("1h", {"waits"}),
         ("nonsense", set()),
     ],
@@ -47,7 +47,7 @@ def shown(staff):
 def test_the_waited_filter_counts_finished_and_current_waits(shown, ago, length, expected):
     make("waits", enqueued_at=ago(7_200))
     make("waited", status="COMPLETED", enqueued_at=ago(9_000), started_at=ago(8_970), completed_at=ago(10))
-    make("was_called_off", status="CANCELLED", enqueued_at=ago(9_000), cancelled_at=ago(8_000))
+    make("was_cancelled", status="CANCELLED", enqueued_at=ago(9_000), cancelled_at=ago(8_000))
     make("began_at_once", status="COMPLETED", enqueued_at=ago(9_000), started_at=ago(9_000), completed_at=ago(1))
     make("later", deferred=True, enqueued_at=ago(-7_200))
 

@@ -1,4 +1,4 @@
-"""What the page of a task says of its unique key."""
+"""The unique key on the page of a task."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "text"),
     [
         ({}, "until it is done"),
         ({"status": "COMPLETED"}, "until it is done: that is over"),
@@ -24,8 +24,8 @@ LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
         ({"unique_until": "released"}, "no more: it has given its key back"),
     ],
 )
-def test_each_unique_until_rule_is_described_in_words(row, words):
-    assert describe_unique_until(Task(unique_key="k", **row), NOW) == words
+def test_each_unique_until_rule_is_described_in_words(row, text):
+    assert describe_unique_until(Task(unique_key="k", **row), NOW) == text
 
 
 @pytest.mark.once

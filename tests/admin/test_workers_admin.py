@@ -1,4 +1,4 @@
-"""Workers in the admin: who is there, what each runs, and asking one to stop."""
+"""Workers in the admin: the list, what each worker runs, and the request to stop one."""
 
 import re
 
@@ -24,7 +24,7 @@ def page(client, worker_id):
     return client.get(reverse("admin:horsies_django_worker_change", args=[worker_id])).content.decode()
 
 
-def words(html):
+def text_of(html):
     return re.sub(r"\s+", " ", strip_tags(html))
 
 
@@ -42,7 +42,7 @@ def hold(count, worker_id="w-1"):
 def test_the_list_shows_host_queues_slots_and_memory_of_each_worker(staff):
     register(queues=["emails"], excluded_queues=["reports"], version="9.8.7", memory=52_428_800)
 
-    shown = words(staff("view_worker").get(LIST).content.decode())
+    shown = text_of(staff("view_worker").get(LIST).content.decode())
 
     for word in ("host-a", "4711", "alive", "0/8", "50.0", "emails, but not reports", "9.8.7", "now"):
         assert word in shown.replace("\xa0", " "), word
@@ -53,8 +53,8 @@ def test_a_worker_without_a_recent_heartbeat_is_marked_as_silent(staff):
     Worker.objects.update(last_beat_at=NowPlus(-3_600))
     client = staff("view_worker")
 
-    assert "silent" in words(client.get(LIST).content.decode())
-    html = words(page(client, "w-1"))
+    assert "silent" in text_of(client.get(LIST).content.decode())
+    html = text_of(page(client, "w-1"))
     assert "silent" in html
     assert "60 min ago" in html
 
@@ -112,12 +112,12 @@ def test_the_list_needs_as_many_queries_for_20_workers_as_for_one(staff):
 
     register()
     hold(3)
-    few = queries()
+    one = queries()
     for number in range(20):
         register(f"more-{number}")
         hold(2, f"more-{number}")
 
-    assert queries() == few <= 12
+    assert queries() == one <= 12
 
 
 def test_the_tasks_that_a_worker_holds_are_read_from_an_index(staff):
@@ -149,12 +149,12 @@ def test_stopping_a_worker_asks_first_and_lets_running_tasks_finish(staff, worke
     address = reverse("admin:horsies_django_worker_do", args=[row.pk, "stop"])
     assert address in page(client, row.pk)
 
-    asked = client.get(address).content.decode()
-    assert "finishes what it runs" in asked
+    confirmation = client.get(address).content.decode()
+    assert "finishes what it runs" in confirmation
     assert Worker.objects.get().stop_requested_at is None
     client.post(address, {"confirmed": "1"})
 
-    assert "stopping" in words(page(client, row.pk))
+    assert "stopping" in text_of(page(client, row.pk))
     (tmp_path / "gate").touch()
     assert process.wait() == 0
     assert handle.status() == "COMPLETED"
@@ -169,25 +169,25 @@ def test_selected_workers_are_asked_to_stop(staff):
 
     client.post(LIST, {"action": "stop", "_selected_action": ["w-1"], "confirmed": "1"})
 
-    asked = Worker.objects.filter(stop_requested_at__isnull=False)
-    assert [row.pk for row in asked] == ["w-1"]
+    stopping = Worker.objects.filter(stop_requested_at__isnull=False)
+    assert [row.pk for row in stopping] == ["w-1"]
 
 
 def test_a_stop_request_does_not_overwrite_a_concurrent_one(staff):
     register()
     client = staff("view_worker", "stop_worker")
-    before = []
+    concurrent = []
 
-    def somebody_else_is_first(execute, sql, params, many, context):
-        if sql.startswith("UPDATE") and "horsies_workers" in sql and not before:
-            before.append(sql)
+    def stop_concurrently(execute, sql, params, many, context):
+        if sql.startswith("UPDATE") and "horsies_workers" in sql and not concurrent:
+            concurrent.append(sql)
             Worker.objects.update(stop_requested_at=NowPlus(-3_600))
         return execute(sql, params, many, context)
 
-    with connection.execute_wrapper(somebody_else_is_first):
+    with connection.execute_wrapper(stop_concurrently):
         client.post(reverse("admin:horsies_django_worker_do", args=["w-1", "stop"]), {"confirmed": "1"})
 
-    assert before
+    assert concurrent
     assert Worker.objects.filter(stop_requested_at__lt=NowPlus(-1_800)).exists()
     assert not LogEntry.objects.exists()
 
