@@ -188,7 +188,7 @@ def test_page_and_download_need_the_view_permission(client, page):
 
     assert client.get(path).status_code == 302
     assert log_in(client).get(path).status_code == 403
-    assert log_in(client, "view_worker", "change_task").get(path).status_code in (200, 403)  # Django: change implies view
+    assert log_in(client, "view_worker", "change_task").get(path).status_code in (200, 403)  # change implies view
     client.force_login(get_user_model().objects.create_superuser("root"))
     assert client.get(path).status_code == 200
 
