@@ -1,4 +1,4 @@
-"""The workflow browser: what a run looks like, and what those who may do to it."""
+"""Workflows in the admin: the list, the page of a workflow with its graph, and the actions."""
 
 import json
 import re
@@ -23,16 +23,16 @@ from tests.jobs import limited
 from tests.workflows.bodies import Silent, fail, give, noted, try_, try_item
 from tests.workflows.runs import children, die, ran, states, value
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]  # with ``drain``, transactions and all
+pytestmark = [pytest.mark.django_db, pytest.mark.once]  # ``drain`` adds real transactions
 
 LIST = "/admin/horsies_django/workflow/"
-VERBS = ("pause", "resume", "cancel", "retry", "send_event")
-ALL = ("view_workflow", *(f"{verb}_workflow" for verb in VERBS))
+ACTIONS = ("pause", "resume", "cancel", "retry", "send_event")
+ALL = ("view_workflow", *(f"{action}_workflow" for action in ACTIONS))
 
 
 @pytest.fixture
 def staff(client):
-    """Log a staff member with these permissions in."""
+    """Log in a staff user with given permissions."""
 
     def log_in(*codenames):
         user, _ = get_user_model().objects.get_or_create(username="staff", defaults={"is_staff": True})
@@ -43,10 +43,10 @@ def staff(client):
     return log_in
 
 
-def address(handle, verb=None):
-    if verb is None:
+def address(handle, action=None):
+    if action is None:
         return reverse("admin:horsies_django_workflow_change", args=[handle.id])
-    return reverse("admin:horsies_django_workflow_do", args=[handle.id, verb])
+    return reverse("admin:horsies_django_workflow_do", args=[handle.id, action])
 
 
 def page(client, handle, **query):
@@ -56,8 +56,8 @@ def page(client, handle, **query):
 
 
 def graph_in(html):
-    """Return the picture, without the other ones of the admin."""
-    _before, _found, rest = html.partition('<svg class="horsies-graph')
+    """Return the SVG of the graph, without the other SVGs of the page."""
+    _before, _marker, rest = html.partition('<svg class="horsies-graph')
     return rest.partition("</svg>")[0]
 
 
@@ -65,8 +65,8 @@ def rows_of(client, **query):
     return [row.pk for row in client.get(LIST, query).context["cl"].result_list]
 
 
-def do(client, verb, handle, **form):
-    return client.post(address(handle, verb), {"confirmed": "1", **form}, follow=True)
+def do(client, action, handle, **form):
+    return client.post(address(handle, action), {"confirmed": "1", **form}, follow=True)
 
 
 def log():
@@ -79,7 +79,7 @@ def diamond(middle=None):
 
 
 def row(name="odd", *nodes, **more):
-    """Make a workflow of rows as nothing of ours would leave them."""
+    """Create a workflow directly as rows, also rows that the engine would never write."""
     workflow = Row(name=name, **{"status": "RUNNING", "node_count": len(nodes), **more})
     workflow.root_id = workflow.pk
     workflow.save()
@@ -173,7 +173,7 @@ def test_the_page_draws_a_graph_with_a_link_for_each_node(staff, drain):
 
     html = page(staff("view_workflow", "view_task"), handle)
 
-    assert html.count('<a class="horsies-node horsies-is-completed') == 4 + 4  # in the graph, and in the timeline
+    assert html.count('<a class="horsies-node horsies-is-completed') == 4 + 4  # in the graph and in the timeline
     assert "4 of 4 nodes have ended" in html
     assert "3 nodes, of all that each waited for" in html
     task = WorkflowTask.objects.get(workflow=handle.id, node_id="b").task_id
@@ -210,7 +210,7 @@ def test_the_items_of_a_map_are_drawn_as_one_box_with_counts(staff):
     assert html.count("<tr id=") == 200
     items = page(client, handle, of="1")
     assert "n1<" in items
-    assert "after=7.100#nodes" in items  # itself, 100 that run, 99 that are done
+    assert "after=7.100#nodes" in items  # the map, 100 running items and 99 completed ones
     assert page(client, handle, of="1", after="7.891").count("<tr id=") == 10
 
 
@@ -231,17 +231,17 @@ def test_the_nodes_of_one_box_are_listed_failed_first(staff):
     fan = [{"waits_for": [0], "task_name": "shop.mail", "status": state} for state in states]
     items = [{"map_index": 0, "status": state} for state in states]
     handles = {
-        "of a fan": row("fan", {"status": "COMPLETED"}, *fan),
-        "of a map": row("map", {"kind": "map", "status": "RUNNING"}, *items),
+        "fan": row("fan", {"status": "COMPLETED"}, *fan),
+        "map": row("map", {"kind": "map", "status": "RUNNING"}, *items),
     }
     client = staff("view_workflow")
 
-    for whose, handle in handles.items():
-        html = page(client, handle, of="1" if whose == "of a fan" else "0")
+    for kind, handle in handles.items():
+        html = page(client, handle, of="1" if kind == "fan" else "0")
         shown = re.findall(r'<td><span class="horsies-status horsies-status-(\w+)">', html)
-        if whose == "of a map":
-            assert shown.pop(0) == "running", "the map stands before its items"
-        assert shown == ["failed"] * 8 + ["running"] * 8 + ["pending"] * 8 + ["completed"] * 8, whose
+        if kind == "map":
+            assert shown.pop(0) == "running", "the map is listed before its items"
+        assert shown == ["failed"] * 8 + ["running"] * 8 + ["pending"] * 8 + ["completed"] * 8, kind
         assert "What failed comes first" in html
 
 
@@ -352,10 +352,10 @@ def test_a_completed_workflow_names_the_success_case_that_it_met(staff, drain):
 
 
 def test_a_completed_workflow_says_that_skipped_nodes_are_not_failures(staff, drain):
-    asked = give.node(node_id="asked", skip_when=noted)()
+    skipped = give.node(node_id="skipped", skip_when=noted)()
     one, other = give.node(node_id="one", skip_when=noted)(), give.node(node_id="other")()
     after = give.node(node_id="after", waits_for=[one], join=Join.ANY)()
-    handle = ran(Workflow("w", [asked, one, other, after]), drain)
+    handle = ran(Workflow("w", [skipped, one, other, after]), drain)
     assert handle.status() == "COMPLETED"
 
     html = page(staff("view_workflow"), handle)
@@ -388,10 +388,10 @@ def test_one_node_is_shown_in_full(staff, drain):
 
 
 def shown(client, handle, node):
-    """Return what is said of one node, and what of its row is folded away below."""
+    """Return the visible part of a node's section, and the collapsed part."""
     html = page(client, handle, node=str(node))
-    words, _summary, stored = html.partition('id="node"')[2].partition("</section>")[0].partition("<details")
-    return words, stored
+    visible, _summary, stored = html.partition('id="node"')[2].partition("</section>")[0].partition("<details")
+    return visible, stored
 
 
 def test_a_node_shows_its_main_facts_and_collapses_its_stored_row(staff, drain):
@@ -400,13 +400,13 @@ def test_a_node_shows_its_main_facts_and_collapses_its_stored_row(staff, drain):
     handle = ran(Workflow("w", [bad, late]), drain)
     client = staff("view_workflow", "view_task")
 
-    words, stored = shown(client, handle, 0)
+    visible, stored = shown(client, handle, 0)
     for text in ("Failed", "tests.workflows.bodies.fail", "Attempts", "1/1", "<h3>Arguments</h3>", "<h3>Error</h3>"):
-        assert text in words
+        assert text in visible
     task = WorkflowTask.objects.get(workflow=handle.id, node_id="bad").task_id
-    assert reverse("admin:horsies_django_task_change", args=[task]) in words
+    assert reverse("admin:horsies_django_task_change", args=[task]) in visible
     for column in ("open_deps", "task_index", "is_decided"):
-        assert column not in words
+        assert column not in visible
     assert "open_deps" in stored
     after, _stored = shown(client, handle, 1)
     assert "also after what has failed or was skipped; unless tests.workflows.bodies.noted says so" in after
@@ -418,11 +418,11 @@ def test_a_waiting_node_says_why_and_links_no_task_without_permission(staff, dra
     two = give.node(node_id="two", waits_for=[first, event], join=Join.QUORUM, min_success=2)()
     handle = ran(Workflow("w", [first, event, two]), drain)
 
-    words, _stored = shown(staff("view_workflow"), handle, 2)
+    visible, _stored = shown(staff("view_workflow"), handle, 2)
 
-    assert "Waits for 2 to complete: 1 have, 1 are open." in words
-    assert "when 2 of these have completed" in words
-    assert "/horsies_django/task/" not in words
+    assert "Waits for 2 to complete: 1 have, 1 are open." in visible
+    assert "when 2 of these have completed" in visible
+    assert "/horsies_django/task/" not in visible
 
 
 def test_a_subworkflow_and_its_parent_link_to_each_other(staff, drain):
@@ -476,7 +476,7 @@ def test_the_pages_of_damaged_workflows_open(staff, damaged):
     assert client.get(LIST, {"level": "all"}).status_code == 200
 
 
-# Doing.
+# Actions.
 
 
 def test_a_workflow_is_paused_and_resumed(staff, drain):
@@ -496,8 +496,8 @@ def test_cancel_asks_first_and_leaves_ended_workflows_alone(staff, drain):
     done, handle = ran(diamond(), drain), diamond().start()
     client = staff(*ALL)
 
-    asked = client.post(address(handle, "cancel"))
-    assert "Bodies that run come to their end" in asked.content.decode()
+    confirmation = client.post(address(handle, "cancel"))
+    assert "Bodies that run come to their end" in confirmation.content.decode()
     assert handle.status() == "RUNNING"
     do(client, "cancel", handle)
     assert handle.status() == "CANCELLED"
@@ -537,15 +537,15 @@ def test_one_failed_node_is_retried_alone(staff, drain):
     client = staff(*ALL)
 
     html = page(client, handle)
-    where = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
-    assert f'formaction="{where}"' in html
-    response = client.post(where, follow=True)
+    url = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
+    assert f'formaction="{url}"' in html
+    response = client.post(url, follow=True)
     drain()
 
     assert "The node “c” runs again." in response.content.decode()
     assert states(handle) == {"c": "COMPLETED", "d": "FAILED"}
     assert log() == ["Retry node c."]
-    assert "was left alone" in client.post(where, follow=True).content.decode()
+    assert "was left alone" in client.post(url, follow=True).content.decode()
 
 
 def test_one_item_of_a_map_is_retried_alone(staff, drain):
@@ -566,8 +566,8 @@ def test_an_event_is_sent_with_its_payload(staff, drain):
     handle = ran(Workflow("w", [event], output=event), drain)
     client = staff(*ALL)
 
-    asked = client.get(address(handle, "send_event")).content.decode()
-    assert '<option value="approved">' in asked
+    confirmation = client.get(address(handle, "send_event")).content.decode()
+    assert '<option value="approved">' in confirmation
     assert "This is no JSON." in do(client, "send_event", handle, name="approved", payload="{").content.decode()
     assert "This field is required." in do(client, "send_event", handle, payload="1").content.decode()
     assert "NUL" in do(client, "send_event", handle, name="approved", payload='["\\u0000"]').content.decode()
@@ -581,23 +581,23 @@ def test_an_event_is_sent_with_its_payload(staff, drain):
 
 
 @pytest.mark.parametrize(
-    ("payload", "told"),
+    ("payload", "error"),
     [
         ('"\\ud800"', "lone surrogate"),
         ("1" * 5_000, "4300 digits"),
         ("[" * 100_000, "recursion"),
         ("[" * 990 + "]" * 990, "recursion"),
     ],
-    ids=["half a letter", "many digits", "deep", "rather deep"],
+    ids=["lone surrogate", "too many digits", "very deep", "deep"],
 )
-def test_a_payload_that_cannot_be_stored_is_refused_and_kept_in_the_form(staff, drain, payload, told):
+def test_a_payload_that_cannot_be_stored_is_refused_and_kept_in_the_form(staff, drain, payload, error):
     handle = ran(Workflow("w", [wait_for_event("approved")]), drain)
 
     response = do(staff(*ALL), "send_event", handle, name="approved", payload=payload)
 
     assert response.status_code == 200
     html = unescape(response.content.decode())
-    assert told in html
+    assert error in html
     assert f">\n{payload}</textarea>" in html
     assert handle.status() == "RUNNING"
 
@@ -626,16 +626,16 @@ def test_an_action_applies_to_all_selected_workflows(staff, drain):
     assert "2 workflows are paused. 1 was left alone" in response.content.decode()
 
 
-def all_that_match(client, verb, **form):
-    """Take the action for all that match, say yes, and go on until it is done; return what is said then."""
+def act_on_all(client, action, **form):
+    """Run an action on all matching workflows, confirm it, and continue until it is done; return the last request."""
     first = str(Row.objects.first().pk)
-    given = {"action": verb, "_selected_action": first, "select_across": "1", "index": "0"}
-    response = client.post(LIST, given)
+    data = {"action": action, "_selected_action": first, "select_across": "1", "index": "0"}
+    response = client.post(LIST, data)
     while response.status_code == 200:
         fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', response.content.decode()))
         fields.pop("csrfmiddlewaretoken", None)
         response = client.post(LIST, {name: unescape(value) for name, value in fields.items()} | form)
-        form = {}  # the page has it from here on
+        form = {}  # the following pages carry its fields along
     return response.wsgi_request
 
 
@@ -649,7 +649,7 @@ def test_an_action_applies_to_all_matching_workflows_in_batches(staff, monkeypat
         LIST, {"action": "pause", "_selected_action": str(done.id), "select_across": "1", "index": "0"}
     ).content.decode()
     assert "Pause 51 workflows" in html
-    all_that_match(client, "pause")
+    act_on_all(client, "pause")
 
     assert {handle.status() for handle in handles} == {"PAUSED"}
     assert done.status() == "COMPLETED"
@@ -666,7 +666,7 @@ def test_an_event_is_sent_to_all_matching_workflows_with_its_payload(staff, monk
     event = wait_for_event("approved", node_id="approved")
     handles = [ran(Workflow("w", [event], output=event), drain) for _ in range(3)]
 
-    all_that_match(staff(*ALL), "send_event", name="approved", payload='{"by": "<ann>"}')
+    act_on_all(staff(*ALL), "send_event", name="approved", payload='{"by": "<ann>"}')
 
     assert [value(handle, "approved") for handle in handles] == [{"by": "<ann>"}] * 3
     assert all(message.startswith("Send event: approved, all that match: 1 done") for message in log())
@@ -683,19 +683,19 @@ def test_retry_is_offered_only_where_nodes_would_run_again(staff, drain):
     assert address(failed, "retry") in page(client, failed)
 
 
-# Rights.
+# Permissions.
 
 
 def test_each_action_needs_its_own_permission(staff, drain):
     handle = ran(Workflow("w", [fail.node()(), wait_for_event("e")], on_error=OnError.PAUSE), drain)
     assert handle.status() == "PAUSED"
-    for verb in VERBS:
-        client = staff("view_workflow", *(f"{other}_workflow" for other in VERBS if other != verb))
-        assert do(client, verb, handle, name="e").status_code == 403
-        assert f'value="{verb}"' not in client.get(LIST).content.decode()
-        assert address(handle, verb) not in page(client, handle)
+    for action in ACTIONS:
+        client = staff("view_workflow", *(f"{other}_workflow" for other in ACTIONS if other != action))
+        assert do(client, action, handle, name="e").status_code == 403
+        assert f'value="{action}"' not in client.get(LIST).content.decode()
+        assert address(handle, action) not in page(client, handle)
     node = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
-    client = staff("view_workflow", *(f"{verb}_workflow" for verb in VERBS if verb != "retry"))
+    client = staff("view_workflow", *(f"{action}_workflow" for action in ACTIONS if action != "retry"))
     assert client.post(node).status_code == 403
     assert "formaction" not in page(client, handle)
     assert handle.status() == "PAUSED"
@@ -711,11 +711,11 @@ def test_users_who_may_only_view_workflows_see_no_action(staff, drain):
 
 def test_list_page_and_actions_need_the_view_permission(staff, client):
     handle = diamond().start()
-    for where in (LIST, address(handle), address(handle, "pause")):
-        assert client.get(where).status_code == 302
+    for url in (LIST, address(handle), address(handle, "pause")):
+        assert client.get(url).status_code == 302
     staff("retry_workflow")
-    for where in (LIST, address(handle), address(handle, "retry")):
-        assert client.get(where).status_code == 403
+    for url in (LIST, address(handle), address(handle, "retry")):
+        assert client.get(url).status_code == 403
     assert client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])).status_code == 403
 
 
@@ -723,8 +723,8 @@ def test_a_get_request_performs_no_action(staff, drain):
     handle = ran(Workflow("w", [fail.node()()]), drain)
     client = staff(*ALL)
 
-    for verb in (*VERBS, "cancel_running"):
-        client.get(address(handle, verb), {"confirmed": "1", "name": "e"})
+    for action in (*ACTIONS, "cancel_running"):
+        client.get(address(handle, action), {"confirmed": "1", "name": "e"})
     assert client.get(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])).status_code == 405
     assert handle.status() == "FAILED"
     assert log() == []
