@@ -1,4 +1,4 @@
-"""Looking at pages of the admin as a member of staff."""
+"""Helpers that open admin pages as a staff user."""
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
@@ -8,7 +8,7 @@ from horsies_django.models import Task
 
 
 def log_in(client, *codenames):
-    """Log a member of staff with these permissions in."""
+    """Log in a staff user with these permissions, and return the client."""
     user, _ = get_user_model().objects.get_or_create(username="staff", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
     client.force_login(user)
@@ -16,20 +16,20 @@ def log_in(client, *codenames):
 
 
 def address(row, page="change", *args):
-    """Return the address of a page of a task, given as a row or a handle."""
+    """Return the URL of a task's page; ``row`` is a row or a handle."""
     key = row.pk if isinstance(row, Task) else row.id
     return reverse(f"admin:horsies_django_task_{page}", args=[key, *args])
 
 
 def html_of(client, row):
-    """Return the page of a task."""
+    """Return the HTML of a task's page."""
     response = client.get(address(row))
     assert response.status_code == 200
     return response.content.decode()
 
 
 def text_of(client, row, part):
-    """Return a value of a task as it is downloaded."""
+    """Return the downloaded text of one value of a task."""
     response = client.get(address(row, "download", part))
     assert response.status_code == 200
     return response.content.decode()

@@ -1,4 +1,4 @@
-"""Staff who may do this or that."""
+"""Fixtures of the admin's tests."""
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -8,14 +8,14 @@ from horsies_django.admin.actions import bulk_action
 
 
 @pytest.fixture(autouse=True)
-def _time_to_work(monkeypatch):
-    """A request does to all that match what it can in one go: a machine that stands still ends none too early."""
+def _long_work_time(monkeypatch):
+    """Let one request handle all matching rows, so that a slow machine does not cut it short."""
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 600.0)
 
 
 @pytest.fixture
 def staff(client):
-    """Log a staff member with these permissions in."""
+    """Log in a staff user with given permissions."""
 
     def log_in(*codenames):
         user = get_user_model().objects.create_user("staff", is_staff=True)

@@ -1,4 +1,7 @@
-"""Rows of each model, in each state that a verb is for. A new model, or a verb for a new state, wants its row here."""
+"""Rows of each model, in each state that some action applies to.
+
+Add a row here for a new model, or when an action applies to a new state.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def _cancelled_workflow() -> Model:
     return Workflow.objects.get(pk=handle.id)
 
 
-def _beat() -> Model:
+def _heartbeat() -> Model:
     return Heartbeat.objects.create(task=_running(), role="runner", sender_id="w", hostname="h", pid=1)
 
 
@@ -78,7 +81,7 @@ def _limit() -> Model:
     return Limit.objects.create(key=key, max_concurrency=1, rate="5/m")
 
 
-#: By the model's name. A proxy has the rows of what it stands for.
+#: By model name. A proxy model uses the rows of its concrete model.
 MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
     "task": (_waiting, _scheduled, _running, _failed),
     "workflow": (_workflow, _paused_workflow, _cancelled_workflow),
@@ -89,13 +92,13 @@ MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
         lambda: _schedule("made", source="tests"),
     ),
     "worker": (lambda: Worker.objects.create(id="w", hostname="h", pid=1),),
-    "heartbeat": (_beat,),
+    "heartbeat": (_heartbeat,),
     "limit": (_limit,),
 }
 
 
 def made(model: type[Model]) -> list[Model]:
-    """Make a row of each kind of ``model``."""
+    """Create and return the rows of ``model``."""
     name = str(model._meta.concrete_model._meta.model_name)
     assert name in MAKERS, f"{__name__} has no row of {name}: add one"
     return [make() for make in MAKERS[name]]

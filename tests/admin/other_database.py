@@ -1,4 +1,4 @@
-"""``python -m tests.admin.other_database``: an operator's round, with the queue's tables in another database."""
+"""``python -m tests.admin.other_database``: use the admin while the queue's tables are in another database."""
 
 import os
 
@@ -37,8 +37,8 @@ def main():
     client.post(reverse("admin:horsies_django_queue_add"), {"name": "new"})
     client.post(reverse("admin:horsies_django_worker_do", args=["w-1", "stop"]), {"confirmed": "1"})
 
-    made = {"name": "sweep", "task_name": tasks.noop.module_path, "timing": "every:300", "timezone": "UTC"}
-    made |= {
+    form = {"name": "sweep", "task_name": tasks.noop.module_path, "timing": "every:300", "timezone": "UTC"}
+    form |= {
         "catch_up": "latest",
         "max_catch_up_runs": "9",
         "overlap": "allow",
@@ -46,12 +46,12 @@ def main():
         "backend": "default",
         "enabled": "on",
     }
-    client.post(reverse("admin:horsies_django_schedule_add"), made)
+    client.post(reverse("admin:horsies_django_schedule_add"), form)
     schedule = Schedule.objects.using("queue").get()
     for page in ("change", "preview"):
-        where = reverse(f"admin:horsies_django_schedule_{page}", args=[schedule.pk])
-        assert client.get(where, {"timing": "every:60"}).status_code == 200
-    client.post(reverse("admin:horsies_django_schedule_change", args=[schedule.pk]), made | {"timing": "every:60"})
+        address = reverse(f"admin:horsies_django_schedule_{page}", args=[schedule.pk])
+        assert client.get(address, {"timing": "every:60"}).status_code == 200
+    client.post(reverse("admin:horsies_django_schedule_change", args=[schedule.pk]), form | {"timing": "every:60"})
     client.post(reverse("admin:horsies_django_schedule_do", args=[schedule.pk, "disable"]))
 
     schedule.refresh_from_db()

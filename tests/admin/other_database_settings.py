@@ -1,4 +1,4 @@
-"""The queue's tables in a database of their own, and in no other; all else in the default one."""
+"""Settings with the queue's tables only in a second database, and all others in the default one."""
 
 import os
 
@@ -14,7 +14,7 @@ TASKS = {"default": TASKS["default"] | {"OPTIONS": TASKS["default"]["OPTIONS"] |
 
 
 class Router:
-    """Reads and writes are sent nowhere in particular: the queue has to say for itself where its tables are."""
+    """Routes migrations only: the queue itself has to name the database of its reads and writes."""
 
     def allow_migrate(self, db, app_label, **hints):
         return (db == "queue") is (app_label in ("horsies_django", "jobs"))

@@ -1,4 +1,4 @@
-"""A site of one's own, deep below a prefix, beside Django's."""
+"""A custom admin site below a nested prefix, beside Django's default site."""
 
 from django.contrib import admin
 from django.urls import include, path

@@ -1,29 +1,29 @@
-"""Tasks with something to hide."""
+"""Tasks with sensitive arguments and results."""
 
 from horsies_django import task
 
 
 @task
 def log_in(user, password):
-    """Its second argument is sensitive by its name."""
+    """Take a second argument whose name makes it sensitive."""
 
 
 @task
 def unlock(user, *passwords, **more):
-    """So are all but its first."""
+    """Take sensitive extra arguments: all but the first."""
 
 
 @task(sensitive={"iban", "result"})
 def pay(amount, iban=""):
-    """Says itself what is sensitive."""
+    """Declare its sensitive values by name."""
 
 
 @task(sensitive=lambda name, value: isinstance(value, str) and "@" in value)
 def remind(who, note=""):
-    """Judges by the value."""
+    """Declare its sensitive values by a function of the value."""
 
 
-#: What :func:`judge` was asked about.
+#: The names that :func:`judge` was called with.
 judged = []
 
 
@@ -34,7 +34,7 @@ def judge(name, value):
 
 @task(sensitive=judge)
 def weigh(number, note=""):
-    """Keeps count of what its hook was asked."""
+    """Declare a hook that records its calls."""
 
 
 def broken(name, value):
@@ -43,12 +43,12 @@ def broken(name, value):
 
 @task(sensitive=broken)
 def unsure(value):
-    """Can't say."""
+    """Declare a hook that raises."""
 
 
 @task(takes_context=True, sensitive=["code"])
 def in_context(context, code):
-    """Its context is no argument of a call."""
+    """Take a context, which is not an argument of the call."""
 
 
 NOT_A_TASK = 3

@@ -1,10 +1,10 @@
-"""The pages that there are, for tests of all of them. Whoever adds a page adds it here."""
+"""All pages of the admin, for tests that open each. Add a new page here."""
 
 from django.urls import reverse
 
 
 def pages_of(site, task_id, worker_id):
-    """Return the addresses of a site's pages."""
+    """Return the URLs of the pages of ``site``."""
     pages = (
         ("index",),
         ("horsies_django_task_changelist",),

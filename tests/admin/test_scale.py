@@ -1,4 +1,4 @@
-"""With a million tasks each page of the admin takes few statements, and none of them reads a whole big table."""
+"""With a million tasks, each admin page executes few statements, and none of them scans a whole big table."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from django.urls import reverse
 
 from horsies_django.models import Task
 from tests.admin.scale.builder import build
-from tests.admin.scale.pages import Pages, Request, ours
-from tests.admin.scale.plans import big_tables, faults, statements
+from tests.admin.scale.pages import Pages, Request, horsies_models
+from tests.admin.scale.plans import big_tables, problems, statements
 
 pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.django_db]
 
-#: Statements of a page.
+#: How many statements a page may execute.
 STATEMENTS = 15
 
-#: Statements of a page that asks about all that match: it counts for a moment.
-MORE = 25
+#: How many the confirmation of an action on all matching rows may execute: it counts in several statements.
+CONFIRMATION_STATEMENTS = 25
 
-MODELS = ours()
+MODELS = horsies_models()
 NAMES = [model.__name__ for model in MODELS]
 
 
 @pytest.fixture(scope="module")
 def large(request, django_db_setup, django_db_blocker) -> Iterator[set[str]]:
-    """Be on a database of a million tasks, and yield the names of its big tables. ``--reuse-db`` keeps it."""
+    """Connect to a database of a million tasks, and yield the names of its big tables. ``--reuse-db`` keeps it."""
     if connection.vendor != "postgresql":
-        pytest.skip("what is promised of a million tasks is promised of PostgreSQL")
-    with django_db_blocker.unblock(), own_database("large", is_kept=request.config.getoption("reuse_db")):
+        pytest.skip("only PostgreSQL is promised to cope with a million tasks")
+    with django_db_blocker.unblock(), separate_database("large", is_kept=request.config.getoption("reuse_db")):
         call_command("migrate", verbosity=0)
         if not Task.objects.exists():
             build()
@@ -46,25 +46,25 @@ def large(request, django_db_setup, django_db_blocker) -> Iterator[set[str]]:
 
 
 @contextmanager
-def own_database(suffix: str, *, is_kept: bool) -> Iterator[None]:
-    """Be on a database of one's own, beside that of the tests."""
-    before = connection.settings_dict["NAME"]
-    own = f"{before}_{suffix}"
+def separate_database(suffix: str, *, is_kept: bool) -> Iterator[None]:
+    """Connect to a separate database, beside that of the other tests."""
+    original = connection.settings_dict["NAME"]
+    separate = f"{original}_{suffix}"
     with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", [own])
+        cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", [separate])
         if not cursor.fetchone():
-            cursor.execute(f'CREATE DATABASE "{own}"')
-    _go_to(own)
+            cursor.execute(f'CREATE DATABASE "{separate}"')
+    _connect_to(separate)
     try:
         yield
     finally:
-        _go_to(before)
+        _connect_to(original)
         if not is_kept:
             with connection.cursor() as cursor:
-                cursor.execute(f'DROP DATABASE "{own}"')
+                cursor.execute(f'DROP DATABASE "{separate}"')
 
 
-def _go_to(name: str) -> None:
+def _connect_to(name: str) -> None:
     connection.close()
     connection.settings_dict["NAME"] = name
 
@@ -78,72 +78,72 @@ def operator(large) -> Client:
 
 
 @dataclass
-class Seen:
-    """A page, as it was answered."""
+class Measured:
+    """A request, and measurements of its response."""
 
     request: Request
     status: int
     statements: int
     milliseconds: float
-    faults: list[str]
+    plan_problems: list[str]
 
     @property
-    def complaints(self) -> list[str]:
-        """What is wrong with it."""
-        found = list(self.faults)
+    def problems(self) -> list[str]:
+        """Return what is wrong with the page."""
+        found = list(self.plan_problems)
         if self.status != 200:
             found.append(f"status {self.status}")
-        if self.statements > (MORE if self.request.data else STATEMENTS) and not self.request.counts:
+        if self.statements > (CONFIRMATION_STATEMENTS if self.request.data else STATEMENTS) and not self.request.counts:
             found.append(f"{self.statements} statements")
-        return [f"{self.request}: {fault}" for fault in found]
+        return [f"{self.request}: {problem}" for problem in found]
 
 
-def see(client: Client, request: Request, big: set[str]) -> Seen:
-    """Ask for the page, look at the plans of its statements, and note how long it took to be read."""
+def measure(client: Client, request: Request, big: set[str]) -> Measured:
+    """Send the request, check the plans of its statements, and measure its time."""
     cache.clear()
     began = time.perf_counter()
-    with statements() as noted:
+    with statements() as recorded:
         status = request.send(client).status_code
     spent = 1000 * (time.perf_counter() - began)
-    return Seen(request, status, len(noted), spent, list(faults(noted, big)) if status == 200 else [])
+    return Measured(request, status, len(recorded), spent, list(problems(recorded, big)) if status == 200 else [])
 
 
-def look(client: Client, requests: Iterable[Request], big: set[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Look at all of them, show what they took, and fail with all that is wrong."""
-    seen = [see(client, request, big) for request in dict.fromkeys(requests)]
-    # What nobody may is no page, nor what is done without a question, which is to few.
-    seen = [each for each in seen if each.status != 403 and not (each.status == 302 and each.request.data)]
+def check(client: Client, requests: Iterable[Request], big: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Measure all the requests, print the slowest, and fail with all problems."""
+    measured = [measure(client, request, big) for request in dict.fromkeys(requests)]
+    # Skip pages that even a superuser may not open, and actions on few rows, which run without a confirmation.
+    measured = [each for each in measured if each.status != 403 and not (each.status == 302 and each.request.data)]
     with capsys.disabled():
-        print(f"\n{len(seen)} pages, at a load of {os.getloadavg()[0]:.1f}; those that took longest:")
-        for each in sorted(seen, key=lambda each: -each.milliseconds)[:8]:
+        print(f"\n{len(measured)} pages, at a load of {os.getloadavg()[0]:.1f}; the slowest:")
+        for each in sorted(measured, key=lambda each: -each.milliseconds)[:8]:
             print(f"{each.milliseconds:7.0f} ms {each.statements:3} statements  {str(each.request)[:110]}")
-    complaints = [complaint for each in seen for complaint in each.complaints]
-    assert not complaints, "\n".join([f"{len(complaints)} complaints:", *complaints])
+    found = [problem for each in measured for problem in each.problems]
+    assert not found, "\n".join([f"{len(found)} problems:", *found])
 
 
-def test_the_index(operator, large, capsys):
+def test_the_index_is_cheap_with_a_million_tasks(operator, large, capsys):
     addresses = [reverse("admin:index"), reverse("admin:app_list", args=["horsies_django"])]
 
-    look(operator, map(Request, addresses), large, capsys)
+    check(operator, map(Request, addresses), large, capsys)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
-def test_each_way_to_narrow_sort_search_and_turn_the_pages_of_a_list(model, operator, large, capsys):
+def test_each_filter_order_search_and_page_of_a_list_is_cheap(model, operator, large, capsys):
     pages = Pages(operator, model)
 
-    look(operator, [*pages.without_row(), *pages.lists()], large, capsys)
+    check(operator, [*pages.without_row(), *pages.lists()], large, capsys)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
-def test_lists_that_are_narrowed_in_two_ways(model, operator, large, capsys):
-    look(operator, Pages(operator, model).pairs(most=50), large, capsys)
+def test_each_pair_of_filters_is_cheap(model, operator, large, capsys):
+    check(operator, Pages(operator, model).pairs(most=50), large, capsys)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
-def test_the_pages_of_rows_the_worst_among_them(model, operator, large, capsys):
-    look(operator, Pages(operator, model).of_rows(), large, capsys)
+def test_the_pages_of_ordinary_and_worst_rows_are_cheap(model, operator, large, capsys):
+    check(operator, Pages(operator, model).of_rows(), large, capsys)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
-def test_what_is_asked_before_a_verb_is_done_to_all_that_match(model, operator, large, capsys):
-    look(operator, Pages(operator, model).asked_of_all(), large, capsys)
+def test_confirmation_pages_for_all_matching_rows_are_cheap(model, operator, large, capsys):
+    check(operator, Pages(operator, model).confirmations(), large, capsys)

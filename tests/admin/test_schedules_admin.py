@@ -1,4 +1,4 @@
-"""Schedules in the admin: what is due, in words; making, editing and acting on them; what they have sent."""
+"""Schedules in the admin: timings in words, the list, the form, the preview, the actions and the runs."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def page(client, schedule):
 
 
 def posted(schedule=None, **changed):
-    """What the form of a schedule posts, with some of it changed."""
+    """Return what the form of a schedule posts, with some fields changed."""
     row = schedule or Schedule(task_name=tasks.noop.module_path)
     names = ("name", "task_name", "workflow_name", "timing", "timezone", "catch_up", "max_catch_up_runs", "overlap")
     data = {name: getattr(row, name) or "" for name in names}
@@ -55,8 +55,8 @@ def posted(schedule=None, **changed):
 
 
 def errors(response):
-    """The errors of a form, by field."""
-    return {name: list(told) for name, told in response.context["adminform"].form.errors.items()}
+    """Return the errors of a form, by field."""
+    return {name: list(messages) for name, messages in response.context["adminform"].form.errors.items()}
 
 
 def do(client, schedule, verb):
@@ -64,7 +64,7 @@ def do(client, schedule, verb):
 
 
 def cells(client, query=""):
-    """Each schedule's cells, by its name."""
+    """Return the cells of each schedule in the list, by its name."""
     html = client.get(LIST + query).content.decode()
     found = {}
     for row in re.findall(r"<tr>(.*?)</tr>", html, re.S):
@@ -75,12 +75,12 @@ def cells(client, query=""):
     return found
 
 
-# In words.
+# Timings in words.
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("timing", "said"),
+    ("timing", "description"),
     [
         ("cron:0 9 * * MON-FRI", "At 09:00, Monday through Friday (Europe/Berlin)"),
         ("cron:30 0 9 * * *", "At 09:00:30 (Europe/Berlin)"),
@@ -93,12 +93,12 @@ def cells(client, query=""):
         ("odd", "odd (Europe/Berlin)"),
     ],
 )
-def test_a_timing_is_said_in_words_with_its_zone(timing, said):
-    assert describe_timing(timing, "Europe/Berlin") == said
+def test_a_timing_is_described_in_words_with_its_time_zone(timing, description):
+    assert describe_timing(timing, "Europe/Berlin") == description
 
 
 @pytest.mark.once
-def test_words_are_the_readers_own():
+def test_a_timing_is_described_in_the_active_language():
     with translation.override("de"):
         assert describe_timing("cron:0 9 * * MON-FRI", "UTC") == "Um 09:00, Montag bis Freitag (UTC)"
     with translation.override("tr"):
@@ -106,7 +106,7 @@ def test_words_are_the_readers_own():
 
 
 @pytest.mark.once
-def test_without_the_package_for_words_the_expression_itself_is_shown(monkeypatch):
+def test_a_timing_without_cron_descriptor_is_shown_as_its_expression(monkeypatch):
     monkeypatch.setattr(timing_text, "find_spec", lambda name: None)
 
     assert describe_timing("cron:0 9 * * MON-FRI", "UTC") == "0 9 * * MON-FRI (UTC)"
@@ -115,7 +115,7 @@ def test_without_the_package_for_words_the_expression_itself_is_shown(monkeypatc
 # The list.
 
 
-def test_the_list_says_what_runs_when_and_how_it_went(staff):
+def test_the_list_shows_target_timing_next_run_and_last_error(staff):
     make(run_count=3, last_error="TypeError: odd")
     Schedule.objects.update(next_run_at=NowPlus(7_500), last_run_at=NowPlus(-150))
     make("old", timing="every:300", source="shop")
@@ -133,7 +133,7 @@ def test_the_list_says_what_runs_when_and_how_it_went(staff):
     assert found["off"]["shown_state"] == "disabled by the code"
 
 
-def test_the_list_is_filtered_by_state_trouble_and_where_a_schedule_is_kept(staff):
+def test_the_list_is_filtered_by_state_trouble_and_source(staff):
     make("runs")
     make("stopped", enabled=False)
     make("of-code", source="shop")
@@ -142,12 +142,12 @@ def test_the_list_is_filtered_by_state_trouble_and_where_a_schedule_is_kept(staf
     client = staff("view_schedule")
 
     by_state = ("?state=enabled", "?state=disabled", "?state=TIMING", "?state=nonsense")
-    shown = {query: set(cells(client, query)) for query in by_state}
-    shown |= {
+    names = {query: set(cells(client, query)) for query in by_state}
+    names |= {
         query: set(cells(client, query)) for query in ("?trouble=error", "?source=code", "?q=RUN", "?state=nonsense")
     }
 
-    assert shown == {
+    assert names == {
         "?state=enabled": {"runs", "of-code"},
         "?state=disabled": {"stopped", "broken"},
         "?state=TIMING": {"broken"},
@@ -158,7 +158,7 @@ def test_the_list_is_filtered_by_state_trouble_and_where_a_schedule_is_kept(staf
     }
 
 
-def test_the_list_needs_as_many_queries_for_forty_as_for_one_and_counts_no_table(staff):
+def test_the_list_needs_as_many_queries_for_40_schedules_as_for_one(staff):
     client = staff("view_schedule", *VERBS)
     make()
 
@@ -176,10 +176,10 @@ def test_the_list_needs_as_many_queries_for_forty_as_for_one_and_counts_no_table
     assert queries() == one <= 8
 
 
-# Making and editing.
+# Adding and editing.
 
 
-def test_a_schedule_made_by_hand_is_planned_and_enabled_by_those_who_may_enable(staff):
+def test_a_user_who_may_enable_schedules_adds_an_enabled_schedule(staff):
     client = staff("view_schedule", "add_schedule", "enable_schedule")
 
     data = posted(name="report", timing="every:300", timezone="UTC", kwargs="{}", enabled="on")
@@ -192,7 +192,7 @@ def test_a_schedule_made_by_hand_is_planned_and_enabled_by_those_who_may_enable(
     assert row.next_run_at > datetime.now(UTC)
 
 
-def test_a_bare_cron_expression_is_taken_and_previewed_in_the_projects_time_zone(staff, settings):
+def test_a_bare_cron_expression_uses_the_projects_time_zone(staff, settings):
     settings.TIME_ZONE = "Asia/Tokyo"
     client = staff(*RIGHTS)
     assert 'value="Asia/Tokyo"' in client.get(f"{LIST}add/").content.decode()
@@ -202,11 +202,11 @@ def test_a_bare_cron_expression_is_taken_and_previewed_in_the_projects_time_zone
     row = Schedule.objects.get()
     assert (row.timing, row.timezone) == ("cron:0  9 * * *", "Asia/Tokyo")
     assert len(times(preview(client, timing="@daily"))) == 5
-    told = errors(client.post(f"{LIST}add/", posted(name="x", timing="61 9 * * *")))
-    assert "the minute is '61'" in told["timing"][0]
+    messages = errors(client.post(f"{LIST}add/", posted(name="x", timing="61 9 * * *")))
+    assert "the minute is '61'" in messages["timing"][0]
 
 
-def test_one_added_without_the_right_to_enable_waits_for_somebody_who_has_it(staff):
+def test_a_schedule_added_without_the_enable_permission_is_disabled(staff):
     client = staff("view_schedule", "add_schedule")
     assert 'name="enabled"' not in client.get(f"{LIST}add/").content.decode()
 
@@ -216,18 +216,18 @@ def test_one_added_without_the_right_to_enable_waits_for_somebody_who_has_it(sta
     assert (row.enabled, row.disabled_by, row.next_run_at) == (False, "OPERATOR", None)
 
 
-def test_a_bad_expression_is_quoted_beside_its_field_and_names_the_field_of_cron(staff):
+def test_the_error_of_a_bad_cron_expression_quotes_it_and_names_its_field(staff):
     client = staff(*RIGHTS)
 
-    told = errors(client.post(f"{LIST}add/", posted(name="x", timing="cron:0 9 * * MON-FRX", timezone="Mars")))
+    messages = errors(client.post(f"{LIST}add/", posted(name="x", timing="cron:0 9 * * MON-FRX", timezone="Mars")))
 
-    assert "'0 9 * * MON-FRX'" in told["timing"][0]
-    assert "day of the week" in told["timing"][0]
-    assert "'Mars'" in told["timezone"][0]
+    assert "'0 9 * * MON-FRX'" in messages["timing"][0]
+    assert "day of the week" in messages["timing"][0]
+    assert "'Mars'" in messages["timezone"][0]
 
 
 @pytest.mark.parametrize(
-    ("field", "text", "said"),
+    ("field", "value", "error"),
     [
         ("task_name", "os.system", "no task of this project"),
         ("task_name", "tests.never.imported", "no task of this project"),
@@ -245,23 +245,23 @@ def test_a_bad_expression_is_quoted_beside_its_field_and_names_the_field_of_cron
         ("name", "taken", "already exists"),
     ],
 )
-def test_what_is_wrong_is_said_beside_its_field(staff, field, text, said):
+def test_each_form_error_appears_beside_its_field(staff, field, value, error):
     make("taken")
     client = staff(*RIGHTS)
 
-    response = client.post(f"{LIST}add/", posted(**{"name": "x", "timing": "every:60", field: text}))
+    response = client.post(f"{LIST}add/", posted(**{"name": "x", "timing": "every:60", field: value}))
 
     assert response.status_code == 200
-    assert said in errors(response)[field][0]
+    assert error in errors(response)[field][0]
     assert Schedule.objects.count() == 1
 
 
-def test_saving_a_timing_plans_anew_and_leaves_what_the_scheduler_has_written(staff):
+def test_saving_a_new_timing_replans_and_keeps_the_schedulers_columns(staff):
     schedule = make()
     planned = schedule.next_run_at
     client = staff(*RIGHTS)
     client.get(address(schedule))
-    Schedule.objects.update(run_count=7, last_error="odd")  # it has fired meanwhile
+    Schedule.objects.update(run_count=7, last_error="odd")  # the scheduler has sent a run meanwhile
 
     assert client.post(address(schedule), posted(schedule, overlap="skip")).status_code == 302
     row = Schedule.objects.get()
@@ -273,7 +273,7 @@ def test_saving_a_timing_plans_anew_and_leaves_what_the_scheduler_has_written(st
     assert (row.timing, row.run_count, row.overlap) == ("cron:0 10 * * *", 7, "skip")
 
 
-def test_saving_does_not_enable_what_was_disabled_meanwhile(staff):
+def test_saving_does_not_enable_a_schedule_that_was_disabled_meanwhile(staff):
     schedule = make()
     client = staff(*RIGHTS)
     Schedule.objects.disable()
@@ -283,7 +283,7 @@ def test_saving_does_not_enable_what_was_disabled_meanwhile(staff):
     assert not Schedule.objects.get().enabled
 
 
-def test_a_schedule_of_the_code_is_not_edited_and_says_where_it_stands(staff):
+def test_a_declared_schedule_cannot_be_edited_and_names_its_app(staff):
     schedule = make(source="shop", declared_enabled=True, kwargs={"password": "hunter2"})
     client = staff(*RIGHTS, *VERBS)
 
@@ -299,7 +299,7 @@ def test_a_schedule_of_the_code_is_not_edited_and_says_where_it_stands(staff):
     assert Schedule.objects.get().timing == schedule.timing
 
 
-def test_one_that_is_gone_from_the_code_can_be_disabled_for_good_and_deleted(staff):
+def test_a_schedule_removed_from_the_code_can_be_disabled_and_deleted(staff):
     schedule = make(source="shop")
     Schedule.objects.disable("CODE")
 
@@ -316,15 +316,15 @@ def test_one_that_is_gone_from_the_code_can_be_disabled_for_good_and_deleted(sta
 
 def preview(client, schedule=None, **typed):
     given = {"timing": "cron:30 2 * * *", "timezone": "Europe/Berlin"} | typed
-    where = f"{LIST}preview/" if schedule is None else address(schedule, "preview")
-    return client.get(where, given)
+    url = f"{LIST}preview/" if schedule is None else address(schedule, "preview")
+    return client.get(url, given)
 
 
 def times(response):
     return re.findall(r"<li>(\w{3} [\d-]+ [\d:]+ \w+)", response.content.decode())
 
 
-def test_the_preview_has_the_words_and_the_next_five_times_in_the_zone(staff):
+def test_the_preview_shows_the_timing_in_words_and_the_next_five_runs(staff):
     response = preview(staff("view_schedule", "add_schedule"), start_at_0="2126-03-28", start_at_1="00:00:00")
 
     assert "At 02:30 (Europe/Berlin)" in response.content.decode()
@@ -337,7 +337,7 @@ def test_the_preview_has_the_words_and_the_next_five_times_in_the_zone(staff):
     ]
 
 
-def test_the_preview_leaves_out_what_does_not_exist_if_that_is_ticked(staff):
+def test_the_preview_skips_nonexistent_local_times_on_request(staff):
     client = staff("view_schedule", "add_schedule")
 
     response = preview(client, start_at_0="2126-03-31", start_at_1="00:00:00", skip_nonexistent="on")
@@ -345,7 +345,7 @@ def test_the_preview_leaves_out_what_does_not_exist_if_that_is_ticked(staff):
     assert times(response)[0] == "Mon 2126-04-01 02:30:00 CEST"
 
 
-def test_the_preview_ends_with_the_schedule(staff):
+def test_the_preview_stops_at_the_end_of_the_schedule(staff):
     client = staff("view_schedule", "add_schedule")
     window = {"start_at_0": "2126-03-28", "start_at_1": "00:00", "end_at_0": "2126-03-29", "end_at_1": "12:00"}
 
@@ -354,7 +354,7 @@ def test_the_preview_ends_with_the_schedule(staff):
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "error"),
     [
         ({"timing": "cron:61 * * * *"}, "the minute is"),
         ({"timezone": "Mars"}, "Mars"),
@@ -364,27 +364,27 @@ def test_the_preview_ends_with_the_schedule(staff):
         ({"timing": "<script>alert(1)</script>"}, "is no timing"),
     ],
 )
-def test_the_preview_says_what_is_wrong(staff, typed, said):
+def test_the_preview_shows_what_is_wrong_with_the_typed_values(staff, typed, error):
     html = preview(staff("view_schedule", "add_schedule"), **typed).content.decode()
 
-    assert said in html
+    assert error in html
     assert "<script>" not in html
 
 
-def test_a_form_that_comes_back_with_a_mistake_shows_when_what_was_typed_would_run(staff):
+def test_a_rejected_form_previews_the_typed_timing(staff):
     client = staff(*RIGHTS)
     schedule = make()
 
-    for where, data in ((f"{LIST}add/", posted(name="")), (address(schedule), posted(schedule, name=""))):
-        response = client.post(where, data | {"timing": "cron:30 2 * * *", "timezone": "Asia/Tokyo"})
+    for url, data in ((f"{LIST}add/", posted(name="")), (address(schedule), posted(schedule, name=""))):
+        response = client.post(url, data | {"timing": "cron:30 2 * * *", "timezone": "Asia/Tokyo"})
 
         assert list(errors(response)) == ["name"]
         assert "At 02:30 (Asia/Tokyo)" in response.content.decode()
         assert len(times(response)) == 5
 
 
-def test_the_preview_of_what_is_not_changed_is_what_is_planned_jitter_and_all(staff):
-    schedule = make(jitter=30.0, timing="cron:0 9 1 1 *")  # rarely: no slot comes while the test looks at it
+def test_the_preview_of_an_unchanged_schedule_shows_the_planned_run(staff):
+    schedule = make(jitter=30.0, timing="cron:0 9 1 1 *")  # so rare that no run falls into the test
     client = staff("view_schedule", "change_schedule")
 
     typed = {"name": "nightly", "timing": schedule.timing, "jitter": "30.0"}
@@ -395,32 +395,32 @@ def test_the_preview_of_what_is_not_changed_is_what_is_planned_jitter_and_all(st
     assert first in page(client, schedule)
 
 
-def test_the_preview_writes_nothing_and_is_for_those_who_may_type(staff, client):
-    schedule, of_code = make(), make("code", source="shop")
+def test_the_preview_writes_nothing_and_needs_permission_to_edit(staff, client):
+    schedule, declared = make(), make("code", source="shop")
     assert client.get(f"{LIST}preview/").status_code == 302
     assert preview(staff("view_schedule")).status_code == 403
     assert preview(client, schedule).status_code == 403
 
-    client = staff_with(client, "change_schedule")
+    client = grant(client, "change_schedule")
     assert preview(client, schedule).status_code == 200
-    assert preview(client, of_code).status_code == 403
+    assert preview(client, declared).status_code == 403
     assert client.post(address(schedule, "preview")).status_code == 405
     assert Schedule.objects.get(pk=schedule.pk).timing == schedule.timing
 
 
-def staff_with(client, right):
-    """Give the one who is logged in another right."""
+def grant(client, permission):
+    """Give the logged-in user another permission."""
     from django.contrib.auth import get_user_model
     from django.contrib.auth.models import Permission
 
-    get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename=right))
+    get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename=permission))
     return client
 
 
-# Acting.
+# Actions.
 
 
-def test_a_schedule_is_disabled_enabled_and_run_from_its_page_and_the_log_says_so(staff):
+def test_disable_enable_and_run_now_work_from_the_page_and_are_logged(staff):
     schedule = make()
     client = staff("view_schedule", *VERBS)
 
@@ -441,7 +441,7 @@ def test_a_schedule_is_disabled_enabled_and_run_from_its_page_and_the_log_says_s
     assert f"→ {task.pk}" in logged[2]
 
 
-def test_several_are_run_from_the_list(staff):
+def test_run_now_works_on_several_schedules_in_the_list(staff):
     schedules = [make(f"s{number}") for number in range(3)]
 
     keys = [str(schedule.pk) for schedule in schedules]
@@ -450,21 +450,21 @@ def test_several_are_run_from_the_list(staff):
     assert Task.objects.count() == LogEntry.objects.count() == 3
 
 
-def test_what_can_not_be_run_is_told_with_its_reason_and_does_not_stop_others(staff):
-    gone, sound = make("gone"), make("sound")
-    Schedule.objects.filter(pk=gone.pk).update(task_name="tests.jobs.tasks.gone")
+def test_run_now_reports_a_broken_schedule_and_runs_the_others(staff):
+    broken, sound = make("gone"), make("sound")
+    Schedule.objects.filter(pk=broken.pk).update(task_name="tests.jobs.tasks.gone")
     client = staff("view_schedule", *VERBS)
 
-    keys = [str(gone.pk), str(sound.pk)]
+    keys = [str(broken.pk), str(sound.pk)]
     html = client.post(LIST, {"action": "run_now", "_selected_action": keys}, follow=True).content.decode()
 
     assert "1 run was sent." in html
     assert "tests.jobs.tasks" in html
     assert Task.objects.get().schedule_id == sound.pk
-    assert "gone" in Schedule.objects.get(pk=gone.pk).last_error
+    assert "gone" in Schedule.objects.get(pk=broken.pk).last_error
 
 
-def test_what_can_not_be_run_keeps_its_error_to_itself_and_the_others_count():
+def test_run_now_stores_the_error_only_on_the_broken_schedule():
     for name in ("a", "b", "c"):
         make(name)
     Schedule.objects.filter(name="b").update(task_name="no.such")
@@ -473,7 +473,7 @@ def test_what_can_not_be_run_keeps_its_error_to_itself_and_the_others_count():
     assert dict(Schedule.objects.exclude(last_error="").values_list("name", "last_error")).keys() == {"b"}
 
 
-def test_one_that_is_late_and_one_with_an_error_say_so_on_their_pages(staff):
+def test_the_page_shows_an_overdue_run_and_the_last_error(staff):
     schedule = make()
     Schedule.objects.update(next_run_at=NowPlus(-90), last_error="odd")
 
@@ -483,7 +483,7 @@ def test_one_that_is_late_and_one_with_an_error_say_so_on_their_pages(staff):
     assert "Its latest run was not sent: odd" in html
 
 
-def test_a_page_whose_timing_can_not_be_read_opens_and_says_why(staff):
+def test_the_page_of_an_unreadable_timing_opens_and_says_why(staff):
     schedule = make()
     Schedule.objects.update(timing="cron:61 * * * *", timezone="Mars", enabled=False, disabled_by="TIMING")
     client = staff(*RIGHTS)
@@ -492,10 +492,10 @@ def test_a_page_whose_timing_can_not_be_read_opens_and_says_why(staff):
     assert cells(client)["nightly"]["shown_when"] == "cron:61 * * * *"
 
 
-# What it has sent.
+# Runs.
 
 
-def test_the_page_lists_what_it_has_sent_with_links_and_the_lists_show_all_of_it(staff):
+def test_the_page_lists_the_latest_runs_and_links_to_all_of_them(staff):
     schedule = make()
     Task.objects.create(task_name="shop.other")
     sent = [Task.objects.create(task_name=f"shop.t{number}", schedule_id=schedule.pk) for number in range(25)]
@@ -512,11 +512,11 @@ def test_the_page_lists_what_it_has_sent_with_links_and_the_lists_show_all_of_it
         (link,) = re.findall(rf'href="(/admin/horsies_django/{model}/\?schedule_id=[^"]+)"', html)
         listed = client.get(link.replace("&amp;", "&")).content.decode()
         assert "shop.other" not in listed
-        assert "nightly" in listed, "the filter says the name"
+        assert "nightly" in listed, "the list names the schedule that it is filtered by"
     assert "<wbr>t0<" in client.get(f"/admin/horsies_django/task/?schedule_id={schedule.pk}").content.decode()
 
 
-def test_what_it_has_sent_is_shown_to_those_who_may_look_at_it(staff):
+def test_the_page_hides_runs_from_users_who_may_not_view_tasks(staff):
     schedule = make()
     Task.objects.create(task_name="shop.secret", schedule_id=schedule.pk)
 
@@ -526,7 +526,7 @@ def test_what_it_has_sent_is_shown_to_those_who_may_look_at_it(staff):
     assert "You may not look at what it sends." in html
 
 
-def test_a_task_and_a_workflow_name_their_schedule(staff):
+def test_task_and_workflow_pages_link_to_their_schedule(staff):
     schedule = make()
     task = Task.objects.create(task_name="shop.t", schedule_id=schedule.pk)
     run = Definition("made", [tasks.noop.node()()]).start().id
@@ -540,11 +540,11 @@ def test_a_task_and_a_workflow_name_their_schedule(staff):
     assert client.get(reverse("admin:horsies_django_task_change", args=[task.pk])).status_code == 200
 
 
-@pytest.mark.parametrize("asked", ["x", "-1", "9" * 30, "٣"])
-def test_a_filter_by_what_is_no_schedule_finds_nothing(staff, asked):
+@pytest.mark.parametrize("schedule_id", ["x", "-1", "9" * 30, "٣"])
+def test_filtering_tasks_by_an_invalid_schedule_id_finds_nothing(staff, schedule_id):
     Task.objects.create(task_name="shop.t", schedule_id=3)
 
-    response = staff("view_task").get("/admin/horsies_django/task/", {"schedule_id": asked})
+    response = staff("view_task").get("/admin/horsies_django/task/", {"schedule_id": schedule_id})
 
     assert response.status_code == 200
     assert "shop.t" not in response.content.decode()
@@ -567,20 +567,20 @@ def test_the_page_needs_as_many_queries_for_20_runs_as_for_one(staff):
     assert queries() == one <= 9
 
 
-def test_what_a_schedule_has_sent_is_found_by_its_index_with_no_sort(staff):
+def test_a_schedules_runs_are_read_from_an_index_without_a_sort(staff):
     schedule = make()
     client = staff("view_schedule", "view_task", "view_workflow")
 
     with CaptureQueriesContext(connection) as captured:
         page(client, schedule)
 
-    asked = [each["sql"] for each in captured if '"schedule_id" = ' in each["sql"]]
+    statements = [each["sql"] for each in captured if '"schedule_id" = ' in each["sql"]]
     plans = []
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SET LOCAL enable_seqscan = off")  # the tables are empty
             cursor.execute("SET LOCAL enable_bitmapscan = off")
-        for sql in asked:
+        for sql in statements:
             cursor.execute(f"EXPLAIN {'' if connection.vendor == 'postgresql' else 'QUERY PLAN '}{sql}")
             plans.append(str(cursor.fetchall()))
     assert len(plans) == 2
@@ -592,7 +592,7 @@ def test_what_a_schedule_has_sent_is_found_by_its_index_with_no_sort(staff):
 # The overview.
 
 
-def test_the_overview_names_the_five_that_are_due_next_in_one_more_statement(staff):
+def test_the_overview_lists_the_next_five_schedules_with_one_more_query(staff):
     for number in range(7):
         make(f"s{number}", timing="every:60")
         Schedule.objects.filter(name=f"s{number}").update(next_run_at=NowPlus(1_000 - 100 * number))
@@ -605,14 +605,14 @@ def test_the_overview_names_the_five_that_are_due_next_in_one_more_statement(sta
             html = client.get("/admin/horsies_django/overview/").content.decode()
         return html, [each["sql"] for each in captured if "horsies_schedules" in each["sql"]]
 
-    html, asked = overview()
-    assert (re.findall(r">(s\d)</a>", html), asked) == ([], [])
-    staff_with(client, "view_schedule")
-    html, asked = overview()
+    html, statements = overview()
+    assert (re.findall(r">(s\d)</a>", html), statements) == ([], [])
+    grant(client, "view_schedule")
+    html, statements = overview()
 
     assert re.findall(r">(s\d)</a>", html) == ["s6", "s5", "s4", "s3", "s2"]
     assert "1 schedule is disabled, for its timing can" in html
-    assert len(asked) == 1
+    assert len(statements) == 1
     assert "nobody sends what they run" not in html
     Schedule.objects.filter(name="s0").update(next_run_at=NowPlus(-60))
     assert "nobody sends what they run" in overview()[0]
@@ -620,7 +620,7 @@ def test_the_overview_names_the_five_that_are_due_next_in_one_more_statement(sta
 
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="the plan is PostgreSQL's")
-def test_with_10_000_schedules_what_is_asked_goes_by_an_index():
+def test_schedule_queries_use_an_index_with_10_000_schedules():
     Schedule.objects.bulk_create(
         Schedule(name=f"s{number}", task_name="t", timing="every:60", next_run_at=datetime(2126, 1, 1, tzinfo=UTC))
         for number in range(10_000)
@@ -630,17 +630,17 @@ def test_with_10_000_schedules_what_is_asked_goes_by_an_index():
         cursor.execute("ANALYZE horsies_schedules")
 
     rows = Schedule.objects.all()
-    asked = [
+    queries = [
         rows.filter(enabled=True, backend="default", next_run_at__isnull=False).order_by("next_run_at")[:5],
         rows.filter(enabled=False, disabled_by="TIMING").order_by("name")[:50],
         rows.exclude(last_error="").order_by("name")[:50],
         rows.filter(enabled=True).order_by("name")[:50],
     ]
 
-    assert [one.explain() for one in asked if "Index" not in one.explain()] == []
+    assert [one.explain() for one in queries if "Index" not in one.explain()] == []
 
 
-def test_the_page_of_a_task_says_the_slot_that_it_is_the_run_for(staff):
+def test_the_page_of_a_scheduled_run_shows_its_slot(staff):
     slot = {"horsies.scheduled_for": "2026-01-02T03:04:05+00:00"}
     run, other = (Task.objects.create(task_name="gone.task", metadata=metadata) for metadata in (slot, {"by": "us"}))
     client = staff("view_task")

@@ -1,4 +1,4 @@
-"""Other looks of Django's admin, which bring templates of their own."""
+"""Third-party skins of Django's admin, which replace templates."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.once
 
 @pytest.mark.slow
 @pytest.mark.parametrize("skin", ["unfold", "jazzmin"])
-def test_every_page_opens_in_another_skin(skin, tmp_path, monkeypatch):
+def test_every_page_opens_with_another_skin(skin, tmp_path, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/skin.sqlite3")
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", f"tests.admin.skins.{skin}")
 

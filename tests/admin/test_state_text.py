@@ -1,4 +1,4 @@
-"""What a page says of a row stands there only where it is so."""
+"""The page of a row shows each text only where it is true."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from tests.jobs import tasks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
-TRIED_AGAIN = "Its task is tried again at"
+RETRY_TEXT = "Its task is tried again at"
 
 
 def page(client, name, row, **query):
     return client.get(reverse(f"admin:horsies_django_{name}_change", args=[row.pk]), query).content.decode()
 
 
-def test_a_workflow_is_called_replaced_if_it_is_and_has_a_root_if_it_is_below_one(staff):
+def test_a_workflow_page_shows_replaced_and_root_only_where_they_apply(staff):
     client = staff("view_workflow")
     key = Workflow("top", [tasks.noop.node()()]).start().id
     top = WorkflowRow.objects.get(pk=key)
-    below, replaced = (
+    child, replaced = (
         WorkflowRow.objects.create(name="below", root_id=key, depth=1, is_replaced=is_replaced)
         for is_replaced in (False, True)
     )
 
-    pages = {row.pk: page(client, "workflow", row) for row in (top, below, replaced)}
+    pages = {row.pk: page(client, "workflow", row) for row in (top, child, replaced)}
 
     assert [key for key, html in pages.items() if "field-is_replaced" in html] == [replaced.pk]
     assert [key for key, html in pages.items() if "another is built in its place" in html] == [replaced.pk]
-    assert [key for key, html in pages.items() if "field-root_id" in html] == [below.pk, replaced.pk]
+    assert [key for key, html in pages.items() if "field-root_id" in html] == [child.pk, replaced.pk]
 
 
-def test_a_task_is_to_be_tried_again_as_long_as_it_waits_for_that(staff):
+def test_a_page_announces_a_retry_only_while_the_task_waits_for_it(staff):
     client = staff("view_task", "view_workflow")
     flow = WorkflowRow.objects.get(pk=Workflow("f", [tasks.noop.node(node_id="n")()]).start().id)
     task = Task.objects.get(workflow_id=flow.pk)
     hour = timedelta(hours=1)
     times = {"started_at": Now(), "finished_at": Now()}
     TaskAttempt.objects.create(task=task, attempt=1, outcome="FAILED", will_retry=True, error_code="DOWN", **times)
-    again = {"next_retry_at": timezone.now() + hour, "enqueued_at": timezone.now() + hour, "attempt": 1}
-    Task.objects.filter(pk=task.pk).update(deferred=True, retry_count=1, error_code="DOWN", **again)
+    retry_times = {"next_retry_at": timezone.now() + hour, "enqueued_at": timezone.now() + hour, "attempt": 1}
+    Task.objects.filter(pk=task.pk).update(deferred=True, retry_count=1, error_code="DOWN", **retry_times)
 
     html = page(client, "task", task)
     assert "field-page_next_retry_at" in html
     assert "is to be tried again" in html
-    assert TRIED_AGAIN in page(client, "workflow", flow)
+    assert RETRY_TEXT in page(client, "workflow", flow)
 
     past = timezone.now() - hour
     Task.objects.filter(pk=task.pk).update(deferred=False, next_retry_at=past, enqueued_at=past)
     assert "field-page_next_retry_at" not in page(client, "task", task)
-    assert TRIED_AGAIN not in page(client, "workflow", flow)
+    assert RETRY_TEXT not in page(client, "workflow", flow)
     assert "Its task waits for a worker." in page(client, "workflow", flow)
 
     Task.objects.filter(pk=task.pk).update(status="COMPLETED", completed_at=Now(), error_code=None)
@@ -69,28 +69,28 @@ def test_a_task_is_to_be_tried_again_as_long_as_it_waits_for_that(staff):
     assert "was tried again" in page(client, "task", task)
 
 
-def test_a_group_is_open_until_it_is_claimed(staff):
+def test_a_group_is_shown_as_open_until_its_first_claim(staff):
     client = staff("view_task")
     group = Task.objects.create(task_name="jobs.g", group_key="k", item_count=0)
-    words = "Calls with this key join it until it is first claimed."
+    text = "Calls with this key join it until it is first claimed."
 
-    assert words in page(client, "task", group)
+    assert text in page(client, "task", group)
     Task.objects.filter(pk=group.pk).update(status="COMPLETED", completed_at=Now(), claim=1)
-    assert words not in page(client, "task", group)
+    assert text not in page(client, "task", group)
     assert "closed" in page(client, "task", group)
 
 
-def test_a_schedule_of_the_code_says_what_its_reader_may_do_to_it(staff, client):
+def test_a_declared_schedule_lists_the_actions_that_the_user_may_take(staff, client):
     columns = {"task_name": tasks.noop.module_path, "timing": "every:300", "source": "shop"}
     declared = Schedule(name="declared", declared_enabled=True, **columns)
-    gone = Schedule(name="gone", enabled=False, disabled_by="CODE", **columns)
+    removed = Schedule(name="gone", enabled=False, disabled_by="CODE", **columns)
     declared.save()
-    gone.save()
+    removed.save()
     staff("view_schedule", "run_now_schedule")
 
     html = page(client, "schedule", declared)
     assert "It stands in the code of shop: change it there. Allowed here: Run now." in html
-    assert "Like cron:" not in html  # how to type one, where none is typed
-    html = page(client, "schedule", gone)
+    assert "Like cron:" not in html  # the syntax help is only for those who may edit
+    html = page(client, "schedule", removed)
     assert "It is gone from the code of shop, and runs no more by itself." in html
     assert "change it there" not in html

@@ -1,4 +1,4 @@
-"""What an operator may do to tasks: to one, to some that are selected, and to all that match."""
+"""Actions on tasks: on one, on those that are selected, and on all that match the filters."""
 
 import re
 from datetime import timedelta
@@ -24,7 +24,7 @@ from tests.jobs import tasks
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 LIST = "/admin/horsies_django/task/"
-RIGHTS = {
+PERMISSIONS = {
     "retry": "retry_task",
     "cancel": "cancel_task",
     "cancel_running": "cancel_task",
@@ -32,18 +32,18 @@ RIGHTS = {
     "move": "move_task",
     "delete": "delete_task",
 }
-#: Later than whatever a test sends.
+#: Later than every task of a test.
 SOON = (timezone.now() + timedelta(days=1)).isoformat()
-#: As if so many had been counted.
+#: The form fields of a finished count.
 COUNTED = {"counted": '{"PENDING": 9, "CANCELLED": 9}', "looked": "9"}
-GIVEN = {"move": {"queue_name": "emails", "priority": "7"}}
+FORM_FIELDS = {"move": {"queue_name": "emails", "priority": "7"}}
 
 
 def act(client, action, *keys, query="", **more):
     return client.post(LIST + query, {"action": action, "_selected_action": [str(key) for key in keys], **more})
 
 
-def said(response):
+def messages_of(response):
     return " ".join(str(message) for message in get_messages(response.wsgi_request))
 
 
@@ -54,8 +54,8 @@ def running():
     return handle
 
 
-def subject(action):
-    """A task to which that can be done."""
+def task_for(action):
+    """Send and return a task to which the action applies."""
     if action in ("retry", "delete"):
         handle = tasks.noop.send()
         handle.cancel()
@@ -67,7 +67,7 @@ def state(handle):
     return Task.objects.filter(pk=handle.id).values().first()
 
 
-def failed(count, **columns):
+def failed_tasks(count, **columns):
     now = timezone.now()
     rows = [
         Task(id=key, task_name="jobs.many", status="FAILED", failed_at=now, error_code="X", **columns)
@@ -77,16 +77,16 @@ def failed(count, **columns):
     return rows
 
 
-# Rights.
+# Permissions.
 
 
-@pytest.mark.parametrize("action", RIGHTS)
-def test_each_verb_needs_its_own_right_from_the_list_and_from_the_page(staff, action):
-    handle = subject(action)
+@pytest.mark.parametrize("action", PERMISSIONS)
+def test_each_action_needs_its_own_permission_in_the_list_and_on_the_page(staff, action):
+    handle = task_for(action)
     before = state(handle)
-    client = staff("view_task", "change_task", *(set(RIGHTS.values()) - {RIGHTS[action]}))
+    client = staff("view_task", "change_task", *(set(PERMISSIONS.values()) - {PERMISSIONS[action]}))
     address = reverse("admin:horsies_django_task_do", args=[handle.id, action])
-    more = {"confirmed": "1", **GIVEN.get(action, {})}
+    more = {"confirmed": "1", **FORM_FIELDS.get(action, {})}
 
     act(client, action, handle.id, **more)
     act(client, action, handle.id, select_across="1", upper=str(UUID(int=2**128 - 1)), asked=SOON, **COUNTED, **more)
@@ -98,37 +98,37 @@ def test_each_verb_needs_its_own_right_from_the_list_and_from_the_page(staff, ac
     assert not LogEntry.objects.exists()
 
 
-@pytest.mark.parametrize("action", RIGHTS)
-def test_each_verb_is_done_from_the_list_and_logged(staff, action):
-    handle = subject(action)
+@pytest.mark.parametrize("action", PERMISSIONS)
+def test_each_action_works_from_the_list_and_is_logged(staff, action):
+    handle = task_for(action)
     before = state(handle)
-    client = staff("view_task", RIGHTS[action])
+    client = staff("view_task", PERMISSIONS[action])
 
-    response = act(client, action, handle.id, confirmed="1", **GIVEN.get(action, {}))
+    response = act(client, action, handle.id, confirmed="1", **FORM_FIELDS.get(action, {}))
 
     assert response.status_code == 302
-    assert said(response).startswith("1 task")
+    assert messages_of(response).startswith("1 task")
     assert state(handle) != before
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.is_deletion()) == (str(handle.id), action == "delete")
 
 
-@pytest.mark.parametrize("action", RIGHTS)
-def test_each_verb_is_done_from_the_page_with_its_right_alone(staff, action):
-    handle = subject(action)
+@pytest.mark.parametrize("action", PERMISSIONS)
+def test_each_action_works_from_the_page_with_only_its_own_permission(staff, action):
+    handle = task_for(action)
     before = state(handle)
-    client = staff("view_task", RIGHTS[action])
+    client = staff("view_task", PERMISSIONS[action])
     address = reverse("admin:horsies_django_task_do", args=[handle.id, action])
 
     assert client.get(address).status_code == 200
     assert state(handle) == before
-    client.post(address, {"confirmed": "1", **GIVEN.get(action, {})})
+    client.post(address, {"confirmed": "1", **FORM_FIELDS.get(action, {})})
 
     assert state(handle) != before
 
 
-def test_djangos_own_page_of_deletion_stays_shut(staff):
-    handle = subject("delete")
+def test_djangos_own_delete_page_is_forbidden(staff):
+    handle = task_for("delete")
 
     response = staff("view_task", "delete_task").post(
         reverse("admin:horsies_django_task_delete", args=[handle.id]), {"post": "yes"}
@@ -139,11 +139,11 @@ def test_djangos_own_page_of_deletion_stays_shut(staff):
 
 
 @pytest.mark.parametrize("action", ["cancel_running", "move", "delete"])
-def test_what_can_not_be_taken_back_asks_first(staff, action):
-    handle = subject(action)
+def test_an_irreversible_action_asks_for_confirmation(staff, action):
+    handle = task_for(action)
     before = state(handle)
 
-    html = act(staff("view_task", RIGHTS[action]), action, handle.id).content.decode()
+    html = act(staff("view_task", PERMISSIONS[action]), action, handle.id).content.decode()
 
     assert "This is about 1 task" in html
     assert state(handle) == before
@@ -152,18 +152,18 @@ def test_what_can_not_be_taken_back_asks_first(staff, action):
 # Run now.
 
 
-def test_a_scheduled_task_runs_now(staff, drain):
+def test_run_now_makes_a_scheduled_task_run_at_once(staff, drain):
     handle = tasks.add.schedule(3600, 1)
     early = tasks.noop.send()
 
     response = act(staff("view_task", "run_now_task"), "run_now", handle.id, early.id)
     drain()
 
-    assert "1 task is due now. 1 was left alone" in said(response)
+    assert "1 task is due now. 1 was left alone" in messages_of(response)
     assert handle.status() == "COMPLETED"
 
 
-def test_a_worker_that_waits_hears_of_what_runs_now(staff, worker):
+def test_run_now_wakes_an_idle_worker(staff, worker):
     worker()
     handle = tasks.add.schedule(3600, 1)
 
@@ -172,7 +172,7 @@ def test_a_worker_that_waits_hears_of_what_runs_now(staff, worker):
     assert handle.get(timeout=20).ok == 2
 
 
-def test_a_retry_that_runs_now_stays_a_retry(drain):
+def test_run_now_on_a_pending_retry_keeps_its_retry_count(drain):
     policy = RetryPolicy.fixed([3_600, 3_600], auto_retry_for=["DOWN"], jitter=False)
     handle = tasks.fixed.with_options(retry_policy=policy).send("now")
     drain()
@@ -187,7 +187,7 @@ def test_a_retry_that_runs_now_stays_a_retry(drain):
     assert state(handle)["attempt"] == 2
 
 
-def test_what_is_past_its_deadline_or_a_step_of_a_workflow_does_not_run_now():
+def test_run_now_skips_tasks_past_their_deadline_and_engine_tasks():
     later = {"deferred": True, "enqueued_at": timezone.now() + timedelta(hours=1)}
     Task.objects.create(task_name="jobs.late", good_until=timezone.now() - timedelta(seconds=1), **later)
     Task.objects.create(task_name="horsies_django.workflows.engine_tasks.wake", **later)
@@ -198,26 +198,26 @@ def test_what_is_past_its_deadline_or_a_step_of_a_workflow_does_not_run_now():
 # Move.
 
 
-def test_only_what_has_not_begun_is_moved(staff):
-    waits, runs = tasks.noop.schedule(3600), running()
+def test_move_changes_only_tasks_that_have_not_started(staff):
+    waiting, running_task = tasks.noop.schedule(3600), running()
 
     response = act(
         staff("view_task", "move_task"),
         "move",
-        waits.id,
-        runs.id,
+        waiting.id,
+        running_task.id,
         confirmed="1",
         queue_name="emails",
         priority="-100",
     )
 
-    assert "1 task was moved. 1 was left alone" in said(response)
-    assert (state(waits)["queue_name"], state(waits)["priority"]) == ("emails", -100)
-    assert (state(runs)["queue_name"], state(runs)["priority"]) == ("default", 0)
+    assert "1 task was moved. 1 was left alone" in messages_of(response)
+    assert (state(waiting)["queue_name"], state(waiting)["priority"]) == ("emails", -100)
+    assert (state(running_task)["queue_name"], state(running_task)["priority"]) == ("default", 0)
     assert "Queue: default → emails. Priority: 0 → -100" in LogEntry.objects.get().change_message
 
 
-def test_what_was_moved_up_is_claimed_first():
+def test_a_task_moved_to_a_higher_priority_is_claimed_first():
     first, second = tasks.noop.send(), tasks.noop.send()
 
     assert Task.objects.filter(pk=second.id).move(priority=1) == 1
@@ -229,7 +229,7 @@ def test_what_was_moved_up_is_claimed_first():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "error"),
     [
         ({}, "Give another queue, another priority or both."),
         ({"priority": "101"}, "less than or equal to 100"),
@@ -237,42 +237,42 @@ def test_what_was_moved_up_is_claimed_first():
         ({"queue_name": "nowhere"}, "No backend has the queue nowhere; allowed: default, emails."),
     ],
 )
-def test_a_move_to_nowhere_says_what_is_allowed(staff, settings, given, words):
+def test_an_invalid_move_says_what_is_allowed(staff, settings, given, error):
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "emails"]}}
     handle = tasks.noop.send()
 
     html = act(staff("view_task", "move_task"), "move", handle.id, confirmed="1", **given).content.decode()
 
-    assert words in html
+    assert error in html
     assert state(handle)["queue_name"] == "default"
 
 
-def fields_shown(html):
-    """What the form of a page would post if nobody touched it."""
+def values_of_form(html):
+    """Return what the form of a page would post unchanged."""
     inputs = re.findall(r'<input type="(?:number|text|hidden)" name="([^"]+)" value="([^"]*)"', html)
     chosen = re.findall(r'<select name="([^"]+)".*?<option value="([^"]*)" selected>', html, re.S)
     return dict([*inputs, *chosen])
 
 
 @pytest.mark.parametrize("queues", [[], ["default", "emails"], ["emails", "others"]])
-def test_a_move_of_one_task_shows_what_it_has_and_changes_what_was_changed(staff, settings, queues):
+def test_the_move_form_of_one_task_changes_only_the_edited_fields(staff, settings, queues):
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
     handle = tasks.noop.using(priority=3).send()
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": queues}}
     client = staff("view_task", "move_task")
     address = f"{LIST}{handle.id}/do/move/"
 
-    shown = fields_shown(client.get(address).content.decode())
+    shown = values_of_form(client.get(address).content.decode())
     assert (shown["queue_name"], shown["priority"]) == ("default", "3")
     again = client.post(address, shown).content.decode()
     assert "Give another queue, another priority or both." in again
-    Task.objects.filter(pk=handle.id).update(priority=5)  # somebody else does, meanwhile
+    Task.objects.filter(pk=handle.id).update(priority=5)  # by another user, meanwhile
     client.post(address, shown | {"queue_name": "emails"})
 
     assert (state(handle)["queue_name"], state(handle)["priority"]) == ("emails", 5)
 
 
-def test_a_move_of_several_leaves_what_is_not_given(staff, settings):
+def test_a_move_of_several_tasks_ignores_fields_left_empty(staff, settings):
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "emails"]}}
     handles = [tasks.noop.using(priority=number).send() for number in (1, 2)]
     client = staff("view_task", "move_task")
@@ -289,36 +289,36 @@ def test_a_move_of_several_leaves_what_is_not_given(staff, settings):
 @pytest.mark.parametrize(
     "given", [{}, {"priority": 101}, {"priority": True}, {"queue_name": ""}, {"queue_name": "nowhere"}]
 )
-def test_move_by_hand_raises_for_the_same(settings, given):
+def test_a_move_in_code_raises_for_invalid_values(settings, given):
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "emails"]}}
 
     with pytest.raises(ValueError, match=r"queue_name|priority"):
         Task.objects.all().move(**given)
 
 
-def test_a_task_is_not_moved_to_a_queue_that_its_own_backend_has_not(settings):
+def test_a_task_is_not_moved_to_a_queue_that_its_backend_lacks(settings):
     backend = settings.TASKS["default"]
     settings.TASKS = {"default": {**backend, "QUEUES": ["default"]}, "other": {**backend, "QUEUES": ["emails"]}}
     Task.objects.create(task_name="jobs.one", backend="default")
-    theirs = Task.objects.create(task_name="jobs.two", backend="other")
+    movable = Task.objects.create(task_name="jobs.two", backend="other")
 
     assert Task.objects.all().move(queue_name="emails") == 1
-    assert Task.objects.get(queue_name="emails") == theirs
+    assert Task.objects.get(queue_name="emails") == movable
 
 
 # Delete.
 
 
-def test_only_what_has_ended_is_deleted_with_its_attempts_and_beats(staff, drain):
+def test_delete_removes_only_ended_tasks_with_attempts_and_heartbeats(staff, drain):
     ended = tasks.fail.send()
     drain()
     Heartbeat.objects.create(task_id=ended.id, sender_id="w", role="runner", sent_at=timezone.now(), pid=1)
-    waits = tasks.noop.send()
+    waiting = tasks.noop.send()
 
-    response = act(staff("view_task", "delete_task"), "delete", ended.id, waits.id, confirmed="1")
+    response = act(staff("view_task", "delete_task"), "delete", ended.id, waiting.id, confirmed="1")
 
-    assert "1 task was deleted. 1 was left alone" in said(response)
-    assert list(Task.objects.all()) == [Task.objects.get(pk=waits.id)]
+    assert "1 task was deleted. 1 was left alone" in messages_of(response)
+    assert list(Task.objects.all()) == [Task.objects.get(pk=waiting.id)]
     assert not TaskAttempt.objects.exists()
     assert not Heartbeat.objects.exists()
 
@@ -331,10 +331,10 @@ def test_only_what_has_ended_is_deleted_with_its_attempts_and_beats(staff, drain
         ("COMPLETED", "COMPLETED", True),
     ],
 )
-def test_what_a_live_workflow_has_still_to_hear_of_is_not_deleted(status, node, is_deleted):
+def test_a_task_that_a_live_workflow_still_needs_is_not_deletable(status, node, is_deleted):
     key, now = UUID(int=1), timezone.now()
     root = Workflow.objects.create(pk=key, root_id=key, name="flow", status=status, completed_at=now)
-    (row,) = failed(1, workflow_id=root.pk)
+    (row,) = failed_tasks(1, workflow_id=root.pk)
     WorkflowTask.objects.create(
         workflow=root, task_index=0, node_id="a", task_id=row.pk, status=node, completed_at=timezone.now()
     )
@@ -342,7 +342,7 @@ def test_what_a_live_workflow_has_still_to_hear_of_is_not_deleted(status, node, 
     assert Task.objects.all().deletable().exists() is is_deleted
 
 
-# All that match.
+# All that match the filters.
 
 
 def fields_of(response):
@@ -354,15 +354,15 @@ def fields_of(response):
     }
 
 
-def test_all_that_match_asks_first_and_says_how_many_and_what(staff):
-    rows = failed(1_200, queue_name="emails")
-    failed(5)
+def test_an_action_on_all_matching_tasks_first_asks_with_count_and_filters(staff):
+    rows = failed_tasks(1_200, queue_name="emails")
+    failed_tasks(5)
     client = staff("view_task", "retry_task")
 
     response = act(client, "retry", rows[0].pk, query="?queue_name=emails&q=jobs.m", select_across="1")
 
     html = response.content.decode()
-    for words in (
+    for text in (
         "every page: <strong>1,200</strong>",
         "Failed: 1,200",
         "Retry 1,200 tasks",
@@ -370,20 +370,20 @@ def test_all_that_match_asks_first_and_says_how_many_and_what(staff):
         "queue: emails",
         "jobs.m",
     ):
-        assert words in html, words
+        assert text in html, text
     assert not Task.objects.filter(status="PENDING").exists()
 
 
 @pytest.mark.slow
-def test_all_that_match_are_retried_a_part_in_each_request_and_none_twice(staff, monkeypatch):
+def test_all_matching_tasks_are_retried_in_batches_and_none_twice(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
-    rows = failed(1_200, queue_name="emails")
-    others = failed(5)
+    rows = failed_tasks(1_200, queue_name="emails")
+    others = failed_tasks(5)
     client = staff("view_task", "retry_task")
     query = "?queue_name=emails&status__exact=FAILED"
 
     response = act(client, "retry", rows[0].pk, query=query, select_across="1")
-    later = failed(1, queue_name="emails")
+    later = failed_tasks(1, queue_name="emails")
     response = client.post(LIST + query, fields_of(response))
     assert "500 done, 0 left alone, of 1,200" in response.content.decode()
     Task.objects.filter(status="PENDING").update(status="FAILED", failed_at=timezone.now())  # they fail again
@@ -395,7 +395,7 @@ def test_all_that_match_are_retried_a_part_in_each_request_and_none_twice(staff,
 
     assert 3 <= requests <= 5
     assert response.headers["Location"] == LIST + "?queue_name=emails&status__exact=FAILED"
-    assert "1200 tasks are due again." in said(response)
+    assert "1200 tasks are due again." in messages_of(response)
     assert Task.objects.filter(status="PENDING").count() == 700
     assert Task.objects.filter(pk__in=[row.pk for row in others + later], status="FAILED").count() == 6
     messages = LogEntry.objects.values_list("change_message", flat=True)
@@ -403,26 +403,26 @@ def test_all_that_match_are_retried_a_part_in_each_request_and_none_twice(staff,
     assert all("queue: emails" in message for message in messages)
 
 
-def test_what_stops_to_match_while_others_are_done_is_left_alone(staff):
+def test_a_task_that_stops_matching_during_an_action_is_left_alone(staff):
     first, *_, last = [tasks.noop.send() for _ in range(3)]
     client, query = staff("view_task", "cancel_task"), "?status__exact=PENDING"
     response = act(client, "cancel_running", first.id, query=query, select_across="1")
-    begun = []
+    started = []
 
-    def begin(execute, sql, *rest):
-        if sql.startswith("UPDATE") and not begun:
-            begun.append(last.id)
+    def start_last(execute, sql, *rest):
+        if sql.startswith("UPDATE") and not started:
+            started.append(last.id)
             Task.objects.filter(pk=last.id).update(status="RUNNING", started_at=timezone.now())
         return execute(sql, *rest)
 
-    with connection.execute_wrapper(begin):
+    with connection.execute_wrapper(start_last):
         response = client.post(LIST + query, fields_of(response))
 
     assert state(last)["status"] == "RUNNING"
-    assert "2 tasks were cancelled. 1 was left alone" in said(response)
+    assert "2 tasks were cancelled. 1 was left alone" in messages_of(response)
 
 
-def test_what_was_sent_after_it_was_asked_for_is_not_meant_whatever_its_id(staff):
+def test_an_action_excludes_tasks_sent_after_its_confirmation_page(staff):
     ids = [UUID("f47ac10b-58cc-4372-a567-0e02b2c3d479"), UUID(int=2**128 - 1)]
     earlier = [tasks.noop.with_options(task_id=key).send() for key in ids]
     client = staff("view_task", "cancel_task")
@@ -435,7 +435,7 @@ def test_what_was_sent_after_it_was_asked_for_is_not_meant_whatever_its_id(staff
 
 
 @pytest.mark.parametrize("posted", [{"asked": "soon"}, {"asked": "2026-01-01T00:00:00"}, {"asked": ""}, {"upper": "x"}])
-def test_what_can_not_have_been_asked_is_asked_anew(staff, posted):
+def test_a_confirmation_with_an_invalid_time_or_bound_asks_again(staff, posted):
     handle = tasks.noop.send()
     client = staff("view_task", "cancel_task")
     response = act(client, "cancel", handle.id, select_across="1")
@@ -447,7 +447,7 @@ def test_what_can_not_have_been_asked_is_asked_anew(staff, posted):
     assert state(handle)["status"] == "PENDING"
 
 
-def test_absurd_numbers_of_what_was_done_so_far_are_cut(staff):
+def test_an_absurd_count_of_done_tasks_stops_the_action(staff):
     handle = tasks.noop.send()
     client = staff("view_task", "cancel_task")
     response = act(client, "cancel", handle.id, select_across="1")
@@ -459,52 +459,52 @@ def test_absurd_numbers_of_what_was_done_so_far_are_cut(staff):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("right", ["retry_task", None])
-def test_to_go_on_needs_the_right_each_time(staff, monkeypatch, right):
+@pytest.mark.parametrize("permission", ["retry_task", None])
+def test_each_batch_of_an_action_needs_the_permission(staff, monkeypatch, permission):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
-    rows = failed(600)
+    rows = failed_tasks(600)
     client = staff("view_task", "retry_task")
     response = client.post(LIST, fields_of(act(client, "retry", rows[0].pk, select_across="1")))
-    if right is None:
+    if permission is None:
         from django.contrib.auth import get_user_model
 
         get_user_model().objects.get().user_permissions.clear()
 
     response = client.post(LIST, fields_of(response))
 
-    assert Task.objects.filter(status="PENDING").count() == (600 if right else 500)
+    assert Task.objects.filter(status="PENDING").count() == (600 if permission else 500)
 
 
-def test_what_is_left_alone_is_told(staff):
-    rows = failed(3)
+def test_tasks_left_alone_are_reported_and_logged(staff):
+    rows = failed_tasks(3)
     tasks.noop.send()
     client = staff("view_task", "delete_task")
 
-    asked = act(client, "delete", rows[0].pk, select_across="1")
-    response = client.post(LIST, fields_of(asked))
+    confirmation = act(client, "delete", rows[0].pk, select_across="1")
+    response = client.post(LIST, fields_of(confirmation))
 
-    assert "3 tasks were deleted. 1 was left alone" in said(response)
+    assert "3 tasks were deleted. 1 was left alone" in messages_of(response)
     assert Task.objects.count() == 1
     assert "3 done, 1 left alone. [kind: tasks]" in LogEntry.objects.get().change_message
 
 
-def test_all_that_match_are_moved_to_where_the_form_says(staff, monkeypatch):
+def test_all_matching_tasks_are_moved_as_the_form_says(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     handles = [tasks.noop.send() for _ in range(3)]
     client = staff("view_task", "move_task")
-    asked = act(client, "move", handles[0].id, query="?state=due", select_across="1")
+    confirmation = act(client, "move", handles[0].id, query="?state=due", select_across="1")
 
-    wrong = client.post(LIST + "?state=due", fields_of(asked) | {"priority": "1000"})
-    assert "less than or equal to 100" in wrong.content.decode()
-    response = client.post(LIST + "?state=due", fields_of(wrong) | {"priority": "9"})
+    rejected = client.post(LIST + "?state=due", fields_of(confirmation) | {"priority": "1000"})
+    assert "less than or equal to 100" in rejected.content.decode()
+    response = client.post(LIST + "?state=due", fields_of(rejected) | {"priority": "9"})
     while response.status_code == 200:
         response = client.post(LIST + "?state=due", fields_of(response))
 
     assert set(Task.objects.values_list("queue_name", "priority")) == {("default", 9)}
 
 
-def steps(client, response, query="", **more):
-    """Go on by the forms of the pages until something else is answered; return all pages."""
+def count_to_the_end(client, response, query="", **more):
+    """Submit the form of each page until counting has finished, and return all pages."""
     pages = [response]
     while pages[-1].status_code == 200 and "confirmed" not in fields_of(pages[-1]):
         assert len(pages) < 100
@@ -512,8 +512,8 @@ def steps(client, response, query="", **more):
     return pages
 
 
-def few_at_a_time(monkeypatch, rows):
-    """Count stretches of so many rows, one in each request."""
+def count_in_chunks(monkeypatch, rows):
+    """Count ``rows`` rows in each request."""
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     monkeypatch.setattr(bulk_action, "COUNT_SECONDS", 0)
     monkeypatch.setattr(scan, "CHUNKS", (rows,))
@@ -521,15 +521,15 @@ def few_at_a_time(monkeypatch, rows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ["cancel", "cancel_running", "move", "delete"])
-def test_what_can_not_be_taken_back_is_counted_to_the_end_before_its_button_is_there(staff, monkeypatch, action):
-    few_at_a_time(monkeypatch, 100)
-    many, others = failed(90, queue_name="emails"), failed(700)
+def test_an_irreversible_action_shows_its_button_after_counting_all_matches(staff, monkeypatch, action):
+    count_in_chunks(monkeypatch, 100)
+    many, others = failed_tasks(90, queue_name="emails"), failed_tasks(700)
     status = "FAILED" if action == "delete" else "PENDING"
     Task.objects.update(status=status)
-    client = staff("view_task", RIGHTS[action])
+    client = staff("view_task", PERMISSIONS[action])
 
     first = act(client, action, many[0].pk, query="?queue_name=emails", select_across="1")
-    pages = [page.content.decode() for page in steps(client, first, "?queue_name=emails")]
+    pages = [page.content.decode() for page in count_to_the_end(client, first, "?queue_name=emails")]
 
     assert len(pages) >= len(many + others) / 100
     for html in pages[:-1]:
@@ -543,10 +543,10 @@ def test_what_can_not_be_taken_back_is_counted_to_the_end_before_its_button_is_t
 
 
 @pytest.mark.parametrize(("action", "number"), [("retry", 3), ("delete", 3), ("cancel", 2), ("move", 2)])
-def test_the_button_counts_the_rows_whose_state_allows_it(staff, action, number):
-    rows = failed(3)
+def test_the_button_counts_only_tasks_whose_state_allows_the_action(staff, action, number):
+    rows = failed_tasks(3)
     tasks.noop.send_many({} for _ in range(2))
-    client = staff("view_task", RIGHTS[action])
+    client = staff("view_task", PERMISSIONS[action])
 
     html = act(client, action, rows[0].pk, select_across="1").content.decode()
 
@@ -555,8 +555,8 @@ def test_the_button_counts_the_rows_whose_state_allows_it(staff, action, number)
     assert ("Failed: 3" in html, "Pending: 2" in html) == (True, True)
 
 
-def test_there_is_no_button_for_what_no_row_allows(staff):
-    rows = failed(3)
+def test_no_button_is_shown_when_no_task_allows_the_action(staff):
+    rows = failed_tasks(3)
 
     html = act(staff("view_task", "cancel_task"), "cancel", rows[0].pk, select_across="1").content.decode()
 
@@ -564,11 +564,11 @@ def test_there_is_no_button_for_what_no_row_allows(staff):
     assert "Back to the list" in html
 
 
-def test_other_actions_say_how_far_it_was_counted_and_may_be_confirmed_or_counted_on(staff, monkeypatch):
-    few_at_a_time(monkeypatch, 100)
-    failed(90, queue_name="emails")
-    failed(60, queue_name="emails")
-    (newest,) = failed(1, queue_name="emails")
+def test_other_actions_can_be_confirmed_on_a_partial_count(staff, monkeypatch):
+    count_in_chunks(monkeypatch, 100)
+    failed_tasks(90, queue_name="emails")
+    failed_tasks(60, queue_name="emails")
+    (newest,) = failed_tasks(1, queue_name="emails")
     client = staff("view_task", "retry_task")
 
     first = act(client, "retry", newest.pk, query="?queue_name=emails&kind=all", select_across="1")
@@ -578,20 +578,20 @@ def test_other_actions_say_how_far_it_was_counted_and_may_be_confirmed_or_counte
     assert "Retry at least 100 tasks" in html
     assert "Count on" in html
     assert "data-horsies-continue" not in html
-    on = {name: value for name, value in fields_of(first).items() if name != "confirmed"}
-    assert "Retry 151 tasks" in client.post(LIST + "?queue_name=emails&kind=all", on).content.decode()
+    counting_on = {name: value for name, value in fields_of(first).items() if name != "confirmed"}
+    assert "Retry 151 tasks" in client.post(LIST + "?queue_name=emails&kind=all", counting_on).content.decode()
 
 
 @pytest.mark.slow
-def test_past_twice_what_was_announced_it_stops_and_asks_again(staff, monkeypatch):
-    few_at_a_time(monkeypatch, 100)
-    failed(500)
-    (newest,) = failed(1, queue_name="emails")
+def test_an_action_stops_and_asks_again_past_twice_the_announced_count(staff, monkeypatch):
+    count_in_chunks(monkeypatch, 100)
+    failed_tasks(500)
+    (newest,) = failed_tasks(1, queue_name="emails")
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 600.0)
     client = staff("view_task", "retry_task")
 
-    asked = act(client, "retry", newest.pk, select_across="1")
-    response = client.post(LIST, fields_of(asked))
+    confirmation = act(client, "retry", newest.pk, select_across="1")
+    response = client.post(LIST, fields_of(confirmation))
 
     html = response.content.decode()
     assert Task.objects.filter(status="PENDING").count() == 200
@@ -599,18 +599,18 @@ def test_past_twice_what_was_announced_it_stops_and_asks_again(staff, monkeypatc
     assert "Done or left alone so far: 200." in html
     assert "Retry 301 tasks" in html
     response = client.post(LIST, fields_of(response))
-    assert "501 tasks are due again." in said(response)
+    assert "501 tasks are due again." in messages_of(response)
     assert Task.objects.filter(status="PENDING").count() == 501
 
 
-def test_so_does_an_action_on_what_was_counted_if_more_come_to_match(staff):
-    failed(10)
-    others = failed(30, queue_name="emails")
+def test_an_action_on_a_full_count_stops_when_more_tasks_come_to_match(staff):
+    failed_tasks(10)
+    others = failed_tasks(30, queue_name="emails")
     client, query = staff("view_task", "delete_task"), "?queue_name=default"
-    asked = act(client, "delete", others[0].pk, query=query, select_across="1")
+    confirmation = act(client, "delete", others[0].pk, query=query, select_across="1")
     Task.objects.update(queue_name="default")
 
-    html = client.post(LIST + query, fields_of(asked)).content.decode()
+    html = client.post(LIST + query, fields_of(confirmation)).content.decode()
 
     assert Task.objects.count() == 20
     assert "It has stopped, for more match than were announced: 10. Done or left alone so far: 20." in html
@@ -618,27 +618,27 @@ def test_so_does_an_action_on_what_was_counted_if_more_come_to_match(staff):
 
 
 @pytest.mark.slow
-def test_to_delete_more_than_a_thousand_their_number_has_to_be_typed(staff):
-    rows = failed(1_001)
+def test_deleting_more_than_a_thousand_tasks_requires_typing_their_number(staff):
+    rows = failed_tasks(1_001)
     client = staff("view_task", "delete_task")
-    asked = act(client, "delete", rows[0].pk, select_across="1")
-    assert "Type 1,001, the number of tasks, to go on:" in asked.content.decode()
+    confirmation = act(client, "delete", rows[0].pk, select_across="1")
+    assert "Type 1,001, the number of tasks, to go on:" in confirmation.content.decode()
 
-    wrong = asked
+    response = confirmation
     for typed in ("", "1000", "1002", "delete"):
-        wrong = client.post(LIST, fields_of(wrong) | {"typed": typed})
-        assert "This is not the number." in wrong.content.decode()
+        response = client.post(LIST, fields_of(response) | {"typed": typed})
+        assert "This is not the number." in response.content.decode()
     assert Task.objects.count() == 1_001
-    right = client.post(LIST, fields_of(wrong) | {"typed": "1,001"})
+    response = client.post(LIST, fields_of(response) | {"typed": "1,001"})
 
-    assert "1001 tasks were deleted." in said(right)
+    assert "1001 tasks were deleted." in messages_of(response)
     assert not Task.objects.exists()
 
 
 @pytest.mark.slow
-def test_the_number_need_not_be_typed_again_while_it_goes_on(staff, monkeypatch):
+def test_a_delete_in_batches_asks_for_the_number_only_once(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
-    rows = failed(1_001)
+    rows = failed_tasks(1_001)
     client = staff("view_task", "delete_task")
     response = client.post(LIST, fields_of(act(client, "delete", rows[0].pk, select_across="1")) | {"typed": "1001"})
 
@@ -649,8 +649,8 @@ def test_the_number_need_not_be_typed_again_while_it_goes_on(staff, monkeypatch)
 
 
 @pytest.mark.parametrize("action", ["cancel", "cancel_running"])
-def test_no_button_that_cancels_tasks_is_called_cancel_alone(staff, action):
-    handle = subject(action)
+def test_no_button_that_cancels_tasks_is_labelled_just_cancel(staff, action):
+    handle = task_for(action)
     client = staff("view_task", "cancel_task")
 
     pages = [
@@ -660,13 +660,13 @@ def test_no_button_that_cancels_tasks_is_called_cancel_alone(staff, action):
     ]
 
     buttons = [re.findall(r"<(?:a|button)[^>]*button[^>]*>([^<]+)<", page.content.decode()) for page in pages]
-    assert all("Cancel" not in named for named in buttons)
-    assert [named[-2:][0].startswith("Cancel 1 task") for named in buttons[1:]] == [True, True]
-    assert all(named[-1] == "Keep it" for named in buttons[1:])
+    assert all("Cancel" not in labels for labels in buttons)
+    assert [labels[-2:][0].startswith("Cancel 1 task") for labels in buttons[1:]] == [True, True]
+    assert all(labels[-1] == "Keep it" for labels in buttons[1:])
 
 
-def test_nothing_is_offered_where_nothing_matches(staff):
-    rows = failed(1)
+def test_no_button_is_shown_when_no_task_matches(staff):
+    rows = failed_tasks(1)
     client = staff("view_task", "cancel_task")
 
     html = act(client, "cancel", rows[0].pk, query="?status__exact=PENDING", select_across="1").content.decode()
@@ -678,20 +678,20 @@ def test_nothing_is_offered_where_nothing_matches(staff):
 @pytest.mark.parametrize(
     "posted", [{"counted": "[]"}, {"counted": "x"}, {"counted": '{"FAILED": "9"}'}, {"looked": "x"}]
 )
-def test_a_count_that_can_not_be_read_is_made_anew(staff, posted):
-    rows = failed(3)
+def test_an_unreadable_count_is_counted_again(staff, posted):
+    rows = failed_tasks(3)
     client = staff("view_task", "retry_task")
-    asked = act(client, "retry", rows[0].pk, select_across="1")
+    confirmation = act(client, "retry", rows[0].pk, select_across="1")
 
-    html = client.post(LIST, fields_of(asked) | posted).content.decode()
+    html = client.post(LIST, fields_of(confirmation) | posted).content.decode()
 
     assert "Retry 3 tasks" in html
     assert not Task.objects.filter(status="PENDING").exists()
 
 
 def test_counting_reads_a_bounded_part_of_the_table_in_each_statement(staff, monkeypatch):
-    few_at_a_time(monkeypatch, 100)
-    rows = failed(500, queue_name="emails")
+    count_in_chunks(monkeypatch, 100)
+    rows = failed_tasks(500, queue_name="emails")
     client = staff("view_task", "cancel_task")
 
     with CaptureQueriesContext(connection) as queries:
@@ -703,9 +703,9 @@ def test_counting_reads_a_bounded_part_of_the_table_in_each_statement(staff, mon
 
 
 @pytest.mark.slow
-def test_the_log_and_our_logger_say_how_many_it_was_done_to(staff, caplog, monkeypatch):
+def test_the_admin_log_and_the_logger_record_how_many_tasks_changed(staff, caplog, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
-    rows = failed(700)
+    rows = failed_tasks(700)
     client = staff("view_task", "retry_task", "delete_task")
     caplog.set_level("INFO", "horsies_django.admin")
 
@@ -717,16 +717,16 @@ def test_the_log_and_our_logger_say_how_many_it_was_done_to(staff, caplog, monke
     assert "500 done, 0 left alone." in messages[0]
     assert "200 done, 0 left alone. So far: 700 done, 0 left alone." in messages[1]
     user = LogEntry.objects.first().user_id
-    told = [record.getMessage() for record in caplog.records if record.name == "horsies_django.admin"]
-    assert told == [
+    logged = [record.getMessage() for record in caplog.records if record.name == "horsies_django.admin"]
+    assert logged == [
         f"admin action='Retry' model=horsies_django.Task user={user} done=500 left_alone=0",
         f"admin action='Retry' model=horsies_django.Task user={user} done=200 left_alone=0",
         f"admin action='Delete' model=horsies_django.Task user={user} done=0 left_alone=2",
     ]
 
 
-def test_nothing_is_claimed_of_what_was_not_counted(staff):
-    failed(60)
+def test_select_all_states_no_number_before_counting(staff):
+    failed_tasks(60)
 
     html = staff("view_task", "retry_task").get(LIST).content.decode()
 
@@ -735,19 +735,19 @@ def test_nothing_is_claimed_of_what_was_not_counted(staff):
 
 
 @pytest.mark.parametrize("broken", [{"upper": "x"}, {"before": "x"}, {"done": "many"}, {"upper": ""}])
-def test_a_broken_form_asks_again(staff, broken):
-    rows = failed(1)
+def test_a_confirmation_with_broken_fields_asks_again(staff, broken):
+    rows = failed_tasks(1)
     client = staff("view_task", "retry_task")
-    asked = act(client, "retry", rows[0].pk, select_across="1")
+    confirmation = act(client, "retry", rows[0].pk, select_across="1")
 
-    html = client.post(LIST, fields_of(asked) | broken).content.decode()
+    html = client.post(LIST, fields_of(confirmation) | broken).content.decode()
 
     assert "every page: <strong>1</strong>" in html
     assert "Retry 1 task<" in html
     assert TaskHandle(rows[0].pk).status() == "FAILED"
 
 
-def test_no_retry_is_offered_of_what_failed_in_a_workflow_that_completed_all_the_same(staff, drain):
+def test_a_failed_task_of_a_completed_workflow_offers_no_retry(staff, drain):
     bad = tasks.fail.node()()
     tail = tasks.noop.node(waits_for=[bad], allow_failed_deps=True)()
     policy = SuccessPolicy([SuccessCase([tail])])

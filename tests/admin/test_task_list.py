@@ -1,4 +1,4 @@
-"""The list of tasks: what is found, by which filter and which search, and how pages follow each other."""
+"""The list of tasks: its paging, filters, searches, columns and masking."""
 
 from datetime import timedelta
 from itertools import chain
@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from horsies_django.core.ids import uuid7s
 from horsies_django.models import Task, Worker
-from horsies_django.ops.keyset import scan as walking
+from horsies_django.ops.keyset import scan
 from horsies_django.ops.keyset.keys import id_at
 from tests.admin import page_jobs
 from tests.jobs import tasks
@@ -24,9 +24,10 @@ LONG_AGO = NOW - timedelta(days=3)
 ENDS = {"COMPLETED": "completed_at", "FAILED": "failed_at", "CANCELLED": "cancelled_at", "EXPIRED": "expired_at"}
 
 
-def look_through(monkeypatch, *rows):
-    monkeypatch.setattr(walking, "CHUNKS", rows)
-    monkeypatch.setattr(walking, "EXTRA_CHUNKS", 0)
+def limit_scan(monkeypatch, *rows):
+    """Let a page scan only these numbers of rows."""
+    monkeypatch.setattr(scan, "CHUNKS", rows)
+    monkeypatch.setattr(scan, "EXTRA_CHUNKS", 0)
 
 
 def make(name="tests.admin.page_jobs.log_in", status="PENDING", **columns):
@@ -34,8 +35,8 @@ def make(name="tests.admin.page_jobs.log_in", status="PENDING", **columns):
     return Task.objects.create(task_name=name, status=status, **ended, **columns)
 
 
-def some(count, **columns):
-    """That many tasks, the oldest first."""
+def make_many(count, **columns):
+    """Create ``count`` tasks, and return them oldest first."""
     status = columns.setdefault("status", "COMPLETED")
     ended = {ENDS[status]: NOW} if status in ENDS else {}
     rows = [Task(id=key, task_name="tests.admin.page_jobs.log_in", **ended, **columns) for key in uuid7s(count)]
@@ -52,7 +53,7 @@ def found(client, **query):
 
 
 def walk(client, link, **query):
-    """The rows of each page, from the first on."""
+    """Return the keys of each page, from the first page on."""
     pages, address = [], "?" + "&".join(f"{name}={value}" for name, value in query.items())
     while address:
         listed = client.get(LIST + address).context["cl"]
@@ -65,25 +66,25 @@ def walk(client, link, **query):
 # Pages.
 
 
-def test_pages_forth_and_back_show_each_row_once_and_the_newest_first(staff):
-    rows = some(120)
+def test_paging_either_way_shows_each_task_once_newest_first(staff):
+    rows = make_many(120)
     client = staff("view_task")
     newest_first = [row.pk for row in reversed(rows)]
 
-    forth = walk(client, "older_url")
-    back = walk(client, "newer_url", after=UUID(int=0))
+    older_pages = walk(client, "older_url")
+    newer_pages = walk(client, "newer_url", after=UUID(int=0))
 
-    assert [len(page) for page in forth] == [50, 50, 20]
-    assert [*chain(*forth)] == newest_first
-    assert [*chain(*reversed(back))] == newest_first
+    assert [len(page) for page in older_pages] == [50, 50, 20]
+    assert [*chain(*older_pages)] == newest_first
+    assert [*chain(*reversed(newer_pages))] == newest_first
 
 
-def test_rows_that_come_meanwhile_move_no_page(staff):
-    rows = some(120)
+def test_new_tasks_do_not_shift_older_pages(staff):
+    rows = make_many(120)
     client = staff("view_task")
     older = shown(client).older_url
 
-    some(30)
+    make_many(30)
 
     listed = client.get(LIST + older).context["cl"]
     assert [row.pk for row in listed.result_list] == [row.pk for row in reversed(rows[20:70])]
@@ -91,11 +92,11 @@ def test_rows_that_come_meanwhile_move_no_page(staff):
 
 @pytest.mark.parametrize("status", ["", "FAILED"])
 @pytest.mark.parametrize("link", ["older_url", "newer_url"])
-def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(staff, monkeypatch, status, link):
-    look_through(monkeypatch, 10, 30)
-    few = some(3, status="FAILED", queue_name="few")
-    some(100, status="FAILED")
-    few += some(3, status="FAILED", queue_name="few")
+def test_a_page_scans_a_bounded_range_and_the_next_page_continues(staff, monkeypatch, status, link):
+    limit_scan(monkeypatch, 10, 30)
+    few = make_many(3, status="FAILED", queue_name="few")
+    make_many(100, status="FAILED")
+    few += make_many(3, status="FAILED", queue_name="few")
     client = staff("view_task")
     query = {"queue_name": "few", **({"status__exact": status} if status else {})}
     start = {"after": UUID(int=0)} if link == "newer_url" else {}
@@ -109,19 +110,19 @@ def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(staff, monkeypatch
     assert "Look further" in html
 
 
-def test_a_page_goes_on_looking_while_that_costs_little(staff, monkeypatch):
-    look_through(monkeypatch, 10, 30)
-    monkeypatch.setattr(walking, "EXTRA_CHUNKS", 4)
-    monkeypatch.setattr(walking, "TIME_LIMIT", 60)
-    few = some(3, queue_name="few")
-    some(100)
+def test_a_page_keeps_scanning_while_scanning_is_cheap(staff, monkeypatch):
+    limit_scan(monkeypatch, 10, 30)
+    monkeypatch.setattr(scan, "EXTRA_CHUNKS", 4)
+    monkeypatch.setattr(scan, "TIME_LIMIT", 60)
+    few = make_many(3, queue_name="few")
+    make_many(100)
 
     assert found(staff("view_task"), queue_name="few") == {row.pk for row in few}
 
 
-def test_a_search_of_arguments_looks_at_the_clock_after_few_tasks(staff, monkeypatch):
-    monkeypatch.setattr(walking, "SLOW_TIME_LIMIT", 0)
-    oldest, *_rest = some(520)
+def test_an_argument_search_checks_its_time_limit_after_few_tasks(staff, monkeypatch):
+    monkeypatch.setattr(scan, "SLOW_TIME_LIMIT", 0)
+    oldest, *_rest = make_many(520)
     Task.objects.filter(pk=oldest.pk).update(args=["needle"])
     client = staff("view_task")
 
@@ -129,10 +130,10 @@ def test_a_search_of_arguments_looks_at_the_clock_after_few_tasks(staff, monkeyp
     assert "Looked through what was sent" in client.get(LIST, {"q": "args:needle"}).content.decode()
 
 
-def test_old_tasks_that_wait_are_found_behind_any_number_of_others(staff, monkeypatch):
-    look_through(monkeypatch, 10, 30)
+def test_old_pending_tasks_are_found_behind_many_newer_tasks(staff, monkeypatch):
+    limit_scan(monkeypatch, 10, 30)
     stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
-    some(100)
+    make_many(100)
     client = staff("view_task")
 
     for query in (
@@ -145,29 +146,29 @@ def test_old_tasks_that_wait_are_found_behind_any_number_of_others(staff, monkey
         assert not shown(client, **query).older_url
 
 
-def test_a_queue_that_nobody_serves_is_found_behind_more_that_is_due_than_is_read_whole(staff, monkeypatch):
-    look_through(monkeypatch, 10, 30)
-    monkeypatch.setattr(walking, "MAX_INDEX_ROWS", 20)
+def test_the_task_of_an_unserved_queue_is_found_among_many_due_tasks(staff, monkeypatch):
+    limit_scan(monkeypatch, 10, 30)
+    monkeypatch.setattr(scan, "MAX_INDEX_ROWS", 20)
     stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
-    due = some(100, status="PENDING")
+    due = make_many(100, status="PENDING")
     client = staff("view_task")
 
     assert found(client, state="due", queue_name="nobody") == {stuck.pk}
     assert sorted([*chain(*walk(client, "older_url", state="due"))]) == sorted([stuck.pk, *(row.pk for row in due)])
 
 
-def test_the_list_needs_few_queries_and_as_many_for_fifty_rows_as_for_one(staff):
+def test_the_list_needs_as_many_queries_for_50_tasks_as_for_one(staff):
     client = staff("view_task", "view_workflow", "retry_task")
-    some(1, status="FAILED", workflow_id=UUID(int=7), claimed_by_worker_id="w")
+    make_many(1, status="FAILED", workflow_id=UUID(int=7), claimed_by_worker_id="w")
     client.get(LIST)
 
     with CaptureQueriesContext(connection) as of_one:
         client.get(LIST)
-    some(60, status="FAILED", workflow_id=UUID(int=7), claimed_by_worker_id="w", progress={"done": 1})
+    make_many(60, status="FAILED", workflow_id=UUID(int=7), claimed_by_worker_id="w", progress={"done": 1})
     with CaptureQueriesContext(connection) as of_fifty:
         client.get(LIST)
 
-    assert len(of_one) - 1 <= len(of_fifty) <= 15  # one row is a page that is not full: it looks further
+    assert len(of_one) - 1 <= len(of_fifty) <= 15  # a page that is not full scans further, with one more query
     assert not any("COUNT(" in query["sql"] and "horsies_tasks" in query["sql"] for query in of_fifty)
     assert not any('"result"' in query["sql"] for query in of_fifty)
 
@@ -201,7 +202,7 @@ def test_the_list_needs_few_queries_and_as_many_for_fifty_rows_as_for_one(staff)
     ],
 )
 @pytest.mark.once
-def test_a_bad_address_is_no_error_of_ours(staff, query):
+def test_a_malformed_query_string_does_not_break_the_list(staff, query):
     make()
 
     response = staff("view_task").get(LIST, query, follow=True)
@@ -210,10 +211,10 @@ def test_a_bad_address_is_no_error_of_ours(staff, query):
 
 
 @pytest.mark.parametrize("query", [{}, {"sent": "hour"}, {"sent_from": "2026-01-01", "sent_to": "2026-01-02T10:00"}])
-def test_a_project_without_time_zones_has_the_list_too(staff, settings, query):
+def test_the_list_works_with_use_tz_off(staff, settings, query):
     settings.USE_TZ = False
     make(good_until=timezone.now())
-    rows = some(60, status="PENDING")
+    rows = make_many(60, status="PENDING")
 
     client = staff("view_task")
 
@@ -222,20 +223,20 @@ def test_a_project_without_time_zones_has_the_list_too(staff, settings, query):
 
 
 @pytest.mark.parametrize("offset", ["", "+00:00"])
-def test_there_times_are_typed_as_they_are_shown(staff, settings, offset):
+def test_with_use_tz_off_typed_times_match_the_shown_times(staff, settings, offset):
     settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
     if connection.vendor == "postgresql" and offset:
-        pytest.skip("its times are in the project's zone")
+        pytest.skip("PostgreSQL's times are in the project's zone")
     row = make()
     row.refresh_from_db()
     client = staff("view_task")
 
-    near = {
+    window = {
         name: f"{row.sent_at + timedelta(minutes=minutes):%Y-%m-%dT%H:%M}{offset}"
         for name, minutes in (("sent_from", -10), ("sent_to", 10))
     }
 
-    assert found(client, **near) == found(client, sent="hour") == {row.pk}
+    assert found(client, **window) == found(client, sent="hour") == {row.pk}
     zone = "UTC" if connection.vendor == "sqlite" else "Asia/Tokyo"
     html = client.get(f"{LIST}{row.pk}/change/").content.decode()
     assert f"Times are in {zone}." in html
@@ -289,8 +290,8 @@ def old(moment):
 
 
 @pytest.fixture
-def zoo(transactional_db):
-    """One of each kind: by name, which filters and which searches find it."""
+def kinds(transactional_db):
+    """Create a task of each kind; return, by name, its key and the filters and searches that find it."""
     err = {"err": {"error_code": "MINE", "message": "No luck today", "data": None}}
     base = {"week", "normal", "all"}
     now = base | {"hour"}
@@ -344,46 +345,48 @@ def zoo(transactional_db):
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
-def test_each_filter_with_each_search_finds_the_right_rows(staff, zoo, search):
+def test_each_filter_with_each_search_finds_the_right_rows(staff, kinds, search):
     client = staff("view_task")
-    zoo_without_step = {name: animal for name, animal in zoo.items() if name != "step"}
+    visible_by_default = {name: kind for name, kind in kinds.items() if name != "step"}
 
     for name, query in {"": {}, **FILTERS}.items():
-        animals = zoo if name in ("steps", "all") else zoo_without_step
-        expected = {key for key, (_, filters, searches) in animals.items() if name in filters and search in searches}
+        listed = kinds if name in ("steps", "all") else visible_by_default
+        expected = {key for key, (_, filters, searches) in listed.items() if name in filters and search in searches}
         rows = found(client, **query, **({"q": SEARCHES[search]} if SEARCHES[search] else {}))
-        assert {key for key, (pk, *_) in zoo.items() if pk in rows} == expected, (name, search)
+        assert {key for key, (pk, *_) in kinds.items() if pk in rows} == expected, (name, search)
 
 
-def test_filters_are_combined(staff, zoo):
+def test_filters_are_combined(staff, kinds):
     client = staff("view_task")
 
-    assert found(client, status__exact="FAILED", worker="host-1", trouble="retried", sent="hour") == {zoo["failed"][0]}
+    assert found(client, status__exact="FAILED", worker="host-1", trouble="retried", sent="hour") == {
+        kinds["failed"][0]
+    }
     assert found(client, status__exact="FAILED", state="completed") == set()
 
 
-def test_an_id_finds_its_task_whatever_it_is(staff, zoo):
+def test_searching_an_id_finds_a_task_of_any_kind(staff, kinds):
     client = staff("view_task")
 
-    for pk, *_ in zoo.values():
+    for pk, *_ in kinds.values():
         assert found(client, q=str(pk)) == found(client, q=f" {pk.hex} ") == {pk}
 
 
-def test_no_filter_asks_the_table_for_its_values(staff, zoo):
+def test_filters_get_their_choices_without_a_distinct_query(staff, kinds):
     Worker.objects.register("host-1", "w", "host", 1)
     with CaptureQueriesContext(connection) as captured:
         html = staff("view_task").get(LIST).content.decode()
 
     assert "?worker=host-1" in html
     assert "error_code=UNHANDLED_EXCEPTION" in html
-    assert "error_code=DOWN" in html  # tests.jobs.tasks maps an exception to it
+    assert "error_code=DOWN" in html  # an exception map in tests.jobs.tasks names it
     assert not any("DISTINCT" in query["sql"] for query in captured)
 
 
 # Columns.
 
 
-def test_a_row_says_both_vocabularies_and_its_times(staff, drain):
+def test_a_row_shows_its_state_in_both_vocabularies_and_its_times(staff, drain):
     tasks.fail.send()
     drain()
     tasks.noop.schedule(3600)
@@ -393,11 +396,11 @@ def test_a_row_says_both_vocabularies_and_its_times(staff, drain):
 
     html = staff("view_task").get(LIST).content.decode()
 
-    for words in ("archived", "scheduled", "active", "in 60 min", "so far", "?worker=a-worker-of-a-long-name", "1/1"):
-        assert words in html, words
+    for text in ("archived", "scheduled", "active", "in 60 min", "so far", "?worker=a-worker-of-a-long-name", "1/1"):
+        assert text in html, text
 
 
-def test_a_word_that_is_the_same_in_both_vocabularies_is_said_once(staff):
+def test_a_state_with_the_same_name_in_both_vocabularies_is_shown_once(staff):
     make(status="COMPLETED")
 
     html = staff("view_task").get(LIST).content.decode()
@@ -408,10 +411,10 @@ def test_a_word_that_is_the_same_in_both_vocabularies_is_said_once(staff):
     )
 
 
-def test_past_the_filters_the_keyboard_gets_to_the_rows_at_once(staff):
+def test_a_skip_link_leads_keyboard_users_past_the_filters(staff):
     client = staff("view_task")
     skip = '<a class="horsies-skip" href="#result_list">Skip to the rows</a>'
-    assert skip not in client.get(LIST).content.decode()  # there are none
+    assert skip not in client.get(LIST).content.decode()  # the list has no rows
 
     make()
 
@@ -419,7 +422,7 @@ def test_past_the_filters_the_keyboard_gets_to_the_rows_at_once(staff):
     assert html.index(skip) < html.index('id="changelist"') < html.index('id="result_list"')
 
 
-def test_a_workflow_is_a_link_for_who_may_see_it_and_else_a_short_id(staff):
+def test_a_workflow_id_is_no_link_for_users_who_may_not_view_workflows(staff):
     make(workflow_id=UUID(int=7))
 
     html = staff("view_task").get(LIST).content.decode()
@@ -428,7 +431,7 @@ def test_a_workflow_is_a_link_for_who_may_see_it_and_else_a_short_id(staff):
     assert "horsies_django/workflow/" not in html
 
 
-def test_what_a_row_says_is_text(staff):
+def test_the_list_escapes_stored_and_queried_values(staff):
     bad = "<script>alert(1)</script>"
     make(bad, queue_name=bad, error_code=bad, claimed_by_worker_id=bad, progress={"done": 1, "message": bad})
     client = staff("view_task")
@@ -448,10 +451,10 @@ def test_what_a_row_says_is_text(staff):
         assert "onclick" not in html
 
 
-# What is masked.
+# Masking.
 
 
-def test_a_search_of_arguments_finds_what_people_may_see_there_and_nothing_masked(staff):
+def test_an_argument_search_finds_only_unmasked_values(staff):
     page_jobs.log_in.send("ann", "geheim")
     page_jobs.log_in.send({"token": "geheim"}, password="geheim")
     named = page_jobs.log_in.send(["Geheimer", 1], "x").id
@@ -464,13 +467,13 @@ def test_a_search_of_arguments_finds_what_people_may_see_there_and_nothing_maske
     assert found(client, q="args:x@x") == set()
 
 
-def test_nor_does_a_page_end_where_something_masked_was_found(staff):
-    seen = page_jobs.log_in.send("geheim", "x").id
+def test_page_boundaries_do_not_reveal_matches_in_masked_values(staff):
+    unmasked = page_jobs.log_in.send("geheim", "x").id
     rows = page_jobs.log_in.send_many({"user": "ann", "password": "geheim"} for _ in range(60))
     client = staff("view_task")
 
     listed = shown(client, q="args:geheim")
-    assert [row.pk for row in listed.result_list] == [seen]
+    assert [row.pk for row in listed.result_list] == [unmasked]
     assert not listed.older_url
     for cursor in ({"before": rows[10].id}, {"after": rows[10].id}, {"after": rows[59].id}):
         by_secret, by_nothing = (shown(client, q=text, **cursor) for text in ("args:ann_geheim", "args:nothing"))
@@ -478,24 +481,24 @@ def test_nor_does_a_page_end_where_something_masked_was_found(staff):
         assert by_secret.older_url == by_nothing.older_url.replace("nothing", "ann_geheim")
 
 
-def test_nor_does_an_action_on_what_is_selected_tell_it(staff):
+def test_an_action_on_selected_tasks_does_not_reveal_masked_values(staff):
     masked = page_jobs.log_in.send("ann", "geheim").id
 
     staff("view_task", "cancel_task").post(
         f"{LIST}?q=args:nothing", {"action": "cancel", "_selected_action": [str(masked)]}
     )
 
-    assert Task.objects.get(pk=masked).status == "CANCELLED"  # as it would be if it had been found
+    assert Task.objects.get(pk=masked).status == "CANCELLED"  # just as if the search had found it
 
 
-def test_nor_is_anything_masked_among_all_that_match(staff):
+def test_an_action_on_all_matching_tasks_ignores_matches_in_masked_values(staff):
     masked, plain = page_jobs.log_in.send("ann", "geheim").id, page_jobs.log_in.send("geheim", "x").id
     client = staff("view_task", "cancel_task")
     every = {"action": "cancel", "_selected_action": [str(masked)], "select_across": "1"}
 
-    asked = client.post(f"{LIST}?q=args:geheim", every)
-    client.post(f"{LIST}?q=args:geheim", every | dict(asked.context["hidden"]) | {"confirmed": "1"})
+    confirmation = client.post(f"{LIST}?q=args:geheim", every)
+    client.post(f"{LIST}?q=args:geheim", every | dict(confirmation.context["hidden"]) | {"confirmed": "1"})
 
-    assert asked.context["estimate"].counted == 1
+    assert confirmation.context["estimate"].counted == 1
     assert Task.objects.get(pk=plain).status == "CANCELLED"
     assert Task.objects.get(pk=masked).status == "PENDING"

@@ -32,7 +32,7 @@ def staff(client):
 
 
 def with_attempts(count, **values):
-    """A task that has failed so many times."""
+    """Create a task that has failed ``count`` times."""
     row = Task.objects.create(
         task_name="gone.task",
         attempt=count,
@@ -63,27 +63,27 @@ def with_attempts(count, **values):
     return row
 
 
-def started(handle, worker="w", **columns):
+def running(handle, worker="w", **columns):
     with transaction.atomic():
         Task.objects.claim(worker, start=1)
     Task.objects.filter(pk=handle.id).update(**columns)
     return handle
 
 
-def test_it_tells_state_error_and_where_the_time_went(staff, drain):
+def test_the_page_shows_state_error_and_time_spent(staff, drain):
     handle = tasks.flaky.send("k", 9)
     drain()
 
     html = html_of(staff, handle)
 
-    for words in ("Failed", "asynq: archived", "UNHANDLED_EXCEPTION", "attempt 3", "Waited for a worker"):
-        assert words in html
+    for text in ("Failed", "asynq: archived", "UNHANDLED_EXCEPTION", "attempt 3", "Waited for a worker"):
+        assert text in html
     assert [f"Attempt {number}: Failed" in html for number in (1, 2, 3)] == [True] * 3
     assert 'role="img"' in html
     assert html.count("<rect ") >= 6
 
 
-def test_each_attempt_has_its_traceback_folded(staff):
+def test_each_attempt_has_a_collapsed_traceback(staff):
     html = html_of(staff, with_attempts(3))
 
     for number in (1, 2, 3):
@@ -93,7 +93,7 @@ def test_each_attempt_has_its_traceback_folded(staff):
     assert "250 ms" in html
 
 
-def test_of_many_attempts_the_latest_are_shown_and_it_says_so(staff):
+def test_the_page_shows_only_the_latest_of_many_attempts_and_says_so(staff):
     html = html_of(staff, with_attempts(120))
 
     assert html.count('class="horsies-attempt"') == 50
@@ -104,9 +104,9 @@ def test_of_many_attempts_the_latest_are_shown_and_it_says_so(staff):
     assert "Attempts 1 to 70" in html
 
 
-def test_it_takes_as_few_queries_for_50_attempts_as_for_one(staff):
+def test_the_page_needs_as_many_queries_for_50_attempts_as_for_one(staff):
     counts = set()
-    html_of(staff, with_attempts(1))  # Django keeps what it looks up once
+    html_of(staff, with_attempts(1))  # so that Django's caches are filled
     for attempts in (1, 50):
         row = with_attempts(attempts)
         with CaptureQueriesContext(connection) as captured:
@@ -118,15 +118,15 @@ def test_it_takes_as_few_queries_for_50_attempts_as_for_one(staff):
 
 
 @pytest.mark.parametrize("status", ["PENDING", "CLAIMED", "RUNNING"])
-def test_a_task_that_lives_takes_few_queries_too(client, status):
+def test_the_page_of_an_unfinished_task_needs_few_queries(client, status):
     client = log_in(client, "view_task", "view_worker", "view_queue", "view_workflow")
     root = Workflow("one", [tasks.noop.node()()]).start()
     row = Task.objects.get(workflow_id=root.id)
     Worker.objects.register("w", "", "host", 1)
     Worker.objects.update(threads=1, async_slots=1)
-    held = {} if status == "PENDING" else {"claimed_at": Now(), "claimed_by_worker_id": "w", "claim": 1}
-    begun = {"started_at": Now()} if status == "RUNNING" else {}
-    Task.objects.filter(pk=row.pk).update(status=status, attempt=1, **held, **begun)
+    claimed_columns = {} if status == "PENDING" else {"claimed_at": Now(), "claimed_by_worker_id": "w", "claim": 1}
+    started = {"started_at": Now()} if status == "RUNNING" else {}
+    Task.objects.filter(pk=row.pk).update(status=status, attempt=1, **claimed_columns, **started)
 
     with CaptureQueriesContext(connection) as captured:
         html = html_of(client, row)
@@ -135,7 +135,7 @@ def test_a_task_that_lives_takes_few_queries_too(client, status):
     assert "data-horsies-live" in html
 
 
-def test_everything_off_the_rows_is_text(client):
+def test_the_page_escapes_every_stored_value(client):
     client = log_in(client, "view_task", "view_worker", "view_heartbeat")
     row = with_attempts(2, args=[SCRIPT], kwargs={SCRIPT: SCRIPT}, metadata={SCRIPT: 1}, unique_key=SCRIPT)
     names = {"task_name": SCRIPT, "error_code": SCRIPT, "claimed_by_worker_id": SCRIPT, "queue_name": SCRIPT}
@@ -153,7 +153,7 @@ def test_everything_off_the_rows_is_text(client):
     assert ' style="' not in html
 
 
-def test_values_that_are_large_are_cut_folded_and_to_be_had_as_a_whole(staff):
+def test_large_values_are_truncated_and_can_be_downloaded_in_full(staff):
     value = {"rows": [{"number": number, "exact": 2**80 + number} for number in range(3_000)]}
     row = Task.objects.create(task_name="tests.jobs.tasks.echo", args=[value])
 
@@ -168,7 +168,7 @@ def test_values_that_are_large_are_cut_folded_and_to_be_had_as_a_whole(staff):
     assert str(2**80 + 2_999) in text
 
 
-def test_a_download_is_plain_text_for_those_who_may_look(client, staff):
+def test_a_download_is_a_plain_text_attachment(client, staff):
     row = Task.objects.create(task_name="gone.task", args=[1])
 
     response = staff.get(address(row, "download", "args"))
@@ -182,13 +182,13 @@ def test_a_download_is_plain_text_for_those_who_may_look(client, staff):
 
 
 @pytest.mark.parametrize("page", ["change", "download"])
-def test_who_may_not_look_sees_nothing(client, page):
+def test_page_and_download_need_the_view_permission(client, page):
     row = Task.objects.create(task_name="gone.task", args=["secret"])
     path = address(row, page, *(["args"] if page == "download" else []))
 
     assert client.get(path).status_code == 302
     assert log_in(client).get(path).status_code == 403
-    assert log_in(client, "view_worker", "change_task").get(path).status_code in (200, 403)  # Django: change is view
+    assert log_in(client, "view_worker", "change_task").get(path).status_code in (200, 403)  # change implies view
     client.force_login(get_user_model().objects.create_superuser("root"))
     assert client.get(path).status_code == 200
 
@@ -209,7 +209,7 @@ def test_who_may_not_look_sees_nothing(client, page):
         {"timeout": 3e9},
     ],
 )
-def test_damaged_rows_are_shown_all_the_same(staff, columns):
+def test_the_page_of_a_damaged_row_opens(staff, columns):
     values = {name: Value(None) if value is None else value for name, value in columns.items()}
     row = Task.objects.create(task_name="gone.task")
     if columns.get("args", 1) is None:
@@ -221,9 +221,9 @@ def test_damaged_rows_are_shown_all_the_same(staff, columns):
         html_of(staff, row)
 
 
-def test_what_can_not_be_read_is_not_shown(staff):
+def test_unreadable_json_is_reported_instead_of_shown(staff):
     row = Task.objects.create(task_name="tests.jobs.tasks.echo")
-    depth = 900 if connection.vendor == "sqlite" else 4_000  # SQLite holds none that is deeper than 1,000
+    depth = 900 if connection.vendor == "sqlite" else 4_000  # SQLite refuses a depth above 1,000
     deep = "[" * depth + "]" * depth
     huge = "1" + "0" * 5_000
     with connection.cursor() as cursor:
@@ -235,7 +235,7 @@ def test_what_can_not_be_read_is_not_shown(staff):
     text_of(staff, row, "metadata")
 
 
-def test_without_time_zones_it_works(staff, drain):
+def test_the_page_works_with_use_tz_off(staff, drain):
     handle = tasks.add.send(1)
     drain()
 
@@ -243,7 +243,7 @@ def test_without_time_zones_it_works(staff, drain):
         html_of(staff, handle)
 
 
-def test_numbers_in_its_markup_are_numbers_in_every_language(staff):
+def test_numbers_in_markup_are_not_localized(staff):
     row = with_attempts(2)
     TaskAttempt.objects.filter(attempt=2).update(attempt=1_234)
 
@@ -254,7 +254,7 @@ def test_numbers_in_its_markup_are_numbers_in_every_language(staff):
     assert 'id="horsies-attempt-1234"' in html
 
 
-def test_times_are_in_the_readers_zone_to_the_millisecond(staff):
+def test_times_are_in_the_users_time_zone_to_the_millisecond(staff):
     row = Task.objects.create(task_name="gone.task", good_until="2030-01-02T03:04:05.678Z")
 
     with timezone.override("Asia/Tokyo"):
@@ -264,9 +264,9 @@ def test_times_are_in_the_readers_zone_to_the_millisecond(staff):
     assert "Asia/Tokyo" in html
 
 
-def test_a_running_task_shows_progress_and_beats(client):
+def test_a_running_task_shows_progress_and_heartbeats(client):
     client = log_in(client, "view_task", "view_worker")
-    handle = started(tasks.noop.send(), progress={"done": 4, "total": 10, "message": "rows"})
+    handle = running(tasks.noop.send(), progress={"done": 4, "total": 10, "message": "rows"})
     Worker.objects.register("w", "", "host", 1)
     for _ in range(12):
         Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), BeatRole.RUNNER, "w", "host", 1)
@@ -279,8 +279,8 @@ def test_a_running_task_shows_progress_and_beats(client):
     assert "Attempt 1 runs" in html
 
 
-def test_links_lead_only_where_the_reader_may_go(client):
-    handle = started(tasks.noop.send())
+def test_a_worker_is_linked_only_if_it_exists_and_the_user_may_view_it(client):
+    handle = running(tasks.noop.send())
     Worker.objects.register("w", "", "host", 1)
 
     assert "/horsies_django/worker/" not in html_of(log_in(client, "view_task"), handle)
@@ -289,7 +289,7 @@ def test_links_lead_only_where_the_reader_may_go(client):
     assert "/horsies_django/worker/w/" not in html_of(client, handle)
 
 
-def test_a_task_of_a_workflow_names_its_node(staff):
+def test_the_page_of_a_workflow_task_names_workflow_and_node(staff):
     root = Workflow("import all", [tasks.noop.node(node_id="fetch")()]).start()
 
     html = html_of(staff, Task.objects.get(workflow_id=root.id))
@@ -298,14 +298,14 @@ def test_a_task_of_a_workflow_names_its_node(staff):
     assert "fetch" in html
 
 
-def test_a_task_that_has_ended_is_not_asked_for_again_and_again(staff, drain):
+def test_the_page_of_an_ended_task_does_not_poll(staff, drain):
     handle = tasks.noop.send()
     drain()
 
     assert "data-horsies-live" not in html_of(staff, handle)
 
 
-def test_what_a_task_failed_of_is_said_once_and_the_rest_is_folded(staff, drain):
+def test_the_error_message_is_shown_once_and_its_details_are_collapsed(staff, drain):
     handle = tasks.fail.send()
     drain()
     row = Task.objects.get(pk=handle.id)
@@ -314,21 +314,21 @@ def test_what_a_task_failed_of_is_said_once_and_the_rest_is_folded(staff, drain)
     html = html_of(staff, handle)
 
     assert f'<span class="horsies-message">{message}</span>' in html
-    unfolded = re.sub(r"<details.*?</details>", "", html, flags=re.S)
-    assert unfolded.count(message) == 1
+    visible = re.sub(r"<details.*?</details>", "", html, flags=re.S)
+    assert visible.count(message) == 1
     assert html.count("Traceback (most recent call last)") == 1
     assert '<details id="horsies-value-result">' in html
     assert html.count(message) == 3  # at the top, in the result, at the end of the traceback
 
 
-def test_an_error_that_no_attempt_tells_of_has_its_own_traceback(staff):
+def test_an_error_that_no_attempt_recorded_has_its_own_traceback(staff):
     html = html_of(staff, with_attempts(2, error_code="DOWN"))
 
     assert '<details id="horsies-traceback"><summary>Traceback</summary>' in html
     assert html.count('<p class="horsies-message">') == 2
 
 
-def test_what_is_tried_again_tells_what_the_latest_attempt_failed_of(staff):
+def test_a_task_that_waits_for_a_retry_shows_its_latest_error(staff):
     row = with_attempts(2, retry_count=2)
     Task.objects.filter(pk=row.pk).update(
         status="PENDING", failed_at=None, result=None, error_code=None, deferred=True, next_retry_at=Now()
@@ -339,7 +339,7 @@ def test_what_is_tried_again_tells_what_the_latest_attempt_failed_of(staff):
     assert '<strong>DOWN</strong> <span class="horsies-message">&lt;script&gt;alert(1)&lt;/script&gt; 2</span>' in html
 
 
-def test_the_policy_in_force_is_said_in_words(staff, settings, capsys):
+def test_the_effective_retry_policy_is_described_in_words(staff, settings, capsys):
     stored = settings.TASKS["default"]
     with_defaults = {**stored, "OPTIONS": {**stored.get("OPTIONS", {}), "defaults": {"max_attempts": 4, "backoff": 90}}}
     any_error, jitter = "Any error is retried that another attempt can mend.", "Each is longer or shorter by"
@@ -361,15 +361,15 @@ def test_the_policy_in_force_is_said_in_words(staff, settings, capsys):
             f"Up to 5 attempts. {any_error} Wait before each retry: 60 s.",
         ),
     ]
-    sent = [(task.send(*args), words) for task, args, words in calls]
+    sent = [(task.send(*args), text) for task, args, text in calls]
     settings.TASKS = {**settings.TASKS, "default": with_defaults}
     sent.append((tasks.noop.send(), f"Up to 4 attempts. {any_error} Wait before each retry: 90 s."))
     sent.append((tasks.noop.with_options(max_attempts=1).send(), "No retries: one attempt."))
     settings.TASKS = {**settings.TASKS, "default": stored}
 
-    for handle, words in sent:
+    for handle, text in sent:
         html = html_of(staff, handle)
-        assert words in unescape(html)
-        assert "As it is stored" in html or words.startswith("No retries")
+        assert text in unescape(html)
+        assert "As it is stored" in html or text.startswith("No retries")
         call_command("horsies_task", "show", str(handle.id))
-        assert f"retries: {words}" in capsys.readouterr().out
+        assert f"retries: {text}" in capsys.readouterr().out

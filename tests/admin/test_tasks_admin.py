@@ -1,4 +1,4 @@
-"""The task browser, for those who may look and for those who may act."""
+"""Tasks in the admin, for users who may only view them and for users who may act."""
 
 import pytest
 from django.db import connection, transaction
@@ -32,8 +32,8 @@ def test_the_list_shows_each_task_with_its_state(staff, drain):
 
     html = staff("view_task").get(LIST).content.decode()
 
-    for word in ("Completed", "Failed", "Pending", "tests.jobs.tasks.add", "UNHANDLED_EXCEPTION"):
-        assert word in html
+    for text in ("Completed", "Failed", "Pending", "tests.jobs.tasks.add", "UNHANDLED_EXCEPTION"):
+        assert text in html
     done, failed, waiting = Task.objects.order_by("pk")
     for row, ended in ((done, done.completed_at), (failed, failed.failed_at), (waiting, None)):
         cells = html.split(f'title="{row.pk}"')[0].rpartition("<tr>")[2]
@@ -41,7 +41,7 @@ def test_the_list_shows_each_task_with_its_state(staff, drain):
         assert ('class="field-shown_ended">-<' in cells) if ended is None else (ended.isoformat() in cells)
 
 
-def test_the_detail_shows_call_result_traceback_and_every_attempt(staff, drain):
+def test_the_task_page_shows_call_result_traceback_and_every_attempt(staff, drain):
     handle = tasks.flaky.send("<script>alert(1)</script>", 9)
     drain()
 
@@ -54,7 +54,7 @@ def test_the_detail_shows_call_result_traceback_and_every_attempt(staff, drain):
     assert "UNHANDLED_EXCEPTION" in html
 
 
-def test_nobody_adds_edits_or_deletes_a_task(staff):
+def test_tasks_cannot_be_added_edited_or_deleted_in_djangos_own_forms(staff):
     handle = tasks.noop.send()
     client = staff("view_task", "add_task", "change_task", "delete_task")
 
@@ -66,7 +66,7 @@ def test_nobody_adds_edits_or_deletes_a_task(staff):
     assert handle.status() == TaskStatus.PENDING
 
 
-def test_retry_touches_only_what_ended_without_success(staff, drain):
+def test_retry_changes_only_tasks_that_ended_without_success(staff, drain):
     failed, done = tasks.fail.send(), tasks.add.send(1)
     drain()
     waiting = tasks.noop.send()
@@ -77,7 +77,7 @@ def test_retry_touches_only_what_ended_without_success(staff, drain):
     assert "1 task is due again. 2 were left alone" in response.content.decode()
 
 
-def test_cancel_touches_only_what_has_not_begun(staff, drain):
+def test_cancel_changes_only_tasks_that_have_not_started(staff, drain):
     done = tasks.add.send(1)
     drain()
     waiting = tasks.noop.send()
@@ -88,7 +88,7 @@ def test_cancel_touches_only_what_has_not_begun(staff, drain):
     assert Task.objects.get(pk=waiting.id).error_code == "TASK_CANCELLED"
 
 
-def test_a_running_task_is_cancelled_when_asked(staff):
+def test_a_running_task_is_cancelled_after_confirmation(staff):
     running = tasks.noop.send()
     with transaction.atomic():
         Task.objects.claim("w", start=1)
@@ -97,7 +97,7 @@ def test_a_running_task_is_cancelled_when_asked(staff):
     act(client, "cancel", running)
     assert running.status() == "RUNNING"
     act(client, "cancel_running", running)
-    assert running.status() == "RUNNING"  # it has been asked
+    assert running.status() == "RUNNING"  # the first request asks for confirmation
     act(client, "cancel_running", running, confirmed="1")
     assert running.status() == "CANCELLED"
 
@@ -123,26 +123,26 @@ def test_progress_is_shown_in_the_list_and_on_the_page(staff, progress, shown):
 
 
 @pytest.mark.parametrize("state", ["scheduled", "retrying", "due", "active", "archived", "completed", "nonsense"])
-def test_asynqs_states_narrow_the_list(staff, drain, state):
-    patient = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["DOWN"]))
-    done, dead, retried = tasks.add.send(1), tasks.fail.send(), patient.send("retrying")
+def test_asynqs_states_filter_the_list(staff, drain, state):
+    retrying = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["DOWN"]))
+    done, failed, retried = tasks.add.send(1), tasks.fail.send(), retrying.send("retrying")
     drain()
     running = tasks.noop.send()
     with transaction.atomic():
         Task.objects.claim("w", start=1)
-    of = {
+    handles = {
         "scheduled": tasks.noop.schedule(60),
         "retrying": retried,
         "due": tasks.noop.send(),
         "active": running,
-        "archived": dead,
+        "archived": failed,
         "completed": done,
     }
 
     html = staff("view_task").get(LIST, {"state": state}).content.decode()
 
-    shown = {name for name, handle in of.items() if str(handle.id) in html}
-    assert shown == {state} & set(of)  # what is no state finds nothing
+    shown = {name for name, handle in handles.items() if str(handle.id) in html}
+    assert shown == {state} & set(handles)  # an unknown state finds nothing
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_each_action_needs_its_own_permission(staff, permission, action):
     assert f'value="{action}"' not in client.get(LIST).content.decode()
 
 
-def test_who_may_only_look_sees_no_action(staff):
+def test_users_who_may_only_view_tasks_see_no_action(staff):
     tasks.noop.send()
 
     html = staff("view_task").get(LIST).content.decode()
@@ -170,12 +170,12 @@ def test_who_may_only_look_sees_no_action(staff):
     assert 'name="action"' not in html
 
 
-def test_who_may_not_look_sees_nothing(staff, client):
+def test_the_list_needs_the_view_permission(staff, client):
     assert client.get(LIST).status_code == 302
     assert staff().get(LIST).status_code == 403
 
 
-def test_an_action_does_nothing_by_get(staff):
+def test_a_get_request_performs_no_action(staff):
     handle = tasks.noop.send()
 
     staff("view_task", "cancel_task").get(LIST, {"action": "cancel", "_selected_action": str(handle.id)})
@@ -183,7 +183,7 @@ def test_an_action_does_nothing_by_get(staff):
     assert handle.status() == TaskStatus.PENDING
 
 
-def test_search_finds_by_id_by_the_beginning_of_the_name_and_by_status(staff):
+def test_search_finds_tasks_by_id_name_prefix_and_status(staff):
     wanted, other = tasks.add.send(1), tasks.noop.send()
     client = staff("view_task")
 
@@ -219,7 +219,7 @@ def test_filters_narrow_the_list(staff, query):
     assert {row.pk for row in rows} == expected
 
 
-def test_damaged_rows_are_shown_all_the_same(staff):
+def test_the_page_of_a_damaged_row_opens(staff):
     row = Task.objects.create(task_name="tests.jobs.tasks.echo", args={"not": "a list"}, result=["odd"], kwargs=3)
 
     html = page(staff("view_task"), row_handle(row))

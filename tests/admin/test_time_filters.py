@@ -1,4 +1,4 @@
-"""Filters of the task list by times and attempts."""
+"""The filters of the task list by times and by attempts."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ LIST = "/admin/horsies_django/task/"
 
 @pytest.fixture
 def ago():
-    """Return the moment so many seconds ago, all by one look at the clock: what is between two is as long as said."""
+    """Return a function of seconds to the time that long ago, with one reading of the clock for all."""
     now = timezone.now()
     return lambda seconds: now - timedelta(seconds=seconds)
 
@@ -25,29 +25,29 @@ def make(name, **columns):
 
 @pytest.fixture
 def shown(staff):
-    """Return the names that the list shows when it is narrowed."""
+    """Return a function of a query string to the names of the tasks that the list shows."""
     client = staff("view_task")
 
-    def look(query):
+    def names(query):
         rows = client.get(LIST + query).context["cl"].result_list
         return {row.task_name.removeprefix("jobs.") for row in rows}
 
-    return look
+    return names
 
 
 @pytest.mark.parametrize(
     ("length", "expected"),
     [
-        ("1s", {"waits", "waited", "was_called_off"}),
-        ("1m", {"waits", "was_called_off"}),
+        ("1s", {"waits", "waited", "was_cancelled"}),
+        ("1m", {"waits", "was_cancelled"}),
         ("1h", {"waits"}),
         ("nonsense", set()),
     ],
 )
-def test_by_how_long_they_waited_or_wait_so_far(shown, ago, length, expected):
+def test_the_waited_filter_counts_finished_and_current_waits(shown, ago, length, expected):
     make("waits", enqueued_at=ago(7_200))
     make("waited", status="COMPLETED", enqueued_at=ago(9_000), started_at=ago(8_970), completed_at=ago(10))
-    make("was_called_off", status="CANCELLED", enqueued_at=ago(9_000), cancelled_at=ago(8_000))
+    make("was_cancelled", status="CANCELLED", enqueued_at=ago(9_000), cancelled_at=ago(8_000))
     make("began_at_once", status="COMPLETED", enqueued_at=ago(9_000), started_at=ago(9_000), completed_at=ago(1))
     make("later", deferred=True, enqueued_at=ago(-7_200))
 
@@ -58,7 +58,7 @@ def test_by_how_long_they_waited_or_wait_so_far(shown, ago, length, expected):
     ("length", "expected"),
     [("10s", {"runs", "ran", "failed"}), ("10m", {"runs", "failed"}), ("1h", {"failed"})],
 )
-def test_by_how_long_they_ran_or_run_so_far(shown, ago, length, expected):
+def test_the_ran_filter_counts_finished_and_current_runs(shown, ago, length, expected):
     held = {"claim": 1, "claimed_by_worker_id": "w", "claimed_at": ago(900)}
     make("runs", status="RUNNING", started_at=ago(900), **held)
     make("ran", status="COMPLETED", started_at=ago(900), completed_at=ago(880))
@@ -78,7 +78,7 @@ def test_by_how_long_they_ran_or_run_so_far(shown, ago, length, expected):
         ("next_day", {"soon", "tonight"}),
     ],
 )
-def test_by_when_they_are_due(shown, ago, time, expected):
+def test_the_due_filter_selects_tasks_by_due_time(shown, ago, time, expected):
     make("before", enqueued_at=ago(7_200))
     make("now", status="COMPLETED", enqueued_at=ago(60), completed_at=ago(1))
     make("soon", deferred=True, enqueued_at=ago(-1_800))
@@ -92,7 +92,7 @@ def test_by_when_they_are_due(shown, ago, time, expected):
     ("attempts", "expected"),
     [("none", {"new"}), ("one", {"once", "spent"}), ("more", {"twice"}), ("all", {"spent", "twice"})],
 )
-def test_by_attempts(shown, attempts, expected):
+def test_the_attempts_filter_selects_tasks_by_number_of_attempts(shown, attempts, expected):
     make("new", max_retries=1)
     make("once", attempt=1, max_retries=1)
     make("spent", attempt=1)

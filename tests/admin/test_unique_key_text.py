@@ -1,4 +1,4 @@
-"""What the page of a task says of its unique key."""
+"""The unique key on the page of a task."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "text"),
     [
         ({}, "until it is done"),
         ({"status": "COMPLETED"}, "until it is done: that is over"),
@@ -24,12 +24,12 @@ LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
         ({"unique_until": "released"}, "no more: it has given its key back"),
     ],
 )
-def test_the_rule_in_words(row, words):
-    assert describe_unique_until(Task(unique_key="k", **row), NOW) == words
+def test_each_unique_until_rule_is_described_in_words(row, text):
+    assert describe_unique_until(Task(unique_key="k", **row), NOW) == text
 
 
 @pytest.mark.once
-def test_a_period_has_its_end():
+def test_a_unique_period_is_described_with_its_end():
     held = describe_unique_until(
         Task(unique_key="k", unique_until="period", status="FAILED", unique_expires_at=LATER), NOW
     )
@@ -42,7 +42,7 @@ def test_a_period_has_its_end():
 
 @pytest.mark.django_db
 @pytest.mark.once
-def test_the_page_has_the_key_and_the_rule(admin_client):
+def test_the_task_page_shows_the_unique_key_and_its_rule(admin_client):
     row = Task.objects.create(task_name="x", unique_key="shop 7", unique_until="success")
     plain = Task.objects.create(task_name="x")
 

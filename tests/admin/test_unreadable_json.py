@@ -1,4 +1,4 @@
-"""Rows whose JSON nobody can read, which only SQLite keeps: their pages say so, and those of the others stay whole."""
+"""The pages of rows with unreadable JSON, which only SQLite stores, and the pages of other rows beside them."""
 
 import pytest
 from django.db import connection
@@ -9,14 +9,14 @@ from tests.jobs import tasks
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL takes no damaged JSON"),
+    pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL stores no damaged JSON"),
 ]
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
-def write(rows, column, text):
-    """Write JSON that nothing of ours would."""
+def damage(rows, column, text):
+    """Write damaged JSON into a column, past the checks."""
     field = rows.model._meta.pk
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA ignore_check_constraints = 1")
@@ -27,7 +27,7 @@ def write(rows, column, text):
 
 
 def chain(**more):
-    """Make a workflow of three nodes, one after the other."""
+    """Create a workflow of three nodes, each of which waits for the one before."""
     workflow = Workflow(name="chain", status="RUNNING", node_count=3)
     workflow.root_id = workflow.pk
     workflow.save()
@@ -47,27 +47,27 @@ def page(client, row, **query):
 
 @pytest.mark.parametrize("column", ["waits_for", "kwargs", "result", "metadata"])
 @pytest.mark.parametrize(("text", "error"), [(DEEP, "RecursionError"), ("[1],[2]", "JSONDecodeError")])
-def test_one_node_leaves_the_page_of_its_workflow_whole(admin_client, column, text, error):
+def test_a_node_with_unreadable_json_leaves_its_workflow_page_intact(admin_client, column, text, error):
     workflow = chain()
-    write(WorkflowTask.objects.filter(task_index=1), column, text)
+    damage(WorkflowTask.objects.filter(task_index=1), column, text)
 
     assert all(f">n{index}<" in page(admin_client, workflow) for index in range(3))
     assert f"be read: {error}" in page(admin_client, workflow, node="1")
 
 
 @pytest.mark.parametrize("column", ["result", "error", "success_policy"])
-def test_a_workflow_has_a_page_of_its_own_and_of_its_nodes(admin_client, column):
+def test_the_page_of_a_workflow_with_unreadable_json_opens(admin_client, column):
     workflow = chain(kind="sleep", kwargs={"a": 1})
-    write(Workflow.objects.all(), column, DEEP)
+    damage(Workflow.objects.all(), column, DEEP)
 
     assert "be read: RecursionError" in page(admin_client, workflow, node="1")
 
 
 @pytest.mark.parametrize("column", ["args", "kwargs", "result", "metadata", "checkpoint"])
-def test_a_task_can_be_deleted(admin_client, column):
+def test_a_task_with_unreadable_json_can_be_deleted(admin_client, column):
     key = tasks.noop.send().id
     Task.objects.filter(pk=key).update(status="COMPLETED", completed_at="2026-01-01T00:00Z")
-    write(Task.objects.all(), column, DEEP)
+    damage(Task.objects.all(), column, DEEP)
 
     admin_client.post(reverse("admin:horsies_django_task_do", args=[key, "delete"]), {"confirmed": "1"})
 

@@ -1,4 +1,4 @@
-"""Workers in the admin: who is there, what each runs, and asking one to stop."""
+"""Workers in the admin: the list, what each worker runs, and the request to stop one."""
 
 import re
 
@@ -24,7 +24,7 @@ def page(client, worker_id):
     return client.get(reverse("admin:horsies_django_worker_change", args=[worker_id])).content.decode()
 
 
-def words(html):
+def text_of(html):
     return re.sub(r"\s+", " ", strip_tags(html))
 
 
@@ -39,27 +39,27 @@ def hold(count, worker_id="w-1"):
     return handles
 
 
-def test_the_list_tells_where_each_is_what_it_serves_and_what_it_takes(staff):
+def test_the_list_shows_host_queues_slots_and_memory_of_each_worker(staff):
     register(queues=["emails"], excluded_queues=["reports"], version="9.8.7", memory=52_428_800)
 
-    shown = words(staff("view_worker").get(LIST).content.decode())
+    shown = text_of(staff("view_worker").get(LIST).content.decode())
 
     for word in ("host-a", "4711", "alive", "0/8", "50.0", "emails, but not reports", "9.8.7", "now"):
         assert word in shown.replace("\xa0", " "), word
 
 
-def test_a_worker_that_has_not_beaten_for_long_is_marked_as_silent(staff):
+def test_a_worker_without_a_recent_heartbeat_is_marked_as_silent(staff):
     register()
     Worker.objects.update(last_beat_at=NowPlus(-3_600))
     client = staff("view_worker")
 
-    assert "silent" in words(client.get(LIST).content.decode())
-    html = words(page(client, "w-1"))
+    assert "silent" in text_of(client.get(LIST).content.decode())
+    html = text_of(page(client, "w-1"))
     assert "silent" in html
     assert "60 min ago" in html
 
 
-def test_load_and_what_runs_now_stand_beside_each_worker_with_links(staff):
+def test_the_list_shows_each_workers_load_and_links_its_running_tasks(staff):
     register()
     register("w-2")
     handles = hold(5)
@@ -77,7 +77,7 @@ def test_load_and_what_runs_now_stand_beside_each_worker_with_links(staff):
     assert "Nothing." in page(client, "w-2")
 
 
-def test_the_name_of_a_task_is_text(staff):
+def test_task_names_are_escaped(staff):
     register()
     hold(1)
     Task.objects.update(task_name="<b id=x>bold")
@@ -88,7 +88,7 @@ def test_the_name_of_a_task_is_text(staff):
         assert "<b id=x>" not in html
 
 
-def test_tasks_are_counted_and_not_named_for_those_who_may_not_see_them(staff):
+def test_users_who_may_not_view_tasks_see_only_how_many_a_worker_holds(staff):
     register()
     register("w-2")
     handles = hold(2)
@@ -112,15 +112,15 @@ def test_the_list_needs_as_many_queries_for_20_workers_as_for_one(staff):
 
     register()
     hold(3)
-    few = queries()
+    one = queries()
     for number in range(20):
         register(f"more-{number}")
         hold(2, f"more-{number}")
 
-    assert queries() == few <= 12
+    assert queries() == one <= 12
 
 
-def test_what_a_worker_holds_is_read_by_the_index_of_held_rows(staff):
+def test_the_tasks_that_a_worker_holds_are_read_from_an_index(staff):
     register()
     tasks.noop.send_many({} for _ in range(3_000))
     Task.objects.update(status="COMPLETED", completed_at=F("sent_at"))
@@ -141,7 +141,7 @@ def test_what_a_worker_holds_is_read_by_the_index_of_held_rows(staff):
             assert "horsies_task_held" in str(cursor.fetchall()), sql
 
 
-def test_who_may_stop_is_asked_first_and_then_the_worker_goes(staff, worker, tmp_path):
+def test_stopping_a_worker_asks_first_and_lets_running_tasks_finish(staff, worker, tmp_path):
     process = worker("--threads", "1", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(tmp_path / "gate")
     row = Worker.objects.get()
@@ -149,12 +149,12 @@ def test_who_may_stop_is_asked_first_and_then_the_worker_goes(staff, worker, tmp
     address = reverse("admin:horsies_django_worker_do", args=[row.pk, "stop"])
     assert address in page(client, row.pk)
 
-    asked = client.get(address).content.decode()
-    assert "finishes what it runs" in asked
+    confirmation = client.get(address).content.decode()
+    assert "finishes what it runs" in confirmation
     assert Worker.objects.get().stop_requested_at is None
     client.post(address, {"confirmed": "1"})
 
-    assert "stopping" in words(page(client, row.pk))
+    assert "stopping" in text_of(page(client, row.pk))
     (tmp_path / "gate").touch()
     assert process.wait() == 0
     assert handle.status() == "COMPLETED"
@@ -169,30 +169,30 @@ def test_selected_workers_are_asked_to_stop(staff):
 
     client.post(LIST, {"action": "stop", "_selected_action": ["w-1"], "confirmed": "1"})
 
-    asked = Worker.objects.filter(stop_requested_at__isnull=False)
-    assert [row.pk for row in asked] == ["w-1"]
+    stopping = Worker.objects.filter(stop_requested_at__isnull=False)
+    assert [row.pk for row in stopping] == ["w-1"]
 
 
-def test_who_asks_a_moment_after_somebody_else_has_not_asked(staff):
+def test_a_stop_request_does_not_overwrite_a_concurrent_one(staff):
     register()
     client = staff("view_worker", "stop_worker")
-    before = []
+    concurrent = []
 
-    def somebody_else_is_first(execute, sql, params, many, context):
-        if sql.startswith("UPDATE") and "horsies_workers" in sql and not before:
-            before.append(sql)
+    def stop_concurrently(execute, sql, params, many, context):
+        if sql.startswith("UPDATE") and "horsies_workers" in sql and not concurrent:
+            concurrent.append(sql)
             Worker.objects.update(stop_requested_at=NowPlus(-3_600))
         return execute(sql, params, many, context)
 
-    with connection.execute_wrapper(somebody_else_is_first):
+    with connection.execute_wrapper(stop_concurrently):
         client.post(reverse("admin:horsies_django_worker_do", args=["w-1", "stop"]), {"confirmed": "1"})
 
-    assert before
+    assert concurrent
     assert Worker.objects.filter(stop_requested_at__lt=NowPlus(-1_800)).exists()
     assert not LogEntry.objects.exists()
 
 
-def test_without_the_right_nobody_stops_a_worker_and_sees_no_button(staff):
+def test_stopping_a_worker_needs_its_own_permission(staff):
     register()
     client = staff("view_worker")
     address = reverse("admin:horsies_django_worker_do", args=["w-1", "stop"])
@@ -204,14 +204,14 @@ def test_without_the_right_nobody_stops_a_worker_and_sees_no_button(staff):
     assert "Stop gracefully" not in page(client, "w-1") + client.get(LIST).content.decode()
 
 
-def test_who_has_no_right_to_look_sees_no_worker(staff, client):
+def test_the_list_needs_the_view_permission(staff, client):
     register()
 
     assert client.get(LIST).status_code == 302
     assert staff("stop_worker").get(LIST).status_code == 403
 
 
-def test_the_page_of_a_worker_that_has_gone_says_so(staff):
+def test_the_page_of_an_unknown_worker_says_that_it_does_not_exist(staff):
     client = staff("view_worker", "stop_worker")
 
     response = client.get(reverse("admin:horsies_django_worker_change", args=["gone"]), follow=True)
@@ -219,7 +219,7 @@ def test_the_page_of_a_worker_that_has_gone_says_so(staff):
     assert "doesn’t exist" in response.content.decode()
 
 
-def test_a_workers_row_as_an_older_version_wrote_it_is_shown(staff):
+def test_a_worker_row_written_by_an_older_version_is_shown(staff):
     register(threads=None, async_slots=None, version="")
     hold(1)
 

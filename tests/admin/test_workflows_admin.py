@@ -1,4 +1,4 @@
-"""The workflow browser: what a run looks like, and what those who may do to it."""
+"""Workflows in the admin: the list, the page of a workflow with its graph, and the actions."""
 
 import json
 import re
@@ -23,16 +23,16 @@ from tests.jobs import limited
 from tests.workflows.bodies import Silent, fail, give, noted, try_, try_item
 from tests.workflows.runs import children, die, ran, states, value
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]  # with ``drain``, transactions and all
+pytestmark = [pytest.mark.django_db, pytest.mark.once]  # ``drain`` adds real transactions
 
 LIST = "/admin/horsies_django/workflow/"
-VERBS = ("pause", "resume", "cancel", "retry", "send_event")
-ALL = ("view_workflow", *(f"{verb}_workflow" for verb in VERBS))
+ACTIONS = ("pause", "resume", "cancel", "retry", "send_event")
+ALL = ("view_workflow", *(f"{action}_workflow" for action in ACTIONS))
 
 
 @pytest.fixture
 def staff(client):
-    """Log a staff member with these permissions in."""
+    """Log in a staff user with given permissions."""
 
     def log_in(*codenames):
         user, _ = get_user_model().objects.get_or_create(username="staff", defaults={"is_staff": True})
@@ -43,10 +43,10 @@ def staff(client):
     return log_in
 
 
-def address(handle, verb=None):
-    if verb is None:
+def address(handle, action=None):
+    if action is None:
         return reverse("admin:horsies_django_workflow_change", args=[handle.id])
-    return reverse("admin:horsies_django_workflow_do", args=[handle.id, verb])
+    return reverse("admin:horsies_django_workflow_do", args=[handle.id, action])
 
 
 def page(client, handle, **query):
@@ -56,8 +56,8 @@ def page(client, handle, **query):
 
 
 def graph_in(html):
-    """Return the picture, without the other ones of the admin."""
-    _before, _found, rest = html.partition('<svg class="horsies-graph')
+    """Return the SVG of the graph, without the other SVGs of the page."""
+    _before, _marker, rest = html.partition('<svg class="horsies-graph')
     return rest.partition("</svg>")[0]
 
 
@@ -65,8 +65,8 @@ def rows_of(client, **query):
     return [row.pk for row in client.get(LIST, query).context["cl"].result_list]
 
 
-def do(client, verb, handle, **form):
-    return client.post(address(handle, verb), {"confirmed": "1", **form}, follow=True)
+def do(client, action, handle, **form):
+    return client.post(address(handle, action), {"confirmed": "1", **form}, follow=True)
 
 
 def log():
@@ -79,7 +79,7 @@ def diamond(middle=None):
 
 
 def row(name="odd", *nodes, **more):
-    """Make a workflow of rows as nothing of ours would leave them."""
+    """Create a workflow directly as rows, also rows that the engine would never write."""
     workflow = Row(name=name, **{"status": "RUNNING", "node_count": len(nodes), **more})
     workflow.root_id = workflow.pk
     workflow.save()
@@ -105,7 +105,7 @@ def test_the_list_shows_each_workflow_with_its_progress(staff, drain):
         assert text in html
 
 
-def test_the_newest_come_first_and_subworkflows_only_when_asked_for(staff, drain):
+def test_the_list_is_newest_first_and_shows_subworkflows_only_on_request(staff, drain):
     first = diamond().start()
     outer = ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
     (inner,) = children(outer)
@@ -128,7 +128,7 @@ def test_filters_and_the_search_narrow_the_list(staff, drain):
     assert rows_of(client, q="nothing") == []
 
 
-def test_a_list_of_many_asks_no_more_than_one_of_few(staff):
+def test_the_list_needs_as_many_queries_for_20_workflows_as_for_10(staff):
     client = staff(*ALL)
     counts = []
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_a_list_of_many_asks_no_more_than_one_of_few(staff):
     assert counts[0] == counts[1] <= 15
 
 
-def test_the_pages_of_the_list_follow_one_another(staff):
+def test_paging_the_list_shows_each_workflow_in_order(staff):
     keys = [row("many", {}).id for _ in range(60)][::-1]
     client = staff("view_workflow")
 
@@ -159,7 +159,7 @@ def test_the_pages_of_the_list_follow_one_another(staff):
     assert "Older" not in second.content.decode()
 
 
-def test_who_searches_an_id_finds_it_at_any_level(staff, drain):
+def test_searching_an_id_also_finds_subworkflows(staff, drain):
     (inner,) = children(ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain))
 
     assert rows_of(staff("view_workflow"), q=str(inner.id)) == [inner.id]
@@ -168,12 +168,12 @@ def test_who_searches_an_id_finds_it_at_any_level(staff, drain):
 # The page.
 
 
-def test_a_run_is_a_picture_with_a_link_for_each_node(staff, drain):
+def test_the_page_draws_a_graph_with_a_link_for_each_node(staff, drain):
     handle = ran(diamond(), drain)
 
     html = page(staff("view_workflow", "view_task"), handle)
 
-    assert html.count('<a class="horsies-node horsies-is-completed') == 4 + 4  # in the graph, and in the timeline
+    assert html.count('<a class="horsies-node horsies-is-completed') == 4 + 4  # in the graph and in the timeline
     assert "4 of 4 nodes have ended" in html
     assert "3 nodes, of all that each waited for" in html
     task = WorkflowTask.objects.get(workflow=handle.id, node_id="b").task_id
@@ -182,13 +182,13 @@ def test_a_run_is_a_picture_with_a_link_for_each_node(staff, drain):
     assert "style=" not in html[html.index("horsies-flow") :]
 
 
-def test_who_may_not_see_tasks_is_led_to_the_nodes_instead(staff, drain):
+def test_the_graph_links_to_nodes_for_users_who_may_not_view_tasks(staff, drain):
     html = page(staff("view_workflow"), ran(diamond(), drain))
     assert "/horsies_django/task/" not in html[html.index("<svg") :]
     assert "?node=0#node" in html
 
 
-def test_a_run_that_goes_on_keeps_itself_fresh_until_it_has_ended(staff, drain):
+def test_the_page_polls_until_the_workflow_has_ended(staff, drain):
     handle = diamond().start()
     client = staff(*ALL)
 
@@ -197,7 +197,7 @@ def test_a_run_that_goes_on_keeps_itself_fresh_until_it_has_ended(staff, drain):
     assert "data-horsies-live " not in page(client, handle)
 
 
-def test_items_of_a_map_are_one_box_with_their_counts(staff):
+def test_the_items_of_a_map_are_drawn_as_one_box_with_counts(staff):
     items = [{"map_index": 1, "status": "COMPLETED" if index < 900 else "RUNNING"} for index in range(1000)]
     handle = row("maps", {"status": "COMPLETED"}, {"kind": "map", "status": "RUNNING", "waits_for": [0]}, *items)
     client = staff("view_workflow")
@@ -210,11 +210,11 @@ def test_items_of_a_map_are_one_box_with_their_counts(staff):
     assert html.count("<tr id=") == 200
     items = page(client, handle, of="1")
     assert "n1<" in items
-    assert "after=7.100#nodes" in items  # itself, 100 that run, 99 that are done
+    assert "after=7.100#nodes" in items  # the map, 100 running items and 99 completed ones
     assert page(client, handle, of="1", after="7.891").count("<tr id=") == 10
 
 
-def test_many_nodes_that_are_alike_are_one_box(staff):
+def test_many_similar_nodes_are_drawn_as_one_box(staff):
     fan = [{"waits_for": [0], "task_name": "shop.mail"} for _ in range(30)]
     handle = row("fan", {"status": "COMPLETED"}, *fan)
     client = staff("view_workflow")
@@ -226,26 +226,26 @@ def test_many_nodes_that_are_alike_are_one_box(staff):
     assert page(client, handle, of="1").count("<tr id=") == 30
 
 
-def test_what_is_folded_is_listed_with_what_failed_first(staff):
+def test_the_nodes_of_one_box_are_listed_failed_first(staff):
     states = ["COMPLETED", "PENDING", "RUNNING", "FAILED"] * 8
     fan = [{"waits_for": [0], "task_name": "shop.mail", "status": state} for state in states]
     items = [{"map_index": 0, "status": state} for state in states]
     handles = {
-        "of a fan": row("fan", {"status": "COMPLETED"}, *fan),
-        "of a map": row("map", {"kind": "map", "status": "RUNNING"}, *items),
+        "fan": row("fan", {"status": "COMPLETED"}, *fan),
+        "map": row("map", {"kind": "map", "status": "RUNNING"}, *items),
     }
     client = staff("view_workflow")
 
-    for whose, handle in handles.items():
-        html = page(client, handle, of="1" if whose == "of a fan" else "0")
+    for kind, handle in handles.items():
+        html = page(client, handle, of="1" if kind == "fan" else "0")
         shown = re.findall(r'<td><span class="horsies-status horsies-status-(\w+)">', html)
-        if whose == "of a map":
-            assert shown.pop(0) == "running", "the map stands before its items"
-        assert shown == ["failed"] * 8 + ["running"] * 8 + ["pending"] * 8 + ["completed"] * 8, whose
+        if kind == "map":
+            assert shown.pop(0) == "running", "the map is listed before its items"
+        assert shown == ["failed"] * 8 + ["running"] * 8 + ["pending"] * 8 + ["completed"] * 8, kind
         assert "What failed comes first" in html
 
 
-def test_the_pages_of_what_is_folded_follow_one_another(staff):
+def test_paging_through_the_nodes_of_one_box_shows_each_node_once(staff):
     states = ["COMPLETED", "FAILED", "RUNNING"] * 140
     fan = [{"waits_for": [0], "task_name": "shop.mail", "status": state} for state in states]
     items = [{"map_index": 0, "status": state} for state in states]
@@ -263,7 +263,7 @@ def test_the_pages_of_what_is_folded_follow_one_another(staff):
         assert len(seen) == len(set(seen)) == size
 
 
-def test_the_page_asks_as_much_for_500_nodes_as_for_5(staff, django_assert_max_num_queries):
+def test_the_page_needs_as_many_queries_for_500_nodes_as_for_5(staff, django_assert_max_num_queries):
     client = staff(*ALL, "view_task")
     counts = []
     for size in (5, 500):
@@ -276,7 +276,7 @@ def test_the_page_asks_as_much_for_500_nodes_as_for_5(staff, django_assert_max_n
     assert counts[0] == counts[1] <= 15
 
 
-def test_above_a_limit_the_page_says_that_it_draws_nothing(staff):
+def test_the_page_draws_no_graph_of_too_many_boxes_and_says_so(staff):
     handle = row(
         "chain", *({"waits_for": [index - 1] if index else [], "task_name": f"t{index}"} for index in range(700))
     )
@@ -288,7 +288,7 @@ def test_above_a_limit_the_page_says_that_it_draws_nothing(staff):
     assert html.count("<tr id=") == 200
 
 
-def test_of_too_many_edges_none_is_read_and_the_page_says_so(staff, monkeypatch):
+def test_the_page_draws_no_graph_of_too_many_edges_and_says_so(staff, monkeypatch):
     monkeypatch.setattr(node_rows, "MAX_EDGE_CHARACTERS", 1_000)
     handle = row("tangle", *({"waits_for": list(range(index))} for index in range(30)))
     client = staff("view_workflow")
@@ -303,7 +303,7 @@ def test_of_too_many_edges_none_is_read_and_the_page_says_so(staff, monkeypatch)
     assert len(captured) <= 15
 
 
-def test_no_statement_of_a_page_reads_a_large_column_of_all_nodes(staff, drain):
+def test_the_page_reads_no_large_column_of_all_nodes(staff, drain):
     handle = ran(diamond(), drain)
     client = staff(*ALL)
     with CaptureQueriesContext(connection) as captured:
@@ -325,7 +325,7 @@ def test_the_table_says_why_a_node_waits(staff, drain):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_table_says_that_a_node_waits_for_a_place_of_its_limit(staff):
+def test_the_table_says_that_a_node_waits_for_its_limit(staff):
     nodes = [limited.one_of.node(node_id=f"n{place}")(who="a") for place in range(3)]
 
     html = page(staff("view_workflow"), Workflow("limited", nodes).start())
@@ -334,7 +334,7 @@ def test_the_table_says_that_a_node_waits_for_a_place_of_its_limit(staff):
     assert html.count("Its task waits for a worker.") == 1
 
 
-def test_a_completed_run_says_by_which_case_of_its_policy_though_nodes_failed(staff, drain):
+def test_a_completed_workflow_names_the_success_case_that_it_met(staff, drain):
     good, bad, other = give.node(node_id="good")(), fail.node(node_id="bad")(), fail.node(node_id="other")()
     last = give.node(node_id="last")()
     policy = SuccessPolicy([SuccessCase(required=[bad]), SuccessCase(required=[good])])
@@ -351,11 +351,11 @@ def test_a_completed_run_says_by_which_case_of_its_policy_though_nodes_failed(st
         assert text in html
 
 
-def test_a_completed_run_says_that_what_was_skipped_is_no_failure(staff, drain):
-    asked = give.node(node_id="asked", skip_when=noted)()
+def test_a_completed_workflow_says_that_skipped_nodes_are_not_failures(staff, drain):
+    skipped = give.node(node_id="skipped", skip_when=noted)()
     one, other = give.node(node_id="one", skip_when=noted)(), give.node(node_id="other")()
     after = give.node(node_id="after", waits_for=[one], join=Join.ANY)()
-    handle = ran(Workflow("w", [asked, one, other, after]), drain)
+    handle = ran(Workflow("w", [skipped, one, other, after]), drain)
     assert handle.status() == "COMPLETED"
 
     html = page(staff("view_workflow"), handle)
@@ -364,14 +364,14 @@ def test_a_completed_run_says_that_what_was_skipped_is_no_failure(staff, drain):
     assert "2 by their own conditions. 1 because too few of what it waits for completed." in html
 
 
-def test_a_run_that_did_as_it_should_or_failed_says_nothing_of_that(staff, drain):
+def test_a_plainly_completed_or_failed_workflow_does_not_explain_itself(staff, drain):
     client = staff("view_workflow")
     for workflow in (diamond(), Workflow("failing", [fail.node()()])):
         assert "counts as completed" not in page(client, ran(workflow, drain))
 
 
 @pytest.mark.parametrize("policy", [3, [], [7], [{"required": "x"}], [{"required": [99]}], [{}]])
-def test_a_damaged_success_policy_is_told_as_far_as_it_can_be(staff, policy):
+def test_a_damaged_success_policy_is_described_as_far_as_possible(staff, policy):
     handle = row("odd", {"status": "FAILED"}, status="COMPLETED", success_policy=policy)
 
     assert "It counts as completed by its success policy. 1 node that failed" in page(staff("view_workflow"), handle)
@@ -388,44 +388,44 @@ def test_one_node_is_shown_in_full(staff, drain):
 
 
 def shown(client, handle, node):
-    """Return what is said of one node, and what of its row is folded away below."""
+    """Return the visible part of a node's section, and the collapsed part."""
     html = page(client, handle, node=str(node))
-    words, _summary, stored = html.partition('id="node"')[2].partition("</section>")[0].partition("<details")
-    return words, stored
+    visible, _summary, stored = html.partition('id="node"')[2].partition("</section>")[0].partition("<details")
+    return visible, stored
 
 
-def test_of_a_node_is_told_what_an_operator_asks_for_and_its_row_is_folded_away(staff, drain):
+def test_a_node_shows_its_main_facts_and_collapses_its_stored_row(staff, drain):
     bad = fail.node(node_id="bad")(message="no more")
     late = give.node(node_id="late", waits_for=[bad], allow_failed_deps=True, skip_when=noted)()
     handle = ran(Workflow("w", [bad, late]), drain)
     client = staff("view_workflow", "view_task")
 
-    words, stored = shown(client, handle, 0)
+    visible, stored = shown(client, handle, 0)
     for text in ("Failed", "tests.workflows.bodies.fail", "Attempts", "1/1", "<h3>Arguments</h3>", "<h3>Error</h3>"):
-        assert text in words
+        assert text in visible
     task = WorkflowTask.objects.get(workflow=handle.id, node_id="bad").task_id
-    assert reverse("admin:horsies_django_task_change", args=[task]) in words
+    assert reverse("admin:horsies_django_task_change", args=[task]) in visible
     for column in ("open_deps", "task_index", "is_decided"):
-        assert column not in words
+        assert column not in visible
     assert "open_deps" in stored
     after, _stored = shown(client, handle, 1)
     assert "also after what has failed or was skipped; unless tests.workflows.bodies.noted says so" in after
     assert '<a href="?node=0#node">bad</a>' in after
 
 
-def test_a_node_that_waits_says_why_and_leads_to_no_task_for_who_may_see_none(staff, drain):
+def test_a_waiting_node_says_why_and_links_no_task_without_permission(staff, drain):
     first, event = give.node(node_id="first")(), wait_for_event("e")
     two = give.node(node_id="two", waits_for=[first, event], join=Join.QUORUM, min_success=2)()
     handle = ran(Workflow("w", [first, event, two]), drain)
 
-    words, _stored = shown(staff("view_workflow"), handle, 2)
+    visible, _stored = shown(staff("view_workflow"), handle, 2)
 
-    assert "Waits for 2 to complete: 1 have, 1 are open." in words
-    assert "when 2 of these have completed" in words
-    assert "/horsies_django/task/" not in words
+    assert "Waits for 2 to complete: 1 have, 1 are open." in visible
+    assert "when 2 of these have completed" in visible
+    assert "/horsies_django/task/" not in visible
 
 
-def test_a_subworkflow_and_its_parent_lead_to_each_other(staff, drain):
+def test_a_subworkflow_and_its_parent_link_to_each_other(staff, drain):
     outer = ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
     (inner,) = children(outer)
     client = staff("view_workflow")
@@ -434,7 +434,7 @@ def test_a_subworkflow_and_its_parent_lead_to_each_other(staff, drain):
     assert address(outer) in page(client, inner)
 
 
-def test_nothing_of_a_row_is_markup(staff):
+def test_the_list_and_the_page_escape_every_stored_value(staff):
     bad = "<script>alert(1)</script>"
     handle = row(
         bad,
@@ -465,7 +465,7 @@ def test_nothing_of_a_row_is_markup(staff):
     ],
 )
 @pytest.mark.once
-def test_damaged_rows_are_shown_all_the_same(staff, damaged):
+def test_the_pages_of_damaged_workflows_open(staff, damaged):
     row("odd", *damaged)
     row("odd", *damaged, status="FAILED", error=[1], success_policy=3, open_count=99)
     client = staff(*ALL, "view_task")
@@ -476,10 +476,10 @@ def test_damaged_rows_are_shown_all_the_same(staff, damaged):
     assert client.get(LIST, {"level": "all"}).status_code == 200
 
 
-# Doing.
+# Actions.
 
 
-def test_pause_and_resume(staff, drain):
+def test_a_workflow_is_paused_and_resumed(staff, drain):
     handle = diamond().start()
     client = staff(*ALL)
 
@@ -492,12 +492,12 @@ def test_pause_and_resume(staff, drain):
     assert log() == ["Pause. Status: RUNNING → PAUSED.", "Resume. Status: PAUSED → RUNNING."]
 
 
-def test_cancel_asks_first_and_leaves_alone_what_has_ended(staff, drain):
+def test_cancel_asks_first_and_leaves_ended_workflows_alone(staff, drain):
     done, handle = ran(diamond(), drain), diamond().start()
     client = staff(*ALL)
 
-    asked = client.post(address(handle, "cancel"))
-    assert "Bodies that run come to their end" in asked.content.decode()
+    confirmation = client.post(address(handle, "cancel"))
+    assert "Bodies that run come to their end" in confirmation.content.decode()
     assert handle.status() == "RUNNING"
     do(client, "cancel", handle)
     assert handle.status() == "CANCELLED"
@@ -505,7 +505,7 @@ def test_cancel_asks_first_and_leaves_alone_what_has_ended(staff, drain):
     assert log() == ["Cancel workflow. Status: RUNNING → CANCELLED."]
 
 
-def test_bodies_that_run_are_stopped_when_asked_also_later(staff):
+def test_running_bodies_can_be_cancelled_after_their_workflow(staff):
     handle = diamond().start()
     (task,) = die(1)
     client = staff(*ALL)
@@ -520,7 +520,7 @@ def test_bodies_that_run_are_stopped_when_asked_also_later(staff):
     assert Row.objects.get(pk=handle.id).open_count == 0
 
 
-def test_retry_runs_what_failed_again(staff, drain):
+def test_retry_runs_failed_and_skipped_nodes_again(staff, drain):
     handle = ran(diamond(try_.node(node_id="c")(key="k", fails=1)), drain)
     assert states(handle)["d"] == "SKIPPED"
 
@@ -531,24 +531,24 @@ def test_retry_runs_what_failed_again(staff, drain):
     assert log() == ["Retry failed. Status: FAILED → RUNNING."]
 
 
-def test_one_node_is_retried(staff, drain):
+def test_one_failed_node_is_retried_alone(staff, drain):
     c, d = try_.node(node_id="c")(key="c", fails=1), try_.node(node_id="d")(key="d", fails=1)
     handle = ran(Workflow("two", [c, d]), drain)
     client = staff(*ALL)
 
     html = page(client, handle)
-    where = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
-    assert f'formaction="{where}"' in html
-    response = client.post(where, follow=True)
+    url = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
+    assert f'formaction="{url}"' in html
+    response = client.post(url, follow=True)
     drain()
 
     assert "The node “c” runs again." in response.content.decode()
     assert states(handle) == {"c": "COMPLETED", "d": "FAILED"}
     assert log() == ["Retry node c."]
-    assert "was left alone" in client.post(where, follow=True).content.decode()
+    assert "was left alone" in client.post(url, follow=True).content.decode()
 
 
-def test_an_item_of_a_map_is_retried(staff, drain):
+def test_one_item_of_a_map_is_retried_alone(staff, drain):
     numbers = give.node(node_id="numbers")(value=[1, 2, 3])
     handle = ran(
         Workflow("maps", [numbers, try_item.map(over=numbers, kwargs={"key": "i", "fails": 1}, node_id="m")]), drain
@@ -566,8 +566,8 @@ def test_an_event_is_sent_with_its_payload(staff, drain):
     handle = ran(Workflow("w", [event], output=event), drain)
     client = staff(*ALL)
 
-    asked = client.get(address(handle, "send_event")).content.decode()
-    assert '<option value="approved">' in asked
+    confirmation = client.get(address(handle, "send_event")).content.decode()
+    assert '<option value="approved">' in confirmation
     assert "This is no JSON." in do(client, "send_event", handle, name="approved", payload="{").content.decode()
     assert "This field is required." in do(client, "send_event", handle, payload="1").content.decode()
     assert "NUL" in do(client, "send_event", handle, name="approved", payload='["\\u0000"]').content.decode()
@@ -581,28 +581,28 @@ def test_an_event_is_sent_with_its_payload(staff, drain):
 
 
 @pytest.mark.parametrize(
-    ("payload", "told"),
+    ("payload", "error"),
     [
         ('"\\ud800"', "lone surrogate"),
         ("1" * 5_000, "4300 digits"),
         ("[" * 100_000, "recursion"),
         ("[" * 990 + "]" * 990, "recursion"),
     ],
-    ids=["half a letter", "many digits", "deep", "rather deep"],
+    ids=["lone surrogate", "too many digits", "very deep", "deep"],
 )
-def test_a_payload_that_can_not_be_stored_is_refused_and_stands_there_as_it_was_typed(staff, drain, payload, told):
+def test_a_payload_that_cannot_be_stored_is_refused_and_kept_in_the_form(staff, drain, payload, error):
     handle = ran(Workflow("w", [wait_for_event("approved")]), drain)
 
     response = do(staff(*ALL), "send_event", handle, name="approved", payload=payload)
 
     assert response.status_code == 200
     html = unescape(response.content.decode())
-    assert told in html
+    assert error in html
     assert f">\n{payload}</textarea>" in html
     assert handle.status() == "RUNNING"
 
 
-def test_a_subworkflow_below_a_paused_one_is_left_alone(staff, drain):
+def test_resume_leaves_a_subworkflow_of_a_paused_workflow_alone(staff, drain):
     outer = Workflow("outer", [Silent.node(node_id="sub")()]).start()
     with transaction.atomic():
         outer.pause()
@@ -615,7 +615,7 @@ def test_a_subworkflow_below_a_paused_one_is_left_alone(staff, drain):
     assert "1 was left alone" in html
 
 
-def test_verbs_reach_all_that_are_selected(staff, drain):
+def test_an_action_applies_to_all_selected_workflows(staff, drain):
     done, first, second = ran(diamond(), drain), diamond().start(), diamond().start()
 
     response = staff(*ALL).post(
@@ -626,20 +626,20 @@ def test_verbs_reach_all_that_are_selected(staff, drain):
     assert "2 workflows are paused. 1 was left alone" in response.content.decode()
 
 
-def all_that_match(client, verb, **form):
-    """Take the action for all that match, say yes, and go on until it is done; return what is said then."""
+def act_on_all(client, action, **form):
+    """Run an action on all matching workflows, confirm it, and continue until it is done; return the last request."""
     first = str(Row.objects.first().pk)
-    given = {"action": verb, "_selected_action": first, "select_across": "1", "index": "0"}
-    response = client.post(LIST, given)
+    data = {"action": action, "_selected_action": first, "select_across": "1", "index": "0"}
+    response = client.post(LIST, data)
     while response.status_code == 200:
         fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', response.content.decode()))
         fields.pop("csrfmiddlewaretoken", None)
         response = client.post(LIST, {name: unescape(value) for name, value in fields.items()} | form)
-        form = {}  # the page has it from here on
+        form = {}  # the following pages carry its fields along
     return response.wsgi_request
 
 
-def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
+def test_an_action_applies_to_all_matching_workflows_in_batches(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     handles = [row("many", {}) for _ in range(50)]
     done = row("done", status="COMPLETED")
@@ -649,7 +649,7 @@ def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
         LIST, {"action": "pause", "_selected_action": str(done.id), "select_across": "1", "index": "0"}
     ).content.decode()
     assert "Pause 51 workflows" in html
-    all_that_match(client, "pause")
+    act_on_all(client, "pause")
 
     assert {handle.status() for handle in handles} == {"PAUSED"}
     assert done.status() == "COMPLETED"
@@ -660,19 +660,19 @@ def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
     ]
 
 
-def test_an_event_is_sent_to_all_that_match_with_the_payload_that_was_given(staff, monkeypatch, drain):
+def test_an_event_is_sent_to_all_matching_workflows_with_its_payload(staff, monkeypatch, drain):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     monkeypatch.setattr(WorkflowAdmin, "batch", 1)
     event = wait_for_event("approved", node_id="approved")
     handles = [ran(Workflow("w", [event], output=event), drain) for _ in range(3)]
 
-    all_that_match(staff(*ALL), "send_event", name="approved", payload='{"by": "<ann>"}')
+    act_on_all(staff(*ALL), "send_event", name="approved", payload='{"by": "<ann>"}')
 
     assert [value(handle, "approved") for handle in handles] == [{"by": "<ann>"}] * 3
     assert all(message.startswith("Send event: approved, all that match: 1 done") for message in log())
 
 
-def test_retry_is_offered_where_something_would_run_again(staff, drain):
+def test_retry_is_offered_only_where_nodes_would_run_again(staff, drain):
     failed = ran(Workflow("w", [fail.node()(), give.node()()], on_error=OnError.PAUSE), drain)
     paused = diamond().start()
     with transaction.atomic():
@@ -683,25 +683,25 @@ def test_retry_is_offered_where_something_would_run_again(staff, drain):
     assert address(failed, "retry") in page(client, failed)
 
 
-# Rights.
+# Permissions.
 
 
-def test_each_verb_needs_its_own_permission(staff, drain):
+def test_each_action_needs_its_own_permission(staff, drain):
     handle = ran(Workflow("w", [fail.node()(), wait_for_event("e")], on_error=OnError.PAUSE), drain)
     assert handle.status() == "PAUSED"
-    for verb in VERBS:
-        client = staff("view_workflow", *(f"{other}_workflow" for other in VERBS if other != verb))
-        assert do(client, verb, handle, name="e").status_code == 403
-        assert f'value="{verb}"' not in client.get(LIST).content.decode()
-        assert address(handle, verb) not in page(client, handle)
+    for action in ACTIONS:
+        client = staff("view_workflow", *(f"{other}_workflow" for other in ACTIONS if other != action))
+        assert do(client, action, handle, name="e").status_code == 403
+        assert f'value="{action}"' not in client.get(LIST).content.decode()
+        assert address(handle, action) not in page(client, handle)
     node = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
-    client = staff("view_workflow", *(f"{verb}_workflow" for verb in VERBS if verb != "retry"))
+    client = staff("view_workflow", *(f"{action}_workflow" for action in ACTIONS if action != "retry"))
     assert client.post(node).status_code == 403
     assert "formaction" not in page(client, handle)
     assert handle.status() == "PAUSED"
 
 
-def test_who_may_only_look_sees_no_action(staff, drain):
+def test_users_who_may_only_view_workflows_see_no_action(staff, drain):
     handle = ran(Workflow("w", [fail.node()()]), drain)
     client = staff("view_workflow")
 
@@ -709,28 +709,28 @@ def test_who_may_only_look_sees_no_action(staff, drain):
     assert '<button type="submit"' not in page(client, handle).split('id="content-main"')[-1]
 
 
-def test_who_may_not_look_sees_nothing(staff, client):
+def test_list_page_and_actions_need_the_view_permission(staff, client):
     handle = diamond().start()
-    for where in (LIST, address(handle), address(handle, "pause")):
-        assert client.get(where).status_code == 302
+    for url in (LIST, address(handle), address(handle, "pause")):
+        assert client.get(url).status_code == 302
     staff("retry_workflow")
-    for where in (LIST, address(handle), address(handle, "retry")):
-        assert client.get(where).status_code == 403
+    for url in (LIST, address(handle), address(handle, "retry")):
+        assert client.get(url).status_code == 403
     assert client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])).status_code == 403
 
 
-def test_nothing_happens_by_get(staff, drain):
+def test_a_get_request_performs_no_action(staff, drain):
     handle = ran(Workflow("w", [fail.node()()]), drain)
     client = staff(*ALL)
 
-    for verb in (*VERBS, "cancel_running"):
-        client.get(address(handle, verb), {"confirmed": "1", "name": "e"})
+    for action in (*ACTIONS, "cancel_running"):
+        client.get(address(handle, action), {"confirmed": "1", "name": "e"})
     assert client.get(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])).status_code == 405
     assert handle.status() == "FAILED"
     assert log() == []
 
 
-def test_what_is_not_there_is_said(staff):
+def test_an_unknown_workflow_or_node_is_not_found(staff):
     handle = diamond().start()
     client = staff(*ALL)
     assert client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 99])).status_code == 404

@@ -1,1 +1,1 @@
-"""A large database, as a queue has it after a month: what the admin's pages are measured on."""
+"""A large database, like that of a queue after a month, on which the admin's pages are measured."""

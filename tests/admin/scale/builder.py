@@ -1,4 +1,4 @@
-"""Building the large database, on PostgreSQL, in about a minute."""
+"""Build the large database on PostgreSQL, in about a minute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import connections, transaction
 
 from . import queues_workers, tasks, workflows
 
-#: In this order: tasks look at the nodes that they are of, attempts and beats at their tasks.
+#: The order matters: tasks read their nodes; attempts and heartbeats read their tasks.
 STEPS = (
     queues_workers.queues_and_workers,
     workflows.workflows,
@@ -20,7 +20,7 @@ STEPS = (
 
 
 def build(database: str = "default") -> None:
-    """Fill the empty tables of ``database``, and let the planner know of it."""
+    """Fill the empty tables of ``database``, and update the planner's statistics."""
     connection = connections[database]
     with transaction.atomic(database), connection.cursor() as cursor:
         cursor.execute("SET LOCAL synchronous_commit = off")

@@ -1,17 +1,17 @@
--- The month, task by task: n goes from 1, which was sent 30 days ago, to 1,000,000, which was sent just now.
+-- The month as task numbers: task 1 was sent 30 days ago, task 1,000,000 just now.
 SELECT setseed(0.5);
 
 CREATE FUNCTION pg_temp.sent(n bigint) RETURNS timestamptz STABLE LANGUAGE sql
 RETURN now() - interval '30 days' * (1 - n / 1e6) - interval '1 second';
 
--- A UUIDv7 of that time; what else has one is told by its mark.
+-- A UUIDv7 of that time; the mark keeps the ids of different kinds of rows apart.
 CREATE FUNCTION pg_temp.key(n bigint, mark text) RETURNS uuid STABLE LANGUAGE sql
 RETURN (
     lpad(to_hex((extract(epoch FROM pg_temp.sent(n)) * 1000)::bigint), 12, '0')
     || '7' || lpad(to_hex(n & 4095), 3, '0') || '8' || substr(md5(n || mark), 1, 15)
 )::uuid;
 
--- Seconds, by a log-normal distribution.
+-- Seconds from a log-normal distribution.
 CREATE FUNCTION pg_temp.seconds(median float, spread float) RETURNS interval VOLATILE LANGUAGE sql
 RETURN median * exp(spread * sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random())) * interval '1 second';
 

@@ -1,4 +1,4 @@
-"""Filling a table by INSERT … SELECT: what is not said of a column is its default."""
+"""Fill a table with INSERT … SELECT; columns that are not given get their defaults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.db.models import NOT_PROVIDED
 
 
 def fill(database: str, model: type[models.Model], source: str, **columns: str) -> int:
-    """Insert a row for each of ``source``, and return how many. ``columns`` are SQL over it."""
+    """Insert one row for each row of ``source``, and return their number. ``columns`` are SQL expressions over it."""
     connection = connections[database]
     values: dict[str, str] = {}
     params = []

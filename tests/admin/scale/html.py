@@ -1,4 +1,4 @@
-"""What an operator can follow on a page: its links, and the forms that ask for a page."""
+"""Parse a page for its links, and for the forms that lead to other pages."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from urllib.parse import parse_qsl, urldefrag
 
-#: A query string, by name. Of a name that stands twice the last counts, which is enough for what the admin offers.
+#: A query string, by name. If a name occurs twice the last value counts, which is enough for the admin.
 Query = dict[str, str]
 
 
 @dataclass(slots=True)
 class Form:
-    """A form and its fields: name, type, and the values that are offered."""
+    """A form and its fields: by name, the type and the offered values."""
 
     method: str = "get"
     action: str = ""
@@ -20,7 +20,7 @@ class Form:
 
 
 class Page(HTMLParser):
-    """A page, read."""
+    """A parsed page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Page(HTMLParser):
         self.feed(html)
 
     def queries(self, links: list[str]) -> list[Query]:
-        """Return those of the links that ask for another view of the same page, each once."""
+        """Return the queries of those links that lead to another view of the same page, each once."""
         found: dict[str, Query] = {}
         for link in links:
             if link.startswith("?"):

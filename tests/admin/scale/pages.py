@@ -1,4 +1,4 @@
-"""The pages of an admin, as they are found: by its addresses, by the links and forms that its list offers."""
+"""Find the pages of an admin by its URLs, and by the links and forms of its lists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django.utils.http import urlencode
 from .html import Form, Page, Query
 from .rows import rows_of
 
-#: What an operator types: names and codes that many tasks have, that one has, that none has; nothing sensible.
+#: Search terms: names and codes of many tasks, of one task and of no task, and nonsense.
 TERMS = (
     "shop.orders.tasks.task_000",
     "shop.reports",
@@ -33,13 +33,13 @@ TERMS = (
     "name:shop.orders error:SHOP_ERROR_3 queue:emails",
 )
 
-#: So many values of one filter are tried, spread over all that it offers.
-ALIKE = 8
+#: How many values of one filter are tried, spread over all that it offers.
+FILTER_VALUES = 8
 
-#: So many of the links that are alike of one row's page, and verbs of a list that is narrowed.
+#: How many similar links of one row's page are followed, and how many actions of a filtered list.
 FEW = 3
 
-#: What is put into fields of the forms that narrow a list.
+#: What is typed into the fields of filter forms, by type of field.
 _FILLED = {
     "date": ("2020-01-01", "2100-01-01"),
     "datetime-local": ("2020-01-01T00:00", "2100-01-01T00:00"),
@@ -49,47 +49,47 @@ _FILLED = {
 }
 
 
-#: Parameters of a list that do not narrow it: its order, its search, its page.
-_NO_CHOICE = {"o", "q", "p", "all"}
+#: Parameters of a list that are not filters: its order, its search, its page.
+_NOT_FILTERS = {"o", "q", "p", "all"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """A page that can be asked for; with ``data`` it is posted."""
+    """A request for a page: a POST if it has ``data``, else a GET."""
 
     address: str
     data: dict[str, Any] = field(default_factory=dict, hash=False)
-    counts: bool = False  # it works for a while, as the requests after it do
+    counts: bool = False  # it counts rows for a limited time, and so do the requests that follow it
 
     def __str__(self) -> str:
         return self.address + (f" {self.data}" if self.data else "")
 
     def send(self, client: Any) -> Any:
-        """Ask for it; what is posted changes nothing."""
+        """Send the request; the changes of a POST are rolled back."""
         if not self.data:
             return client.get(self.address)
-        with transaction.atomic(), connection.execute_wrapper(_Patience()):
+        with transaction.atomic(), connection.execute_wrapper(_WriteLimit()):
             with connection.cursor() as cursor:
-                cursor.execute("SET LOCAL statement_timeout = '20s'")  # also on a machine that stands still
+                cursor.execute("SET LOCAL statement_timeout = '20s'")  # enough for a slow machine
             response = client.post(self.address, self.data)
             transaction.set_rollback(True)
         return response
 
 
-class _Patience:
-    """Lets pass what a page may take, not what a verb that does not ask would do to a million rows."""
+class _WriteLimit:
+    """Limits the writes, which catches an action that changes a million rows without asking."""
 
     def __init__(self) -> None:
         self._left = 50
 
     def __call__(self, execute: Any, sql: str, *rest: Any) -> Any:
         self._left -= not sql.startswith("SELECT")
-        assert self._left >= 0, "it does without asking first"
+        assert self._left >= 0, "the action starts without asking first"
         return execute(sql, *rest)
 
 
-def ours(site: admin.AdminSite = admin.site) -> list[type[Model]]:
-    """Return the queue's models on ``site``."""
+def horsies_models(site: admin.AdminSite = admin.site) -> list[type[Model]]:
+    """Return horsies_django's models on ``site``."""
     return [model for model in site._registry if model._meta.app_label == "horsies_django"]
 
 
@@ -104,64 +104,66 @@ class Pages:
         self._addresses = [address for address in self.admin.get_urls() if getattr(address, "name", None)]
 
     def without_row(self) -> Iterator[Request]:
-        """Those that are about no row."""
+        """Yield the pages that are about no row."""
         yield from (Request(self._reverse(each.name)) for each in self._addresses if not each.pattern.converters)
 
     def of_rows(self) -> Iterator[Request]:
-        """Those of some rows, among them what is asked before a verb is done."""
-        verbs = [verb.name for verb in getattr(self.admin, "admin_actions", ())]
+        """Yield the pages of some rows, including the confirmation pages of actions."""
+        actions = [action.name for action in getattr(self.admin, "admin_actions", ())]
         for key in rows_of(self.model):
             for each in self._addresses:
                 needs = set(each.pattern.converters)
                 if needs == {"object_id"}:
                     yield Request(self._reverse(each.name, object_id=key))
-                    yield from self._led_to(Request(self._reverse(each.name, object_id=key)), key)
+                    yield from self._linked_pages(Request(self._reverse(each.name, object_id=key)), key)
                 if needs == {"object_id", "action"}:
-                    yield from (Request(self._reverse(each.name, object_id=key, action=verb)) for verb in verbs)
+                    yield from (Request(self._reverse(each.name, object_id=key, action=action)) for action in actions)
 
-    def _led_to(self, request: Request, key: Any) -> Iterator[Request]:
-        """What a row's page leads to below itself: another view of it, more of what it has too much of."""
+    def _linked_pages(self, request: Request, key: Any) -> Iterator[Request]:
+        """Yield the pages that a row's page links to below itself: other views, and the rest of long lists."""
         path = request.address
         below = path.removesuffix("change/")
         page = Page(request.send(self.client).content.decode())
-        yield from (Request(f"{path}?{urlencode(query)}") for query in _some(page.queries(page.links), FEW) if query)
+        yield from (
+            Request(f"{path}?{urlencode(query)}") for query in _few_of_each(page.queries(page.links), FEW) if query
+        )
         others = [link for link in dict.fromkeys(page.links) if link.startswith(below) and "/do/" not in link]
         yield from map(Request, others[:FEW])
 
     def lists(self) -> Iterator[Request]:
-        """The list, and each way to narrow, sort and search it; of each a page further on."""
-        for query in [{}, *self.choices(), *self.sorts(), *self._searches()]:
+        """Yield the list with each filter, order and search, and for each another page."""
+        for query in [{}, *self.filters(), *self.sorts(), *self._searches()]:
             yield self._list(query)
-            yield from self._further(query)
+            yield from self._next_pages(query)
 
     def pairs(self, most: int) -> Iterator[Request]:
-        """The list narrowed in two ways, so many times at most, spread over all that is offered."""
-        choices = self.choices()
-        pairs = [one | other for one, other in combinations(choices, 2) if not one.keys() & other.keys()]
+        """Yield the list with two filters, about ``most`` times, spread over all pairs of filters."""
+        filters = self.filters()
+        pairs = [one | other for one, other in combinations(filters, 2) if not one.keys() & other.keys()]
         yield from map(self._list, pairs[:: len(pairs) // most + 1])
 
-    def choices(self) -> list[Query]:
-        """What the list offers to narrow it."""
+    def filters(self) -> list[Query]:
+        """Return the filters that the list offers."""
         page = self._read({})
         links = [link for link in page.links if link not in page.pager]
-        offered = [query for query in page.queries(links) if not query.keys() & _NO_CHOICE]
+        offered = [query for query in page.queries(links) if not query.keys() & _NOT_FILTERS]
         forms = [form for form in page.forms if form.method == "get" and "q" not in form.fields]
         filled = [query for form in forms for query in _fillings(form)]
-        return _some(list(filter(None, [*offered, *filled])))
+        return _few_of_each(list(filter(None, [*offered, *filled])))
 
     def sorts(self) -> list[Query]:
-        """What the list offers to sort it by, this way and the other."""
+        """Return the orders that the list offers, ascending and descending."""
         page = self._read({})
         sorts = [query for query in page.queries(page.links) if query.get("o")]
-        return [other for query in sorts for other in (query, {"o": "-" + query["o"].lstrip("-")})]
+        return [order for query in sorts for order in (query, {"o": "-" + query["o"].lstrip("-")})]
 
-    def asked_of_all(self) -> Iterator[Request]:
-        """Each verb on all that the list has, and on all that a choice leaves: what is asked first."""
+    def confirmations(self) -> Iterator[Request]:
+        """Yield the confirmation page of each action on all rows, and of a few actions on the rows of a filter."""
         keys = [str(key) for key in rows_of(self.model)[:1]]
-        for query in [{}, *self.choices()[:5]]:
-            for verb in getattr(self.admin, "admin_actions", ())[: FEW if query else None]:
-                data = {"action": verb.name, "select_across": "1", "index": "0", ACTION_CHECKBOX_NAME: keys}
-                yield Request(self._list(query).address, data, verb.counts_all)
+        for query in [{}, *self.filters()[:5]]:
+            for action in getattr(self.admin, "admin_actions", ())[: FEW if query else None]:
+                data = {"action": action.name, "select_across": "1", "index": "0", ACTION_CHECKBOX_NAME: keys}
+                yield Request(self._list(query).address, data, action.counts_all)
 
     def _searches(self) -> Iterator[Query]:
         if self._has_search():
@@ -173,7 +175,7 @@ class Pages:
     def _has_search(self) -> bool:
         return any("q" in form.fields for form in self._read({}).forms)
 
-    def _further(self, query: Query) -> Iterator[Request]:
+    def _next_pages(self, query: Query) -> Iterator[Request]:
         page = self._read(query)
         pager = page.queries(page.pager)
         yield from map(self._list, pager[:1] if query else pager)
@@ -190,18 +192,18 @@ class Pages:
         return reverse(self._prefix + name, kwargs=arguments)
 
 
-def _some(queries: list[Query], most: int = ALIKE) -> list[Query]:
-    """Return about so many of those that are alike, which are those that say something of the same."""
+def _few_of_each(queries: list[Query], most: int = FILTER_VALUES) -> list[Query]:
+    """Return at most ``most`` of the queries that set the same parameters."""
     of: dict[tuple[str, ...], list[Query]] = {}
     for query in queries:
-        alike = of.setdefault(tuple(query), [])
-        if query not in alike:
-            alike.append(query)
-    return [query for alike in of.values() for query in alike[:: len(alike) // most + 1]]
+        similar = of.setdefault(tuple(query), [])
+        if query not in similar:
+            similar.append(query)
+    return [query for similar in of.values() for query in similar[:: len(similar) // most + 1]]
 
 
 def _fillings(form: Form) -> Iterator[Query]:
-    """Each value of each field of a form, the others left empty."""
+    """Yield a query for each value of each field of a form, with the other fields left empty."""
     hidden = {name: values[-1] for name, (kind, values) in form.fields.items() if kind == "hidden" and values}
     for name, (kind, values) in form.fields.items():
         if kind not in ("hidden", "submit", "button") and name:

@@ -1,4 +1,4 @@
-"""What the database does for a page: its statements, and their plans."""
+"""Record the statements of a page, and check their plans."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from django.db import connection
 #: A table with more rows than that is big.
 BIG = 20_000
 
-#: As many rows may a statement read, whatever it returns of them: a search looks at the newest 100,000 tasks.
+#: How many rows a statement may read, however few it returns: a search scans the newest 100,000 tasks.
 READ = 120_000
 
 
 class Statements(list[tuple[str, Any]]):
-    """The statements that were sent, with their parameters."""
+    """Records the statements that are executed, with their parameters."""
 
     def __call__(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        if not sql.startswith(("SAVEPOINT", "RELEASE", "ROLLBACK", "SET LOCAL")):  # of the test, not of the page
+        if not sql.startswith(("SAVEPOINT", "RELEASE", "ROLLBACK", "SET LOCAL")):  # these are the test's own
             self.append((sql, params))
         return execute(sql, params, many, context)
 
 
 @contextmanager
 def statements() -> Iterator[Statements]:
-    """Note the statements that are sent meanwhile."""
-    noted = Statements()
-    with connection.execute_wrapper(noted):
-        yield noted
+    """Record the statements that are executed within the context."""
+    recorded = Statements()
+    with connection.execute_wrapper(recorded):
+        yield recorded
 
 
 def big_tables() -> set[str]:
-    """Return the names of the tables that are big."""
+    """Return the names of the big tables."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT relname FROM pg_class WHERE relkind = 'r' AND reltuples > %s", [BIG])
         return {name for (name,) in cursor.fetchall()}
 
 
-def faults(noted: Statements, big: set[str]) -> Iterator[str]:
-    """Say what is wrong with the plans of those that read."""
-    for sql, params in noted:
+def problems(recorded: Statements, big: set[str]) -> Iterator[str]:
+    """Yield what is wrong with the plans of the reading statements."""
+    for sql, params in recorded:
         if not sql.lstrip(" (").upper().startswith(("SELECT", "WITH")):
             continue
         if not any(table in sql for table in big):
@@ -50,10 +50,10 @@ def faults(noted: Statements, big: set[str]) -> Iterator[str]:
         scans = list(_scans(_plan(sql, params)))
         scanned = {scan["Relation Name"] for scan in scans if "Seq Scan" in scan["Node Type"]} & big
         if scanned:
-            yield f"sequential scan of {', '.join(sorted(scanned))}: {_told(sql, params)}"
+            yield f"sequential scan of {', '.join(sorted(scanned))}: {_rendered(sql, params)}"
         read = sum(map(_rows_read, scans))
         if read > READ:
-            yield f"{read:,} rows read: {_told(sql, params)}"
+            yield f"{read:,} rows read: {_rendered(sql, params)}"
 
 
 def _plan(sql: str, params: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _rows_read(scan: dict[str, Any]) -> float:
     return float((scan["Actual Rows"] + removed) * scan["Actual Loops"])
 
 
-def _told(sql: str, params: Any) -> str:
+def _rendered(sql: str, params: Any) -> str:
     with connection.cursor() as cursor:
-        told = connection.ops.last_executed_query(cursor, sql, params)
-    return " ".join(str(told).split())[-400:]
+        rendered = connection.ops.last_executed_query(cursor, sql, params)
+    return " ".join(str(rendered).split())[-400:]

@@ -1,4 +1,4 @@
-"""Where tasks run: queues and workers."""
+"""Fill the queues and the workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .sizes import QUEUES
 
 
 def queues_and_workers(database: str) -> None:
-    """Nine queues, of which nobody serves one; 40 workers that live, 10 that don't."""
+    """Insert nine queues, one of which no worker serves, and 40 live and 10 dead workers."""
     fill(
         database,
         Queue,

@@ -1,4 +1,4 @@
-"""The rows whose pages are looked at: some like most, and the worst ones."""
+"""Choose the rows whose pages are opened: ordinary ones and the worst ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORST = {
 
 
 def rows_of(model: type[Model]) -> list[Any]:
-    """Return the keys of those of ``model``: the first, the last, and the worst."""
+    """Return the keys of the first, the last and the worst rows of ``model``."""
     rows = model._default_manager.all()
     ends = [
         rows.order_by("pk").values_list("pk", flat=True).first(),

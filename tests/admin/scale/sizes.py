@@ -1,7 +1,7 @@
-"""What is where in the large database.
+"""The layout of the large database.
 
-By ``n``, the number of a task, it is known what became of it: see ``STATUS``. The number of its workflow, ``w``, is a
-fiftieth of its own.
+The number of a task, ``n``, determines its outcome: see ``STATUS``. The number of its workflow, ``w``, is a fiftieth of
+it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import Final
 
 TASKS: Final = 1_000_000
 
-#: The tasks that are worse than the others: with 50 attempts; with a megabyte of arguments and another of result.
-TRIED_FIFTY_TIMES, HUGE = 999_957, 999_907
+#: The worst tasks: one with 50 attempts, one with a megabyte of arguments and another of result.
+FIFTY_ATTEMPTS, HUGE = 999_957, 999_907
 
-#: What nothing but a walk through everything would find: the only task of its name, queue, priority and code.
+#: The only task of its name, queue, priority and error code: only a full scan would find it.
 ONLY_ONE: Final = 7
 
-#: The numbers of workflows of 10,000 nodes, of a map with 1,000 items, of a graph of 500 nodes.
+#: The numbers of the workflows with 10,000 nodes, with a map of 1,000 items, and with a graph of 500 nodes.
 LARGE, MAP, GRAPH = 1, 2, 3
 
-#: What became of task n.
+#: The outcome of task n.
 STATUS: Final = """
 CASE
     WHEN n % 50 IN (7, 23, 41) THEN 'FAILED'

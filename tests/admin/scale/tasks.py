@@ -1,15 +1,15 @@
-"""Tasks, what each of their attempts came to, the beats of those who hold them, and how many there were when."""
+"""Fill the tasks, their attempts, the heartbeats of their workers, and the roll-ups."""
 
 from __future__ import annotations
 
 from horsies_django.models import Heartbeat, Rollup, Task, TaskAttempt
 
 from .fill import fill
-from .sizes import APPS, HUGE, ONLY_ONE, QUEUES, STATUS, TASKS, TRIED_FIFTY_TIMES
+from .sizes import APPS, FIFTY_ATTEMPTS, HUGE, ONLY_ONE, QUEUES, STATUS, TASKS
 
 
 def tasks(database: str) -> None:
-    """A million, mostly completed."""
+    """Insert a million tasks, most of them completed."""
     plan = f"""(SELECT plan.*, {QUEUES}[1 + name_number % 8] AS queue,
             {APPS}[1 + name_number / 20] AS app,
             least(sent_at + wait, now()) AS begun, least(sent_at + wait + run, now()) AS ended,
@@ -22,7 +22,7 @@ def tasks(database: str) -> None:
         LEFT JOIN (SELECT task_id, root_id FROM horsies_workflow_tasks AS node
             JOIN horsies_workflows AS flow ON flow.id = workflow_id WHERE task_id IS NOT NULL) AS flow
         ON task_id = plan.id) AS plan"""
-    ran = "what IN ('COMPLETED', 'FAILED', 'RUNNING')"
+    has_run = "what IN ('COMPLETED', 'FAILED', 'RUNNING')"
     later = """CASE what WHEN 'SCHEDULED' THEN now() + random() * interval '20 days'
         WHEN 'RETRYING' THEN now() + (random() - 0.05) * interval '6 hours' ELSE sent_at END"""
     error = """jsonb_build_object('err', jsonb_build_object('error_code', pg_temp.code(n), 'message',
@@ -45,22 +45,22 @@ def tasks(database: str) -> None:
         is_async="name_number % 8 = 6",
         status="CASE WHEN what IN ('SCHEDULED', 'RETRYING', 'FORGOTTEN', 'DUE') THEN 'PENDING' ELSE what END",
         deferred="what IN ('SCHEDULED', 'RETRYING')",
-        claim=f"CASE WHEN {ran} OR what IN ('CLAIMED', 'RETRYING') THEN 1 ELSE 0 END",
+        claim=f"CASE WHEN {has_run} OR what IN ('CLAIMED', 'RETRYING') THEN 1 ELSE 0 END",
         claimed_by_worker_id=f"""CASE WHEN what IN ('RUNNING', 'CLAIMED') THEN pg_temp.worker(n / 50 % 40 + 1)
-            WHEN {ran} THEN pg_temp.worker(n / 5000 + 1) END""",
-        claimed_at=f"CASE WHEN {ran} OR what = 'CLAIMED' THEN begun END",
-        started_at=f"CASE WHEN {ran} THEN begun END",
+            WHEN {has_run} THEN pg_temp.worker(n / 5000 + 1) END""",
+        claimed_at=f"CASE WHEN {has_run} OR what = 'CLAIMED' THEN begun END",
+        started_at=f"CASE WHEN {has_run} THEN begun END",
         completed_at="CASE what WHEN 'COMPLETED' THEN ended END",
         failed_at="CASE what WHEN 'FAILED' THEN ended END",
         cancelled_at="CASE what WHEN 'CANCELLED' THEN begun END",
         expired_at="CASE what WHEN 'EXPIRED' THEN begun END",
         next_retry_at=f"CASE what WHEN 'RETRYING' THEN {later} END",
         good_until="CASE WHEN n % 500 = 250 THEN sent_at + interval '3 days' WHEN what = 'EXPIRED' THEN sent_at END",
-        attempt=f"""CASE WHEN n = {TRIED_FIFTY_TIMES} THEN 50 WHEN what = 'FAILED' THEN 3 WHEN what = 'RETRYING' THEN 2
-            WHEN {ran} THEN 1 + (n % 45 = 5)::int ELSE 0 END""",
-        retry_count=f"""CASE WHEN n = {TRIED_FIFTY_TIMES} THEN 49 WHEN what IN ('FAILED', 'RETRYING') THEN 2
+        attempt=f"""CASE WHEN n = {FIFTY_ATTEMPTS} THEN 50 WHEN what = 'FAILED' THEN 3 WHEN what = 'RETRYING' THEN 2
+            WHEN {has_run} THEN 1 + (n % 45 = 5)::int ELSE 0 END""",
+        retry_count=f"""CASE WHEN n = {FIFTY_ATTEMPTS} THEN 49 WHEN what IN ('FAILED', 'RETRYING') THEN 2
             ELSE 0 END""",
-        max_retries=f"CASE WHEN n = {TRIED_FIFTY_TIMES} THEN 49 ELSE 2 END",
+        max_retries=f"CASE WHEN n = {FIFTY_ATTEMPTS} THEN 49 ELSE 2 END",
         kept_until="""CASE WHEN what IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
             THEN sent_at + interval '40 days' END""",
         unique_key="CASE WHEN what = 'SCHEDULED' AND n % 300 = 1 THEN 'order-' || n END",
@@ -83,7 +83,7 @@ def _only(value: str, otherwise: str) -> str:
 
 
 def attempts(database: str) -> None:
-    """1,100,000, each but the last of its task with an error."""
+    """Insert 1,100,000 attempts; all but the last of each task failed."""
     source = """(SELECT task.*, try, try < attempt OR status <> 'COMPLETED' AS is_bad,
             hashtext(id::text) & 65535 AS dice
         FROM horsies_tasks AS task, generate_series(1, attempt - (status = 'RUNNING')::int) AS try) AS plan"""
@@ -109,23 +109,23 @@ def attempts(database: str) -> None:
 
 
 def heartbeats(database: str) -> None:
-    """One each half minute of the held tasks, for hours; those of the last day's tasks are not yet swept."""
+    """Insert 300 heartbeats of each held task, one per half minute, and three of each task that ended last day."""
     held = "horsies_tasks AS task, generate_series(0, 299) AS n WHERE status IN ('RUNNING', 'CLAIMED')"
-    beat = {
+    heartbeat = {
         "task_id": "task.id",
         "hostname": "'node1.example.org'",
         "pid": "4242",
         "role": "CASE status WHEN 'CLAIMED' THEN 'claimer' ELSE 'runner' END",
         "sender_id": "coalesce(claimed_by_worker_id, 'web-1')",
     }
-    fill(database, Heartbeat, held, sent_at="now() - n * interval '30 seconds'", **beat)
+    fill(database, Heartbeat, held, sent_at="now() - n * interval '30 seconds'", **heartbeat)
     ended = """horsies_tasks AS task, generate_series(0, 2) AS n
         WHERE task.id > pg_temp.key(966667, '') AND started_at IS NOT NULL AND status <> 'RUNNING'"""
-    fill(database, Heartbeat, ended, sent_at="started_at + n * interval '30 seconds'", **beat)
+    fill(database, Heartbeat, ended, sent_at="started_at + n * interval '30 seconds'", **heartbeat)
 
 
 def rollups(database: str) -> None:
-    """Each of 200 tasks in each hour of the month, and in each minute of the last three hours, and their failures."""
+    """Insert counts of 200 tasks for each hour of the month and each minute of the last three hours."""
     source = """(SELECT span, start, name, bad, {apps}[1 + name / 20] AS app, {queues}[1 + name % 8] AS queue
         FROM (SELECT 'H' AS span, date_trunc('hour', now()) - n * interval '1 hour' AS start
                 FROM generate_series(0, 719) AS n

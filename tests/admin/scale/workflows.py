@@ -1,4 +1,4 @@
-"""Workflows and their nodes."""
+"""Fill the workflows and their nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .sizes import GRAPH, LARGE, MAP, QUEUES
 
 
 def workflows(database: str) -> None:
-    """20,000, those of the last day still running; 200 below others; three large ones."""
+    """Insert 20,000 workflows, those of the last day still running, 200 subworkflows, and three large workflows."""
     status = """CASE WHEN w > 19220 AND w % 40 = 0 OR w < 500 AND w % 10 = 0 THEN 'PAUSED'
         WHEN w > 19220 THEN 'RUNNING' WHEN w % 33 = 0 THEN 'FAILED' WHEN w % 97 = 1 THEN 'CANCELLED'
         WHEN w % 499 = 2 THEN 'EXPIRED' ELSE 'COMPLETED' END"""
@@ -76,7 +76,7 @@ def workflows(database: str) -> None:
 
 
 def _nodes(database: str) -> None:
-    """Six in two diamonds; the large ones in layers of a hundred and of ten, each after two of the layer before."""
+    """Insert two diamonds of nodes per workflow; large ones get layers; each node waits for two of the one before."""
     waits = """(ARRAY['[]', '[0]', '[0]', '[1, 2]', '[3]', '[3, 4]'])[1 + i]::jsonb"""
     leads = """(ARRAY['[1, 2]', '[3]', '[3]', '[4, 5]', '[5]', '[]'])[1 + i]::jsonb"""
     status = """CASE WHEN flow.status IN ('RUNNING', 'PAUSED') THEN

@@ -1,1 +1,1 @@
-"""Settings that put another look over Django's admin."""
+"""Settings with third-party skins of Django's admin."""

@@ -1,6 +1,6 @@
 """Open every page of the queue's admin and print each with its status.
 
-Run by test_skins in a process of its own, for a skin is settled before Django starts.
+test_skins runs it in a separate process, because a skin has to be installed before Django starts.
 """
 
 import django
@@ -20,7 +20,7 @@ from tests.jobs import tasks  # noqa: E402
 
 
 def main() -> None:
-    """Make some rows and visit them."""
+    """Create some rows and visit their pages."""
     call_command("migrate", verbosity=0)
     client = Client()
     client.force_login(get_user_model().objects.create_superuser("admin"))
@@ -35,7 +35,7 @@ def main() -> None:
         if model in admin.site._registry:
             pages = f"admin:{model._meta.app_label}_{model._meta.model_name}"
             visit(client, reverse(f"{pages}_changelist"))
-            if model is Overview:  # a page without rows
+            if model is Overview:  # it has no rows
                 continue
             for row in model._default_manager.order_by("-pk")[:1]:
                 visit(client, reverse(f"{pages}_change", args=[row.pk]))
@@ -45,10 +45,10 @@ def main() -> None:
 
 
 def visit(client: Client, address: str) -> None:
-    """Print what came of it."""
+    """Open a page and print its address, its status and the markers that it contains."""
     response = client.get(address)
     html = response.content.decode()
-    print(address, response.status_code, *(word for word in ("horsies-buttons", "horsies-pager") if word in html))
+    print(address, response.status_code, *(marker for marker in ("horsies-buttons", "horsies-pager") if marker in html))
 
 
 main()
