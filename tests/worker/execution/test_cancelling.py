@@ -13,7 +13,7 @@ from tests.chaos.fleet import stopped
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
 from tests.jobs.tasks import write
-from tests.reaper.age_heartbeats import grow_old
+from tests.reaper.age_heartbeats import make_heartbeats_old
 from tests.worker.execution import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -305,7 +305,7 @@ def test_bodies_whose_tasks_the_reaper_recovered_are_interrupted(worker, tmp_pat
     assert entry("retried began").pid == pid
 
     with stopped(pid):
-        grow_old()
+        make_heartbeats_old()
         assert lost.get(timeout=20).err.error_code == "WORKER_CRASHED"
         wait_until(lambda: retried.status() == TaskStatus.PENDING)
 
