@@ -39,7 +39,7 @@ from horsies_django.models import queue as queues
 from tests.enqueue.grouping.jobs import mail
 from tests.jobs import limited, tasks
 from tests.models.hostile_rows.conftest import _add
-from tests.schedules.conftest import make, put_back
+from tests.schedules.conftest import make, make_due
 
 pytestmark = [
     pytest.mark.once,
@@ -110,7 +110,7 @@ def _events(count: int) -> list[Any]:
 
 def _schedules(count: int) -> list[Any]:
     keys = [make(f"hostile {number}").pk for number in range(count)]
-    put_back(5, pk__in=keys)
+    make_due(5, pk__in=keys)
     return keys
 
 
@@ -184,7 +184,7 @@ class Bystanders:
         self.tasks = [tasks.noop.send().id for _ in range(3)] + [limited.one_of.send(who="bystander").id]
         self.workflow = Workflow("bystander", [first, tasks.noop.node(waits_for=[first])()]).start()
         self.schedule = make("bystander").pk
-        put_back(5, pk=self.schedule)
+        make_due(5, pk=self.schedule)
         self.stale = _stale(1)
 
     def assert_done(self) -> None:

@@ -13,7 +13,7 @@ from horsies_django.db.clock import database_now
 from horsies_django.models import Schedule, Task
 from horsies_django.schedules.fire_due import SLOTS_PER_PASS, _due
 from horsies_django.schedules.scheduler import Scheduler
-from tests.schedules.conftest import make, put_back, utc
+from tests.schedules.conftest import make, make_due, utc
 
 HOSTILE = {
     "next_run_at -infinity": {"next_run_at": "'-infinity'"},
@@ -29,7 +29,7 @@ HOSTILE = {
 def test_a_hostile_schedule_is_disabled_with_a_reason_and_others_are_sent(case, write):
     make("good")
     bad = make("bad")
-    put_back(5)
+    make_due(5)
     assert write(Schedule, bad.pk, **HOSTILE[case]) == 1
     scheduler = Scheduler(config_of("default"), "default")
 
@@ -45,7 +45,7 @@ def test_a_hostile_schedule_is_disabled_with_a_reason_and_others_are_sent(case, 
 
 def test_catch_up_is_bounded_even_if_the_row_allows_billions_of_runs(write):
     row = make(timing="every:1", catch_up="all")
-    put_back(3 * 365 * 86_400)
+    make_due(3 * 365 * 86_400)
     assert write(Schedule, row.pk, max_catch_up_runs="2147483647") == 1
 
     due, last = _due(row := Schedule.objects.get(), row.slots, database_now("default"))
