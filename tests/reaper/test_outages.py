@@ -21,7 +21,7 @@ from horsies_django.reaper.outages import outage_grace
 from tests.conftest import database_url, wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
-from tests.reaper.age_heartbeats import grow_old
+from tests.reaper.age_heartbeats import make_heartbeats_old
 from tests.reaper.conftest import WORK, abandoned
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -191,7 +191,7 @@ def test_a_reaper_run_only_by_cron_recovers_the_tasks_of_a_dead_host(manage, wor
 
     os.killpg(doomed.process.pid, signal.SIGKILL)
     doomed.wait()
-    grow_old()
+    make_heartbeats_old()
     set_lease(renewed_at=ago(timedelta(minutes=10)))
     reaper = manage("horsies_reaper", "--once")
 

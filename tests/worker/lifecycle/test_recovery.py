@@ -158,7 +158,7 @@ def test_a_node_whose_worker_is_killed_fails_and_its_workflow_ends(worker, manag
 
 
 def test_sigterm_delivered_to_another_supervisor_thread_stops_the_worker(worker):
-    """The kernel may deliver it to any thread, as after a SIGCONT; Python handles it when the main thread wakes."""
+    """The kernel may deliver it to any thread, as after a SIGCONT; Python handles it once the main thread wakes."""
     process = worker()
     main = process.process.pid
     other = next(int(entry.name) for entry in Path(f"/proc/{main}/task").iterdir() if int(entry.name) != main)
@@ -170,7 +170,7 @@ def test_sigterm_delivered_to_another_supervisor_thread_stops_the_worker(worker)
 
 @pytest.mark.slow
 def test_a_worker_resumed_after_a_long_pause_does_not_overwrite_the_newer_run(worker, tmp_path):
-    """It is stopped for longer than the threshold: its task runs on another worker, and its late result is refused."""
+    """The pause exceeds the stale threshold, so the task runs on another worker and the late result is refused."""
     gates = [tmp_path / "first", tmp_path / "second"]
     paused = worker("--shutdown-timeout", "5", **QUICK)
     handle = jobs.hold_again.send("again", str(gates[0]))
