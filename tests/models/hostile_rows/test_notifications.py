@@ -41,16 +41,16 @@ def _committed() -> int:
 
 def test_a_forged_stop_notification_does_not_stop_a_worker(worker):
     process = worker("--no-reaper", "--no-scheduler")
-    (mine,) = Worker.objects.all()
+    (row,) = Worker.objects.all()
     assert tasks.add.send(0).value(timeout=20) == 1  # it listens now
 
-    _notify([STOP_REQUESTED + mine.pk])
+    _notify([STOP_REQUESTED + row.pk])
 
     assert tasks.add.send(1).value(timeout=20) == 2
     assert tasks.add.send(2).value(timeout=20) == 3
     assert process.process.poll() is None
     assert "asked to stop" not in process.output
-    assert list(Worker.objects.values_list("pk", flat=True)) == [mine.pk]
+    assert list(Worker.objects.values_list("pk", flat=True)) == [row.pk]
 
     Worker.objects.all().request_stop()
 
@@ -96,10 +96,10 @@ def test_a_flood_of_notifications_causes_a_bounded_number_of_transactions(worker
         _notify([f"{STOP_REQUESTED}{key}" for key in Worker.objects.values_list("pk", flat=True)] + [REVOKED, "=*"])
 
     assert tasks.add.send(2).value(timeout=20) == 3
-    mine = FLOOD / 200 * 4 + 100
-    wait_until(lambda: _committed() > before + mine, 20)
+    own = FLOOD / 200 * 4 + 100
+    wait_until(lambda: _committed() > before + own, 20)
     seconds = time.monotonic() - began
-    assert _committed() - before < mine + BURST + (RATE + 200) * (seconds + 1)
+    assert _committed() - before < own + BURST + (RATE + 200) * (seconds + 1)
     assert process.process.poll() is None
 
 

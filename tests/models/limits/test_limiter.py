@@ -355,7 +355,7 @@ def test_limits_in_use_do_not_keep_the_reaper_from_deleting_idle_ones(monkeypatc
     monkeypatch.setattr(models.limit, "FORGET_BATCH", 2)
     long_ago = timezone.now() - timedelta(days=30)
     spent = {"rate": "1/60d", "tokens": 0.0, "refilled_at": long_ago, "admitted_at": long_ago}
-    Limit.objects.bulk_create(Limit(key=f"{place}-{n}", **spent) for n in range(5) for place in ("first", "last"))
+    Limit.objects.bulk_create(Limit(key=f"{prefix}-{n}", **spent) for n in range(5) for prefix in ("first", "last"))
     recent = timezone.now() - timedelta(days=2)
     Limit.objects.bulk_create(Limit(key=f"idle-{n}", max_concurrency=1, admitted_at=recent) for n in range(5))
 

@@ -175,4 +175,4 @@ class Base(RuleBasedStateMachine):
                 each = claims[pick.place % len(claims)]
                 found[each.key] = each
         picked = [each for each in self.taken if each.key in found]
-        return [(name, mine) for name in WORKERS if (mine := [each for each in picked if each.worker == name])]
+        return [(name, claims) for name in WORKERS if (claims := [each for each in picked if each.worker == name])]

@@ -166,7 +166,7 @@ class Workers(Base):
     def hand_back_unknown(self, place: int, knows: list[Pick]) -> None:
         """A worker does not know whether its last commit succeeded."""
         worker = self.holders()[place % len(self.holders())]
-        known = [each.claim for name, mine in self.by_worker(knows) if name == worker for each in mine]
+        known = [each.claim for name, taken in self.by_worker(knows) if name == worker for each in taken]
         store = self.store_of(worker)
         with store.transaction():
             store.hand_back_unknown(known)

@@ -61,12 +61,12 @@ def reap(capsys):
 def test_the_reaper_deletes_tasks_past_retention_with_attempts_and_heartbeats(capsys):
     (gone,) = ended(1)
     (kept,) = ended(1, kept_for=60)
-    (for_ever,) = ended(1, kept_for=None)
+    (forever,) = ended(1, kept_for=None)
     send_heartbeat(gone, timedelta(0))
 
     assert "deleted ended tasks: 1" in reap(capsys)
 
-    assert set(Task.objects.values_list("pk", flat=True)) == {kept.pk, for_ever.pk}
+    assert set(Task.objects.values_list("pk", flat=True)) == {kept.pk, forever.pk}
     assert TaskAttempt.objects.count() == 2
     assert not Heartbeat.objects.exists()
 

@@ -220,9 +220,9 @@ def test_pruning_workflows_scans_no_table(drain):
         cursor.execute("ANALYZE")
         with CaptureQueriesContext(connection) as statements:
             assert prune_workflows(options(), SkippedRows()).done == len(gone)
-        made = [one["sql"] for one in statements if one["sql"].startswith(("SELECT", "DELETE"))]
+        pruning_sql = [one["sql"] for one in statements if one["sql"].startswith(("SELECT", "DELETE"))]
         for table in ("horsies_workflows", "horsies_workflow_tasks", "horsies_workflow_events"):
-            queries = [sql for sql in made if table in sql]
+            queries = [sql for sql in pruning_sql if table in sql]
             assert queries
             for sql in queries:
                 cursor.execute(f"EXPLAIN {sql}")
