@@ -18,7 +18,7 @@ from tests.jobs import tasks
 LONG_AGO = timedelta(hours=1)
 
 
-def left(count: int, status: TaskStatus, policy: RetryPolicy | None = None) -> list[Task]:
+def abandoned(count: int, status: TaskStatus, policy: RetryPolicy | None = None) -> list[Task]:
     """Make tasks that a worker held when it died, an hour ago."""
     sender = tasks.noop.with_options(retry_policy=policy) if policy else tasks.noop
     handles = sender.send_many({} for _ in range(count))
@@ -38,20 +38,20 @@ def overdue(count: int) -> list[Task]:
     return list(Task.objects.filter(pk__in=[handle.id for handle in handles]))
 
 
-def past(count: int) -> list[Task]:
-    """Make tasks that ended and were kept long enough."""
+def past_retention(count: int) -> list[Task]:
+    """Make tasks that ended and whose retention is over."""
     handles = tasks.noop.send_many({} for _ in range(count))
     rows = Task.objects.filter(pk__in=[handle.id for handle in handles])
     rows.update(status=TaskStatus.COMPLETED, completed_at=timezone.now(), kept_until=timezone.now() - LONG_AGO)
     return list(rows)
 
 
-#: For each duty of the reaper, by its name, rows that it has to do something with.
+#: By the name of a duty of the reaper, how to make rows that it has to process.
 WORK: dict[str, Callable[[int], list[Task]]] = {
-    "requeued stale claims": lambda count: left(count, TaskStatus.CLAIMED),
-    "recovered stale runs": lambda count: left(count, TaskStatus.RUNNING),
+    "requeued stale claims": lambda count: abandoned(count, TaskStatus.CLAIMED),
+    "recovered stale runs": lambda count: abandoned(count, TaskStatus.RUNNING),
     "expired overdue tasks": overdue,
-    "deleted ended tasks": past,
+    "deleted ended tasks": past_retention,
 }
 
 

@@ -1,4 +1,4 @@
-"""The first duties of the reaper."""
+"""The duties of the reaper that recover and expire tasks."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from horsies_django.reaper.duties import DUTIES
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
-from tests.reaper.age_heartbeats import grow_old, wait_for_beats
+from tests.reaper.age_heartbeats import make_heartbeats_old, wait_for_heartbeats
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,7 +27,7 @@ CRASH = RetryPolicy.fixed([60], auto_retry_for=["WORKER_CRASHED"], jitter=False)
 
 
 def hold(status, task=tasks.noop, since=LONG_AGO, worker="dead"):
-    """Send a task and put it into the hands of a worker that is not there."""
+    """Send a task and claim it for a worker that does not run."""
     handle = task.send()
     with transaction.atomic():
         Task.objects.claim(worker, start=status == TaskStatus.RUNNING, prefetch=1)
@@ -42,7 +42,7 @@ def reap(capsys=None):
     return capsys.readouterr().out if capsys else ""
 
 
-def test_a_stale_claim_goes_back_to_pending_with_no_attempt(capsys):
+def test_a_stale_claim_returns_to_pending_without_an_attempt(capsys):
     handle = hold(TaskStatus.CLAIMED)
 
     out = reap(capsys)
@@ -67,7 +67,7 @@ def test_a_stale_run_without_a_policy_fails_as_a_worker_crash(capsys):
     assert "recovered stale runs: 1" in out
 
 
-def test_a_stale_run_whose_policy_lists_it_is_retried_after_its_delay():
+def test_a_stale_run_is_retried_after_its_delay_if_its_policy_lists_crashes():
     handle = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=CRASH))
 
     reap()
@@ -78,7 +78,7 @@ def test_a_stale_run_whose_policy_lists_it_is_retried_after_its_delay():
     assert timedelta(seconds=59) < row.next_retry_at - row.attempts.get().finished_at < timedelta(seconds=65)
 
 
-def test_a_policy_that_does_not_list_it_or_is_spent_does_not_help():
+def test_a_stale_run_fails_if_its_policy_excludes_crashes_or_is_used_up():
     other = RetryPolicy.fixed([60], auto_retry_for=["SMTP_DOWN"])
     unlisted = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=other))
     spent = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=CRASH))
@@ -92,7 +92,7 @@ def test_a_policy_that_does_not_list_it_or_is_spent_does_not_help():
 @pytest.mark.parametrize(
     ("status", "role"), [(TaskStatus.CLAIMED, BeatRole.CLAIMER), (TaskStatus.RUNNING, BeatRole.RUNNER)]
 )
-def test_a_beat_keeps_a_task_in_its_workers_hands(status, role):
+def test_a_heartbeat_keeps_a_task_with_its_worker(status, role):
     handle = hold(status)
     Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), role, "dead", "host", 1)
 
@@ -101,9 +101,9 @@ def test_a_beat_keeps_a_task_in_its_workers_hands(status, role):
     assert handle.status() == status
 
 
-@pytest.mark.parametrize("beat", [(BeatRole.CLAIMER, "dead"), (BeatRole.RUNNER, "somebody else")])
-def test_a_beat_of_the_other_role_or_of_another_worker_does_not(beat):
-    role, sender = beat
+@pytest.mark.parametrize("heartbeat", [(BeatRole.CLAIMER, "dead"), (BeatRole.RUNNER, "another")])
+def test_a_heartbeat_of_another_role_or_worker_does_not_keep_a_task(heartbeat):
+    role, sender = heartbeat
     handle = hold(TaskStatus.RUNNING)
     Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), role, sender, "host", 1)
 
@@ -112,7 +112,7 @@ def test_a_beat_of_the_other_role_or_of_another_worker_does_not(beat):
     assert handle.status() == TaskStatus.FAILED
 
 
-def test_a_rows_first_beat_is_its_claim_or_its_start():
+def test_a_claim_or_start_counts_as_the_first_heartbeat():
     claimed = hold(TaskStatus.CLAIMED, since=timezone.now())
     running = hold(TaskStatus.RUNNING, since=timezone.now())
 
@@ -121,7 +121,7 @@ def test_a_rows_first_beat_is_its_claim_or_its_start():
     assert (claimed.status(), running.status()) == (TaskStatus.CLAIMED, TaskStatus.RUNNING)
 
 
-def test_a_running_row_without_a_start_is_not_stuck_for_ever():
+def test_a_running_row_without_a_start_time_fails():
     row = Task.objects.create(task_name=tasks.noop.module_path, status=TaskStatus.RUNNING)
 
     reap()
@@ -130,7 +130,7 @@ def test_a_running_row_without_a_start_is_not_stuck_for_ever():
     assert (row.status, row.error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
 
 
-def test_what_waits_past_its_deadline_expires_without_an_attempt(capsys):
+def test_a_waiting_task_past_its_deadline_expires_without_an_attempt(capsys):
     late = tasks.noop.with_options(good_until=LONG_AGO).send()
     scheduled = tasks.noop.with_options(good_until=LONG_AGO, run_after=timedelta(days=1)).send()
     in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(hours=1)).send()
@@ -146,7 +146,7 @@ def test_what_waits_past_its_deadline_expires_without_an_attempt(capsys):
     assert "expired overdue tasks: 2" in out
 
 
-def test_a_completion_that_comes_after_the_reaper_changes_nothing():
+def test_a_completion_after_the_reaper_failed_the_task_changes_nothing():
     handle = hold(TaskStatus.RUNNING)
     claim = Task.objects.get(pk=handle.id).claim
     reap()
@@ -158,7 +158,7 @@ def test_a_completion_that_comes_after_the_reaper_changes_nothing():
     assert (row.status, row.error_code, row.attempts.count()) == (TaskStatus.FAILED, "WORKER_CRASHED", 1)
 
 
-def test_a_reaper_that_comes_after_the_completion_changes_nothing():
+def test_a_reaper_pass_after_the_completion_changes_nothing():
     handle = hold(TaskStatus.RUNNING)
     claim = Task.objects.get(pk=handle.id).claim
     with transaction.atomic():
@@ -170,20 +170,20 @@ def test_a_reaper_that_comes_after_the_completion_changes_nothing():
     assert Task.objects.get(pk=handle.id).attempts.get().outcome == "COMPLETED"
 
 
-def test_a_pass_with_nothing_to_do_says_so(manage):
+def test_a_pass_with_nothing_to_do_reports_zero_for_each_duty(manage):
     process = manage("horsies_reaper", "--once")
 
     assert process.wait() == 0
     assert process.output.splitlines() == [f"{duty}: 0" for duty in DUTIES]
 
 
-def test_more_than_a_batch_is_expired_in_one_pass(capsys):
+def test_one_pass_expires_more_than_a_batch(capsys):
     tasks.noop.with_options(good_until=LONG_AGO).send_many({} for _ in range(1_200))
 
     assert "expired overdue tasks: 1200" in reap(capsys)
 
 
-def test_the_switches_leave_stuck_tasks_alone(settings):
+def test_disabled_duties_leave_stale_tasks_unchanged(settings):
     claimed, running = hold(TaskStatus.CLAIMED), hold(TaskStatus.RUNNING)
     backend = settings.TASKS["default"]
     off = {"auto_requeue_stale_claimed": False, "auto_fail_stale_running": False}
@@ -194,7 +194,7 @@ def test_the_switches_leave_stuck_tasks_alone(settings):
     assert (claimed.status(), running.status()) == (TaskStatus.CLAIMED, TaskStatus.RUNNING)
 
 
-def test_a_worker_beats_for_what_it_holds_and_is_left_alone(worker, tmp_path):
+def test_a_worker_keeps_the_tasks_for_which_it_sends_heartbeats(worker, tmp_path):
     worker("--threads", "1", "--prefetch", "1", "--no-reaper", TEST_BEAT_MS="200")
     running = tasks.hold.send("beats", str(tmp_path / "gate"))
     wait_until(lambda: Entry.objects.filter(key="beats").exists())
@@ -203,8 +203,8 @@ def test_a_worker_beats_for_what_it_holds_and_is_left_alone(worker, tmp_path):
     wait_until(lambda: claimed.status() == TaskStatus.CLAIMED)
 
     for _ in range(3):
-        grow_old()  # from here on only what it beats now speaks for it
-        wait_for_beats((running.id, BeatRole.RUNNER), (claimed.id, BeatRole.CLAIMER))
+        make_heartbeats_old()  # only new heartbeats count now
+        wait_for_heartbeats((running.id, BeatRole.RUNNER), (claimed.id, BeatRole.CLAIMER))
         reap()
         assert (running.status(), claimed.status()) == (TaskStatus.RUNNING, TaskStatus.CLAIMED)
 
@@ -213,14 +213,14 @@ def test_a_worker_beats_for_what_it_holds_and_is_left_alone(worker, tmp_path):
     assert Task.objects.get(pk=running.id).attempt == 1
 
 
-def test_a_neighbours_reaper_recovers_what_a_dead_machine_held(worker, tmp_path):
+def test_another_workers_reaper_recovers_the_tasks_of_a_killed_worker(worker, tmp_path):
     dying = worker("--threads", "1")
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
     handle = tasks.hold.with_options(retry_policy=policy).send("moved", str(tmp_path / "gate"))
     wait_until(lambda: Entry.objects.filter(key="moved").exists())
 
     os.killpg(dying.process.pid, signal.SIGKILL)
-    grow_old()
+    make_heartbeats_old()
     worker(TEST_CHECK_MS="200")
     (tmp_path / "gate").touch()
 
@@ -229,19 +229,18 @@ def test_a_neighbours_reaper_recovers_what_a_dead_machine_held(worker, tmp_path)
     assert (first.outcome, second.outcome) == ("WORKER_FAILURE", "COMPLETED")
 
 
-def test_an_error_in_one_batch_is_reported_and_the_others_are_done(capsys):
-    """A policy that can't be read is a poisoned row: its duty says so, and the next duties are done all the same."""
-    poisoned = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=CRASH))
-    Task.objects.filter(pk=poisoned.id).update(retry_policy={"no": "policy"})
+def test_an_unreadable_policy_fails_its_task_and_stops_no_other_duty(capsys):
+    unreadable = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=CRASH))
+    Task.objects.filter(pk=unreadable.id).update(retry_policy={"no": "policy"})
     late = tasks.noop.with_options(good_until=LONG_AGO).send()
 
     reap(capsys)
 
     assert late.status() == TaskStatus.EXPIRED
-    assert poisoned.status() == TaskStatus.FAILED
+    assert unreadable.status() == TaskStatus.FAILED
 
 
-def test_the_error_of_a_crash_is_stored_once():
+def test_a_late_failure_does_not_replace_the_error_of_a_crash():
     handle = hold(TaskStatus.RUNNING)
     claim = Task.objects.get(pk=handle.id).claim
     end = Completion(handle.id, claim, '{"err":{"error_code":"X"}}', AttemptError("X", "x"))

@@ -1,4 +1,4 @@
-"""A row or a duty that fails keeps nothing else from being done."""
+"""A row or a duty that fails stops no other row or duty."""
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -19,7 +19,7 @@ def reap():
 
 
 @pytest.mark.parametrize("duty", WORK)
-def test_a_row_that_is_poison_stops_neither_its_neighbours_nor_other_duties(poison, caplog, duty):
+def test_a_row_that_refuses_changes_stops_no_other_row_or_duty(poison, caplog, duty):
     rows = WORK[duty](5)
     poison(rows[2])
     others = {name: make(2) for name, make in WORK.items() if name != duty}
@@ -35,7 +35,7 @@ def test_a_row_that_is_poison_stops_neither_its_neighbours_nor_other_duties(pois
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("duty", WORK)
-def test_a_duty_is_done_in_bounded_batches_until_nothing_is_left(duty):
+def test_a_duty_works_in_bounded_batches_until_nothing_is_left(duty):
     count = 2 * BATCH + 100
     WORK[duty](count)
 
@@ -52,7 +52,7 @@ def test_a_duty_is_done_in_bounded_batches_until_nothing_is_left(duty):
 
 
 @pytest.mark.slow
-def test_a_whole_batch_of_poison_is_not_in_the_way_of_the_rest(poison, caplog):
+def test_rows_at_the_head_that_refuse_changes_do_not_block_the_rest(poison, caplog):
     rows = WORK["expired overdue tasks"](BATCH + 3)
     first = list(Task.objects.overdue().order_by("good_until").values_list("pk", flat=True)[:BATCH])
     for row in rows:
@@ -63,7 +63,7 @@ def test_a_whole_batch_of_poison_is_not_in_the_way_of_the_rest(poison, caplog):
     assert caplog.text.count("can't be processed: skipped") == 20
 
 
-def test_a_damaged_policy_is_no_policy(caplog):
+def test_a_stale_run_with_a_damaged_policy_is_not_retried(caplog):
     (row,) = WORK["recovered stale runs"](1)
     Task.objects.filter(pk=row.pk).update(max_retries=3, retry_policy={"nonsense": True})
     assert reap()["recovered stale runs"].count == 1
@@ -72,7 +72,7 @@ def test_a_damaged_policy_is_no_policy(caplog):
     assert "has a retry policy that can't be read" in caplog.text
 
 
-def test_a_duty_that_fails_is_told_and_tried_again_in_the_next_pass(capsys):
+def test_a_failed_duty_is_reported_and_retried_in_the_next_pass(capsys):
     WORK["requeued stale claims"](1)
     WORK["expired overdue tasks"](1)
     table = Heartbeat._meta.db_table
@@ -97,7 +97,7 @@ def test_a_duty_that_fails_is_told_and_tried_again_in_the_next_pass(capsys):
     assert "requeued stale claims: 1" in capsys.readouterr().out.splitlines()
 
 
-def test_a_pass_with_nothing_to_do_is_one_statement_a_duty():
+def test_a_pass_with_nothing_to_do_is_one_statement_per_duty():
     reap()
     with CaptureQueriesContext(connection) as statements:
         reap()

@@ -1,4 +1,4 @@
-"""Of any number of reapers, one at a time does a pass."""
+"""Only one of several reapers makes a pass at a time."""
 
 import signal
 import threading
@@ -23,13 +23,13 @@ def test_a_lease_has_one_holder_for_its_interval():
     assert not Lease.objects.renew("t", "two")
 
 
-def test_a_lease_that_is_not_renewed_is_free_after_the_interval_of_the_next_holder():
+def test_an_unrenewed_lease_is_free_after_the_interval_of_the_next_holder():
     assert Lease.objects.acquire("t", "one", 60) == 0
     assert Lease.objects.acquire("t", "two", 0) == 0
     assert not Lease.objects.renew("t", "one")
 
 
-def test_of_eight_that_acquire_at_once_one_succeeds():
+def test_one_of_eight_concurrent_acquires_succeeds():
     won, barrier = [], threading.Barrier(8)
 
     def take(name):
@@ -49,8 +49,8 @@ def test_of_eight_that_acquire_at_once_one_succeeds():
     assert Lease.objects.get().holder == won[0]
 
 
-def passes(limit):
-    """The holders and times of the passes that begin, until there are ``limit``."""
+def renewals(limit):
+    """Return the holders and times of the next ``limit`` renewals of the lease."""
     seen = []
 
     def look():
@@ -64,21 +64,21 @@ def passes(limit):
 
 
 @pytest.mark.slow
-def test_four_reapers_make_one_pass_an_interval(manage):
+def test_four_reapers_make_one_pass_per_interval(manage):
     interval = 1.0
     for _ in range(4):
         manage("horsies_reaper", "--interval", str(interval), "-v0")
-    passes(1)
+    renewals(1)
     since = time.monotonic()
-    # The lease is renewed before each duty, all of them within milliseconds: passes are told by the pauses between.
-    moments = [at for _, at in passes(30)]
+    # The lease is renewed before each duty, within milliseconds: a longer pause separates two passes.
+    moments = [at for _, at in renewals(30)]
     seconds = time.monotonic() - since
     begun = 1 + sum(1 for one, two in pairwise(moments) if (two - one).total_seconds() > 0.5)
     assert begun <= seconds / interval + 2
 
 
 @pytest.mark.slow
-def test_a_holder_that_dies_is_missed_for_one_interval(manage):
+def test_another_reaper_takes_over_one_interval_after_the_holder_is_killed(manage):
     interval = 2.0
     first = manage("horsies_reaper", "--interval", str(interval), "-v0")
     holder = wait_until(lambda: Lease.objects.filter(name="reaper:default").values_list("holder", flat=True).first())
@@ -92,4 +92,4 @@ def test_a_holder_that_dies_is_missed_for_one_interval(manage):
     wait_until(lambda: Task.objects.get(pk=row.pk).status == "EXPIRED", limit=30)
 
     assert Lease.objects.get().holder != holder
-    assert time.monotonic() - died < interval + 8  # and the time that the second took to start, on a busy machine
+    assert time.monotonic() - died < interval + 8  # plus the start of the second on a busy machine

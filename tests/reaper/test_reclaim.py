@@ -1,4 +1,4 @@
-"""Taking back by hand what silent workers hold."""
+"""reclaim() recovers the tasks of silent workers."""
 
 from datetime import timedelta
 
@@ -9,15 +9,15 @@ from horsies_django import RetryPolicy, TaskStatus, reclaim
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.jobs import tasks
-from tests.reaper.conftest import WORK, left
+from tests.reaper.conftest import WORK, abandoned
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-AGAIN = RetryPolicy.fixed([60], auto_retry_for=["WORKER_CRASHED"], jitter=False)
+RETRY = RetryPolicy.fixed([60], auto_retry_for=["WORKER_CRASHED"], jitter=False)
 
 
 @pytest.mark.parametrize("older_than", [60, 60.5, timedelta(minutes=1), "90s", "1m"])
-def test_returns_how_many_it_took_back(older_than):
+def test_reclaim_returns_the_number_of_recovered_tasks(older_than):
     WORK["requeued stale claims"](2)
     WORK["recovered stale runs"](3)
     assert reclaim(older_than) == 5
@@ -26,8 +26,8 @@ def test_returns_how_many_it_took_back(older_than):
     assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.PENDING, TaskStatus.FAILED}
 
 
-def test_with_budget_left_it_runs_again_after_the_policys_delay():
-    (row,) = left(1, TaskStatus.RUNNING, AGAIN)
+def test_a_reclaimed_task_with_retries_left_is_retried_after_the_policys_delay():
+    (row,) = abandoned(1, TaskStatus.RUNNING, RETRY)
     assert reclaim(60) == 1
     row.refresh_from_db()
     assert (row.status, row.retry_count, row.started_at) == (TaskStatus.PENDING, 1, None)
@@ -37,26 +37,26 @@ def test_with_budget_left_it_runs_again_after_the_policys_delay():
     assert row.enqueued_at - attempt.finished_at == pytest.approx(timedelta(seconds=60), abs=timedelta(seconds=5))
 
 
-def test_without_budget_it_fails():
-    (row,) = left(1, TaskStatus.RUNNING, AGAIN)
+def test_a_reclaimed_task_without_retries_left_fails():
+    (row,) = abandoned(1, TaskStatus.RUNNING, RETRY)
     Task.objects.filter(pk=row.pk).update(retry_count=1)
     assert reclaim(60) == 1
     row.refresh_from_db()
     assert (row.status, row.error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
 
 
-def test_a_worker_takes_back_before_it_claims():
+def test_a_worker_recovers_stale_claims_before_it_claims():
     WORK["requeued stale claims"](1)
     call_command("horsies_worker", once=True, verbosity=0)
     assert Task.objects.get().status == TaskStatus.COMPLETED
 
 
-def test_what_is_younger_is_left_alone():
+def test_reclaim_leaves_tasks_younger_than_the_threshold():
     WORK["recovered stale runs"](1)
     assert reclaim("2h") == 0
 
 
-def test_what_a_living_worker_holds_is_left_alone(worker, tmp_path):
+def test_reclaim_leaves_the_tasks_of_a_live_worker(worker, tmp_path):
     handle = tasks.hold.send("alive", str(tmp_path / "gate"))
     worker(TEST_BEAT_MS="200", TEST_STALE_MS="60000")
     wait_until(lambda: Task.objects.get(pk=handle.id).heartbeats.count() >= 3)
@@ -66,11 +66,11 @@ def test_what_a_living_worker_holds_is_left_alone(worker, tmp_path):
 
 
 @pytest.mark.parametrize("bad", [None, "soon", -1, True, float("nan")])
-def test_a_bad_time_is_named(bad):
+def test_reclaim_refuses_an_invalid_age(bad):
     with pytest.raises(ValueError, match="allowed: seconds"):
         reclaim(bad)
 
 
-def test_an_unknown_backend_is_named():
+def test_reclaim_refuses_an_unknown_backend():
     with pytest.raises(ValueError, match=r"no HorsiesBackend at TASKS\['nope'\]; there is 'default'"):
         reclaim(60, backend="nope")

@@ -1,4 +1,4 @@
-"""Schedules that a test declares are gone after it, and rows are made due by the database's clock."""
+"""Fixtures that forget the schedules a test declares, and helpers to make rows and let them be due."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule
 from horsies_django.schedules.declaration import declarations
 from horsies_django.schedules.scheduler import Scheduler
-from tests.schedules import jobs  # noqa: F401  # the workflow that rows name
+from tests.schedules import jobs  # noqa: F401  # registers the workflows that rows name
 
 
 @pytest.fixture(autouse=True)
 def _own_declarations():
-    """Forget what a test declares."""
+    """Forget the schedules that a test declares."""
     before = {key: list(found) for key, found in declarations.by_place.items()}
     declarations.by_place.clear()
     yield
@@ -25,19 +25,19 @@ def _own_declarations():
 
 
 @pytest.fixture
-def beat(db):
-    """Return a beat on this thread's connection."""
+def scheduler(db):
+    """Return a scheduler on this thread's connection."""
     return Scheduler(config_of("default"), "default")
 
 
 def make(name="s", timing="every:3600", task="tests.jobs.tasks.noop", **columns):
-    """Make a row by hand."""
+    """Create a schedule row as a user would."""
     return Schedule.objects.create(name=name, timing=timing, task_name=task, **columns)
 
 
-def put_back(seconds, **which):
-    """Let a next run have been due for so many seconds, by the database's clock."""
-    assert Schedule.objects.filter(**which).update(next_run_at=NowPlus(-seconds))
+def make_due(seconds, **filters):
+    """Let the next runs have been due for so many seconds by the database's clock."""
+    assert Schedule.objects.filter(**filters).update(next_run_at=NowPlus(-seconds))
 
 
 def utc(*parts):

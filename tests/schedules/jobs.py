@@ -1,4 +1,4 @@
-"""What the schedules of the tests send."""
+"""Tasks and workflows that the schedules of the tests send."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def slot(context: TaskContext) -> str | None:
 
 
 class Slotted(WorkflowDefinition[Any]):
-    """One node, which says its slot."""
+    """One node, which returns its slot."""
 
     @classmethod
     def build_with(cls) -> Workflow[Any]:
@@ -52,7 +52,7 @@ class Import(WorkflowDefinition[Any]):
 
 
 class Refusing(WorkflowDefinition[Any]):
-    """One that can't be built today: the check, which builds it too, finds it right."""
+    """A workflow that some arguments keep from being built; with the defaults the check can build it."""
 
     @classmethod
     def build_with(cls, source: str = "shop") -> Workflow[Any]:
@@ -65,7 +65,7 @@ class Refusing(WorkflowDefinition[Any]):
 
 
 class Asking(WorkflowDefinition[Any]):
-    """One whose builder may ask the database for what is not there, and makes do without."""
+    """A workflow whose builder may make a query that fails, and catches the error."""
 
     was_in_a_transaction: bool | None = None
 

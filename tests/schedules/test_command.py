@@ -1,4 +1,4 @@
-"""``horsies_scheduler``, and the beat in a worker."""
+"""``horsies_scheduler``, and the scheduler in a worker."""
 
 from datetime import timedelta
 
@@ -13,14 +13,14 @@ from horsies_django.models import Schedule, Task
 from horsies_django.schedules import fire_due, scheduler
 from tests.conftest import wait_until
 from tests.jobs.tasks import add, noop
-from tests.schedules.conftest import make, put_back
+from tests.schedules.conftest import make, make_due
 
 
 @pytest.mark.django_db
-def test_once_syncs_sends_what_is_due_and_prints_it(capsys):
+def test_once_syncs_declarations_and_sends_and_prints_due_schedules(capsys):
     schedule("declared", noop, Every(hours=1))
     make("due")
-    put_back(10)
+    make_due(10)
 
     call_command("horsies_scheduler", once=True)
 
@@ -32,12 +32,12 @@ def test_once_syncs_sends_what_is_due_and_prints_it(capsys):
 
 
 @pytest.mark.django_db
-def test_once_sends_all_that_is_due_however_much_it_is(capsys, monkeypatch):
+def test_once_sends_all_due_slots_even_more_than_a_batch(capsys, monkeypatch):
     monkeypatch.setattr(fire_due, "SLOTS_PER_PASS", 5)
     monkeypatch.setattr(scheduler, "BATCH", 10)
     slots, rows = 17, 32
     make("missed", timing="every:60", catch_up="all", max_catch_up_runs=1_000)
-    put_back(60 * slots + 5)
+    make_due(60 * slots + 5)
     planned = database_now("default") - timedelta(seconds=10)
     Schedule.objects.bulk_create(
         [
@@ -53,11 +53,11 @@ def test_once_sends_all_that_is_due_however_much_it_is(capsys, monkeypatch):
     assert not Schedule.objects.filter(next_run_at__lte=NowPlus(0)).exists()
 
 
-def test_a_scheduler_sends_and_runs_nothing_and_a_worker_without_one_runs_what_it_sent(drain):
+def test_a_scheduler_only_sends_tasks_and_a_worker_without_one_runs_them(drain):
     schedule("declared", add, Every(hours=1), (1,), {"b": 4}, queue_name="emails")
     call_command("horsies_scheduler", once=True)
     assert not Task.objects.exists()  # the first run waits for its slot
-    put_back(10)
+    make_due(10)
 
     call_command("horsies_scheduler", once=True)
     sent = Task.objects.get()
@@ -70,9 +70,9 @@ def test_a_scheduler_sends_and_runs_nothing_and_a_worker_without_one_runs_what_i
 
 
 @pytest.mark.django_db
-def test_once_fails_where_a_schedule_could_not_be_sent():
+def test_once_fails_if_a_schedule_can_not_be_sent():
     make("gone", task="tests.jobs.tasks.gone")
-    put_back(10)
+    make_due(10)
 
     with pytest.raises(CommandError):
         call_command("horsies_scheduler", once=True)
@@ -80,14 +80,14 @@ def test_once_fails_where_a_schedule_could_not_be_sent():
 
 @pytest.mark.once
 @pytest.mark.parametrize("flags", [{"interval": "0"}, {"interval": "soon"}, {"backend": "nowhere"}])
-def test_wrong_usage_is_told(flags):
+def test_invalid_scheduler_flags_are_refused_with_exit_status_2(flags):
     with pytest.raises(CommandError, match=r"allowed|no HorsiesBackend") as raised:
         call_command("horsies_scheduler", once=True, **flags)
 
     assert raised.value.returncode == 2
 
 
-def test_a_worker_sends_what_is_due_and_runs_it(worker):
+def test_a_worker_sends_due_schedules_and_runs_their_tasks(worker):
     make(timing="every:1")
     process = worker("--threads=1")
 
@@ -98,7 +98,7 @@ def test_a_worker_sends_what_is_due_and_runs_it(worker):
     assert row.run_count == Task.objects.filter(schedule_id=row.pk).count()
 
 
-def test_a_worker_told_not_to_sends_nothing(worker):
+def test_a_worker_with_no_scheduler_sends_no_schedules(worker):
     make(timing="every:1")
     worker("--threads=1", "--no-scheduler")
 

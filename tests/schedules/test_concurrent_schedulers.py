@@ -15,11 +15,11 @@ from horsies_django.db.clock import database_now
 from horsies_django.db.expressions import SecondsUntil
 from horsies_django.models import Schedule, Task
 from tests.conftest import wait_until
-from tests.schedules.conftest import make, put_back
+from tests.schedules.conftest import make, make_due
 
 
 @pytest.mark.slow
-def test_five_schedulers_some_of_them_killed_send_each_of_200_slots_once(manage):
+def test_five_schedulers_of_which_some_are_killed_send_each_of_200_slots_once(manage):
     seconds, count = 20, 10
     now = database_now("default").replace(microsecond=0)
     first = now + timedelta(seconds=6)
@@ -35,7 +35,7 @@ def test_five_schedulers_some_of_them_killed_send_each_of_200_slots_once(manage)
 
     while Schedule.objects.filter(enabled=True).exists():
         time.sleep(random.uniform(0.2, 0.8))
-        if database_now("default") < first + timedelta(seconds=seconds):  # then those that start slowly may, too
+        if database_now("default") < first + timedelta(seconds=seconds):  # afterwards the slow starters may finish
             victim = random.randrange(5)
             os.killpg(schedulers[victim].process.pid, signal.SIGKILL)
             schedulers[victim].wait()
@@ -50,7 +50,7 @@ def test_five_schedulers_some_of_them_killed_send_each_of_200_slots_once(manage)
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_ten_thousand_schedules_are_no_trouble(beat):
+def test_an_idle_pass_over_ten_thousand_schedules_is_one_statement(scheduler):
     now = database_now("default")
     Schedule.objects.bulk_create(
         [
@@ -75,20 +75,20 @@ def test_ten_thousand_schedules_are_no_trouble(beat):
         stale = Schedule.objects.served_by("default", "tests").with_outdated_plan().values("pk")[:1]
         assert "horsies_schedule_replan" in stale.explain()
     with CaptureQueriesContext(connection) as captured:
-        idle = [beat.run_once() for _ in range(3)]
+        idle = [scheduler.run_once() for _ in range(3)]
     assert len(captured) == 3
     assert all(report.fired == () for report in idle)
 
-    put_back(1, name__in=[f"s{number}" for number in range(300)])
+    make_due(1, name__in=[f"s{number}" for number in range(300)])
     began = time.monotonic()
-    sent = list(itertools.takewhile(len, (beat.run_once().fired for _ in itertools.count())))
+    sent = list(itertools.takewhile(len, (scheduler.run_once().fired for _ in itertools.count())))
 
     assert sum(map(len, sent)) == Task.objects.count() == 300
     print(f"sent: {300 / (time.monotonic() - began):.0f} a second")
 
 
 @pytest.mark.slow
-def test_a_scheduler_stops_when_it_is_told_to(manage):
+def test_a_scheduler_stops_on_sigterm(manage):
     make(timing="every:1")
     process = manage("horsies_scheduler", "--interval=0.2")
     wait_until(lambda: Schedule.objects.get().run_count >= 2)
@@ -102,7 +102,7 @@ def test_a_scheduler_stops_when_it_is_told_to(manage):
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.django_db
-def test_whether_a_run_goes_on_is_asked_of_the_live_ones_alone_however_many_there_were(beat):
+def test_the_overlap_check_reads_only_live_runs_by_an_index(scheduler):
     if connection.vendor != "postgresql":
         pytest.skip("the plan is PostgreSQL's")
     row = make(overlap="skip")
@@ -110,15 +110,15 @@ def test_whether_a_run_goes_on_is_asked_of_the_live_ones_alone_however_many_ther
         Task(task_name="gone", status="COMPLETED", completed_at=database_now("default"), schedule_id=row.pk)
         for _ in range(3_000)
     )
-    put_back(5)
+    make_due(5)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE horsies_tasks")
 
     with CaptureQueriesContext(connection) as captured:
-        (passed,) = beat.run_once().fired
+        (fired,) = scheduler.run_once().fired
 
-    assert passed.handle is not None
-    asked, *_ = (query["sql"] for query in captured if '"horsies_tasks"."schedule_id" = ' in query["sql"])
+    assert fired.handle is not None
+    overlap_check, *_ = (query["sql"] for query in captured if '"horsies_tasks"."schedule_id" = ' in query["sql"])
     with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN {asked}")
+        cursor.execute(f"EXPLAIN {overlap_check}")
         assert "horsies_task_run_of_schedule" in str(cursor.fetchall())

@@ -1,4 +1,4 @@
-"""Patterns and their texts."""
+"""Schedule patterns and their timing texts."""
 
 from datetime import time
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.once
         (Monthly("L", "23:59"), "cron:59 23 L * *"),
     ],
 )
-def test_a_pattern_is_one_text_that_reads_back_to_the_same_slots(pattern, timing):
+def test_the_timing_text_of_a_pattern_parses_back_to_itself(pattern, timing):
     assert pattern.timing == timing
     assert parse(timing).timing == timing
 
@@ -54,7 +54,7 @@ def test_a_pattern_is_one_text_that_reads_back_to_the_same_slots(pattern, timing
         ("", "has 0 fields"),
     ],
 )
-def test_a_bad_expression_is_quoted_and_its_field_named(expression, field):
+def test_an_invalid_cron_expression_is_quoted_with_its_invalid_field(expression, field):
     problems = " ".join(Cron(expression).problems())
 
     assert repr(expression) in problems
@@ -63,12 +63,12 @@ def test_a_bad_expression_is_quoted_and_its_field_named(expression, field):
         parse(f"cron:{expression}")
 
 
-def test_each_bad_field_is_named_at_once():
+def test_all_invalid_cron_fields_are_reported_together():
     assert len(list(Cron("61 24 * * *").problems())) == 2
 
 
 @pytest.mark.parametrize("day", ["0", "7", "SUN"])
-def test_0_and_7_are_sunday(day):
+def test_cron_weekdays_0_and_7_are_sunday(day):
     from tests.schedules.test_slots import local_slots
 
     assert local_slots(f"cron:0 0 * * {day}", "UTC", "2026-11-20T00:00", 1) == ["2026-11-22T00:00:00+00:00"]
@@ -95,13 +95,13 @@ def test_0_and_7_are_sunday(day):
         Monthly(1, "9 o'clock"),
     ],
 )
-def test_a_bad_pattern_says_what_is_allowed_and_has_no_timing(pattern):
+def test_an_invalid_pattern_reports_the_allowed_values_and_has_no_timing(pattern):
     assert all("allowed" in problem for problem in pattern.problems())
     with pytest.raises(ValueError, match="allowed"):
         pattern.timing  # noqa: B018
 
 
 @pytest.mark.parametrize("timing", ["", "5 minutes", "every:", "every:0", "every:-5", "every:1.5", "at:noon"])
-def test_a_bad_text_says_what_is_allowed(timing):
+def test_an_invalid_timing_text_is_refused_with_the_allowed_values(timing):
     with pytest.raises(ValueError, match="allowed"):
         parse(timing)

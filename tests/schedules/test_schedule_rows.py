@@ -1,4 +1,4 @@
-"""Rows: enabling, disabling, running now, saving, validation."""
+"""Schedule rows: enabling, disabling, running now, saving, validation."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ from tests.schedules.conftest import make, utc
 pytestmark = pytest.mark.django_db
 
 
-def test_disabling_and_enabling_count_what_they_change():
+def test_enable_and_disable_return_the_number_of_changed_schedules():
     make("a", timing="every:60")
     make("b")
 
@@ -30,14 +30,14 @@ def test_disabling_and_enabling_count_what_they_change():
     assert Schedule.objects.enable() == 0
 
 
-def test_what_has_no_slot_left_is_not_enabled():
+def test_a_schedule_without_slots_left_can_not_be_enabled():
     make(end_at=utc(2020, 1, 1))
 
     assert Schedule.objects.get().disabled_by == "END"
     assert Schedule.objects.enable() == 0
 
 
-def test_run_now_is_an_ordinary_send_that_moves_no_next_run():
+def test_run_now_sends_at_once_and_keeps_the_next_run():
     make("task")
     Schedule.objects.create(name="workflow", timing="every:60", workflow_name="tests.schedules.import", enabled=False)
     planned = Schedule.objects.get(name="task").next_run_at
@@ -61,7 +61,7 @@ def test_run_now_names_the_schedule_that_can_not_be_sent():
     assert raised.value.__notes__ == ["schedule 'odd' could not be run"]
 
 
-def test_saving_another_timing_works_the_next_run_out_anew_and_nothing_else_does():
+def test_saving_recomputes_the_next_run_only_if_the_timing_changed():
     row = make(timing="every:3600")
     planned = row.next_run_at
 
@@ -75,7 +75,7 @@ def test_saving_another_timing_works_the_next_run_out_anew_and_nothing_else_does
     assert Schedule.objects.get().next_run_at < planned
 
 
-def test_saving_leaves_what_the_beat_has_written_in_between():
+def test_saving_a_stale_row_keeps_the_changes_of_the_scheduler():
     stale = Schedule.objects.get(pk=make().pk)
     Schedule.objects.update(next_run_at=NowPlus(500), run_count=7)
     planned = Schedule.objects.get().next_run_at
@@ -87,7 +87,7 @@ def test_saving_leaves_what_the_beat_has_written_in_between():
     assert (row.next_run_at, row.run_count, row.max_catch_up_runs) == (planned, 7, 5)
 
 
-def test_a_next_run_that_is_set_by_hand_is_saved():
+def test_a_manually_set_next_run_is_saved():
     row = make()
     row.next_run_at = utc(2026, 1, 1)
     row.save(update_fields=["next_run_at"])
@@ -99,7 +99,7 @@ def test_a_next_run_that_is_set_by_hand_is_saved():
     assert Schedule.objects.get().next_run_at == utc(2026, 1, 2)
 
 
-def test_a_schedule_has_a_task_or_a_workflow():
+def test_a_schedule_needs_either_a_task_or_a_workflow():
     with pytest.raises(IntegrityError), transaction.atomic():
         make(workflow_name="tests.schedules.import")
     with pytest.raises(IntegrityError), transaction.atomic():
@@ -108,7 +108,7 @@ def test_a_schedule_has_a_task_or_a_workflow():
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
+    ("column", "value", "message"),
     [
         ("timing", "cron:61 * * * *", "the minute is '61'"),
         ("timing", "tomorrow", "allowed: cron:"),
@@ -132,7 +132,7 @@ def test_a_schedule_has_a_task_or_a_workflow():
         ("backend", "nowhere", "'nowhere'"),
     ],
 )
-def test_a_mistake_is_told_by_its_field(column, value, said):
+def test_validation_reports_a_mistake_at_its_field(column, value, message):
     given = {"kwargs": {"seconds": 1}} if column not in ("args",) else {}
     row = Schedule(
         **{
@@ -149,7 +149,7 @@ def test_a_mistake_is_told_by_its_field(column, value, said):
         row.clean()
 
     assert set(raised.value.message_dict) == {column}
-    assert said in " ".join(raised.value.message_dict[column])
+    assert message in " ".join(raised.value.message_dict[column])
 
 
 @pytest.mark.once
@@ -163,14 +163,14 @@ def test_a_mistake_is_told_by_its_field(column, value, said):
         ({}, "task_name"),
     ],
 )
-def test_a_mistake_of_a_workflow_is_told_by_its_field(columns, column):
+def test_validation_reports_a_workflow_schedules_mistake_at_its_field(columns, column):
     with pytest.raises(ValidationError) as raised:
         Schedule(name="s", timing="every:60", **columns).clean()
 
     assert set(raised.value.message_dict) == {column}
 
 
-def test_what_is_right_is_clean_and_sends_nothing():
+def test_validation_accepts_valid_schedules_and_sends_nothing():
     start = database_now("default") + timedelta(days=1)
     Schedule(name="a", timing="every:60", task_name="tests.jobs.tasks.nap", args=[1], start_at=start).clean()
     Schedule(name="b", timing="every:60", workflow_name="tests.schedules.import").clean()
@@ -179,7 +179,7 @@ def test_what_is_right_is_clean_and_sends_nothing():
 
 
 @pytest.mark.parametrize(("timing", "jitter", "most"), [("every:60", 60, 60), ("cron:*/5 * * * *", 600, 300)])
-def test_jitter_as_long_as_the_time_between_two_slots_is_refused_for_it_would_lose_some(timing, jitter, most):
+def test_validation_refuses_jitter_as_long_as_the_gap_between_slots(timing, jitter, most):
     row = Schedule(name="s", task_name="tests.jobs.tasks.noop", timing=timing, jitter=jitter)
 
     with pytest.raises(ValidationError) as raised:

@@ -1,4 +1,4 @@
-"""Slots on real dates: summer time in three zones, months that lack a day, windows, jitter."""
+"""Slots on real dates: daylight saving time in three zones, months without a day, windows, jitter."""
 
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.once
 
 
 def local_slots(timing, zone, start, n, **options):
-    """Return the first slots after a time of the wall, in that zone."""
+    """Return the first slots after a local time, in that zone."""
     at = datetime.fromisoformat(start).replace(tzinfo=ZoneInfo(zone))
     slots = Slots(parse(timing), ZoneInfo(zone), **options).upcoming(at, n)
     return [slot.astimezone(ZoneInfo(zone)).isoformat() for slot in slots]
@@ -32,7 +32,7 @@ def local_slots(timing, zone, start, n, **options):
         ),
     ],
 )
-def test_a_local_time_that_does_not_exist_is_run_at_the_first_instant_after_the_gap(zone, wall, before, expected):
+def test_a_nonexistent_local_time_runs_at_the_first_instant_after_the_gap(zone, wall, before, expected):
     assert local_slots(f"cron:{wall} * * *", zone, before, 2) == expected
     assert local_slots(f"cron:{wall} * * *", zone, before, 1, skip_nonexistent=True) == expected[1:]
 
@@ -50,17 +50,17 @@ def test_a_local_time_that_does_not_exist_is_run_at_the_first_instant_after_the_
         ),
     ],
 )
-def test_a_local_time_that_exists_twice_is_run_once_at_the_earlier_instant(zone, wall, before, expected):
+def test_a_local_time_that_exists_twice_runs_once_at_the_earlier_instant(zone, wall, before, expected):
     assert local_slots(f"cron:{wall} * * *", zone, before, 2) == expected
 
 
-def test_what_falls_into_one_gap_together_is_run_once_after_it():
+def test_several_slots_in_one_gap_run_once_after_it():
     slots = local_slots("cron:*/20 * * * *", "Europe/Berlin", "2026-03-29T01:30", 3)
 
     assert slots == ["2026-03-29T01:40:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-29T03:20:00+02:00"]
 
 
-def test_between_the_two_times_of_an_hour_nothing_is_run_again():
+def test_slots_of_a_repeated_hour_do_not_run_again():
     zone = ZoneInfo("Europe/Berlin")
     slots = Slots(parse("cron:*/30 * * * *"), zone)
     second_time = datetime(2026, 10, 25, 2, 10, tzinfo=zone, fold=1)
@@ -73,7 +73,7 @@ def test_between_the_two_times_of_an_hour_nothing_is_run_again():
 @pytest.mark.once
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kolkata"])
 @pytest.mark.parametrize("timing", ["cron:*/7 * * * *", "cron:30 1,2 * * *", "cron:10 0 */3 * * SUN", "every:1000"])
-def test_forwards_and_backwards_the_slots_of_a_year_are_the_same(zone, timing):
+def test_upcoming_and_missed_return_the_same_slots(zone, timing):
     anchor = utc(2026, 1, 1)
     slots = Slots(parse(timing), ZoneInfo(zone), anchor=anchor)
     for day in ("2026-03-08", "2026-03-29", "2026-04-05", "2026-10-04", "2026-10-25", "2026-11-01"):
@@ -86,26 +86,26 @@ def test_forwards_and_backwards_the_slots_of_a_year_are_the_same(zone, timing):
         assert forwards == sorted(set(forwards))
 
 
-def test_an_interval_is_the_slot_before_and_so_many_seconds():
+def test_an_interval_counts_from_the_previous_slot():
     slots = Slots(parse("every:90"), ZoneInfo("Europe/Berlin"), anchor=utc(2026, 10, 24, 23, 59, 30))
 
     assert slots.upcoming(utc(2026, 10, 25, 0, 1, 10), 2) == [utc(2026, 10, 25, 0, 2, 30), utc(2026, 10, 25, 0, 4)]
 
 
-def test_the_first_interval_is_waited_for():
+def test_the_first_slot_of_an_interval_is_one_interval_away():
     now = utc(2026, 1, 1, 12)
 
     assert Slots(parse("every:300"), ZoneInfo("UTC")).after(now) == now + timedelta(seconds=300)
 
 
 @pytest.mark.parametrize("timing", ["cron:0 0 31 * *", "cron:0 0 0 31 * *"])
-def test_months_that_lack_the_day_are_left_out(timing):
+def test_months_without_the_day_are_skipped(timing):
     slots = local_slots(timing, "UTC", "2026-01-01T00:00", 3)
 
     assert [slot[:10] for slot in slots] == ["2026-01-31", "2026-03-31", "2026-05-31"]
 
 
-def test_six_fields_have_the_seconds_in_front():
+def test_a_cron_expression_of_six_fields_begins_with_the_seconds():
     assert local_slots("cron:30 5 * * * *", "UTC", "2026-01-01T00:00", 1) == ["2026-01-01T00:05:30+00:00"]
 
 
@@ -119,7 +119,7 @@ def test_slots_begin_and_end_with_their_window(timing):
     assert slots.missed(utc(2026, 1, 1), utc(2026, 1, 2), 9) == [utc(2026, 1, 1, hour) for hour in (6, 7, 8)]
 
 
-def test_jitter_is_the_same_for_whoever_asks_and_another_for_each_slot():
+def test_jitter_is_deterministic_and_differs_by_slot_and_schedule():
     first, same, other = (Slots(parse("every:60"), ZoneInfo("UTC"), name, jitter=30) for name in ("a", "a", "b"))
     times = [utc(2026, 1, 1, 0, minute) for minute in range(50)]
     delays = [(first.due_at(at) - at).total_seconds() for at in times]
@@ -130,7 +130,7 @@ def test_jitter_is_the_same_for_whoever_asks_and_another_for_each_slot():
     assert max(delays) - min(delays) > 20
 
 
-def test_jitter_runs_past_no_end():
+def test_jitter_does_not_move_a_slot_past_end_at():
     slots = Slots(parse("every:60"), ZoneInfo("UTC"), "a", jitter=50, end_at=utc(2026, 1, 1, 0, 10, 1))
 
     assert slots.due_at(utc(2026, 1, 1, 0, 10)) == slots.end_at
@@ -143,16 +143,16 @@ def test_jitter_runs_past_no_end():
         ("every:90", 90),
         ("cron:* * * * *", 60),
         ("cron:*/7 * * * *", 240),
-        ("cron:0 9 * * *", 82_800),  # where clocks are put forward
+        ("cron:0 9 * * *", 82_800),  # when clocks go forward
         ("cron:0 0 1 * *", 2_419_200),
         ("cron:0 0 29 2 *", 31_536_000),
     ],
 )
-def test_the_shortest_time_between_two_slots_is_known(timing, gap):
+def test_shortest_gap_returns_the_shortest_time_between_two_slots(timing, gap):
     assert Slots(parse(timing), ZoneInfo("Europe/Berlin"), anchor=utc(2026, 1, 1)).shortest_gap() == gap
 
 
-def test_a_cron_line_of_every_second_is_looked_up_at_once_also_far_back():
+def test_missed_finds_the_latest_slots_of_years_of_seconds():
     slots = Slots(parse("cron:* * * * * *"), ZoneInfo("Europe/Berlin"))
     now = utc(2026, 6, 1)
 

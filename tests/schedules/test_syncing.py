@@ -1,4 +1,4 @@
-"""What code declares: mistakes, and how it becomes rows."""
+"""Declared schedules: checks, and how sync writes them as rows."""
 
 import importlib
 from datetime import timedelta
@@ -23,7 +23,7 @@ def redeclared(*args, **kwargs):
 
 
 @pytest.mark.once
-def test_every_mistake_is_told_at_once_and_duplicate_names_too():
+def test_check_schedules_reports_all_mistakes_and_duplicate_names_together():
     schedule("a", add, Cron("61 * * * *"), kwargs={"a": 1})
     schedule("b", add, Every(minutes=5), kwargs={"a": 1, "nope": 1})
     schedule("c", add, Every(minutes=5), args=(1,), timezone="Mars/Olympus", overlap="queue")
@@ -31,10 +31,10 @@ def test_every_mistake_is_told_at_once_and_duplicate_names_too():
     schedule("e", noop, Every(hours=1))
     schedule("e", noop, Every(hours=2))
 
-    found = check_schedules()
+    messages = check_schedules()
 
-    texts = "\n".join(message.msg for message in found)
-    for said in (
+    texts = "\n".join(message.msg for message in messages)
+    for expected in (
         "'61 * * * *': the minute is '61'",
         "nope",
         "'Mars/Olympus'",
@@ -43,12 +43,12 @@ def test_every_mistake_is_told_at_once_and_duplicate_names_too():
         "'daily'",
         "'colour'",
     ):
-        assert said in texts
-    assert [message.id for message in found].count("horsies.E006") == 2
+        assert expected in texts
+    assert [message.id for message in messages].count("horsies.E006") == 2
 
 
 @pytest.mark.once
-def test_two_of_one_name_from_one_line_are_told_and_an_import_anew_is_not(tmp_path, monkeypatch):
+def test_check_schedules_reports_duplicates_of_one_line_but_not_a_reload(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "declaring_twice.py").write_text(
         "from horsies_django import Every, schedule\n"
@@ -73,7 +73,7 @@ def test_two_of_one_name_from_one_line_are_told_and_an_import_anew_is_not(tmp_pa
 
 
 @pytest.mark.once
-def test_what_a_gathered_task_can_not_be_sent_with_is_told():
+def test_check_schedules_reports_invalid_arguments_of_gathered_tasks():
     schedule("a", collect, Every(hours=1), kwargs={"items": [{"value": 1}]})
     schedule("b", collect, Every(hours=1), (1,))
     schedule("c", collect, Every(hours=1), kwargs={"value": 1}, unique_key="c")
@@ -81,16 +81,16 @@ def test_what_a_gathered_task_can_not_be_sent_with_is_told():
 
     texts = [message.msg for message in check_schedules()]
 
-    said = ("the keyword arguments of one call", "keyword arguments only", "unique_key is 'c'", "'allow' or 'skip'")
-    assert [words in text for words, text in zip(said, texts, strict=True)] == [True] * 4
+    expected = ("the keyword arguments of one call", "keyword arguments only", "unique_key is 'c'", "'allow' or 'skip'")
+    assert [words in text for words, text in zip(expected, texts, strict=True)] == [True] * 4
 
 
-def test_a_schedule_goes_by_the_projects_time_zone_unless_it_says_otherwise(beat, settings):
+def test_a_schedule_uses_the_projects_time_zone_by_default(scheduler, settings):
     settings.TIME_ZONE = "Asia/Tokyo"
     schedule("ours", noop, Cron("0 9 * * *"))
     schedule("theirs", noop, Cron("0 9 * * *"), timezone="UTC")
 
-    beat.sync()
+    scheduler.sync()
     make("by hand", timing="cron:0 9 * * *")
 
     rows = {row.name: (row.timezone, aware(row.next_run_at).hour) for row in Schedule.objects.all()}
@@ -98,7 +98,7 @@ def test_a_schedule_goes_by_the_projects_time_zone_unless_it_says_otherwise(beat
 
 
 @pytest.mark.once
-def test_nothing_is_wrong_with_what_is_right():
+def test_check_schedules_accepts_valid_declarations():
     schedule(
         "a",
         report,
@@ -113,14 +113,14 @@ def test_nothing_is_wrong_with_what_is_right():
     assert check_schedules() == []
 
 
-def test_what_code_declares_becomes_rows(beat):
+def test_sync_writes_declared_schedules_as_rows(scheduler):
     schedule(
         "a", report, Every(minutes=5), ("monday",), queue_name="mail", retention={"failed": timedelta(days=1)}, jitter=2
     )
     schedule("b", Import, Cron("0 9 * * *"), timezone="Europe/Berlin", enabled=False)
 
-    assert beat.sync().created == 2
-    assert beat.sync().changed == 0
+    assert scheduler.sync().created == 2
+    assert scheduler.sync().changed == 0
 
     a, b = Schedule.objects.order_by("name")
     assert (a.timing, a.task_name, a.args, a.source) == (
@@ -134,132 +134,132 @@ def test_what_code_declares_becomes_rows(beat):
     assert (b.workflow_name, b.enabled, b.disabled_by) == ("tests.schedules.import", False, "CODE")
 
 
-def test_the_next_run_is_worked_out_anew_only_where_the_timing_has_changed(beat):
+def test_sync_recomputes_the_next_run_only_if_the_timing_changed(scheduler):
     schedule("a", noop, Every(hours=5))
-    beat.sync()
+    scheduler.sync()
     planned = Schedule.objects.get().next_run_at
 
     redeclared("a", add, Every(hours=5), (1,), priority=4)
-    beat.sync()
+    scheduler.sync()
     row = Schedule.objects.get()
     assert (row.task_name, row.args, row.options) == ("tests.jobs.tasks.add", [1], {"priority": 4})
     assert row.next_run_at == planned
 
     redeclared("a", add, Every(minutes=1), (1,), priority=4)
-    beat.sync()
+    scheduler.sync()
     assert Schedule.objects.get().next_run_at < planned
 
 
-def test_a_schedule_that_is_gone_is_disabled_and_enabled_when_it_is_back(beat):
+def test_sync_disables_a_removed_schedule_and_enables_a_restored_one(scheduler):
     schedule("a", noop, Every(hours=5))
-    beat.sync()
+    scheduler.sync()
     declarations.by_place.clear()
 
-    assert beat.sync().disabled == 1
+    assert scheduler.sync().disabled == 1
     assert Schedule.objects.get().disabled_by == "CODE"
 
     schedule("a", noop, Every(hours=5))
-    assert beat.sync().changed == 1
+    assert scheduler.sync().changed == 1
     row = Schedule.objects.get()
     assert (row.enabled, row.disabled_by) == (True, "")
     assert row.next_run_at is not None
 
 
-def test_rows_made_by_hand_and_those_of_other_projects_are_left_alone(beat):
+def test_sync_leaves_manual_rows_and_rows_of_other_projects_unchanged(scheduler):
     make("by hand", timing="every:60")
     make("theirs", timing="every:60", source="another_project")
     schedule("by hand", noop, Every(hours=5))
     schedule("theirs", noop, Every(hours=5))
 
-    beat.sync()
+    scheduler.sync()
 
     assert set(Schedule.objects.values_list("timing", "enabled")) == {("every:60", True)}
     assert Schedule.objects.count() == 2
 
 
-def test_what_an_operator_has_disabled_stays_so(beat):
+def test_sync_keeps_a_schedule_disabled_by_an_operator(scheduler):
     schedule("a", noop, Every(hours=5))
-    beat.sync()
+    scheduler.sync()
     Schedule.objects.disable()
 
     redeclared("a", noop, Every(hours=6))
-    beat.sync()
+    scheduler.sync()
 
     row = Schedule.objects.get()
     assert (row.timing, row.enabled, row.disabled_by, row.next_run_at) == ("every:21600", False, "OPERATOR", None)
 
 
-@pytest.mark.parametrize("why", ["CODE", "END", "TIMING"])
-def test_what_an_operator_disables_that_was_disabled_already_stays_so_too(beat, why):
+@pytest.mark.parametrize("reason", ["CODE", "END", "TIMING"])
+def test_sync_keeps_a_disabled_schedule_that_an_operator_disables_again(scheduler, reason):
     schedule("a", noop, Every(hours=5))
-    beat.sync()
+    scheduler.sync()
     declarations.by_place.clear()
-    beat.sync()
-    Schedule.objects.update(disabled_by=why)
+    scheduler.sync()
+    Schedule.objects.update(disabled_by=reason)
 
     assert Schedule.objects.disable() == 1
     assert Schedule.objects.disable() == 0
     schedule("a", noop, Every(hours=6))
-    beat.sync()
+    scheduler.sync()
 
     row = Schedule.objects.get()
     assert (row.timing, row.enabled, row.disabled_by) == ("every:21600", False, "OPERATOR")
 
 
-def test_what_an_operator_has_enabled_stays_so_until_the_code_says_another_thing(beat):
+def test_sync_keeps_an_operators_enable_until_the_code_changes_enabled(scheduler):
     schedule("a", noop, Every(hours=5), enabled=False)
-    beat.sync()
+    scheduler.sync()
     assert Schedule.objects.enable() == 1
 
-    beat.sync()
+    scheduler.sync()
     redeclared("a", noop, Every(hours=6), enabled=False)
-    beat.sync()
+    scheduler.sync()
     row = Schedule.objects.get()
     assert (row.enabled, row.timing) == (True, "every:21600")
     assert row.next_run_at is not None
 
     redeclared("a", noop, Every(hours=6))
-    beat.sync()
+    scheduler.sync()
     redeclared("a", noop, Every(hours=6), enabled=False)
-    beat.sync()
+    scheduler.sync()
     row = Schedule.objects.get()
     assert (row.enabled, row.disabled_by, row.next_run_at) == (False, "CODE", None)
 
 
-def test_what_an_operator_has_enabled_that_is_gone_from_the_code_goes_on(beat):
+def test_sync_keeps_a_removed_schedule_that_an_operator_enabled(scheduler):
     schedule("a", noop, Every(hours=5))
-    beat.sync()
+    scheduler.sync()
     declarations.by_place.clear()
-    assert beat.sync().disabled == 1
+    assert scheduler.sync().disabled == 1
     Schedule.objects.enable()
 
-    assert beat.sync().disabled == 0
+    assert scheduler.sync().disabled == 0
     assert Schedule.objects.get().enabled
 
 
-def test_one_that_has_come_to_its_end_goes_on_with_another_window_alone(beat):
+def test_sync_enables_an_ended_schedule_only_after_its_window_changes(scheduler):
     schedule("a", noop, Every(hours=5), end_at=utc(2026, 1, 1))
-    beat.sync()
-    beat.sync()
+    scheduler.sync()
+    scheduler.sync()
     assert Schedule.objects.get().disabled_by == "END"
 
     redeclared("a", noop, Every(hours=5), end_at=None)
-    beat.sync()
+    scheduler.sync()
     assert Schedule.objects.get().enabled
 
 
-def test_one_with_a_mistake_leaves_its_row_as_it_is(beat):
+def test_sync_leaves_the_row_of_an_invalid_declaration_unchanged(scheduler):
     schedule("a", noop, Every(hours=5))
-    beat.sync()
+    scheduler.sync()
 
     redeclared("a", noop, Cron("61 * * * *"))
-    beat.sync()
+    scheduler.sync()
 
     row = Schedule.objects.get()
     assert (row.timing, row.enabled) == ("every:18000", True)
 
 
-def test_a_project_may_name_itself(beat, settings):
+def test_the_project_option_sets_the_source_of_schedules(scheduler, settings):
     from horsies_django.core.backends import config_of
     from horsies_django.schedules.scheduler import Scheduler
 
@@ -271,7 +271,7 @@ def test_a_project_may_name_itself(beat, settings):
 
 
 @pytest.mark.once
-def test_a_project_whose_tests_run_on_another_backend_has_no_mistakes(settings):
+def test_check_schedules_reports_nothing_without_a_horsies_backend(settings):
     package = BaseTaskBackend.__module__.removesuffix(".base")
     settings.TASKS = {"default": {"BACKEND": f"{package}.dummy.DummyBackend"}}
     schedule("a", noop, Every(hours=5))

@@ -1,4 +1,4 @@
-"""Tasks that leave state behind, and tasks that report what they find."""
+"""Tasks that change their context, and tasks that report the context they run in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def found():
 
 
 def change():
-    """Change all of it and restore nothing."""
+    """Change the whole context and restore nothing."""
     tenant.set("acme")
     translation.activate("de")
     timezone.activate("Asia/Tokyo")

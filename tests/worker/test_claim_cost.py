@@ -41,7 +41,7 @@ def is_postgres():
 
 
 def exchange_of(runner=RUNNERS[0], *, is_async=False):
-    with transaction.atomic():  # else Django writes no SELECT … FOR UPDATE
+    with transaction.atomic():  # otherwise Django writes no SELECT … FOR UPDATE
         return complete_and_claim.compile_for(Task.objects.all(), runner, is_async=is_async)
 
 
@@ -111,15 +111,15 @@ def cost_so_far():
 class Drain:
     """Completes and claims in turns; keeps the claims and the cost of each turn."""
 
-    def __init__(self, exchange, room=BATCH, queues=("default",)):
-        self.exchange, self.room, self.queues = exchange, room, queues
+    def __init__(self, exchange, free_slots=BATCH, queues=("default",)):
+        self.exchange, self.free_slots, self.queues = exchange, free_slots, queues
         self.claims, self.costs, self.held = [], [], []
 
     def make_turns(self, turns=10_000, *, and_then=lambda: None):
-        """Make so many turns, or fewer if no task is left."""
+        """Make ``turns`` turns, or fewer if no task is left."""
         for _ in range(turns):
             before = cost_so_far()
-            self.held = self.exchange.run(ends_of(self.held), self.room, self.queues)
+            self.held = self.exchange.run(ends_of(self.held), self.free_slots, self.queues)
             after = cost_so_far()
             self.costs.append(Cost(after.buffers - before.buffers, after.entries - before.entries))
             self.claims += self.held
@@ -192,7 +192,7 @@ def in_200_queues():
         some.send_many({} for _ in range(DEPTH // 200))
 
 
-def older_ones_of_another_queue():
+def older_tasks_of_another_queue():
     in_depth(queue_name="another", priority=0)
 
 
@@ -200,7 +200,7 @@ def overdue():
     in_depth(priority=0, good_until=AGES_AGO)
 
 
-def urgent_ones_of_another_queue():
+def urgent_tasks_of_another_queue():
     in_depth(queue_name="another", enqueued_at=AGES_AGO)
 
 
@@ -218,14 +218,14 @@ KINDS = [
     behind,
     in_200_queues,
     pytest.param(overdue, marks=NO_MARK),
-    older_ones_of_another_queue,
-    urgent_ones_of_another_queue,
+    older_tasks_of_another_queue,
+    urgent_tasks_of_another_queue,
 ]
 
 
 @pytest.fixture
 def _always_start_at_the_mark(monkeypatch):
-    """Start claims at the mark for long: normally that depends on how long a claim takes."""
+    """Let claims start at the mark for a long time; normally that depends on how long a claim takes."""
     monkeypatch.setattr(claim_cursor, "_WORTH", 1_000_000)
     monkeypatch.setattr(claim_cursor, "_LONGEST", 3_600.0)
 
@@ -246,9 +246,7 @@ def test_a_claim_costs_the_same_in_a_deep_table_as_in_an_empty_one(kind):
     assert_is_flat(typical(in_empty.costs), typical(in_deep.costs))
 
 
-@pytest.mark.parametrize(
-    "queues", [["default"], ["default", "emails", "empty"]], ids=["of one queue", "of several queues"]
-)
+@pytest.mark.parametrize("queues", [["default"], ["default", "emails", "empty"]], ids=["one queue", "several queues"])
 def test_rows_of_other_queues_add_no_cost_to_a_claim_that_finds_few_tasks(queues):
     """Most claims of a worker that keeps up get less than they ask for, so that the next starts at the first row."""
 
@@ -268,7 +266,7 @@ def test_rows_of_other_queues_add_no_cost_to_a_claim_that_finds_few_tasks(queues
     assert_is_flat(in_empty, in_deep)
 
 
-@pytest.mark.parametrize("queues", [["another"], ["default", "another"]], ids=["of one queue", "of several queues"])
+@pytest.mark.parametrize("queues", [["another"], ["default", "another"]], ids=["one queue", "several queues"])
 def test_a_claim_does_not_scan_a_queue_paused_during_a_drain(queues):
     tasks.noop.with_options(queue_name="another").send_many({} for _ in range(DEPTH))
     drain = Drain(exchange_of(), queues=queues)
@@ -284,7 +282,7 @@ def test_a_claim_does_not_scan_a_queue_paused_during_a_drain(queues):
     assert after.buffers - before.buffers <= 2 * typical(drain.costs[:4]).buffers
 
 
-@pytest.mark.parametrize("queues", [["default"], ["default", "emails"]], ids=["of one queue", "of several queues"])
+@pytest.mark.parametrize("queues", [["default"], ["default", "emails"]], ids=["one queue", "several queues"])
 def test_a_claim_skips_locked_rows_at_the_head(queues):
     if not is_postgres():
         return  # SQLite locks no rows
@@ -295,7 +293,7 @@ def test_a_claim_skips_locked_rows_at_the_head(queues):
         with another.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute("SELECT id FROM horsies_tasks WHERE id = ANY(%s) FOR UPDATE", [head])
-            drain = Drain(exchange_of(), room=8, queues=queues)
+            drain = Drain(exchange_of(), free_slots=8, queues=queues)
             for _ in range(30):  # a claim that gets less than it asks for is followed by another one
                 drain.make_turns(1)
     finally:
@@ -307,11 +305,11 @@ def test_a_claim_skips_locked_rows_at_the_head(queues):
 
 def test_tasks_of_several_queues_are_claimed_in_one_order():
     """priority ↓, enqueued_at ↑, id ↑, over all of them."""
-    chance = Random(7)
+    rng = Random(7)
     queues = ["default", "emails", "reports"]
     for _ in range(60):
-        some = tasks.noop.with_options(priority=chance.randint(-2, 2), queue_name=chance.choice(queues))
-        some.send_many([{}] * chance.randint(1, 9))
+        some = tasks.noop.with_options(priority=rng.randint(-2, 2), queue_name=rng.choice(queues))
+        some.send_many([{}] * rng.randint(1, 9))
     tasks.noop.with_options(priority=100, queue_name="another").send_many([{}] * 10)
     wanted = Task.objects.filter(queue_name__in=queues).next_up()
     in_order = list(wanted.values_list("pk", flat=True))
@@ -340,7 +338,7 @@ def old_transaction():
         another.close()
 
 
-def test_an_old_open_transaction_does_not_make_later_claims_dearer():
+def test_an_old_open_transaction_does_not_make_later_claims_more_expensive():
     count = 5_000 if is_postgres() else 500
     tasks.noop.send_many({} for _ in range(count))
     drain = Drain(exchange_of())
@@ -404,7 +402,7 @@ def sent_but_not_committed(count):
 
 
 def test_a_task_committed_behind_the_mark_is_claimed_before_the_drain_ends():
-    """The mark has passed it; it is claimed when a claim next starts at the first row."""
+    """Claims from the mark do not see it; the next claim that starts at the first row does."""
     if not is_postgres():
         return  # SQLite has one writer at a time
     tasks.noop.send_many({} for _ in range(100))
@@ -432,7 +430,7 @@ def test_a_task_committed_behind_the_mark_is_claimed_before_the_drain_ends():
 def test_tasks_that_become_due_or_are_released_behind_the_mark_are_claimed():
     tasks.noop.send_many({} for _ in range(1_000))
     deferred = [handle.id for handle in tasks.noop.with_options(run_after=timedelta(days=1)).send_many([{}] * 5)]
-    drain = Drain(exchange_of(), room=20)
+    drain = Drain(exchange_of(), free_slots=20)
     drain.make_turns(5)
     back, drain.held, drain.claims = drain.held[:7], drain.held[7:], drain.claims[:-20] + drain.held[7:]
 
@@ -452,7 +450,7 @@ class Worker:
     """Drains in a thread until senders stop and no task is left; sometimes releases tasks that have not begun."""
 
     def __init__(self, runner, start, is_quiet, queues):
-        self.runner, self.start, self.is_quiet, self.chance = runner, start, is_quiet, Random(runner.pid)
+        self.runner, self.start, self.is_quiet, self.rng = runner, start, is_quiet, Random(runner.pid)
         self.queues = queues
         self.begun, self.held, self.was_empty = [], [], False
 
@@ -465,26 +463,26 @@ class Worker:
 
     def turn(self, exchange):
         was_quiet = self.is_quiet.is_set()
-        claims = exchange.run(ends_of(self.held), self.chance.randint(1, 2 * BATCH), self.queues)
-        back = claims[::2] if self.chance.random() < 0.2 else []
+        claims = exchange.run(ends_of(self.held), self.rng.randint(1, 2 * BATCH), self.queues)
+        back = claims[::2] if self.rng.random() < 0.2 else []
         assert Task.objects.revert_start(back, self.runner.worker_id) == len(back)
         self.held = [claimed for claimed in claims if claimed not in back]
         self.begun += self.held
-        # With several queues, a claim may get nothing because others were quicker: one more claim makes sure.
+        # With several queues, a claim may get nothing because other workers took the tasks: claim once more.
         is_done, self.was_empty = was_quiet and not claims and self.was_empty, not claims
         return is_done
 
 
 def disturb(seed):
-    """Send in transactions that take a while, and change priorities of pending tasks."""
-    chance = Random(seed)
+    """Send in slow transactions, and change priorities of pending tasks."""
+    rng = Random(seed)
     for _ in range(40):
         with transaction.atomic():
-            priority = chance.randint(-1, 1)
-            tasks.noop.with_options(priority=priority).send_many([{}] * chance.randint(1, 20))
+            priority = rng.randint(-1, 1)
+            tasks.noop.with_options(priority=priority).send_many([{}] * rng.randint(1, 20))
             some = Task.objects.pending().order_by("?").lock().values_list("pk", flat=True)[:5]
-            Task.objects.filter(pk__in=list(some)).update(priority=F("priority") + chance.choice([-1, 1]))
-            time.sleep(chance.random() / 200)
+            Task.objects.filter(pk__in=list(some)).update(priority=F("priority") + rng.choice([-1, 1]))
+            time.sleep(rng.random() / 200)
 
 
 class Thread(threading.Thread):
@@ -502,13 +500,13 @@ class Thread(threading.Thread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("queues", [["default"], ["default", "emails"]], ids=["of one queue", "of several queues"])
+@pytest.mark.parametrize("queues", [["default"], ["default", "emails"]], ids=["one queue", "several queues"])
 def test_concurrent_runners_claim_each_task_once_and_leave_none(queues):
-    """Three drain with ties in time, changing priorities, late commits and released tasks."""
+    """Three workers drain despite equal times, changing priorities, late commits and released tasks."""
     for queue in queues:
         some = tasks.noop.with_options(queue_name=queue)
         some.send_many({} for _ in range((3_000 if is_postgres() else 300) // len(queues)))
-    Task.objects.update(enqueued_at=AGES_AGO)  # all rows tie
+    Task.objects.update(enqueued_at=AGES_AGO)  # all rows have the same time
     start, is_quiet = threading.Barrier(len(RUNNERS)), threading.Event()
     workers = [Worker(runner, start, is_quiet, queues) for runner in RUNNERS]
     working = [Thread(target=worker.work) for worker in workers]

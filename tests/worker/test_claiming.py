@@ -79,8 +79,8 @@ def test_concurrent_claims_share_no_row_and_do_not_block_each_other():
     other = connection.copy()
     try:
         with transaction.atomic():
-            mine = [claimed.task_id for claimed in Task.objects.claim("a", start=5)]
-            with other.cursor() as cursor:  # another process in the middle of its claim
+            claimed_ids = [claimed.task_id for claimed in Task.objects.claim("a", start=5)]
+            with other.cursor() as cursor:  # as another process that is claiming
                 cursor.execute("BEGIN")
                 cursor.execute("SELECT id FROM horsies_tasks WHERE id = ANY(%s) FOR UPDATE", [ids[5:10]])
                 connection.cursor().execute("SET LOCAL lock_timeout = '5s'")
@@ -89,7 +89,7 @@ def test_concurrent_claims_share_no_row_and_do_not_block_each_other():
     finally:
         other.close()
 
-    assert (mine, more) == (ids[:5], ids[10:13])
+    assert (claimed_ids, more) == (ids[:5], ids[10:13])
     assert [claimed.task_id for claimed in busy] == ids[13:]
 
 
@@ -145,13 +145,13 @@ def test_more_queues_than_one_claim_covers_are_drained_most_urgent_first(drain):
     drain(threads=1)
 
     assert not Task.objects.exclude(status=TaskStatus.COMPLETED).exists()
-    # SQLite stores milliseconds, so times may tie.
+    # SQLite stores milliseconds, so times may be equal.
     assert Task.objects.get(pk=urgent.id).started_at == min(Task.objects.values_list("started_at", flat=True))
 
 
 @pytest.mark.parametrize("flag", ["", "--poll-interval=0.1"], ids=["by default", "polling often"])
 def test_a_busy_worker_notices_a_resumed_queue(worker, flag):
-    """It gets no notification, its only slot is never free, and it polls one queue so far."""
+    """It gets no notification, its only slot is always busy, and it polls only one queue until then."""
     Queue.objects.create(name="emails", paused=True)
     urgent = tasks.on_emails.using(priority=100).send()
     tasks.nap.send_many({"seconds": 0.01} for _ in range(600))
@@ -162,7 +162,7 @@ def test_a_busy_worker_notices_a_resumed_queue(worker, flag):
     before = Task.objects.completed().count()
 
     wait_until(lambda: urgent.status() == TaskStatus.COMPLETED)
-    # Measured in tasks rather than seconds: a slow machine delays them as well.
+    # Measured in tasks rather than seconds, because a slow machine delays both.
     earlier = Task.objects.filter(started_at__lt=Task.objects.get(pk=urgent.id).started_at).count() - before
     assert earlier < 300, "it was among the last tasks to begin"
 

@@ -138,7 +138,7 @@ def test_a_buffered_line_is_formatted_like_its_record(terminal):
 
 
 @pytest.mark.parametrize("where", [None, "horsies_django", "horsies_django.worker"])
-def test_another_handler_gets_records(terminal, where, monkeypatch):
+def test_an_additional_log_handler_gets_the_records(terminal, where, monkeypatch):
     stream = terminal()
     records = []
     handler = logging.Handler()
@@ -156,26 +156,26 @@ def test_another_handler_gets_records(terminal, where, monkeypatch):
         "task %s",
         ("a",),
     )
-    assert (record.funcName, record.module) == ("test_another_handler_gets_records", "test_console")
+    assert (record.funcName, record.module) == ("test_an_additional_log_handler_gets_the_records", "test_console")
     assert shown(stream) == ["INFO    horsies_django.worker task a"]
 
 
-def test_a_filter_and_a_record_factory_are_called(terminal, monkeypatch):
+def test_a_log_filter_and_a_record_factory_are_called(terminal, monkeypatch):
     terminal()
-    asked = []
+    calls = []
     logger = logging.getLogger("horsies_django.worker")
-    logger.addFilter(asked.append)
+    logger.addFilter(calls.append)
     console_logging.log_later("task a", is_last=True)
-    logger.removeFilter(asked.append)
+    logger.removeFilter(calls.append)
     factory = logging.getLogRecordFactory()
-    logging.setLogRecordFactory(lambda *args, **kwargs: asked.append(None) or factory(*args, **kwargs))
+    logging.setLogRecordFactory(lambda *args, **kwargs: calls.append(None) or factory(*args, **kwargs))
     console_logging.log_later("task b", is_last=True)
     logging.setLogRecordFactory(factory)
 
-    assert len(asked) == 2
+    assert len(calls) == 2
 
 
-def test_lines_below_the_level_are_not_written(terminal):
+def test_log_lines_below_the_level_are_not_written(terminal):
     stream = terminal()
     logging.getLogger("horsies_django").setLevel(logging.WARNING)
 
@@ -184,7 +184,7 @@ def test_lines_below_the_level_are_not_written(terminal):
     assert not stream.getvalue()
 
 
-def test_writing_to_a_closed_stream_raises_nothing(terminal):
+def test_logging_to_a_closed_stream_raises_nothing(terminal):
     stream = terminal()
     stream.close()
 
@@ -196,7 +196,7 @@ def test_writing_to_a_closed_stream_raises_nothing(terminal):
     assert not console_handler()._pending
 
 
-def test_many_lines_are_written_in_few_chunks_of_whole_lines(terminal, monkeypatch):
+def test_many_log_lines_are_written_in_few_chunks_of_whole_lines(terminal, monkeypatch):
     terminal()
     pieces = []
     monkeypatch.setattr(console_handler(), "stream", type("Stream", (), {"write": staticmethod(pieces.append)}))
@@ -210,7 +210,7 @@ def test_many_lines_are_written_in_few_chunks_of_whole_lines(terminal, monkeypat
     assert [int(line.split()[-1]) for line in "".join(pieces).splitlines()] == list(range(1_000))
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # from a thread that another test has left
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # a thread that another test left running
 def test_a_forked_child_does_not_write_the_pending_lines_of_its_parent(terminal):
     stream = terminal()
     console_logging.log_later("task a", is_last=False)

@@ -35,13 +35,13 @@ def test_a_task_of_a_deep_queue_costs_at_most_0_3_statements(manage, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_idle_worker_executes_at_most_1_5_or_without_listen_2_5_statements_a_second(worker, tmp_path):
+def test_an_idle_worker_executes_few_statements_per_second(worker, tmp_path):
     tally = tmp_path / "statements"
     worker("--processes", "2", "-v0", runners=2, COUNT_STATEMENTS=str(tally))
     tasks.noop.send().get(timeout=20)
     seconds = 12
 
-    # Polls become rare with time; only then are they counted for a while.
+    # Polls become rarer with time; they are counted after that.
     settled = time.monotonic() + 6
     wait_until(lambda: time.monotonic() > settled, limit=10)
     before, since = statements(tally), time.monotonic()
@@ -49,7 +49,7 @@ def test_an_idle_worker_executes_at_most_1_5_or_without_listen_2_5_statements_a_
 
     rate = (statements(tally) - before) / (time.monotonic() - since)
     print(f"idle: {rate:.2f} statements a second")
-    # One a second is the scheduler's. Without LISTEN, each runner polls once a second as well.
+    # One statement a second is the scheduler's. Without LISTEN, each runner also polls once a second.
     assert rate <= (1.5 if connection.vendor == "postgresql" else 2.5)
 
 

@@ -32,7 +32,7 @@ def send_spread(count, first, last):
 
 
 def wait_until_idle(limit=4.0):
-    """Wait until an idle worker polls rarely, which takes a while."""
+    """Wait until an idle worker polls rarely."""
     until = time.monotonic() + limit
     wait_until(lambda: time.monotonic() > until)
 

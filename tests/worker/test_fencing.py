@@ -105,9 +105,9 @@ def test_a_prefetched_task_that_was_cancelled_does_not_start():
     handle.cancel()
 
     with transaction.atomic():
-        may = Task.objects.start([claimed], "w")
+        started = Task.objects.start([claimed], "w")
 
-    assert may == set()
+    assert started == set()
     assert handle.status() == TaskStatus.CANCELLED
 
 
@@ -118,10 +118,10 @@ def test_a_claimed_task_past_its_deadline_expires_and_keeps_its_claim():
     Task.objects.filter(pk=handle.id).update(good_until="2020-01-01T00:00Z")
 
     with transaction.atomic():
-        may = Task.objects.start([claimed], "w")
+        started = Task.objects.start([claimed], "w")
 
     row = Task.objects.get(pk=handle.id)
-    assert may == set()
+    assert started == set()
     assert (row.status, row.claimed_by_worker_id, row.attempts.count()) == (TaskStatus.EXPIRED, "w", 0)
     assert row.claimed_at is not None
     assert row.result["err"]["error_code"] == "TASK_EXPIRED"

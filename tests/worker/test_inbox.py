@@ -18,14 +18,14 @@ class SocketListener:
 
     def __init__(self, inbox):
         self.inbox = inbox
-        self.ours, self.theirs = socket.socketpair()
+        self.local, self.remote = socket.socketpair()
 
     def fileno(self):
-        return self.ours.fileno()
+        return self.local.fileno()
 
     def receive(self, *, is_readable):
         if is_readable:
-            self.ours.recv(100)
+            self.local.recv(100)
             self.inbox.put(Command.POLL)
 
 
@@ -36,12 +36,12 @@ def listener():
     inbox.attach(listener)
     yield listener
     inbox.detach()
-    listener.ours.close()
-    listener.theirs.close()
+    listener.local.close()
+    listener.remote.close()
 
 
 def test_a_notification_wakes_a_waiting_producer(listener):
-    threading.Timer(0.05, listener.theirs.send, (b"!",)).start()
+    threading.Timer(0.05, listener.remote.send, (b"!",)).start()
 
     assert listener.inbox.take(10) == [Command.POLL]
 
@@ -52,7 +52,7 @@ def test_a_command_of_another_thread_wakes_a_waiting_producer(listener):
     assert listener.inbox.take(10) == [Command.STOP]
 
 
-def test_commands_put_in_before_are_returned_at_once(listener):
+def test_commands_put_before_a_wait_are_returned_at_once(listener):
     listener.inbox.put(Command.POLL)
     listener.inbox.put(Command.STOP)
 

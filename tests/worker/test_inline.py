@@ -63,7 +63,7 @@ class InsideATestCase(TestCase):
 
         assert received == [str(handle.id)]
 
-    def test_once_runs_one_claim(self):
+    def test_an_inline_once_worker_runs_the_tasks_of_one_claim(self):
         handles = [tasks.noop.send(), tasks.noop.send()]
 
         call_command("horsies_worker", once=True, verbosity=0)

@@ -1,4 +1,4 @@
-"""Changes of a body to its context reach neither other bodies nor the caller of an inline drain."""
+"""A body's changes to its context do not affect other bodies or the caller of an inline drain."""
 
 import pytest
 from django.core.management import call_command

@@ -62,14 +62,14 @@ def written(module):
 
 
 @pytest.mark.parametrize("module", COLLABORATORS)
-def test_a_collaborator_writes_only_its_own_attributes(module):
+def test_a_collaborator_of_the_producer_writes_only_its_own_attributes(module):
     allowed = {"self"} | ({"tick"} if module == "tick_transaction" else set())  # it makes and returns a Tick
 
     assert written(module) <= allowed
 
 
 @pytest.mark.parametrize("module", COLLABORATORS)
-def test_a_collaborator_changes_no_other(module):
+def test_a_collaborator_of_the_producer_changes_no_other_collaborator(module):
     calls = (node.func for node in ast.walk(tree(module)) if isinstance(node, ast.Call))
     others = (func for func in calls if isinstance(func, ast.Attribute) and func.attr in CHANGES)
 
@@ -77,7 +77,7 @@ def test_a_collaborator_changes_no_other(module):
     assert {ast.unparse(func.value) for func in others} <= {"self", "self.executor"}
 
 
-def test_the_producer_writes_the_state_and_nothing_else():
+def test_the_producer_assigns_only_attributes_of_the_loop_state():
     assert written("producer") <= {"self", "state", "self._state", "execution"}
     assignments = (node for node in ast.walk(tree("producer")) if isinstance(node, ast.Assign))
     on_execution = {

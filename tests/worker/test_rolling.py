@@ -172,7 +172,7 @@ def test_a_damaged_unknown_to_column_is_reset(drain, damage):
 
 
 @pytest.mark.once
-def test_a_type_error_raised_by_a_body_is_no_unknown_call(drain):
+def test_a_type_error_raised_by_a_body_does_not_count_as_an_unknown_call(drain):
     add_other_worker()
     row = Task.objects.create(task_name=tasks.add.module_path, args=["1", 2])
 
@@ -255,7 +255,7 @@ def test_a_newer_worker_runs_a_call_that_an_older_one_has_released(worker, tmp_p
 
     second = jobs.hold_again.send("second", str(gate))
     wait_until(lambda: Task.objects.get(pk=second.id).unknown_to is not None, 60, "the release by the older worker")
-    older.stop()  # else it may claim the call again and again, for chance decides between idle workers
+    older.stop()  # otherwise it may claim the call repeatedly
     gate.touch()
 
     for handle in (first, second):

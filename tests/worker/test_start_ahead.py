@@ -35,7 +35,7 @@ def running():
     return Task.objects.filter(status=TaskStatus.RUNNING)
 
 
-def test_one_thread_claims_many_short_tasks_at_a_time(manage, tmp_path):
+def test_one_thread_claims_many_short_tasks_at_once(manage, tmp_path):
     tasks.noop.send_many({} for _ in range(MANY))
     tally = tmp_path / "statements"
 
@@ -89,7 +89,7 @@ def test_a_stop_releases_tasks_that_have_not_begun(worker, gate):
     assert not running().exists()
     assert not Task.objects.pending().exclude(attempt=0, claimed_by_worker_id=None).exists()
     assert held.status() == TaskStatus.COMPLETED
-    # If the thread was slow, some of the earlier tasks may have been released too.
+    # If the thread was slow, some of the earlier tasks may also have been released.
     assert TaskAttempt.objects.count() == Task.objects.completed().count()
 
 

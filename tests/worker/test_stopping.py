@@ -17,7 +17,7 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture
 def gate(tmp_path):
-    """The file for which ``hold`` bodies wait."""
+    """The file that ``hold`` bodies wait for."""
     return tmp_path / "gate"
 
 

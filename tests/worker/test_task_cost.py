@@ -41,7 +41,7 @@ def is_postgres():
 
 
 def exchange_of():
-    with transaction.atomic():  # else Django writes no SELECT … FOR UPDATE
+    with transaction.atomic():  # otherwise Django writes no SELECT … FOR UPDATE
         return complete_and_claim.compile_for(Task.objects.all(), RUNNER, is_async=False)
 
 

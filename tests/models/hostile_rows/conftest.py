@@ -1,4 +1,4 @@
-"""Rows as somebody may write them who has the database: past the constraints, or before there were any."""
+"""Fixtures that write hostile rows: past the constraints, or before the constraints existed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _check(*, is_on: bool) -> None:
 
 @pytest.fixture
 def spoil(transactional_db: None) -> Iterator[Callable[..., int]]:
-    """Write a column of some rows as SQL says, without the constraints; what another rule refuses stays as it is."""
+    """Set a column of a row to a SQL expression without the constraints; return 0 if another rule refuses it."""
     _drop()
 
     def run(model: type[models.Model], key: Any, column: str, value: str) -> int:
@@ -62,21 +62,21 @@ def spoil(transactional_db: None) -> Iterator[Callable[..., int]]:
 
 @pytest.fixture(params=["without the constraints", "older than the constraints"])
 def write(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[Callable[..., int]]:
-    """Write columns of a row as SQL says, past its constraints, which hold for what comes later or don't."""
-    is_back = request.param == "older than the constraints"
+    """Set columns of a row to SQL expressions despite its constraints, which then apply again or stay off."""
+    is_restored = request.param == "older than the constraints"
     is_postgres = connection.vendor == "postgresql"
 
     def run(model: type[models.Model], key: Any, **columns: str) -> int:
-        said = ", ".join(f"{name} = {value}" for name, value in columns.items())
+        assignments = ", ".join(f"{name} = {value}" for name, value in columns.items())
         pk = model._meta.pk.get_db_prep_value(key, connection)
         if is_postgres:
             _drop()
         else:
             _check(is_on=False)
         with connection.cursor() as cursor:
-            cursor.execute(f"UPDATE {model._meta.db_table} SET {said} WHERE {model._meta.pk.column} = %s", [pk])
+            cursor.execute(f"UPDATE {model._meta.db_table} SET {assignments} WHERE {model._meta.pk.column} = %s", [pk])
             count = cursor.rowcount
-        if is_back:
+        if is_restored:
             _add(is_valid=False) if is_postgres else _check(is_on=True)
         return count
 

@@ -1,6 +1,6 @@
-"""Whatever one row of any table holds, what is beside it is done, and pages and commands work.
+"""A hostile row in any table stops no other work, no admin page and no command.
 
-Each column of a table is set to each value that its type allows and Python, or arithmetic, does not: one row for each.
+Each column of a table is set to each value that its type allows but Python or its arithmetic does not: one row each.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from horsies_django.models import queue as queues
 from tests.enqueue.grouping.jobs import mail
 from tests.jobs import limited, tasks
 from tests.models.hostile_rows.conftest import _add
-from tests.schedules.conftest import make, put_back
+from tests.schedules.conftest import make, make_due
 
 pytestmark = [
     pytest.mark.once,
-    pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL keeps what Python can't read"),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL stores what Python can't read"),
 ]
 
 HOSTILE: dict[str, tuple[str, ...]] = {
@@ -57,9 +57,9 @@ HOSTILE: dict[str, tuple[str, ...]] = {
     "CharField": (r"E'\x01\x1b'",),
     "TextField": (r"E'\x01\x1b'",),
 }
-AGAIN = RetryPolicy.fixed([1], auto_retry_for=["*"])
+RETRY = RetryPolicy.fixed([1], auto_retry_for=["*"])
 
-Make = Callable[[int], list[Any]]
+MakeRows = Callable[[int], list[Any]]
 
 
 def _running(count: int) -> list[Any]:
@@ -70,7 +70,7 @@ def _running(count: int) -> list[Any]:
 
 
 def _stale(count: int) -> list[Any]:
-    ids = [tasks.noop.with_options(retry_policy=AGAIN).send().id for _ in range(count)]
+    ids = [tasks.noop.with_options(retry_policy=RETRY).send().id for _ in range(count)]
     gone = {"status": TaskStatus.RUNNING, "claim": 1, "attempt": 1, "claimed_by_worker_id": "gone"}
     Task.objects.filter(pk__in=ids).update(**gone, claimed_at=NowPlus(-4_000), started_at=NowPlus(-4_000))
     return ids
@@ -96,12 +96,12 @@ def _workflows(count: int) -> list[Any]:
     return [handle.id for handle in handles]
 
 
-def _nodes(index: int) -> Make:
-    def make_them(count: int) -> list[Any]:
-        mine = WorkflowTask.objects.filter(workflow__in=_workflows(count), task_index=index)
-        return list(mine.values_list("pk", flat=True))
+def _nodes(index: int) -> MakeRows:
+    def make_nodes(count: int) -> list[Any]:
+        nodes = WorkflowTask.objects.filter(workflow__in=_workflows(count), task_index=index)
+        return list(nodes.values_list("pk", flat=True))
 
-    return make_them
+    return make_nodes
 
 
 def _events(count: int) -> list[Any]:
@@ -110,7 +110,7 @@ def _events(count: int) -> list[Any]:
 
 def _schedules(count: int) -> list[Any]:
     keys = [make(f"hostile {number}").pk for number in range(count)]
-    put_back(5, pk__in=keys)
+    make_due(5, pk__in=keys)
     return keys
 
 
@@ -142,11 +142,14 @@ def _rollups(count: int) -> list[Any]:
     return [Rollup.objects.create(start=NowPlus(-60 * (number + 1)), **kind).pk for number in range(count)]
 
 
-#: The tables by model, and how their rows come about.
-MADE: dict[str, tuple[type[models.Model], Make]] = {
+#: For each kind of row its model, and how to make rows of it.
+ROW_KINDS: dict[str, tuple[type[models.Model], MakeRows]] = {
     "due tasks": (Task, lambda count: [tasks.noop.send().id for _ in range(count)]),
     "tasks of a dead worker": (Task, _stale),
-    "tasks at gates": (Task, lambda count: [limited.two_of.send(who=f"at {number}").id for number in range(count)]),
+    "tasks with limit keys": (
+        Task,
+        lambda count: [limited.two_of.send(who=f"hostile {number}").id for number in range(count)],
+    ),
     "attempts": (TaskAttempt, _attempts),
     "heartbeats": (Heartbeat, _heartbeats),
     "gathered calls": (TaskItem, _items),
@@ -158,8 +161,11 @@ MADE: dict[str, tuple[type[models.Model], Make]] = {
     "workers": (Worker, _workers),
     "queues": (Queue, _queues),
     "limits": (Limit, _limits),
-    "turns": (Lease, lambda count: [Lease.objects.create(name=f"reaper {number}").pk for number in range(count)]),
-    "marks": (Watermark, lambda count: [Watermark.objects.create(name=f"mark {number}").pk for number in range(count)]),
+    "leases": (Lease, lambda count: [Lease.objects.create(name=f"reaper {number}").pk for number in range(count)]),
+    "watermarks": (
+        Watermark,
+        lambda count: [Watermark.objects.create(name=f"m {number}").pk for number in range(count)],
+    ),
     "roll-ups": (Rollup, _rollups),
 }
 
@@ -171,22 +177,24 @@ def _hostile(model: type[models.Model]) -> Iterator[tuple[str, str]]:
 
 
 class Bystanders:
-    """A few of everything that is to be done."""
+    """Some work of each kind that has to be done beside the hostile rows."""
 
     def __init__(self) -> None:
         first = tasks.noop.node()()
         self.tasks = [tasks.noop.send().id for _ in range(3)] + [limited.one_of.send(who="bystander").id]
         self.workflow = Workflow("bystander", [first, tasks.noop.node(waits_for=[first])()]).start()
         self.schedule = make("bystander").pk
-        put_back(5, pk=self.schedule)
-        self.lost = _stale(1)
+        make_due(5, pk=self.schedule)
+        self.stale = _stale(1)
 
     def assert_done(self) -> None:
         done = Task.objects.filter(status=TaskStatus.COMPLETED)
         assert done.filter(pk__in=self.tasks).count() == len(self.tasks)
         assert self.workflow.status() == WorkflowStatus.COMPLETED
         assert done.filter(schedule_id=self.schedule).count() == 1
-        assert TaskAttempt.objects.filter(task_id__in=self.lost, error_code=OperationalCode.WORKER_CRASHED).count() == 1
+        assert (
+            TaskAttempt.objects.filter(task_id__in=self.stale, error_code=OperationalCode.WORKER_CRASHED).count() == 1
+        )
 
 
 def _call(*arguments: str) -> str:
@@ -196,7 +204,7 @@ def _call(*arguments: str) -> str:
 
 
 def _schedule() -> None:
-    with suppress(CommandError):  # a schedule that can't be sent is an error; the others are sent
+    with suppress(CommandError):  # a schedule that can't be sent is an error, after the others are sent
         _call("horsies_scheduler", "--once")
 
 
@@ -211,11 +219,11 @@ def _show_everything(model: type[models.Model], client: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", MADE)
-def test_a_hostile_row_of_any_table_stops_none_beside_it(which, spoil, drain, admin_client):
-    model, make_rows = MADE[which]
+@pytest.mark.parametrize("kind", ROW_KINDS)
+def test_a_hostile_row_in_any_table_does_not_affect_other_rows(kind, spoil, drain, admin_client):
+    model, make_rows = ROW_KINDS[kind]
     hostile = list(_hostile(model))
-    spoilt = [spoil(model, key, *one) for key, one in zip(make_rows(len(hostile)), hostile, strict=True)]
+    spoilt = [spoil(model, key, *change) for key, change in zip(make_rows(len(hostile)), hostile, strict=True)]
     assert sum(spoilt) > len(hostile) / 2
     bystanders = Bystanders()
 
@@ -229,15 +237,15 @@ def test_a_hostile_row_of_any_table_stops_none_beside_it(which, spoil, drain, ad
     _show_everything(model, admin_client)
 
 
-def test_rows_older_than_their_constraints_are_brought_into_range_or_fail_alone(spoil, drain, admin_client):
+def test_rows_older_than_their_constraints_are_corrected_or_fail_alone(spoil, drain, admin_client):
     (queue,), (limit,), (workflow,) = _queues(1), _limits(1), _workflows(1)
-    for _ in range(5):  # more than its burst: some have to wait at the gate
+    for _ in range(5):  # more than its burst: some are blocked
         limited.often.send(who="hostile 0")
-    failing = tasks.fail.with_options(queue_name="q0").send()  # what it is kept for is written with its end
+    failing = tasks.fail.with_options(queue_name="q0").send()  # its retention is written when it ends
     spoil(Queue, queue, "retention", "'-178000000 years'")
     spoil(Limit, limit, "refilled_at", "'infinity'")
     spoil(WorkflowRow, workflow, "good_until", "'infinity'")
-    _add(is_valid=False)  # they hold for every later change of these rows
+    _add(is_valid=False)  # they apply to every later change of these rows
     bystanders = Bystanders()
 
     _schedule()
@@ -249,7 +257,7 @@ def test_rows_older_than_their_constraints_are_brought_into_range_or_fail_alone(
     assert not Queue.objects.filter(out_of_range(*queues.BOUNDS)).exists()
     assert not Limit.objects.filter(out_of_range(*limits.BOUNDS)).exists()
     assert failing.info().error_code == "UNHANDLED_EXCEPTION"
-    others = Task.objects.filter(workflow_id=None).exclude(pk__in=[failing.id, *bystanders.lost])
+    others = Task.objects.filter(workflow_id=None).exclude(pk__in=[failing.id, *bystanders.stale])
     assert set(others.values_list("status", flat=True)) == {TaskStatus.COMPLETED}
     row = WorkflowRow.objects.get(pk=workflow)
     assert (row.status, row.error["error_code"]) == (WorkflowStatus.FAILED, OperationalCode.WORKER_ROW_UNREADABLE)

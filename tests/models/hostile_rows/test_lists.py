@@ -1,4 +1,4 @@
-"""What one row holds breaks no list that it is on."""
+"""A hostile row breaks no list that shows it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from horsies_django.models.rollup import Span
 from horsies_django.reaper.duties import run_pass
 from tests.jobs import tasks
 
-#: As deep as the database keeps it.
+#: The deepest nesting that the database stores.
 _LEVELS = 5_000 if connection.vendor == "postgresql" else 995
 
-#: JSON that Python does not read, and JSON of another shape than any of ours.
+#: JSON that Python can not read, and JSON of an unexpected shape.
 DEEP, LONG, WRONG = "[" * _LEVELS + "]" * _LEVELS, "1" + "0" * 20_000, "1"
 
 
 def _write(row, text, *columns):
-    said = ", ".join(f"{column} = %s" for column in columns)
+    assignments = ", ".join(f"{column} = %s" for column in columns)
     key = row._meta.pk.get_db_prep_value(row.pk, connection)
     with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE {row._meta.db_table} SET {said} WHERE id = %s", [*[text] * len(columns), key])
+        cursor.execute(f"UPDATE {row._meta.db_table} SET {assignments} WHERE id = %s", [*[text] * len(columns), key])
 
 
-@pytest.mark.parametrize("text", [DEEP, LONG, WRONG], ids=["too deep", "too long a number", "of another shape"])
-def test_json_that_nobody_can_read_leaves_the_lists_and_the_reaper_at_work(transactional_db, admin_client, text):
+@pytest.mark.parametrize("text", [DEEP, LONG, WRONG], ids=["too deep", "too long a number", "unexpected shape"])
+def test_the_lists_and_the_reaper_work_despite_unreadable_json(transactional_db, admin_client, text):
     task = Task.objects.get(pk=tasks.noop.send().id)
     schedule = Schedule.objects.create(name="nightly", task_name=tasks.noop.module_path, timing="every:300")
     worker = Worker.objects.create(id="w", hostname="h", pid=1)
@@ -60,7 +60,7 @@ def test_json_that_nobody_can_read_leaves_the_lists_and_the_reaper_at_work(trans
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no infinity")
-def test_a_run_since_the_beginning_of_time_does_not_stop_the_count_of_attempts(transactional_db):
+def test_the_rollup_counts_attempts_even_if_one_started_at_minus_infinity(transactional_db):
     attempts = [
         TaskAttempt(
             task_id=tasks.noop.send().id,

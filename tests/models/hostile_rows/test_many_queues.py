@@ -1,4 +1,4 @@
-"""Made-up names of queues: each costs what its own tasks cost, and the other queues nothing."""
+"""Many generated queue names add no cost to other queues."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-MADE_UP = 1_000
+MANY = 1_000
 NORMAL = 100
 
 
-def _make_up(count: int) -> set[str]:
-    names = {f"made-up-{uuid.uuid4()}" for _ in range(count)}
-    like = Task.objects.get(pk=tasks.noop.send().id)
-    columns = {"task_name": like.task_name, "args": [], "kwargs": {}}
+def _send_to_generated_queues(count: int) -> set[str]:
+    names = {f"generated-{uuid.uuid4()}" for _ in range(count)}
+    template = Task.objects.get(pk=tasks.noop.send().id)
+    columns = {"task_name": template.task_name, "args": [], "kwargs": {}}
     Task.objects.bulk_create(
         Task(id=key, queue_name=name, **columns) for key, name in zip(uuid7s(count), names, strict=True)
     )
@@ -31,25 +31,25 @@ def _make_up(count: int) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_survey_sees_so_many_queues_and_the_next_those_that_come_after():
-    names = _make_up(MADE_UP)
+def test_successive_queue_scans_together_see_each_queue_once():
+    names = _send_to_generated_queues(MANY)
     Worker.objects.register("me", "me", "host", 1)
-    survey = QueueScan(Task.objects.all(), Worker.objects.all(), "me", [False, True])
+    scan = QueueScan(Task.objects.all(), Worker.objects.all(), "me", [False, True])
 
     seen = Counter[str]()
-    for _ in range(1 + MADE_UP // QUEUES_PER_SCAN):
-        surveyed = survey.run()
-        assert len(surveyed.queues[0]) <= QUEUES_PER_SCAN
-        assert surveyed.is_partial
-        seen.update(queue.queue_name for queue in surveyed.queues[0])
+    for _ in range(1 + MANY // QUEUES_PER_SCAN):
+        result = scan.run()
+        assert len(result.queues[0]) <= QUEUES_PER_SCAN
+        assert result.is_partial
+        seen.update(queue.queue_name for queue in result.queues[0])
 
     assert seen == Counter([*names, "default"])
-    assert not surveyed.continues
+    assert not result.continues
 
 
 @pytest.mark.slow
-def test_a_normal_queue_is_drained_beside_many_that_were_made_up(drain):
-    names = _make_up(MADE_UP)
+def test_a_queue_is_drained_beside_a_thousand_queues_of_one_task(drain):
+    names = _send_to_generated_queues(MANY)
     tasks.noop.send_many({} for _ in range(NORMAL))
 
     drain(processes=1, threads=8)
@@ -58,8 +58,8 @@ def test_a_normal_queue_is_drained_beside_many_that_were_made_up(drain):
     assert done == Counter([*names, *["default"] * (1 + NORMAL)])
 
 
-def test_what_a_process_remembers_of_names_that_it_has_notified_of_is_bounded():
+def test_a_process_remembers_a_bounded_number_of_notified_queues():
     for number in range(3 * MAX_REMEMBERED):
-        wake_after_commit("default", f"made-up-{number}")
+        wake_after_commit("default", f"generated-{number}")
 
     assert len(_limiter._sent_at) <= MAX_REMEMBERED

@@ -1,4 +1,4 @@
-"""What a notification says is a hint to look: any role that may connect can say anything."""
+"""A notification is only a hint to poll: any role that may connect can send any payload."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ pytestmark = [
     pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL has NOTIFY"),
 ]
 
-#: More than any worker believes.
+#: More than a worker acts on.
 FLOOD = 20_000
 
 
 def _notify(payloads, channel=CHANNEL):
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(pg_notify(%s, said)) FROM unnest(%s::text[]) AS said", [channel, list(payloads)])
+        cursor.execute(
+            "SELECT count(pg_notify(%s, payload)) FROM unnest(%s::text[]) AS payload", [channel, list(payloads)]
+        )
 
 
 def _committed() -> int:
@@ -37,18 +39,18 @@ def _committed() -> int:
         return cursor.fetchone()[0]
 
 
-def test_a_notification_that_tells_a_worker_to_stop_ends_none_whose_row_does_not(worker):
+def test_a_forged_stop_notification_does_not_stop_a_worker(worker):
     process = worker("--no-reaper", "--no-scheduler")
-    (mine,) = Worker.objects.all()
-    assert tasks.add.send(0).value(timeout=20) == 1  # it listens by now
+    (row,) = Worker.objects.all()
+    assert tasks.add.send(0).value(timeout=20) == 1  # it listens now
 
-    _notify([STOP_REQUESTED + mine.pk])
+    _notify([STOP_REQUESTED + row.pk])
 
     assert tasks.add.send(1).value(timeout=20) == 2
     assert tasks.add.send(2).value(timeout=20) == 3
     assert process.process.poll() is None
     assert "asked to stop" not in process.output
-    assert list(Worker.objects.values_list("pk", flat=True)) == [mine.pk]
+    assert list(Worker.objects.values_list("pk", flat=True)) == [row.pk]
 
     Worker.objects.all().request_stop()
 
@@ -56,9 +58,9 @@ def test_a_notification_that_tells_a_worker_to_stop_ends_none_whose_row_does_not
     assert "asked to stop" in process.output
 
 
-def test_a_worker_stands_notifications_of_any_kind(worker):
+def test_a_worker_survives_malformed_notifications(worker):
     process = worker("--no-reaper", "--no-scheduler")
-    odd = [
+    malformed = [
         "",
         "?",
         "?waiting",
@@ -75,15 +77,15 @@ def test_a_worker_stands_notifications_of_any_kind(worker):
         "\x01\x02",
     ]
 
-    _notify(odd)
-    _notify([*odd, "zz" * 3_000, "0" * 7], channel=COMPLETIONS)
+    _notify(malformed)
+    _notify([*malformed, "zz" * 3_000, "0" * 7], channel=COMPLETIONS)
 
     assert tasks.add.send(1).value(timeout=20) == 2
     assert process.process.poll() is None
     assert "Traceback" not in process.output
 
 
-def test_a_flood_of_notifications_costs_no_more_statements_than_a_worker_can_afford(worker):
+def test_a_flood_of_notifications_causes_a_bounded_number_of_transactions(worker):
     process = worker("--no-reaper", "--no-scheduler")
     assert tasks.add.send(1).value(timeout=20) == 2
     before, began = _committed(), time.monotonic()
@@ -94,14 +96,14 @@ def test_a_flood_of_notifications_costs_no_more_statements_than_a_worker_can_aff
         _notify([f"{STOP_REQUESTED}{key}" for key in Worker.objects.values_list("pk", flat=True)] + [REVOKED, "=*"])
 
     assert tasks.add.send(2).value(timeout=20) == 3
-    mine = FLOOD / 200 * 4 + 100
-    wait_until(lambda: _committed() > before + mine, 20)
+    own = FLOOD / 200 * 4 + 100
+    wait_until(lambda: _committed() > before + own, 20)
     seconds = time.monotonic() - began
-    assert _committed() - before < mine + BURST + (RATE + 200) * (seconds + 1)
+    assert _committed() - before < own + BURST + (RATE + 200) * (seconds + 1)
     assert process.process.poll() is None
 
 
-def test_forged_ends_make_who_waits_look_and_nothing_else(worker, tmp_path):
+def test_forged_completion_notifications_do_not_end_a_wait(worker, tmp_path):
     worker("--no-reaper", "--no-scheduler")
     gate = tmp_path / "gate"
     handle = tasks.hold.send("held", str(gate))
@@ -117,10 +119,10 @@ def test_forged_ends_make_who_waits_look_and_nothing_else(worker, tmp_path):
 
 
 @pytest.mark.once
-def test_of_many_hints_at_once_only_some_are_gone_by_and_the_rest_come_to_one_look():
-    hints = NotificationLimit()
+def test_the_notification_limit_refuses_most_of_a_flood():
+    limit = NotificationLimit()
 
-    allowed = sum(hints.allows() for _ in range(FLOOD))
+    allowed = sum(limit.allows() for _ in range(FLOOD))
 
     assert BURST <= allowed < FLOOD / 10
-    assert hints.is_first_refusal()
+    assert limit.is_first_refusal()

@@ -1,4 +1,4 @@
-"""A schedule that nobody can read, or work out, is disabled with the reason; the others go on."""
+"""A schedule that can not be read or computed is disabled with a reason; the others continue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horsies_django.db.clock import database_now
 from horsies_django.models import Schedule, Task
 from horsies_django.schedules.fire_due import SLOTS_PER_PASS, _due
 from horsies_django.schedules.scheduler import Scheduler
-from tests.schedules.conftest import make, put_back, utc
+from tests.schedules.conftest import make, make_due, utc
 
 HOSTILE = {
     "next_run_at -infinity": {"next_run_at": "'-infinity'"},
@@ -25,16 +25,16 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("which", HOSTILE)
-def test_a_hostile_schedule_is_disabled_with_the_reason_and_its_neighbour_is_sent(which, write):
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_schedule_is_disabled_with_a_reason_and_others_are_sent(case, write):
     make("good")
     bad = make("bad")
-    put_back(5)
-    assert write(Schedule, bad.pk, **HOSTILE[which]) == 1
-    beat = Scheduler(config_of("default"), "default")
+    make_due(5)
+    assert write(Schedule, bad.pk, **HOSTILE[case]) == 1
+    scheduler = Scheduler(config_of("default"), "default")
 
     for _ in range(3):
-        beat._fire_next()
+        scheduler._fire_next()
 
     assert Task.objects.filter(schedule_id__isnull=False).exclude(schedule_id=bad.pk).count() == 1
     row = Schedule.objects.get(name="bad")
@@ -43,9 +43,9 @@ def test_a_hostile_schedule_is_disabled_with_the_reason_and_its_neighbour_is_sen
     assert Schedule.objects.get(name="good").enabled
 
 
-def test_runs_without_end_are_made_up_for_up_to_the_most_that_a_form_allows(write):
+def test_catch_up_is_bounded_even_if_the_row_allows_billions_of_runs(write):
     row = make(timing="every:1", catch_up="all")
-    put_back(3 * 365 * 86_400)
+    make_due(3 * 365 * 86_400)
     assert write(Schedule, row.pk, max_catch_up_runs="2147483647") == 1
 
     due, last = _due(row := Schedule.objects.get(), row.slots, database_now("default"))
@@ -58,7 +58,7 @@ def test_runs_without_end_are_made_up_for_up_to_the_most_that_a_form_allows(writ
 @pytest.mark.django_db
 @pytest.mark.parametrize("column", ["start_at", "end_at"])
 @pytest.mark.parametrize("moment", [utc(1, 1, 1), utc(9999, 12, 31)])
-def test_a_form_refuses_dates_that_no_row_takes(column, moment):
+def test_schedule_validation_refuses_dates_out_of_range(column, moment):
     row = Schedule(name="s", timing="every:60", task_name="tests.jobs.tasks.noop", **{column: moment})
 
     with pytest.raises(ValidationError) as raised:
@@ -68,7 +68,7 @@ def test_a_form_refuses_dates_that_no_row_takes(column, moment):
 
 
 @pytest.mark.django_db
-def test_a_form_refuses_a_deadline_past_the_last_year():
+def test_schedule_validation_refuses_a_deadline_out_of_range():
     row = Schedule(name="s", timing="every:60", task_name="tests.jobs.tasks.noop", options={"good_for": 1e308})
 
     with pytest.raises(ValidationError) as raised:

@@ -1,4 +1,4 @@
-"""A row that nobody can read fails alone: its neighbours run, and none of them pays for it."""
+"""A task that can not be read fails alone: the others run and use no extra attempt."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from horsies_django.models.unreadable import DATES, NUMBERS
 from horsies_django.reaper.duties import run_pass
 from tests.jobs import limited, tasks
 
-#: In UTC that is the year 10000.
+#: In UTC this is the year 10000.
 DATE_LINE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone(timedelta(hours=-12)))
 
-#: As PostgreSQL says them, and as SQLite may have them in a column of whatever type.
+#: The values as PostgreSQL writes them. A SQLite column of any type can hold most of them.
 HOSTILE = {
     "run_after before the year 1": {
         "enqueued_at": "'0001-12-31 23:06:32+00 BC'",
@@ -41,7 +41,7 @@ HOSTILE = {
     "retention past the last year": {"retention": "'178000000 years'"},
     "retention below 0": {"retention": "'-178000000 years'"},
 }
-#: SQLite compares times as texts: these stand before, and after, any time.
+#: SQLite compares times as texts: these sort before or after every time.
 ON_SQLITE = {
     "run_after before the year 1": {"enqueued_at": "'0000-12-31 23:06:32'", "run_after": "'0000-12-31 23:06:32'"},
     "enqueued_at -infinity": {"enqueued_at": "'-infinity'"},
@@ -52,34 +52,34 @@ ON_SQLITE = {
 }
 
 
-def _columns(which: str) -> dict[str, str]:
-    return HOSTILE[which] if connection.vendor == "postgresql" else ON_SQLITE.get(which, HOSTILE[which])
+def _columns(case: str) -> dict[str, str]:
+    return HOSTILE[case] if connection.vendor == "postgresql" else ON_SQLITE.get(case, HOSTILE[case])
 
 
 def _assert_failed_alone(hostile, good):
     rows = Task.objects.filter(pk__in=hostile)
     assert set(rows.values_list("status", "error_code")) == {(TaskStatus.FAILED, OperationalCode.WORKER_ROW_UNREADABLE)}
-    assert all(row.result["err"]["message"] for row in rows)  # each can be read now
-    charged = Task.objects.filter(pk__in=good).values_list("status", "attempt", "retry_count")
-    assert set(charged) == {(TaskStatus.COMPLETED, 1, 0)}
+    assert all(row.result["err"]["message"] for row in rows)  # each row is readable again
+    states = Task.objects.filter(pk__in=good).values_list("status", "attempt", "retry_count")
+    assert set(states) == {(TaskStatus.COMPLETED, 1, 0)}
 
 
-@pytest.mark.parametrize("which", ["run_after before the year 1", "claim 2^63-1"])
-def test_a_hostile_row_among_100_good_ones_fails_and_these_complete_uncharged(which, write, drain):
+@pytest.mark.parametrize("case", ["run_after before the year 1", "claim 2^63-1"])
+def test_a_hostile_row_fails_and_100_others_complete_at_the_first_attempt(case, write, drain):
     ids = [handle.id for handle in tasks.noop.send_many({} for _ in range(101))]
     hostile = ids.pop(50)
-    assert write(Task, hostile, **_columns(which)) == 1
+    assert write(Task, hostile, **_columns(case)) == 1
 
     drain(processes=1)
 
     _assert_failed_alone([hostile], ids)
 
 
-def test_hostile_rows_of_each_kind_fail_and_their_neighbours_complete(write, drain):
+def test_hostile_rows_of_each_kind_fail_and_all_others_complete(write, drain):
     ids = [handle.id for handle in tasks.noop.send_many({} for _ in range(4 * len(HOSTILE)))]
     hostile = ids[::4]
-    for which, key in zip(HOSTILE, hostile, strict=True):
-        assert write(Task, key, **_columns(which)) == 1
+    for case, key in zip(HOSTILE, hostile, strict=True):
+        assert write(Task, key, **_columns(case)) == 1
 
     drain(processes=1)
 
@@ -87,11 +87,11 @@ def test_hostile_rows_of_each_kind_fail_and_their_neighbours_complete(write, dra
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("which", ["never due", "due never again"])
-def test_the_reaper_fails_what_no_claim_comes_upon(which, write):
+@pytest.mark.parametrize("case", ["never due", "never expires"])
+def test_the_reaper_fails_hostile_rows_that_no_claim_sees(case, write):
     handle = tasks.noop.schedule(3_600)
     infinity = "'infinity'"
-    columns = {"enqueued_at": infinity} if which == "never due" else {"good_until": infinity}
+    columns = {"enqueued_at": infinity} if case == "never due" else {"good_until": infinity}
     write(Task, handle.id, **columns)
 
     run_pass(config_of("default"))
@@ -102,7 +102,7 @@ def test_the_reaper_fails_what_no_claim_comes_upon(which, write):
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no time that is out of its range")
-def test_the_reaper_fails_a_run_that_it_can_not_recover_and_recovers_its_neighbours(write, request):
+def test_the_reaper_fails_a_run_it_can_not_recover_and_recovers_the_others(write, request):
     hostile, good = (tasks.noop.send().id for _ in range(2))
     with transaction.atomic():
         Task.objects.all().claim("gone", start=2)
@@ -113,7 +113,7 @@ def test_the_reaper_fails_a_run_that_it_can_not_recover_and_recovers_its_neighbo
 
     codes = dict(Task.objects.values_list("pk", "error_code"))
     assert codes[good] == OperationalCode.WORKER_CRASHED
-    # Without a constraint nothing refuses the row: what a failure is kept for is not in that column.
+    # Without a constraint nothing refuses the row: the retention of failures is in another column.
     is_refused = "older than the constraints" in request.node.name
     assert codes[hostile] == (OperationalCode.WORKER_ROW_UNREADABLE if is_refused else OperationalCode.WORKER_CRASHED)
     assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.FAILED}
@@ -122,13 +122,13 @@ def test_the_reaper_fails_a_run_that_it_can_not_recover_and_recovers_its_neighbo
 @pytest.mark.django_db
 @pytest.mark.parametrize("moment", [datetime(1, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")), DATE_LINE])
 @pytest.mark.parametrize("option", ["run_after", "good_until"])
-def test_a_send_refuses_dates_that_no_row_takes(option, moment):
+def test_send_refuses_dates_out_of_range(option, moment):
     with pytest.raises(InvalidTask, match=rf"{option} is .*; allowed: a time from 1900 to 9997 \(UTC\)"):
         tasks.noop.with_options(**{option: moment}).send()
 
 
 @pytest.mark.django_db
-def test_a_send_refuses_a_time_limit_that_no_row_takes():
+def test_send_refuses_a_timeout_out_of_range():
     with pytest.raises(InvalidTask, match=r"timeout is 1e\+300; allowed: a positive number of seconds, 3153600000"):
         tasks.noop.with_options(timeout=1e300).send()
 
@@ -137,14 +137,14 @@ def test_a_send_refuses_a_time_limit_that_no_row_takes():
 @pytest.mark.parametrize(
     "columns", [{"run_after": datetime(9999, 12, 31, tzinfo=UTC)}, {"claim": 2**63 - 1}, {"timeout": 1e300}]
 )
-def test_the_database_refuses_what_can_not_be_read(columns):
+def test_the_database_refuses_values_that_can_not_be_read(columns):
     key = tasks.noop.send().id
 
     with pytest.raises(IntegrityError), transaction.atomic():
         Task.objects.filter(pk=key).update(**columns)
 
 
-def test_the_page_and_the_list_show_why_a_row_failed(write, drain, admin_client):
+def test_the_admin_shows_why_a_hostile_row_failed(write, drain, admin_client):
     key = tasks.noop.send().id
     assert write(Task, key, **_columns("good_until past the last year")) == 1
 
@@ -156,10 +156,10 @@ def test_the_page_and_the_list_show_why_a_row_failed(write, drain, admin_client)
     assert admin_client.get("/admin/horsies_django/task/").status_code == 200
 
 
-def test_a_migration_brings_old_rows_into_range(write):
+def test_the_migration_brings_old_rows_into_range(write):
     keys = [tasks.noop.schedule(3_600).id for _ in HOSTILE]
-    for which, key in zip(HOSTILE, keys, strict=True):
-        write(Task, key, **_columns(which))
+    for case, key in zip(HOSTILE, keys, strict=True):
+        write(Task, key, **_columns(case))
 
     import_module("horsies_django.migrations.0008_safety").bring_into_range(
         apps, SimpleNamespace(connection=connection)
@@ -170,7 +170,7 @@ def test_a_migration_brings_old_rows_into_range(write):
     assert {row.status for row in rows} == {TaskStatus.PENDING}
 
 
-def test_a_hostile_row_that_was_sent_for_later_fails_when_it_is_due_and_its_neighbours_run(write, drain):
+def test_a_hostile_delayed_row_fails_when_due_and_the_others_run(write, drain):
     hostile, good = tasks.noop.schedule(3_600).id, tasks.noop.schedule(3_600).id
     Task.objects.filter(pk=good).update(enqueued_at=NowPlus(-1))
     assert write(Task, hostile, **_columns("enqueued_at -infinity")) == 1
@@ -180,7 +180,7 @@ def test_a_hostile_row_that_was_sent_for_later_fails_when_it_is_due_and_its_neig
     _assert_failed_alone([hostile], [good])
 
 
-def test_a_hostile_row_at_a_gate_keeps_no_neighbour_out(write, drain):
+def test_a_hostile_blocked_row_does_not_block_others_of_its_limit_key(write, drain):
     hostile, *good = [limited.alone.send().id for _ in range(3)]
     Task.objects.update(blocked=True, deferred=True)
     Limit.objects.update(next_at=NowPlus(-1))

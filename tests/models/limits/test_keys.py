@@ -1,4 +1,4 @@
-"""Which key a call has, and what the options may be."""
+"""Limit keys of calls, and the options that a task may have."""
 
 import pytest
 
@@ -11,46 +11,46 @@ from tests.jobs import limited
 pytestmark = pytest.mark.once
 
 
-def key(of, *args, **kwargs):
-    return key_of(of, parameters_of(of.func, of.takes_context), args, kwargs)
+def key(job, *args, **kwargs):
+    return key_of(job, parameters_of(job.func, job.takes_context), args, kwargs)
 
 
-def made(**options):
+def make_task(**options):
     def body(customer, order=None): ...
 
     body.__qualname__ = "body"
     return task(**options)(body)
 
 
-def test_a_key_is_in_the_scope_of_its_task():
+def test_a_limit_key_begins_with_the_name_of_its_task():
     assert key(limited.two_of, "7") == "tests.jobs.limited.two_of:7"
 
 
-def test_a_key_is_filled_from_arguments_by_place_by_name_and_by_default():
-    of = made(concurrency_key="{customer}-{order}", max_concurrency=1)
+def test_a_limit_key_uses_positional_keyword_and_default_arguments():
+    job = make_task(concurrency_key="{customer}-{order}", max_concurrency=1)
 
-    keys = [key(of, 7, "a"), key(of, customer=7, order="a"), key(of, 7)]
+    keys = [key(job, 7, "a"), key(job, customer=7, order="a"), key(job, 7)]
 
-    assert [found.split(":")[1] for found in keys] == ["7-a", "7-a", "7-None"]
+    assert [limit_key.split(":")[1] for limit_key in keys] == ["7-a", "7-a", "7-None"]
 
 
-def test_tasks_of_one_scope_share_a_limit():
+def test_tasks_with_the_same_concurrency_scope_share_a_limit_key():
     order = {"customer": "acme"}
 
     assert key(limited.ship, order) == key(limited.invoice, order=order) == "orders:acme"
 
 
-def test_without_a_key_all_calls_of_the_task_share_the_limit():
+def test_calls_of_a_task_without_concurrency_key_share_one_limit_key():
     assert key(limited.alone) == "tests.jobs.limited.alone"
 
 
-def test_a_callable_may_say_that_a_call_has_no_limit():
+def test_a_concurrency_key_callable_can_exempt_a_call_from_the_limit():
     assert key(limited.one_of, "7") == "tests.jobs.limited.one_of:7"
     assert key(limited.one_of, "") is None
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"max_concurrency": 0}, "max_concurrency is 0; allowed: a whole number from 1 on"),
         ({"max_concurrency": True}, "max_concurrency is True"),
@@ -64,30 +64,30 @@ def test_a_callable_may_say_that_a_call_has_no_limit():
         ({"concurrency_scope": "", "max_concurrency": 1}, "concurrency_scope is ''; allowed: a text of 1 to 100"),
     ],
 )
-def test_a_bad_option_is_named_when_the_task_is_made(options, said):
-    with pytest.raises(InvalidTask, match=said.replace("(", r"\(")):
-        made(**options)
+def test_an_invalid_limit_option_is_refused_by_the_decorator(options, message):
+    with pytest.raises(InvalidTask, match=message.replace("(", r"\(")):
+        make_task(**options)
 
 
 @pytest.mark.parametrize(
-    ("of", "args", "error", "said"),
+    ("job", "args", "error", "message"),
     [
         (limited.two_of, ["x" * 300], ValueError, "allowed: 1 to 229 characters"),
         (limited.two_of, ["a\0b"], ValueError, "allowed: 1 to 229 characters"),
         (limited.ship, [{}], ValueError, "which this call can't fill: KeyError"),
         (
-            made(concurrency_key=lambda customer: 7, max_concurrency=1),
+            make_task(concurrency_key=lambda customer: 7, max_concurrency=1),
             [1],
             TypeError,
             "gave 7; allowed: a text, or None",
         ),
     ],
 )
-def test_a_call_without_a_good_key_is_refused_where_it_is_sent(of, args, error, said):
-    with pytest.raises(error, match=said):
-        key(of, *args)
+def test_a_call_with_an_invalid_limit_key_is_refused(job, args, error, message):
+    with pytest.raises(error, match=message):
+        key(job, *args)
 
 
-def test_gathered_calls_can_have_no_limit():
+def test_a_gathered_task_with_a_limit_is_refused_by_the_decorator():
     with pytest.raises(InvalidTask, match="gather is set; allowed with it: neither max_concurrency nor rate_limit"):
-        made(gather=Gather("{customer}"), max_concurrency=1)
+        make_task(gather=Gather("{customer}"), max_concurrency=1)

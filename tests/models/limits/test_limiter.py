@@ -1,4 +1,4 @@
-"""Who is let in, when, and what it takes."""
+"""The concurrency limiter: which tasks it admits, when, and at what cost."""
 
 from datetime import timedelta
 from functools import partial
@@ -44,7 +44,7 @@ def complete(claims):
     release_blocked.release_all("default", {one.limit_key for one in claims})
 
 
-def test_as_many_are_let_in_as_the_limit_has_places_for_each_key_its_own():
+def test_each_limit_key_admits_up_to_max_concurrency_tasks():
     for key in "aabab":
         limited.two_of.send(key)
 
@@ -53,7 +53,7 @@ def test_as_many_are_let_in_as_the_limit_has_places_for_each_key_its_own():
     assert claim() == []
 
 
-def test_an_end_makes_room_for_the_next_in_the_order_of_claims():
+def test_a_completed_task_admits_the_next_one_in_claim_order():
     first = [limited.two_of.send("a").id for _ in range(2)]
     late = limited.two_of.with_options(priority=-5).send("a").id
     soon = limited.two_of.with_options(priority=5).send("a").id
@@ -67,16 +67,16 @@ def test_an_end_makes_room_for_the_next_in_the_order_of_claims():
     assert [one.task_id for one in claim()] == [late]
 
 
-def test_the_gate_of_one_that_is_cancelled_is_looked_at_for_it_may_be_let_in_meanwhile():
+def test_cancelling_a_blocked_task_fills_free_slots_of_its_limit_key():
     first, second, third = (limited.one_of.send("a") for _ in range(3))
-    Task.objects.filter(pk=first.id).delete()  # which nobody hears of
+    Task.objects.filter(pk=first.id).delete()  # which notifies nobody
 
     second.cancel()
 
     assert Task.objects.released().get().pk == third.id
 
 
-def test_a_call_with_no_key_waits_for_nobody():
+def test_a_call_without_a_limit_key_is_not_blocked():
     limited.one_of.send("a")
     limited.one_of.send("a")
     free = [limited.one_of.send("").id for _ in range(3)]
@@ -85,7 +85,7 @@ def test_a_call_with_no_key_waits_for_nobody():
     assert Task.objects.filter(pk__in=free, limit_key=None, blocked=False, deferred=False).count() == 3
 
 
-def test_many_at_once_have_a_key_each():
+def test_send_many_computes_the_limit_key_of_each_call():
     sent = limited.one_of.send_many({"who": key} for key in ["a", "", "a", "b", "", "a"])
 
     rows = Task.objects.in_bulk([one.id for one in sent])
@@ -94,7 +94,7 @@ def test_many_at_once_have_a_key_each():
     assert blocked() == 2
 
 
-def test_many_keys_at_once_are_left_to_workers_to_look_at():
+def test_send_many_with_many_limit_keys_leaves_the_release_to_workers():
     keys = [f"{number:03}" for number in range(release_blocked.MAX_INLINE_KEYS + 10)]
     limited.two_of.send_many({"who": key} for key in keys * 3)
     assert blocked() == len(keys) * 3
@@ -105,7 +105,7 @@ def test_many_keys_at_once_are_left_to_workers_to_look_at():
     assert not Limit.objects.due().exists()
 
 
-def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
+def test_many_limit_keys_that_become_due_together_are_left_to_workers():
     keys = [f"{number:03}" for number in range(release_blocked.MAX_INLINE_KEYS + 10)]
     limited.two_of.send_many({"who": key} for key in keys)
     release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
@@ -118,7 +118,7 @@ def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
 
 
 @pytest.mark.parametrize("is_retried", [False, True])
-def test_many_keys_that_nobody_knows_come_to_their_gates_and_workers_look_at_once(is_retried):
+def test_due_or_retried_tasks_with_many_new_limit_keys_create_due_limits(is_retried):
     keys = [f"{number:03}" for number in range(release_blocked.MAX_INLINE_KEYS + 10)]
     due = limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5))
     due.send_many({"who": key} for key in keys * 3)
@@ -134,7 +134,7 @@ def test_many_keys_that_nobody_knows_come_to_their_gates_and_workers_look_at_onc
     assert (blocked(), Task.objects.released().count()) == (len(keys), len(keys) * 2)
 
 
-def test_a_sender_in_a_long_transaction_holds_up_nobody_of_its_key(other_connection):
+def test_a_send_in_a_long_transaction_delays_no_other_send_of_its_limit_key(other_connection):
     with transaction.atomic():
         limited.two_of.send("a")
 
@@ -145,7 +145,7 @@ def test_a_sender_in_a_long_transaction_holds_up_nobody_of_its_key(other_connect
     assert (admitted("a"), blocked("a")) == (2, 1)
 
 
-def test_what_is_rolled_back_takes_no_place():
+def test_a_rolled_back_send_uses_no_concurrency_slot():
     with transaction.atomic():
         limited.two_of.send("a")
         transaction.set_rollback(True)
@@ -154,7 +154,7 @@ def test_what_is_rolled_back_takes_no_place():
     assert not Task.objects.exists()
 
 
-def test_a_task_that_is_sent_for_later_comes_to_the_gate_when_it_is_due():
+def test_a_delayed_task_counts_against_its_limit_only_once_it_is_due():
     limited.two_of.schedule(3_600, "a")
     limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5)).send("a")
     assert (blocked(), Task.objects.deferred().count()) == (0, 2)
@@ -169,9 +169,9 @@ def test_a_task_that_is_sent_for_later_comes_to_the_gate_when_it_is_due():
     assert blocked("a") == 2
 
 
-@pytest.mark.parametrize("of", [limited.fails, limited.snoozes])
-def test_what_waits_to_run_again_leaves_its_place_to_others(of, drain):
-    sent = [of.send("a") for _ in range(3)]
+@pytest.mark.parametrize("job", [limited.fails, limited.snoozes])
+def test_a_task_waiting_for_a_retry_or_snooze_frees_its_concurrency_slot(job, drain):
+    sent = [job.send("a") for _ in range(3)]
 
     drain()
 
@@ -181,7 +181,7 @@ def test_what_waits_to_run_again_leaves_its_place_to_others(of, drain):
     assert Task.objects.blocked().count() == 2
 
 
-def test_what_a_person_does_keeps_to_the_limit():
+def test_manual_cancels_retries_and_moves_respect_the_limit():
     sent = [limited.two_of.send("a") for _ in range(4)]
     claims = claim()
     rows = Task.objects.filter(pk__in=[one.id for one in sent])
@@ -195,11 +195,11 @@ def test_what_a_person_does_keeps_to_the_limit():
     assert rows.blocked().move(priority=7) == 2
     assert (admitted("a"), blocked("a")) == (2, 2)
 
-    assert rows.cancel() == 3  # the other one runs
+    assert rows.cancel() == 3  # all but the running one
     assert (admitted("a"), blocked("a")) == (1, 0)
 
 
-def test_a_place_is_kept_by_what_goes_back_and_left_by_what_expires():
+def test_a_reverted_start_keeps_its_concurrency_slot_and_an_expired_task_frees_it():
     [limited.two_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(3)]
     claims = claim()
     with transaction.atomic():
@@ -214,19 +214,19 @@ def test_a_place_is_kept_by_what_goes_back_and_left_by_what_expires():
     assert (admitted("a"), blocked("a")) == (2, 0)
 
 
-def test_what_is_past_its_deadline_keeps_nobody_out_until_the_reaper_comes(other_connection):
+def test_tasks_past_their_deadline_free_their_slots_before_the_reaper_runs(other_connection):
     late = [limited.two_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(2)]
     limited.two_of.send("a")
     assert abs(Limit.objects.get().next_at - Task.objects.get(pk=late[0].id).good_until) < timedelta(seconds=5)
     with CaptureQueriesContext(connection) as captured:
         limited.two_of.send("a")
-    assert len(captured) == 2  # its time is set: no lock
+    assert len(captured) == 2  # next_at is set already: no lock
 
     rows = Task.objects.filter(pk__in=[one.id for one in late])
     rows.update(good_until=timezone.now() - timedelta(seconds=1))
     Limit.objects.update(next_at=timezone.now())
     with transaction.atomic():
-        list(rows.filter(pk=late[0].id).select_for_update())  # somebody has begun it at the last moment, say
+        list(rows.filter(pk=late[0].id).select_for_update())  # as if a worker started it at the last moment
         assert other_connection(lambda: release_blocked.release_all("default", [TWO + "a"])) == 1
     assert release_blocked.release_all("default", [TWO + "a"]) == 1
 
@@ -234,7 +234,7 @@ def test_what_is_past_its_deadline_keeps_nobody_out_until_the_reaper_comes(other
     assert not Limit.objects.filter(next_at__isnull=False).exists()
 
 
-def test_a_call_behind_one_with_a_deadline_has_it_looked_at_then_whenever_it_was_sent():
+def test_a_blocked_task_schedules_a_check_at_the_deadline_of_the_task_ahead():
     limited.one_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a")
     assert Limit.objects.get().next_at is None
 
@@ -244,7 +244,7 @@ def test_a_call_behind_one_with_a_deadline_has_it_looked_at_then_whenever_it_was
     assert timedelta(0) <= after < timedelta(seconds=5)
 
 
-def test_what_a_sender_or_a_worker_did_not_live_to_do_the_reaper_does(monkeypatch):
+def test_the_reaper_releases_blocked_tasks_after_a_sender_or_worker_died(monkeypatch):
     monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
     for key in ["a", "b", "a", "a"]:
         limited.two_of.send(key)
@@ -258,7 +258,7 @@ def test_what_a_sender_or_a_worker_did_not_live_to_do_the_reaper_does(monkeypatc
     assert (admitted("a"), blocked("a")) == (1, 0)
 
 
-def test_the_tasks_of_code_that_is_gone_come_in_to_fail(monkeypatch):
+def test_blocked_tasks_of_removed_code_are_released(monkeypatch):
     monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
     for _ in range(3):
         limited.two_of.send("a")
@@ -269,7 +269,7 @@ def test_the_tasks_of_code_that_is_gone_come_in_to_fail(monkeypatch):
     assert blocked("a") == 0
 
 
-def test_a_limit_that_the_code_changes_counts_from_the_next_send():
+def test_a_changed_limit_applies_from_the_next_send():
     for _ in range(4):
         limited.two_of.send("a")
     wider = limited.two_of.with_options()
@@ -280,7 +280,7 @@ def test_a_limit_that_the_code_changes_counts_from_the_next_send():
     assert (admitted("a"), blocked("a")) == (4, 1)
 
 
-def test_a_unique_task_that_is_replaced_goes_to_the_gate_of_its_new_key():
+def test_a_replaced_unique_task_moves_to_its_new_limit_key():
     limited.latest.send("one", "a")
     limited.latest.send_many([{"name": "two", "who": "a"}, {"name": "three", "who": "b"}])
     waits = {"tests.jobs.limited.latest:a": 1, "tests.jobs.limited.latest:b": 0}
@@ -290,11 +290,11 @@ def test_a_unique_task_that_is_replaced_goes_to_the_gate_of_its_new_key():
 
     one = Task.objects.get(kwargs={}, args=["one", "b"])
     assert (one.limit_key, one.blocked) == ("tests.jobs.limited.latest:b", True)
-    assert Task.objects.blocked().get() == one  # and the place that it had is another's
+    assert Task.objects.blocked().get() == one  # another task has its old slot
 
 
 @pytest.mark.parametrize("is_later", [False, True])
-def test_a_task_that_is_replaced_by_a_call_without_a_key_is_of_no_limit_any_more(is_later):
+def test_a_unique_task_replaced_by_a_call_without_a_limit_key_is_unlimited(is_later):
     limited.one_of.send("a")
     job = limited.one_of.with_options(unique=Unique(by=("task",), on_conflict="replace"))
     (job.with_options(run_after=timedelta(hours=1)) if is_later else job).send("a")
@@ -312,24 +312,24 @@ def test_a_task_that_is_replaced_by_a_call_without_a_key_is_of_no_limit_any_more
     assert (row.limit_key, row.blocked, row.deferred) == (None, False, True)
 
 
-def test_a_rate_lets_in_its_burst_and_then_one_by_one():
+def test_a_rate_limit_admits_a_burst_and_then_single_tasks():
     limited.often.send_many([{"who": "a"}] * 6)
     assert len(claim()) == 4
     limit = Limit.objects.get()
     assert limit.next_at is not None
     assert limit.tokens < 1
 
-    def look():
+    def release_due():
         release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
         return not Task.objects.blocked().exists()
 
-    wait_until(look)
+    wait_until(release_due)
     assert len(claim()) == 2
-    look()
+    release_due()
     assert Limit.objects.get().next_at is None
 
 
-def test_what_a_rate_let_in_while_no_worker_was_there_does_not_pile_up():
+def test_rate_limit_tokens_do_not_accumulate_beyond_the_burst():
     limited.often.send_many([{"who": "a"}] * 12)
     Limit.objects.update(refilled_at=timezone.now() - timedelta(hours=1))
 
@@ -338,7 +338,7 @@ def test_what_a_rate_let_in_while_no_worker_was_there_does_not_pile_up():
     assert Task.objects.released().count() == 4
 
 
-def test_a_limit_that_is_idle_for_a_day_is_forgotten_and_one_in_use_is_not():
+def test_the_reaper_deletes_limits_that_were_idle_for_a_day():
     limited.two_of.send_many([{"who": "a"}, {"who": "b"}])
     limited.often.send("c")
     complete([one for one in claim() if one.limit_key != TWO + "b"])
@@ -351,11 +351,11 @@ def test_a_limit_that_is_idle_for_a_day_is_forgotten_and_one_in_use_is_not():
     assert sorted(Limit.objects.values_list("pk", flat=True)) == ["tests.jobs.limited.often:c", TWO + "b"]
 
 
-def test_limits_that_have_to_stay_are_in_nobodys_way(monkeypatch):
+def test_limits_in_use_do_not_keep_the_reaper_from_deleting_idle_ones(monkeypatch):
     monkeypatch.setattr(models.limit, "FORGET_BATCH", 2)
     long_ago = timezone.now() - timedelta(days=30)
     spent = {"rate": "1/60d", "tokens": 0.0, "refilled_at": long_ago, "released_at": long_ago}
-    Limit.objects.bulk_create(Limit(key=f"{place}-{n}", **spent) for n in range(5) for place in ("first", "last"))
+    Limit.objects.bulk_create(Limit(key=f"{prefix}-{n}", **spent) for n in range(5) for prefix in ("first", "last"))
     recent = timezone.now() - timedelta(days=2)
     Limit.objects.bulk_create(Limit(key=f"idle-{n}", max_concurrency=1, released_at=recent) for n in range(5))
 
@@ -365,16 +365,16 @@ def test_limits_that_have_to_stay_are_in_nobodys_way(monkeypatch):
     assert not Limit.objects.filter(rate=None).exists()
 
 
-def test_a_sender_to_a_full_key_takes_no_lock():
+def test_a_send_to_a_full_limit_key_takes_no_lock():
     limited.two_of.send_many([{"who": "a"}] * 5)
 
     with CaptureQueriesContext(connection) as captured:
         limited.two_of.send("a")
 
-    assert len(captured) == 2, [query["sql"] for query in captured]  # the row, and the look at the places
+    assert len(captured) == 2, [query["sql"] for query in captured]  # the insert, and the count of free slots
 
 
-def test_a_task_without_a_limit_costs_no_statement_more():
+def test_a_send_without_a_limit_is_one_statement():
     tasks.noop.send()
     with CaptureQueriesContext(connection) as captured:
         tasks.noop.send()
@@ -382,7 +382,7 @@ def test_a_task_without_a_limit_costs_no_statement_more():
     assert len(captured) == 1
 
 
-def test_a_deep_gate_is_read_by_its_index():
+def test_releasing_one_of_many_blocked_tasks_uses_the_index():
     limited.two_of.send_many([{"who": "a"}] * 3_000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
@@ -403,7 +403,7 @@ def test_a_deep_gate_is_read_by_its_index():
     assert len(captured) <= 8, [query["sql"] for query in captured]
 
 
-def test_many_gates_are_opened_with_the_statements_of_one():
+def test_releasing_many_limit_keys_takes_as_many_statements_as_one():
     keys = [TWO + key for key in ["one", *(f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION))]]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys * 3)
 
@@ -418,11 +418,11 @@ def test_many_gates_are_opened_with_the_statements_of_one():
 
 @pytest.fixture
 def other_connection():
-    """Run something in a thread, which has a connection of its own."""
+    """Return a function that runs a call in a thread, on a separate connection."""
     from concurrent.futures import ThreadPoolExecutor
 
     if connection.vendor == "sqlite":
-        pytest.skip("one transaction writes at a time here")
+        pytest.skip("SQLite allows only one writing transaction")
     pool = ThreadPoolExecutor(1)
     yield lambda call: pool.submit(call).result(30)
     pool.submit(connections.close_all).result(30)

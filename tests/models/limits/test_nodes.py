@@ -1,4 +1,4 @@
-"""Limits by key of what workflows and batches run."""
+"""Limit keys of workflow nodes and batch calls."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from horsies_django.models import Limit, Task, WorkflowTask, release_blocked
 from tests.conftest import wait_until
 from tests.jobs import limited
 from tests.jobs.models import Entry
-from tests.models.limits.test_workers import spans, two_at_once
+from tests.models.limits.test_workers import at_most_two_ran_at_once, spans
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,7 +43,7 @@ def counts(key="a"):
     return rows.released().count(), rows.blocked().count()
 
 
-def test_nodes_wait_at_the_gate_of_their_key_and_all_of_them_run(drain):
+def test_workflow_nodes_respect_their_limit_key_and_all_run(drain):
     handle = Workflow("limited", [*nodes(5), *nodes(1, "b")]).start()
     assert (counts("a"), counts("b")) == ((2, 3), (1, 0))
 
@@ -51,10 +51,10 @@ def test_nodes_wait_at_the_gate_of_their_key_and_all_of_them_run(drain):
 
     assert handle.get(timeout=0).is_ok()
     assert {key: len(ran) for key, ran in spans().items()} == {"a": 5, "b": 1}
-    assert two_at_once(spans()["a"], f"{TWO}:a")
+    assert at_most_two_ran_at_once(spans()["a"], f"{TWO}:a")
 
 
-def test_nodes_that_begin_later_and_calls_from_elsewhere_share_the_places(worker):
+def test_later_workflow_nodes_and_separate_calls_share_a_limit(worker):
     limited.two_of.send_many([{"who": "a", "seconds": 0.02}] * 6)
     first = limited.two_of.node(node_id="first")(who="b")
     handle = Workflow("limited", [first >> nodes(6)]).start()
@@ -63,10 +63,10 @@ def test_nodes_that_begin_later_and_calls_from_elsewhere_share_the_places(worker
 
     assert handle.get(timeout=60).is_ok()
     wait_until(lambda: Task.objects.completed().count() == 13)
-    assert two_at_once(spans()["a"], f"{TWO}:a")
+    assert at_most_two_ran_at_once(spans()["a"], f"{TWO}:a")
 
 
-def test_nodes_that_begin_once_others_have_ended_are_let_in_by_the_worker_that_ended_those(drain):
+def test_a_drain_runs_limited_nodes_that_follow_another_node(drain):
     handle = Workflow("limited", [keys.node()(count=1) >> nodes(3)]).start()
 
     drain()
@@ -74,7 +74,7 @@ def test_nodes_that_begin_once_others_have_ended_are_let_in_by_the_worker_that_e
     assert handle.get(timeout=0).is_ok()
 
 
-def test_the_items_of_a_map_have_the_limit_of_their_task(drain):
+def test_map_items_respect_the_limit_of_their_task(drain):
     over = keys.node()(count=7)
     handle = Workflow("limited", [over, at_most_two.map(over=over, param="who")]).start()
 
@@ -82,10 +82,10 @@ def test_the_items_of_a_map_have_the_limit_of_their_task(drain):
 
     assert handle.get(timeout=0).is_ok()
     assert len(spans()["all"]) == 7
-    assert two_at_once(spans()["all"], f"{__name__}.at_most_two")
+    assert at_most_two_ran_at_once(spans()["all"], f"{__name__}.at_most_two")
 
 
-def test_a_node_with_a_condition_comes_to_its_gate_once_that_lets_it_run(drain):
+def test_a_limited_node_with_a_condition_runs_once_the_condition_holds(drain):
     wanted = is_wanted.node()()
     last = limited.two_of.node(waits_for=[wanted], run_when=yes)(who="a")
     handle = Workflow("limited", [wanted, last]).start()
@@ -101,7 +101,7 @@ def yes(context):
     return True
 
 
-def test_the_calls_of_a_batch_and_its_callbacks_keep_to_their_limits(drain):
+def test_batch_calls_and_callbacks_respect_their_limits(drain):
     with Batch("limited", on_complete=at_most_two.node()(who="z")) as batch:
         batch.add_many(limited.two_of, [{"who": key, "seconds": 0.02} for key in "aaaaab"])
         batch.add(limited.two_of, "b")
@@ -110,12 +110,12 @@ def test_the_calls_of_a_batch_and_its_callbacks_keep_to_their_limits(drain):
     drain(threads=8)
 
     assert batch.handle.get(timeout=0).unwrap() == [*"aaaaabb"]
-    assert two_at_once(spans()["a"], f"{TWO}:a")
+    assert at_most_two_ran_at_once(spans()["a"], f"{TWO}:a")
     assert WorkflowTask.objects.get(node_id="on_complete").limit_key == f"{__name__}.at_most_two"
     assert len(spans()["all"]) == 1
 
 
-def test_a_workflow_that_is_cancelled_or_paused_gives_its_places_back_at_once():
+def test_cancelling_or_pausing_a_workflow_frees_its_concurrency_slots_at_once():
     cancelled = Workflow("cancelled", nodes(2)).start()
     paused = Workflow("paused", nodes(2)).start()
     others = [limited.two_of.send("a").id for _ in range(2)]
@@ -133,8 +133,8 @@ def test_a_workflow_that_is_cancelled_or_paused_gives_its_places_back_at_once():
     assert counts() == (2, 2)
 
 
-def test_a_node_that_is_retried_waits_for_a_place_again(drain):
-    failing = limited.two_of.node(node_id="bad", retry_policy=None)(who="a", seconds=-1.0)  # which time.sleep refuses
+def test_a_retried_node_waits_for_a_concurrency_slot_again(drain):
+    failing = limited.two_of.node(node_id="bad", retry_policy=None)(who="a", seconds=-1.0)  # time.sleep refuses it
     handle = Workflow("limited", [failing]).start()
     drain()
     assert handle.get(timeout=0).is_err()
@@ -147,7 +147,7 @@ def test_a_node_that_is_retried_waits_for_a_place_again(drain):
     assert counts() == (2, 0)
 
 
-def test_what_the_code_says_of_a_limit_counts_also_for_nodes_that_begin_later():
+def test_a_workflow_start_updates_the_limits_of_its_later_nodes():
     Limit.objects.create(key=f"{TWO}:a", max_concurrency=5)
 
     Workflow("limited", [keys.node()(count=1) >> nodes(1)]).start()
@@ -155,7 +155,7 @@ def test_what_the_code_says_of_a_limit_counts_also_for_nodes_that_begin_later():
     assert Limit.objects.get(key=f"{TWO}:a").max_concurrency == 2
 
 
-def test_nodes_whose_code_says_no_limit_any_more_leave_that_of_others_as_it_is():
+def test_resumed_nodes_of_a_task_without_a_limit_change_no_other_limits():
     keys = [str(place) for place in range(release_blocked.MAX_INLINE_KEYS + 5)]
     handle = Workflow("limited", [limited.two_of.node(node_id=key)(who=key) for key in keys]).start()
     release_blocked.release_all("default", Limit.objects.values_list("pk", flat=True))
@@ -167,7 +167,7 @@ def test_nodes_whose_code_says_no_limit_any_more_leave_that_of_others_as_it_is()
     assert set(Limit.objects.values_list("max_concurrency", flat=True)) == {2}
 
 
-def test_a_key_of_what_another_node_gives_is_refused():
+def test_a_limit_key_from_another_nodes_result_is_refused():
     first = keys.node()(count=1)
     refused = [
         (limited.two_of.node()(who=first), "tests.jobs.limited.two_of needs who"),
@@ -176,13 +176,13 @@ def test_a_key_of_what_another_node_gives_is_refused():
         (padded.node()(who="a", width=is_wanted.node()()), "padded needs width"),
     ]
 
-    for node, said in refused:
-        with pytest.raises(InvalidWorkflow, match=f"concurrency_key of .*{said}, known only when the call begins"):
+    for node, message in refused:
+        with pytest.raises(InvalidWorkflow, match=f"concurrency_key of .*{message}, known only when the call begins"):
             Workflow("limited", [first, node, *node.waits_for])
     assert not Entry.objects.exists()
 
 
-def test_a_call_of_a_batch_without_a_good_key_is_refused_where_it_is_added():
+def test_a_batch_refuses_a_call_with_an_invalid_limit_key():
     batch = Batch("limited")
 
     with pytest.raises(ValueError, match="allowed: 1 to 229 characters"):

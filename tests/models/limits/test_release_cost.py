@@ -1,4 +1,4 @@
-"""What a worker spends on gates."""
+"""The cost of releasing blocked tasks."""
 
 import itertools
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from tests.models.limits.test_limiter import RUNNER, TWO, claim, complete
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
+def test_a_worker_queries_limit_keys_without_blocked_tasks_once():
     keys = [TWO + f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
     release_blocked.release_all("default", keys)
@@ -41,7 +41,7 @@ def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
     assert store.release_blocked(keys).lanes.total() == 1
 
 
-def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
+def test_releasing_many_limit_keys_leaves_a_busy_worker_most_of_its_time(monkeypatch):
     keys = [TWO + f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION * 3)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
     config = WorkerConfig.of("default")
@@ -51,17 +51,17 @@ def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
     def released():
         return sum(admitted.lanes.total() for admitted in releaser.release())
 
-    looks = itertools.count()
-    # Each look at this clock is a second after the one before, so a turn is one transaction, and takes a second.
-    monkeypatch.setattr("horsies_django.worker.limit_releaser.time", SimpleNamespace(monotonic=lambda: next(looks)))
+    clock = itertools.count()
+    # Each reading of this clock is one second later, so a release is one transaction and takes a second.
+    monkeypatch.setattr("horsies_django.worker.limit_releaser.time", SimpleNamespace(monotonic=lambda: next(clock)))
 
     releaser.add(keys)
     assert released() == release_blocked.KEYS_PER_TRANSACTION
-    assert releaser.is_due  # there is nothing else to do
+    assert releaser.is_due  # nothing else is running
 
     pool.running[(uuid7(), 1)] = Execution(claim(1)[0], config.options, RUNNER)
     assert released() == release_blocked.KEYS_PER_TRANSACTION
-    assert releaser.next_at - next(looks) > 2
+    assert releaser.next_at - next(clock) > 2
     soonest = releaser.next_at
     releaser.add([TWO + "another"])
     assert releaser.next_at == soonest

@@ -1,4 +1,4 @@
-"""Limits by key, kept by real workers."""
+"""Limit keys with real workers."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def spans():
-    """When the bodies of each key ran."""
+    """Return the start and end of each body, by limit key."""
     found = defaultdict(list)
     for text in Entry.objects.values_list("key", flat=True):
         key, began, ended = text.split()
@@ -27,26 +27,26 @@ def spans():
     return found
 
 
-def most_at_once(ran):
-    """The most bodies that ran at one time. One that ends leaves before one begins at that moment."""
+def most_at_once(runs):
+    """Return the most bodies that ran at once; one that ends when another begins does not overlap it."""
     count = most = 0
-    for _, change in sorted([(began, 1) for began, _ in ran] + [(ended, -1) for _, ended in ran]):
+    for _, change in sorted([(began, 1) for began, _ in runs] + [(ended, -1) for _, ended in runs]):
         count += change
         most = max(most, count)
     return most
 
 
-def two_at_once(ran, key):
-    """Whether at most two bodies ran at one time, and two had a place: they may be too short to meet."""
-    places = TaskAttempt.objects.filter(task__limit_key=key).values_list("started_at", "finished_at")
-    return most_at_once(ran) <= 2 <= most_at_once(places)
+def at_most_two_ran_at_once(runs, key):
+    """Return whether at most two bodies ran at once and two held a slot: short bodies may not overlap."""
+    held = TaskAttempt.objects.filter(task__limit_key=key).values_list("started_at", "finished_at")
+    return most_at_once(runs) <= 2 <= most_at_once(held)
 
 
 def all_done():
     return not Task.objects.exclude(status=TaskStatus.COMPLETED).exists()
 
 
-def test_two_workers_run_at_most_two_of_each_key_at_once_and_all_of_them(worker):
+def test_two_workers_run_all_tasks_and_at_most_two_of_each_limit_key_at_once(worker):
     count = 25
     limited.two_of.send_many({"who": key, "seconds": 0.02} for _ in range(count) for key in "ab")
     for _ in range(2):
@@ -54,15 +54,15 @@ def test_two_workers_run_at_most_two_of_each_key_at_once_and_all_of_them(worker)
 
     wait_until(all_done, limit=60)
 
-    ran = spans()
-    assert {key: len(times) for key, times in ran.items()} == {"a": count, "b": count}
-    assert all(two_at_once(times, f"tests.jobs.limited.two_of:{key}") for key, times in ran.items()), ran
+    runs = spans()
+    assert {key: len(times) for key, times in runs.items()} == {"a": count, "b": count}
+    assert all(at_most_two_ran_at_once(times, f"tests.jobs.limited.two_of:{key}") for key, times in runs.items()), runs
     assert not Task.objects.blocked().exists()
 
 
 @pytest.mark.slow
-def test_a_full_key_with_ten_thousand_behind_it_slows_nobody(manage, tmp_path):
-    count, deep = (2_000, 10_000) if connection.vendor == "postgresql" else (500, 2_000)
+def test_ten_thousand_blocked_tasks_do_not_slow_other_tasks(manage, tmp_path):
+    count, blocked = (2_000, 10_000) if connection.vendor == "postgresql" else (500, 2_000)
 
     def drained(name):
         tasks.noop.send_many({} for _ in range(count))
@@ -72,29 +72,29 @@ def test_a_full_key_with_ten_thousand_behind_it_slows_nobody(manage, tmp_path):
         return os.path.getsize(tally)
 
     alone = drained("alone")
-    limited.two_of.send_many([{"who": "full"}] * deep)
+    limited.two_of.send_many([{"who": "full"}] * blocked)
     Task.objects.filter(blocked=False, limit_key__isnull=False).update(
         status=TaskStatus.RUNNING, claimed_by_worker_id="elsewhere", claim=1, attempt=1, started_at=Now()
     )
     most, beside = alone * 1.25 + 10, [drained("beside")]
-    while beside[-1] > most and len(beside) < 3:  # how many ends come together is the machine's doing, too
+    while beside[-1] > most and len(beside) < 3:  # the number of ends per commit also depends on the machine
         beside.append(drained(f"beside {len(beside)}"))
 
     assert Task.objects.completed().count() == (1 + len(beside)) * count
-    assert Task.objects.blocked().count() == deep - 2
+    assert Task.objects.blocked().count() == blocked - 2
     print(f"{alone} statements alone, {beside} beside a full key")
     assert min(beside) <= most
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_leaves_no_place_taken(worker):
+def test_a_killed_worker_frees_its_concurrency_slots(worker):
     limited.two_of.send_many({"who": key, "seconds": 0.05} for _ in range(20) for key in "ab")
     first = worker("--threads", "8")
     wait_until(lambda: Entry.objects.count() >= 4)
 
     os.killpg(first.process.pid, signal.SIGKILL)
     first.wait()
-    wait_until(lambda: reclaim(0.5) >= 0 and not Task.objects.active().exists())  # while nobody lives who is slow
+    wait_until(lambda: reclaim(0.5) >= 0 and not Task.objects.active().exists())  # no live worker could be slow
     worker("--threads", "8", "--shutdown-timeout", "1")
     wait_until(lambda: reclaim(10) >= 0 and not Task.objects.blocked().exists(), limit=60)
 
@@ -102,12 +102,12 @@ def test_a_worker_that_is_killed_leaves_no_place_taken(worker):
         lambda: reclaim(10) >= 0 and not Task.objects.active().exists() and not Task.objects.pending().exists(),
         limit=60,
     )
-    assert Task.objects.completed().count() >= 36  # what ran at the time has failed: its policy says so
+    assert Task.objects.completed().count() >= 36  # tasks that ran at the time fail: they have no policy
     assert Task.objects.completed().count() + Task.objects.archived().count() == 40
 
 
 @pytest.mark.slow
-def test_starts_by_key_stay_within_their_rate_with_two_workers(worker):
+def test_two_workers_keep_to_the_rate_limit_of_each_key(worker):
     count = 24  # 20 a second, four at once
     for _ in range(2):
         worker("--threads", "4", "--shutdown-timeout", "1")
@@ -123,7 +123,8 @@ def test_starts_by_key_stay_within_their_rate_with_two_workers(worker):
         assert len(began) == count
         for first in range(count):
             for last in range(first + 1, count):
-                # In any time t no more than what waited then, a burst at most, and what came in meanwhile.
+                # In any period at most the burst and the tokens that were added meanwhile, with a margin.
                 assert last - first + 1 <= 4 * 2 + 20 * (began[last] - began[first])
-        assert began[-1] - began[0] >= (count - 4) / 20 * 0.5  # without a limit: at once; the first may begin late
+        # Without a limit all begin at once, or the first a little late.
+        assert began[-1] - began[0] >= (count - 4) / 20 * 0.5
     assert Limit.objects.filter(next_at__isnull=False).count() <= 2

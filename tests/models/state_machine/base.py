@@ -1,6 +1,6 @@
-"""The machine without its rules: the real rows and the model of them, side by side, compared after every step.
+"""The machine without its rules: the real rows and their model, compared after every step.
 
-The database's clock can't be moved, so time passes the other way round: every time that is stored moves back.
+The database's clock can't be moved, so to let time pass, every stored time moves back instead.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .model import LIVE, Model, Row
 from .strategies import QUEUES, WORKERS, Pick, Send, sends
 from .table import compare
 
-#: A time that has come by the grid is past by the clock too, be it to the millisecond.
+#: Makes a time that is due in the model due by the real clock too.
 MARGIN = timedelta(milliseconds=2)
 
 
 class Taken(NamedTuple):
-    """A claim, and who believes to hold it."""
+    """A claim, and the worker that believes to hold it."""
 
     worker: str
     claim: ClaimedTask
@@ -49,12 +49,12 @@ class Taken(NamedTuple):
 
 
 class Base(RuleBasedStateMachine):
-    """A table, its workers, and ways to speak of them."""
+    """The task table, its workers, and helpers to select rows and claims."""
 
     @initialize(sends=st.lists(sends, min_size=1, max_size=4))
     def begin(self, sends: list[Send]) -> None:
         for table in (TaskAttempt, Heartbeat, Task, Worker, Queue):
-            table.objects.all()._raw_delete(using="default")  # no cascade to look for
+            table.objects.all()._raw_delete(using="default")  # skips the search for cascades
         for name in QUEUES:
             Queue.objects.create(name=name)
         self.model = Model()
@@ -99,7 +99,7 @@ class Base(RuleBasedStateMachine):
         self.model.now += seconds
 
     def store_of(self, worker: str) -> WorkerStore:
-        """New ones each time, for they remember for a second which queues are paused."""
+        """Return a new store each time, because a store caches the paused queues for a second."""
         return WorkerStore(self.config, self.runner(worker))
 
     def runner(self, worker: str) -> WorkerInfo:
@@ -119,8 +119,8 @@ class Base(RuleBasedStateMachine):
 
     def task(self, send: Send) -> HorsiesTask[[], object]:
         codes, delays = send.policy
-        good_for = None if send.good_for is None else timedelta(seconds=send.good_for - 1)  # past when its time comes
-        policy: dict[str, Any] = {}  # where none is given, a body may still raise Retry
+        good_for = None if send.good_for is None else timedelta(seconds=send.good_for - 1)  # past when due in the model
+        policy: dict[str, Any] = {}  # without a policy a body may still raise Retry
         if codes:
             policy["retry_policy"] = RetryPolicy.fixed(delays, auto_retry_for=codes, jitter=False)
         return jobs.act.with_options(
@@ -142,7 +142,7 @@ class Base(RuleBasedStateMachine):
             store.complete_and_claim(self.pool(1, 0), [end for end in ends if end.is_success], 0)
 
     def rows(self, indexes: Iterable[int]) -> list[UUID]:
-        """The rows that are picked, the latest first."""
+        """Return the ids of the picked rows, counted from the latest."""
         latest = list(reversed(self.model.rows))
         return [latest[index % len(latest)] for index in indexes]
 
@@ -153,11 +153,11 @@ class Base(RuleBasedStateMachine):
         return sum(row.status in LIVE for row in self.model.rows.values())
 
     def held_claims(self, *statuses: str) -> list[Taken]:
-        """The claims that fit a row now, which is in one of these states."""
+        """Return the claims that still hold a row in one of these states."""
         return [each for each in self.taken if (row := self.row_of(each)) and row.status in (statuses or LIVE[1:])]
 
     def lost_claims(self) -> list[Taken]:
-        """The claims that fit no row any more."""
+        """Return the claims that no longer hold their row."""
         return [each for each in self.taken if each.claim.task_id in self.model.rows and not self.row_of(each)]
 
     def row_of(self, taken: Taken) -> Row | None:
@@ -168,11 +168,11 @@ class Base(RuleBasedStateMachine):
         return sorted({each.worker for each in self.held_claims()})
 
     def by_worker(self, which: Iterable[Pick], *statuses: str) -> list[tuple[str, list[Taken]]]:
-        """The claims that are picked, in the order in which they were made, and who believes to hold them."""
+        """Return the picked claims in the order they were made, by the worker that believes to hold them."""
         held, found = self.held_claims(*statuses), {}
         for pick in which:
             if claims := (held if pick.fits else self.taken)[::-1]:
                 each = claims[pick.place % len(claims)]
                 found[each.key] = each
         picked = [each for each in self.taken if each.key in found]
-        return [(name, mine) for name in WORKERS if (mine := [each for each in picked if each.worker == name])]
+        return [(name, claims) for name in WORKERS if (claims := [each for each in picked if each.worker == name])]

@@ -1,10 +1,10 @@
-"""The one task of the machine: it comes out as the machine wants at that moment."""
+"""The only task of the machine: its outcome is the one that the machine has set."""
 
 from __future__ import annotations
 
 from horsies_django import Discard, Retry, Snooze, TaskError, TaskResult, task
 
-#: Seconds of every Snooze and of every ``Retry(after=…)``.
+#: The seconds of every Snooze and every ``Retry(after=…)``.
 LATER = 100.0
 
 outcome = ["ok"]

@@ -1,4 +1,4 @@
-"""The whole machine: people and workers, and on top of them who clears up behind dead workers, and time."""
+"""The whole machine: users and workers, recovery from dead workers, and the passing of time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The state machine of a task as a specification in plain Python: a dict of rows, a clock, and nothing of the package.
+"""The state machine of a task as a specification in plain Python: a dict of rows and a clock, without the package.
 
-Times are whole seconds; whoever drives the model moves ``now`` on. Who acts as a worker names a row and the number of
-the claim under which it believes to hold it; where row and number don't fit, nothing may change.
+Times are whole seconds; the caller advances ``now``. A worker passes a row and the number of the claim by which it
+believes to hold the row; if the row has another number, nothing may change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 STALE = 120
 LATER = 100
-SOON = 10  # of what has no policy, and no step ends so early
+SOON = 10  # the delay without a policy; shorter than any step
 DAY = 86_400
 LIVE = ("PENDING", "CLAIMED", "RUNNING")
 HOPELESS = ("WORKER_SERIALIZATION_ERROR", "WORKER_RESOLUTION_ERROR")
@@ -68,7 +68,7 @@ class Model:
     # – → PENDING
 
     def holder(self, unique_key: str | None) -> Any:
-        """The live row that has the key."""
+        """Return the id of the live row with the unique key."""
         holders = (key for key, row in self.rows.items() if row.unique_key == unique_key and row.status in LIVE)
         return None if unique_key is None else next(holders, None)
 
@@ -106,7 +106,7 @@ class Model:
         row.status, row.started_at, row.beat_at = "RUNNING", self.now, self.now
         row.attempt += 1
 
-    # CLAIMED, RUNNING → PENDING with nothing burnt
+    # CLAIMED, RUNNING → PENDING without an attempt
 
     def release(self, key: Any, claim: int) -> None:
         if row := self.held(key, claim, "CLAIMED"):
@@ -121,7 +121,7 @@ class Model:
     def put_back(self, row: Row) -> None:
         row.status, row.worker, row.claimed_at, row.started_at = "PENDING", None, None, None
 
-    # The end of a run
+    # End of a run
 
     def end(self, key: Any, claim: int, how: str) -> None:
         row = self.held(key, claim, "RUNNING")
@@ -189,7 +189,7 @@ class Model:
     def is_late(self, row: Row) -> bool:
         return row.good_until is not None and row.good_until <= self.now
 
-    # What a person does
+    # Actions of users
 
     def cancel(self, keys: Iterable[Any], *, include_running: bool) -> int:
         states = LIVE if include_running else ("PENDING", "CLAIMED")
@@ -211,6 +211,6 @@ class Model:
         return count
 
     def held(self, key: Any, claim: int, status: str) -> Row | None:
-        """The fence."""
+        """Return the row if the claim still holds it: the fence."""
         row = self.rows.get(key)
         return row if row and (row.status, row.claim) == (status, claim) else None

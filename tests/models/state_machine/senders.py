@@ -1,4 +1,4 @@
-"""What senders and people do."""
+"""The actions of senders and users."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class People(Base):
     @precondition(lambda self: self.live() > 2)
     @rule(indexes=some_rows, include_running=st.booleans())
     def cancel(self, indexes: list[int], include_running: bool) -> None:
-        """One through its handle, several together."""
+        """One row through its handle, several in bulk."""
         keys = self.rows(indexes)
         if len(keys) == 1:
             count = int(TaskHandle[Any](keys[0]).cancel(include_running=include_running))
@@ -62,14 +62,14 @@ class People(Base):
     @precondition(lambda self: self.statuses() & ENDED_AT.keys())
     @rule(indexes=some_rows)
     def retry(self, indexes: list[int]) -> None:
-        """One through its handle, several together."""
+        """One row through its handle, several in bulk."""
         keys = self.rows(indexes)
         count = int(TaskHandle[Any](keys[0]).retry()) if len(keys) == 1 else Task.objects.filter(pk__in=keys).retry()
         assert count == self.model.retry(keys)
 
     @rule(queue=st.sampled_from(QUEUES))
     def pause_or_resume(self, queue: str) -> None:
-        """For a pause would hide much else, the second queue is never paused with the first."""
+        """Never pause both queues at once: a pause hides much else."""
         self.model.paused = set() if self.model.paused else {queue}
         for name in QUEUES:
             Queue.objects.filter(name=name).update(paused=name in self.model.paused)

@@ -1,4 +1,4 @@
-"""What an example is made of: how tasks are sent, how bodies come out, which rows and claims are meant."""
+"""The parts of an example: how tasks are sent, how bodies end, and which rows and claims are picked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDINGS = ("ok", "USER_CODE", "raise", "snooze", "retry", "discard", "unstorable
 
 
 class Pick(NamedTuple):
-    """Which claim: of those that fit what the rule wants, or of all that there ever were; the latest first."""
+    """Which claim: one of those that the rule can use, or of all ever made, counted from the latest."""
 
     fits: bool
     place: int

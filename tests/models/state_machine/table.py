@@ -1,6 +1,6 @@
 """The comparison of the real rows with the model's.
 
-What is compared exactly is on a grid of whole steps; a real time may be off by what the example has taken so far.
+Times of the model are whole steps; a real time may differ by the time that the example has taken so far.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from horsies_django.models import Task, TaskAttempt
 
 from .model import ENDED_AT, Model, Row
 
-#: How far a stored time may be from the grid: less than half a step, more than an example takes.
+#: How far a stored time may be from the model's: less than half a step, more than an example takes.
 TOLERANCE = timedelta(seconds=24)
 TIMES = ("sent_at", "enqueued_at", "claimed_at", "started_at", "next_retry_at", "good_until", "kept_until")
 
 
 def compare(model: Model) -> None:
-    """Every row, every attempt and every time."""
+    """Compare every row, attempt and time."""
     now = timezone.now()
     stored = {row.pk: row for row in Task.objects.all()}
     assert stored.keys() == model.rows.keys()

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the rows and the small model of them agree."""
+"""After any sequence of actions, the rows and their model agree."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from .machine import TaskMachine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: Nothing here may depend on luck: the examples are the same in each run.
+#: The examples are the same in each run.
 SETTINGS = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    phases=[Phase.generate, Phase.shrink],  # each try is a run on the database; Hypothesis gives up after five minutes
+    # A shrink step runs on the database; Hypothesis stops shrinking after five minutes.
+    phases=[Phase.generate, Phase.shrink],
     print_blob=False,
     suppress_health_check=list(HealthCheck),
 )
@@ -28,5 +29,5 @@ def test_rows_and_model_agree_after_every_step() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_rows_and_model_agree_in_longer_lives() -> None:
+def test_rows_and_model_agree_in_longer_runs() -> None:
     run_state_machine_as_test(TaskMachine, settings=settings(SETTINGS, max_examples=50, stateful_step_count=50))

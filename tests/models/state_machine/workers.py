@@ -1,4 +1,4 @@
-"""What workers do."""
+"""The actions of workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVERY = [Pick(True, place) for place in range(8)]
 
 
 class Workers(Base):
-    """Claim, start, end, give back, beat."""
+    """Claim, start, end, release, send heartbeats."""
 
     @precondition(lambda self: self.model.claimable())
     @rule(worker=workers, start=st.integers(1, 3))
@@ -26,7 +26,7 @@ class Workers(Base):
 
     @rule(worker=workers, start=st.integers(0, 2), prefetch=st.integers(0, 2))
     def claim(self, worker: str, start: int, prefetch: int) -> None:
-        """Which of equals comes first is the table's to say; whether it may is the model's."""
+        """The table decides the order of equally ranked tasks, the model which tasks may be claimed."""
         store, pool = self.store_of(worker), self.pool(start, prefetch)
         view = store.poll([pool])
         if view.deferred_in is not None and view.deferred_in <= 0:
@@ -44,8 +44,8 @@ class Workers(Base):
             claims = store.complete_and_claim(pool, [], start)
         ranks = [self.model.rank(claim.task_id) for claim in claims]
         best = sorted(map(self.model.rank, claimable))
-        assert {claim.task_id for claim in claims} <= set(claimable), "claimed what may not be"
-        assert ranks == best[: start + prefetch], "claimed in the wrong order, or not all"
+        assert {claim.task_id for claim in claims} <= set(claimable), "claimed a task that is not claimable"
+        assert ranks == best[: start + prefetch], "claimed in the wrong order, or too few"
         for number, claim in enumerate(claims):
             self.model.claim(claim.task_id, worker, start=number < start)
             assert claim.claim == self.model.rows[claim.task_id].claim
@@ -88,7 +88,7 @@ class Workers(Base):
     @precondition(lambda self: self.held_claims("RUNNING"))
     @rule(which=some_picks, how=endings)
     def end(self, which: list[Pick], how: str) -> None:
-        """The end of what runs, for the most part; those of older claims are among them."""
+        """End mostly running tasks; some ends are of older claims."""
         self.store(which, how)
 
     @precondition(lambda self: self.held_claims("RUNNING"))
@@ -103,14 +103,14 @@ class Workers(Base):
     @precondition(lambda self: self.held_claims("RUNNING"))
     @rule(which=some_picks)
     def retry_by_policy(self, which: list[Pick]) -> None:
-        """``Retry()`` with no time of its own; what has no policy is due within seconds, so let those pass."""
+        """Raise ``Retry()`` without a delay; without a policy the retry is due within seconds, so let them pass."""
         self.store(which, "retry by policy")
         self.move_time(50)
 
     @precondition(lambda self: self.lost_claims())
     @rule(place=places, how=endings)
     def late_end(self, place: int, how: str) -> None:
-        """A body runs on, or only begins, under a claim that a reaper or a person took away."""
+        """A body continues or begins after a reaper or a user took its claim away."""
         lost = self.lost_claims()[::-1]
         each = lost[place % len(lost)]
         self.write(each.worker, [self.run_body(each, how)])
@@ -125,7 +125,7 @@ class Workers(Base):
     @precondition(lambda self: self.held_claims("RUNNING"))
     @rule(which=picks, how=endings, seconds=st.sampled_from([0, 50]))
     def end_twice(self, which: Pick, how: str, seconds: int) -> None:
-        """The answer to a commit was lost, and the same result is stored anew."""
+        """The reply to a commit was lost, so the same result is stored again."""
         for worker, taken in self.by_worker([which], "RUNNING"):
             ends = [self.run_body(each, how) for each in taken]
             self.write(worker, ends)
@@ -147,7 +147,7 @@ class Workers(Base):
     @precondition(lambda self: self.held_claims())
     @rule(which=some_picks)
     def beat(self, which: list[Pick]) -> None:
-        """A worker beats for what it believes to run, and for what it believes to have prefetched."""
+        """A worker sends heartbeats for the tasks that it believes to run or to have prefetched."""
         for worker, taken in self.by_worker(which):
             store, claims = self.store_of(worker), [each.claim for each in taken]
             pool = self.pool(0, 0)
@@ -164,9 +164,9 @@ class Workers(Base):
     @precondition(lambda self: self.held_claims())
     @rule(place=places, knows=st.lists(picks, max_size=1))
     def hand_back_unknown(self, place: int, knows: list[Pick]) -> None:
-        """A worker that is in doubt whether its last commit went through."""
+        """A worker does not know whether its last commit succeeded."""
         worker = self.holders()[place % len(self.holders())]
-        known = [each.claim for name, mine in self.by_worker(knows) if name == worker for each in mine]
+        known = [each.claim for name, taken in self.by_worker(knows) if name == worker for each in taken]
         store = self.store_of(worker)
         with store.transaction():
             store.hand_back_unknown(known)

@@ -1,1 +1,1 @@
-"""How long ended tasks are kept, and what becomes of them after."""
+"""How long ended tasks and workflows are kept, and how they are deleted."""

@@ -1,4 +1,4 @@
-"""Tasks that are kept in different ways."""
+"""Tasks with different retentions."""
 
 from horsies_django import task
 

@@ -1,4 +1,4 @@
-"""What is past its time goes: by the reaper bit by bit, by command at once."""
+"""Rows past their retention are deleted: by the reaper in batches, by a command at once."""
 
 from datetime import timedelta
 
@@ -47,7 +47,7 @@ def ended(count, *, status=TaskStatus.COMPLETED, kept_for=-1, ago=timedelta(days
     return rows
 
 
-def beat(task, ago):
+def send_heartbeat(task, ago):
     row = Heartbeat.objects.create(task=task, role="runner", sender_id="w", hostname="h", pid=1)
     Heartbeat.objects.filter(pk=row.pk).update(sent_at=F("sent_at") - ago)
     return row
@@ -58,26 +58,26 @@ def reap(capsys):
     return capsys.readouterr().out
 
 
-def test_the_reaper_deletes_what_is_past_its_time_with_attempts_and_beats(capsys):
+def test_the_reaper_deletes_tasks_past_retention_with_attempts_and_heartbeats(capsys):
     (gone,) = ended(1)
     (kept,) = ended(1, kept_for=60)
-    (for_ever,) = ended(1, kept_for=None)
-    beat(gone, timedelta(0))
+    (forever,) = ended(1, kept_for=None)
+    send_heartbeat(gone, timedelta(0))
 
     assert "deleted ended tasks: 1" in reap(capsys)
 
-    assert set(Task.objects.values_list("pk", flat=True)) == {kept.pk, for_ever.pk}
+    assert set(Task.objects.values_list("pk", flat=True)) == {kept.pk, forever.pk}
     assert TaskAttempt.objects.count() == 2
     assert not Heartbeat.objects.exists()
 
 
-def test_more_than_a_batch_goes_in_one_pass(capsys):
+def test_one_pass_deletes_more_than_a_batch(capsys):
     ended(1_300)
     assert "deleted ended tasks: 1300" in reap(capsys)
     assert not TaskAttempt.objects.exists()
 
 
-def test_one_batch_is_bounded():
+def test_a_batch_deletes_at_most_500_tasks():
     ended(700)
     assert prune_tasks(options(), SkippedRows()).done == 500
 
@@ -89,9 +89,9 @@ def test_a_live_task_is_never_pruned(capsys):
     assert handle.status() is TaskStatus.PENDING
 
 
-def test_what_somebody_has_locked_waits():
+def test_a_locked_task_is_pruned_after_it_is_unlocked():
     if connection.vendor == "sqlite":
-        pytest.skip("SQLite has one writer, who waits for nobody's rows")
+        pytest.skip("SQLite has one writer and locks no rows")
     from threading import Event, Thread
 
     rows = ended(3)
@@ -115,7 +115,7 @@ def test_what_somebody_has_locked_waits():
     assert prune_tasks(options(), SkippedRows()).done == 1
 
 
-def test_the_prune_reads_its_index():
+def test_pruning_uses_the_kept_until_index():
     ended(50, kept_for=3_600)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
@@ -130,10 +130,10 @@ def test_the_prune_reads_its_index():
     assert "TEMP B-TREE" not in plan
 
 
-def test_beats_go_after_their_hours(settings):
+def test_heartbeats_are_deleted_after_heartbeat_retention_hours(settings):
     handle = tasks.noop.send()
     row = Task.objects.get(pk=handle.id)
-    old, new = beat(row, timedelta(hours=25)), beat(row, timedelta(hours=23))
+    old, new = send_heartbeat(row, timedelta(hours=25)), send_heartbeat(row, timedelta(hours=23))
 
     assert prune_heartbeats(options(), SkippedRows()).done == 1
 
@@ -141,7 +141,7 @@ def test_beats_go_after_their_hours(settings):
     assert old.pk < new.pk
 
 
-def test_none_keeps_beats(settings):
+def test_heartbeat_retention_hours_none_keeps_heartbeats(settings):
     settings.TASKS = {
         "default": {
             "BACKEND": "horsies_django.backend.HorsiesBackend",
@@ -150,19 +150,19 @@ def test_none_keeps_beats(settings):
         }
     }
     handle = tasks.noop.send()
-    beat(Task.objects.get(pk=handle.id), timedelta(days=400))
+    send_heartbeat(Task.objects.get(pk=handle.id), timedelta(days=400))
     assert prune_heartbeats(options(), SkippedRows()).done == 0
 
 
-def test_beats_may_be_deleted_by_plain_sql():
+def test_heartbeats_can_be_deleted_by_plain_sql():
     handle = tasks.noop.send()
-    beat(Task.objects.get(pk=handle.id), timedelta(hours=30))
+    send_heartbeat(Task.objects.get(pk=handle.id), timedelta(hours=30))
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM horsies_heartbeats WHERE sent_at < %s", [timezone.now() - timedelta(hours=24)])
         assert cursor.rowcount == 1
 
 
-def test_a_machine_that_died_a_day_ago_is_forgotten(capsys):
+def test_a_worker_row_is_deleted_a_day_after_its_last_heartbeat(capsys):
     for name, ago in (("dead", timedelta(hours=25)), ("silent", timedelta(hours=1))):
         Worker.objects.register(name, "", "host", 1)
         Worker.objects.filter(pk=name).update(last_beat_at=F("last_beat_at") - ago)
@@ -178,7 +178,7 @@ def prune(capsys, *flags):
     return capsys.readouterr().out
 
 
-def test_the_command_deletes_what_is_past_its_time(capsys):
+def test_the_prune_command_deletes_tasks_past_retention(capsys):
     ended(1_200)
     ended(2, kept_for=60)
     assert "tasks deleted: 1200" in prune(capsys)
@@ -192,7 +192,7 @@ def test_a_dry_run_deletes_nothing(capsys):
     assert Task.objects.count() == 3
 
 
-def test_older_than_goes_by_the_end_whatever_the_retention(capsys):
+def test_older_than_counts_from_the_end_and_ignores_retention(capsys):
     ended(600, kept_for=None, ago=timedelta(days=8))
     (young,) = ended(1, kept_for=None, ago=timedelta(days=6))
     live = tasks.noop.send()
@@ -200,7 +200,7 @@ def test_older_than_goes_by_the_end_whatever_the_retention(capsys):
     assert set(Task.objects.values_list("pk", flat=True)) == {young.pk, live.id}
 
 
-def test_only_the_states_asked_for(capsys):
+def test_the_status_flag_limits_which_tasks_are_pruned(capsys):
     ended(1)
     (failed,) = ended(1, status=TaskStatus.FAILED)
     assert "tasks deleted: 1" in prune(capsys, "--status", "completed,expired")
@@ -209,7 +209,7 @@ def test_only_the_states_asked_for(capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "message"),
     [
         (
             ("--older-than", "soon"),
@@ -225,30 +225,30 @@ def test_only_the_states_asked_for(capsys):
         (("--backend", "nope"), "nope"),
     ],
 )
-def test_a_bad_flag_is_named_with_what_is_allowed(flags, words):
+def test_an_invalid_prune_flag_is_refused_with_the_allowed_values(flags, message):
     flag, value = flags
     with pytest.raises(CommandError) as caught:
         call_command("horsies_prune", f"{flag}={value}")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.returncode == 2
 
 
-def test_an_environment_variable_stands_in_for_a_flag(manage):
+def test_an_environment_variable_sets_the_older_than_flag(manage):
     ended(2, kept_for=None)
     process = manage("horsies_prune", HORSIES_PRUNE_OLDER_THAN="1d")
     assert process.wait() == 0, process.output
     assert "tasks deleted: 2" in process.output
 
 
-def test_a_backend_that_is_named_keeps_the_others_tasks(capsys):
+def test_the_backend_flag_keeps_the_tasks_of_other_backends(capsys):
     ended(1, kept_for=None)
-    (theirs,) = ended(1, kept_for=None)
-    Task.objects.filter(pk=theirs.pk).update(backend="another")
+    (other,) = ended(1, kept_for=None)
+    Task.objects.filter(pk=other.pk).update(backend="another")
     assert "tasks deleted: 1" in prune(capsys, "--backend", "default", "--older-than", "1d")
-    assert Task.objects.get().pk == theirs.pk
+    assert Task.objects.get().pk == other.pk
 
 
-def test_a_beat_that_still_counts_is_kept(settings):
+def test_a_heartbeat_within_the_stale_threshold_is_kept(settings):
     recovery = {"heartbeat_retention_hours": 1, "running_stale_threshold_ms": 7_200_000}
     settings.TASKS = {
         "default": {
@@ -258,7 +258,7 @@ def test_a_beat_that_still_counts_is_kept(settings):
         }
     }
     handle = tasks.noop.send()
-    beat(Task.objects.get(pk=handle.id), timedelta(minutes=90))
+    send_heartbeat(Task.objects.get(pk=handle.id), timedelta(minutes=90))
     assert prune_heartbeats(options(), SkippedRows()).done == 0
 
 

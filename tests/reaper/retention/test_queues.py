@@ -1,4 +1,4 @@
-"""How long tasks are kept, as the row of their queue says at run time."""
+"""The retention in the row of a queue, which may change at run time."""
 
 from datetime import timedelta
 
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def kept():
-    """How long each task is kept after its end, by its queue and state."""
+    """Return how long each task is kept after its end, by queue and state."""
     return {
         (task.queue_name, task.status): task.kept_until and round((task.kept_until - task.finished_at).total_seconds())
         for task in Task.objects.all()
     }
 
 
-def test_the_row_of_a_queue_wins_over_the_settings_and_a_task_over_the_row(drain):
+def test_a_queue_row_overrides_the_settings_and_a_task_overrides_the_row(drain):
     Queue.objects.named("short").set(retention="1h")
     Queue.objects.named("ever").set(retention={"completed": "forever", "failed": None})
     Queue.objects.named("brief").set(retention={"failed": "2h"})
@@ -46,7 +46,7 @@ def test_the_row_of_a_queue_wins_over_the_settings_and_a_task_over_the_row(drain
     }
 
 
-def test_0_deletes_at_once_and_cancelled_tasks_go_by_the_row_too(drain):
+def test_a_queue_retention_of_0_applies_to_completed_and_cancelled_tasks(drain):
     Queue.objects.named("fleeting").set(retention={"completed": 0, "cancelled": 0})
     tasks.add.using(queue_name="fleeting").send(1)
     drain()
@@ -58,15 +58,15 @@ def test_0_deletes_at_once_and_cancelled_tasks_go_by_the_row_too(drain):
     assert Task.objects.filter(kept_until__lte=F("cancelled_at") + timedelta(seconds=1)).count() == 1
 
 
-def test_a_worker_learns_of_it_while_it_runs(worker):
+def test_a_running_worker_applies_a_changed_queue_retention(worker):
     worker("-v0", "--poll-interval", "0.2")
     tasks.add.send(1).get(timeout=20)
     Queue.objects.named("default").set(retention="1h")
 
-    def ends_anew():
+    def applies_to_new_tasks():
         handle = tasks.add.send(1)
         handle.get(timeout=20)
         task = Task.objects.get(pk=handle.id)
         return (task.kept_until - task.completed_at) < timedelta(hours=2)
 
-    wait_until(ends_anew)
+    wait_until(applies_to_new_tasks)

@@ -1,4 +1,4 @@
-"""What a task's end says of how long it is kept."""
+"""How long an ended task is kept."""
 
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ def configure(settings, **options):
 
 
 def kept(handle):
-    """For how long from its end a task is kept; None for ever."""
+    """Return how long a task is kept after its end, or None for forever."""
     row = Task.objects.get(pk=handle.id)
     return None if row.kept_until is None else row.kept_until - row.finished_at
 
@@ -30,19 +30,19 @@ def about(delta):
     return pytest.approx(delta, abs=timedelta(seconds=1))
 
 
-def test_a_task_says_itself_how_long(drain):
+def test_a_task_can_set_its_retention(drain):
     handle = jobs.two_hours.send()
     drain()
     assert kept(handle) == about(timedelta(hours=2))
 
 
-def test_a_send_says_it_better_than_the_task(drain):
+def test_the_retention_of_a_send_overrides_that_of_the_task(drain):
     handle = jobs.two_hours.with_options(retention=60).send()
     drain()
     assert kept(handle) == about(timedelta(minutes=1))
 
 
-def test_none_keeps_for_ever(drain):
+def test_retention_none_keeps_a_task_forever(drain):
     handle = jobs.kept_for_ever.send()
     drain()
     assert kept(handle) is None
@@ -52,14 +52,14 @@ def test_none_keeps_for_ever(drain):
 @pytest.mark.parametrize(
     ("given", "seconds"), [("3h", 10_800), ({"failed": "3h"}, 604_800), (None, None), ("inherit", 604_800)]
 )
-def test_a_queue_overrides_its_backend(settings, drain, given, seconds):
+def test_the_retention_of_a_queue_overrides_that_of_the_backend(settings, drain, given, seconds):
     configure(settings, queues={"default": {"retention": given}})
     handle = jobs.plain.send()
     drain()
     assert kept(handle) == (None if seconds is None else about(timedelta(seconds=seconds)))
 
 
-def test_each_state_has_its_own(settings, drain):
+def test_each_end_state_can_have_its_own_retention(settings, drain):
     configure(settings, retention={"completed": 60, "failed": "2d", "cancelled": None, "expired": "1h"})
     done, failed, cancelled = jobs.plain.send(), jobs.failing.send(), jobs.plain.send()
     expired = jobs.plain.with_options(good_until=timezone.now() - timedelta(seconds=1)).send()
@@ -72,13 +72,13 @@ def test_each_state_has_its_own(settings, drain):
     assert kept(expired) == about(timedelta(hours=1))
 
 
-def test_the_defaults_keep_successes_a_week_and_the_rest_a_month(drain):
+def test_by_default_completed_tasks_are_kept_a_week_and_failed_ones_a_month(drain):
     done, failed = jobs.plain.send(), jobs.failing.send()
     drain()
     assert (kept(done), kept(failed)) == (about(timedelta(days=7)), about(timedelta(days=30)))
 
 
-def test_who_is_retried_by_hand_is_kept(drain):
+def test_a_manual_retry_clears_kept_until(drain):
     handle = jobs.failing.send()
     drain()
     assert handle.retry()
@@ -86,7 +86,7 @@ def test_who_is_retried_by_hand_is_kept(drain):
 
 
 @pytest.mark.parametrize("job", [jobs.fleeting, jobs.fleeting_atomic])
-def test_no_retention_deletes_on_completion(drain, job):
+def test_a_retention_of_0_deletes_a_task_on_completion(drain, job):
     handle = job.send()
     drain()
     assert handle.status() is None
@@ -94,16 +94,16 @@ def test_no_retention_deletes_on_completion(drain, job):
     assert not TaskAttempt.objects.exists()
 
 
-def test_by_the_backends_settings(settings, drain):
+def test_a_task_overrides_its_backends_retention_of_0_for_completed_tasks(settings, drain):
     configure(settings, retention={"completed": 0})
-    done, failed, kept_all_the_same = jobs.plain.send(), jobs.failing.send(), jobs.two_hours.send()
+    done, failed, kept_longer = jobs.plain.send(), jobs.failing.send(), jobs.two_hours.send()
     drain()
     assert done.status() is None
     assert failed.status() is TaskStatus.FAILED
-    assert kept_all_the_same.status() is TaskStatus.COMPLETED
+    assert kept_longer.status() is TaskStatus.COMPLETED
 
 
-def test_who_listens_to_the_end_still_finds_the_task(drain):
+def test_a_task_finished_receiver_still_finds_a_task_with_retention_0(drain):
     found = []
 
     def receiver(sender, task_result, **kwargs):
@@ -116,12 +116,12 @@ def test_who_listens_to_the_end_still_finds_the_task(drain):
     finally:
         task_finished.disconnect(receiver)
     assert found == ["gone"]
-    drain(no_reaper=False)  # which deletes what was left for the listener
+    drain(no_reaper=False)  # deletes the task that was left for the receiver
     assert handle.status() is None
     assert not Heartbeat.objects.exists()
 
 
-def test_a_plain_value_is_for_success_alone(settings, drain):
+def test_a_plain_retention_applies_only_to_completed_tasks(settings, drain):
     configure(settings, queues={"brief": {"retention": 0}}, defaults={"retention": 0}, retention="1h")
     failing, month = jobs.failing, about(timedelta(days=30))
     kept_on = [
@@ -137,7 +137,7 @@ def test_a_plain_value_is_for_success_alone(settings, drain):
     assert TaskAttempt.objects.get(task=kept_on[1].id).traceback
 
 
-def test_a_dict_says_it_by_state_at_every_level_and_the_nearest_that_says_it_counts(settings, drain):
+def test_a_retention_by_state_overrides_that_of_the_levels_above(settings, drain):
     configure(
         settings,
         retention={"expired": "9d"},
@@ -163,7 +163,7 @@ def test_a_dict_says_it_by_state_at_every_level_and_the_nearest_that_says_it_cou
     assert cancelled.cancel()
     gone = job.with_options(retention={"failed": 0}).send(fails=True)
     drain(no_reaper=False)
-    drain(no_reaper=False)  # which deletes what ended after the first pass
+    drain(no_reaper=False)  # deletes the tasks that ended after the first pass
     assert gone.status() is None
     for handle, expected in (ends | {cancelled: timedelta(days=7)}).items():
         assert kept(handle) == (None if expected is None else about(expected))
@@ -173,7 +173,7 @@ def test_a_dict_says_it_by_state_at_every_level_and_the_nearest_that_says_it_cou
     "hostile", ["1e400", "-1", '"3h"', "null", "true", "[5]", '{"completed": 5}', "3153600001", "9" * 5_000]
 )
 @pytest.mark.parametrize("form", ['{"failed": %s}', "%s"])
-def test_what_may_not_stand_in_a_row_counts_as_not_set(drain, hostile, form):
+def test_an_invalid_retention_in_a_row_is_ignored(drain, hostile, form):
     handle = jobs.failing.using(queue_name="odd").send()
     Queue.objects.named("odd")
     with connection.cursor() as cursor:
@@ -186,7 +186,7 @@ def test_what_may_not_stand_in_a_row_counts_as_not_set(drain, hostile, form):
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("bad", "words"),
+    ("bad", "message"),
     [
         (
             {"fialed": 5},
@@ -195,12 +195,12 @@ def test_what_may_not_stand_in_a_row_counts_as_not_set(drain, hostile, form):
         ({"failed": "soon"}, "retention: 'failed' has 'soon', not a duration; allowed: seconds, a timedelta"),
     ],
 )
-def test_a_bad_state_or_its_duration_is_named_with_what_is_allowed(bad, words):
-    with pytest.raises(Exception, match=words):
+def test_an_invalid_retention_by_state_is_refused_with_the_allowed_values(bad, message):
+    with pytest.raises(Exception, match=message):
         jobs.plain.with_options(retention=bad)
 
 
 @pytest.mark.parametrize("bad", [-1, "soon", True, float("nan")])
-def test_a_bad_retention_is_named(bad):
+def test_an_invalid_retention_is_refused(bad):
     with pytest.raises(Exception, match=r"retention: .* is not a duration; allowed: "):
         jobs.plain.with_options(retention=bad)

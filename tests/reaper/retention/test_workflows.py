@@ -1,4 +1,4 @@
-"""Ended workflows past their time go, with their nodes, events and all that is below them."""
+"""Ended workflows past their retention are deleted with their nodes, events and subworkflows."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def options():
 
 
 def reap():
-    """Return how many workflows a pass has deleted."""
+    """Make a pass and return how many workflows it deleted."""
     (report,) = [one for one in run_pass(options()) if one.duty == "deleted ended workflows"]
     assert report.error == ""
     return report.count
 
 
 def age(*handles):
-    """Let the time be over for which they are kept."""
+    """Let the retention of these workflows be over."""
     WorkflowRow.objects.filter(pk__in=[handle.id for handle in handles]).update(kept_until=Now())
 
 
@@ -59,13 +59,13 @@ def row(handle):
 
 
 def kept(handle):
-    """Return how long a workflow is kept from its end on."""
+    """Return how long a workflow is kept after its end."""
     workflow = row(handle)
     return workflow.kept_until and workflow.kept_until - (workflow.completed_at or workflow.cancelled_at)
 
 
 def ended(count, nodes=1, ago=10 * DAY, **columns):
-    """Make workflows that have ended that long ago and may go."""
+    """Make workflows that ended that long ago and whose retention is over."""
     then = timezone.now() - ago
     given = {"status": "COMPLETED", "completed_at": then, "kept_until": then, "node_count": nodes, **columns}
     rows = [WorkflowRow(name="old", **given) for _ in range(count)]
@@ -83,10 +83,10 @@ def ended(count, nodes=1, ago=10 * DAY, **columns):
     return rows
 
 
-# For how long.
+# Retention.
 
 
-def test_a_workflow_is_kept_as_long_as_tasks_that_end_so(settings, drain):
+def test_a_workflow_has_the_retention_of_tasks_in_its_state(settings, drain):
     configure(settings, completed="2d", failed="3d", cancelled=None, expired="5d")
     done = ran(Workflow("done", {"one": bodies.give.node()()}), drain)
     failed = ran(Workflow("failed", {"one": bodies.fail.node()()}), drain)
@@ -98,7 +98,7 @@ def test_a_workflow_is_kept_as_long_as_tasks_that_end_so(settings, drain):
     assert [kept(handle) for handle in (done, failed, cancelled, expired)] == [2 * DAY, 3 * DAY, None, 5 * DAY]
 
 
-def test_each_backend_has_its_own(settings, drain):
+def test_a_workflow_has_the_retention_of_its_backend(settings, drain):
     configure(settings, completed="2d")
     other = {**settings.TASKS["default"], "OPTIONS": {"retention": {"completed": "4d"}}}
     settings.TASKS = {**settings.TASKS, "other": other}
@@ -110,16 +110,16 @@ def test_each_backend_has_its_own(settings, drain):
     assert kept(handle) == 4 * DAY
 
 
-def test_what_lives_or_is_below_another_is_kept_with_it(drain):
+def test_running_workflows_and_their_subworkflows_are_kept(drain):
     handle = ran(Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "said": wait_for_event("said")}), drain)
-    (below,) = children(handle)
+    (child,) = children(handle)
 
-    assert str(below.status()) == "COMPLETED"
-    assert (row(handle).kept_until, row(below).kept_until) == (None, None)
+    assert str(child.status()) == "COMPLETED"
+    assert (row(handle).kept_until, row(child).kept_until) == (None, None)
     assert reap() == 0
 
 
-def test_a_retry_keeps_it(drain):
+def test_a_retried_workflow_is_not_deleted(drain):
     handle = ran(Workflow("again", {"one": bodies.try_.node()(key="one", fails=1)}), drain)
     age(handle)
 
@@ -131,10 +131,10 @@ def test_a_retry_keeps_it(drain):
     assert kept(handle) == 7 * DAY
 
 
-# What goes.
+# Deleting.
 
 
-def test_a_workflow_goes_with_its_nodes_its_events_and_what_is_below(drain):
+def test_a_workflow_is_deleted_with_its_nodes_events_and_subworkflows(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["*"], jitter=False)
     nodes = {
         "middle": bodies.Middle.node()(key="gone"),
@@ -154,15 +154,15 @@ def test_a_workflow_goes_with_its_nodes_its_events_and_what_is_below(drain):
     assert str(stays.status()) == "COMPLETED"
     assert set(WorkflowRow.objects.values_list("root_id", flat=True)) == {stays.id}
     left = [WorkflowRow.objects.count(), WorkflowTask.objects.count(), WorkflowEvent.objects.count()]
-    # The first has another subworkflow: it had to be built again.
+    # The first has one more subworkflow: that of the retried node.
     assert [before - after for before, after in zip(counts, left, strict=True)] == [5, 11, 1]
 
 
-def test_a_cancelled_workflow_stays_while_a_body_of_it_runs(drain, settings):
+def test_a_cancelled_workflow_is_kept_while_one_of_its_bodies_runs(drain, settings):
     configure(settings, cancelled=0)
     handle = Workflow("cancel", {"sub": bodies.Waiting.node()(), "one": bodies.give.node(queue_name="slow")()}).start()
     drain(queues="default")
-    (below,) = children(handle)
+    (child,) = children(handle)
     with transaction.atomic():
         Task.objects.filter(queue_name="slow").update(status="RUNNING", started_at=Now())
     handle.cancel()
@@ -173,11 +173,11 @@ def test_a_cancelled_workflow_stays_while_a_body_of_it_runs(drain, settings):
     recover_stuck_workflows()
 
     assert reap() == 1
-    assert (handle.status(), below.status()) == (None, None)
+    assert (handle.status(), child.status()) == (None, None)
 
 
 @pytest.mark.slow
-def test_many_go_in_one_pass_and_long_ones_a_part_at_a_time(drain):
+def test_one_pass_deletes_many_workflows_and_long_ones_in_parts(drain):
     ended(450)
     ended(1, nodes=2 * NODES + 5)
     with CaptureQueriesContext(connection) as statements:
@@ -186,10 +186,10 @@ def test_many_go_in_one_pass_and_long_ones_a_part_at_a_time(drain):
     assert not WorkflowRow.objects.exists()
     assert not WorkflowTask.objects.exists()
     deletes = [one["sql"] for one in statements if one["sql"].startswith('DELETE FROM "horsies_workflow_tasks"')]
-    assert len(deletes) == 5  # for two batches of 200; the third has one in three parts, the last with the short ones
+    assert len(deletes) == 5  # two batches of 200, then three parts of the long one, the last with the short ones
 
 
-def test_a_workflow_that_somebody_has_locked_stays_for_now(drain):
+def test_a_locked_workflow_is_not_deleted(drain):
     if connection.vendor != "postgresql":
         pytest.skip("SQLite locks no rows")
     locked, free = ended(2)
@@ -208,9 +208,9 @@ def test_a_workflow_that_somebody_has_locked_stays_for_now(drain):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_pruning_walks_no_table(drain):
+def test_pruning_workflows_scans_no_table(drain):
     if connection.vendor != "postgresql":
-        pytest.skip("the planner of PostgreSQL is what is asked")
+        pytest.skip("the plans are PostgreSQL's")
     rows = ended(2_000, nodes=10)
     (long_one,) = ended(1, nodes=2 * NODES)  # a sixth of the table
     gone = [long_one, *rows[:50]]
@@ -220,11 +220,11 @@ def test_pruning_walks_no_table(drain):
         cursor.execute("ANALYZE")
         with CaptureQueriesContext(connection) as statements:
             assert prune_workflows(options(), SkippedRows()).done == len(gone)
-        made = [one["sql"] for one in statements if one["sql"].startswith(("SELECT", "DELETE"))]
+        pruning_sql = [one["sql"] for one in statements if one["sql"].startswith(("SELECT", "DELETE"))]
         for table in ("horsies_workflows", "horsies_workflow_tasks", "horsies_workflow_events"):
-            asked = [sql for sql in made if table in sql]
-            assert asked
-            for sql in asked:
+            queries = [sql for sql in pruning_sql if table in sql]
+            assert queries
+            for sql in queries:
                 cursor.execute(f"EXPLAIN {sql}")
                 plan = "\n".join(line for (line,) in cursor.fetchall())
                 assert f"Seq Scan on {table}" not in plan, f"{sql}\n{plan}"
@@ -234,7 +234,7 @@ def test_pruning_walks_no_table(drain):
 # Tasks of workflows.
 
 
-def test_tasks_of_nodes_may_go_before_the_workflow_has_ended(settings, drain):
+def test_a_workflow_continues_after_the_tasks_of_its_nodes_are_deleted(settings, drain):
     configure(settings, completed=0, failed=0, cancelled=0, expired=0)
     first = bodies.give.node(node_id="first", run_when=bodies.yes)(value=[2, 4])
     each = bodies.try_item.map(over=first, param="item", kwargs={"key": "each"}, node_id="each")
@@ -258,7 +258,7 @@ def test_tasks_of_nodes_may_go_before_the_workflow_has_ended(settings, drain):
     assert handle.status() is None
 
 
-def test_a_task_that_is_kept_longer_stays_when_its_workflow_has_gone(drain):
+def test_a_task_with_a_longer_retention_outlives_its_workflow(drain):
     handle = ran(Workflow("done", {"one": bodies.give.node()(value=1)}), drain)
     age(handle)
 
@@ -279,7 +279,7 @@ def prune(capsys, *flags):
     return capsys.readouterr().out
 
 
-def test_the_command_deletes_workflows_too(capsys, drain):
+def test_the_prune_command_deletes_workflows(capsys, drain):
     ended(3)
     ended(1, kept_until=timezone.now() + DAY)
 
@@ -288,7 +288,7 @@ def test_the_command_deletes_workflows_too(capsys, drain):
     assert WorkflowRow.objects.count() == WorkflowTask.objects.count() == 1
 
 
-def test_older_than_goes_by_the_end_of_workflows_too(capsys, drain):
+def test_older_than_counts_from_the_end_of_a_workflow(capsys, drain):
     ended(600, kept_until=None, ago=8 * DAY)
     ended(2, kept_until=None, ago=8 * DAY, status="CANCELLED", completed_at=None, cancelled_at=timezone.now() - 8 * DAY)
     (young,) = ended(1, kept_until=None, ago=6 * DAY)
@@ -306,7 +306,7 @@ def test_older_than_goes_by_the_end_of_workflows_too(capsys, drain):
     assert value(live, "sub") == ["leaf", None]
 
 
-def test_only_workflows_of_the_states_and_the_backend_asked_for(capsys, drain):
+def test_status_and_backend_flags_limit_which_workflows_are_pruned(capsys, drain):
     ended(1)
     ended(2, status="FAILED")
     ended(3, status="FAILED", backend="another")

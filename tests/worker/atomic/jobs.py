@@ -16,7 +16,7 @@ from horsies_django import RetryPolicy, Snooze, TaskError, TaskResult, task
 from horsies_django.models import Task
 from tests.jobs.models import Entry
 
-AGAIN = RetryPolicy.fixed([1, 1, 1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
+RETRY = RetryPolicy.fixed([1, 1, 1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
 
 
 def die() -> None:
@@ -50,7 +50,7 @@ class DieAfter:
 STEPS = ("before", "between", "at the end", "marked", "written", "committed")
 
 
-@task(atomic=True, retry_policy=AGAIN)
+@task(atomic=True, retry_policy=RETRY)
 def effects(key: str, step: str, marker: str) -> str:
     """Leave two entries; the first time, die at ``step``."""
     dies = step if is_first(marker) else "never"

@@ -35,7 +35,7 @@ def test_effects_are_stored_once_at_whatever_step_the_process_dies(worker, tmp_p
     for number, handle in enumerate(handles):
         assert entries(f"key {number:02}") == 2
         outcomes = list(Task.objects.get(pk=handle.id).attempts.order_by("attempt").values_list("outcome", flat=True))
-        # A process that dies after the commit has completed its task: it is not run again.
+        # A process that dies after the commit has completed its task, which does not run again.
         assert outcomes == (["COMPLETED"] if step == "committed" else ["WORKER_FAILURE", "COMPLETED"])
     assert Entry.objects.count() == 2 * kills
     assert len(list(tmp_path.glob("*.marker"))) == kills

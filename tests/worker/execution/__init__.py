@@ -1,1 +1,1 @@
-"""Running bodies: time limits, cancelling, control exceptions, progress."""
+"""Running bodies: timeouts, cancelling, control exceptions, progress."""

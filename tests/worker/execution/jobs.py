@@ -45,7 +45,7 @@ def wait_for(gate: str) -> None:
         time.sleep(0.02)
 
 
-# Time limits.
+# Timeouts.
 
 
 @task
@@ -153,7 +153,7 @@ def slow_atomic(key: str) -> None:
 
 @task
 def transact(depth: int = 20) -> None:
-    """Enter and leave transactions for ever."""
+    """Enter and leave transactions forever."""
     while True:
         with transaction.atomic():
             for _ in range(depth):
@@ -279,7 +279,7 @@ def checkpoints(context, key: str) -> None:
 
 @task(takes_context=True)
 def saves(context, key: str) -> None:
-    """Save once the task is cancelled: saving checks for that too."""
+    """Save once the task is cancelled: saving also checks for cancellation."""
     leave(f"{key} began")
     while not context.is_cancelled:
         time.sleep(0.01)

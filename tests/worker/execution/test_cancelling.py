@@ -13,7 +13,7 @@ from tests.chaos.fleet import stopped
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
 from tests.jobs.tasks import write
-from tests.reaper.age_heartbeats import grow_old
+from tests.reaper.age_heartbeats import make_heartbeats_old
 from tests.worker.execution import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -213,7 +213,7 @@ def test_an_ended_task_is_not_cancelled(drain):
 # In bulk, and by key.
 
 
-def test_a_queryset_cancels_in_bulk_and_counts(worker, tmp_path):
+def test_a_queryset_cancels_tasks_in_bulk_and_returns_their_number(worker, tmp_path):
     worker("--threads", "2")
     running = [jobs.hold.send(f"running {number}", str(tmp_path / "gate")) for number in range(2)]
     wait_until(lambda: len(keys("running")) == 2)
@@ -260,7 +260,7 @@ def test_cancelling_by_unique_key_can_include_a_running_task(worker):
     entry("it TaskRevoked")
 
 
-def test_the_async_methods_cancel(drain):
+def test_the_async_cancel_methods_cancel_a_task(drain):
     one, two = write.send("one"), write.with_options(unique_key="k").send("two")
 
     assert async_to_sync(one.acancel)() is True
@@ -305,7 +305,7 @@ def test_bodies_whose_tasks_the_reaper_recovered_are_interrupted(worker, tmp_pat
     assert entry("retried began").pid == pid
 
     with stopped(pid):
-        grow_old()
+        make_heartbeats_old()
         assert lost.get(timeout=20).err.error_code == "WORKER_CRASHED"
         wait_until(lambda: retried.status() == TaskStatus.PENDING)
 

@@ -103,7 +103,7 @@ def test_a_raised_retry_uses_all_of_a_larger_max_retries(drain):
     assert handle.status() == TaskStatus.FAILED
 
 
-def test_after_none_waits_for_the_policys_delay(drain):
+def test_retry_after_none_waits_for_the_policys_delay(drain):
     policy = RetryPolicy.fixed([50, 70], auto_retry_for=["SOMETHING_ELSE"], jitter=False)
     handle = jobs.raises_retry.with_options(retry_policy=policy).send("key", after=None)
 
@@ -112,7 +112,7 @@ def test_after_none_waits_for_the_policys_delay(drain):
     assert 50 <= delay_of(handle) < 60
 
 
-def test_after_none_waits_for_the_tasks_backoff(drain):
+def test_retry_after_none_waits_for_the_tasks_backoff(drain):
     handle = jobs.raises_retry_with_backoff.send()
 
     drain()
@@ -120,7 +120,7 @@ def test_after_none_waits_for_the_tasks_backoff(drain):
     assert 40 <= delay_of(handle) < 50
 
 
-def test_after_none_without_a_policy_waits_about_two_seconds():
+def test_retry_after_none_without_a_policy_waits_about_two_seconds():
     handle = jobs.raises_retry.send("key", after=None)
 
     call_command("horsies_worker", once=True, verbosity=0)  # a slow drain would run the next attempt too
@@ -128,7 +128,7 @@ def test_after_none_without_a_policy_waits_about_two_seconds():
     assert 1.5 <= delay_of(handle) < 5
 
 
-def test_after_overrides_the_policys_delay(drain):
+def test_retry_after_overrides_the_policys_delay(drain):
     policy = RetryPolicy.fixed([50], auto_retry_for=["*"], jitter=False)
     handle = jobs.raises_retry.with_options(retry_policy=policy).send("key", after=300)
 
@@ -141,7 +141,7 @@ def test_after_overrides_the_policys_delay(drain):
     assert not Task.objects.scheduled().exists()
 
 
-def test_a_retry_after_good_until_fails_the_task(drain):
+def test_a_raised_retry_later_than_good_until_fails_the_task(drain):
     soon = timezone.now() + timedelta(seconds=60)
     too_late = jobs.raises_retry.with_options(good_until=soon).send("too late", after=120)
     in_time = jobs.raises_retry.with_options(good_until=soon).send("in time", after=30)

@@ -90,7 +90,7 @@ def test_progress_refuses_negative_and_non_finite_numbers(drain):
         assert progress(handle) is None
 
 
-def test_progress_refuses_a_total_that_is_no_number(drain):
+def test_progress_refuses_a_total_that_is_not_a_number(drain):
     handles = [jobs.report.send(1, total) for total in ("7", [7], {"a": 1})]
 
     drain()
@@ -99,7 +99,7 @@ def test_progress_refuses_a_total_that_is_no_number(drain):
     assert not any(map(progress, handles))
 
 
-def test_progress_takes_fractions_no_total_and_any_message(drain):
+def test_progress_accepts_fractions_any_message_and_no_total(drain):
     plain, more, odd = (
         jobs.report.send(0.5),
         jobs.report.send(9, 3, "x" * 1_000),

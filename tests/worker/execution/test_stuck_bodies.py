@@ -94,7 +94,7 @@ def test_a_coroutine_that_blocks_the_event_loop_is_stuck(worker, tmp_path):
     assert outcomes(sibling) == COMPLETED
 
 
-def test_a_stuck_body_is_retried_where_the_policy_lists_the_timeout(worker):
+def test_a_stuck_body_is_retried_if_the_policy_lists_the_timeout(worker):
     worker(*GRACE)
 
     handle = jobs.stuck_once.send("twice")

@@ -139,7 +139,7 @@ def test_the_environment_variable_sets_task_timeout(manage):
     assert handle.get(0).err.error_code == "TASK_TIMEOUT"
 
 
-def test_the_flag_overrides_the_environment_variable(worker):
+def test_the_task_timeout_flag_overrides_the_environment_variable(worker):
     worker("--task-timeout", "0.2", HORSIES_WORKER_TASK_TIMEOUT="60")
 
     assert jobs.spin.send().get(timeout=20).err.error_code == "TASK_TIMEOUT"
@@ -153,7 +153,7 @@ def test_an_invalid_timeout_is_refused_when_the_task_is_sent(value):
     assert not Task.objects.exists()
 
 
-def test_a_timeout_is_retried_where_the_policy_lists_it(drain, worker):
+def test_a_timeout_is_retried_if_the_policy_lists_it(drain, worker):
     # The retry comes in a minute, so that even a slow drain does not run it.
     handle = jobs.slow_once.with_options(retry_policy=LATER).send("once")
 
@@ -170,7 +170,7 @@ def test_a_timeout_is_retried_where_the_policy_lists_it(drain, worker):
     assert list(outcomes) == [(1, "TASK_TIMEOUT", True), (2, "", False)]
 
 
-def test_a_timeout_is_not_retried_where_the_policy_does_not_list_it(drain):
+def test_a_timeout_is_not_retried_if_the_policy_does_not_list_it(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["UNHANDLED_EXCEPTION", "WORKER_CRASHED"])
     handle = jobs.limited.with_options(retry_policy=policy).send()
 
@@ -228,7 +228,7 @@ def test_other_bodies_of_the_runner_continue_after_a_timeout(worker, tmp_path):
 
 
 def test_a_timeout_before_the_body_begins_affects_no_other_task(worker):
-    """The shortest limit passes while the row is still being read or the thread starts."""
+    """The shortest timeout passes while the row is still being read or the thread starts."""
     process = worker("--threads", "4")
     short = [jobs.spin.with_options(timeout=0.001).send(5) for _ in range(20)]
     short += [jobs.aspin.with_options(timeout=0.001).send(5) for _ in range(20)]
@@ -281,7 +281,7 @@ def test_a_thread_that_times_out_in_a_transaction_can_use_the_database_again(wor
 class InsideATestCase(TestCase):
     """Bodies run in the thread of the test."""
 
-    def test_timeouts_apply(self):
+    def test_timeouts_apply_in_an_inline_drain(self):
         late, alate = jobs.limited.send(), jobs.alimited.send()
         good, agood = jobs.unhurried.send(0.05), jobs.aunhurried.send(0.05)
         retried = jobs.slow_once.with_options(retry_policy=LATER).send("once")
@@ -294,7 +294,7 @@ class InsideATestCase(TestCase):
         # There is no entry if the insert timed out.
         assert list(Entry.objects.values_list("key", flat=True)) in (["once"], [])
 
-    def test_a_timed_out_body_cleans_up(self):
+    def test_a_timed_out_body_cleans_up_in_an_inline_drain(self):
         handle = over_its_limit(jobs.tidy, partial(call_command, "horsies_worker", drain=True, verbosity=0))
 
         assert handle.get(0).err.error_code == "TASK_TIMEOUT"

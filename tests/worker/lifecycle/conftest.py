@@ -23,5 +23,5 @@ def worker(worker):
 
 @pytest.fixture
 def gate(tmp_path):
-    """The file for which ``hold`` bodies wait."""
+    """The file that ``hold`` bodies wait for."""
     return tmp_path / "gate"

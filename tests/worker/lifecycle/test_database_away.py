@@ -69,7 +69,7 @@ def test_an_idle_worker_survives_a_database_outage(worker):
 
     with connections_refused():
         back_at = time.monotonic() + 2
-        wait_until(lambda: time.monotonic() > back_at)  # the length of the outage
+        wait_until(lambda: time.monotonic() > back_at)  # the outage lasts until then
         tasks.write.send_many({"key": str(number)} for number in range(30))
         assert Task.objects.pending().count() == 30
 

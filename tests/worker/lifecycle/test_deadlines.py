@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 
 def until(seconds):
-    """Return ``tasks.write`` with a deadline in so many seconds."""
+    """Return ``tasks.write`` with a deadline in ``seconds`` seconds."""
     return tasks.write.with_options(good_until=timezone.now() + timedelta(seconds=seconds))
 
 
@@ -99,7 +99,7 @@ def test_a_retry_after_the_deadline_fails_the_task_with_the_bodys_error(worker):
 
 
 def test_a_retry_exactly_at_the_deadline_is_too_late(drain):
-    """The limit is "at or after": the deadline is the time of the retry, but for the time that a statement takes."""
+    """The deadline is the time of the retry, except for the time that a statement takes."""
     policy = RetryPolicy.fixed([60], auto_retry_for=["OWN"], jitter=False)
     deadline = timezone.now() + timedelta(seconds=60)
     handle = tasks.returns_error.with_options(retry_policy=policy, good_until=deadline).send("OWN")

@@ -116,7 +116,7 @@ def test_a_body_does_not_begin_while_the_claim_can_not_be_confirmed(drain, pause
 
 @pytest.mark.slow
 def test_a_prefetched_task_that_waits_too_long_is_released_despite_heartbeats(worker, gate):
-    # No reaper: on a busy machine it might take a late heartbeat for silence.
+    # No reaper: on a busy machine it might treat a late heartbeat as a missing one.
     worker("--threads", "1", "--prefetch", "1", "--no-reaper", **SHORTEST)
     tasks.hold.send("in the way", str(gate))
     wait_until(lambda: Entry.objects.exists())

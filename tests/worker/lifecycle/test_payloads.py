@@ -100,7 +100,7 @@ def test_a_task_with_damaged_arguments_fails_and_the_worker_continues(drain):
         assert sound.value(0) == 3
 
 
-def test_other_damaged_columns_do_not_stop_the_worker(drain):
+def test_damaged_columns_do_not_stop_the_worker(drain):
     damages = [(column, text) for column in ("retry_policy", "metadata") for text in ("[]", "7", '"x"', '{"odd": 1}')]
     pairs = [(tasks.fail.send(), tasks.add.send(2), damage) for damage in damages]
     for damaged, _, damage in pairs:

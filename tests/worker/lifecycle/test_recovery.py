@@ -15,7 +15,7 @@ from tests.chaos.fleet import is_alive, stopped
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
-from tests.reaper.age_heartbeats import grow_old
+from tests.reaper.age_heartbeats import make_heartbeats_old
 from tests.worker.lifecycle import jobs
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -51,7 +51,7 @@ def test_a_second_worker_recovers_the_tasks_of_a_killed_worker(worker, gate):
 
     os.killpg(doomed.process.pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(runner))
-    grow_old()
+    make_heartbeats_old()
     worker("--threads", "2", **QUICK)
     gate.touch()
 
@@ -148,7 +148,7 @@ def test_a_node_whose_worker_is_killed_fails_and_its_workflow_ends(worker, manag
 
     os.killpg(doomed.process.pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(runner))
-    grow_old()
+    make_heartbeats_old()
     assert manage("horsies_reaper", "--once").wait(60) == 0
 
     codes = {node.node_id: node.result["err"]["error_code"] for node in WorkflowTask.objects.all()}
@@ -158,7 +158,7 @@ def test_a_node_whose_worker_is_killed_fails_and_its_workflow_ends(worker, manag
 
 
 def test_sigterm_delivered_to_another_supervisor_thread_stops_the_worker(worker):
-    """The kernel may deliver it to any thread, as after a SIGCONT; Python handles it when the main thread wakes."""
+    """The kernel may deliver it to any thread, as after a SIGCONT; Python handles it once the main thread wakes."""
     process = worker()
     main = process.process.pid
     other = next(int(entry.name) for entry in Path(f"/proc/{main}/task").iterdir() if int(entry.name) != main)
@@ -170,14 +170,14 @@ def test_sigterm_delivered_to_another_supervisor_thread_stops_the_worker(worker)
 
 @pytest.mark.slow
 def test_a_worker_resumed_after_a_long_pause_does_not_overwrite_the_newer_run(worker, tmp_path):
-    """It is stopped for longer than the threshold: its task runs on another worker, and its late result is refused."""
+    """The pause exceeds the stale threshold, so the task runs on another worker and the late result is refused."""
     gates = [tmp_path / "first", tmp_path / "second"]
     paused = worker("--shutdown-timeout", "5", **QUICK)
     handle = jobs.hold_again.send("again", str(gates[0]))
     runner = pid_of("again")
     with stopped(paused.process.pid, runner):
         Task.objects.filter(pk=handle.id).update(args=["again", str(gates[1])])
-        grow_old()
+        make_heartbeats_old()
         worker(**QUICK)
         second = pid_of("again", 2)
         gates[0].touch()

@@ -120,7 +120,7 @@ def test_replacing_runners_by_memory_under_load_loses_no_task(worker):
 
 
 def test_tasks_run_under_a_memory_limit_below_the_size_of_an_idle_runner(worker):
-    """Each runner runs tasks before it is replaced; else runners would be replaced for ever and no task would run."""
+    """Each runner runs tasks before it is replaced; otherwise no task would ever run."""
     worker("--max-memory-mb", "16")
 
     assert tasks.add.send(1).value(timeout=20) == 2

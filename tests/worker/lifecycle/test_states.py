@@ -322,7 +322,7 @@ def test_the_reaper_releases_a_stale_claim_and_changes_no_other_column():
 
     assert written == {"status": TaskStatus.PENDING, "claimed_at": None, "claimed_by_worker_id": None}
     assert not attempts_of(handle)
-    assert claim().task_id == handle.id  # another worker may take it
+    assert claim().task_id == handle.id  # another worker may claim it
 
 
 def test_a_task_of_a_silent_worker_is_retried_while_retries_are_left():

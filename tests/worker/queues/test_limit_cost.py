@@ -1,4 +1,4 @@
-"""The cost of a queue with a limit against one without, counted in statements and rows."""
+"""The cost of a limited queue compared with an unlimited one, in statements and rows."""
 
 import pytest
 from django.db import connection

@@ -1,4 +1,4 @@
-"""Workers apply changes of queue rows within a second, however these were written, and cost little while idle."""
+"""Workers apply changes of queue rows within a second, however they are written, and cost little while idle."""
 
 import time
 
@@ -31,7 +31,7 @@ def test_an_idle_worker_applies_a_limit_written_by_update_within_a_second(worker
     time.sleep(IDLE)
 
     Queue.objects.filter(name="default").update(**rules)
-    time.sleep(2.5)  # a second, and a margin for a busy machine
+    time.sleep(2.5)  # a second plus a margin for a busy machine
     tasks.nap.send_many({"seconds": 0.3} for _ in range(4))
 
     if "rate_limit" in rules:

@@ -10,7 +10,7 @@ from django.apps import AppConfig
 
 
 class ListeningConfig(AppConfig):
-    """Writes a line for each signal: its name, the task, and ``will_retry`` if it has that."""
+    """Writes a line for each signal: its name, the task, and ``will_retry`` if present."""
 
     name = "tests.worker.signals"
     label = "listening"

@@ -10,7 +10,7 @@ from django.utils import timezone
 from horsies_django import RetryPolicy, Snooze, task
 from tests.jobs.models import Entry
 
-AGAIN = RetryPolicy.fixed([1], auto_retry_for=["*"], jitter=False)
+RETRY = RetryPolicy.fixed([1], auto_retry_for=["*"], jitter=False)
 
 
 class Broken(Exception):
@@ -42,7 +42,7 @@ def snooze():
     raise Snooze(3600)
 
 
-@task(retry_policy=AGAIN)
+@task(retry_policy=RETRY)
 def die_once(key):
     """Kill the runner at the first attempt."""
     Entry.objects.create(key=key, at=timezone.now().timestamp())
