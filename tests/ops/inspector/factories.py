@@ -11,7 +11,7 @@ from horsies_django.models import Task
 ENDS = {"COMPLETED": "completed_at", "FAILED": "failed_at", "CANCELLED": "cancelled_at", "EXPIRED": "expired_at"}
 HELD = {"claimed_by_worker_id": "w", "claimed_at": Now(), "claim": 1}
 
-#: What makes a task of each state.
+#: The columns of a task in each state.
 COLUMNS = {
     "scheduled": {"enqueued_at": NowPlus(3_600), "deferred": True},
     "aggregating": {
