@@ -151,7 +151,7 @@ def test_minutes_and_hours_include_their_first_moment():
 def test_names_above_a_limit_are_counted_together_and_busy_ones_separately(monkeypatch):
     monkeypatch.setattr(rollup, "MAX_NAMES", {"M": 3, "H": 4})
     for number in range(20):
-        attempt(task(queue=f"rare-{number}"))
+        attempt(task(queue=f"one-off-{number}"))
     for _ in range(3):
         attempt(task(queue="busy"))
     for number in range(10):
