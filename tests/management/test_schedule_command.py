@@ -77,7 +77,7 @@ def test_schedules_are_run_enabled_and_disabled_and_each_action_is_logged(caplog
 
 
 @pytest.mark.once
-def test_a_schedule_that_cannot_be_run_gives_its_reason_and_stops_no_other():
+def test_a_schedule_that_cannot_be_run_is_reported_and_others_still_run():
     make("odd", kwargs={"nope": 1})
     make("key", options={"unique_key": "k"})
 

@@ -152,7 +152,7 @@ def test_each_action_works_on_ids_and_on_all(task, arguments, takes, becomes):
 
 
 @pytest.mark.once
-def test_tasks_left_alone_are_listed_and_make_the_command_exit_1(task):
+def test_skipped_tasks_are_listed_and_make_the_command_exit_1(task):
     running, gone = make("running"), uuid4()
 
     code, out, message = task("retry", make("failed").pk, running.pk, gone)
@@ -165,7 +165,7 @@ def test_tasks_left_alone_are_listed_and_make_the_command_exit_1(task):
 
 
 @pytest.mark.once
-def test_many_tasks_left_alone_are_counted_by_reason(task):
+def test_many_skipped_tasks_are_counted_by_reason(task):
     code, out, _ = task("run", *some(30, "pending"))
 
     assert code == 1

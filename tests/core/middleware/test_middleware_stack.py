@@ -154,7 +154,7 @@ def test_a_middleware_can_turn_an_exception_into_a_result(drain, middleware, job
 
 @pytest.mark.parametrize("job", [jobs.takes_one, jobs.atakes_one], ids=["function", "coroutine"])
 @pytest.mark.parametrize("name", ["outer", "both"])
-def test_mismatched_arguments_are_reported_as_such_through_middleware(drain, middleware, job, name):
+def test_mismatched_arguments_keep_their_error_code_through_middleware(drain, middleware, job, name):
     middleware(name)
     is_async = job is jobs.atakes_one
     row = Task.objects.create(task_name=job.module_path, kwargs={"other": 1}, is_async=is_async)

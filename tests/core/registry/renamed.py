@@ -1,4 +1,4 @@
-"""Tasks with names of their own, whose functions were once called something else."""
+"""Tasks with explicit names, and with aliases from before their functions were renamed."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_limit_caps_the_number_of_tasks_acted_on():
     assert set(Task.objects.filter(status="PENDING").values_list("pk", flat=True)) == set(made[-7:])
 
 
-def test_an_action_on_several_ids_reports_each_task_left_alone():
+def test_an_action_on_several_ids_reports_each_skipped_task():
     waiting, running, gone = make("scheduled"), make("running"), uuid4()
 
     report = tasks().run([waiting.pk, str(running.pk)], gone, str(waiting.pk))
@@ -128,7 +128,7 @@ def test_run_makes_a_task_due_and_a_retry_keeps_its_attempts(drain):
     assert Task.objects.values_list("status", "attempt").get(pk=retrying.pk) == ("COMPLETED", 2)
 
 
-def test_run_leaves_a_due_task_and_a_task_past_its_deadline():
+def test_run_skips_a_due_task_and_a_task_past_its_deadline():
     due = make("retrying", enqueued_at=NowPlus(-1))
     late = make("scheduled", good_until=NowPlus(-1))
 
@@ -137,7 +137,7 @@ def test_run_leaves_a_due_task_and_a_task_past_its_deadline():
     assert [left.why for left in report.left_alone] == ["it is pending", "its good_until has passed"]
 
 
-def test_run_leaves_a_step_of_a_workflow():
+def test_run_skips_a_step_of_a_workflow():
     step = make("scheduled", task_name="horsies_django.workflows.engine_tasks.wake")
 
     assert "step of a workflow" in tasks().run(step.pk).left_alone[0].why
@@ -155,7 +155,7 @@ def test_running_an_open_group_closes_it_to_further_calls(drain):
     assert tasks().matching(status="aggregating").delete().done == 1
 
 
-def test_retry_leaves_a_task_whose_unique_key_another_task_has():
+def test_retry_skips_a_task_whose_unique_key_another_task_has():
     dead = make("failed", unique_key="k")
     make("pending", unique_key="k")
 
@@ -185,7 +185,7 @@ def test_deleting_a_task_deletes_its_attempts(drain):
     assert not TaskAttempt.objects.filter(task_id=handle.id).exists()
 
 
-def test_delete_without_states_leaves_waiting_tasks():
+def test_delete_without_states_skips_waiting_tasks():
     waiting = make("pending")
     make("completed")
 
@@ -194,7 +194,7 @@ def test_delete_without_states_leaves_waiting_tasks():
     assert status(waiting) is None
 
 
-def test_delete_leaves_the_tasks_of_a_running_workflow(drain):
+def test_delete_skips_the_tasks_of_a_running_workflow(drain):
     first = jobs.noop.node(node_id="first")()
     handle = Workflow("deleted", [first, jobs.add.node(node_id="then", waits_for=[first])(a=1)]).start()
     waiting = Task.objects.get()
@@ -243,7 +243,7 @@ def test_move_rejects_an_invalid_queue_or_priority(wrong, message):
         tasks().matching().move(**wrong)
 
 
-def test_move_leaves_a_task_whose_backend_lacks_the_queue(settings):
+def test_move_skips_a_task_whose_backend_lacks_the_queue(settings):
     one = {"BACKEND": "horsies_django.backend.HorsiesBackend", "OPTIONS": {}}
     settings.TASKS = {"default": {**one, "QUEUES": []}, "small": {**one, "QUEUES": ["only"]}}
     task = make("pending", backend="small")
@@ -259,7 +259,7 @@ def test_a_verb_rejects_states_that_it_does_not_take():
         tasks().matching(status="completed").run()
 
 
-def test_an_action_leaves_tasks_sent_after_it_began():
+def test_an_action_skips_tasks_sent_after_it_began():
     some(600, "scheduled")
     steps = tasks().matching(status="scheduled").apply_in_batches(CANCEL)
     next(steps)
@@ -271,7 +271,7 @@ def test_an_action_leaves_tasks_sent_after_it_began():
     assert status(late) == "PENDING"
 
 
-def test_an_action_leaves_tasks_that_changed_before_their_batch():
+def test_an_action_skips_tasks_that_changed_before_their_batch():
     made = some(600, "scheduled")
     steps = tasks().matching(status="scheduled").apply_in_batches(CANCEL)
     next(steps)

@@ -54,7 +54,7 @@ def test_concurrent_retries_of_the_same_tasks_retry_each_task_once():
     assert Task.objects.filter(status="PENDING", retry_count=0).count() == 1_500
 
 
-def test_a_delete_leaves_a_running_task_without_waiting_for_it(worker, tmp_path):
+def test_a_delete_skips_a_running_task_without_waiting_for_it(worker, tmp_path):
     worker("--threads", "1")
     gate = tmp_path / "gate"
     handle = jobs.hold.send("k", str(gate))

@@ -88,7 +88,7 @@ def test_update_changes_the_arguments_of_scheduled_tasks_only(drain):
 
 
 @pytest.mark.parametrize("columns", [{"workflow_id": uuid4()}, {"has_inputs": True}])
-def test_update_leaves_a_task_whose_arguments_come_from_its_workflow(columns):
+def test_update_skips_a_task_whose_arguments_come_from_its_workflow(columns):
     waiting = make("scheduled", task_name="tests.jobs.tasks.add", args=[1], **columns)
 
     report = tasks().update(waiting.pk, [2])
