@@ -1,4 +1,4 @@
-"""Seeing who asks the database for what."""
+"""Which threads query a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.db.backends.signals import connection_created
 
 @contextmanager
 def asking_for(table: str) -> Iterator[list[str]]:
-    """Yield the names of the threads that ask for rows of a table, one for each query, whatever their connection."""
+    """Yield the names of the threads that query a table, one for each query, on any connection."""
     names: list[str] = []
 
     def count(execute: Any, sql: str, *rest: Any) -> Any:

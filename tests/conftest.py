@@ -26,14 +26,14 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Tables that a transactional test leaves as they are.
 KEPT = {"auth_permission", "django_content_type"}
 
-#: Bytes up to which a table of PostgreSQL is emptied with DELETE.
-SMALL = 160 * 1024
+#: The largest table that is emptied with DELETE on PostgreSQL.
+SMALL_TABLE_BYTES = 160 * 1024
 
 
-#: Whether commands fork from a process that has imported the project: where orphans can be adopted.
+#: Whether commands fork from a process that has imported the project: only Linux lets a process adopt orphans.
 FORKS = sys.platform == "linux"
 
-#: What a test may set for a command that forks, as the beginnings of names: what imports do not depend on.
+#: Prefixes of variables that a test may set for a forked command: no import depends on them.
 READ_LATER = (
     *("COUNT_STATEMENTS", "DATABASE_URL", "HORSIES_", "OUTBOX"),
     *("TEST_BEAT", "TEST_CHECK", "TEST_IMPORT", "TEST_QUEUES", "TEST_STALE"),
@@ -60,7 +60,7 @@ def wait_until(condition: Callable[[], Any], limit: float = 20.0, what: str = ""
     """Return the condition's first true value; fail when ``limit`` seconds have passed."""
     deadline = time.monotonic() + limit
     while True:
-        is_last = time.monotonic() > deadline  # asked first: if this process stands still, it looks once more
+        is_last = time.monotonic() > deadline  # before the condition, which is checked once more after a stall
         if value := condition():
             return value
         if is_last:
@@ -80,9 +80,9 @@ def database_url() -> str:
 
 
 class Process:
-    """A ``manage.py`` command in a process of its own, its output kept.
+    """A ``manage.py`` command in its own process, with its output.
 
-    It forks from a process that has imported the project, unless ``environment`` has what imports depend on.
+    It forks from a process that has imported the project, unless imports depend on a variable in ``environment``.
     """
 
     def __init__(self, *arguments: str, **environment: str) -> None:
@@ -112,12 +112,12 @@ class Process:
     def _read(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as stdout:
-            for line in stdout:  # extend() would show them only at the end
+            for line in stdout:  # extend() would add them only at the end
                 self._lines.append(line)
 
     @property
     def output(self) -> str:
-        """Return what it has printed so far."""
+        """Return the output so far."""
         return "".join(self._lines)
 
     def wait(self, limit: float = 60.0) -> int:
@@ -131,7 +131,7 @@ class Process:
         self.process.send_signal(number)
 
     def stop(self) -> str:
-        """Stop it for good, runners and all, and return the output."""
+        """Stop the command and its runners, and return the output."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -147,8 +147,8 @@ class Process:
 def _fast_flush() -> Iterator[None]:
     """Empty the tables after each transactional test in a tenth of the time that Django's ``flush`` takes.
 
-    That would make all content types and permissions anew. And on a small table of PostgreSQL TRUNCATE takes about 25
-    times as long as DELETE; one that has grown is truncated, for its dead rows would change the plans of later tests.
+    ``flush`` also recreates all content types and permissions. And on a small table of PostgreSQL TRUNCATE takes about
+    25 times as long as DELETE; a large one is truncated, since its dead rows would change the plans of later tests.
     """
 
     def empty_tables(test: Any) -> None:
@@ -176,13 +176,13 @@ def _has_large(connection: BaseDatabaseWrapper, tables: list[str]) -> bool:
     """Whether one of these tables is larger than a few pages."""
     with connection.cursor() as cursor:
         sizes = "SELECT FROM pg_class WHERE relname = ANY(%s) AND relkind = 'r' AND pg_relation_size(oid) > %s"
-        cursor.execute(sizes, [tables, SMALL])
+        cursor.execute(sizes, [tables, SMALL_TABLE_BYTES])
         return cursor.fetchone() is not None
 
 
 @pytest.fixture(autouse=True)
 def _own_registry() -> Iterator[None]:
-    """Forget the workflows that a test defines; those of modules that it is the first to import stay."""
+    """Unregister the workflows that a test defines, but not those of modules that it imports."""
     from horsies_django.workflows.registry import registry
 
     tables: tuple[dict[str, Any], ...] = (registry.definitions, registry.builders)
@@ -195,9 +195,9 @@ def _own_registry() -> Iterator[None]:
 
 
 def _is_of_module(found: Any) -> bool:
-    """Whether a definition, or a builder, is what its module has under that name."""
-    what = getattr(found, "func", found)
-    return getattr(sys.modules.get(what.__module__), what.__qualname__, None) is what
+    """Whether a definition, or a builder, is at the top of its module."""
+    target = getattr(found, "func", found)
+    return getattr(sys.modules.get(target.__module__), target.__qualname__, None) is target
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def worker(manage: Callable[..., Process]) -> Callable[..., Process]:
     from horsies_django.models import Worker
 
     def start(*flags: str, runners: int = 1, **environment: str) -> Process:
-        before = list(Worker.objects.values_list("pk", flat=True))  # some of them may leave meanwhile
+        before = list(Worker.objects.values_list("pk", flat=True))  # some of them may stop meanwhile
         process = manage("horsies_worker", *flags, **environment)
         new = Worker.objects.exclude(pk__in=before)
         wait_until(lambda: new.count() >= runners or process.process.poll() is not None, 60, "the worker is registered")

@@ -1,4 +1,4 @@
-"""Checks of imports beyond import-linter's: circles, imports by a string, and Django's compiler outside of ``db``.
+"""Checks of imports beyond import-linter's: cycles, imports by a string, and Django's compiler outside of ``db``.
 
 Run with ``python -m tests.imports``.
 """
@@ -12,8 +12,8 @@ import grimp
 
 PACKAGE = "horsies_django"
 
-#: Files that may import each other in a circle, all of one folder.
-MOST_IN_A_CIRCLE = 8
+#: The most files that an import cycle may have, all of one folder.
+MAX_CYCLE = 8
 
 #: Calls that import what a string names, and the modules whose purpose that is: the settings and the apps name those.
 BY_STRING = {"import_module", "import_string", "__import__", "get_model"}
@@ -28,7 +28,7 @@ COMPILER = "django.db.models.sql"
 MAY_IMPORT_COMPILER = f"{PACKAGE}.db"
 
 
-def circles(graph: grimp.ImportGraph) -> list[list[str]]:
+def cycles(graph: grimp.ImportGraph) -> list[list[str]]:
     """Return the sets of modules that can reach each other, by Tarjan's algorithm."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
@@ -46,8 +46,8 @@ def circles(graph: grimp.ImportGraph) -> list[list[str]]:
                 lowest[module] = min(lowest[module], number[imported])
         if lowest[module] == number[module]:
             start = stack.index(module)
-            if len(circle := stack[start:]) > 1:
-                found.append(sorted(circle))
+            if len(cycle := stack[start:]) > 1:
+                found.append(sorted(cycle))
             del stack[start:]
 
     sys.setrecursionlimit(10_000)
@@ -57,13 +57,13 @@ def circles(graph: grimp.ImportGraph) -> list[list[str]]:
     return sorted(found, key=len, reverse=True)
 
 
-def bad_circles(found: list[list[str]]) -> Iterator[str]:
-    for circle in found:
-        names = ", ".join(circle)
-        if len(circle) > MOST_IN_A_CIRCLE:
-            yield f"a circle of {len(circle)} files, at most {MOST_IN_A_CIRCLE}: {names}"
-        if len({module.rpartition(".")[0] for module in circle}) > 1:
-            yield f"a circle through more than one folder: {names}"
+def forbidden_cycles(found: list[list[str]]) -> Iterator[str]:
+    for cycle in found:
+        names = ", ".join(cycle)
+        if len(cycle) > MAX_CYCLE:
+            yield f"a cycle of {len(cycle)} files, at most {MAX_CYCLE}: {names}"
+        if len({module.rpartition(".")[0] for module in cycle}) > 1:
+            yield f"a cycle through more than one folder: {names}"
 
 
 def imports_by_string(root: Path) -> Iterator[str]:
@@ -98,23 +98,23 @@ def imported_names(node: ast.AST) -> list[str]:
 
 
 def is_of_a_library(call: ast.Call) -> bool:
-    """Whether the string stands in the code, and names a library that may be missing."""
+    """Whether the name is a literal string, and that of a library that may be missing."""
     name = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
     return isinstance(name, str) and name.partition(".")[0] != PACKAGE
 
 
 def main() -> int:
     graph = grimp.build_graph(PACKAGE)
-    found = circles(graph)
-    face = graph.find_modules_that_directly_import(PACKAGE)
+    found = cycles(graph)
+    importers = graph.find_modules_that_directly_import(PACKAGE)
     problems = [
-        *(f"{module} imports {PACKAGE} itself, which is above it" for module in sorted(face)),
-        *bad_circles(found),
+        *(f"{module} imports {PACKAGE} itself, which is above it" for module in sorted(importers)),
+        *forbidden_cycles(found),
         *imports_by_string(Path(PACKAGE)),
         *compiler_imports(Path(PACKAGE)),
     ]
     print("\n".join(problems), end="\n" if problems else "")
-    print(f"{len(graph.modules)} modules; {len(found)} circles, the largest of {max(map(len, found), default=0)} files")
+    print(f"{len(graph.modules)} modules; {len(found)} cycles, the largest of {max(map(len, found), default=0)} files")
     return 1 if problems else 0
 
 

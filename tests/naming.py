@@ -1,4 +1,4 @@
-"""Names of tests that are the same in each run: pytest-xdist compares those of its processes."""
+"""Ids of parameters that are the same in each run: pytest-xdist compares those of its processes."""
 
 import re
 

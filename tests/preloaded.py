@@ -1,7 +1,7 @@
 """Processes of ``manage.py`` that fork from one that has imported the project.
 
-A command's imports take 0.8 s of CPU, and the suite starts hundreds. A process that forks is the same in all else: it
-has a session, an environment, a standard output and an exit status of its own, and pytest is its parent.
+A command's imports take 0.8 s of CPU, and the suite starts hundreds. A forked process is otherwise the
+same: it has its own session, environment, standard output and exit status, and pytest is its parent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SET_CHILD_SUBREAPER = 36
 
 
 class Forked(subprocess.Popen[str]):
-    """A child of this process that another has forked."""
+    """A child of this process that another process has forked."""
 
     def __init__(self, arguments: tuple[str, ...], pid: int, output: int) -> None:
         self.args, self.pid, self.returncode = arguments, pid, None
@@ -33,59 +33,59 @@ class Forked(subprocess.Popen[str]):
 
 
 class Parent:
-    """A process that has imported the project, started once it is needed."""
+    """A process that has imported the project; it starts with the first command."""
 
     def __init__(self) -> None:
-        self._line: socket.socket | None = None
+        self._channel: socket.socket | None = None
 
     def start(self, arguments: tuple[str, ...], environment: Mapping[str, str]) -> Forked:
-        """Fork a command that reads its settings in this environment."""
-        line = self._line = self._line or self._begin()
+        """Fork a command with this environment."""
+        channel = self._channel = self._channel or self._begin()
         reading, writing = os.pipe()
-        _become_subreaper(1)  # a command whose parent ends comes to us
+        _become_subreaper(1)  # this process adopts a command whose parent ends
         try:
-            socket.send_fds(line, [json.dumps([arguments, dict(environment)]).encode()], [writing])
-            pid = int(line.recv(16))
+            socket.send_fds(channel, [json.dumps([arguments, dict(environment)]).encode()], [writing])
+            pid = int(channel.recv(16))
         finally:
             _become_subreaper(0)
             os.close(writing)
         return Forked(arguments, pid, reading)
 
     def _begin(self) -> socket.socket:
-        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        channel, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.preloaded", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.preloaded", str(child_end.fileno())],
                 cwd=Path(__file__).parent.parent,
                 env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONWARNINGS": "default"},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 stdout=subprocess.DEVNULL,
             )
-        return line
+        return channel
 
     def close(self) -> None:
-        """End it; the commands go on."""
-        if self._line:
-            self._line.close()
+        """End the process; its commands continue."""
+        if self._channel:
+            self._channel.close()
             self._process.wait()
 
 
 def _become_subreaper(value: int) -> None:
-    nothing = ctypes.c_ulong(0)
-    assert ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, ctypes.c_ulong(value), nothing, nothing, nothing) == 0
+    zero = ctypes.c_ulong(0)
+    assert ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, ctypes.c_ulong(value), zero, zero, zero) == 0
 
 
-def _serve(line: socket.socket) -> tuple[list[str], dict[str, str]]:
-    """Fork for each request; return its arguments and its environment in the command that was forked."""
+def _serve(channel: socket.socket) -> tuple[list[str], dict[str, str]]:
+    """Fork a command for each request; in the command, return its arguments and its environment."""
     while True:
-        message, descriptors, *_ = socket.recv_fds(line, 65536, 1)
+        message, descriptors, *_ = socket.recv_fds(channel, 65536, 1)
         if not message:
             sys.exit(0)
         reading, writing = os.pipe()
-        if middle := os.fork():
+        if intermediate := os.fork():
             os.close(writing)
-            os.waitpid(middle, 0)
-            line.send(os.read(reading, 16))
+            os.waitpid(intermediate, 0)
+            channel.send(os.read(reading, 16))
             os.close(reading)
             os.close(descriptors[0])
             continue
@@ -94,7 +94,7 @@ def _serve(line: socket.socket) -> tuple[list[str], dict[str, str]]:
             os._exit(0)
         for descriptor in (reading, writing):
             os.close(descriptor)
-        line.close()
+        channel.close()
         os.setsid()
         os.dup2(descriptors[0], 1)
         os.dup2(descriptors[0], 2)
@@ -118,13 +118,13 @@ def _preload() -> Any:
         importlib.import_module(module.name)
     call_command("check", verbosity=0)  # imports the URLs and the admin
     fingerprint()
-    sys.stdout.flush()  # or each command would write what is in it
+    sys.stdout.flush()  # or each command would write what is buffered
     gc.collect()
     return ManagementUtility
 
 
 def _read_settings(environment: Mapping[str, str]) -> None:
-    """Read the settings anew, and forget what was made by the old ones: connections and backends."""
+    """Reload the settings, and drop the connections and backends of the old ones."""
     from asgiref.local import Local
     from django.apps import apps
     from django.conf import settings
@@ -143,7 +143,7 @@ def _read_settings(environment: Mapping[str, str]) -> None:
 
 
 def main() -> None:
-    """Import all that a command imports, then fork one for each request, which ends as ``manage.py`` does."""
+    """Import all that a command imports, then fork one for each request; it ends as ``manage.py`` does."""
     utility = _preload()
     arguments, environment = _serve(socket.socket(fileno=int(sys.argv[1])))
     _read_settings(environment)

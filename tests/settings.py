@@ -8,12 +8,12 @@ from testproject.settings import DATABASES, INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.jobs"]
 DEBUG = False
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # of users that last for one test
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # fast; users last for one test
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     folder = Path(DATABASES["default"]["NAME"]).parent
     DATABASES["default"]["TEST"] = {"NAME": str(folder / f"tests-{os.getpid()}.sqlite3")}
 
-#: What workers in processes of their own have to know.
+#: Modules that workers in other processes import.
 MODULES = [
     "tests.admin.page_jobs",
     "tests.worker.atomic.jobs",

@@ -1,4 +1,4 @@
-"""``python -m tests.tally FOLDER``: one line for all the JUnit reports in a folder."""
+"""``python -m tests.tally FOLDER``: one line that sums up the JUnit reports of a folder."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def results() -> Results:
     return found
 
 
-def test_the_fastest_stands_first_with_median_and_spread_and_the_others_beside_ours(results):
+def test_the_table_has_the_fastest_first_with_median_spread_and_ratio(results):
     rows = [line for line in markdown(results).splitlines() if line.startswith("| ") and "(" in line]
 
     assert "10,000 (9,000 … 12,000)" in rows[0]
@@ -54,25 +54,25 @@ def test_the_fastest_stands_first_with_median_and_spread_and_the_others_beside_o
     assert "| 0.012 |" in rows[1].replace("  ", " ")
 
 
-def test_a_peer_that_failed_is_in_the_table_with_its_reason(results):
+def test_the_table_names_a_failed_peer_with_its_reason(results):
     results.fail("install", "oban", "ERROR: needs another Python")
 
     assert "celery: RuntimeError: no broker" in markdown(results)
     assert "oban: ERROR: needs another Python" in markdown(results)
 
 
-def test_the_chart_has_a_bar_for_each_that_was_measured(results):
+def test_the_chart_has_a_bar_for_each_measured_peer(results):
     assert svg(results).count("<rect") == 2
 
 
-def test_what_there_is_not_is_refused_by_name(capsys):
+def test_an_unknown_peer_is_rejected_by_name(capsys):
     with pytest.raises(SystemExit):
         parsed(["--only", "rq,sidekiq"])
 
     assert "no peer sidekiq" in capsys.readouterr().err
 
 
-def test_quick_is_three_projects_and_what_is_asked_for_beside_it_wins():
+def test_the_quick_flag_measures_three_projects_and_other_flags_override_it():
     quick = parsed(["--quick"])
 
     assert {peer.module for peer in quick.peers} == {"ours", "pgqueuer", "procrastinate"}
@@ -80,18 +80,18 @@ def test_quick_is_three_projects_and_what_is_asked_for_beside_it_wins():
     assert parsed(["--quick", "--rounds", "1", "--measure", "drain"]).rounds == 1
 
 
-def test_rates_take_more_rounds_than_counts_unless_a_number_is_asked_for():
+def test_rates_take_more_rounds_than_counts_unless_a_number_is_given():
     assert parsed([]).rounds_of("drain") > parsed([]).rounds_of("cost")
     assert {parsed(["--rounds", "2"]).rounds_of(name) for name in MEASURES} == {2}
 
 
-def test_everything_is_measured_once_before_anything_is_measured_again():
+def test_every_measure_runs_once_before_any_runs_again():
     names = [name for name, _ in turns(parsed(["--only", "oban", "--measure", "drain,sleep,idle"]))]
 
     assert names == ["drain", "sleep", "idle", "drain", "sleep", "drain"]
 
 
-def test_a_variant_is_left_out_where_it_is_alike():
+def test_a_variant_of_a_peer_runs_only_measures_in_which_it_differs():
     measured = set(turns(parsed(["--only", "pgqueuer,pgqueuer-100", "--measure", "drain,enqueue", "--rounds", "1"])))
 
     assert {(name, peer.name) for name, peer in measured} == {
@@ -101,23 +101,23 @@ def test_a_variant_is_left_out_where_it_is_alike():
     }
 
 
-def test_how_long_it_will_take_is_told_from_what_is_stored(tmp_path, results):
+def test_the_expected_duration_of_a_run_comes_from_stored_results(tmp_path, results):
     store(tmp_path / "2026-01-01", results)
-    asked = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "12"])
+    options = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "12"])
 
-    assert expected(turns(asked), tmp_path) == "some 1 minutes (drain 1.0)"
-    assert "turns are of what was never measured" in expected(turns(asked), tmp_path / "nowhere")
+    assert expected(turns(options), tmp_path) == "some 1 minutes (drain 1.0)"
+    assert "turns are of what was never measured" in expected(turns(options), tmp_path / "nowhere")
 
 
-def test_a_slow_peer_has_fewer_turns_but_those_measured_in_depth_have_all(tmp_path, results):
+def test_a_slow_peer_gets_fewer_turns_unless_it_is_measured_in_depth(tmp_path, results):
     results.seconds["drain"] = {"rq": [40.0], "horsies-django": [40.0], "oban": []}
     store(tmp_path / "2026-01-01", results)
-    asked = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "5"])
+    options = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "5"])
 
-    assert expected(turns(asked), tmp_path) == "some 4 minutes (drain 4.0)"
+    assert expected(turns(options), tmp_path) == "some 4 minutes (drain 4.0)"
 
 
-def test_what_was_measured_so_far_is_stored_as_interrupted(tmp_path, results):
+def test_an_interrupted_run_stores_its_results_so_far(tmp_path, results):
     results.interrupted = True
     store(tmp_path / "run", results)
 
@@ -126,12 +126,12 @@ def test_what_was_measured_so_far_is_stored_as_interrupted(tmp_path, results):
     assert json.loads((tmp_path / "run.json").read_text())["seconds"]["drain"]["rq"] == [2.5, 2.5, 2.5]
 
 
-def test_peers_that_need_redis_are_left_out_with_the_reason_where_there_is_none(tmp_path, monkeypatch, capsys):
+def test_peers_that_need_redis_are_left_out_with_a_reason_if_it_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     left_out = Results({}, {})
     with redis(True) as url:
-        asked = parsed(["--only", "rq,celery,dramatiq,huey-redis", "--folder", str(tmp_path)])
-        pythons = installed(asked, Stores(None, url), left_out)
+        options = parsed(["--only", "rq,celery,dramatiq,huey-redis", "--folder", str(tmp_path)])
+        pythons = installed(options, Stores(None, url), left_out)
 
     assert not pythons
     assert set(left_out.failures["install"]) == {"rq", "celery", "dramatiq", "huey-redis"}
@@ -139,14 +139,14 @@ def test_peers_that_need_redis_are_left_out_with_the_reason_where_there_is_none(
     assert "rq: it needs Redis" in markdown(left_out)
 
 
-def test_peers_and_measures_that_do_not_meet_are_told(monkeypatch, capsys):
+def test_peers_that_take_part_in_no_chosen_measure_are_reported(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--only", "rq", "--measure", "sqlite"])
 
     assert main() == 1
     assert "none of these peers takes part" in capsys.readouterr().err
 
 
-def test_a_server_that_can_not_be_reached_is_one_line(monkeypatch, capsys, tmp_path):
+def test_an_unreachable_server_is_reported_in_one_line(monkeypatch, capsys, tmp_path):
     url = f"postgresql://me@/postgres?host={tmp_path}"
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--only", "oban", "--database-url", url, "--folder", str(tmp_path)])
 
@@ -157,18 +157,18 @@ def test_a_server_that_can_not_be_reached_is_one_line(monkeypatch, capsys, tmp_p
 @pytest.fixture
 def server(django_db_setup):
     if connection.vendor != "postgresql":
-        pytest.skip("about PostgreSQL")
+        pytest.skip("needs PostgreSQL")
     server = Postgres(database_url())
     yield server
     server.close()
 
 
 def databases(server):
-    with psycopg.connect(server.url) as asked:
-        return {name for (name,) in asked.execute("SELECT datname FROM pg_database")}
+    with psycopg.connect(server.url) as session:
+        return {name for (name,) in session.execute("SELECT datname FROM pg_database")}
 
 
-def test_what_was_kept_of_a_database_is_copied_and_gone_in_the_end(server):
+def test_a_kept_database_can_be_copied_and_is_dropped_at_the_end(server):
     name = "horsies_django_benchmark_test"
     with server.database(name) as url, psycopg.connect(url, autocommit=True) as left_open:
         left_open.execute("CREATE TABLE kept AS SELECT 1 AS number")
@@ -185,7 +185,7 @@ def test_what_was_kept_of_a_database_is_copied_and_gone_in_the_end(server):
     assert not {name, f"{name}_one"} & {*databases(server)}
 
 
-def test_a_role_that_may_not_create_databases_is_told_so(server):
+def test_a_role_that_may_not_create_databases_is_rejected_with_the_fix(server):
     with psycopg.connect(server.url, autocommit=True) as admin:
         admin.execute("CREATE ROLE horsies_benchmark_guest LOGIN PASSWORD 'a/b c'")
         try:
@@ -196,9 +196,9 @@ def test_a_role_that_may_not_create_databases_is_told_so(server):
             admin.execute("DROP ROLE horsies_benchmark_guest")
 
 
-def test_the_url_of_a_server_is_whole_whatever_was_left_to_the_environment(server, monkeypatch):
-    with psycopg.connect(server.url) as asked:
-        info = asked.info
+def test_the_url_of_a_server_is_completed_from_the_environment(server, monkeypatch):
+    with psycopg.connect(server.url) as session:
+        info = session.info
         left_out = {"PGUSER": info.user, "PGHOST": info.host, "PGPORT": str(info.port)}
         for name, value in left_out.items():
             monkeypatch.setenv(name, value)
@@ -210,7 +210,7 @@ def test_the_url_of_a_server_is_whole_whatever_was_left_to_the_environment(serve
     assert databases(whole)
 
 
-def test_the_probe_tells_when_each_body_began_and_which_began_twice(tmp_path, monkeypatch):
+def test_the_probe_records_when_each_body_began_and_which_began_twice(tmp_path, monkeypatch):
     probe.create(tmp_path / "probe", 3)
     monkeypatch.setenv(probe.VARIABLE, str(tmp_path / "probe"))
     for number in (2, 0, 0):
@@ -224,7 +224,7 @@ def test_the_probe_tells_when_each_body_began_and_which_began_twice(tmp_path, mo
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_peer_that_pip_can_not_install_says_why(tmp_path):
+def test_a_peer_that_pip_cannot_install_is_reported_with_the_reason(tmp_path):
     peer = replace(OURS, requirements=("-e", str(tmp_path / "nowhere")))
 
     with pytest.raises(InstallError, match="nowhere"):
@@ -233,7 +233,7 @@ def test_a_peer_that_pip_can_not_install_says_why(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_what_can_not_be_renewed_stays_as_it_was(tmp_path):
+def test_a_failed_renewal_keeps_the_old_environment(tmp_path):
     peer = replace(OURS, requirements=("-e", str(tmp_path / "nowhere")))
     home = home_of(peer, tmp_path)
     home.mkdir(parents=True)
@@ -247,7 +247,7 @@ def test_what_can_not_be_renewed_stays_as_it_was(tmp_path):
     assert list(home.parent.iterdir()) == [home]
 
 
-def test_a_worker_that_ends_is_noticed_with_the_last_it_said(tmp_path):
+def test_a_worker_that_exits_is_reported_with_its_last_line(tmp_path):
     command = [sys.executable, "-c", "raise ValueError('no such queue')"]
 
     with running([command], {}, tmp_path, tmp_path / "log") as group:
@@ -258,7 +258,7 @@ def test_a_worker_that_ends_is_noticed_with_the_last_it_said(tmp_path):
 
 
 @pytest.mark.slow
-def test_ours_is_drained_by_its_real_worker(tmp_path):
+def test_our_worker_drains_the_tasks_of_a_benchmark(tmp_path):
     with staged(OURS, Path(sys.executable), NOWHERE, Needs(slots=200, threads=4, logs=tmp_path)) as stage:
         figures = drain(stage, parsed(["--tasks", "200"]))
 
@@ -268,7 +268,7 @@ def test_ours_is_drained_by_its_real_worker(tmp_path):
 
 
 @pytest.mark.slow
-def test_our_workflows_are_run_by_our_real_worker_and_told_as_ended(tmp_path):
+def test_our_worker_runs_the_workflows_of_a_benchmark_to_their_end(tmp_path):
     needs = Needs(slots=31, threads=4, logs=tmp_path)
     with staged(OURS, Path(sys.executable), NOWHERE, needs) as stage, stage.workers(1) as (group, _):
         for shape, bodies in {"chain": 30, "fan": 31, "map": 31}.items():
@@ -279,13 +279,13 @@ def test_our_workflows_are_run_by_our_real_worker_and_told_as_ended(tmp_path):
             assert stage.call("running") == 0
 
 
-def test_those_who_take_part_with_workflows_are_some_of_each_store():
+def test_four_peers_take_part_in_the_workflow_measure():
     names = {peer.name for _, peer in turns(parsed(["--measure", "workflows"]))}
 
     assert names == {"horsies-django", "horsies", "horsies-tuned", "celery"}
 
 
-def test_what_a_peer_raises_is_told_by_its_last_line(tmp_path):
+def test_an_exception_of_a_peer_is_reported_with_its_last_line(tmp_path):
     needs = Needs(slots=1, threads=1, logs=tmp_path)
 
     with (

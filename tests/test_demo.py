@@ -1,4 +1,4 @@
-"""The main job, as the README's first line runs it."""
+"""The demo, which the first command of the README runs."""
 
 import re
 
@@ -17,7 +17,7 @@ def reports():
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_the_demo_counts_what_a_plain_loop_counts(manage, tmp_path):
+def test_the_demo_counts_the_same_as_a_plain_loop(manage, tmp_path):
     process = manage("demo", OUTBOX=str(tmp_path / "outbox"))
 
     assert process.wait(300) == 0, process.output
@@ -37,7 +37,7 @@ def test_the_demo_counts_what_a_plain_loop_counts(manage, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_the_delivery_of_the_demo_fails_until_somebody_mends_its_cause(manage, tmp_path):
+def test_the_delivery_of_the_demo_fails_until_its_cause_is_fixed(manage, tmp_path):
     outbox = tmp_path / "outbox"
     process = manage("demo", OUTBOX=str(outbox))
     assert process.wait(300) == 0, process.output
@@ -53,7 +53,7 @@ def test_the_delivery_of_the_demo_fails_until_somebody_mends_its_cause(manage, t
 
 
 @pytest.mark.slow
-def test_a_person_may_approve_of_the_demo_s_report(manage):
+def test_a_user_can_approve_the_report_of_the_demo(manage):
     process = manage("demo", "--patience", "600")
     wait_until(lambda: reports().exists(), limit=60)
 
@@ -64,7 +64,7 @@ def test_a_person_may_approve_of_the_demo_s_report(manage):
     assert re.search(r"Approved by \w+\.", process.output)
 
 
-def test_nobody_can_approve_of_a_demo_that_does_not_run(manage):
+def test_approving_a_demo_that_does_not_run_is_an_error(manage):
     process = manage("demo", "--approve")
 
     assert process.wait(60) == 1
@@ -74,7 +74,7 @@ def test_nobody_can_approve_of_a_demo_that_does_not_run(manage):
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize(("flag", "value"), [("--processes", "0"), ("--patience", "-1"), ("--patience", "nan")])
-def test_what_the_demo_can_not_do_is_refused_before_it_starts(manage, flag, value):
+def test_the_demo_rejects_an_invalid_flag_before_it_starts(manage, flag, value):
     process = manage("demo", flag, value)
 
     assert process.wait(60) == 1
@@ -84,8 +84,8 @@ def test_what_the_demo_can_not_do_is_refused_before_it_starts(manage, flag, valu
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_the_demo_fails_when_its_totals_differ(manage):
-    """A queue that loses a task, here one that somebody cancels, is told on."""
-    Queue.objects.create(name="modules", paused=True)  # so that they wait to be cancelled
+    """The demo detects lost tasks, here some that are cancelled."""
+    Queue.objects.create(name="modules", paused=True)  # so that tasks wait until they are cancelled
     process = manage("demo", "--processes", "1")
     wait_until(lambda: reports().pending().exists(), limit=60)
 
@@ -98,6 +98,6 @@ def test_the_demo_fails_when_its_totals_differ(manage):
 
 
 def _last(count):
-    """Successful modules among the last to run."""
+    """Return the reports of successful modules among the last to run."""
     broken = len(list(BROKEN.glob("*.txt")))
     return list(reports().order_by("-pk").values_list("pk", flat=True)[broken : broken + count])

@@ -1,4 +1,4 @@
-"""The pages say what the code does."""
+"""The pages of the documentation agree with the code."""
 
 import argparse
 import ast
@@ -48,7 +48,7 @@ PAGES = {path.stem: path.read_text() for path in [ROOT / "README.md", *(ROOT / "
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_python_in_a_page_is_python(page):
+def test_the_python_blocks_of_a_page_parse(page):
     for block in re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.M | re.S):
         ast.parse(block)
 
@@ -75,7 +75,7 @@ def test_the_settings_page_has_every_option_with_its_default(kind):
         ("horsies_task", "inspecting"),
     ],
 )
-def test_the_page_of_a_command_has_every_flag(command, page):
+def test_the_page_of_a_command_names_every_flag(command, page):
     parser = load_command_class("horsies_django", command).create_parser("manage.py", command)
     django = set(load_command_class("django.core", "check").create_parser("manage.py", "check")._option_string_actions)
 
@@ -89,21 +89,21 @@ def _flags(parser):
 
 
 @pytest.mark.parametrize("family", [OperationalCode, OutcomeCode, RetrievalCode, ContractCode])
-def test_the_page_of_errors_has_every_code(family):
+def test_the_errors_page_names_every_code(family):
     assert all(f"`{code}`" in PAGES["errors"] for code in family)
 
 
-def test_the_page_of_states_has_every_state():
+def test_the_states_page_names_every_state():
     assert all(status in PAGES["states"] for status in TaskStatus)
 
 
-def test_the_page_of_states_has_the_table_that_the_code_goes_by():
+def test_the_states_page_has_the_transition_table_of_the_code():
     (table,) = _tables("states")
 
     assert table == list(as_markdown(lifecycle.TRANSITIONS))
 
 
-def test_the_page_of_what_a_workflow_does_has_the_tables_of_the_code():
+def test_the_workflow_semantics_page_has_the_transition_tables_of_the_code():
     tables = _tables("workflows-semantics")
 
     assert tables == [list(as_markdown(transitions)) for transitions in (WORKFLOW_TRANSITIONS, NODE_TRANSITIONS)]
@@ -114,37 +114,37 @@ def _tables(page):
     return [table.splitlines() for table in re.findall(pattern, PAGES[page], re.M | re.S)]
 
 
-def test_the_page_of_what_a_workflow_does_has_every_state_join_and_code():
+def test_the_workflow_semantics_page_names_every_state_join_and_code():
     words = [*WorkflowStatus, *WorkflowTaskStatus, *(one.name for one in Join), *(f"`{code}`" for code in WorkflowCode)]
 
     assert all(word in PAGES["workflows-semantics"] for word in words)
 
 
-def test_the_page_of_recovery_has_every_duty_and_every_option_with_its_default():
+def test_the_recovery_page_has_every_duty_and_every_option_with_its_default():
     assert all(f"| `{duty}` |" in PAGES["recovery"] for duty in DUTIES)
     for entry in dataclasses.fields(options.RecoveryOptions):
         if entry.name != "heartbeat_retention_hours":
             assert f"| `{entry.name}` | `{entry.default!r}` |" in PAGES["recovery"]
 
 
-def test_the_page_of_retries_has_every_field_of_a_policy():
+def test_the_retries_page_names_every_field_of_a_policy():
     assert all(f"| `{entry.name}` |" in PAGES["retries"] for entry in dataclasses.fields(RetryPolicy))
 
 
-def test_the_page_of_tasks_has_every_option():
+def test_the_tasks_page_names_every_option_of_a_task():
     options = {entry.name for entry in dataclasses.fields(HorsiesTask)} - {"func", "run_after"}
 
     assert all(f"`{name}`" in PAGES["tasks"] for name in options if not name.startswith("_"))
 
 
-def test_the_page_of_schedules_has_every_option_and_pattern():
+def test_the_schedules_page_names_every_option_and_pattern():
     names = {*ScheduleOptions.__optional_keys__, *CatchUp.values, *Overlap.values}
 
     assert all(f"`{name}`" in PAGES["schedules"] for name in names)
     assert all(f"{kind.__name__}(" in PAGES["schedules"] for kind in (Every, Cron, Hourly, Daily, Weekly, Monthly))
 
 
-def test_the_page_of_workflows_has_every_option_and_every_mistake():
+def test_the_workflows_page_names_every_option_and_definition_error():
     options = {*TaskNodeOptions.__optional_keys__, *WorkflowKeywords.__optional_keys__, "output"}
     options |= {entry.name for entry in dataclasses.fields(DefinitionOptions)}
 
@@ -152,21 +152,21 @@ def test_the_page_of_workflows_has_every_option_and_every_mistake():
     assert all(f"`{code}`" in PAGES["workflows"] for code in DefinitionErrorCode)
 
 
-def test_the_page_of_workflows_has_every_method_of_a_handle():
+def test_the_workflows_page_names_every_method_of_a_handle():
     methods = {name for name in vars(WorkflowHandle) if not name.startswith("_")}
 
     assert len(methods) >= 10
     assert all(f"`{name}(" in PAGES["workflows"] for name in methods)
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_lead_to_existing_pages():
     for page, text in PAGES.items():
         folder = ROOT if page == "README" else ROOT / "docs"
         for target in re.findall(r"\]\(([\w./-]+\.md)[)#]", text):
             assert (folder / target).is_file(), f"{page}: {target}"
 
 
-def test_the_page_of_checks_has_every_id():
+def test_the_checks_page_names_every_check():
     ids = [
         check
         for name in ("checks.py", "enqueue/backend_checks.py")
@@ -190,8 +190,8 @@ EXAMPLES = ["workflows-tutorial", "celery", "unique"]
 
 @pytest.mark.once
 @pytest.mark.parametrize("page", EXAMPLES)
-def test_the_examples_of_a_page_give_what_it_says(page, drain):
-    """Run a page from top to bottom, in a module of its own; a worker has run before each line with an arrow."""
+def test_the_examples_of_a_page_give_the_results_that_it_shows(page, drain):
+    """Run a page from top to bottom, in its own module, and a worker before each line with an arrow."""
     module = types.ModuleType(f"page_{page.replace('-', '_')}")
     sys.modules[module.__name__] = module
     definitions = dict(registry.definitions)
@@ -205,16 +205,16 @@ def test_the_examples_of_a_page_give_what_it_says(page, drain):
 
 
 def _run(statement, line, names, drain):
-    promised = re.search(r"  # → (.*)$", line)
-    if promised is None:
+    expected = re.search(r"  # → (.*)$", line)
+    if expected is None:
         exec(compile(ast.Module([statement], []), line, "exec"), names)
     else:
         drain()
         given = eval(compile(ast.Expression(statement.value), line, "eval"), names)
-        assert given == eval(promised[1], names), line
+        assert given == eval(expected[1], names), line
 
 
-def test_the_page_of_the_architecture_names_files_that_exist():
+def test_the_architecture_page_names_files_that_exist():
     named = re.findall(r"`((?:horsies_django|tests|docs|[a-z_]+)/[\w/.*]*)`", PAGES["architecture"])
 
     missing = [

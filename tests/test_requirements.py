@@ -1,4 +1,4 @@
-"""The page of the requirements names tests that exist, and ids stand on that page alone."""
+"""The requirements page names tests that exist, and requirement ids occur on that page only."""
 
 import ast
 import re
@@ -36,14 +36,14 @@ def names_in(path):
     return names
 
 
-def test_each_id_stands_once():
+def test_each_requirement_id_occurs_once():
     ids = [row["id"] for row in ROWS]
 
     assert len(ids) > 290
     assert sorted(ids) == sorted(set(ids))
 
 
-def test_each_rule_names_tests_that_exist():
+def test_each_requirement_names_tests_that_exist():
     missing = []
     for row in ROWS:
         named = NAME.findall(row["tests"])
@@ -57,7 +57,7 @@ def test_each_rule_names_tests_that_exist():
     assert missing == []
 
 
-def test_no_id_stands_in_code_or_tests():
+def test_requirement_ids_do_not_occur_in_code_or_tests():
     assert [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for folder in ("horsies_django", "tests")
@@ -72,7 +72,7 @@ def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_the_package_says_that_it_is_not_stable_yet(project):
+def test_the_package_is_classified_as_alpha_or_beta(project):
     status = [line for line in project["classifiers"] if line.startswith("Development Status")]
 
     assert len(status) == 1

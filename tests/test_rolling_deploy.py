@@ -1,4 +1,4 @@
-"""While a release is rolled out, processes of the one before it go on with the columns that they know of."""
+"""During a rolling deploy, processes of the previous release write rows without the new columns."""
 
 import uuid
 
@@ -12,11 +12,11 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(scope="module")
 def older():
-    """The models as they were before the latest migration."""
+    """Return the models as they were before the latest migration."""
     return MigrationLoader(None).project_state(("horsies_django", "0006_admin")).apps
 
 
-def test_a_process_of_the_release_before_can_insert_into_the_tables_of_this_one(older):
+def test_a_process_of_the_previous_release_can_insert_into_the_tables_of_this_one(older):
     root = uuid.uuid4()
 
     older.get_model("horsies_django", "Task").objects.create(task_name="tests.jobs.tasks.add")

@@ -1,4 +1,4 @@
-"""Durations as people read them."""
+"""Durations, formatted for people."""
 
 import doctest
 
@@ -7,7 +7,7 @@ import pytest
 from horsies_django.core import durations
 
 
-def test_the_examples_give_what_they_say():
+def test_the_docstring_examples_of_durations_hold():
     result = doctest.testmod(durations)
 
     assert result.attempted
@@ -15,7 +15,7 @@ def test_the_examples_give_what_they_say():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (None, "-"),
         (-3, "0 ms"),
@@ -29,5 +29,5 @@ def test_the_examples_give_what_they_say():
         (86_399, "23 h 59 min"),
     ],
 )
-def test_a_duration_is_told_in_its_two_largest_units(seconds, words):
-    assert durations.format_duration(seconds) == words
+def test_a_duration_is_formatted_in_its_two_largest_units(seconds, text):
+    assert durations.format_duration(seconds) == text

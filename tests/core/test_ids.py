@@ -1,4 +1,4 @@
-"""Ids: UUIDv7 that grow, whoever makes them."""
+"""Ids are UUIDv7 that grow, whichever thread makes them."""
 
 import time
 import uuid
@@ -12,7 +12,7 @@ from horsies_django.core.ids import uuid7, uuid7s
 from horsies_django.models import Task
 
 
-def test_the_version_and_variant_bits_are_those_of_rfc_9562():
+def test_an_id_has_the_version_and_variant_bits_of_rfc_9562():
     ids = [uuid7() for _ in range(1_000)]
 
     assert {one.version for one in ids} == {7}
@@ -21,7 +21,7 @@ def test_the_version_and_variant_bits_are_those_of_rfc_9562():
     assert {str(one)[19] for one in ids} == set("89ab")
 
 
-def test_the_first_48_bits_are_the_milliseconds_of_now():
+def test_the_first_48_bits_of_an_id_are_the_time_in_milliseconds():
     before = time.time_ns() // 1_000_000
 
     one = uuid7()
@@ -29,7 +29,7 @@ def test_the_first_48_bits_are_the_milliseconds_of_now():
     assert before <= one.int >> 80 <= time.time_ns() // 1_000_000 + 1
 
 
-def test_the_last_62_bits_are_random():
+def test_the_last_62_bits_of_an_id_are_random():
     ids = [uuid7() for _ in range(1_000)]
 
     tails = {one.int & (1 << 62) - 1 for one in ids}
@@ -38,7 +38,7 @@ def test_the_last_62_bits_are_random():
     assert all({tail >> bit & 1 for tail in tails} == {0, 1} for bit in range(62))
 
 
-def test_ids_grow_strictly_in_the_order_in_which_threads_make_them():
+def test_ids_of_several_threads_grow_in_the_order_of_their_creation():
     lock, start, made = Lock(), Barrier(8), []
 
     def work(_):
@@ -54,7 +54,7 @@ def test_ids_grow_strictly_in_the_order_in_which_threads_make_them():
     assert all(earlier < later for earlier, later in pairwise(made))
 
 
-def test_threads_that_race_make_no_id_twice_and_each_sees_its_own_grow():
+def test_concurrent_threads_never_share_an_id_and_each_threads_ids_grow():
     start = Barrier(8)
 
     def work(_):
@@ -69,7 +69,7 @@ def test_threads_that_race_make_no_id_twice_and_each_sees_its_own_grow():
     assert len(stamps) == 40_000
 
 
-def test_many_at_once_are_ids_like_any_other_and_grow_with_those_made_one_by_one():
+def test_ids_made_in_bulk_are_valid_and_sort_between_single_ids():
     before, many, after = uuid7(), uuid7s(5_000), uuid7()
 
     assert all(earlier < later for earlier, later in pairwise([before, *many, after]))
@@ -80,7 +80,7 @@ def test_many_at_once_are_ids_like_any_other_and_grow_with_those_made_one_by_one
     assert uuid7s(0) == []
 
 
-def test_threads_that_race_for_many_at_once_share_no_id():
+def test_concurrent_threads_never_share_an_id_made_in_bulk():
     start = Barrier(4)
 
     def work(_):
@@ -95,8 +95,8 @@ def test_threads_that_race_for_many_at_once_share_no_id():
     assert len(stamps) == 4 * 20 * 501
 
 
-@pytest.mark.parametrize("step", [0, -1_000_000_000], ids=["stands still", "goes back"])
-def test_ids_grow_while_the_clock_does_not(monkeypatch, step):
+@pytest.mark.parametrize("step", [0, -1_000_000_000], ids=["stopped", "moves back"])
+def test_ids_grow_while_the_clock_stops_or_moves_back(monkeypatch, step):
     now = time.time_ns()
     clock = iter(range(now, now + 10_000 * step, step)) if step else iter([now] * 10_000)
     monkeypatch.setattr(time, "time_ns", lambda: next(clock))
@@ -108,7 +108,7 @@ def test_ids_grow_while_the_clock_does_not(monkeypatch, step):
 
 
 @pytest.mark.django_db
-def test_the_database_sorts_ids_as_they_were_made():
+def test_the_database_sorts_ids_in_the_order_of_their_creation():
     made = [Task.objects.create(task_name="x").pk for _ in range(50)]
 
     found = list(Task.objects.order_by("pk").values_list("pk", flat=True))

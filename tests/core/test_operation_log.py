@@ -1,4 +1,4 @@
-"""One line for each act of an operator, by command or from Python: who, what, to which, to how many."""
+"""The operations log: one line for each action of an operator, by command, from Python or in the admin."""
 
 import io
 import logging
@@ -20,16 +20,16 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 @pytest.fixture
-def said(caplog):
-    """The lines so far, without who."""
+def take_logged(caplog):
+    """Return the lines logged since the last call."""
     caplog.set_level(logging.INFO, "horsies_django.operations")
 
-    def found():
+    def take():
         lines = [record.getMessage() for record in caplog.records if record.name == "horsies_django.operations"]
         caplog.clear()
         return lines
 
-    return found
+    return take
 
 
 def pending(count, **values):
@@ -40,9 +40,9 @@ def command(*arguments, **options):
     call_command(*arguments, stdout=io.StringIO(), stderr=io.StringIO(), **options)
 
 
-def test_acts_on_tasks_by_command_say_who_what_which_and_how_many(said):
+def test_task_commands_log_the_user_the_action_its_targets_and_its_count(take_logged):
     rows = pending(3)
-    who = f"user={system_user()} via=horsies_task"
+    actor = f"user={system_user()} via=horsies_task"
 
     command("horsies_task", "move", str(rows[0].pk), to_queue="default")
     command("horsies_task", "cancel", all=True, yes=True, queue="emails")
@@ -50,37 +50,37 @@ def test_acts_on_tasks_by_command_say_who_what_which_and_how_many(said):
     command("horsies_task", "cancel", all=True, dry_run=True)
     command("horsies_task", "list")
 
-    assert said() == [
-        f"{who} act=task.move count=1 to_queue=default ids={rows[0].pk}",
-        f"{who} act=task.cancel count=2 all=True queue=emails",
-        f"{who} act=task.delete count=2 all=True status=cancelled older_than=0s",
+    assert take_logged() == [
+        f"{actor} act=task.move count=1 to_queue=default ids={rows[0].pk}",
+        f"{actor} act=task.cancel count=2 all=True queue=emails",
+        f"{actor} act=task.delete count=2 all=True status=cancelled older_than=0s",
     ]
 
 
-def test_acts_from_python_are_logged_once_however_many_batches_they_take(said):
+def test_an_action_from_python_is_logged_once_however_many_batches_it_takes(take_logged):
     rows = pending(25)
-    who = f"user={system_user()} via=python"
+    actor = f"user={system_user()} via=python"
 
     tasks().cancel(row.pk for row in rows[:22])
     tasks().retry(rows[0].pk, uuid.uuid4())
     handle = tasks().enqueue("tests.jobs.tasks.add", [1, 2])
     reclaim("1h")
 
-    first, *others = said()
-    assert first.startswith(f"{who} act=task.cancel count=22 ids={rows[0].pk},")
+    first, *others = take_logged()
+    assert first.startswith(f"{actor} act=task.cancel count=22 ids={rows[0].pk},")
     assert first.endswith(",+2")
-    assert others[0].startswith(f"{who} act=task.retry count=1 left=1 ids=")
+    assert others[0].startswith(f"{actor} act=task.retry count=1 left=1 ids=")
     assert others[1:] == [
-        f"{who} act=task.enqueue count=1 task=tests.jobs.tasks.add ids={handle.id}",
-        f"{who} act=task.reclaim count=0 older_than=3600s backend=default",
+        f"{actor} act=task.enqueue count=1 task=tests.jobs.tasks.add ids={handle.id}",
+        f"{actor} act=task.reclaim count=0 older_than=3600s backend=default",
     ]
 
 
-def test_acts_by_handles_are_logged_and_those_of_the_engine_itself_are_not(said):
+def test_actions_by_handles_are_logged_but_not_those_of_the_engine(take_logged):
     handle, flow = add.send(1, 2), Workflow("sum", [add.node()(a=1)]).start()
     add.with_options(unique_key="one").send(1, 2)
     run = Schedule.objects.create(name="flow", timing="every:60", workflow_name="w", last_workflow_id=flow.id)
-    said()
+    take_logged()
 
     assert [handle.cancel(), handle.cancel(), handle.retry()] == [True, False, True]
     assert add.cancel("one")
@@ -88,30 +88,30 @@ def test_acts_by_handles_are_logged_and_those_of_the_engine_itself_are_not(said)
     assert flow.resume()
     assert flow.cancel()
     assert flow.retry("sum:0")
-    lines = said()
+    lines = take_logged()
     cancel_previous(run)
 
-    who, task, workflow = f"user={system_user()} via=python", f"ids={handle.id}", f"ids={flow.id}"
+    actor, task, workflow = f"user={system_user()} via=python", f"ids={handle.id}", f"ids={flow.id}"
     assert lines == [
-        f"{who} act=task.cancel count=1 {task}",
-        f"{who} act=task.cancel count=0 {task}",
-        f"{who} act=task.retry count=1 {task}",
-        f"{who} act=task.cancel count=1 task=tests.jobs.tasks.add",
-        f"{who} act=workflow.pause count=1 {workflow}",
-        f"{who} act=workflow.resume count=1 {workflow}",
-        f"{who} act=workflow.cancel count=1 {workflow}",
-        f"{who} act=workflow.retry count=1 {workflow} node=sum:0",
+        f"{actor} act=task.cancel count=1 {task}",
+        f"{actor} act=task.cancel count=0 {task}",
+        f"{actor} act=task.retry count=1 {task}",
+        f"{actor} act=task.cancel count=1 task=tests.jobs.tasks.add",
+        f"{actor} act=workflow.pause count=1 {workflow}",
+        f"{actor} act=workflow.resume count=1 {workflow}",
+        f"{actor} act=workflow.cancel count=1 {workflow}",
+        f"{actor} act=workflow.retry count=1 {workflow} node=sum:0",
     ]
-    assert not said()
+    assert not take_logged()
 
 
-def test_an_act_that_breaks_off_is_logged_with_what_it_did(said):
+def test_an_interrupted_action_is_logged_with_the_count_it_reached(take_logged):
     pending(3)
     steps = tasks().with_ids([row.pk for row in Task.objects.all()]).apply_in_batches(_cancel())
     next(steps)
     steps.close()
 
-    (line,) = said()
+    (line,) = take_logged()
     assert "act=task.cancel count=1 " in line
     assert Task.objects.filter(status=TaskStatus.CANCELLED).count() == 1
 
@@ -122,23 +122,23 @@ def _cancel():
     return CANCEL
 
 
-def test_acts_on_queues_and_pruning_are_logged(said):
-    who = f"user={system_user()}"
+def test_queue_actions_and_pruning_are_logged(take_logged):
+    actor = f"user={system_user()}"
     command("horsies_queue", "pause", "emails")
     Queue.objects.named("emails").resume()
     command("horsies_queue", "set", "emails", max_concurrency="5", rate_limit="100/m")
     command("horsies_prune", older_than="7d", status="failed")
     command("horsies_prune", dry_run=True)
 
-    assert said() == [
-        f"{who} via=horsies_queue act=queue.pause count=1 queue=emails",
-        f"{who} via=python act=queue.resume count=1 queue=emails",
-        f"{who} via=horsies_queue act=queue.set count=1 queue=emails max_concurrency=5 rate_limit=100/m",
-        f"{who} via=horsies_prune act=prune count=0 workflows=0 heartbeats=0 older_than=7d status=failed",
+    assert take_logged() == [
+        f"{actor} via=horsies_queue act=queue.pause count=1 queue=emails",
+        f"{actor} via=python act=queue.resume count=1 queue=emails",
+        f"{actor} via=horsies_queue act=queue.set count=1 queue=emails max_concurrency=5 rate_limit=100/m",
+        f"{actor} via=horsies_prune act=prune count=0 workflows=0 heartbeats=0 older_than=7d status=failed",
     ]
 
 
-def test_acts_on_schedules_and_workers_are_logged_with_what_they_were_done_to(said):
+def test_schedule_and_worker_actions_are_logged_with_their_targets(take_logged):
     Schedule.objects.create(name="daily", timing="every:60", task_name="tests.jobs.tasks.noop", enabled=False)
     Worker.objects.create(id="a-1", hostname="a", pid=1)
     Worker.objects.filter(stop_requested_at__isnull=True).request_stop()
@@ -151,7 +151,7 @@ def test_acts_on_schedules_and_workers_are_logged_with_what_they_were_done_to(sa
     ]
     assert daily.disable(by=DisabledBy.CODE) == 0
 
-    assert [line.split(" via=python ")[1] for line in said()] == [
+    assert [line.split(" via=python ")[1] for line in take_logged()] == [
         "act=worker.stop count=1 worker=a-1",
         "act=schedule.enable count=1 schedule=daily",
         "act=schedule.run count=1 schedule=daily",
@@ -159,7 +159,7 @@ def test_acts_on_schedules_and_workers_are_logged_with_what_they_were_done_to(sa
     ]
 
 
-def test_an_act_of_the_admin_is_that_of_the_sites_user_and_not_of_the_web_servers(said, admin_user):
+def test_an_admin_action_is_logged_with_the_site_user_not_the_system_user(take_logged, admin_user):
     client = Client()
     client.force_login(admin_user)
     queue = Queue.objects.create(name="emails")
@@ -172,14 +172,14 @@ def test_an_act_of_the_admin_is_that_of_the_sites_user_and_not_of_the_web_server
 
     queue.refresh_from_db()
     assert queue.paused
-    assert said() == ["user=admin via=admin act=queue.pause count=1 queue=emails"]
+    assert take_logged() == ["user=admin via=admin act=queue.pause count=1 queue=emails"]
 
 
-def test_a_value_can_not_forge_a_fact_or_a_line(said):
+def test_a_logged_value_cannot_forge_a_field_or_a_line(take_logged):
     with acting_as("eve act=none\nuser=root", "python"):
         log_operation("task.cancel", 1, task="a b\x1b[2J", queue='q" count=2', ids=["a b", "c"])
 
-    (line,) = said()
+    (line,) = take_logged()
     assert line == (
         'user="eve act=none\\nuser=root" via=python act=task.cancel count=1 task="a b\\u001b[2J" '
         'queue="q\\" count=2" ids="a b,c"'

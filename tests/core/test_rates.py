@@ -14,29 +14,29 @@ pytestmark = pytest.mark.once
         ("1/d", Rate(1, 86_400, 1)),
     ],
 )
-def test_a_rate_is_a_count_a_time_and_maybe_a_burst(text, rate):
+def test_a_rate_is_a_count_a_period_and_an_optional_burst(text, rate):
     assert Rate.parse(text) == rate
 
 
 @pytest.mark.parametrize("text", ["", "0/m", "5", "5/w", "-1/m", "5/0m", "5/m, 0", "1.5/s", None, 7])
-def test_what_is_no_rate_is_named_with_what_is_allowed(text):
+def test_an_invalid_rate_is_rejected_with_the_allowed_format(text):
     with pytest.raises(ValueError, match="is no rate; allowed: a count"):
         Rate.parse(text)
 
 
-def test_the_bucket_never_holds_more_than_its_burst():
+def test_a_token_bucket_never_holds_more_than_its_burst():
     rate = Rate.parse("60/m, 5")
 
     assert rate.tokens(None, 0) == 5
     assert rate.tokens(0, 2.5) == 2.5
     assert rate.tokens(4, 1_000) == 5
-    assert rate.tokens(1, -3) == 1  # two hosts' transactions may begin in another order than they count
+    assert rate.tokens(1, -3) == 1  # transactions of two hosts may start in one order and take tokens in another
     assert rate.wait(0.25) == pytest.approx(0.75)
     assert rate.wait(1) == 0
 
 
 @pytest.mark.parametrize("left", [float("nan"), float("inf"), float("-inf"), -1e300])
-def test_a_bucket_whose_row_holds_no_number_gives_one_again_soon(left):
+def test_a_token_bucket_with_an_invalid_count_recovers_soon(left):
     rate = Rate.parse("60/m, 5")
 
     assert rate.tokens(left, 6) == 5 or rate.wait(rate.tokens(left, 6)) == 0

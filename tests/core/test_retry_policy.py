@@ -1,4 +1,4 @@
-"""Retry policies: their bounds, their delays, their stored form; and what ``@task`` says of a bad option."""
+"""Retry policies: their bounds, delays and stored form; and the options that ``@task`` accepts."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def problems(**changes):
 # Bounds.
 
 
-def test_the_defaults_are_three_retries_after_one_five_and_fifteen_minutes():
+def test_the_default_policy_retries_after_one_five_and_fifteen_minutes():
     policy = RetryPolicy(auto_retry_for=["X"])
 
     assert (policy.max_retries, policy.intervals, policy.backoff_strategy) == (3, (60, 300, 900), "fixed")
@@ -38,13 +38,13 @@ def test_the_defaults_are_three_retries_after_one_five_and_fifteen_minutes():
     assert RetryPolicy.fixed(auto_retry_for=["X"]) == policy
 
 
-def test_the_codes_have_to_be_said():
+def test_a_policy_requires_auto_retry_for():
     with pytest.raises(TypeError, match="auto_retry_for"):
         RetryPolicy()
 
 
 @pytest.mark.parametrize("count", [1, 999])
-def test_from_1_to_999_retries_are_allowed(count):
+def test_a_policy_allows_1_to_999_retries(count):
     fixed = RetryPolicy.fixed([5] * count, auto_retry_for=["X"])
     exponential = RetryPolicy.exponential(max_retries=count, auto_retry_for=["X"])
 
@@ -52,49 +52,49 @@ def test_from_1_to_999_retries_are_allowed(count):
 
 
 @pytest.mark.parametrize("count", [0, 1000, -1, 1.5, 2.0, "3", None, True], ids=repr)
-def test_any_other_number_of_retries_is_named(count):
+def test_a_number_of_retries_outside_1_to_999_is_rejected(count):
     message = problems(max_retries=count, intervals=(5,), backoff_strategy="exponential")
 
     assert f"max_retries is {count!r}; allowed: a whole number from 1 to 999." in message
 
 
 @pytest.mark.parametrize("seconds", [1, 1.0, 86_400])
-def test_an_interval_is_from_a_second_to_a_day(seconds):
+def test_an_interval_of_a_second_to_a_day_is_allowed(seconds):
     policy = RetryPolicy.fixed([seconds], auto_retry_for=["X"], jitter=False)
 
     assert policy.delay(1) == seconds
 
 
 @pytest.mark.parametrize("seconds", [0, 0.99, 86_400.5, -1, NAN, INFINITY])
-def test_any_other_interval_is_named(seconds):
+def test_an_interval_below_a_second_or_above_a_day_is_rejected(seconds):
     message = problems(intervals=(1, seconds))
 
     assert f"intervals has {seconds:g}; allowed: 1 to 86400 seconds." in message
 
 
 @pytest.mark.parametrize("intervals", [("soon", 2), (None, 2), 60, None, ([1], 2), (timedelta(1), 2)], ids=repr)
-def test_intervals_that_are_no_numbers_are_named_with_what_is_allowed(intervals):
+def test_intervals_that_are_not_a_list_of_numbers_are_rejected(intervals):
     message = problems(intervals=intervals)
 
     assert "intervals" in message
 
 
 @pytest.mark.parametrize("seconds", [0, 0.99, 86_401, -1, NAN, INFINITY, "long", timedelta(1)], ids=repr)
-def test_a_bad_longest_delay_is_named(seconds):
+def test_an_invalid_max_delay_is_rejected(seconds):
     message = problems(max_delay_seconds=seconds)
 
     assert f"max_delay_seconds is {seconds!r}; allowed: 1 to 86400, or None." in message
 
 
 @pytest.mark.parametrize("seconds", [1, 86_400, None])
-def test_a_longest_delay_is_from_a_second_to_a_day_or_none(seconds):
+def test_a_max_delay_is_a_second_to_a_day_or_none(seconds):
     policy = RetryPolicy(**GOOD, max_delay_seconds=seconds)
 
     assert policy.max_delay_seconds == seconds
 
 
 @pytest.mark.parametrize("codes", [(), [], "", [""], ["X", ""]], ids=repr)
-def test_no_code_and_an_empty_one_are_named(codes):
+def test_missing_and_empty_retry_codes_are_rejected(codes):
     message = problems(auto_retry_for=codes)
 
     assert "auto_retry_for is " in message
@@ -102,46 +102,46 @@ def test_no_code_and_an_empty_one_are_named(codes):
 
 
 @pytest.mark.parametrize("codes", [None, 5, [None], [5], ["a\0b"], ["\ud800"]], ids=ascii)
-def test_codes_that_are_no_texts_or_that_no_row_holds_are_named(codes):
+def test_retry_codes_that_cannot_be_stored_as_text_are_rejected(codes):
     message = problems(auto_retry_for=codes)
 
     assert "auto_retry_for" in message
 
 
 @pytest.mark.parametrize("strategy", ["linear", "", None, "FIXED"], ids=repr)
-def test_an_unknown_strategy_is_named(strategy):
+def test_an_unknown_backoff_strategy_is_rejected(strategy):
     message = problems(backoff_strategy=strategy)
 
     assert f"backoff_strategy is {strategy!r}; allowed: 'fixed' or 'exponential'." in message
 
 
 @pytest.mark.parametrize("jitter", ["no", 1, None], ids=repr)
-def test_jitter_is_true_or_false(jitter):
+def test_a_jitter_that_is_not_a_bool_is_rejected(jitter):
     message = problems(jitter=jitter)
 
     assert f"jitter is {jitter!r}; allowed: True or False." in message
 
 
 @pytest.mark.parametrize("intervals", [(), (1,), (1, 2, 3)])
-def test_a_fixed_policy_has_one_interval_for_each_retry(intervals):
+def test_a_fixed_policy_needs_one_interval_for_each_retry(intervals):
     message = problems(max_retries=2, intervals=intervals)
 
     assert f"intervals has {len(intervals)} entries; allowed: one for each of 2 retries." in message
 
 
 @pytest.mark.parametrize("intervals", [(), (1, 2)])
-def test_an_exponential_policy_has_one_base_interval(intervals):
+def test_an_exponential_policy_needs_exactly_one_base_interval(intervals):
     message = problems(backoff_strategy="exponential", intervals=intervals)
 
     assert f"intervals has {len(intervals)} entries; allowed: exactly one base interval." in message
 
 
-def test_every_bad_field_is_named_at_once():
+def test_one_error_names_every_invalid_field_of_a_policy():
     message = problems(
         max_retries=0, intervals=(0.5, 90_000), backoff_strategy="slow", max_delay_seconds=0, auto_retry_for=()
     )
 
-    for words in (
+    for problem in (
         "max_retries is 0",
         "has 0.5",
         "has 90000",
@@ -149,11 +149,11 @@ def test_every_bad_field_is_named_at_once():
         "max_delay_seconds is 0",
         "auto_retry_for is",
     ):
-        assert message.count(words) == 1, words
+        assert message.count(problem) == 1, problem
 
 
 @pytest.mark.parametrize("make", [RetryPolicy.fixed, RetryPolicy.exponential])
-def test_one_code_may_be_given_as_a_text(make):
+def test_auto_retry_for_accepts_a_single_code_as_a_string(make):
     policy = make(auto_retry_for="DOWN")
 
     assert policy.auto_retry_for == ("DOWN",)
@@ -162,7 +162,7 @@ def test_one_code_may_be_given_as_a_text(make):
 # Delays.
 
 
-def test_a_fixed_policy_waits_as_its_list_says():
+def test_a_fixed_policy_waits_its_intervals_in_order():
     policy = RetryPolicy.fixed([5, 1, 9], auto_retry_for=["X"], jitter=False)
 
     delays = [policy.delay(retry) for retry in (1, 2, 3)]
@@ -179,7 +179,7 @@ def test_an_exponential_policy_waits_2_4_8_seconds_and_5_minutes_at_most():
 
 
 @pytest.mark.parametrize(("base", "limit"), [(1, 10), (3, 1), (7.5, 86_400), (86_400, None), (2, None)])
-def test_the_formula_holds_for_any_base_and_limit(base, limit):
+def test_exponential_delays_follow_the_formula_for_any_base_and_limit(base, limit):
     policy = RetryPolicy.exponential(
         base_seconds=base, max_retries=20, max_delay_seconds=limit, auto_retry_for=["X"], jitter=False
     )
@@ -189,7 +189,7 @@ def test_the_formula_holds_for_any_base_and_limit(base, limit):
     assert delays == [min(base * 2 ** (attempts - 1), limit or 86_400) for attempts in range(1, 21)]
 
 
-def test_a_longest_delay_caps_a_fixed_policy_too():
+def test_a_max_delay_caps_a_fixed_policy():
     policy = RetryPolicy(**{**GOOD, "intervals": (5, 500)}, max_delay_seconds=60, jitter=False)
 
     delays = [policy.delay(1), policy.delay(2)]
@@ -205,7 +205,7 @@ def test_a_longest_delay_caps_a_fixed_policy_too():
     ],
     ids=["fixed", "exponential"],
 )
-def test_jitter_goes_both_ways_within_a_quarter(policy):
+def test_jitter_changes_a_delay_by_up_to_a_quarter_either_way(policy):
     delays = [policy.delay(1) for _ in range(2_000)]
 
     assert 75 <= min(delays) < 80
@@ -214,7 +214,7 @@ def test_jitter_goes_both_ways_within_a_quarter(policy):
     assert len(set(delays)) > 1_900
 
 
-def test_jitter_never_goes_past_the_longest_delay():
+def test_jitter_never_exceeds_the_max_delay():
     policy = RetryPolicy.exponential(base_seconds=300, max_retries=5, auto_retry_for=["X"])
 
     delays = [policy.delay(retry) for retry in (1, 2, 3, 4, 5) for _ in range(200)]
@@ -226,7 +226,7 @@ def test_jitter_never_goes_past_the_longest_delay():
 # Which codes.
 
 
-def test_only_codes_that_are_listed_are_covered():
+def test_a_policy_covers_only_the_codes_it_lists():
     policy = RetryPolicy.fixed([1], auto_retry_for=["DOWN", OperationalCode.WORKER_CRASHED])
 
     covered = {code for code in ("DOWN", "WORKER_CRASHED", "down", "OTHER", "TASK_TIMEOUT") if policy.covers(code)}
@@ -234,7 +234,7 @@ def test_only_codes_that_are_listed_are_covered():
     assert covered == {"DOWN", "WORKER_CRASHED"}
 
 
-def test_every_code_means_every_one_that_another_attempt_may_mend():
+def test_the_wildcard_covers_every_code_that_a_retry_may_fix():
     policy = jobs.with_attempts.stored_policy()
 
     assert all(
@@ -243,7 +243,7 @@ def test_every_code_means_every_one_that_another_attempt_may_mend():
     assert not any(policy.covers(code) for code in ("WORKER_RESOLUTION_ERROR", "WORKER_SERIALIZATION_ERROR"))
 
 
-def test_a_code_that_another_attempt_cannot_mend_is_covered_if_it_is_listed_by_name():
+def test_a_code_that_no_retry_can_fix_is_covered_only_if_listed_by_name():
     policy = RetryPolicy.fixed([1], auto_retry_for=["*", "WORKER_RESOLUTION_ERROR"])
 
     assert policy.covers("WORKER_RESOLUTION_ERROR")
@@ -271,7 +271,7 @@ POLICIES = st.builds(
 
 @given(POLICIES)
 @settings(max_examples=200, deadline=None)
-def test_any_policy_comes_back_from_its_json_as_it_was(policy):
+def test_any_policy_survives_a_round_trip_through_json(policy):
     stored = json.dumps(policy.as_json())
 
     assert RetryPolicy.from_json(json.loads(stored)) == policy
@@ -280,7 +280,7 @@ def test_any_policy_comes_back_from_its_json_as_it_was(policy):
 
 
 @pytest.mark.django_db
-def test_a_policy_comes_back_from_its_row_as_it_was():
+def test_a_policy_survives_a_round_trip_through_its_row():
     policy = RetryPolicy.exponential(
         3.5, max_retries=4, max_delay_seconds=None, auto_retry_for=["A", "B"], jitter=False
     )
@@ -295,7 +295,7 @@ def test_a_policy_comes_back_from_its_row_as_it_was():
 @pytest.mark.parametrize(
     "stored", [[], 5, "text", "[", {"max_retries": 0}, {"colour": 1}, {"auto_retry_for": None}, True], ids=repr
 )
-def test_a_stored_policy_that_was_damaged_counts_as_none(stored, caplog):
+def test_a_damaged_stored_policy_is_logged_and_ignored(stored, caplog):
     policy = RetryPolicy.read(stored, "the-id")
 
     assert policy is None
@@ -303,17 +303,17 @@ def test_a_stored_policy_that_was_damaged_counts_as_none(stored, caplog):
 
 
 @pytest.mark.parametrize("stored", [None, {}, "{}"], ids=repr)
-def test_no_stored_policy_is_none_and_nothing_to_tell(stored, caplog):
+def test_an_empty_stored_policy_is_ignored_without_a_log_line(stored, caplog):
     policy = RetryPolicy.read(stored, "id")
 
     assert policy is None
     assert not caplog.records
 
 
-# What a worker makes of them.
+# Retries by a worker.
 
 
-def test_a_listed_code_is_tried_again_after_the_policys_delay(drain):
+def test_a_listed_code_is_retried_after_the_policys_delay(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["UNHANDLED_EXCEPTION"], jitter=False)
     handle = tasks.fail.with_options(retry_policy=policy).send()
 
@@ -329,9 +329,9 @@ def test_a_listed_code_is_tried_again_after_the_policys_delay(drain):
 @pytest.mark.parametrize(
     ("codes", "good_until"),
     [(["OTHER"], None), (["UNHANDLED_EXCEPTION"], timedelta(seconds=30))],
-    ids=["a code that is not listed", "a deadline before the next attempt"],
+    ids=["unlisted code", "deadline before the next attempt"],
 )
-def test_else_the_task_ends_failed_with_its_own_error(drain, codes, good_until):
+def test_an_unlisted_code_or_a_near_deadline_fails_the_task_without_a_retry(drain, codes, good_until):
     policy = RetryPolicy.fixed([60], auto_retry_for=codes, jitter=False)
     deadline = good_until and timezone.now() + good_until
     handle = tasks.fail.with_options(retry_policy=policy, good_until=deadline).send()
@@ -342,7 +342,7 @@ def test_else_the_task_ends_failed_with_its_own_error(drain, codes, good_until):
     assert (handle.status(), TaskAttempt.objects.get().will_retry) == ("FAILED", False)
 
 
-def test_a_body_knows_how_many_attempts_it_has_and_whether_one_follows(drain):
+def test_the_context_has_the_number_of_attempts_and_marks_the_last_one(drain):
     once = succeeds_at_last.with_options(max_attempts=1).send()
     thrice = succeeds_at_last.send()
 
@@ -351,12 +351,12 @@ def test_a_body_knows_how_many_attempts_it_has_and_whether_one_follows(drain):
     assert (once.value(0), thrice.value(0)) == ([1, 1], [3, 3])
 
 
-def test_a_call_that_is_tried_more_often_waits_as_its_tasks_own_backoff_says(drain):
+def test_a_call_with_its_own_attempts_keeps_the_backoff_of_its_task(drain):
     computed = tasks.choosy.with_options(max_attempts=9).send("choosy")
     at_once = tasks.flaky.with_options(max_attempts=5).send("at once", fails=4)
     later = tasks.flaky.with_options(backoff=1).send("later", fails=1)
 
-    drain()  # which waits for nothing
+    drain()  # it waits for no retry
 
     assert computed.get(0).err.message == "choosy"
     assert at_once.value(0) == 5
@@ -364,7 +364,7 @@ def test_a_call_that_is_tried_more_often_waits_as_its_tasks_own_backoff_says(dra
     assert row.enqueued_at - row.attempts.get(attempt=1).finished_at > timedelta(seconds=0.9)
 
 
-def test_a_task_that_has_had_its_attempts_is_failed(drain):
+def test_a_task_fails_after_its_last_attempt(drain):
     handle = tasks.flaky.send("s4_30", fails=5)
 
     drain()
@@ -393,7 +393,7 @@ def test_a_task_that_has_had_its_attempts_is_failed(drain):
     ],
     ids=stable,
 )
-def test_the_row_knows_how_often_its_task_may_be_tried_again(options, retries):
+def test_the_row_stores_the_number_of_retries(options, retries):
     job = task(**options)(tasks.noop.func)
 
     job.send()
@@ -401,13 +401,13 @@ def test_the_row_knows_how_often_its_task_may_be_tried_again(options, retries):
     assert Task.objects.get().max_retries == retries
 
 
-# What @task says of a bad option.
+# Options of @task.
 
 POLICY = RetryPolicy.fixed([1], auto_retry_for=["X"])
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"max_attempts": 0}, "max_attempts is 0; allowed: a whole number from 1 to 1000."),
         ({"max_attempts": 1001}, "max_attempts is 1001; allowed: a whole number from 1 to 1000."),
@@ -456,11 +456,11 @@ POLICY = RetryPolicy.fixed([1], auto_retry_for=["X"])
     ],
     ids=lambda value: ascii(value)[:70],
 )
-def test_a_bad_option_of_a_task_is_told_where_the_task_is_made(options, words):
+def test_the_decorator_rejects_an_invalid_task_option(options, message):
     with pytest.raises(InvalidTask) as caught:
         task(**options)(tasks.noop.func)
 
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "allowed" in str(caught.value)
 
 
@@ -479,7 +479,7 @@ def test_a_bad_option_of_a_task_is_told_where_the_task_is_made(options, words):
     ],
     ids=repr,
 )
-def test_a_good_option_of_a_task_is_kept(options):
+def test_the_decorator_keeps_valid_task_options(options):
     job = task(**options)(tasks.noop.func)
 
     assert {name: getattr(job, name) for name in options} == options
@@ -487,7 +487,7 @@ def test_a_good_option_of_a_task_is_kept(options):
 
 @pytest.mark.parametrize("option", ["good_until", "run_after", "unique_key"])
 @pytest.mark.parametrize("value", [None, timezone.now()], ids=["none", "a time"])
-def test_what_belongs_to_a_call_is_a_type_error_in_the_decorator_with_a_hint(option, value):
+def test_the_decorator_rejects_an_option_of_a_call_with_a_hint(option, value):
     with pytest.raises(TypeError) as caught:
         task(**{option: value})(tasks.noop.func)
 
@@ -495,7 +495,7 @@ def test_what_belongs_to_a_call_is_a_type_error_in_the_decorator_with_a_hint(opt
     assert f"with_options({option}=…)" in str(caught.value)
 
 
-def test_unknown_options_are_all_named_with_those_there_are():
+def test_the_decorator_names_every_unknown_option_and_the_known_ones():
     with pytest.raises(TypeError) as caught:
         task(retries=3, backof=1)(tasks.noop.func)
 
@@ -503,7 +503,7 @@ def test_unknown_options_are_all_named_with_those_there_are():
     assert all(f"{known}" in str(caught.value) for known in ("max_attempts", "backoff", "timeout", "metadata"))
 
 
-def test_an_unknown_option_is_answered_with_the_options_of_the_framework_too():
+def test_the_error_for_an_unknown_option_lists_the_frameworks_options():
     with pytest.raises(TypeError) as caught:
         task(prioritty=3)(tasks.noop.func)
 

@@ -19,7 +19,7 @@ def test_there_are_seven_states_and_the_stored_text_is_the_name():
     assert pairs == [(name, name) for name in LIVE + ENDED]
 
 
-def test_the_states_are_text_choices_that_can_be_imported_from_the_package():
+def test_the_package_exports_the_states_as_text_choices():
     names = horsies_django.__all__
 
     assert {"TaskStatus", "TASK_TERMINAL_STATES"} <= set(names)
@@ -27,7 +27,7 @@ def test_the_states_are_text_choices_that_can_be_imported_from_the_package():
     assert all(TaskStatus.choices[index][1] for index in range(7))
 
 
-def test_a_state_is_its_text_wherever_a_text_is_wanted():
+def test_a_state_can_be_used_as_its_text():
     state = TaskStatus.RUNNING
 
     assert state == "RUNNING"
@@ -36,7 +36,7 @@ def test_a_state_is_its_text_wherever_a_text_is_wanted():
 
 
 @pytest.mark.parametrize("name", LIVE + ENDED)
-def test_the_first_three_states_live_and_the_last_four_are_terminal(name):
+def test_the_first_three_states_are_live_and_the_last_four_terminal(name):
     state = TaskStatus[name]
 
     assert state.is_terminal is (name in ENDED)
@@ -52,7 +52,7 @@ def test_the_terminal_states_are_a_frozenset_of_four():
 
 
 @pytest.mark.django_db
-def test_the_terminal_states_can_stand_in_a_filter():
+def test_the_terminal_states_work_in_a_queryset_filter():
     for name in LIVE:
         Task.objects.create(task_name=name, status=name)
     for name in ENDED:

@@ -1,4 +1,4 @@
-"""What wakes who waits: rung from signal handlers and from other threads."""
+"""Primitives that wake a waiting thread, from signal handlers and from other threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horsies_django.core.sync import Mailbox, StopEvent
 
 pytestmark = pytest.mark.once
 
-#: The signal comes at any point of the wait, of its begin and of its end.
+#: The signal arrives at any point of the wait, its start and its end included.
 _INTERRUPTED = """
 import random, signal
 from horsies_django.core import sync
@@ -31,21 +31,21 @@ for _ in range(5_000):
     stop = sync.StopEvent()
     signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 3e-5))
     assert stop.wait(20)
-print("all heard")
+print("all received")
 """
 
 
-def test_a_signal_handler_may_ring_whatever_it_interrupts() -> None:
-    """With threading.Event this stands still within some ten thousand turns."""
+def test_a_signal_handler_can_wake_the_wait_that_it_interrupts() -> None:
+    """With threading.Event this deadlocks within some ten thousand rounds."""
     done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=60)
 
-    assert (done.stdout, done.stderr) == ("all heard\n", "")
+    assert (done.stdout, done.stderr) == ("all received\n", "")
 
 
-def test_every_waiter_is_told_to_stop() -> None:
+def test_a_stop_event_wakes_every_waiting_thread() -> None:
     stop = StopEvent()
-    heard: list[bool] = []
-    threads = [threading.Thread(target=lambda: heard.append(stop.wait(20))) for _ in range(5)]
+    woken: list[bool] = []
+    threads = [threading.Thread(target=lambda: woken.append(stop.wait(20))) for _ in range(5)]
     for thread in threads:
         thread.start()
 
@@ -53,11 +53,11 @@ def test_every_waiter_is_told_to_stop() -> None:
 
     for thread in threads:
         thread.join(20)
-    assert heard == [True] * 5
+    assert woken == [True] * 5
     assert stop.wait(0)
 
 
-def test_a_stop_that_nobody_says_is_waited_for_in_vain() -> None:
+def test_waiting_for_a_stop_event_that_is_never_set_times_out() -> None:
     stop = StopEvent()
     began = time.monotonic()
 
@@ -67,32 +67,32 @@ def test_a_stop_that_nobody_says_is_waited_for_in_vain() -> None:
     assert not stop.is_set
 
 
-def test_all_that_was_put_in_is_taken_once_and_in_each_ones_order() -> None:
+def test_a_mailbox_delivers_each_item_once_in_its_senders_order() -> None:
     mailbox: Mailbox[tuple[int, int]] = Mailbox()
 
-    def fill(number: int) -> None:
+    def send(sender: int) -> None:
         for turn in range(2_000):
-            mailbox.put((number, turn))
+            mailbox.put((sender, turn))
 
-    threads = [threading.Thread(target=fill, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=send, args=(sender,)) for sender in range(4)]
     for thread in threads:
         thread.start()
     taken: list[tuple[int, int]] = []
     deadline = time.monotonic() + 30
     while len(taken) < 8_000 and time.monotonic() < deadline:
-        taken += mailbox.take(1e-6)  # times that run out between two steps
+        taken += mailbox.take(1e-6)  # timeouts that expire between two steps
 
     for thread in threads:
         thread.join(20)
     assert not mailbox
-    for number in range(4):
-        assert [turn for whose, turn in taken if whose == number] == list(range(2_000))
+    for sender in range(4):
+        assert [turn for origin, turn in taken if origin == sender] == list(range(2_000))
 
 
-def test_an_old_ring_does_not_cut_a_wait_short() -> None:
+def test_a_stale_wake_up_does_not_cut_a_mailbox_wait_short() -> None:
     mailbox: Mailbox[int] = Mailbox()
     mailbox.put(1)
-    assert mailbox.take(1) == [1]  # taken without a wait: it still rings
+    assert mailbox.take(1) == [1]  # taken without a wait, so its wake-up is still pending
     timer = threading.Timer(0.05, mailbox.put, [2])
     timer.start()
 

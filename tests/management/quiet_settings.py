@@ -1,4 +1,4 @@
-"""A project whose LOGGING keeps our lines to a file."""
+"""A project whose LOGGING shows no line of the package."""
 
 from tests.settings import *  # noqa: F403
 

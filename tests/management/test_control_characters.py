@@ -1,4 +1,4 @@
-"""Rows with escape sequences, line breaks and marks that turn the reading order, in what commands and logs print."""
+"""Commands and logs escape the control characters of rows: escape sequences, line breaks, bidirectional marks."""
 
 import io
 import json
@@ -17,15 +17,15 @@ from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
-#: Clears the screen, renames the window, begins a new line, deletes, turns the reading order round; C1's own escape.
+#: Clears the screen, sets the window's title, starts a line, deletes, reverses the reading order; C1's own escape.
 EVIL = "x\x1b[2J\x1b]0;own\x07\nINFO forged\r\x08\x7f\x9b31m\u202eabc\u2066\u2028\u200fend"
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\u200e\u200f]")
 
 
 @task
-def raises(words):
-    raise ValueError(words)
+def raises(message):
+    raise ValueError(message)
 
 
 def printed(*arguments, **options):
@@ -38,7 +38,7 @@ def printed(*arguments, **options):
 
 
 def is_plain(text):
-    """Whether nothing of the row's is in it but as an escape, and no line is forged."""
+    """Check that the row's text is escaped throughout; return whether no line is forged."""
     assert "x\\u001b[2J" in text
     assert "\\u202eabc" in text
     assert not CONTROL.search(text), repr(text)
@@ -79,7 +79,7 @@ def evil_task():
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_list_of_tasks_holds_no_controls(evil_task, as_json):
+def test_the_task_list_prints_no_control_characters(evil_task, as_json):
     text = printed("horsies_task", "list", json=as_json)
 
     assert is_plain(text)
@@ -89,7 +89,7 @@ def test_a_list_of_tasks_holds_no_controls(evil_task, as_json):
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_task_that_is_shown_holds_no_controls(evil_task, as_json):
+def test_showing_a_task_prints_no_control_characters(evil_task, as_json):
     text = printed("horsies_task", "show", str(evil_task.pk), json=as_json)
 
     assert is_plain(text)
@@ -97,7 +97,7 @@ def test_a_task_that_is_shown_holds_no_controls(evil_task, as_json):
         assert json.loads(text)["worker_id"] == EVIL
 
 
-def test_acting_on_a_task_says_nothing_with_controls(evil_task):
+def test_actions_on_a_task_print_no_control_characters(evil_task):
     Task.objects.update(status="PENDING", queue_name=EVIL)
 
     text = printed("horsies_task", "retry", str(evil_task.pk))
@@ -106,7 +106,7 @@ def test_acting_on_a_task_says_nothing_with_controls(evil_task):
     assert not CONTROL.search(text), repr(text)
 
 
-def test_status_and_queues_hold_no_controls():
+def test_the_status_and_the_queue_list_print_no_control_characters():
     Queue.objects.create(name=EVIL, paused=True)
     Task.objects.create(task_name="a.b", queue_name=EVIL)
     Worker.objects.create(
@@ -117,7 +117,7 @@ def test_status_and_queues_hold_no_controls():
     assert is_plain(printed("horsies_queue", "list"))
 
 
-def test_a_schedule_that_is_passed_is_told_without_controls(caplog):
+def test_the_schedule_list_and_the_scheduler_print_no_control_characters(caplog):
     due = timezone.now() - timedelta(seconds=1)
     Schedule.objects.create(
         name=EVIL[:100],
@@ -133,7 +133,7 @@ def test_a_schedule_that_is_passed_is_told_without_controls(caplog):
 
 
 @pytest.mark.slow
-def test_a_workers_lines_hold_no_controls(manage):
+def test_a_worker_logs_no_control_characters(manage):
     Task.objects.create(task_name=EVIL, queue_name=EVIL)
     raises.send(EVIL)
 
@@ -148,7 +148,7 @@ def test_a_workers_lines_hold_no_controls(manage):
     assert "\nINFO forged" not in process.output
 
 
-def test_the_lines_of_a_project_that_has_its_own_logging_hold_none_either():
+def test_a_log_handler_of_the_project_gets_no_control_characters():
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     logger = logging.getLogger("horsies_django.worker")
@@ -166,13 +166,13 @@ def test_the_lines_of_a_project_that_has_its_own_logging_hold_none_either():
     assert "\nINFO forged" not in stream.getvalue()
 
 
-def test_each_logger_of_the_package_is_guarded():
+def test_every_logger_of_the_package_escapes_control_characters():
     sources = "\n".join(path.read_text() for path in (ROOT / "horsies_django").rglob("*.py"))
 
     assert set(re.findall(r'getLogger\("(horsies_django[^"]*)"\)', sources)) <= set(LOGGERS)
 
 
-def test_what_can_be_printed_stays_as_it_is():
+def test_printable_text_is_not_escaped():
     for text in ("plain", "Grüße, 日本語 → 👩‍👩‍👧 हिन्दी", "a b"):
         assert one_line(text) == lines(text) == text
     assert lines("a\n\tb") == "a\n\tb"

@@ -1,4 +1,4 @@
-"""``horsies_schedule``: look at schedules, run them, enable and disable them."""
+"""``horsies_schedule``: list, run, enable and disable schedules."""
 
 import io
 import json
@@ -21,17 +21,17 @@ def make(name, **columns):
 
 
 def run(*arguments, status=0, **options):
-    """Return what the command prints, errors below the rest."""
-    out, err, code, said = io.StringIO(), io.StringIO(), 0, ""
+    """Run the command; return its output, followed by its errors."""
+    out, err, code, message = io.StringIO(), io.StringIO(), 0, ""
     try:
         call_command("horsies_schedule", *arguments, stdout=out, stderr=err, **options)
     except CommandError as error:
-        code, said = error.returncode, str(error)
-    assert code == status, said
-    return out.getvalue() + err.getvalue() + said
+        code, message = error.returncode, str(error)
+    assert code == status, message
+    return out.getvalue() + err.getvalue() + message
 
 
-def test_the_list_says_what_is_due_when_and_as_json_every_column():
+def test_the_schedule_list_shows_due_times_and_as_json_every_column():
     make("nightly", timing="cron:0 9 * * *", run_count=3, last_error="TypeError: odd")
     make("elsewhere", backend="other")
     off = make("off", enabled=False)
@@ -52,7 +52,7 @@ def test_the_list_says_what_is_due_when_and_as_json_every_column():
 
 
 @pytest.mark.once
-def test_schedules_are_run_enabled_and_disabled_and_each_act_is_logged(caplog):
+def test_schedules_are_run_enabled_and_disabled_and_each_action_is_logged(caplog):
     caplog.set_level(logging.INFO, "horsies_django.operations")
     row = make("a")
     make("ended", end_at=row.created_at, enabled=False)
@@ -68,40 +68,43 @@ def test_schedules_are_run_enabled_and_disabled_and_each_act_is_logged(caplog):
     assert "has no slot left" in run("enable", "ended", status=1)
 
     lines = [record.getMessage() for record in caplog.records if record.name == "horsies_django.operations"]
-    who = f"user={system_user()} via=horsies_schedule"
-    assert lines[0] == f"{who} act=schedule.disable count=1 schedule=a"
-    assert lines[2:4] == [f"{who} act=schedule.run count=1 schedule=a", f"{who} act=schedule.enable count=1 schedule=a"]
+    by_command = f"user={system_user()} via=horsies_schedule act=schedule"
+    assert lines[0] == f"{by_command}.disable count=1 schedule=a"
+    assert lines[2:4] == [
+        f"{by_command}.run count=1 schedule=a",
+        f"{by_command}.enable count=1 schedule=a",
+    ]
 
 
 @pytest.mark.once
-def test_what_can_not_be_run_says_why_and_stops_no_other():
+def test_a_schedule_that_cannot_be_run_is_reported_and_others_still_run():
     make("odd", kwargs={"nope": 1})
     make("key", options={"unique_key": "k"})
 
-    said = run("run", "odd", "key", status=1)
+    printed = run("run", "odd", "key", status=1)
 
-    assert "The schedule odd could not be run: TypeError:" in said
+    assert "The schedule odd could not be run: TypeError:" in printed
     assert "nope" in Schedule.objects.get(name="odd").last_error
-    assert "1 of 2 could not be run." in said
+    assert "1 of 2 could not be run." in printed
     key = Task.objects.get().pk
     assert run("run", "key") == f"The schedule key has sent nothing new: id={key} has its unique key.\n"
     assert Schedule.objects.get(name="key").run_count == 1
 
 
 @pytest.mark.once
-def test_a_name_that_no_schedule_has_is_told_and_nothing_is_done():
+def test_an_unknown_schedule_is_reported_and_nothing_is_done():
     from horsies_django.schedules.declaration import declarations
 
     make("nightly")
     make("elsewhere", backend="other")
     declared = schedule("declared", noop, Every(hours=1))
     try:
-        said = run("disable", "nightly", "nightli", "elsewhere", "declared", status=2)
+        printed = run("disable", "nightly", "nightli", "elsewhere", "declared", status=2)
     finally:
         declarations.by_place.pop((declared.name, declared.place))
 
-    assert "There is no schedule 'nightli'. Did you mean 'nightly'?" in said
-    assert "'elsewhere' is one of the backend 'other': give --backend other." in said
-    assert "no scheduler has written its row yet" in said
+    assert "There is no schedule 'nightli'. Did you mean 'nightly'?" in printed
+    assert "'elsewhere' is one of the backend 'other': give --backend other." in printed
+    assert "no scheduler has written its row yet" in printed
     assert Schedule.objects.get(name="nightly").enabled
     assert "There is no HorsiesBackend at TASKS['nobody']" in run("list", "--backend", "nobody", status=2)

@@ -17,7 +17,7 @@ from tests.jobs import tasks
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
-def test_an_empty_queue_without_a_worker_has_a_state_too(manage):
+def test_the_status_command_works_with_no_tasks_and_no_worker(manage):
     process = manage("horsies_status")
 
     assert process.wait() == 0
@@ -28,7 +28,7 @@ def test_an_empty_queue_without_a_worker_has_a_state_too(manage):
     }
 
 
-def test_json_is_one_object_with_counts_queues_and_workers(worker, manage):
+def test_the_json_status_is_one_object_with_counts_queues_and_workers(worker, manage):
     worker()
     tasks.on_emails.with_options(queue_name="nobody").schedule(0)
     process = manage("horsies_status", "--json")
@@ -45,7 +45,7 @@ def test_json_is_one_object_with_counts_queues_and_workers(worker, manage):
     )
 
 
-def test_json_tells_what_has_been_rolled_up(manage, drain):
+def test_the_json_status_has_the_roll_ups_of_the_last_hour(manage, drain):
     tasks.add.send(1)
     tasks.fail.send()
     drain()
@@ -60,7 +60,7 @@ def test_json_tells_what_has_been_rolled_up(manage, drain):
     assert queue["run_p95"] > 0
 
 
-def test_more_queues_than_are_looked_into_are_told_of(capsys, monkeypatch):
+def test_the_status_says_that_there_are_more_queues_than_it_shows(capsys, monkeypatch):
     monkeypatch.setattr(depths, "MAX_QUEUES", 1)
     tasks.noop.with_options(queue_name="a").send()
     late = tasks.noop.with_options(queue_name="z").send()
@@ -78,7 +78,7 @@ def test_more_queues_than_are_looked_into_are_told_of(capsys, monkeypatch):
     assert "oldest due task waits: at least " in capsys.readouterr().out
 
 
-def test_a_table_has_a_row_for_each_queue(capsys, drain):
+def test_the_status_table_has_a_row_for_each_queue(capsys, drain):
     tasks.add.send(1)
     drain()
     tasks.on_emails.send()
@@ -92,33 +92,33 @@ def test_a_table_has_a_row_for_each_queue(capsys, drain):
 
 
 @pytest.mark.parametrize(("flags", "status"), [(["--backend", "nonsense"], 2), (["--nonsense"], 2)])
-def test_wrong_usage_is_status_2(manage, flags, status):
+def test_wrong_usage_of_the_status_command_exits_2(manage, flags, status):
     process = manage("horsies_status", *flags)
 
     assert process.wait() == status
 
 
-def test_the_backend_may_come_from_the_environment(manage):
+def test_the_status_command_reads_its_backend_from_the_environment(manage):
     process = manage("horsies_status", HORSIES_STATUS_BACKEND="nonsense")
 
     assert process.wait() == 2
     assert "HorsiesBackend" in process.output
 
 
-def test_without_tables_it_is_status_1(tmp_path):
+def test_the_status_command_exits_1_without_tables(tmp_path):
     process = Process("horsies_status", DATABASE_URL=f"sqlite:///{tmp_path}/empty.sqlite3")
 
     assert process.wait() == 1
     assert "migrate" in process.output
 
 
-def test_it_changes_nothing_and_asks_as_much_of_many_as_of_few(capsys):
+def test_the_status_command_only_reads_and_runs_few_queries_on_many_tasks(capsys):
     call_command("horsies_status")
     Task.objects.bulk_create([Task(task_name="tests.jobs.tasks.noop", queue_name=f"q{n % 9}") for n in range(500)])
 
     with CaptureQueriesContext(connection) as captured:
         call_command("horsies_status")
 
-    asked = [query["sql"] for query in captured if "horsies" in query["sql"]]
-    assert len(asked) <= 9, asked
-    assert all(sql.startswith(("SELECT", "WITH")) for sql in asked), asked
+    queries = [query["sql"] for query in captured if "horsies" in query["sql"]]
+    assert len(queries) <= 9, queries
+    assert all(sql.startswith(("SELECT", "WITH")) for sql in queries), queries

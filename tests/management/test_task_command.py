@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Terminal(io.StringIO):
-    """Standard input that somebody types into."""
+    """Standard input from a terminal."""
 
     def isatty(self):
         return True
@@ -27,11 +27,11 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def task(capsys):
-    """Run it, and return its status, what it printed and what it complained of."""
+    """Run the command; return its exit status, its output and its errors."""
 
-    def run(*words, **options):
+    def run(*arguments, **options):
         try:
-            call_command("horsies_task", *map(str, words), **options)
+            call_command("horsies_task", *map(str, arguments), **options)
         except CommandError as error:
             return error.returncode, capsys.readouterr().out, str(error)
         out, err = capsys.readouterr()
@@ -46,7 +46,7 @@ def status(task):
 
 @pytest.mark.once
 @pytest.mark.parametrize("state", COLUMNS)
-def test_a_list_has_the_tasks_of_a_state(task, state):
+def test_list_shows_the_tasks_of_a_state(task, state):
     made = one_of_each()
 
     code, out, _ = task("list", "--status", state)
@@ -58,7 +58,7 @@ def test_a_list_has_the_tasks_of_a_state(task, state):
 
 
 @pytest.mark.once
-def test_a_list_has_thirty_and_says_how_to_have_the_next(task):
+def test_list_prints_thirty_tasks_and_how_to_get_the_next(task):
     made = [str(key) for key in some(40, "failed")[::-1]]
 
     _, out, err = task("list")
@@ -73,7 +73,7 @@ def test_a_list_has_thirty_and_says_how_to_have_the_next(task):
 
 
 @pytest.mark.once
-def test_all_is_printed_page_by_page_as_json_lines_or_as_ids(task):
+def test_list_all_prints_every_page_as_json_lines_or_ids(task):
     made = [str(key) for key in some(65, "failed")[::-1]]
 
     _, out, _ = task("list", "--all", "--json")
@@ -94,18 +94,18 @@ def test_filters_narrow_a_list(task):
 
 
 @pytest.mark.once
-def test_nothing_sensitive_is_printed(task):
+def test_list_and_show_print_no_sensitive_value(task):
     handle = tasks.echo.send("open", password="secret")
 
-    for words in (["list"], ["list", "--json"], ["show", handle.id], ["show", handle.id, "--json"]):
-        code, out, _ = task(*words)
+    for arguments in (["list"], ["list", "--json"], ["show", handle.id], ["show", handle.id, "--json"]):
+        code, out, _ = task(*arguments)
         assert code == 0
         assert "open" in out
         assert "secret" not in out
 
 
 @pytest.mark.once
-def test_show_prints_one_task_after_the_other_and_names_what_is_not_there(task, drain):
+def test_show_prints_each_task_and_reports_missing_ones(task, drain):
     handle, waiting, gone = tasks.fail.send("no luck"), tasks.add.schedule(3_600, 1), uuid4()
     drain()
 
@@ -124,7 +124,7 @@ def test_show_prints_one_task_after_the_other_and_names_what_is_not_there(task, 
 
 
 @pytest.mark.parametrize(
-    ("words", "takes", "becomes"),
+    ("arguments", "takes", "becomes"),
     [
         (["run"], "scheduled", "PENDING"),
         (["cancel"], "pending", "CANCELLED"),
@@ -134,16 +134,16 @@ def test_show_prints_one_task_after_the_other_and_names_what_is_not_there(task, 
         (["delete"], "completed", None),
     ],
 )
-def test_each_action_is_done_to_ids_and_to_all(task, words, takes, becomes):
+def test_each_action_works_on_ids_and_on_all(task, arguments, takes, becomes):
     made = [make(takes) for _ in range(4)]
     other = make("running" if takes != "running" else "failed")
 
-    one = task(*words, made[0].pk)
-    dry = task(*words, "--all", "--status", takes, "--dry-run")
-    every = task(*words, "--all", "--status", takes, "--yes", "--json")
+    one = task(*arguments, made[0].pk)
+    dry = task(*arguments, "--all", "--status", takes, "--dry-run")
+    every = task(*arguments, "--all", "--status", takes, "--yes", "--json")
 
     assert one[0] == dry[0] == every[0] == 0, (one, dry, every)
-    left = 4 if takes == "pending" and "move" in words else 3
+    left = 4 if takes == "pending" and "move" in arguments else 3
     assert dry[1].startswith("would be")
     assert dry[1].strip().endswith(f": {left}")
     assert json.loads(every[1])["done"] == left
@@ -152,20 +152,20 @@ def test_each_action_is_done_to_ids_and_to_all(task, words, takes, becomes):
 
 
 @pytest.mark.once
-def test_what_was_left_alone_is_named_and_is_status_1(task):
+def test_skipped_tasks_are_listed_and_make_the_command_exit_1(task):
     running, gone = make("running"), uuid4()
 
-    code, out, said = task("retry", make("failed").pk, running.pk, gone)
+    code, out, message = task("retry", make("failed").pk, running.pk, gone)
 
     assert code == 1
     assert "due again: 1" in out
     assert f"  {running.pk}: it is running" in out
     assert f"  {gone}: there is no such task" in out
-    assert said == "2 left alone."
+    assert message == "2 left alone."
 
 
 @pytest.mark.once
-def test_of_many_that_were_left_there_are_numbers(task):
+def test_many_skipped_tasks_are_counted_by_reason(task):
     code, out, _ = task("run", *some(30, "pending"))
 
     assert code == 1
@@ -174,7 +174,7 @@ def test_of_many_that_were_left_there_are_numbers(task):
 
 
 @pytest.mark.once
-def test_ids_may_come_from_standard_input(task, monkeypatch):
+def test_ids_can_be_read_from_standard_input(task, monkeypatch):
     made = some(3, "failed")
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(map(str, made))))
 
@@ -184,7 +184,7 @@ def test_ids_may_come_from_standard_input(task, monkeypatch):
 
 
 @pytest.mark.once
-def test_a_limit_is_how_many_are_done(task):
+def test_a_limit_caps_the_number_of_tasks_acted_on(task):
     some(10, "failed")
 
     assert task("retry", "--all", "--limit", "4", "--yes")[1] == "due again: 4\n"
@@ -192,7 +192,7 @@ def test_a_limit_is_how_many_are_done(task):
 
 @pytest.mark.once
 @pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("yes\n", 0, 0), ("n\n", 1, 3), ("", 1, 3)])
-def test_all_asks_first(task, monkeypatch, answer, code, left):
+def test_an_action_on_all_asks_for_confirmation(task, monkeypatch, answer, code, left):
     some(3, "scheduled")
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
 
@@ -203,7 +203,7 @@ def test_all_asks_first(task, monkeypatch, answer, code, left):
 
 
 @pytest.mark.once
-def test_the_question_says_how_many_and_which(task, monkeypatch, capsys):
+def test_the_confirmation_shows_the_number_of_tasks_and_their_states(task, monkeypatch, capsys):
     some(3, "failed")
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
 
@@ -215,7 +215,7 @@ def test_the_question_says_how_many_and_which(task, monkeypatch, capsys):
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["cancel"], "either ids, or --all"),
         (["cancel", uuid4(), "--all"], "either ids, or --all"),
@@ -243,19 +243,19 @@ def test_the_question_says_how_many_and_which(task, monkeypatch, capsys):
         (["enqueue", "tests.jobs.tasks.add", "--args", "[1]", "--id", "x"], "task_id is 'x'"),
     ],
 )
-def test_wrong_usage_is_said_and_nothing_done(task, monkeypatch, words, said):
+def test_wrong_usage_is_reported_and_changes_nothing(task, monkeypatch, arguments, message):
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     waiting = make("scheduled")
 
-    code, _, found = task(*words)
+    code, _, found = task(*arguments)
 
-    assert said in found
-    assert code == 2 or words in ([], ["nonsense"])  # called from Python, the parser itself has no status
+    assert message in found
+    assert code == 2 or arguments in ([], ["nonsense"])  # called from Python, the parser itself has no status
     assert status(waiting) == "PENDING"
     assert Task.objects.count() == 1
 
 
-def test_a_call_is_sent_with_its_options(task, drain):
+def test_enqueue_sends_a_call_with_its_arguments(task, drain):
     code, out, _ = task("enqueue", "tests.jobs.tasks.add", "--args", "[2]", "--kwargs", '{"b": 3}', "--json")
     drain()
 
@@ -264,13 +264,13 @@ def test_a_call_is_sent_with_its_options(task, drain):
 
 
 @pytest.mark.once
-def test_a_call_may_wait_and_have_limits_of_its_own(task):
+def test_enqueue_accepts_a_delay_and_options_of_the_call(task):
     key = str(uuid4())
     flags = "--queue slow --priority -5 --in 2h --timeout 90s --retries 4 --unique-key k --id"
     kept = ["--retention", "completed=7d,failed=forever"]
-    words = ["enqueue", "tests.jobs.tasks.noop", *kept, *flags.split(), key]
+    arguments = ["enqueue", "tests.jobs.tasks.noop", *kept, *flags.split(), key]
 
-    first, second = task(*words), task(*words)
+    first, second = task(*arguments), task(*arguments)
 
     assert first == (0, f"{key}\n", "")
     assert second[1] == f"{key} (it was there already)\n"
@@ -282,7 +282,7 @@ def test_a_call_may_wait_and_have_limits_of_its_own(task):
 
 @pytest.mark.slow
 @pytest.mark.once
-def test_it_has_a_status_for_the_shell_and_help_with_examples(manage):
+def test_the_task_command_has_exit_statuses_and_a_help_with_examples(manage):
     failed = make("failed")
     processes = {
         0: manage("horsies_task", "retry", "--all", "--yes"),
@@ -299,7 +299,7 @@ def test_it_has_a_status_for_the_shell_and_help_with_examples(manage):
 
 @pytest.mark.slow
 @pytest.mark.once
-def test_who_has_read_enough_may_go(transactional_db):
+def test_a_reader_that_closes_the_pipe_early_causes_no_error(transactional_db):
     some(600, "failed")
     environment = {**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"}
     command = [sys.executable, "manage.py", "horsies_task", "list", "--all", "--json"]
@@ -308,14 +308,14 @@ def test_who_has_read_enough_may_go(transactional_db):
     ) as process:
         assert process.stdout.readline()
         process.stdout.close()
-        said = process.stderr.read().decode()
+        message = process.stderr.read().decode()
 
     assert process.returncode == 0
-    assert "BrokenPipe" not in said
+    assert "BrokenPipe" not in message
 
 
 @pytest.mark.once
-def test_without_tables_it_is_status_1(tmp_path):
+def test_the_task_command_exits_1_without_tables(tmp_path):
     process = Process("horsies_task", "list", DATABASE_URL=f"sqlite:///{tmp_path}/empty.sqlite3")
 
     assert process.wait() == 1

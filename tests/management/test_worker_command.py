@@ -1,4 +1,4 @@
-"""``horsies_worker`` and ``horsies_reaper`` as a newcomer meets them."""
+"""The command lines of ``horsies_worker`` and ``horsies_reaper``."""
 
 import pytest
 from django.utils import timezone
@@ -34,7 +34,7 @@ def test_wrong_usage_exits_2_and_names_the_flag_the_value_and_what_is_allowed(ma
 
 
 @pytest.mark.once
-def test_an_unknown_queue_is_wrong_usage(manage):
+def test_an_unknown_queue_exits_2_and_names_the_known_queues(manage):
     process = manage(
         "horsies_worker", "--drain", "--queues", "emials", TEST_QUEUES="emails,default,modules", TEST_MODULES=""
     )
@@ -45,7 +45,7 @@ def test_an_unknown_queue_is_wrong_usage(manage):
 
 
 @pytest.mark.once
-def test_an_environment_variable_stands_in_for_a_flag_and_a_flag_wins(manage):
+def test_an_environment_variable_sets_a_flag_and_the_flag_itself_wins(manage):
     by_variable = manage("horsies_worker", "--drain", HORSIES_WORKER_THREADS="3")
     by_flag = manage("horsies_worker", "--drain", "--threads", "5", HORSIES_WORKER_THREADS="3")
 
@@ -55,7 +55,7 @@ def test_an_environment_variable_stands_in_for_a_flag_and_a_flag_wins(manage):
 
 
 @pytest.mark.once
-def test_switches_and_names_have_variables_too(manage):
+def test_boolean_and_text_flags_have_environment_variables(manage):
     handle = tasks.on_emails.send()
 
     quiet = manage("horsies_worker", "--drain", HORSIES_WORKER_QUEUES="default", HORSIES_WORKER_NO_REAPER="1")
@@ -68,7 +68,7 @@ def test_switches_and_names_have_variables_too(manage):
 
 
 @pytest.mark.once
-def test_a_bad_environment_variable_is_named(manage):
+def test_an_invalid_environment_variable_exits_2_and_is_named(manage):
     process = manage("horsies_worker", "--drain", HORSIES_WORKER_THREADS="lots")
 
     assert process.wait() == 2
@@ -76,7 +76,7 @@ def test_a_bad_environment_variable_is_named(manage):
     assert "lots" in process.output
 
 
-def test_each_start_and_end_and_retry_is_a_line_with_id_name_queue_attempt_and_duration(manage):
+def test_a_worker_logs_each_start_end_and_retry_of_a_task_with_its_details(manage):
     good, bad = tasks.add.send(1), tasks.fail.send()
     retried = tasks.flaky.send("lines", 1)
 
@@ -101,7 +101,7 @@ def test_each_start_and_end_and_retry_is_a_line_with_id_name_queue_attempt_and_d
 
 
 @pytest.mark.once
-def test_the_help_names_every_flag_of_the_contract(manage):
+def test_the_worker_help_names_every_flag(manage):
     process = manage("horsies_worker", "--help")
 
     assert process.wait() == 0
@@ -113,7 +113,7 @@ def test_the_help_names_every_flag_of_the_contract(manage):
 
 
 @pytest.mark.once
-def test_quiet_is_quiet(manage):
+def test_a_worker_with_verbosity_0_prints_nothing(manage):
     tasks.add.send(1)
 
     process = manage("horsies_worker", "--drain", "-v0")
@@ -122,7 +122,7 @@ def test_quiet_is_quiet(manage):
     assert process.output == ""
 
 
-def test_two_processes_drain_and_exit_0(manage):
+def test_a_worker_with_two_processes_drains_and_exits_0(manage):
     handles = tasks.add.send_many({"a": number} for number in range(100))
 
     process = manage("horsies_worker", "--drain", "--processes", "2")
@@ -134,7 +134,7 @@ def test_two_processes_drain_and_exit_0(manage):
 @pytest.mark.once
 @pytest.mark.once
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon"])
-def test_a_bad_interval_of_the_reaper_is_wrong_usage(manage, interval):
+def test_an_invalid_reaper_interval_exits_2(manage, interval):
     process = manage("horsies_reaper", "--interval", interval)
 
     assert process.wait() == 2

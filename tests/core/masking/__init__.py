@@ -1,1 +1,1 @@
-"""What is sensitive stays so, wherever a value could be told."""
+"""Masking of sensitive values in messages, keys and reprs."""

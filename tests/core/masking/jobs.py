@@ -1,4 +1,4 @@
-"""Tasks with something to hide: a PIN, which one could find by trying all."""
+"""Tasks with a sensitive argument: a PIN, short enough to be guessed."""
 
 from horsies_django import Gather, TaskError, TaskResult, Unique, task
 

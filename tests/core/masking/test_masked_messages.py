@@ -1,4 +1,4 @@
-"""Messages, keys and reprs tell nothing of what is sensitive."""
+"""Messages, keys and reprs contain no sensitive value."""
 
 import hashlib
 import json
@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 PIN = "4711"
 
-#: Where the PIN may stand after all: the values themselves, which are masked where they are shown.
-CARRIED = {"args", "kwargs", "result"}
+#: Columns that may hold the PIN: the values themselves, which are masked where they are shown.
+VALUES = {"args", "kwargs", "result"}
 
 
-def written(row):
-    """All that a row says beside its values."""
+def without_values(row):
+    """Return all columns of a row but its values, as one text."""
     values = {field.name: getattr(row, field.name) for field in row._meta.concrete_fields}
-    return " ".join(str(value) for name, value in values.items() if name not in CARRIED)
+    return " ".join(str(value) for name, value in values.items() if name not in VALUES)
 
 
 @pytest.fixture
@@ -44,19 +44,19 @@ def drain():
         lambda: jobs.takes_config.send([{"api_key": {"x": PIN}}]),
     ],
 )
-def test_an_argument_that_does_not_fit_is_not_quoted_if_it_is_sensitive(call):
+def test_an_error_does_not_quote_a_sensitive_argument_of_a_wrong_type(call):
     with pytest.raises(TypeError, match=r"argument '\w+' is .*\*\*\*\*.*; allowed: str") as raised:
         call()
 
     assert PIN not in str(raised.value)
 
 
-def test_what_does_not_fit_and_is_not_sensitive_is_still_quoted():
+def test_an_error_quotes_an_argument_of_a_wrong_type_that_is_not_sensitive():
     with pytest.raises(TypeError, match=r"argument 'config' is \{'a': \[1, \(2,\)\]\} \(dict\); allowed: str"):
         jobs.takes_config.send({"a": [1, (2,)]})
 
 
-def test_a_return_value_that_does_not_fit_is_not_quoted_if_it_is_sensitive(drain):
+def test_an_error_does_not_quote_a_sensitive_return_value_of_a_wrong_type(drain):
     handle = jobs.gives_text.send(PIN)
     drain()
 
@@ -65,11 +65,11 @@ def test_a_return_value_that_does_not_fit_is_not_quoted_if_it_is_sensitive(drain
     assert error.error_code == "RETURN_TYPE_MISMATCH"
     assert "(str); its hint says int" in error.message
     assert PIN not in error.message + error.exception["traceback"]
-    assert PIN not in written(handle._rows().get().attempts.get())
+    assert PIN not in without_values(handle._rows().get().attempts.get())
 
 
 @pytest.mark.parametrize("job", [jobs.errs_with, jobs.errs_with_data])
-def test_a_sensitive_error_value_is_in_the_data_which_is_masked_and_not_in_the_message(drain, job):
+def test_a_sensitive_error_value_is_masked_in_the_data_and_not_in_the_message(drain, job):
     handle = job.send(PIN)
     drain()
 
@@ -77,11 +77,11 @@ def test_a_sensitive_error_value_is_in_the_data_which_is_masked_and_not_in_the_m
     shown = tasks().show(handle.id)
 
     assert PIN not in error.message
-    assert PIN not in written(handle._rows().get().attempts.get())
+    assert PIN not in without_values(handle._rows().get().attempts.get())
     assert PIN not in str(shown.carried["result"])
 
 
-def test_a_schedule_that_can_not_be_sent_does_not_quote_what_is_sensitive():
+def test_the_error_of_a_failing_schedule_masks_sensitive_arguments():
     from django.core.management import CommandError, call_command
 
     from horsies_django.models import Schedule
@@ -103,7 +103,7 @@ def test_a_schedule_that_can_not_be_sent_does_not_quote_what_is_sensitive():
     assert PIN not in schedule_row.last_error
 
 
-def test_a_limit_key_that_could_tell_what_is_sensitive_is_a_keyed_hash_behind_its_scope():
+def test_a_limit_key_from_a_sensitive_argument_is_a_keyed_hash_after_its_scope():
     for job, given in [
         (jobs.limited_by_pin, PIN),
         (jobs.limited_by_callable, PIN),
@@ -119,17 +119,17 @@ def test_a_limit_key_that_could_tell_what_is_sensitive_is_a_keyed_hash_behind_it
 
         assert same[0] == same[1] != other._rows().get().limit_key
         assert same[0].startswith(f"{job.module_path}:#")
-        assert not any(PIN in written(row) for row in [*Task.objects.all(), *Limit.objects.all()])
+        assert not any(PIN in without_values(row) for row in [*Task.objects.all(), *Limit.objects.all()])
 
 
-def test_a_limit_key_of_what_is_not_sensitive_can_still_be_read():
+def test_a_limit_key_from_an_argument_that_is_not_sensitive_stays_readable():
     handle = jobs.limited_by_customer.send(PIN, customer=7)
 
     assert handle._rows().get().limit_key == f"{jobs.limited_by_customer.module_path}:customer-7"
 
 
 @pytest.mark.parametrize("job", [jobs.unique_by_pin, jobs.unique_by_text, jobs.unique_by_callable])
-def test_a_unique_key_of_what_is_sensitive_is_not_found_by_trying(job):
+def test_a_unique_key_from_a_sensitive_argument_cannot_be_guessed(job):
     first, second, other = job.send(PIN), job.send(PIN), job.send("0815")
 
     key = first._rows().get().unique_key
@@ -142,7 +142,7 @@ def test_a_unique_key_of_what_is_sensitive_is_not_found_by_trying(job):
 
 
 @pytest.mark.parametrize("job", [jobs.gathered_by_pin, jobs.gathered_by_callable])
-def test_the_key_of_a_group_does_not_tell_what_is_sensitive(job):
+def test_a_group_key_does_not_contain_a_sensitive_argument(job):
     first, second, other = job.send(pin=PIN), job.send(pin=PIN), job.send(pin="0815")
     later = job.schedule(60, pin=PIN)
 
@@ -151,7 +151,7 @@ def test_the_key_of_a_group_does_not_tell_what_is_sensitive(job):
     assert PIN not in first._rows().get().group_key
 
 
-def test_an_error_about_a_key_does_not_quote_what_is_sensitive():
+def test_an_error_about_a_key_does_not_quote_a_sensitive_argument():
     with pytest.raises(ValueError, match=r"concurrency_key of .* gave \*{20}; allowed: 1 to ") as raised:
         jobs.too_long_a_key.send(PIN)
 
@@ -162,7 +162,7 @@ def test_an_error_about_a_key_does_not_quote_what_is_sensitive():
 
 
 @pytest.mark.slow
-def test_the_keys_are_the_same_in_every_process_of_the_project_and_others_under_another_secret():
+def test_keyed_hashes_are_the_same_in_every_process_with_the_same_secret_key():
     script = """
 import django, json; django.setup()
 from horsies_django.core.mask import keyed_hash
@@ -186,7 +186,7 @@ print(json.dumps([keyed_hash("limit", "a"), keyed_hash("unique", "a"), keyed_has
     assert len({*here, elsewhere}) == 4
 
 
-def test_the_repr_of_a_result_a_handle_and_an_error_tells_no_value(drain):
+def test_reprs_of_results_handles_and_errors_contain_no_value(drain):
     handle = jobs.check_pin.send(PIN)
     failed = jobs.errs_with_data.send(PIN)
     drain()
@@ -204,7 +204,7 @@ def test_the_repr_of_a_result_a_handle_and_an_error_tells_no_value(drain):
     assert result.return_value == handle.value() == PIN
 
 
-def test_the_repr_of_what_middleware_and_the_worker_hold_tells_no_value():
+def test_reprs_of_calls_claims_and_tasks_contain_no_value():
     from horsies_django.middleware import TaskCall
     from horsies_django.models.claims import ClaimedTask
 
@@ -217,7 +217,7 @@ def test_the_repr_of_what_middleware_and_the_worker_hold_tells_no_value():
     assert PIN not in repr(call) + repr(claim) + repr(job)
 
 
-def test_nothing_of_a_task_that_can_not_be_found_is_shown():
+def test_the_inspector_shows_no_value_of_an_unknown_task():
     row = Task.objects.create(
         task_name="gone.away.task",
         args=[PIN],
@@ -233,7 +233,7 @@ def test_nothing_of_a_task_that_can_not_be_found_is_shown():
     assert PIN not in str(listed) + str(listed.as_json()) + str(shown) + str(shown.as_json())
 
 
-def test_what_the_database_says_of_a_row_that_it_refuses_is_kept_without_the_row(drain):
+def test_the_stored_message_of_a_database_error_leaves_out_the_rows_values(drain):
     from django.db import DatabaseError, connection
 
     from horsies_django.db.errors import primary_message

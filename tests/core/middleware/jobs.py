@@ -1,4 +1,4 @@
-"""Tasks that tell what is round them."""
+"""Tasks that report the values that middleware has made active."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.core.middleware import samples
 from tests.jobs.models import Entry
 
 
-def _around() -> dict[str, object]:
+def _active_values() -> dict[str, object]:
     return {
         "language": translation.get_language(),
         "timezone": timezone.get_current_timezone_name(),
@@ -26,20 +26,20 @@ def _around() -> dict[str, object]:
 def look(*args, **kwargs):
     samples.seen.append("body")
     samples.threads.append(threading.get_ident())
-    return _around()
+    return _active_values()
 
 
 @task
 async def alook(*args, **kwargs):
     samples.seen.append("body")
     samples.threads.append(threading.get_ident())
-    return _around()
+    return _active_values()
 
 
 @task
 async def alook_into_the_database():
     await Entry.objects.acreate(key="from a coroutine")
-    return await sync_to_async(_around)()
+    return await sync_to_async(_active_values)()
 
 
 @task
@@ -82,7 +82,7 @@ async def asleep_too_long():
 def look_at_the_second(context):
     if context.attempt == 1:
         raise ValueError("again")
-    return _around() | {"metadata": context.metadata}
+    return _active_values() | {"metadata": context.metadata}
 
 
 @task(takes_context=True)
@@ -91,17 +91,17 @@ async def ametadata(context):
 
 
 @task(metadata={"tenant": "other"})
-def pretending():
-    """Says that it was sent for somebody else."""
+def forging():
+    """Has metadata with the key of a header."""
 
 
-class Pretending(WorkflowDefinition):
-    """A subworkflow with it."""
+class Forging(WorkflowDefinition):
+    """A subworkflow with a node whose metadata has the key of a header."""
 
-    pretended = pretending.node()()
+    forged = forging.node()()
 
     class Meta:
-        definition_key = "tests.core.middleware.pretending"
+        definition_key = "tests.core.middleware.forging"
 
 
 @task(metadata={"team": "billing", "shown": "task"})
@@ -116,7 +116,7 @@ def several():
 
 @task
 def one_of(item):
-    return _around()
+    return _active_values()
 
 
 @task(gather=Gather("all"))
@@ -125,7 +125,7 @@ def gathered(calls: list[dict[str, int]]):
 
 
 class Inner(WorkflowDefinition):
-    """A subworkflow, one of whose nodes says where it is."""
+    """A subworkflow with a node that reports the active values."""
 
     within = look.node()()
 

@@ -14,14 +14,14 @@ from django.utils.decorators import async_only_middleware, sync_and_async_middle
 from horsies_django import Snooze
 from horsies_django.middleware import ContextMiddleware, TaskCall
 
-#: What came by, in order; and the threads it came by in.
+#: Entries, bodies and exits in their order, and the threads in which they ran.
 seen: list[str] = []
 threads: list[int] = []
 calls: list[TaskCall] = []
 made: list[str] = []
 
-#: Those with headers.
-TRAVELLING = [
+#: Middleware that sends headers.
+WITH_HEADERS = [
     "horsies_django.middleware.LocaleMiddleware",
     "horsies_django.middleware.TimezoneMiddleware",
     "tests.core.middleware.samples.TenantMiddleware",
@@ -31,8 +31,8 @@ tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
 @contextmanager
-def noting(name: str) -> Iterator[None]:
-    """Note who comes by, and who goes, with what."""
+def recording(name: str) -> Iterator[None]:
+    """Record the entry and the exit, with the type of an exception."""
     seen.append(f"{name} in")
     threads.append(threading.get_ident())
     try:
@@ -45,53 +45,53 @@ def noting(name: str) -> Iterator[None]:
 
 
 def outer(run):
-    """Go round functions."""
+    """Wrap functions."""
     made.append("outer")
 
-    def around(call):
+    def wrapper(call):
         calls.append(call)
-        with noting("outer"):
+        with recording("outer"):
             return run(call)
 
-    return around
+    return wrapper
 
 
 @sync_and_async_middleware
 def both(run):
-    """Go round functions and coroutines."""
+    """Wrap functions and coroutines."""
     made.append("both")
     if not iscoroutinefunction(run):
 
-        def around(call):
-            with noting("both"):
+        def wrapper(call):
+            with recording("both"):
                 return run(call)
 
-        return around
+        return wrapper
 
-    async def aaround(call):
-        with noting("both"):
+    async def awrapper(call):
+        with recording("both"):
             return await run(call)
 
-    return aaround
+    return awrapper
 
 
 @async_only_middleware
 def only_async(run):
-    """Go round coroutines."""
+    """Wrap coroutines."""
 
-    async def around(call):
-        with noting("only_async"):
+    async def wrapper(call):
+        with recording("only_async"):
             return await run(call)
 
-    return around
+    return wrapper
 
 
 class TenantMiddleware(ContextMiddleware):
-    """Whom a task was sent for."""
+    """The tenant for whom a task was sent."""
 
     @contextmanager
     def within(self, call: TaskCall) -> Iterator[None]:
-        """Be somebody."""
+        """Make the tenant of the metadata active."""
         token = tenant.set(call.metadata.get("tenant", "nobody"))
         try:
             yield
@@ -100,111 +100,111 @@ class TenantMiddleware(ContextMiddleware):
 
     @staticmethod
     def headers() -> dict[str, str]:
-        """Travel with who it is."""
+        """Send the active tenant."""
         return {"tenant": tenant.get()}
 
 
 def failing_before(run):
-    """Fail, and let nobody in."""
+    """Raise before the body runs."""
 
-    def around(call):
+    def wrapper(call):
         raise LookupError("before the body")
 
-    return around
+    return wrapper
 
 
 def failing_after(run):
-    """Let the body run, and fail."""
+    """Raise after the body has run."""
 
-    def around(call):
+    def wrapper(call):
         run(call)
         raise LookupError("after the body")
 
-    return around
+    return wrapper
 
 
 def putting_off(run):
-    """Put the first attempt off."""
+    """Snooze the first attempt."""
 
-    def around(call):
+    def wrapper(call):
         if not seen:
             seen.append("put off")
             raise Snooze(0)
         return run(call)
 
-    return around
+    return wrapper
 
 
 def instead(run):
-    """Answer for the body."""
+    """Return a result without running the body."""
     return lambda call: "instead"
 
 
 def forgiving(run):
-    """Make an answer of an error."""
+    """Turn an exception into a result."""
 
-    def around(call):
+    def wrapper(call):
         try:
             return run(call)
         except ValueError as error:
             return f"forgiven: {error}"
 
-    return around
+    return wrapper
 
 
 def looking_for_a_transaction(run):
-    """Note whether a transaction is open."""
+    """Record whether a transaction is open."""
 
-    def around(call):
+    def wrapper(call):
         seen.append(f"in a transaction: {connection.in_atomic_block}")
         return run(call)
 
-    return around
+    return wrapper
 
 
 def broken_factory(run):
-    """Make nothing."""
+    """Return no callable."""
 
 
 class Neither:
-    """Goes round nothing."""
+    """Middleware that supports neither functions nor coroutines."""
 
     sync_capable = False
 
 
 class Mute:
-    """Has headers that are none."""
+    """Middleware whose ``headers`` cannot be called."""
 
     headers = "language"
 
 
 class Odd:
-    """Gives headers that are none."""
+    """Middleware whose headers are a text."""
 
     def __init__(self, run):
-        """Take what it does not go round."""
+        """Take the body and ignore it."""
 
     @staticmethod
     def headers():
-        """Give a text."""
+        """Return a text."""
         return "language"
 
 
 class Unstorable(Odd):
-    """Gives headers that JSON has no word for."""
+    """Middleware whose headers JSON cannot store."""
 
     @staticmethod
     def headers():
-        """Give a set."""
+        """Return a set."""
         return {"some": {1}}
 
 
 class Huge(Odd):
-    """Gives more than may be sent."""
+    """Middleware whose headers are too large to be sent."""
 
     @staticmethod
     def headers():
-        """Give megabytes."""
+        """Return megabytes."""
         return {"much": "x" * 20_000_000}
 
 
@@ -212,7 +212,7 @@ NOTHING = 5
 
 
 def reserving_a_text(run):
-    """Reserve what is no collection of names."""
+    """Have reserved headers that are not a collection of names."""
     return run
 
 

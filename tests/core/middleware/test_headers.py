@@ -1,4 +1,4 @@
-"""What travels with a task: the task's own metadata, the call's, and what middleware adds where it is sent."""
+"""Headers: a task's own metadata, that of the call, and what middleware adds when the task is sent."""
 
 from datetime import timedelta
 
@@ -20,55 +20,55 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 @pytest.fixture
 def sender(middleware):
-    """Somebody who speaks German, lives in Tokyo and works for acme."""
-    middleware(*samples.TRAVELLING)
+    """Make a language, a time zone and a tenant active."""
+    middleware(*samples.WITH_HEADERS)
     token = samples.tenant.set("acme")
     with translation.override("de"), timezone.override("Asia/Tokyo"):
         yield
     samples.tenant.reset(token)
 
 
-AWAY = {"language": "de", "timezone": "Asia/Tokyo", "tenant": "acme"}
+HEADERS = {"language": "de", "timezone": "Asia/Tokyo", "tenant": "acme"}
 
 
 @pytest.mark.slow
 @pytest.mark.once
-def test_what_is_active_where_a_task_is_sent_is_active_in_its_body_in_a_worker(worker, sender):
+def test_a_worker_restores_the_senders_language_time_zone_and_tenant(worker, sender):
     worker("--threads", "2", DJANGO_SETTINGS_MODULE="tests.core.middleware.settings")
     handles = [jobs.look.send(), jobs.alook.send(), jobs.alook_into_the_database.send()]
-    flow = Workflow("travels", {"outer": jobs.look.node()(), "inner": jobs.Inner.node()()}).start()
+    flow = Workflow("headers", {"outer": jobs.look.node()(), "inner": jobs.Inner.node()()}).start()
     retried = jobs.look_at_the_second.send()
 
-    assert [handle.value(timeout=30) for handle in handles] == [AWAY] * 3
+    assert [handle.value(timeout=30) for handle in handles] == [HEADERS] * 3
     results = flow.value(timeout=30)
-    assert {name: result.ok for name, result in results.items()} == {"outer": AWAY, "inner": AWAY}
-    assert retried.value(timeout=30) == AWAY | {"metadata": AWAY}
+    assert {name: result.ok for name, result in results.items()} == {"outer": HEADERS, "inner": HEADERS}
+    assert retried.value(timeout=30) == HEADERS | {"metadata": HEADERS}
 
 
-def test_headers_travel_with_the_calls_of_a_batch_and_with_who_opens_a_group(sender):
+def test_calls_of_a_batch_and_of_a_group_carry_headers(sender):
     handle = gathered.three.send(key="a", value=1)
     with Batch("b", on_success=jobs.look) as batch:
         batch.add(jobs.look)
     batch.handle.add(jobs.look)
 
     nodes = WorkflowTask.objects.filter(workflow=batch.id, task_name__isnull=False)
-    assert Task.objects.get(pk=handle.id).metadata == AWAY
-    assert list(nodes.values_list("metadata", flat=True)) == [AWAY] * 3
-    assert list(Task.objects.filter(workflow_id=batch.id).values_list("metadata", flat=True)) == [AWAY] * 2
+    assert Task.objects.get(pk=handle.id).metadata == HEADERS
+    assert list(nodes.values_list("metadata", flat=True)) == [HEADERS] * 3
+    assert list(Task.objects.filter(workflow_id=batch.id).values_list("metadata", flat=True)) == [HEADERS] * 2
 
 
-def test_a_body_that_follows_is_itself_again(drain, sender):
-    home = {"language": translation.get_language(), "timezone": timezone.get_current_timezone_name()}
+def test_the_headers_of_one_body_do_not_leak_into_the_next(drain, sender):
+    outside = {"language": translation.get_language(), "timezone": timezone.get_current_timezone_name()}
     with translation.override("tr"), timezone.override("UTC"):
-        foreign = jobs.look.send()
+        turkish = jobs.look.send()
     plain = Task.objects.create(task_name=jobs.look.module_path)
 
     drain(threads=1)
 
     plain.refresh_from_db()
-    assert foreign.value(0) == {"language": "tr", "timezone": "UTC", "tenant": "acme"}
+    assert turkish.value(0) == {"language": "tr", "timezone": "UTC", "tenant": "acme"}
     assert plain.result["ok"]["tenant"] == "nobody"
-    assert home == {"language": "de", "timezone": "Asia/Tokyo"}
+    assert outside == {"language": "de", "timezone": "Asia/Tokyo"}
 
 
 @pytest.mark.parametrize(
@@ -86,26 +86,26 @@ def test_a_body_that_follows_is_itself_again(drain, sender):
     ],
     ids=["send", "asend", "enqueue", "aenqueue", "schedule", "run_after", "send_many", "asend_many", "unique_key"],
 )
-def test_headers_travel_however_a_task_is_sent(sender, send):
+def test_every_way_to_send_a_task_stores_its_headers(sender, send):
     sent = send()
 
-    assert [Task.objects.get(pk=handle.id).metadata for handle in sent] == [AWAY] * len(sent)
+    assert [Task.objects.get(pk=handle.id).metadata for handle in sent] == [HEADERS] * len(sent)
 
 
 @pytest.mark.once
-def test_what_the_call_says_goes_before_what_the_task_says(sender):
+def test_the_metadata_of_a_call_overrides_that_of_its_task(sender):
     plain = jobs.labelled.send()
-    said = jobs.labelled.with_options(metadata={"shown": "call"}).send()
+    overridden = jobs.labelled.with_options(metadata={"shown": "call"}).send()
     cleared = jobs.labelled.with_options(metadata=None).send()
     many = jobs.labelled.with_options(metadata={"shown": "calls"}).send_many([{}])
 
-    stored = [Task.objects.get(pk=handle.id).metadata for handle in (plain, said, cleared, *many)]
+    stored = [Task.objects.get(pk=handle.id).metadata for handle in (plain, overridden, cleared, *many)]
     own = {"team": "billing"}
     assert stored == [
-        AWAY | own | {"shown": "task"},
-        AWAY | own | {"shown": "call"},
-        AWAY,
-        AWAY | own | {"shown": "calls"},
+        HEADERS | own | {"shown": "task"},
+        HEADERS | own | {"shown": "call"},
+        HEADERS,
+        HEADERS | own | {"shown": "calls"},
     ]
     assert jobs.labelled.metadata == {"team": "billing", "shown": "task"}
 
@@ -121,15 +121,15 @@ FORGED = {"tenant": "other"}
         lambda: jobs.look.with_options(metadata=FORGED).enqueue(),
         lambda: jobs.look.with_options(metadata=FORGED).schedule(60),
         lambda: jobs.look.with_options(metadata=FORGED).send_many([{}]),
-        lambda: jobs.pretending.send(),
-        lambda: jobs.pretending.send_many([{}]),
+        lambda: jobs.forging.send(),
+        lambda: jobs.forging.send_many([{}]),
         lambda: gathered.three.with_options(metadata=FORGED).send(key="a", value=1),
         lambda: Workflow("w", [jobs.look.node(metadata=FORGED)()]).start(),
-        lambda: Workflow("w", [jobs.pretending.node()()]).start(),
+        lambda: Workflow("w", [jobs.forging.node()()]).start(),
     ],
     ids="send asend enqueue schedule send_many task task_many gathered node node_of_task".split(),
 )
-def test_no_metadata_takes_the_place_of_a_header(sender, send):
+def test_metadata_with_the_key_of_a_header_is_rejected(sender, send):
     with pytest.raises(ValueError, match=r"metadata has the key 'tenant'; allowed: others, .* a header of"):
         send()
 
@@ -138,8 +138,8 @@ def test_no_metadata_takes_the_place_of_a_header(sender, send):
 
 
 @pytest.mark.parametrize(("key", "value"), [("language", "fr"), ("timezone", "UTC")])
-def test_nor_of_one_that_middleware_has_reserved_and_does_not_send_now(middleware, key, value):
-    middleware(*samples.TRAVELLING)
+def test_metadata_with_a_reserved_key_is_rejected_even_if_no_header_is_sent(middleware, key, value):
+    middleware(*samples.WITH_HEADERS)
 
     with (
         translation.override(None),
@@ -151,23 +151,23 @@ def test_nor_of_one_that_middleware_has_reserved_and_does_not_send_now(middlewar
     assert not Task.objects.exists()
 
 
-def test_the_nodes_of_a_subworkflow_have_the_headers_whatever_they_say(drain, sender):
-    Workflow("w", [jobs.Pretending.node()()]).start()
+def test_headers_override_the_metadata_of_subworkflow_nodes(drain, sender):
+    Workflow("w", [jobs.Forging.node()()]).start()
 
     drain()
 
-    assert Task.objects.get(task_name=jobs.pretending.module_path).metadata == AWAY
+    assert Task.objects.get(task_name=jobs.forging.module_path).metadata == HEADERS
 
 
-def test_a_command_says_which_key_is_reserved(sender):
+def test_the_enqueue_command_names_a_reserved_metadata_key(sender):
     with pytest.raises(CommandError, match="metadata has the key 'tenant'"):
-        call_command("horsies_task", "enqueue", jobs.pretending.module_path)
+        call_command("horsies_task", "enqueue", jobs.forging.module_path)
 
     assert not Task.objects.exists()
 
 
 @pytest.mark.once
-def test_the_form_of_a_schedule_says_so_too_and_what_is_stored_all_the_same_is_not_sent(sender, admin_client):
+def test_a_schedule_with_a_reserved_metadata_key_is_rejected_and_not_sent(sender, admin_client):
     columns = {"timing": "every:60", "task_name": jobs.look.module_path, "options": {"metadata": FORGED}}
     with pytest.raises(ValidationError, match="metadata has the key 'tenant'"):
         Schedule(name="typed", **columns).full_clean()
@@ -180,7 +180,7 @@ def test_the_form_of_a_schedule_says_so_too_and_what_is_stored_all_the_same_is_n
 
 
 @pytest.mark.once
-def test_reserved_headers_are_a_collection_of_names(middleware):
+def test_reserved_headers_must_be_a_collection_of_names(middleware):
     middleware("reserving_a_text")
 
     with pytest.raises(ImproperlyConfigured, match="has reserved_headers 'tenant'; allowed: a collection of names"):
@@ -188,30 +188,30 @@ def test_reserved_headers_are_a_collection_of_names(middleware):
 
 
 @pytest.mark.once
-def test_a_result_of_the_framework_shows_what_travelled(sender):
-    assert jobs.labelled.enqueue().task.metadata == AWAY | {"team": "billing", "shown": "task"}
+def test_a_task_result_shows_headers_and_metadata(sender):
+    assert jobs.labelled.enqueue().task.metadata == HEADERS | {"team": "billing", "shown": "task"}
 
 
-def test_each_node_has_the_headers_of_who_started_its_workflow(drain, sender):
+def test_each_node_has_the_headers_sent_with_its_workflow(drain, sender):
     several = jobs.several.node(metadata={"own": 1})()
     each = jobs.one_of.map(over=several)
-    made_elsewhere = Workflow("made before", [several, each, jobs.Inner.node()()])
+    workflow = Workflow("made before", [several, each, jobs.Inner.node()()])
     with translation.override("tr"):
-        handle = made_elsewhere.start()
+        handle = workflow.start()
 
     drain()
 
     rows = Task.objects.filter(workflow_id=handle.id).exclude(task_name__contains=".engine_tasks.")
-    here = AWAY | {"language": "tr"}
+    started_with = HEADERS | {"language": "tr"}
     by_name = {(row.task_name.rpartition(".")[2], tuple(sorted(row.metadata.items()))) for row in rows}
-    own = tuple(sorted((here | {"own": 1}).items()))
-    plain = tuple(sorted(here.items()))
+    own = tuple(sorted((started_with | {"own": 1}).items()))
+    plain = tuple(sorted(started_with.items()))
     assert by_name == {("several", own), ("one_of", plain), ("look", plain)}
 
 
 @pytest.mark.once
-def test_without_a_language_or_a_named_zone_there_is_nothing_to_travel(middleware):
-    middleware(*samples.TRAVELLING[:2])
+def test_no_headers_are_sent_without_a_language_or_a_named_time_zone(middleware):
+    middleware(*samples.WITH_HEADERS[:2])
     translation.deactivate_all()
     try:
         with timezone.override(timezone.get_fixed_timezone(90)):
@@ -236,7 +236,7 @@ def test_without_a_language_or_a_named_zone_there_is_nothing_to_travel(middlewar
     ],
 )
 @pytest.mark.once
-def test_headers_that_cannot_travel_are_named_and_leave_no_row(middleware, name, kind, message):
+def test_invalid_headers_are_rejected_and_leave_no_row(middleware, name, kind, message):
     middleware(name)
 
     for send in (
@@ -252,7 +252,7 @@ def test_headers_that_cannot_travel_are_named_and_leave_no_row(middleware, name,
 
 
 @pytest.mark.once
-def test_metadata_is_limited_as_arguments_are():
+def test_metadata_has_a_size_limit():
     huge = jobs.look.with_options(metadata={"much": "x" * 20_000_000})
 
     with pytest.raises(ValueError, match="metadata is too large: 20,000,011 bytes"):
@@ -260,8 +260,8 @@ def test_metadata_is_limited_as_arguments_are():
 
 
 @pytest.mark.parametrize("stored", [None, 3, ["language"], {"language": 5, "timezone": None}], ids=repr)
-def test_a_row_with_something_else_in_its_place_runs_as_one_without(drain, middleware, stored):
-    middleware(*samples.TRAVELLING)
+def test_a_task_with_invalid_stored_metadata_runs_without_headers(drain, middleware, stored):
+    middleware(*samples.WITH_HEADERS)
     row = Task.objects.create(task_name=jobs.look.module_path, metadata=stored)
     other = Task.objects.create(task_name=jobs.ametadata.module_path, metadata=stored, is_async=True)
 
@@ -273,7 +273,7 @@ def test_a_row_with_something_else_in_its_place_runs_as_one_without(drain, middl
     assert other.result == {"ok": stored if isinstance(stored, dict) else {}}
 
 
-def test_a_context_tells_of_headers_without_any_middleware(drain):
+def test_a_context_has_the_metadata_without_any_middleware(drain):
     handle = jobs.ametadata.with_options(metadata={"trace": 1}).send()
 
     drain()
@@ -282,18 +282,18 @@ def test_a_context_tells_of_headers_without_any_middleware(drain):
 
 
 @pytest.mark.once
-def test_a_group_travels_with_the_headers_of_the_call_that_opened_it(sender):
+def test_a_group_has_the_headers_of_the_call_that_opened_it(sender):
     first = jobs.gathered.send(item=1)
     with translation.override("tr"):
         second = jobs.gathered.send(item=2)
         (third,) = jobs.gathered.send_many([{"item": 3}])
 
     assert first.id == second.id == third.id
-    assert Task.objects.get(pk=first.id).metadata == AWAY
+    assert Task.objects.get(pk=first.id).metadata == HEADERS
 
 
 @pytest.mark.once
-def test_a_schedule_sends_its_own_metadata_with_the_headers_of_who_runs_it(sender):
+def test_a_schedule_run_by_hand_has_its_metadata_and_the_callers_headers(sender):
     row = Schedule.objects.create(
         name="nightly",
         timing="every:60",
@@ -304,20 +304,20 @@ def test_a_schedule_sends_its_own_metadata_with_the_headers_of_who_runs_it(sende
     handle = dispatch.run_now(row)
 
     stored = Task.objects.get(pk=handle.id)
-    assert (stored.schedule_id, stored.metadata) == (row.pk, AWAY | {"team": "billing", "shown": "schedule"})
+    assert (stored.schedule_id, stored.metadata) == (row.pk, HEADERS | {"team": "billing", "shown": "schedule"})
 
 
-def test_a_call_for_later_takes_its_headers_along_and_only_the_run_of_its_group_is_one_of_bodies(drain, middleware):
-    middleware("outer", *samples.TRAVELLING)
+def test_a_deferred_group_call_keeps_its_headers_and_only_its_group_runs_middleware(drain, middleware):
+    middleware("outer", *samples.WITH_HEADERS)
     with translation.override("de"):
-        late = gathered.three.schedule(60, key="a", value=1)
+        deferred = gathered.three.schedule(60, key="a", value=1)
     Task.objects.update(enqueued_at=Now(), run_after=Now())
 
     drain()
     gathered.three.send_many([{"key": "a", "value": value} for value in (2, 3)])
     drain()
 
-    group = Task.objects.get(pk=late.value(timeout=0))
-    assert (group.result, group.metadata) == ({"ok": [1, 2, 3]}, Task.objects.get(pk=late.id).metadata)
+    group = Task.objects.get(pk=deferred.value(timeout=0))
+    assert (group.result, group.metadata) == ({"ok": [1, 2, 3]}, Task.objects.get(pk=deferred.id).metadata)
     assert group.metadata["language"] == "de"
     assert [call.id for call in samples.calls] == [group.pk]

@@ -1,4 +1,4 @@
-"""What goes round a body: in which order, in which thread, and what becomes of what it returns or raises."""
+"""Middleware around a body: its order, its threads, its results and its exceptions."""
 
 import pytest
 
@@ -20,7 +20,7 @@ KINDS = pytest.mark.parametrize("job", [jobs.look, jobs.alook], ids=["function",
     [("outer", "both"), ("both", "outer"), ("only_async", "both"), ("outer", "only_async"), ("only_async", "outer")],
     ids=" ".join,
 )
-def test_the_first_is_the_outermost_whatever_it_can_go_round(drain, middleware, job, names):
+def test_the_first_middleware_is_the_outermost_whether_sync_or_async(drain, middleware, job, names):
     middleware(*names)
     handle = job.send()
 
@@ -32,7 +32,7 @@ def test_the_first_is_the_outermost_whatever_it_can_go_round(drain, middleware, 
 
 
 @KINDS
-def test_what_goes_round_both_needs_no_change_of_threads(drain, middleware, job):
+def test_middleware_that_is_sync_and_async_runs_in_the_bodys_thread(drain, middleware, job):
     middleware("both", "both")
     job.send()
 
@@ -43,7 +43,7 @@ def test_what_goes_round_both_needs_no_change_of_threads(drain, middleware, job)
 
 
 @KINDS
-def test_it_is_made_once_for_all_bodies_of_a_kind(drain, middleware, job):
+def test_middleware_is_built_once_for_all_bodies_of_a_kind(drain, middleware, job):
     middleware_stack._stacks.clear()
     middleware("both", "outer")
     job.send_many({} for _ in range(50))
@@ -53,7 +53,7 @@ def test_it_is_made_once_for_all_bodies_of_a_kind(drain, middleware, job):
     assert sorted(samples.made) == ["both", "outer"]
 
 
-def test_a_coroutine_under_a_middleware_for_functions_uses_the_orm(drain, middleware):
+def test_a_coroutine_inside_sync_middleware_can_use_the_orm(drain, middleware):
     middleware("outer", "both", "outer")
     handle = jobs.alook_into_the_database.send()
 
@@ -64,7 +64,7 @@ def test_a_coroutine_under_a_middleware_for_functions_uses_the_orm(drain, middle
 
 
 @KINDS
-def test_it_is_told_of_the_call_and_can_change_nothing_of_it(drain, middleware, job):
+def test_middleware_gets_a_read_only_call(drain, middleware, job):
     middleware("outer")
     handle = job.with_options(priority=7, metadata={"x": [1]}).send(1, two=2)
 
@@ -82,7 +82,7 @@ def test_it_is_told_of_the_call_and_can_change_nothing_of_it(drain, middleware, 
 
 
 @pytest.mark.parametrize("job", [jobs.fail, jobs.afail], ids=["function", "coroutine"])
-def test_what_a_body_raises_passes_by_and_fails_the_task(drain, middleware, job):
+def test_an_exception_of_a_body_passes_through_middleware_and_fails_the_task(drain, middleware, job):
     middleware("outer", "both")
     handle = job.send()
 
@@ -98,7 +98,7 @@ def test_what_a_body_raises_passes_by_and_fails_the_task(drain, middleware, job)
 @pytest.mark.parametrize(
     ("name", "message"), [("failing_before", "before the body"), ("failing_after", "after the body")]
 )
-def test_what_a_middleware_raises_the_body_raised(drain, middleware, job, name, message):
+def test_an_exception_of_a_middleware_counts_as_one_of_the_body(drain, middleware, job, name, message):
     middleware("both", name)
     handle = job.send()
 
@@ -110,7 +110,7 @@ def test_what_a_middleware_raises_the_body_raised(drain, middleware, job, name, 
 
 
 @pytest.mark.once
-def test_what_a_middleware_raises_goes_by_the_policy_of_the_task(drain, middleware):
+def test_the_retry_policy_of_a_task_applies_to_an_exception_of_a_middleware(drain, middleware):
     middleware("failing_before")
     policy = RetryPolicy.fixed([3_600], auto_retry_for=["*"], jitter=False)
     handle = jobs.look_at_the_second.with_options(retry_policy=policy).send()
@@ -122,7 +122,7 @@ def test_what_a_middleware_raises_goes_by_the_policy_of_the_task(drain, middlewa
 
 
 @pytest.mark.once
-def test_a_middleware_may_ask_for_what_a_body_may_ask_for(drain, middleware):
+def test_a_middleware_can_snooze_the_task(drain, middleware):
     middleware("putting_off")
     handle = jobs.look.send()
 
@@ -133,7 +133,7 @@ def test_a_middleware_may_ask_for_what_a_body_may_ask_for(drain, middleware):
 
 
 @KINDS
-def test_what_it_returns_is_the_result(drain, middleware, job):
+def test_the_return_value_of_a_middleware_is_the_tasks_result(drain, middleware, job):
     middleware("instead")
     handle = job.send()
 
@@ -143,7 +143,7 @@ def test_what_it_returns_is_the_result(drain, middleware, job):
 
 
 @pytest.mark.parametrize("job", [jobs.fail, jobs.afail], ids=["function", "coroutine"])
-def test_it_may_make_an_answer_of_an_error(drain, middleware, job):
+def test_a_middleware_can_turn_an_exception_into_a_result(drain, middleware, job):
     middleware("forgiving", "both")
     handle = job.send()
 
@@ -154,7 +154,7 @@ def test_it_may_make_an_answer_of_an_error(drain, middleware, job):
 
 @pytest.mark.parametrize("job", [jobs.takes_one, jobs.atakes_one], ids=["function", "coroutine"])
 @pytest.mark.parametrize("name", ["outer", "both"])
-def test_arguments_that_do_not_fit_are_told_as_such(drain, middleware, job, name):
+def test_mismatched_arguments_keep_their_error_code_through_middleware(drain, middleware, job, name):
     middleware(name)
     is_async = job is jobs.atakes_one
     row = Task.objects.create(task_name=job.module_path, kwargs={"other": 1}, is_async=is_async)
@@ -165,7 +165,7 @@ def test_arguments_that_do_not_fit_are_told_as_such(drain, middleware, job, name
     assert row.error_code == ContractCode.ARGUMENT_TYPE_MISMATCH
 
 
-def test_round_an_atomic_task_it_is_inside_of_the_transaction(drain, middleware):
+def test_middleware_of_an_atomic_task_runs_inside_its_transaction(drain, middleware):
     middleware("looking_for_a_transaction", "failing_after")
     handle = jobs.write_atomically.send("gone")
 
@@ -186,10 +186,10 @@ def test_round_an_atomic_task_it_is_inside_of_the_transaction(drain, middleware)
     ],
     ids=["function", "function in a coroutine", "coroutine", "coroutine in a function"],
 )
-def test_a_time_limit_meets_a_body_through_all_that_is_round_it(drain, middleware, job, names):
+def test_a_timeout_stops_a_body_inside_middleware(drain, middleware, job, names):
     middleware(*names)
 
-    def all_were_round_it():
+    def all_were_entered():
         samples.seen.clear()
         handle = job.send()
         drain()
@@ -197,11 +197,11 @@ def test_a_time_limit_meets_a_body_through_all_that_is_round_it(drain, middlewar
         assert not [entry for entry in samples.seen if entry.endswith("out")]
         return [entry for entry in samples.seen if entry.endswith("in")] == [f"{name} in" for name in names]
 
-    assert any(all_were_round_it() for _ in range(3))  # on a busy machine the time may be up before the body begins
+    assert any(all_were_entered() for _ in range(3))  # on a busy machine the timeout may pass before the body starts
 
 
 @pytest.mark.once
-def test_one_that_makes_nothing_fails_the_task_and_says_which_it_is(drain, middleware):
+def test_a_middleware_that_returns_no_callable_is_named_in_the_tasks_error(drain, middleware):
     middleware("broken_factory")
     handle = jobs.look.send()
 
@@ -213,7 +213,7 @@ def test_one_that_makes_nothing_fails_the_task_and_says_which_it_is(drain, middl
 
 
 @pytest.mark.parametrize("task", [tasks.add, tasks.awrite], ids=["function", "coroutine"])
-def test_an_argument_that_another_version_may_know_goes_back_through_middleware(drain, middleware, task):
+def test_middleware_lets_a_task_with_an_argument_of_another_version_be_released(drain, middleware, task):
     middleware("horsies_django.middleware.LocaleMiddleware")
     Worker.objects.create(pk="another", hostname="h", pid=1, code_version="newer")
     row = Task.objects.create(task_name=task.module_path, kwargs={"a": 1, "nope": 2}, is_async=task is tasks.awrite)

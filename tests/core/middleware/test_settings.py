@@ -1,4 +1,4 @@
-"""What OPTIONS["middleware"] may be."""
+"""Valid and invalid values of OPTIONS["middleware"]."""
 
 import sys
 
@@ -26,7 +26,7 @@ def messages():
         ("no.such.module", "'no.such.module' can't be imported: No module named 'no'"),
     ],
 )
-def test_a_middleware_that_cannot_be_is_named_by_the_checks(middleware, name, message):
+def test_the_checks_name_an_invalid_middleware(middleware, name, message):
     middleware("outer", name, "both")
 
     ((code, text),) = messages()
@@ -37,7 +37,7 @@ def test_a_middleware_that_cannot_be_is_named_by_the_checks(middleware, name, me
 
 
 @pytest.mark.parametrize("value", ["tests.core.middleware.samples.outer", {"a.b"}, ["outer"], [5], 5, None], ids=repr)
-def test_what_is_no_list_of_dotted_paths_is_refused(settings, value):
+def test_middleware_that_is_not_a_list_of_dotted_paths_is_rejected(settings, value):
     default = settings.TASKS["default"]
     settings.TASKS = {"default": {**default, "OPTIONS": {**default["OPTIONS"], "middleware": value}}}
 
@@ -51,15 +51,15 @@ def test_what_is_no_list_of_dotted_paths_is_refused(settings, value):
         jobs.look.send()
 
 
-def test_middleware_that_is_right_gives_no_message(middleware):
+def test_valid_middleware_passes_the_checks(middleware):
     middleware("outer", "both", "only_async", "TenantMiddleware", "horsies_django.middleware.LocaleMiddleware")
 
     assert messages() == []
 
 
 @pytest.mark.django_db
-def test_it_is_imported_by_the_first_send_and_not_before(middleware):
-    middleware("tests.core.middleware.imported_lazily.nothing")
+def test_the_first_send_imports_middleware(middleware):
+    middleware("tests.core.middleware.imported_lazily.pass_through")
     job = jobs.look.with_options(priority=3)
 
     assert "tests.core.middleware.imported_lazily" not in sys.modules
@@ -67,6 +67,6 @@ def test_it_is_imported_by_the_first_send_and_not_before(middleware):
     assert "tests.core.middleware.imported_lazily" in sys.modules
 
 
-def test_a_context_middleware_says_what_it_lacks():
+def test_a_context_middleware_without_within_raises_not_implemented():
     with pytest.raises(NotImplementedError, match="ContextMiddleware has to override within"):
         ContextMiddleware(lambda call: None)(None)

@@ -1,4 +1,4 @@
-"""What the tests of names register, and what they do not."""
+"""Tasks, types and conditions, some of them unregistered, for the tests of registered names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def identity(value):
 
 
 class Shelf:
-    """Holds classes that no module has at its top."""
+    """Holds classes that are not at the top of a module."""
 
     @dataclass
     class Unknown:
@@ -42,7 +42,7 @@ class Shelf:
 
 
 def plain(a: int, b: int = 2) -> int:
-    """A function of somebody else's, which can't be decorated."""
+    """Stand for a function of a library, which can't be decorated."""
     return a + b
 
 
@@ -60,13 +60,13 @@ def of_a_definition(context):
 
 
 def helper(context):
-    """A condition would look like this, but nothing registers it."""
+    """Look like a condition, but be registered nowhere."""
     Entry.objects.create(key="helper")
     return True
 
 
 def undeclared(days: int) -> bool:
-    """Takes one argument, but no context."""
+    """Take one argument, but no context."""
     Entry.objects.create(key="undeclared")
     return True
 

@@ -1,4 +1,4 @@
-"""Tasks with names of their own, whose functions were once called something else."""
+"""Tasks with explicit names, and with aliases from before their functions were renamed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gathered(items: list[dict[str, Any]]) -> int:
 
 
 class Mailer:
-    """A function that no dotted path of a module's own names."""
+    """A class with a task, which is not at the top of the module."""
 
     @staticmethod
     @task(name="mail.in_a_class")

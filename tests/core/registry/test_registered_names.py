@@ -1,4 +1,4 @@
-"""A row, a form or a command names only what is registered: nothing is imported, and nothing else is called."""
+"""Rows, forms and commands resolve registered names only: they import nothing and call nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RICH = {
     "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
 }
 
-#: A module that could do anything, with everything that a row may name.
+#: A module with everything that a row may name. Importing it could do anything.
 TRAP = """
 from dataclasses import dataclass
 from horsies_django import WorkflowContext, task
@@ -51,7 +51,7 @@ _numbers = count()
 
 @pytest.fixture
 def trap(tmp_path, monkeypatch):
-    """The name of a module that can be imported, and that nothing must import."""
+    """Return the name of a module that can be imported, but that nothing may import."""
     name = f"trap_{next(_numbers)}"
     (tmp_path / f"{name}.py").write_text(TRAP)
     monkeypatch.syspath_prepend(tmp_path)
@@ -62,7 +62,7 @@ def trap(tmp_path, monkeypatch):
 # Rows.
 
 
-def test_a_worker_imports_nothing_that_a_row_names(drain, trap):
+def test_a_worker_never_imports_a_module_that_a_row_names(drain, trap):
     row = Task.objects.create(task_name=f"{trap}.job")
 
     drain()
@@ -72,7 +72,7 @@ def test_a_worker_imports_nothing_that_a_row_names(drain, trap):
     assert "not a registered task" in row.result["err"]["message"]
 
 
-def test_a_tag_of_a_row_imports_nothing_and_makes_nothing(drain, settings, trap):
+def test_a_type_tag_in_a_row_imports_and_builds_nothing_unregistered(drain, settings, trap):
     settings.TASKS = RICH
     tag = {"$type": "dataclass", "class": f"{trap}.Thing", "value": {}}
     rows = [
@@ -93,7 +93,7 @@ def test_a_tag_of_a_row_imports_nothing_and_makes_nothing(drain, settings, trap)
 
 
 @pytest.mark.parametrize("where", ["row", "result"])
-def test_tags_count_only_where_the_serializer_is_rich(drain, settings, where):
+def test_type_tags_apply_only_with_the_rich_serializer(drain, settings, where):
     tag = {"$type": "date", "value": "2026-01-01"}
     row = Task.objects.create(task_name=jobs.identity.module_path, args=[tag], typed_payload=True)
     before = settings.TASKS
@@ -107,7 +107,7 @@ def test_tags_count_only_where_the_serializer_is_rich(drain, settings, where):
 
 
 @pytest.mark.django_db
-def test_the_result_of_an_unknown_name_is_a_placeholder(trap):
+def test_the_result_of_an_unknown_task_has_a_placeholder_for_the_task(trap):
     row = Task.objects.create(task_name=f"{trap}.job", args=[1])
 
     result = default_task_backend.get_result(str(row.pk))
@@ -122,7 +122,7 @@ def test_the_result_of_an_unknown_name_is_a_placeholder(trap):
     ["builtins.input", "{trap}.condition", "tests.core.registry.jobs.helper", "tests.core.registry.jobs.undeclared"],
 )
 @pytest.mark.parametrize("column", ["run_when", "skip_when"])
-def test_a_row_of_a_node_calls_no_function_that_is_not_a_condition(drain, trap, path, column):
+def test_a_node_row_cannot_call_a_function_that_is_not_a_condition(drain, trap, path, column):
     from tests.jobs.models import Entry
 
     handle = jobs.conditional(jobs.says_so).start()
@@ -138,7 +138,7 @@ def test_a_row_of_a_node_calls_no_function_that_is_not_a_condition(drain, trap, 
 
 
 @pytest.mark.django_db
-def test_the_form_of_a_schedule_imports_nothing(admin_client, settings, trap):
+def test_the_schedule_form_imports_nothing(admin_client, settings, trap):
     settings.TASKS = RICH
     given = {"name": "s", "timing": "every:60", "timezone": "UTC", "args": "[]", "options": "{}", "backend": "default"}
     given |= {"catch_up": "latest", "overlap": "allow", "max_catch_up_runs": 1, "jitter": 0}
@@ -155,7 +155,7 @@ def test_the_form_of_a_schedule_imports_nothing(admin_client, settings, trap):
 
 
 @pytest.mark.django_db
-def test_a_row_of_a_schedule_imports_nothing(settings, trap):
+def test_validating_a_schedule_imports_nothing(settings, trap):
     settings.TASKS = RICH
     tag = {"$type": "dataclass", "class": f"{trap}.Thing", "value": {}}
     row = Schedule(name="s", timing="every:60", task_name=jobs.identity.module_path, kwargs={"value": tag})
@@ -167,7 +167,7 @@ def test_a_row_of_a_schedule_imports_nothing(settings, trap):
 
 
 @pytest.mark.django_db
-def test_pages_of_unknown_names_can_be_read(admin_client, trap):
+def test_the_admin_shows_an_unknown_task_with_its_values_masked(admin_client, trap):
     row = Task.objects.create(task_name=f"{trap}.job", kwargs={"password": "hunter2"})
 
     for page in (
@@ -180,7 +180,7 @@ def test_pages_of_unknown_names_can_be_read(admin_client, trap):
 
 
 @pytest.mark.django_db
-def test_commands_show_a_row_of_an_unknown_name_and_refuse_to_send_one(capsys, trap):
+def test_commands_show_an_unknown_task_but_refuse_to_send_one(capsys, trap):
     row = Task.objects.create(task_name=f"{trap}.job")
 
     call_command("horsies_task", "show", str(row.pk))
@@ -193,15 +193,15 @@ def test_commands_show_a_row_of_an_unknown_name_and_refuse_to_send_one(capsys, t
 
 
 @pytest.mark.django_db
-def test_the_inspector_sends_only_what_is_registered(trap):
+def test_the_inspector_sends_only_registered_tasks(trap):
     with pytest.raises(ValueError, match="not a registered task"):
         tasks().enqueue(f"{trap}.job")
 
 
-# What is registered.
+# What can be registered.
 
 
-def test_dataclasses_of_hints_and_of_their_fields_are_registered(drain, settings):
+def test_dataclasses_in_type_hints_and_in_their_fields_are_registered(drain, settings):
     settings.TASKS = RICH
     handles = [jobs.weigh.send(Box([Parcel(1.5), Parcel(2.0)])), jobs.identity.send(Shelf.Known(3))]
 
@@ -211,7 +211,7 @@ def test_dataclasses_of_hints_and_of_their_fields_are_registered(drain, settings
 
 
 @pytest.mark.django_db
-def test_a_dataclass_that_is_not_registered_is_refused_as_it_is_sent(settings):
+def test_sending_an_unregistered_dataclass_is_rejected(settings):
     settings.TASKS = RICH
 
     with pytest.raises(TypeError, match=r"register_type\(\)"):
@@ -226,7 +226,7 @@ def test_only_dataclasses_can_be_registered_as_types(kind):
         register_type(kind)
 
 
-def test_a_class_that_has_moved_is_read_under_its_old_name(drain, settings):
+def test_a_moved_dataclass_is_still_read_under_its_old_name(drain, settings):
     settings.TASKS = RICH
     register_type(Parcel, name="shop.old.Parcel")
     tag = {"$type": "dataclass", "class": "shop.old.Parcel", "value": {"weight": 2.0}}
@@ -237,7 +237,7 @@ def test_a_class_that_has_moved_is_read_under_its_old_name(drain, settings):
     assert default_task_backend.get_result(str(row.pk)).return_value == Parcel(2.0)
 
 
-def test_a_function_and_an_old_name_can_be_registered_as_tasks(drain):
+def test_a_library_function_can_be_registered_as_a_task_under_a_name(drain):
     made = register_task(jobs.plain, name="shop.old.plain", priority=3)
     handle = made.send(1)
     old = Task.objects.create(task_name="shop.old.plain", args=[40])
@@ -256,11 +256,11 @@ def test_a_condition_is_registered_by_its_signature_a_decorator_or_a_definition(
     assert codes(ran(jobs.conditional(condition), drain)) == {"one": None}
 
 
-def test_a_definition_runs_with_its_own_conditions(drain):
+def test_a_workflow_definition_runs_with_its_own_conditions(drain):
     assert ran(Conditional.build(), drain).status() == "COMPLETED"
 
 
-def test_a_condition_that_no_worker_would_know_is_a_mistake_of_the_workflow():
+def test_a_workflow_with_an_unregistered_condition_is_invalid():
     with pytest.raises(InvalidWorkflow, match="@register_condition") as caught:
         jobs.conditional(jobs.helper).blueprint()
 
@@ -268,7 +268,7 @@ def test_a_condition_that_no_worker_would_know_is_a_mistake_of_the_workflow():
 
 
 @pytest.mark.parametrize("function", [len, lambda context: True, jobs.identity, jobs.conditional.__class__, "x"])
-def test_only_a_modules_own_function_of_one_parameter_can_be_a_condition(function):
+def test_only_a_top_level_function_of_one_parameter_can_be_a_condition(function):
     with pytest.raises(ValueError, match="allowed: a module's own function"):
         register_condition(function)
 
@@ -278,7 +278,7 @@ def test_only_a_modules_own_function_of_one_parameter_can_be_a_condition(functio
 
 @pytest.fixture
 def late(tmp_path, monkeypatch):
-    """A module that registers a task and is imported now, after Django has started."""
+    """Import a module that registers a task after Django has started."""
     from importlib import import_module
 
     from horsies_django.core.registry import registry
@@ -292,7 +292,7 @@ def late(tmp_path, monkeypatch):
 
 
 @pytest.mark.django_db
-def test_to_send_a_task_that_workers_may_not_know_is_logged_once(late, caplog):
+def test_sending_a_task_that_workers_may_not_know_is_logged_once(late, caplog):
     for _ in range(3):
         late.job.send()
         late.job.with_options(priority=1).send()
@@ -303,7 +303,7 @@ def test_to_send_a_task_that_workers_may_not_know_is_logged_once(late, caplog):
     assert f"Add '{late.__name__}' to OPTIONS['modules']" in warnings[0].getMessage()
 
 
-def test_manage_py_check_names_each_module_whose_tasks_workers_may_not_know(late):
+def test_the_checks_name_each_module_whose_tasks_workers_may_not_know(late):
     found = {message.msg.split()[0]: message for message in check_modules()}
 
     assert (found[late.__name__].id, found[late.__name__].level) == ("horsies.W008", logging.WARNING)
@@ -318,14 +318,14 @@ def modules(settings, *names):
 
 
 @pytest.mark.parametrize("name", ["no_such_module", "no.such.module", "tests.core.registry.nothing"])
-def test_a_module_of_the_settings_that_does_not_exist_is_named(settings, name):
+def test_the_error_names_a_module_of_the_settings_that_does_not_exist(settings, name):
     modules(settings, "tests.core.registry.jobs", name)
 
     with pytest.raises(ImproperlyConfigured, match=rf"\['modules'\] has '{name}'; there is no such module"):
         load_modules()
 
 
-def test_an_error_of_a_module_is_raised_with_a_note_that_names_it(settings):
+def test_an_exception_from_importing_a_module_has_a_note_that_names_it(settings):
     modules(settings, "tests.enqueue.framework.broken_module")
 
     with pytest.raises(RuntimeError, match="this module is broken") as caught:
@@ -336,7 +336,7 @@ def test_an_error_of_a_module_is_raised_with_a_note_that_names_it(settings):
     assert "TASKS['default']['OPTIONS']['modules']" in note
 
 
-def test_a_module_that_calls_sys_exit_does_not_end_the_process_in_silence(tmp_path):
+def test_a_module_that_calls_sys_exit_when_imported_is_reported(tmp_path):
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "with_leaving.py").write_text(
         "from tests.settings import *\nTASKS['default']['OPTIONS']['modules'] = ['leaving']\n"

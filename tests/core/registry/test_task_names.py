@@ -1,4 +1,4 @@
-"""A task's own name is what rows have, and its old names lead to it."""
+"""Rows store a task's own name, and its old names resolve to the same task."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_rows_and_schedules_from_before_a_rename_run_the_renamed_function(drain)
     assert (scheduled.task_name, scheduled.result) == ("mail.send", {"ok": ["mail.send", 2]})
 
 
-def test_the_own_name_is_what_rows_keys_limits_groups_and_nodes_have(drain):
+def test_rows_keys_limits_groups_and_nodes_use_a_tasks_own_name(drain):
     calls = [send_it.send(number=1), limited.send(number=2), gathered.send(number=3), renamed.Mailer.send.send(4)]
     workflow = renamed.workflow().start()
 
@@ -55,7 +55,7 @@ def test_the_own_name_is_what_rows_keys_limits_groups_and_nodes_have(drain):
     assert [row.task_name for row in rows] == ["mail.send", "mail.limited", "mail.gathered", "mail.in_a_class"]
     assert (rows[1].unique_key, rows[1].limit_key) == ('mail.limited {"number":2}', "mail.limited")
     assert WorkflowTask.objects.get(workflow=workflow.id).task_name == "mail.send"
-    assert gathered.with_options(priority=1).send(number=4).id == calls[2].id  # a copy has the name too
+    assert gathered.with_options(priority=1).send(number=4).id == calls[2].id  # a copy has the same name
     assert DeclaredSchedule("s", send_it, Every(hours=1)).columns()["task_name"] == "mail.send"
     assert repr(send_it.node()(number=1)) == "<TaskNode: mail.send>"
     gone = Task.objects.create(task_name="gone")
@@ -86,7 +86,7 @@ def test_pages_and_commands_find_a_task_by_each_of_its_names(admin_client, capsy
 
 
 @pytest.mark.once
-def test_closures_run_under_the_names_that_they_are_registered_by(drain):
+def test_closures_run_under_their_registered_names(drain):
     def handler_of(event):
         def handle(number: int, *, factor=10) -> str:
             return f"{event} {number * factor}"
@@ -115,12 +115,12 @@ def test_closures_run_under_the_names_that_they_are_registered_by(drain):
     assert not [name for name, _ in registry.clashes() if name.startswith("hooks.")]
 
 
-# What is wrong with a name.
+# Invalid names.
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", ["", " ", 7, b"x", "x" * 256, "a\nb", "a\0b", "\ud800", " a", "horsies_django.x"])
-def test_a_name_that_no_row_should_have_is_refused_by_the_decorator(name):
+def test_the_decorator_rejects_an_invalid_name_or_alias(name):
     for options in ({"name": name}, {"aliases": ["fine", name]}):
         with pytest.raises(ValueError, match=r"allowed: a text such as 'emails\.send', of 1 to 255 printable"):
             task(**options)(renamed.workflow)
@@ -146,7 +146,7 @@ def unnamed(): ...
 @task(name="mail.moved", aliases=["with_clashes.new"])
 def moved(): ...
 
-@task(name="mail.new")  # stands where another stood, whose old path is that one's alias
+@task(name="mail.new")  # its path was another task's, which has it as an alias
 def new(): ...
 
 def make(number):
@@ -158,7 +158,7 @@ for number in range(2):
 
 
 @pytest.mark.once
-def test_manage_py_check_names_both_tasks_of_a_name_and_where_they_are(tmp_path):
+def test_the_checks_name_both_tasks_of_a_name_and_their_locations(tmp_path):
     (tmp_path / "with_clashes.py").write_text(CLASHING)
 
     process = Process("check", TEST_MODULES="with_clashes", PYTHONPATH=f"{tmp_path}:{ROOT}")
@@ -166,12 +166,12 @@ def test_manage_py_check_names_both_tasks_of_a_name_and_where_they_are(tmp_path)
     assert process.wait() == 1
     assert process.output.count("(horsies.E009)") == 3
     file = tmp_path / "with_clashes.py"
-    for said in (
+    for message in (
         f"'mail.one' is claimed by 2 tasks: with_clashes.one ({file}:4), as its name; "
         f"with_clashes.two ({file}:7), as its alias.",
         f"'with_clashes.unnamed' is claimed by 2 tasks: with_clashes.two ({file}:7), as its alias; "
         f"with_clashes.unnamed ({file}:10), as its name.",
         f"'mail.made' is claimed by 2 tasks: with_clashes.make.<lambda> ({file}:20), as its name; ",
     ):
-        assert said in process.output
+        assert message in process.output
     assert "with_clashes.new'" not in process.output

@@ -1,1 +1,1 @@
-"""The inspector: listing, showing, and acting on one task, on many, or on all of some kind."""
+"""The inspector: listing and showing tasks, and acting on one, on several, or on all that a filter matches."""

@@ -11,7 +11,7 @@ from horsies_django.models import Task
 ENDS = {"COMPLETED": "completed_at", "FAILED": "failed_at", "CANCELLED": "cancelled_at", "EXPIRED": "expired_at"}
 HELD = {"claimed_by_worker_id": "w", "claimed_at": Now(), "claim": 1}
 
-#: What makes a task of each state.
+#: The columns of a task in each state.
 COLUMNS = {
     "scheduled": {"enqueued_at": NowPlus(3_600), "deferred": True},
     "aggregating": {
@@ -36,22 +36,22 @@ COLUMNS = {
 
 
 def make(state: str, **columns) -> Task:
-    """One task in that state, read back."""
+    """Create a task in this state and read it back."""
     task = Task.objects.create(**{"task_name": "tests.jobs.tasks.noop", **COLUMNS[state], **columns})
     return Task.objects.get(pk=task.pk)
 
 
 def some(count: int, state: str, **columns) -> list:
-    """The ids of that many tasks in that state, the oldest first."""
+    """Create tasks in this state; return their ids, the oldest first."""
     values = {"task_name": "tests.jobs.tasks.noop", **COLUMNS[state], **columns}
     keys = uuid7s(count)
     rows = [Task(id=key, **values) for key in keys]
     for number, row in enumerate(rows):
-        row.group_key = row.group_key and f"customer-{number}"  # one open group each
+        row.group_key = row.group_key and f"customer-{number}"  # each task is its own open group
     Task.objects.bulk_create(rows, batch_size=400)
     return keys
 
 
 def one_of_each() -> dict[str, Task]:
-    """One task in each state."""
+    """Create a task in each state."""
     return {state: make(state) for state in COLUMNS}

@@ -1,4 +1,4 @@
-"""What the inspector does to tasks, and what it says of those that it leaves alone."""
+"""Actions of the inspector, and their reports of the tasks that they leave alone."""
 
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ from tests.ops.inspector.factories import COLUMNS, make, one_of_each, some
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: What each verb makes of a task that it takes; None: its row is gone.
+#: The action of each verb, and the state that it gives to a task; None: it deletes the row.
 BECOMES = {
     "run": (RUN, "PENDING"),
     "cancel": (CANCEL, "CANCELLED"),
@@ -33,7 +33,7 @@ def status(task):
 
 
 @pytest.mark.parametrize("name", BECOMES)
-def test_a_verb_does_it_to_the_states_it_takes_and_names_the_others(name):
+def test_a_verb_acts_on_the_states_it_takes_and_reports_the_others(name):
     verb, becomes = BECOMES[name]
     made = one_of_each()
     others = {state: task for state, task in made.items() if state not in verb.states}
@@ -49,7 +49,7 @@ def test_a_verb_does_it_to_the_states_it_takes_and_names_the_others(name):
 
 
 @pytest.mark.parametrize("name", BECOMES)
-def test_all_of_the_states_that_a_verb_takes_are_done_and_no_others(name):
+def test_a_verb_with_a_filter_acts_on_all_tasks_of_its_states_only(name):
     verb, becomes = BECOMES[name]
     made = {state: some(3, state) for state in COLUMNS}
 
@@ -63,7 +63,7 @@ def test_all_of_the_states_that_a_verb_takes_are_done_and_no_others(name):
         assert Task.objects.filter(pk__in=made[state], status=COLUMNS[state].get("status", "PENDING")).count() == 3
 
 
-def test_without_states_a_verb_means_those_that_it_is_for():
+def test_a_verb_without_states_acts_on_its_default_states():
     one_of_each()
 
     assert tasks().matching().run().done == 3
@@ -71,7 +71,7 @@ def test_without_states_a_verb_means_those_that_it_is_for():
     assert {task.state for task in tasks().list()} == {State.PENDING, State.CLAIMED, State.RUNNING}
 
 
-def test_nothing_is_done_on_a_dry_run():
+def test_a_dry_run_changes_nothing():
     one_of_each()
     before = list(Task.objects.order_by("pk").values())
 
@@ -84,7 +84,7 @@ def test_nothing_is_done_on_a_dry_run():
     assert not [query for query in captured if not query["sql"].startswith(("SELECT", "WITH"))]
 
 
-def test_a_limit_is_how_many_are_done_at_most():
+def test_a_limit_caps_the_number_of_tasks_acted_on():
     made = some(20, "failed")
 
     report = tasks().matching(status="failed").apply(RETRY, limit=7)
@@ -93,7 +93,7 @@ def test_a_limit_is_how_many_are_done_at_most():
     assert set(Task.objects.filter(status="PENDING").values_list("pk", flat=True)) == set(made[-7:])
 
 
-def test_several_ids_at_once_are_each_told_of():
+def test_an_action_on_several_ids_reports_each_skipped_task():
     waiting, running, gone = make("scheduled"), make("running"), uuid4()
 
     report = tasks().run([waiting.pk, str(running.pk)], gone, str(waiting.pk))
@@ -108,7 +108,7 @@ def test_several_ids_at_once_are_each_told_of():
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", 7, None, ""])
-def test_nothing_is_done_if_one_id_is_none(wrong):
+def test_an_action_with_an_invalid_id_changes_nothing(wrong):
     waiting = make("scheduled")
 
     with pytest.raises((ValueError, TypeError)):
@@ -117,7 +117,7 @@ def test_nothing_is_done_if_one_id_is_none(wrong):
     assert status(waiting) == "PENDING"
 
 
-def test_running_a_task_makes_it_due_and_a_retry_keeps_its_count(drain):
+def test_run_makes_a_task_due_and_a_retry_keeps_its_attempts(drain):
     scheduled = jobs.add.schedule(3_600, 1)
     retrying = make("retrying")
 
@@ -128,7 +128,7 @@ def test_running_a_task_makes_it_due_and_a_retry_keeps_its_count(drain):
     assert Task.objects.values_list("status", "attempt").get(pk=retrying.pk) == ("COMPLETED", 2)
 
 
-def test_a_task_that_is_due_or_too_late_is_not_run():
+def test_run_skips_a_due_task_and_a_task_past_its_deadline():
     due = make("retrying", enqueued_at=NowPlus(-1))
     late = make("scheduled", good_until=NowPlus(-1))
 
@@ -137,13 +137,13 @@ def test_a_task_that_is_due_or_too_late_is_not_run():
     assert [left.why for left in report.left_alone] == ["it is pending", "its good_until has passed"]
 
 
-def test_a_step_of_a_workflow_is_not_run():
+def test_run_skips_a_step_of_a_workflow():
     step = make("scheduled", task_name="horsies_django.workflows.engine_tasks.wake")
 
     assert "step of a workflow" in tasks().run(step.pk).left_alone[0].why
 
 
-def test_an_open_group_that_is_run_takes_no_more_calls(drain):
+def test_running_an_open_group_closes_it_to_further_calls(drain):
     first = gathering.mail.send(customer_id=1, text="x")
 
     assert tasks().run(first.id).done == 1
@@ -155,7 +155,7 @@ def test_an_open_group_that_is_run_takes_no_more_calls(drain):
     assert tasks().matching(status="aggregating").delete().done == 1
 
 
-def test_a_unique_key_that_another_has_is_told_of():
+def test_retry_skips_a_task_whose_unique_key_another_task_has():
     dead = make("failed", unique_key="k")
     make("pending", unique_key="k")
 
@@ -167,7 +167,7 @@ def test_a_unique_key_that_another_has_is_told_of():
     assert [left.id for left in many.left_alone] == [dead.pk]
 
 
-def test_deleting_a_waiting_task_takes_its_row_and_frees_its_key():
+def test_deleting_a_waiting_task_frees_its_unique_key():
     waiting = jobs.add.with_options(unique_key="k").schedule(3_600, 1)
 
     assert tasks().delete(waiting.id).done == 1
@@ -176,7 +176,7 @@ def test_deleting_a_waiting_task_takes_its_row_and_frees_its_key():
     assert not jobs.add.with_options(unique_key="k").send(1).replayed
 
 
-def test_deleting_takes_the_attempts_too(drain):
+def test_deleting_a_task_deletes_its_attempts(drain):
     handle = jobs.fail.send()
     drain()
 
@@ -185,7 +185,7 @@ def test_deleting_takes_the_attempts_too(drain):
     assert not TaskAttempt.objects.filter(task_id=handle.id).exists()
 
 
-def test_all_means_no_waiting_task_where_nobody_said_so():
+def test_delete_without_states_skips_waiting_tasks():
     waiting = make("pending")
     make("completed")
 
@@ -194,7 +194,7 @@ def test_all_means_no_waiting_task_where_nobody_said_so():
     assert status(waiting) is None
 
 
-def test_what_a_workflow_waits_for_stays(drain):
+def test_delete_skips_the_tasks_of_a_running_workflow(drain):
     first = jobs.noop.node(node_id="first")()
     handle = Workflow("deleted", [first, jobs.add.node(node_id="then", waits_for=[first])(a=1)]).start()
     waiting = Task.objects.get()
@@ -218,7 +218,7 @@ def test_cancelling_a_node_ends_its_workflow():
     assert handle.status() == "FAILED"
 
 
-def test_moving_gives_a_queue_a_priority_or_both():
+def test_move_sets_the_queue_or_the_priority():
     task = make("scheduled")
 
     tasks().move(task.pk, queue="emails")
@@ -230,7 +230,7 @@ def test_moving_gives_a_queue_a_priority_or_both():
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({}, "needs queue"),
         ({"priority": 101}, "-100 to 100"),
@@ -238,12 +238,12 @@ def test_moving_gives_a_queue_a_priority_or_both():
         ({"priority": True}, "whole"),
     ],
 )
-def test_a_move_to_nowhere_is_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
+def test_move_rejects_an_invalid_queue_or_priority(wrong, message):
+    with pytest.raises(ValueError, match=message):
         tasks().matching().move(**wrong)
 
 
-def test_a_task_whose_backend_lacks_the_queue_is_left(settings):
+def test_move_skips_a_task_whose_backend_lacks_the_queue(settings):
     one = {"BACKEND": "horsies_django.backend.HorsiesBackend", "OPTIONS": {}}
     settings.TASKS = {"default": {**one, "QUEUES": []}, "small": {**one, "QUEUES": ["only"]}}
     task = make("pending", backend="small")
@@ -254,12 +254,12 @@ def test_a_task_whose_backend_lacks_the_queue_is_left(settings):
 
 
 @pytest.mark.once
-def test_a_verb_that_takes_none_of_the_states_is_refused():
+def test_a_verb_rejects_states_that_it_does_not_take():
     with pytest.raises(ValueError, match="run takes aggregating, retrying, scheduled"):
         tasks().matching(status="completed").run()
 
 
-def test_what_is_sent_meanwhile_is_not_meant():
+def test_an_action_skips_tasks_sent_after_it_began():
     some(600, "scheduled")
     steps = tasks().matching(status="scheduled").apply_in_batches(CANCEL)
     next(steps)
@@ -271,7 +271,7 @@ def test_what_is_sent_meanwhile_is_not_meant():
     assert status(late) == "PENDING"
 
 
-def test_what_is_not_meant_any_more_when_its_turn_comes_is_left_alone():
+def test_an_action_skips_tasks_that_changed_before_their_batch():
     made = some(600, "scheduled")
     steps = tasks().matching(status="scheduled").apply_in_batches(CANCEL)
     next(steps)
@@ -285,7 +285,7 @@ def test_what_is_not_meant_any_more_when_its_turn_comes_is_left_alone():
 
 
 @pytest.mark.slow
-def test_no_batch_is_counted_or_read_whole(monkeypatch):
+def test_an_action_on_many_tasks_takes_few_statements_and_no_count(monkeypatch):
     some(1_100, "failed")
 
     with CaptureQueriesContext(connection) as captured:

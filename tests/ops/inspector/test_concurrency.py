@@ -1,4 +1,4 @@
-"""Acting while workers work, and on tables that are large."""
+"""The inspector beside working workers, and on large tables."""
 
 import threading
 
@@ -16,12 +16,12 @@ from tests.ops.inspector.factories import some
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: Statements of a batch of 500: its ids, what they are, the act and what that asks. What is deleted is cancelled first,
-#: and its attempts and beats go with it.
-A_BATCH = {"run": 12, "delete": 28}
+#: Statements of a batch of 500: those for its ids, its states, the action and its checks. A delete first cancels tasks,
+#: and also deletes their attempts and heartbeats.
+STATEMENTS_OF_A_BATCH = {"run": 12, "delete": 28}
 
 
-def test_what_is_cancelled_under_a_worker_has_not_run_and_what_has_run_is_not_cancelled(worker):
+def test_a_cancel_beside_a_worker_never_cancels_a_task_that_ran(worker):
     worker("--threads", "2")
     handles = jobs.noop.send_many({} for _ in range(1_500))
     done = 0
@@ -36,7 +36,7 @@ def test_what_is_cancelled_under_a_worker_has_not_run_and_what_has_run_is_not_ca
 
 
 @pytest.mark.slow
-def test_two_who_do_the_same_do_it_once():
+def test_concurrent_retries_of_the_same_tasks_retry_each_task_once():
     some(1_500, "failed")
     done = []
 
@@ -54,7 +54,7 @@ def test_two_who_do_the_same_do_it_once():
     assert Task.objects.filter(status="PENDING", retry_count=0).count() == 1_500
 
 
-def test_deleting_waits_for_no_worker_and_takes_nothing_that_runs(worker, tmp_path):
+def test_a_delete_skips_a_running_task_without_waiting_for_it(worker, tmp_path):
     worker("--threads", "1")
     gate = tmp_path / "gate"
     handle = jobs.hold.send("k", str(gate))
@@ -69,7 +69,7 @@ def test_deleting_waits_for_no_worker_and_takes_nothing_that_runs(worker, tmp_pa
 
 
 def many(count, **columns):
-    """Send that many, and make of them what is wanted, in few statements."""
+    """Send this many tasks and give them these columns, in few statements."""
     rows = Task.objects.filter(queue_name="new")
     jobs.noop.with_options(queue_name="new").send_many({} for _ in range(count))
     rows.update(**{"queue_name": "default", **columns})
@@ -77,8 +77,8 @@ def many(count, **columns):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", A_BATCH)
-def test_a_large_selection_is_done_in_bounded_batches(verb):
+@pytest.mark.parametrize("verb", STATEMENTS_OF_A_BATCH)
+def test_an_action_on_a_large_selection_runs_in_bounded_batches(verb):
     count = 20_000 if connection.vendor == "postgresql" else 5_000
     many(10_000, status="COMPLETED", completed_at=Now())
     many(count, enqueued_at=NowPlus(3_600), deferred=True, queue_name="bulk")
@@ -88,14 +88,14 @@ def test_a_large_selection_is_done_in_bounded_batches(verb):
         report = getattr(tasks().matching(status="scheduled", queue="bulk"), verb)()
 
     assert (report.done, report.left) == (count, 0)
-    assert len(captured) <= A_BATCH[verb] * (count // 500 + 5)
+    assert len(captured) <= STATEMENTS_OF_A_BATCH[verb] * (count // 500 + 5)
     assert not [query for query in captured if "COUNT(" in query["sql"]]
     assert Task.objects.filter(status="COMPLETED").count() == 20_000
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_the_first_page_of_a_large_table_is_a_few_statements():
+def test_the_first_page_of_a_large_table_takes_few_statements():
     many(1, queue_name="rare")
     many(60_000 if connection.vendor == "postgresql" else 20_000)
 

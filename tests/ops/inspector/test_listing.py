@@ -1,4 +1,4 @@
-"""What the inspector finds, and what it tells of it."""
+"""Tasks as the inspector lists and shows them."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -32,7 +32,7 @@ def test_each_task_is_in_exactly_one_state(state):
     assert found.state is state
 
 
-def test_a_retry_or_a_group_that_is_due_is_pending():
+def test_a_due_retry_and_a_due_group_are_pending():
     retry = make("retrying", enqueued_at=NowPlus(-5), next_retry_at=NowPlus(-5))
     group = make("aggregating", enqueued_at=NowPlus(-5))
 
@@ -42,15 +42,15 @@ def test_a_retry_or_a_group_that_is_due_is_pending():
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("word", "states"), [("archived", ["failed"]), ("active", ["claimed", "running"]), ("retry", ["retrying"])]
+    ("name", "states"), [("archived", ["failed"]), ("active", ["claimed", "running"]), ("retry", ["retrying"])]
 )
-def test_asynqs_words_are_taken_too(word, states):
+def test_list_accepts_the_state_names_of_asynq(name, states):
     made = one_of_each()
 
-    assert ids(tasks().list(status=word)) == sorted((made[state].pk for state in states), reverse=True)
+    assert ids(tasks().list(status=name)) == sorted((made[state].pk for state in states), reverse=True)
 
 
-def test_a_group_can_be_looked_into_and_what_is_sensitive_in_its_calls_is_masked():
+def test_an_open_group_shows_its_calls_with_sensitive_values_masked():
     handle = gathering.mail.send(customer_id=7, text="open")
     gathering.mail.send(customer_id=7, text="again", password="secret")
 
@@ -62,7 +62,7 @@ def test_a_group_can_be_looked_into_and_what_is_sensitive_in_its_calls_is_masked
     assert "secret" not in str(shown.as_json())
 
 
-def test_what_is_due_and_not_in_line_yet_is_pending():
+def test_a_due_task_that_is_still_deferred_is_pending():
     late = make("scheduled", enqueued_at=NowPlus(-5))
 
     assert ids(tasks().list(status="pending")) == [late.pk]
@@ -71,7 +71,7 @@ def test_what_is_due_and_not_in_line_yet_is_pending():
 @pytest.mark.parametrize(
     "states", [["scheduled", "pending"], ["failed", "expired"], ["running", "failed"], ["pending", "claimed"]]
 )
-def test_several_states_are_found_together_the_newest_first(states):
+def test_tasks_of_several_states_are_listed_newest_first(states):
     made = one_of_each()
 
     found = ids(tasks().list(status=states))
@@ -79,7 +79,7 @@ def test_several_states_are_found_together_the_newest_first(states):
     assert found == sorted((made[state].pk for state in states), reverse=True)
 
 
-def test_a_page_has_thirty_and_the_next_begins_after_its_last():
+def test_a_page_has_thirty_tasks_and_the_next_starts_after_its_last():
     made = some(70, "failed")[::-1]
 
     first = tasks().list(status="failed")
@@ -92,7 +92,7 @@ def test_a_page_has_thirty_and_the_next_begins_after_its_last():
     assert tasks().list(after=third[-1].id) == []
 
 
-def test_queue_task_and_age_narrow_it_together():
+def test_filters_by_queue_task_and_age_combine():
     old = make("pending", queue_name="emails", sent_at=NowPlus(-7_200))
     make("pending", queue_name="emails")
     make("pending", queue_name="emails", sent_at=NowPlus(-7_200), task_name="other.task")
@@ -104,13 +104,13 @@ def test_queue_task_and_age_narrow_it_together():
     assert len(tasks().list(**wanted)) == 2
 
 
-def test_an_old_task_with_an_id_of_its_own_is_found_by_its_age():
+def test_an_old_task_with_a_custom_id_is_found_by_its_age():
     old = make("failed", id=uuid4(), sent_at=NowPlus(-7_200))
 
     assert ids(tasks().list(older_than=3_600)) == [old.pk]
 
 
-def test_few_rows_are_found_far_down_a_table(monkeypatch):
+def test_rare_tasks_are_found_far_down_a_table(monkeypatch):
     monkeypatch.setattr(scan, "CHUNKS", (5, 20))
     monkeypatch.setattr(scan, "MAX_INDEX_ROWS", 20)
     rare = some(2, "completed", queue_name="rare")
@@ -122,19 +122,19 @@ def test_few_rows_are_found_far_down_a_table(monkeypatch):
     assert all("COUNT(" not in query["sql"] for query in captured)
 
 
-def test_what_a_silent_worker_holds_is_orphaned():
+def test_a_task_held_by_a_silent_worker_is_orphaned():
     silent = make("running", started_at=NowPlus(-9_000))
-    heard = make("running", started_at=NowPlus(-9_000))
-    Heartbeat.objects.create(task_id=heard.pk, role="runner", sender_id="w", hostname="h", pid=1)
+    alive = make("running", started_at=NowPlus(-9_000))
+    Heartbeat.objects.create(task_id=alive.pk, role="runner", sender_id="w", hostname="h", pid=1)
     ahead = make("claimed", claimed_at=NowPlus(-9_000))
     make("failed")
 
     assert {task.id for task in tasks().list() if task.is_orphaned} == {silent.pk, ahead.pk}
     assert tasks().show(silent.pk).is_orphaned
-    assert not tasks().show(heard.pk).is_orphaned
+    assert not tasks().show(alive.pk).is_orphaned
 
 
-def test_a_page_costs_the_same_however_large_what_its_tasks_carry():
+def test_the_cost_of_a_page_does_not_depend_on_the_size_of_payloads():
     Task.objects.create(task_name="tests.jobs.tasks.echo", args=["x" * 100_000])
     some(29, "pending")
 
@@ -146,7 +146,7 @@ def test_a_page_costs_the_same_however_large_what_its_tasks_carry():
     assert len(captured) <= 3
 
 
-def test_what_the_admin_masks_is_masked_here():
+def test_list_and_show_mask_sensitive_arguments():
     handle = jobs.echo.send("open", password="secret", deep=[{"api_key": "secret"}])
 
     (listed,) = tasks().list()
@@ -157,7 +157,7 @@ def test_what_the_admin_masks_is_masked_here():
         assert "open" in text
 
 
-def test_showing_tells_what_became_of_each_attempt(drain):
+def test_show_has_the_outcome_of_each_attempt(drain):
     handle = jobs.fail.send("no luck")
     drain()
 
@@ -171,17 +171,17 @@ def test_showing_tells_what_became_of_each_attempt(drain):
     assert shown.as_json()["state"] == "failed"
 
 
-def test_showing_tells_why_a_task_waits():
+def test_show_explains_why_a_task_waits():
     handle = jobs.add.schedule(3_600, 1)
 
     assert "scheduled" in tasks().show(str(handle.id)).why[0]
 
 
-def test_what_is_not_there_is_not_shown():
+def test_show_returns_none_for_a_missing_task():
     assert tasks().show(uuid4()) is None
 
 
-def test_one_backend_sees_its_own_tasks_only():
+def test_the_inspector_of_a_backend_lists_only_its_tasks():
     make("failed", backend="other")
     mine = make("failed")
 
@@ -191,7 +191,7 @@ def test_one_backend_sees_its_own_tasks_only():
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"status": "dead"}, "allowed: scheduled, aggregating, pending"),
         ({"status": []}, "status is"),
@@ -203,17 +203,17 @@ def test_one_backend_sees_its_own_tasks_only():
         ({"task": "a\0"}, "task is"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_is_allowed(wrong, said):
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_filter_is_named_in_the_error(wrong, message):
+    with pytest.raises(ValueError, match=message):
         tasks().list(**wrong)
 
 
 @pytest.mark.once
-def test_a_backend_that_is_none_is_refused():
+def test_an_unknown_backend_is_rejected():
     with pytest.raises(ValueError, match="HorsiesBackend"):
         tasks("nonsense")
 
 
 @pytest.mark.once
-def test_every_state_has_its_columns_in_these_tests():
+def test_the_factories_of_these_tests_cover_every_state():
     assert set(COLUMNS) == set(State)

@@ -1,4 +1,4 @@
-"""Sending by path: the project's own tasks, and nothing else."""
+"""Sending a task by its path, and changing the arguments of a scheduled one."""
 
 import sys
 from uuid import uuid4
@@ -23,7 +23,7 @@ def test_a_task_is_sent_by_its_path(drain):
     assert handle.value(5) == 5
 
 
-def test_the_options_of_one_call_are_those_of_with_options():
+def test_sending_by_path_accepts_the_options_of_with_options():
     handle = tasks().enqueue("tests.jobs.tasks.noop", queue_name="emails", priority=7, unique_key="k")
 
     row = Task.objects.get(pk=handle.id)
@@ -47,7 +47,7 @@ def test_the_options_of_one_call_are_those_of_with_options():
         "..tasks.noop",
     ],
 )
-def test_nothing_but_a_task_of_an_installed_app_is_sent(path):
+def test_a_path_that_is_not_that_of_a_registered_task_is_rejected(path):
     with pytest.raises(ValueError, match="There is no task at"):
         tasks().enqueue(path)
 
@@ -66,14 +66,14 @@ def test_nothing_but_a_task_of_an_installed_app_is_sent(path):
         ({"args": [1], "nonsense": 1}, TypeError),
     ],
 )
-def test_what_is_wrong_with_a_call_is_told_and_nothing_sent(wrong, error):
+def test_an_invalid_call_is_rejected_and_not_sent(wrong, error):
     with pytest.raises(error):
         tasks().enqueue("tests.jobs.tasks.add", **wrong)
 
     assert not Task.objects.exists()
 
 
-def test_a_scheduled_task_gets_other_arguments_and_no_other_task_does(drain):
+def test_update_changes_the_arguments_of_scheduled_tasks_only(drain):
     waiting, due = jobs.add.schedule(3_600, 1), jobs.add.send(1)
 
     report = tasks().update(waiting.id, [2], {"b": 5})
@@ -88,7 +88,7 @@ def test_a_scheduled_task_gets_other_arguments_and_no_other_task_does(drain):
 
 
 @pytest.mark.parametrize("columns", [{"workflow_id": uuid4()}, {"has_inputs": True}])
-def test_a_task_that_has_its_arguments_from_elsewhere_keeps_them(columns):
+def test_update_skips_a_task_whose_arguments_come_from_its_workflow(columns):
     waiting = make("scheduled", task_name="tests.jobs.tasks.add", args=[1], **columns)
 
     report = tasks().update(waiting.pk, [2])
@@ -99,7 +99,7 @@ def test_a_task_that_has_its_arguments_from_elsewhere_keeps_them(columns):
 
 @pytest.mark.once
 @pytest.mark.parametrize("wrong", [([], {}), ([1, 2, 3], {}), ([object()], {}), ([1], {"c": 1})])
-def test_other_arguments_that_do_not_fit_are_refused(wrong):
+def test_update_rejects_arguments_that_do_not_fit(wrong):
     waiting = jobs.add.schedule(3_600, 1)
 
     with pytest.raises((TypeError, ValueError)):

@@ -1,4 +1,4 @@
-"""Counts by state: exact while they are few, marked as an estimate or as a lower bound beyond."""
+"""Counts by state: exact up to a limit, and marked as an estimate or as a lower bound above it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -40,10 +40,10 @@ def analyze():
             cursor.execute("ANALYZE horsies_tasks")
 
 
-def test_each_state_is_counted_in_both_vocabularies(drain):
+def test_tasks_are_counted_by_status_and_by_state_of_the_inspector(drain):
     tasks.add.send(1)
     tasks.fail.send()
-    signalled.fail.send()  # and is tried again in an hour
+    signalled.fail.send()  # is retried in an hour
     drain()
     with transaction.atomic():
         tasks.noop.send()
@@ -77,7 +77,7 @@ def test_each_state_is_counted_in_both_vocabularies(drain):
     assert {count.exactness for count in snapshot().counts.values()} == {Exactness.EXACT}
 
 
-def test_what_is_too_many_to_count_is_marked(monkeypatch):
+def test_a_count_above_the_limit_is_marked_as_inexact(monkeypatch):
     monkeypatch.setattr(counts, "MAX_COUNTED", 10)
     make(40)
     make(30, deferred=True, enqueued_at=now() + timedelta(hours=1))
@@ -102,7 +102,7 @@ def test_what_is_too_many_to_count_is_marked(monkeypatch):
         assert found["completed"].exactness is Exactness.AT_LEAST
 
 
-def test_before_the_first_analyze_there_is_a_lower_bound(monkeypatch):
+def test_a_count_above_the_limit_is_a_lower_bound_before_the_first_analyze(monkeypatch):
     monkeypatch.setattr(counts, "MAX_COUNTED", 10)
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
@@ -113,7 +113,7 @@ def test_before_the_first_analyze_there_is_a_lower_bound(monkeypatch):
     assert str(snapshot().counts["due"]) == "10+"
 
 
-def test_queues_tell_depth_oldest_and_whether_they_are_paused():
+def test_each_queue_has_its_depth_its_oldest_wait_and_its_pause():
     tasks.on_emails.send()
     make(2, queue_name="emails", priority=5, enqueued_at=now() - timedelta(seconds=30))
     make(3, queue_name="emails", priority=-5, enqueued_at=now() - timedelta(seconds=500))
@@ -137,7 +137,7 @@ def test_queues_tell_depth_oldest_and_whether_they_are_paused():
     assert found["quiet"].depth.waits is None
 
 
-def test_workers_tell_what_they_hold_and_whether_they_beat():
+def test_each_worker_has_its_load_and_whether_it_is_alive():
     Worker.objects.register("w1", "web", "host", 1)
     Worker.objects.filter(pk="w1").update(threads=4, async_slots=0)
     Worker.objects.register("w2", "web", "host", 2)
@@ -153,7 +153,7 @@ def test_workers_tell_what_they_hold_and_whether_they_beat():
     assert (second.id, second.held, second.load, second.is_alive) == ("w2", 0, None, False)
 
 
-def test_a_worker_is_as_full_as_the_fuller_kind_of_its_slots():
+def test_the_load_of_a_worker_is_that_of_its_fuller_kind_of_slots():
     Worker.objects.register("w1", "", "host", 1)
     Worker.objects.update(threads=2, async_slots=100)
     held = {"status": "CLAIMED", "claim": 1, "claimed_by_worker_id": "w1", "claimed_at": now()}
@@ -165,7 +165,7 @@ def test_a_worker_is_as_full_as_the_fuller_kind_of_its_slots():
     assert (member.held, member.load, member.shown_load) == (3, 1.0, "2/2 + 1/100 async")
 
 
-def test_a_queue_is_unserved_when_nobody_takes_its_tasks_who_is_there_to_stay():
+def test_a_queue_without_a_worker_that_stays_is_unserved():
     for key in ("w1", "w2"):
         Worker.objects.register(key, "", "host", 1)
     Worker.objects.filter(pk="w1").update(queues=["emails"])
@@ -180,7 +180,7 @@ def test_a_queue_is_unserved_when_nobody_takes_its_tasks_who_is_there_to_stay():
     assert snapshot().unserved == ("other", "slow")
 
 
-def test_each_queue_tells_its_tasks_by_state_and_the_sum_of_them_is_the_whole():
+def test_counts_by_queue_and_state_add_up_to_the_totals():
     for queue in ("a", "b"):
         for state in COLUMNS:
             made(state, queue_name=queue, group_key="k" if state == "aggregating" else None)
@@ -194,7 +194,7 @@ def test_each_queue_tells_its_tasks_by_state_and_the_sum_of_them_is_the_whole():
     assert {state: found.counts[state].number for state in COLUMNS} == dict.fromkeys(COLUMNS, 2) | {"pending": 3}
 
 
-def test_of_a_queue_too_are_no_more_rows_counted_than_of_all(monkeypatch):
+def test_the_counts_of_queues_have_the_limit_of_the_totals(monkeypatch):
     monkeypatch.setattr(counts, "MAX_COUNTED", 10)
     make(15, queue_name="first")
     make(12, queue_name="second")
@@ -202,5 +202,5 @@ def test_of_a_queue_too_are_no_more_rows_counted_than_of_all(monkeypatch):
 
     queues = {queue.name: queue.counts for queue in snapshot().queues}
 
-    assert str(queues["second"]["pending"]) == "12+"  # by its depth
+    assert str(queues["second"]["pending"]) == "12+"  # from its depth
     assert queues["second"]["failed"] == Count(3)

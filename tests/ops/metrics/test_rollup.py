@@ -1,4 +1,4 @@
-"""Attempts are counted by the minute and the hour, each once, whoever reads them and when."""
+"""Roll-ups count each attempt once by minute and by hour, whichever reaper counts it and when."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: A full hour in the past whose end is in the past, too; the minute before it is one that is kept.
+#: The start of a past hour whose end has passed too; the retention keeps the minute before it.
 NOON = (datetime.now(UTC) - timedelta(hours=1, seconds=10)).replace(minute=0, second=0, microsecond=0)
 
 
@@ -32,7 +32,7 @@ def options():
 
 
 def roll():
-    """Count all that is settled; return how many were counted."""
+    """Roll up all settled attempts; return how many were counted."""
     total = 0
     while batch := roll_up(options(), set()).done:
         total += batch
@@ -40,7 +40,7 @@ def roll():
 
 
 def settle():
-    """Let what there is be old enough."""
+    """Make all attempts old enough to be counted."""
     TaskAttempt.objects.update(finished_at=F("finished_at") - timedelta(seconds=10))
 
 
@@ -78,8 +78,8 @@ def _rows(span):
     return Rollup.objects.filter(span=span).values_list("start", *KIND, "count")
 
 
-def plainly_counted(minutes):
-    """Return the same from the attempts themselves, counted one by one."""
+def counted_from_attempts(minutes):
+    """Return the same counts from the attempts themselves."""
     names = dict(Task.objects.values_list("pk", "task_name"))
     queues = dict(Task.objects.values_list("pk", "queue_name"))
     found = Counter()
@@ -91,7 +91,7 @@ def plainly_counted(minutes):
     return found
 
 
-def test_what_workers_did_is_counted_once_with_every_retry(drain):
+def test_every_attempt_is_counted_once_retries_included(drain):
     for number in range(5):
         tasks.add.send(number)
         tasks.on_emails.send()
@@ -103,12 +103,12 @@ def test_what_workers_did_is_counted_once_with_every_retry(drain):
     assert roll() == TaskAttempt.objects.count()
 
     for span, minutes in ((Span.MINUTE, 1), (Span.HOUR, 60)):
-        assert counted(span) == plainly_counted(minutes)
+        assert counted(span) == counted_from_attempts(minutes)
     assert {key[-2] for key in counted()} == {True, False}
     assert roll() == 0
 
 
-def test_what_comes_later_is_added_to_the_same_rows():
+def test_later_attempts_are_added_to_the_same_rows():
     for number in range(3):
         attempt(task(), number=number + 1)
     assert roll() == 3
@@ -116,12 +116,12 @@ def test_what_comes_later_is_added_to_the_same_rows():
     attempt(task(), run=40)
     assert roll() == 2
 
-    assert counted() == plainly_counted(60)
+    assert counted() == counted_from_attempts(60)
     row = Rollup.objects.get(span=Span.HOUR, outcome="COMPLETED")
     assert merge([row.runs]) == {bucket_of(1): 3, bucket_of(40): 1}
 
 
-def test_a_crash_and_an_attempt_whose_task_is_gone_are_counted_too():
+def test_a_crash_and_an_attempt_of_a_deleted_task_are_counted():
     attempt(task(), outcome="WORKER_FAILURE", code="WORKER_CRASHED", will_retry=True)
     attempt(outcome="FAILED", code="GONE")
 
@@ -133,7 +133,7 @@ def test_a_crash_and_an_attempt_whose_task_is_gone_are_counted_too():
     }
 
 
-def test_a_minute_begins_with_its_first_moment_and_an_hour_too():
+def test_minutes_and_hours_include_their_first_moment():
     ends = [timedelta(0), -timedelta(milliseconds=1), timedelta(seconds=59.999), timedelta(minutes=59, seconds=59.999)]
     one = task()
     for number, end in enumerate(ends):
@@ -148,10 +148,10 @@ def test_a_minute_begins_with_its_first_moment_and_an_hour_too():
 
 
 @pytest.mark.once
-def test_made_up_names_are_counted_together_beyond_a_bound_and_the_busy_ones_keep_theirs(monkeypatch):
+def test_names_above_a_limit_are_counted_together_and_busy_ones_separately(monkeypatch):
     monkeypatch.setattr(rollup, "MAX_NAMES", {"M": 3, "H": 4})
     for number in range(20):
-        attempt(task(queue=f"made-up-{number}"))
+        attempt(task(queue=f"one-off-{number}"))
     for _ in range(3):
         attempt(task(queue="busy"))
     for number in range(10):
@@ -159,7 +159,7 @@ def test_made_up_names_are_counted_together_beyond_a_bound_and_the_busy_ones_kee
 
     for _ in range(2):
         assert roll() == 33
-        Watermark.objects.all().delete()  # the same once more, beside what is there
+        Watermark.objects.all().delete()  # so that the next round counts them again
 
     for span, most in (("M", 3), ("H", 4)):
         rows = Rollup.objects.filter(span=span, start=NOON)
@@ -172,7 +172,7 @@ def test_made_up_names_are_counted_together_beyond_a_bound_and_the_busy_ones_kee
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
-def test_hours_are_those_of_utc_whatever_zone_the_site_is_in(settings, zone):
+def test_hours_are_in_utc_whatever_the_time_zone_of_the_site(settings, zone):
     settings.TIME_ZONE = zone
     attempt(task())
 
@@ -181,8 +181,8 @@ def test_hours_are_those_of_utc_whatever_zone_the_site_is_in(settings, zone):
     assert [key[0] for key in counted()] == [NOON]
 
 
-def test_waits_are_those_of_the_latest_run_alone():
-    """A retry has moved the time from which a task waits, so nobody can say how long it waited before."""
+def test_only_the_latest_attempt_of_a_task_counts_its_wait():
+    """A retry moves the time from which a task waits, so the wait of an earlier attempt is unknown."""
     again = task(wait=300)
     attempt(again, finished=NOON - timedelta(minutes=5), number=1, outcome="FAILED", will_retry=True)
     attempt(again, number=2)
@@ -197,11 +197,11 @@ def test_waits_are_those_of_the_latest_run_alone():
     assert sum(retried.runs.values()) == 1
 
 
-def test_what_has_just_been_written_waits_for_what_a_slower_transaction_writes():
-    """The key of an attempt says when it was written, not when others could see it."""
+def test_recent_attempts_are_not_counted_until_slower_transactions_commit():
+    """The key of an attempt follows the time of its write, not the time from which others see it."""
     old = attempt(task())
     young = attempt(task(), finished=datetime.now(UTC))
-    beyond = attempt(task())  # not young, but its key is higher
+    beyond = attempt(task())  # old enough, but its key is higher
 
     assert roll() == 1
     assert Watermark.objects.get(name=WATERMARK).position == old.pk
@@ -211,7 +211,7 @@ def test_what_has_just_been_written_waits_for_what_a_slower_transaction_writes()
     assert Watermark.objects.get(name=WATERMARK).position == beyond.pk
 
 
-def test_a_gap_in_the_keys_is_jumped(monkeypatch):
+def test_a_roll_up_skips_gaps_between_keys(monkeypatch):
     monkeypatch.setattr(rollup, "SIZE", 2)
     monkeypatch.setattr(rollup, "SIZE_OF_SQLITE", 2)
     for pk in (10, 11, 12, 10_000_000, 10_000_001):
@@ -219,17 +219,17 @@ def test_a_gap_in_the_keys_is_jumped(monkeypatch):
     Watermark.objects.create(name=WATERMARK, position=0)
 
     assert roll() == 5
-    assert counted() == plainly_counted(60)
+    assert counted() == counted_from_attempts(60)
 
 
-def test_of_an_old_table_the_newest_are_counted():
+def test_the_first_roll_up_counts_only_the_newest_attempts():
     attempt(task(), pk=1)
     attempt(task(), pk=2 * BACKLOG)
 
     assert roll() == 1
 
 
-def test_of_two_reapers_one_counts():
+def test_a_reaper_counts_nothing_while_another_holds_the_watermark():
     if not connection.features.has_select_for_update:
         pytest.skip("SQLite has one writer")
     attempt(task())
@@ -249,7 +249,7 @@ def test_of_two_reapers_one_counts():
     assert Rollup.objects.filter(span=Span.HOUR).aggregate(n=Sum("count"))["n"] == 2
 
 
-def test_reapers_that_run_at_the_same_time_count_each_attempt_once(monkeypatch):
+def test_concurrent_reapers_count_each_attempt_once(monkeypatch):
     for name in ("SIZE", "SIZE_OF_SQLITE"):
         monkeypatch.setattr(rollup, name, 7)
     one = task()
@@ -269,11 +269,11 @@ def test_reapers_that_run_at_the_same_time_count_each_attempt_once(monkeypatch):
         totals = [future.result(60) for future in [threads.submit(reap) for _ in range(3)]]
 
     assert sum(totals) + roll() == 150
-    assert counted() == plainly_counted(60)
+    assert counted() == counted_from_attempts(60)
 
 
-def test_who_is_late_finds_the_mark_moved_and_counts_nothing_twice(monkeypatch):
-    """SQLite in deferred transactions lets two read the same mark."""
+def test_a_reaper_whose_watermark_has_moved_counts_nothing(monkeypatch):
+    """With deferred transactions, SQLite lets two reapers read the same watermark."""
     attempt(task())
     window = rollup._window
 
@@ -287,17 +287,17 @@ def test_who_is_late_finds_the_mark_moved_and_counts_nothing_twice(monkeypatch):
     assert not Rollup.objects.exists()
 
 
-def test_a_batch_that_fails_is_counted_by_the_next_pass(monkeypatch):
+def test_the_next_pass_counts_a_batch_that_failed(monkeypatch):
     attempt(task())
     with monkeypatch.context() as patch:
         patch.setattr(rollup, "_row", None)
         reports = {report.duty: report for report in run_pass(options())}
         assert reports["rolled up attempts"].error
     assert roll() == 1
-    assert counted() == plainly_counted(60)
+    assert counted() == counted_from_attempts(60)
 
 
-def test_old_roll_ups_go():
+def test_the_reaper_deletes_old_roll_ups():
     now = datetime.now(UTC)
     for span, age in ((Span.MINUTE, 2.9), (Span.MINUTE, 3.1), (Span.HOUR, 24 * 34.9), (Span.HOUR, 24 * 35.1)):
         Rollup.objects.create(span=span, start=now - timedelta(hours=age), outcome="COMPLETED", count=1)
@@ -308,7 +308,7 @@ def test_old_roll_ups_go():
     assert {row.span: now - row.start < timedelta(days=35) for row in Rollup.objects.all()} == {"M": True, "H": True}
 
 
-def test_percentiles_of_what_the_database_counted_are_within_the_promised_error():
+def test_percentiles_from_roll_ups_are_within_the_promised_error():
     runs = [0.0, 0.0004, 0.003, 0.02, 0.02, 0.5, 1.7, 1.7, 9.0, 61.0, 4_000.0]
     with transaction.atomic():
         one = task()
