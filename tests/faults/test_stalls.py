@@ -131,7 +131,7 @@ def test_a_supervisor_sends_heartbeats_for_a_runner_that_cannot(worker, manage, 
     wait_until(heartbeats_span_three_thresholds, limit=40)
     assert hog.value(timeout=40) == "hog"
     assert attempts_of(hog) == COMPLETED
-    assert beats.count() > 20, "heartbeats come at the configured interval, not once a second"
+    assert beats.count() > 20, "fewer heartbeats than the configured interval gives"
     assert Worker.objects.get().pid == runner
 
 
