@@ -1,1 +1,1 @@
-"""Workers, their database and their clocks, mistreated: what was promised of tasks has to hold all the same."""
+"""Chaos tests: they disrupt workers, database and clocks, and check that every guarantee about tasks holds."""

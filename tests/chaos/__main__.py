@@ -1,4 +1,4 @@
-"""``python -m tests.chaos --seconds 120 --seed 1``: mistreat workers and database, then check what was promised."""
+"""``python -m tests.chaos --seconds 120 --seed 1``: disrupt workers and database, then check every guarantee."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STALE, BEAT, CHECK = 3_000, 400, 500
 
 
 def main() -> int:
-    """Run, print the report and return 1 if a promise was broken."""
+    """Run, print the report and return 1 if a guarantee was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--seed", type=int, default=1)

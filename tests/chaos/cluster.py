@@ -1,4 +1,4 @@
-"""A PostgreSQL cluster of our own, for it is going to be treated badly."""
+"""A separate PostgreSQL cluster, which tests may stop and crash."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Cluster:
         self._ctl("start", "-o", f'-h "" -k {self.socket_folder}')
 
     def migrate(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         subprocess.run(
             [sys.executable, "manage.py", "migrate", "--run-syncdb", "-v0"],
             cwd=ROOT,
@@ -51,7 +51,7 @@ class Cluster:
 
     @property
     def user(self) -> str | None:
-        """The user of the system whose process the server is; None if it is this process's."""
+        """The system user that runs the server; None if it is this process's own user."""
         return self._server.system_user
 
     def run(self, command: str, *arguments: str) -> None:
@@ -66,7 +66,7 @@ class Cluster:
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """Yield a migrated cluster; it is gone afterwards, however it was left."""
+    """Yield a migrated cluster, and remove it afterwards in whatever state it is."""
     with tempfile.TemporaryDirectory(prefix="horsies-chaos-", ignore_cleanup_errors=True) as folder:
         own = Cluster(folder)
         try:

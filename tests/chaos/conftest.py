@@ -15,18 +15,18 @@ from tests.conftest import Process
 
 @pytest.fixture
 def own_cluster(django_db_blocker: DjangoDbBlocker) -> Iterator[Cluster]:
-    """A cluster of this test's own, which is what ``default`` stands for while it runs."""
+    """A separate cluster for this test, which serves as the database ``default`` while it runs."""
     if connection.vendor != "postgresql":
         pytest.skip("needs a server to stop; runs with the tests on PostgreSQL")
     with cluster() as own, django_db_blocker.unblock():
         original = connections["default"]
-        there = original.copy()
-        there.settings_dict |= environ.Env.db_url_config(own.url)
-        connections["default"] = there
+        replacement = original.copy()
+        replacement.settings_dict |= environ.Env.db_url_config(own.url)
+        connections["default"] = replacement
         try:
             yield own
         finally:
-            there.close()
+            replacement.close()
             connections["default"] = original
 
 
@@ -35,10 +35,10 @@ def start(own_cluster: Cluster) -> Iterator[Callable[..., Process]]:
     """Start ``manage.py`` commands on the test's own cluster; they are stopped when the test ends."""
     started: list[Process] = []
 
-    def go(*arguments: str, **environment: str) -> Process:
+    def start_process(*arguments: str, **environment: str) -> Process:
         started.append(Process(*arguments, **environment))
         return started[-1]
 
-    yield go
+    yield start_process
     for process in started:
         process.stop()

@@ -1,4 +1,4 @@
-"""What is done to the workers and to their database, at moments and to victims that a seed has chosen."""
+"""Disruptions of the workers and their database; a seed chooses the times and the victims."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from itertools import count
 import psycopg
 
 from tests.chaos.cluster import Cluster
-from tests.chaos.fleet import Fleet, Member, hurt
-from tests.chaos.lossy_proxy import Wire
+from tests.chaos.fleet import Fleet, Member, send_signal
+from tests.chaos.lossy_proxy import LossyProxy
 from tests.faults.server import frozen
 
-#: How often each kind of mischief comes, in relation to the others.
+#: How often each kind of disruption comes, relative to the others.
 WEIGHTS = {
     "runner killed": 20,
     "supervisor killed": 9,
-    "group told to stop": 8,
+    "group sent SIGTERM": 8,
     "connection terminated": 25,
     "listeners terminated": 10,
     "answers to commits lost": 10,
     "database crashed": 7,
     "runner frozen": 12,
     "supervisor frozen": 6,
-    "supervisor told to stop": 6,
-    "supervisor told to stop twice": 3,
+    "supervisor sent SIGTERM": 6,
+    "supervisor sent SIGTERM twice": 3,
     "database frozen": 5,
     "network silent": 5,
     "tasks locked": 4,
@@ -46,13 +46,13 @@ WEIGHTS = {
 PAUSE = 1.2
 
 
-#: Seconds to wait for a lock that is to be held.
+#: Seconds to wait for a table lock.
 LOCK_TIMEOUT = 2
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that was done, and to which process."""
+    """A disruption, and the process that it hit."""
 
     at: float
     name: str
@@ -67,13 +67,13 @@ def clock(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S.%f")[:-3]
 
 
-class Mischief:
-    """Does one thing after the other."""
+class Disruptions:
+    """Disrupts one thing after another."""
 
-    def __init__(self, seed: int, cluster: Cluster, wire: Wire, fleet: Fleet, stale: float) -> None:
+    def __init__(self, seed: int, cluster: Cluster, proxy: LossyProxy, fleet: Fleet, stale: float) -> None:
         self._random = random.Random(seed)
         self._cluster = cluster
-        self._wire = wire
+        self._proxy = proxy
         self._fleet = fleet
         self._stale = stale
         self._later: list[tuple[float, int, Callable[[], object]]] = []
@@ -84,15 +84,15 @@ class Mischief:
         self._actions: dict[str, Callable[[], bool]] = {
             "runner killed": self._kill_runner,
             "supervisor killed": self._kill_supervisor,
-            "group told to stop": self._terminate_group,
+            "group sent SIGTERM": self._terminate_group,
             "connection terminated": self._terminate_connection,
             "listeners terminated": self._terminate_listeners,
             "answers to commits lost": self._lose_answers,
             "database crashed": self._crash_database,
             "runner frozen": self._freeze_runner,
             "supervisor frozen": self._freeze_supervisor,
-            "supervisor told to stop": self._terminate_supervisor,
-            "supervisor told to stop twice": partial(self._terminate_supervisor, times=2),
+            "supervisor sent SIGTERM": self._terminate_supervisor,
+            "supervisor sent SIGTERM twice": partial(self._terminate_supervisor, times=2),
             "database frozen": self._freeze_database,
             "network silent": self._silence_network,
             "tasks locked": partial(self._lock, "horsies_tasks"),
@@ -101,7 +101,7 @@ class Mischief:
         }
 
     def run(self, seconds: float) -> None:
-        """Go on for so long; afterwards nothing is frozen any more."""
+        """Disrupt for ``seconds``; afterwards nothing is frozen any more."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._wait(self._random.expovariate(1 / PAUSE))
@@ -119,57 +119,57 @@ class Mischief:
         while (now := time.monotonic()) < end:
             while self._later and self._later[0][0] <= now:
                 heappop(self._later)[2]()
-            self._fleet.tend()
+            self._fleet.replace_ended()
             time.sleep(min(0.05, end - now))
 
     def _kill_runner(self) -> bool:
         runners = [pid for member in self._fleet.members for pid in member.runners]
         if runners:
             pid = self._random.choice(runners)
-            self._fleet.hurt.add(pid)
-            hurt(pid, signal.SIGKILL)
+            self._fleet.disrupted.add(pid)
+            send_signal(pid, signal.SIGKILL)
             self._note("runner killed", f"pid={pid}")
         return bool(runners)
 
     def _kill_supervisor(self) -> bool:
         member = self._random.choice(self._fleet.members)
-        self._note("supervisor killed", _named(member))
+        self._note("supervisor killed", _describe(member))
         self._fleet.kill(member)
         return True
 
     def _terminate_group(self) -> bool:
         member = self._random.choice(self._fleet.members)
-        self._fleet.hurt |= set(member.runners)
-        self._note("group told to stop", _named(member))
+        self._fleet.disrupted |= set(member.runners)
+        self._note("group sent SIGTERM", _describe(member))
         with suppress(ProcessLookupError):
             os.killpg(member.pid, signal.SIGTERM)
         return True
 
     def _terminate_supervisor(self, times: int = 1) -> bool:
-        """Some bodies last longer than the shutdown timeout, and some do not heed it."""
+        """Send SIGTERM; some bodies outlast the shutdown timeout, and some ignore it."""
         member = self._random.choice(self._fleet.members)
-        self._fleet.hurt |= set(member.runners)
-        self._note("supervisor told to stop", f"{_named(member)} times={times}")
-        hurt(member.pid, signal.SIGTERM)
+        self._fleet.disrupted |= set(member.runners)
+        self._note("supervisor sent SIGTERM", f"{_describe(member)} times={times}")
+        send_signal(member.pid, signal.SIGTERM)
         for number in range(1, times):
-            self._do_later(0.5 * number, partial(hurt, member.pid, signal.SIGTERM))
+            self._schedule(0.5 * number, partial(send_signal, member.pid, signal.SIGTERM))
         return True
 
     def _terminate_connection(self) -> bool:
         return self._terminate("true", one=True)
 
     def _terminate_listeners(self) -> bool:
-        """What is notified until they are back is lost."""
+        """Terminate the connections that LISTEN; notifications are lost until they are back."""
         return self._terminate(
             "application_name IN (SELECT left('horsies ' || id, 63) FROM horsies_workers)", one=False
         )
 
     def _lose_answers(self) -> bool:
-        return self._wire.lose_answers() > 0
+        return self._proxy.lose_answers() > 0
 
     def _crash_database(self) -> bool:
         if self._is_silent:
-            return False  # pg_ctl would wait for it
+            return False  # pg_ctl would wait for the silent server
         self._cluster.restart("immediate")
         return True
 
@@ -177,33 +177,33 @@ class Mischief:
         runners = [pid for member in self._fleet.members for pid in member.runners]
         if runners:
             pid = self._random.choice(runners)
-            self._fleet.hurt.add(pid)
+            self._fleet.disrupted.add(pid)
             self._freeze("runner frozen", pid, f"pid={pid}")
         return bool(runners)
 
     def _freeze_supervisor(self) -> bool:
         member = self._random.choice(self._fleet.members)
-        self._fleet.leave_alone(member)
-        self._freeze("supervisor frozen", member.pid, _named(member))
+        self._fleet.mark_unwatched(member)
+        self._freeze("supervisor frozen", member.pid, _describe(member))
         return True
 
     def _freeze(self, name: str, pid: int, details: str) -> None:
         seconds = self._stale * self._random.uniform(0.5, 2.5)
         self._note(name, f"{details} seconds={seconds:.1f}")
-        hurt(pid, signal.SIGSTOP)
-        self._do_later(seconds, partial(hurt, pid, signal.SIGCONT))
+        send_signal(pid, signal.SIGSTOP)
+        self._schedule(seconds, partial(send_signal, pid, signal.SIGCONT))
 
     def _freeze_database(self) -> bool:
         return self._hold("database frozen", frozen(self._cluster))
 
     def _silence_network(self) -> bool:
-        return self._hold("network silent", self._wire.silent())
+        return self._hold("network silent", self._proxy.silent())
 
     def _lock(self, table: str) -> bool:
         return self._hold(f"{table} locked", self._locked(table))
 
     def _hold(self, name: str, state: AbstractContextManager[None]) -> bool:
-        """Let a state of the database last longer than every threshold, one such state at a time."""
+        """Keep the database in a state for longer than every threshold, unless it is in such a state already."""
         if self._is_silent:
             return False
         try:
@@ -219,7 +219,7 @@ class Mischief:
             self._is_silent = False
             self._note(f"{name}: over")
 
-        self._do_later(seconds, end)
+        self._schedule(seconds, end)
         return True
 
     @contextmanager
@@ -229,7 +229,7 @@ class Mischief:
             connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
             yield
 
-    def _do_later(self, seconds: float, action: Callable[[], object]) -> None:
+    def _schedule(self, seconds: float, action: Callable[[], object]) -> None:
         heappush(self._later, (time.monotonic() + seconds, next(self._numbers), action))
 
     def _note(self, name: str, details: str = "") -> None:
@@ -253,5 +253,5 @@ class Mischief:
         return bool(victims)
 
 
-def _named(member: Member) -> str:
+def _describe(member: Member) -> str:
     return f"pid={member.pid} runners={member.runners}"

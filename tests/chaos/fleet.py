@@ -1,4 +1,4 @@
-"""Workers as processes that can be hurt."""
+"""Workers as processes that tests can kill, stop and signal."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from django.db import transaction
 from tests.chaos.cluster import ROOT
 from tests.conftest import wait_until
 
-#: Seconds for which a runner may outlive its supervisor: one that is starting notices when it has started, which takes
-#: a busy machine that long.
+#: Seconds for which a runner may outlive its supervisor: a runner notices only once it has started, which takes so long
+#: on a busy machine.
 ORPHANED_FOR = 20.0
 
 
 def state(pid: int) -> str:
-    """The letter that the kernel gives for the state of a process; nothing if there is no such process."""
+    """Return the kernel's letter for the state of a process, or an empty string if it does not exist."""
     return (_stat(pid) or [""])[0]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process still runs; one that nobody has waited for does not."""
+    """Whether the process still runs; a zombie does not."""
     return state(pid) not in ("", "Z", "X")
 
 
 def children(parent: int) -> list[int]:
-    """The living processes that ``parent`` has started."""
+    """Return the living processes that ``parent`` has started."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if (stat := _stat(pid)) and stat[1] == str(parent) and stat[0] not in ("Z", "X")]
 
@@ -48,11 +48,11 @@ def _stat(pid: int) -> list[str]:
 
 @contextmanager
 def stopped(*pids: int) -> Iterator[None]:
-    """Stop processes while none of them holds SQLite's write lock. At the end the living go on, the last first."""
+    """Stop processes while none of them holds SQLite's write lock. At the end the living continue, the last first."""
     with transaction.atomic():
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: all(state(pid) == "T" for pid in pids), what="the processes stand still")
+        wait_until(lambda: all(state(pid) == "T" for pid in pids), what="the processes are stopped")
     try:
         yield
     finally:
@@ -63,23 +63,23 @@ def stopped(*pids: int) -> Iterator[None]:
 
 @dataclass
 class Member:
-    """A supervisor, the leader of a process group of its own."""
+    """A supervisor, which leads its own process group."""
 
     process: subprocess.Popen[bytes]
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The id of its process."""
         return self.process.pid
 
     @property
     def runners(self) -> list[int]:
-        """The processes of its runners."""
+        """The process ids of its runners."""
         return children(self.pid)
 
 
 class Fleet:
-    """Some workers on one database. What dies is started anew by :meth:`tend`."""
+    """Workers on one database. :meth:`replace_ended` restarts those that have died."""
 
     def __init__(self, flags: Sequence[str], environment: dict[str, str], log: IO[bytes]) -> None:
         self._flags = flags
@@ -88,8 +88,8 @@ class Fleet:
         self.members: list[Member] = []
         self._left_behind: dict[int, float] = {}
         self.orphans: list[int] = []
-        #: Processes of runners that were hurt or told to stop, and those whose supervisor could not watch them.
-        self.hurt: set[int] = set()
+        #: Process ids of runners that were disrupted, and of those whose supervisor could not watch them.
+        self.disrupted: set[int] = set()
         self.unwatched: set[int] = set()
 
     def start(self) -> Member:
@@ -105,8 +105,8 @@ class Fleet:
         self.members.append(Member(process))
         return self.members[-1]
 
-    def tend(self) -> None:
-        """Replace the supervisors that are gone, and note runners that outlive theirs by too long."""
+    def replace_ended(self) -> None:
+        """Replace the supervisors that have ended, and note runners that outlive theirs by too long."""
         for member in list(self.members):
             if member.process.poll() is not None:
                 self.members.remove(member)
@@ -114,20 +114,20 @@ class Fleet:
         self.watch_orphans()
 
     def kill(self, member: Member) -> None:
-        """SIGKILL a supervisor; its runners have to notice by themselves."""
+        """Kill a supervisor with SIGKILL; its runners have to notice by themselves."""
         runners = member.runners
-        self.leave_alone(member)
+        self.mark_unwatched(member)
         member.process.kill()
         member.process.wait()
         self._left_behind |= {pid: time.monotonic() + ORPHANED_FOR for pid in runners}
 
-    def leave_alone(self, member: Member) -> None:
-        """Note that the supervisor does not watch its runners from now on, for it is killed or frozen."""
+    def mark_unwatched(self, member: Member) -> None:
+        """Note that the supervisor does not watch its runners from now on, because it is killed or frozen."""
         self.unwatched |= set(member.runners)
-        self.hurt |= set(member.runners)
+        self.disrupted |= set(member.runners)
 
     def watch_orphans(self) -> None:
-        """Note, and end, the runners that live on without a supervisor. One that is stopped can't notice yet."""
+        """Note and kill the runners that live on without a supervisor. A stopped runner can't notice yet."""
         for pid, limit in list(self._left_behind.items()):
             if not is_alive(pid):
                 del self._left_behind[pid]
@@ -136,13 +136,13 @@ class Fleet:
             elif time.monotonic() > limit:
                 del self._left_behind[pid]
                 self.orphans.append(pid)
-                hurt(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill every supervisor, and wait for what they leave behind."""
+        """Kill every supervisor, and wait for the runners that they leave behind."""
         for member in self.members:
             for pid in (member.pid, *member.runners):
-                hurt(pid, signal.SIGCONT)
+                send_signal(pid, signal.SIGCONT)
             self.kill(member)
         self.members.clear()
         while self._left_behind:
@@ -150,7 +150,7 @@ class Fleet:
             time.sleep(0.05)
 
 
-def hurt(pid: int, number: signal.Signals) -> None:
-    """Send a signal; a process that is gone feels nothing."""
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, if it still exists."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)

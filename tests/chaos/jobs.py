@@ -1,4 +1,4 @@
-"""The tasks of the chaos, each named after what is promised of it: they leave their key in a ledger half-way."""
+"""The tasks of the chaos tests, each named after its guarantee: half-way it writes its key to a ledger."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.chaos import ledger
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
-#: Enough retries that a task runs out of them only if something is wrong, or if its luck is very bad.
+#: So many retries that a task hardly runs out of them unless something is wrong.
 OFTEN = [1.0] * 15
 
 
-#: After a crash they run again.
+#: Retries after a crash.
 CRASHES = RetryPolicy.fixed(OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False)
 
-#: Those that use the database fail while it is away, and run again too.
+#: Retries after a crash, and after errors of a body that uses the database during an outage.
 OUTAGES = RetryPolicy.fixed(OFTEN, auto_retry_for=["WORKER_CRASHED", "UNHANDLED_EXCEPTION"], jitter=False)
 
 
@@ -65,7 +65,7 @@ async def async_at_most_once(key: str, seconds: float) -> str:
 
 @task(atomic=True, retry_policy=OUTAGES)
 def exactly_once(key: str, seconds: float) -> str:
-    """Its ledger is a row: what the database does not keep has not happened."""
+    """Write an entry instead of the ledger, because an effect that is rolled back has not happened."""
     with ledger.running(key):
         time.sleep(seconds / 2)
         Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
@@ -75,7 +75,7 @@ def exactly_once(key: str, seconds: float) -> str:
 
 @task(retry_policy=OUTAGES)
 def writing_at_least_once(key: str, seconds: float) -> str:
-    """Write a row outside of any transaction: it is there, unless the connection was in one that another body left."""
+    """Write a row outside of any transaction. It is lost only if another body left a transaction open."""
     with ledger.running(key):
         Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
         ledger.note(key)
@@ -101,7 +101,7 @@ def untidy_at_least_once(key: str, seconds: float) -> str:
 
 @task(retry_policy=CRASHES)
 def stubborn_at_least_once(key: str, seconds: float) -> str:
-    """Go on whatever tells it to stop, for longer than a stop waits."""
+    """Ignore every request to stop, for longer than a shutdown waits."""
     with ledger.running(key):
         end = time.monotonic() + 4 + seconds
         while time.monotonic() < end:
@@ -122,20 +122,20 @@ def hogging_at_most_once(key: str, seconds: float) -> str:
 
 @task
 async def nap(seconds: float) -> int:
-    """Sleep, and tell in which process."""
+    """Sleep, and return the process id."""
     await asyncio.sleep(seconds)
     return os.getpid()
 
 
 @task
 def work(key: str, seconds: float) -> str:
-    """Leave an entry, then take some time."""
+    """Write an entry, then sleep."""
     Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
     time.sleep(seconds)
     return key
 
 
-#: Waits for its gate, and once more if its worker dies.
+#: Waits for its gate, and is retried if its worker dies.
 hold_again = tasks.hold.with_options(
     retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
 )

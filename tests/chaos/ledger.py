@@ -1,4 +1,4 @@
-"""A ledger that no rollback and no crash takes a line from: a file that every body appends to."""
+"""A ledger that loses no line to a rollback or a crash: a file to which every body appends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEGAN, NOTED, ENDED, BESIDE = "began", "noted", "ended", "began beside"
 
 @dataclass(frozen=True)
 class Line:
-    """What a body says of itself; ``other`` is the process in which another body of the same key runs."""
+    """A line of a body; ``other`` is the process in which another body with the same key runs."""
 
     at: float
     what: str
@@ -35,9 +35,9 @@ def note(key: str) -> None:
 
 @contextmanager
 def running(key: str) -> Iterator[None]:
-    """Note when a body runs, and whether another one of the same key does.
+    """Note that a body runs, and whether another one with the same key does.
 
-    The kernel takes a dead process's locks away, so no body is taken for one that runs after its process has ended.
+    The kernel releases a dead process's locks, so no body counts as running after its process has ended.
     """
     folder = Path(f"{os.environ[VARIABLE]}.locks")
     folder.mkdir(exist_ok=True)

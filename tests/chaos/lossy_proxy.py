@@ -1,4 +1,4 @@
-"""The wire between workers and server, on which answers can get lost."""
+"""A proxy between workers and server that can lose answers."""
 
 from __future__ import annotations
 
@@ -8,77 +8,77 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PIECE = 65_536
+_CHUNK = 65_536
 
 #: The name of a server's socket in its folder.
-_NAME = ".s.PGSQL.5432"
+_SOCKET = ".s.PGSQL.5432"
 
-#: Seconds that a server gets to do what nobody will hear of.
+#: Seconds for the server to commit before the connection closes.
 _TIME_TO_COMMIT = 0.3
 
 
-class Wire:
-    """Carries bytes between a socket of its own and the server's, and can be told to lose the answers to commits."""
+class LossyProxy:
+    """Forwards bytes between its own socket and the server's, and can lose the answers to commits."""
 
     def __init__(self, folder: str, server_folder: str) -> None:
-        self._server = str(Path(server_folder, _NAME))
+        self._server = str(Path(server_folder, _SOCKET))
         self._links: list[_Link] = []
-        self._carries = threading.Event()
-        self._carries.set()
+        self._flows = threading.Event()
+        self._flows.set()
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(Path(folder, _NAME)))
+        self._listener.bind(str(Path(folder, _SOCKET)))
         self._listener.listen(64)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_answers(self) -> int:
-        """Let the next COMMIT of every link arrive, and neither its answer nor anything after; return how many."""
+        """Let the next COMMIT of every link arrive, but lose its answer and all after it; return how many links."""
         self._links = [link for link in self._links if link.is_open]
         for link in self._links:
-            link.is_doomed = True
+            link.loses_next_commit = True
         return len(self._links)
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Carry nothing for a while, then all that was held back: links stay open, and new ones get no answer."""
-        self._carries.clear()
+        """Hold back all bytes for a while, then forward them; links stay open, and new ones get no answer."""
+        self._flows.clear()
         try:
             yield
         finally:
-            self._carries.set()
+            self._flows.set()
 
     def close(self) -> None:
-        """Take no more links."""
+        """Accept no more links."""
         self._listener.close()
-        self._carries.set()
+        self._flows.set()
 
     def _accept(self) -> None:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._listener.accept()
-                link = _Link(client, self._carries)
+                link = _Link(client, self._flows)
                 self._links.append(link)
                 threading.Thread(target=link.run, args=(self._server,), daemon=True).start()
 
 
 class _Link:
-    def __init__(self, client: socket.socket, carries: threading.Event) -> None:
+    def __init__(self, client: socket.socket, flows: threading.Event) -> None:
         self._client = client
-        self._carries = carries
+        self._flows = flows
         self._server = socket.socket(socket.AF_UNIX)
         self.is_open = True
-        self.is_doomed = False
-        self._is_deaf = False
+        self.loses_next_commit = False
+        self._drops_answers = False
 
     def run(self, server: str) -> None:
         try:
             self._server.connect(server)
             threading.Thread(target=self._answers, daemon=True).start()
-            while piece := self._client.recv(_PIECE):
-                if self.is_doomed and b"COMMIT" in piece:
-                    self._is_deaf = True
+            while chunk := self._client.recv(_CHUNK):
+                if self.loses_next_commit and b"COMMIT" in chunk:
+                    self._drops_answers = True
                     threading.Timer(_TIME_TO_COMMIT, self.close).start()
-                self._carries.wait()
-                self._server.sendall(piece)
+                self._flows.wait()
+                self._server.sendall(chunk)
         except OSError:
             pass
         self.close()
@@ -92,8 +92,8 @@ class _Link:
 
     def _answers(self) -> None:
         with suppress(OSError):
-            while piece := self._server.recv(_PIECE):
-                self._carries.wait()
-                if not self._is_deaf:
-                    self._client.sendall(piece)
+            while chunk := self._server.recv(_CHUNK):
+                self._flows.wait()
+                if not self._drops_answers:
+                    self._client.sendall(chunk)
         self.close()

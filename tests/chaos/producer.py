@@ -1,4 +1,4 @@
-"""Sends tasks and starts workflows all the time, and knows which."""
+"""Sends tasks and starts workflows continuously, and records which."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.chaos.shapes import SHAPES
 #: Seconds between two sends, on average.
 PAUSE = 0.1
 
-#: How many of what is sent are workflows.
+#: The share of workflows among all sends.
 WORKFLOWS = 0.15
 
 
 class Producer:
-    """Sends from a thread of its own until told to stop."""
+    """Sends from a separate thread until :meth:`stop`."""
 
     def __init__(self, seed: int, kinds: Mapping[HorsiesTask[..., Any], float]) -> None:
         self._random = random.Random(seed)
@@ -33,10 +33,10 @@ class Producer:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._error: Exception | None = None
-        #: What the database has confirmed, and what it may or may not have got: the answer was lost.
+        #: Keys of the sends that the database has confirmed, and of those whose answer was lost.
         self.sent: set[str] = set()
         self.uncertain: set[str] = set()
-        #: The same for workflows.
+        #: The same for the ids of workflows.
         self.started: set[UUID] = set()
         self.perhaps_started: set[UUID] = set()
 
@@ -45,7 +45,7 @@ class Producer:
         self._thread.start()
 
     def stop(self) -> None:
-        """End. Raises what has ended it before, for nobody has sent anything since."""
+        """Stop sending. Raise the error that has ended the thread earlier, if there was one."""
         self._stopped.set()
         self._thread.join()
         if self._error is not None:
@@ -74,7 +74,7 @@ class Producer:
                 self.uncertain.add(key)
 
     def _start(self, shape: Callable[[str, float], Workflow[Any]], key: str, seconds: float) -> None:
-        """Start a workflow; once more under the same id, if the first answer is lost."""
+        """Start a workflow, and start it again with the same id if the first answer is lost."""
         workflow, workflow_id = shape(key, seconds), UUID(int=self._random.getrandbits(128), version=4)
         for _ in range(2):
             if self._has_arrived(partial(workflow.start, workflow_id)):
@@ -94,19 +94,19 @@ class Producer:
         return True
 
     def _seconds(self) -> float:
-        """How long a body is to take. Some are so long that their task runs again while they still do."""
+        """Return a duration for a body. Some are so long that their task runs again meanwhile."""
         return round(self._random.random() * self._random.choice([1, 1, 1, 1, 1, 1, 1, 5]), 3)
 
     def _send(self, task: HorsiesTask[..., Any], key: str, seconds: float) -> None:
         if self._random.random() < 0.2:
-            self._insert_in_silence(task, key, seconds)
+            self._insert_without_notification(task, key, seconds)
         elif self._random.random() < 0.1:
             task.schedule(self._random.uniform(0.1, 3.0), key=key, seconds=seconds)
         else:
             task.send(key=key, seconds=seconds)
 
-    def _insert_in_silence(self, task: HorsiesTask[..., Any], key: str, seconds: float) -> None:
-        """As if the notification had been lost: nobody is told of the row."""
+    def _insert_without_notification(self, task: HorsiesTask[..., Any], key: str, seconds: float) -> None:
+        """Insert a row without a notification, as if that had been lost."""
         calls = CallBuilder.of(task, task.get_backend().config)
         arguments = calls.arguments((), {"key": key, "seconds": seconds})
         Task.objects.create(**calls.columns, args=arguments.args, kwargs=arguments.kwargs)

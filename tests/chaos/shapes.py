@@ -1,4 +1,4 @@
-"""The workflows of the chaos: their nodes are its tasks, their names say what shape they have."""
+"""The workflows of the chaos tests: their nodes are its tasks, their names describe their shapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.chaos import jobs, ledger
 
 _CASE = [{"key": "any", "seconds": 0.1}]
 
-#: The name of the one that is to end PAUSED.
+#: The name of the workflow that ends PAUSED.
 PAUSING = "pausing"
 
 
@@ -45,7 +45,7 @@ def flaky(key: str) -> TaskResult[str, TaskError[Any]]:
 
 @task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def numbers() -> list[int]:
-    """Return what a map goes over."""
+    """Return the items of a map."""
     return list(range(7))
 
 
@@ -57,28 +57,28 @@ def item_at_least_once(item: int, key: str) -> str:
 
 
 @task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
-def told(key: str, values: list[str]) -> str:
-    """Note its key, if what it is given are keys."""
+def check_values(key: str, values: list[str]) -> str:
+    """Note its key, if all values are keys."""
     assert all(value.startswith("w") for value in values), values
     ledger.note(key)
     return key
 
 
 @task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
-async def atold(key: str, values: list[str]) -> str:
-    """Do the same as a coroutine."""
+async def acheck_values(key: str, values: list[str]) -> str:
+    """Do the same in a coroutine."""
     assert all(value.startswith("w") for value in values), values
     ledger.note(key)
     return key
 
 
 def yes(ctx: WorkflowContext) -> bool:
-    """Agree."""
+    """Meet the condition."""
     return True
 
 
 class Below(WorkflowDefinition[str]):
-    """Two nodes, whose keys are others each time that it is built."""
+    """Two nodes, whose keys are new each time that the workflow is built."""
 
     class Meta:
         definition_key = "tests.chaos.below"
@@ -94,7 +94,7 @@ class Below(WorkflowDefinition[str]):
 
 @workflow_builder(cases=_CASE)
 def chain(key: str, seconds: float) -> Workflow[Any]:
-    """One after the other."""
+    """Nodes that run one after another."""
     bodies = [jobs.at_least_once, jobs.exactly_once, jobs.async_at_least_once, jobs.at_most_once, jobs.exactly_once]
     nodes: list[Any] = []
     for place, body in enumerate(bodies):
@@ -104,19 +104,19 @@ def chain(key: str, seconds: float) -> Workflow[Any]:
 
 @workflow_builder(cases=_CASE)
 def diamond(key: str, seconds: float) -> Workflow[Any]:
-    """Two that end at about the same time."""
+    """Two branches that end at about the same time."""
     top = jobs.exactly_once.node()(key=f"{key}.top", seconds=0.0)
     left = jobs.at_least_once.node(waits_for=[top])(key=f"{key}.left", seconds=seconds)
     right = jobs.async_at_most_once.node(waits_for=[top])(key=f"{key}.right", seconds=seconds)
     end = jobs.exactly_once.node(waits_for=[left, right], allow_failed_deps=True)(key=f"{key}.end", seconds=0.0)
-    both = told.node(join=Join.QUORUM, min_success=1)(key=f"{key}.both", values=[left, right])
-    also = atold.node(allow_failed_deps=True)(key=f"{key}.also", values=[both, end])
+    both = check_values.node(join=Join.QUORUM, min_success=1)(key=f"{key}.both", values=[left, right])
+    also = acheck_values.node(allow_failed_deps=True)(key=f"{key}.also", values=[both, end])
     return Workflow("diamond", [top, left, right, end, both, also])
 
 
 @workflow_builder(cases=_CASE)
 def fan(key: str, seconds: float) -> Workflow[Any]:
-    """A map, and several beside it, of which most have to complete."""
+    """A map, and several nodes beside it, most of which have to complete."""
     items = numbers.node()()
     each = item_at_least_once.map(over=items, param="item", kwargs={"key": f"{key}.each"})
     several = [jobs.at_most_once.node()(key=f"{key}.{place}", seconds=seconds) for place in range(5)]
@@ -128,7 +128,7 @@ def fan(key: str, seconds: float) -> Workflow[Any]:
 
 @workflow_builder(cases=_CASE)
 def nested(key: str, seconds: float) -> Workflow[Any]:
-    """A subworkflow that is built again if it fails, and one that is not."""
+    """A subworkflow that is retried if it fails, and one that is not."""
     policy = RetryPolicy.fixed([1.0] * 5, auto_retry_for=["*"], jitter=False)
     again = Below.node(retry_policy=policy)(key=f"{key}.again", seconds=seconds)
     once = Below.node()(key=f"{key}.once", seconds=seconds)
@@ -139,19 +139,19 @@ def nested(key: str, seconds: float) -> Workflow[Any]:
 
 @workflow_builder(cases=_CASE)
 def waiting(key: str, seconds: float) -> Workflow[Any]:
-    """Conditions, a nap, and an event that never comes."""
+    """Conditions, a sleep, and an event that never comes."""
     nap = sleep(seconds)
     never = wait_for_event("never", timeout=seconds)
-    asked = jobs.exactly_once.node(run_when=yes, waits_for=[nap])(key=f"{key}.asked", seconds=seconds)
-    spared = jobs.at_least_once.node(skip_when=yes)(key=f"{key}.spared", seconds=0.0)
-    end = jobs.exactly_once.node(waits_for=[asked, spared])(key=f"{key}.end", seconds=0.0)
+    conditional = jobs.exactly_once.node(run_when=yes, waits_for=[nap])(key=f"{key}.conditional", seconds=seconds)
+    skipped = jobs.at_least_once.node(skip_when=yes)(key=f"{key}.skipped", seconds=0.0)
+    end = jobs.exactly_once.node(waits_for=[conditional, skipped])(key=f"{key}.end", seconds=0.0)
     late = jobs.at_least_once.node(waits_for=[never], allow_failed_deps=True)(key=f"{key}.late", seconds=0.0)
-    return Workflow("waiting", [nap, never, asked, spared, end, late])
+    return Workflow("waiting", [nap, never, conditional, skipped, end, late])
 
 
 @workflow_builder(cases=_CASE)
 def pausing(key: str, seconds: float) -> Workflow[Any]:
-    """One that fails, with others beside and after it."""
+    """A node that fails, with nodes beside and after it."""
     beside = jobs.exactly_once.node()(key=f"{key}.beside", seconds=seconds)
     bad = broken.node()(key=f"{key}.bad")
     after = jobs.exactly_once.node(waits_for=[bad], allow_failed_deps=True)(key=f"{key}.after", seconds=0.0)
@@ -159,5 +159,5 @@ def pausing(key: str, seconds: float) -> Workflow[Any]:
     return Workflow(PAUSING, [beside, bad, after, below], on_error=OnError.PAUSE)
 
 
-#: All of them.
+#: All shapes.
 SHAPES = [chain, diamond, fan, nested, waiting, pausing]

@@ -1,4 +1,4 @@
-"""The trial of ``python -m tests.chaos``, short enough for every day."""
+"""A short run of ``python -m tests.chaos``."""
 
 import os
 import subprocess
@@ -11,9 +11,9 @@ from tests.chaos.cluster import ROOT
 
 
 @pytest.mark.slow
-def test_whatever_dies_no_task_is_lost_and_each_runs_as_often_as_its_policy_says():
+def test_no_task_is_lost_or_runs_too_often_while_processes_die():
     if connection.vendor != "postgresql":
-        pytest.skip("has a PostgreSQL of its own; runs with the tests on PostgreSQL")
+        pytest.skip("starts its own PostgreSQL; runs with the tests on PostgreSQL")
     seed = os.environ.get("CHAOS_SEED", "1")
 
     trial = subprocess.run(

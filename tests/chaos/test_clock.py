@@ -16,14 +16,14 @@ from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
-#: Seconds between what two machines take for now and may still agree.
+#: The difference allowed between the clocks of two machines.
 TOLERANCE = timedelta(seconds=1)
 
-#: What a busy machine may add to everything: far less than a clock is off.
+#: Seconds that a busy machine may add: far less than the clock is wrong by.
 SLACK = 15
 
-#: Beats and checks come often. To a clock that is off each worker would look dead at once; to one that is right none
-#: does that only stands still for a moment.
+#: Frequent heartbeats and checks. By a wrong clock each worker would look dead at once; by the right one, a worker that
+#: pauses for a moment does not.
 OFTEN = {"TEST_STALE_MS": "5000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
 
 
@@ -37,7 +37,7 @@ def skew(request):
 
 @pytest.fixture
 def skewed(worker, skew):
-    """Start a worker whose clock is off."""
+    """Start a worker whose clock is wrong."""
 
     def start(*flags, **environment):
         environment |= {"DJANGO_SETTINGS_MODULE": "tests.chaos.skewed_settings", "TEST_CLOCK_OFF": str(skew)}
@@ -51,18 +51,18 @@ def ended():
 
 
 def times(model):
-    """Every time in the rows of a model but the one that lies far ahead."""
+    """Return every time in the rows of a model but ``kept_until``, which lies far ahead."""
     fields = [field for field in model._meta.concrete_fields if field.get_internal_type() == "DateTimeField"]
     names = [field.name for field in fields if field.name != "kept_until"]
     return [time for row in model.objects.values_list(*names) for time in row if time is not None]
 
 
-def test_every_time_in_the_tables_is_the_databases(skewed, tmp_path):
+def test_every_stored_time_comes_from_the_databases_clock(skewed, tmp_path):
     before, gate = timezone.now(), tmp_path / "gate"
     process = skewed("--prefetch", "1", "--threads", "1", **OFTEN)
     handles = tasks.hold.send_many({"key": str(number), "gate": str(gate)} for number in range(2))
     handles += [tasks.fail.send(), tasks.flaky.send("flaky", 1)]
-    wait_until(lambda: Heartbeat.objects.values("role").distinct().count() == 2, what="beats, of both kinds")
+    wait_until(lambda: Heartbeat.objects.values("role").distinct().count() == 2, what="heartbeats of both roles")
     gate.touch()
     wait_until(lambda: ended().count() == len(handles))
     ran = list(Entry.objects.values_list("at", flat=True))
@@ -74,12 +74,12 @@ def test_every_time_in_the_tables_is_the_databases(skewed, tmp_path):
         assert before - TOLERANCE < min(noted) <= max(noted) < timezone.now() + TOLERANCE
     for kept_until, *ends in Task.objects.values_list("kept_until", "completed_at", "failed_at"):
         assert (kept_until - next(filter(None, ends))).total_seconds() % 86_400 < 1
-    assert all(abs(at - before.timestamp()) > 500 for at in ran), "the worker's clock was off indeed"
+    assert all(abs(at - before.timestamp()) > 500 for at in ran), "the worker's clock is right"
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_retry_comes_when_its_policy_says(skewed):
+def test_a_worker_with_a_wrong_clock_starts_a_retry_on_time(skewed):
     skewed()
     handle = tasks.fixed.send("fixed")
 
@@ -93,7 +93,7 @@ def test_a_retry_comes_when_its_policy_says(skewed):
 
 
 @pytest.mark.nightly
-def test_a_delayed_task_starts_when_it_is_due(skewed):
+def test_a_worker_with_a_wrong_clock_starts_a_delayed_task_on_time(skewed):
     skewed()
     handle = tasks.noop.schedule(1.5)
 
@@ -104,7 +104,7 @@ def test_a_delayed_task_starts_when_it_is_due(skewed):
 
 
 @pytest.mark.nightly
-def test_good_until_is_judged_by_the_databases_clock(skewed):
+def test_good_until_is_compared_with_the_databases_clock(skewed):
     late = tasks.noop.with_options(good_until=timezone.now() + timedelta(seconds=0.2), run_after=timedelta(seconds=1))
     in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(minutes=5), run_after=timedelta(seconds=1))
     handles = [late.send(), in_time.send()]
@@ -116,25 +116,25 @@ def test_good_until_is_judged_by_the_databases_clock(skewed):
 
 
 @pytest.mark.slow
-def test_no_worker_looks_dead_to_one_whose_clock_differs(worker, skewed, tmp_path):
+def test_a_worker_with_a_wrong_clock_declares_no_live_worker_dead(worker, skewed, tmp_path):
     worker("--threads", "2", **OFTEN)
     skewed("--threads", "2", **OFTEN)
     gate = tmp_path / "gate"
     handles = tasks.hold.send_many({"key": str(number), "gate": str(gate)} for number in range(4))
-    wait_until(lambda: Entry.objects.count() == 4, what="all have begun")
+    wait_until(lambda: Entry.objects.count() == 4, what="all bodies have begun")
 
     time.sleep(3)  # some checks of each
     gate.touch()
 
     wait_until(lambda: ended().count() == 4)
-    assert Entry.objects.values("pid").distinct().count() == 2, "both had some"
+    assert Entry.objects.values("pid").distinct().count() == 2, "one worker ran all bodies"
     assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
     assert TaskAttempt.objects.count() == 4
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed, tmp_path):
+def test_a_reaper_with_a_wrong_clock_recovers_a_dead_workers_task_in_time(worker, skewed, tmp_path):
     doomed, gate = worker("--no-reaper", **OFTEN), tmp_path / "gate"
     handle = jobs.hold_again.send("recovered", str(gate))
     wait_until(lambda: Entry.objects.exists())
@@ -142,7 +142,8 @@ def test_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed, t
 
     os.killpg(doomed.process.pid, signal.SIGKILL)
 
-    wait_until(lambda: Entry.objects.count() == 2, limit=6 + SLACK)  # by its own clock it would be ten minutes off
+    # By the reaper's own clock it would be ten minutes late or early.
+    wait_until(lambda: Entry.objects.count() == 2, limit=6 + SLACK)
     gate.touch()
     wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
     assert list(TaskAttempt.objects.order_by("attempt").values_list("outcome", flat=True)) == [
@@ -151,7 +152,7 @@ def test_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed, t
     ]
 
 
-def test_a_delay_counts_from_the_databases_now_whatever_the_senders_clock_says(worker, skew, monkeypatch):
+def test_a_delay_counts_from_the_databases_clock_and_not_the_senders(worker, skew, monkeypatch):
     worker()
     true_now = timezone.now
     with monkeypatch.context() as patch:
@@ -165,7 +166,7 @@ def test_a_delay_counts_from_the_databases_now_whatever_the_senders_clock_says(w
 
 
 @pytest.mark.slow
-def test_a_time_is_kept_whatever_the_senders_clock_says(worker, skew, monkeypatch):
+def test_a_due_time_is_kept_if_the_senders_clock_is_wrong(worker, skew, monkeypatch):
     worker()
     true_now = timezone.now
     due = true_now() + timedelta(seconds=2)

@@ -1,4 +1,4 @@
-"""A database that is away for a while."""
+"""Outages of the database."""
 
 import time
 from collections import Counter
@@ -14,21 +14,21 @@ from tests.chaos import jobs
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
-#: Thresholds that the bodies and an outage outlast, but not a worker that only stands still for a moment.
+#: Thresholds shorter than the bodies and an outage, but longer than a brief pause of a worker.
 SHORT = {"TEST_STALE_MS": "3000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
 
 
-def when_reachable(look: Callable[[], Any]) -> Callable[[], Any]:
-    """Make a look that sees nothing while the database is not to be had."""
+def when_reachable(condition: Callable[[], Any]) -> Callable[[], Any]:
+    """Return the condition, made false while the database is unreachable."""
 
-    def go() -> Any:
+    def reachable_condition() -> Any:
         try:
-            return look()
+            return condition()
         except Error:
             connection.close()
             return None
 
-    return go
+    return reachable_condition
 
 
 @pytest.mark.nightly
@@ -38,11 +38,11 @@ def when_reachable(look: Callable[[], Any]) -> Callable[[], Any]:
     [(1_000, 20.0, {}), (100, 8.0, SHORT)],
     ids=["20 s among 1000 bodies", "longer than every threshold"],
 )
-def test_an_outage_costs_no_task_while_its_worker_lives(own_cluster, start, count, outage, thresholds):
+def test_an_outage_costs_a_live_worker_no_task(own_cluster, start, count, outage, thresholds):
     worker = start("horsies_worker", "--async-slots", str(count), "--threads", "1", **thresholds)
     start("horsies_worker", "--async-slots", "1", "--threads", "1", "--queues", "other", **thresholds)
     jobs.nap.send_many({"seconds": 4 + (outage + 4) * number / count} for number in range(count))
-    wait_until(lambda: Task.objects.filter(attempt=1).count() == count, what="all have begun")
+    wait_until(lambda: Task.objects.filter(attempt=1).count() == count, what="all bodies have begun")
 
     own_cluster.stop("immediate")
     connection.close()
@@ -55,11 +55,13 @@ def test_an_outage_costs_no_task_while_its_worker_lives(own_cluster, start, coun
     assert Counter(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED"): count}
     assert Counter(Task.objects.values_list("status", "attempt")) == {(TaskStatus.COMPLETED, 1): count}
     ran_in = {result["ok"] for result in Task.objects.values_list("result", flat=True)}
-    assert ran_in == set(TaskAttempt.objects.values_list("pid", flat=True)), "the runner that began them has ended them"
+    assert ran_in == set(TaskAttempt.objects.values_list("pid", flat=True)), (
+        "another process ended a body than the one that began it"
+    )
 
 
 @pytest.mark.slow
-def test_a_body_that_outlasts_every_threshold_is_left_alone_while_its_beats_go_on(worker):
+def test_a_body_that_outlasts_every_threshold_keeps_its_task(worker):
     worker("--processes", "2", runners=2, **SHORT)
     worker(**SHORT)
     naps = jobs.nap.send_many({"seconds": 5} for _ in range(8))
@@ -72,9 +74,9 @@ def test_a_body_that_outlasts_every_threshold_is_left_alone_while_its_beats_go_o
 
 
 @pytest.mark.slow
-def test_no_body_meets_a_connection_that_died_while_its_thread_was_idle(worker):
+def test_a_body_gets_a_new_connection_if_the_idle_one_has_died(worker):
     if connection.vendor != "postgresql":
-        pytest.skip("has no connections that a server could end")
+        pytest.skip("SQLite has no server that could end a connection")
     worker("--threads", "1", DJANGO_SETTINGS_MODULE="tests.chaos.unchecked_settings")
     assert tasks.attempt.send().value(timeout=20) == 1
 

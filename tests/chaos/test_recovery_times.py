@@ -1,4 +1,4 @@
-"""How soon tasks run again after what ran them was killed."""
+"""How soon tasks run again after their runner or worker is killed."""
 
 import os
 import signal
@@ -17,15 +17,15 @@ from tests.jobs.models import Entry
 #: Tasks in flight.
 COUNT = 16
 
-#: Seconds that the policy of ``hold_again`` waits before a retry, and what a busy machine may add to everything.
+#: Seconds that the policy of ``hold_again`` waits before a retry, and that a busy machine may add.
 DELAY, SLACK = 1.0, 1.0
 
-#: How often it is tried: a machine that stands still for a moment does not do so each time.
+#: The most trials: a machine that pauses in one of them hardly pauses in each.
 TRIES = 3
 
 
-def in_time(limit, trial):
-    """Try, with workers that are there for one trial, until it takes less than ``limit`` seconds."""
+def assert_fast(limit, trial):
+    """Repeat the trial, each time with new workers, until one takes less than ``limit`` seconds."""
     times = []
     while min(times, default=limit) >= limit and len(times) < TRIES:
         Task.objects.all().delete()
@@ -40,8 +40,8 @@ def hold_in_all_slots(gate):
     return handles
 
 
-def begun_again(keys):
-    """Whether each of the keys has been begun twice."""
+def have_begun_twice(keys):
+    """Whether the body of each key has begun twice."""
     counts = Entry.objects.filter(key__in=keys).values("key").annotate(times=Count("pk"))
     return [entry["times"] for entry in counts] == [2] * len(keys)
 
@@ -50,7 +50,7 @@ def kill_and_wait(pid, keys):
     """Kill a process; return the seconds until the last of the keys began again, by the clock of the bodies."""
     os.kill(pid, signal.SIGKILL)
     killed_at = time.time()
-    wait_until(lambda: begun_again(keys), limit=30)
+    wait_until(lambda: have_begun_twice(keys), limit=30)
     return Entry.objects.aggregate(last=Max("at"))["last"] - killed_at
 
 
@@ -73,12 +73,12 @@ def test_the_tasks_of_a_killed_runner_run_again_within_three_seconds(worker, tmp
         process.stop()
         return took
 
-    in_time(3, trial)
+    assert_fast(3, trial)
 
 
 @pytest.mark.slow
-def test_the_tasks_of_a_killed_worker_run_elsewhere_once_the_threshold_has_passed(worker, tmp_path):
-    threshold, check = 3.0, 0.5  # so long that no worker looks dead that only stands still for a moment
+def test_the_tasks_of_a_killed_worker_run_elsewhere_after_the_threshold(worker, tmp_path):
+    threshold, check = 3.0, 0.5  # so long that no worker looks dead after a brief pause
     thresholds = {"TEST_STALE_MS": "3000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "500"}
 
     def trial(name):
@@ -86,15 +86,15 @@ def test_the_tasks_of_a_killed_worker_run_elsewhere_once_the_threshold_has_passe
         doomed = worker("--processes", "2", "--threads", str(COUNT // 2), runners=2, **thresholds)
         runners = list(Worker.objects.values_list("pid", flat=True))
         hold_in_all_slots(gate)
-        heir = worker("--threads", str(COUNT), **thresholds)
+        successor = worker("--threads", str(COUNT), **thresholds)
 
         took = kill_and_wait(doomed.process.pid, [str(number) for number in range(COUNT)])
 
-        wait_until(lambda: not any(map(is_alive, runners)), what="no orphan runs on, though its bodies do")
+        wait_until(lambda: not any(map(is_alive, runners)), what="no orphaned runner is alive, though its bodies wait")
         gate.touch()
         wait_until(lambda: Task.objects.completed().count() == COUNT)
         assert set(Task.objects.values_list("status", "attempt")) == {(TaskStatus.COMPLETED, 2)}
-        heir.stop()
+        successor.stop()
         return took
 
-    in_time(threshold + check + DELAY + SLACK, trial)
+    assert_fast(threshold + check + DELAY + SLACK, trial)

@@ -1,4 +1,4 @@
-"""A trial: some time of mischief, one healthy worker to finish what is left, and the verdict."""
+"""A trial: a time of disruptions, then one healthy worker that finishes the rest, and a report."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from horsies_django import TASK_TERMINAL_STATES, HorsiesTask
 from horsies_django.models import Task, TaskAttempt, Workflow, WorkflowTask
 from tests.chaos import jobs
 from tests.chaos.cluster import Cluster
-from tests.chaos.disruptions import Event, Mischief
+from tests.chaos.disruptions import Disruptions, Event
 from tests.chaos.fleet import Fleet
-from tests.chaos.invariants import Found, Violation, explain, kind, violations
-from tests.chaos.lossy_proxy import Wire
+from tests.chaos.invariants import Records, Violation, explain, kind, violations
+from tests.chaos.lossy_proxy import LossyProxy
 from tests.chaos.producer import Producer
 from tests.chaos.workflow_invariants import tree_violations
 
 FLAGS = ["--processes", "2", "--threads", "4", "--async-slots", "8", "--prefetch", "2", "--shutdown-timeout", "2"]
 FLAGS += ["--timeout-grace", "1"]
 
-#: What is sent, and how often each in relation to the others.
+#: The tasks that are sent, and how often each is, relative to the others.
 KINDS: dict[HorsiesTask[..., Any], float] = {
     jobs.at_least_once: 10,
     jobs.async_at_least_once: 10,
@@ -38,18 +38,17 @@ KINDS: dict[HorsiesTask[..., Any], float] = {
     jobs.hogging_at_most_once: 0.4,
 }
 
-#: Violations that are printed, and those of them that are explained; they tend to come in crowds.
+#: The most violations that are printed, and explained; they tend to come in large numbers.
 SHOWN = 40
 EXPLAINED = 8
 
-#: Seconds for which the healthy worker may end nothing of what the mischief has left. A slow machine may take long for
-#: all of it.
+#: The most seconds in which the healthy worker ends no task. A slow machine may take long for all of them.
 LIMIT = 45.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was done, what became of it, and what was not as promised."""
+    """The disruptions, the states of tasks and workflows, and the broken guarantees."""
 
     seed: int
     events: Counter[str]
@@ -64,22 +63,22 @@ class Report:
     timeline: list[Event]
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}; the rest was done {self.drained_in:.1f} s after the mischief", "events:"]
+        lines = [f"seed {self.seed}; the rest was done {self.drained_in:.1f} s after the disruptions", "events:"]
         lines += [f"  {count:5} {name}" for name, count in sorted(self.events.items())]
         lines += ["tasks:", *(f"  {count:5} {name} {status}" for (name, status), count in sorted(self.tasks.items()))]
         lines += ["attempts:", *(f"  {count:5} {name}" for name, count in sorted(self.attempts.items()))]
         lines += ["errors of attempts:", *(f"  {count:5} {name}" for name, count in sorted(self.codes.items()))]
         lines += ["workflows:", *(f"  {count:5} {name} {how}" for (name, how), count in sorted(self.workflows.items()))]
         lines += ["their nodes:", *(f"  {count:5} {name} {how}" for (name, how), count in sorted(self.nodes.items()))]
-        lines += ["what was done, and when:", *(f"  {event}" for event in self.timeline)]
+        lines += ["timeline:", *(f"  {event}" for event in self.timeline)]
         for key, story in self.explanations.items():
-            lines += [f"what became of {key}:", *(f"  {one}" for one in story)]
+            lines += [f"history of {key}:", *(f"  {one}" for one in story)]
         lines += [f"violations: {len(self.violations)}", *(f"  {one.text}" for one in self.violations[:SHOWN])]
         return "\n".join(lines)
 
 
 class Trial:
-    """Two workers of two runners each, a producer of tasks and workflows, and somebody who means them ill."""
+    """Two workers of two runners each, a producer of tasks and workflows, and disruptions."""
 
     def __init__(self, cluster: Cluster, seed: int, log: Path, stale: float) -> None:
         self._cluster = cluster
@@ -88,45 +87,45 @@ class Trial:
         self._stale = stale
 
     def run(self, seconds: float) -> Report:
-        """Do all of it."""
+        """Run the trial."""
         producer = Producer(self._seed, KINDS)
-        with self._log.open("wb", buffering=0) as log, tempfile.TemporaryDirectory(prefix="horsies-wire-") as folder:
-            wire = Wire(folder, self._cluster.socket_folder)
-            through_wire = self._cluster.url.replace(self._cluster.socket_folder, folder)
+        with self._log.open("wb", buffering=0) as log, tempfile.TemporaryDirectory(prefix="horsies-proxy-") as folder:
+            proxy = LossyProxy(folder, self._cluster.socket_folder)
+            proxy_url = self._cluster.url.replace(self._cluster.socket_folder, folder)
             environment = {"PYTHONUNBUFFERED": "1", "TEST_IMPORT": "tests.chaos.shapes"}
-            fleet = Fleet(FLAGS, environment | {"DATABASE_URL": through_wire}, log)
-            mischief = Mischief(self._seed, self._cluster, wire, fleet, self._stale)
+            fleet = Fleet(FLAGS, environment | {"DATABASE_URL": proxy_url}, log)
+            disruptions = Disruptions(self._seed, self._cluster, proxy, fleet, self._stale)
             try:
                 fleet.start()
                 fleet.start()
                 producer.start()
-                mischief.run(seconds)
+                disruptions.run(seconds)
                 producer.stop()
                 fleet.end()
                 drained_in = self._finish(fleet)
             finally:
                 fleet.end()
-                wire.close()
-        found = Found.read(fleet)
-        wrong = list(violations(found, producer.sent, producer.uncertain))
-        wrong += map(Violation, tree_violations(producer.started, producer.perhaps_started))
+                proxy.close()
+        records = Records.read(fleet)
+        broken = list(violations(records, producer.sent, producer.uncertain))
+        broken += map(Violation, tree_violations(producer.started, producer.perhaps_started))
         workflows = Counter(Workflow.objects.values_list("name", "status"))
         nodes = Counter(WorkflowTask.objects.values_list("kind", "status"))
-        keys = list(dict.fromkeys(one.key for one in wrong if one.key))[:EXPLAINED]
+        keys = list(dict.fromkeys(one.key for one in broken if one.key))[:EXPLAINED]
         connection.close()
-        attempts = [attempt for attempts in found.attempts.values() for attempt in attempts]
+        attempts = [attempt for attempts in records.attempts.values() for attempt in attempts]
         return Report(
             self._seed,
-            mischief.events,
-            Counter((kind(row), str(row.status)) for row in found.rows),
+            disruptions.events,
+            Counter((kind(row), str(row.status)) for row in records.rows),
             Counter(f"{one.outcome}{', to be retried' if one.will_retry else ''}" for one in attempts),
             Counter(one.error_code for one in attempts if one.error_code),
             workflows,
             nodes,
             drained_in,
-            wrong,
-            {key: explain(key, found, mischief.timeline) for key in keys},
-            mischief.timeline,
+            broken,
+            {key: explain(key, records, disruptions.timeline) for key in keys},
+            disruptions.timeline,
         )
 
     def _finish(self, fleet: Fleet) -> float:

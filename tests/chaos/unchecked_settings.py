@@ -1,4 +1,4 @@
-"""The tests' settings with connections that live on and are not checked, as a project may have them."""
+"""The tests' settings with persistent, unchecked connections, as a project may have them."""
 
 from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES

@@ -1,4 +1,4 @@
-"""What has to be true of every workflow once all is over."""
+"""The guarantees that hold for every workflow after a run."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from tests.workflows.reference import UNWANTED, Spec, is_let_run
 from tests.workflows.runs import contradictions
 
 
-def tree_violations(started: Set[UUID], perhaps: Set[UUID]) -> Iterator[str]:
-    """Yield everything that is not as promised."""
+def tree_violations(started: Set[UUID], uncertain: Set[UUID]) -> Iterator[str]:
+    """Yield every broken guarantee."""
     workflows = {row.pk: row for row in Workflow.objects.order_by("pk")}
     roots = {key for key, row in workflows.items() if row.depth == 0}
     if lost := started - roots:
-        yield f"started and not there: {sorted(lost)}"
-    if strange := roots - started - perhaps:
-        yield f"there and never started: {sorted(strange)}"
+        yield f"started but without a row: {sorted(lost)}"
+    if unexpected := roots - started - uncertain:
+        yield f"a row that was never started: {sorted(unexpected)}"
     nodes = list(WorkflowTask.objects.select_related("task").order_by("workflow_id", "task_index"))
     children = Counter(row.parent_id for row in workflows.values() if row.depth and not row.is_replaced)
     for key, row in workflows.items():
         mine = {node.task_index: node for node in nodes if node.workflow_id == key}
-        wrong = [*_of_workflow(row, workflows[row.root_id].name, mine), *contradictions(WorkflowHandle(key))]
-        wrong += [f"{node.node_id} {node.status}: {one}" for node in mine.values() for one in _of_node(node, mine)]
-        wrong += [f"{node.node_id} has several children" for node in mine.values() if children[node.pk] > 1]
-        yield from (f"{row.name} {row.status} id={key}: {one}" for one in wrong)
+        problems = [*_of_workflow(row, workflows[row.root_id].name, mine), *contradictions(WorkflowHandle(key))]
+        problems += [f"{node.node_id} {node.status}: {one}" for node in mine.values() for one in _of_node(node, mine)]
+        problems += [f"{node.node_id} has several children" for node in mine.values() if children[node.pk] > 1]
+        yield from (f"{row.name} {row.status} id={key}: {one}" for one in problems)
 
 
 def _of_workflow(row: Workflow, root: str, nodes: Mapping[int, WorkflowTask]) -> Iterator[str]:
     failed = [node.node_id for node in nodes.values() if node.status == "FAILED" and node.map_index is None]
     if row.name == PAUSING and row.status != "PAUSED":
-        yield "it was to pause"
+        yield "it did not pause"
     if row.status not in ("COMPLETED", "FAILED") and not (root == PAUSING and row.status == "PAUSED"):
-        yield "has not ended, or as nobody has asked for"
+        yield "has not ended, or ended unexpectedly"
     if row.status in ("COMPLETED", "FAILED") and (row.status == "FAILED") != bool(failed):
-        yield f"failed are {failed}"
+        yield f"its failed nodes are {failed}"
     if row.is_replaced and (row.status, root) != ("FAILED", "nested"):
-        yield "was built again"
+        yield "was unexpectedly built again"
 
 
 def _of_node(node: WorkflowTask, others: Mapping[int, WorkflowTask]) -> Iterator[str]:
@@ -54,7 +54,7 @@ def _of_node(node: WorkflowTask, others: Mapping[int, WorkflowTask]) -> Iterator
     spec = Spec(join=node.join.lower(), min_success=node.min_success, allows=node.allow_failed_deps)
     is_let = is_let_run(spec, ends)
     if is_let != (node.status != "SKIPPED" or node.error_code == "CONDITION_NOT_MET"):
-        yield f"what it waits for is {ends}"
+        yield f"its dependencies ended {ends}"
     if node.kind == "task" and node.status in ("COMPLETED", "FAILED"):
         task = node.task
         if task is None or (task.status, task.result, task.error_code) != (node.status, node.result, node.error_code):

@@ -1,9 +1,9 @@
-"""Settings with a mistake of every kind, for ``manage.py check``."""
+"""Settings with every kind of mistake, for ``manage.py check``."""
 
 from tests.settings import *  # noqa: F403
 from tests.settings import INSTALLED_APPS
 
-# Its tasks are for a queue that this TASKS does not have.
+# The tasks of this app are for a queue that TASKS below does not have.
 INSTALLED_APPS = [name for name in INSTALLED_APPS if name != "testproject.modules"]
 
 USE_TZ = False

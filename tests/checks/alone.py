@@ -1,4 +1,4 @@
-"""A project of nothing but the app: no admin, nor what that needs, and no queue that is called default."""
+"""A project with only the app: no admin, none of the apps that it needs, and no queue named default."""
 
 from tests.settings import *  # noqa: F403
 

@@ -1,4 +1,4 @@
-"""An app of a project's own that has tasks."""
+"""A project's app with tasks."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""SQLite as ``startproject`` leaves it."""
+"""SQLite with the settings of ``startproject``."""
 
 from tests.settings import *  # noqa: F403
 

@@ -1,4 +1,4 @@
-"""Settings with mistakes beside OPTIONS, ranks that no order heeds, and tasks for queues that are not there."""
+"""Settings with misplaced keys, a priority that the order ignores, and tasks for unknown queues."""
 
 from tests.checks.good_sqlite import *  # noqa: F403
 

@@ -1,4 +1,4 @@
-"""SQLite as the page on settings wants it."""
+"""SQLite with the settings that docs/settings.md recommends."""
 
 from tests.checks.bare_sqlite import *  # noqa: F403
 from tests.checks.bare_sqlite import DATABASES

@@ -1,4 +1,4 @@
-"""The backend without its app, where the URLconf is the first to import a task."""
+"""The backend without its app, in a project whose URLconf is the first to import a task."""
 
 from tests.checks.careless import *  # noqa: F403
 

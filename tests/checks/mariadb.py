@@ -1,4 +1,4 @@
-"""The queue in a database of a vendor that is refused; no server has to be there."""
+"""The queue in a database of an unsupported vendor; no server is needed."""
 
 from tests.settings import *  # noqa: F403
 

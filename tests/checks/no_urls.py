@@ -1,3 +1,3 @@
-"""A site with no page."""
+"""A site without pages."""
 
 urlpatterns = []

@@ -1,4 +1,4 @@
-"""PostgreSQL as Django has it if nobody says more; no server has to be there."""
+"""PostgreSQL with Django's default settings; no server is needed."""
 
 from tests.checks.poor_postgres import *  # noqa: F403
 

@@ -1,4 +1,4 @@
-"""PostgreSQL with a small pool and connections that nobody checks; no server has to be there."""
+"""PostgreSQL with a small pool and unchecked connections; no server is needed."""
 
 from tests.settings import *  # noqa: F403
 

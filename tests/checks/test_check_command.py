@@ -1,4 +1,4 @@
-"""``python manage.py check``, as a process of its own."""
+"""``python manage.py check`` in a separate process."""
 
 import pytest
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 @pytest.fixture
 def check(transactional_db):
-    """Run the command under one of this folder's settings and return its exit status and its words."""
+    """Run the command under one of this folder's settings and return its exit status and its output."""
 
     def run(module):
         process = Process("check", DJANGO_SETTINGS_MODULE=f"{FOLDER}.{module}")
@@ -31,7 +31,7 @@ def test_check_prints_every_mistake_of_every_backend_with_a_hint_for_each(check)
 
     assert status == 1
     assert "Traceback" not in output
-    for words in (
+    for message in (
         "['default']['OPTIONS']['database'] is 'nowhere'; allowed: 'default'.",
         "['default']['OPTIONS']['colour'] is not an option; allowed: database, serializer, queues, recovery, ",
         "['default']['OPTIONS']['serializer'] is 'pickle'; allowed: 'json' or 'rich'.",
@@ -48,7 +48,7 @@ def test_check_prints_every_mistake_of_every_backend_with_a_hint_for_each(check)
         "['second']['OPTIONS']['worker']['poll_interval'] is 0; allowed: 0.01 to 3600 (seconds).",
         "['second']['OPTIONS']['recovery'] is None; allowed: a dict.",
     ):
-        assert output.count(words) == 1, words
+        assert output.count(message) == 1, message
     assert output.count("horsies.E001") + output.count("horsies.E002") == 14
     assert output.count("horsies.W001") == 2
     assert output.count("HINT: ") == output.count("(horsies.")
@@ -56,7 +56,7 @@ def test_check_prints_every_mistake_of_every_backend_with_a_hint_for_each(check)
         assert output.count(hint) == 1
 
 
-def test_check_warns_of_sqlite_as_it_comes(check):
+def test_check_warns_of_sqlite_with_default_settings(check):
     status, output = check("bare_sqlite")
 
     assert status == 0
@@ -67,13 +67,13 @@ def test_check_warns_of_sqlite_as_it_comes(check):
     assert "2 issues" in output
 
 
-def test_check_is_content_with_sqlite_as_the_page_on_settings_has_it(check):
+def test_check_accepts_sqlite_with_the_documented_settings(check):
     status, output = check("good_sqlite")
 
     assert (status, "no issues" in output, "horsies." in output) == (0, True, False)
 
 
-def test_check_warns_of_a_small_pool_and_of_connections_that_nobody_checks_and_asks_no_server(check):
+def test_check_warns_of_a_small_pool_and_unchecked_connections_without_a_server(check):
     status, output = check("poor_postgres")
 
     assert status == 0
@@ -83,7 +83,7 @@ def test_check_warns_of_a_small_pool_and_of_connections_that_nobody_checks_and_a
     assert "horsies.W002" not in output
 
 
-def test_check_says_so_if_the_app_is_not_installed(check):
+def test_check_reports_that_the_app_is_not_installed(check):
     status, output = check("not_installed")
 
     assert status == 1
@@ -91,19 +91,19 @@ def test_check_says_so_if_the_app_is_not_installed(check):
     assert "HINT: Add 'horsies_django' to INSTALLED_APPS and run migrate." in output
 
 
-def test_check_says_so_if_the_urlconf_is_the_first_to_import_a_task(check):
+def test_check_reports_the_missing_app_if_the_urlconf_first_imports_a_task(check):
     status, output = check("late_and_not_installed")
 
     assert status == 1
     assert "TASKS['default'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS." in output
 
 
-def test_check_names_wrong_queues_of_tasks_keys_beside_options_and_ranks_that_no_order_heeds(check):
+def test_check_reports_unknown_queues_misplaced_keys_and_ignored_priorities(check):
     status, output = check("careless")
 
     assert status == 1
     assert "Traceback" not in output
-    for words in (
+    for message in (
         "(horsies.E010) queue_name of tests.checks.lost_queues.tasks.mistyped is 'emials'; allowed: "
         "the QUEUES of TASKS['default'], default, emails.",
         "(horsies.E010) queue_name of tests.checks.lost_queues.tasks.unknown is 'reports'; allowed: ",
@@ -116,11 +116,11 @@ def test_check_names_wrong_queues_of_tasks_keys_beside_options_and_ranks_that_no
         "(horsies.W010) TASKS['default']['OPTIONS']['queues']['emails']['priority'] is 5, which counts where the "
         "workers' order is 'strict' alone; it is 'weighted'.",
     ):
-        assert output.count(words) == 1, (words, output)
+        assert output.count(message) == 1, (message, output)
     assert output.count("(horsies.") == 6
 
 
-def test_a_project_needs_neither_the_admin_nor_a_queue_that_is_called_default(settings, manage):
+def test_a_project_needs_no_admin_and_no_queue_named_default(settings, manage):
     settings.TASKS = alone.TASKS
     handle = Workflow("to be woken", [sleep(0)]).start()
     assert set(Task.objects.values_list("queue_name", flat=True)) == {"alarms"}
@@ -131,14 +131,14 @@ def test_a_project_needs_neither_the_admin_nor_a_queue_that_is_called_default(se
     assert handle.status() == "COMPLETED"
 
 
-def test_check_warns_of_connections_that_are_made_for_each_task(check):
+def test_check_warns_of_a_new_connection_for_each_task(check):
     status, output = check("plain_postgres")
 
     assert status == 0
     assert output.count("(horsies.W009) DATABASES['default'] has CONN_MAX_AGE = 0") == 1
 
 
-def test_to_send_a_task_for_an_unknown_queue_is_an_error_all_the_same(settings):
+def test_sending_a_task_to_an_unknown_queue_raises_invalid_task(settings):
     settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["default"]}}
     task = tasks.noop.using(queue_name="default")
     settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["emails"]}}
@@ -147,7 +147,7 @@ def test_to_send_a_task_for_an_unknown_queue_is_an_error_all_the_same(settings):
         task.send()
 
 
-def test_the_tests_own_settings_have_no_mistake():
+def test_the_settings_of_this_suite_have_no_errors():
     found = task_backends["default"].check()
 
     assert [message for message in found if message.id.startswith("horsies.E")] == []

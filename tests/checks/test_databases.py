@@ -1,4 +1,4 @@
-"""Which databases the queue runs on, and what it says of the others and of a driver that is missing."""
+"""The databases that the queue supports, and the errors for other databases and a missing driver."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.once
 
 MARIADB = {"DJANGO_SETTINGS_MODULE": "tests.checks.mariadb"}
 
-#: As on a machine without libpq: psycopg is installed, and has nothing to speak to a server with.
+#: Like a machine with psycopg but without libpq.
 NO_LIBPQ = {"PSYCOPG_IMPL": "c", "DATABASE_URL": "postgresql://nobody@nowhere/nothing"}
 
 REFUSED = "DATABASES['default'] is MariaDB, on which the queue does not run; allowed: PostgreSQL, SQLite."
@@ -29,7 +29,7 @@ def test_check_refuses_any_database_but_postgresql_and_sqlite_without_connecting
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["horsies_worker", "horsies_reaper", "horsies_scheduler"])
-def test_no_command_that_works_on_the_queue_starts_on_another_database(transactional_db, command):
+def test_no_command_starts_on_an_unsupported_database(transactional_db, command):
     process = Process(command, "--skip-checks", **MARIADB)
 
     assert process.wait() == 1
@@ -37,7 +37,7 @@ def test_no_command_that_works_on_the_queue_starts_on_another_database(transacti
 
 
 @pytest.mark.parametrize("command", ["horsies_worker", "horsies_status"])
-def test_without_libpq_a_command_says_in_one_line_what_to_install(transactional_db, command):
+def test_a_command_without_libpq_names_the_missing_package_in_one_line(transactional_db, command):
     process = Process(command, **NO_LIBPQ)
 
     assert process.wait() == 1
@@ -48,7 +48,7 @@ def test_without_libpq_a_command_says_in_one_line_what_to_install(transactional_
 
 
 @pytest.mark.slow
-def test_without_libpq_every_module_can_be_imported_and_the_queue_runs_on_sqlite(tmp_path):
+def test_every_module_imports_and_sqlite_works_without_libpq(tmp_path):
     script = """
 import importlib, json, pkgutil, django
 django.setup()

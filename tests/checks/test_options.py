@@ -1,4 +1,4 @@
-"""Every wrong option is one error: where it stands, what stands there, what may, and a hint; all of them at once."""
+"""Each wrong option is one error with its path, its value, the allowed values and a hint."""
 
 import dataclasses
 from datetime import timedelta
@@ -43,7 +43,7 @@ def switch():
 QUEUE_DURATION = f"{DURATION}, or a dict of them for completed, failed, cancelled, expired, or 'inherit'"
 MAPPER = "a dict of exception class, or its dotted path, to an error code that is not one of the library's own"
 
-#: Section, option, what is allowed, and values that are not.
+#: Section, option, the allowed values as text, and values that are not allowed.
 RULES = [
     ((), "database", "an alias of DATABASES", [5, None, "", ["default"]]),
     ((), "serializer", "'json' or 'rich'", ["pickle", None, True, "JSON"]),
@@ -129,7 +129,7 @@ WRONG = [
 
 
 def nested(section, option, value):
-    """The OPTIONS with that one value in them."""
+    """Return OPTIONS with this one value."""
     options = {option: value}
     for name in reversed(section):
         options = {name: options}
@@ -141,7 +141,7 @@ def path_of(section, *option):
 
 
 def found_errors():
-    """What the framework's own check, which asks each backend, says."""
+    """Return the errors that the framework's check collects from the backends."""
     found = [message for backend in task_backends.all() for message in backend.check()]
     return [message for message in found if message.level >= ERROR]
 
@@ -158,7 +158,7 @@ def errors(settings):
 
 
 @pytest.mark.parametrize(("section", "option", "allowed", "value"), WRONG)
-def test_a_wrong_value_is_one_error_with_its_path_what_it_is_what_may_be_and_a_hint(
+def test_a_wrong_value_is_one_error_with_its_path_the_allowed_values_and_a_hint(
     errors, section, option, allowed, value
 ):
     found = errors(nested(section, option, value))
@@ -180,7 +180,7 @@ def test_a_wrong_value_is_one_error_with_its_path_what_it_is_what_may_be_and_a_h
         (("admin",), AdminOptions),
     ],
 )
-def test_the_table_above_has_every_option_there_is(section, kind):
+def test_the_rules_of_this_file_cover_every_option(section, kind):
     sections = {"queues", "recovery", "retention", "worker", "defaults", "admin"} if kind is Options else set()
 
     tested = {option for where, option, *_ in RULES if where == section}
@@ -199,7 +199,7 @@ def test_the_table_above_has_every_option_there_is(section, kind):
         (("admin",), "readonly", "read_only"),
     ],
 )
-def test_an_unknown_key_is_one_error_with_the_keys_there_are_and_the_nearest_as_hint(errors, section, key, near):
+def test_an_unknown_key_is_one_error_with_the_nearest_key_as_hint(errors, section, key, near):
     (error,) = errors(nested(section, key, 5))
 
     assert error.id == "horsies.E001"
@@ -209,7 +209,7 @@ def test_an_unknown_key_is_one_error_with_the_keys_there_are_and_the_nearest_as_
 
 
 @pytest.mark.parametrize("key", ["zzzzzz", 5, None, ("a", 1)], ids=repr)
-def test_an_unknown_key_that_is_near_to_none_has_a_hint_too(errors, key):
+def test_an_unknown_key_unlike_any_option_has_a_hint(errors, key):
     (error,) = errors({"worker": {key: 1}})
 
     assert error.msg.startswith(f"{path_of(('worker',), key)} is not an option; allowed: processes, threads, ")
@@ -217,14 +217,14 @@ def test_an_unknown_key_that_is_near_to_none_has_a_hint_too(errors, key):
 
 
 @pytest.mark.parametrize("value", [[], "x", -5, True], ids=repr)
-def test_a_retention_that_is_neither_a_duration_nor_a_dict_is_one_error(errors, value):
+def test_a_retention_must_be_a_duration_or_a_dict(errors, value):
     (error,) = errors({"retention": value})
 
     allowed = QUEUE_DURATION.removesuffix(", or 'inherit'")
     assert error.msg == f"{path_of(('retention',))} is {value!r}; allowed: {allowed}."
 
 
-def test_each_mistake_in_a_retention_by_state_is_an_error_of_its_own(errors):
+def test_each_mistake_in_a_retention_by_state_is_a_separate_error(errors):
     wrong = {"failed": "soon", "fialed": 5}
 
     found = errors({"queues": {"emails": {"retention": wrong}}, "defaults": {"retention": wrong}})
@@ -238,7 +238,7 @@ def test_each_mistake_in_a_retention_by_state_is_an_error_of_its_own(errors):
 
 @pytest.mark.parametrize("section", ["queues", "recovery", "worker", "admin"])
 @pytest.mark.parametrize("value", [None, [], "x", 5, True], ids=repr)
-def test_a_section_that_is_no_dict_is_one_error(errors, section, value):
+def test_a_section_of_options_must_be_a_dict(errors, section, value):
     (error,) = errors({section: value})
 
     assert error.msg.startswith(f"{path_of((section,))} is {value!r}; allowed: a dict")
@@ -246,14 +246,14 @@ def test_a_section_that_is_no_dict_is_one_error(errors, section, value):
 
 
 @pytest.mark.parametrize("value", [None, [], "x", 5], ids=repr)
-def test_options_that_are_no_dict_are_one_error(errors, value):
+def test_options_must_be_a_dict(errors, value):
     (error,) = errors(value)
 
     assert error.msg == f"TASKS['default']['OPTIONS'] is {value!r}; allowed: a dict."
     assert error.hint
 
 
-def test_a_queue_that_is_not_in_queues_is_one_error_with_the_nearest_name(errors):
+def test_options_of_an_unknown_queue_are_one_error_with_the_nearest_name(errors):
     (error,) = errors({"queues": {"emials": {}}})
 
     assert (
@@ -262,28 +262,28 @@ def test_a_queue_that_is_not_in_queues_is_one_error_with_the_nearest_name(errors
     assert error.hint == "Did you mean 'emails'?"
 
 
-def test_any_queue_may_be_named_where_any_queue_is_allowed(errors):
+def test_options_may_name_any_queue_if_the_backend_allows_any(errors):
     found = errors({"queues": {"whatever": {"priority": 5}}}, queues=())
 
     assert found == []
 
 
 @pytest.mark.parametrize("value", [None, 5, [], "high"], ids=repr)
-def test_a_queue_whose_options_are_no_dict_is_one_error(errors, value):
+def test_the_options_of_a_queue_must_be_a_dict(errors, value):
     (error,) = errors({"queues": {"emails": value}})
 
     assert error.msg == f"{path_of(('queues', 'emails'))} is {value!r}; allowed: a dict."
     assert error.hint
 
 
-def test_a_database_that_there_is_not_is_one_error_with_those_there_are(errors):
+def test_an_unknown_database_is_one_error_that_lists_the_known_ones(errors):
     (error,) = errors({"database": "nowhere"})
 
     assert error.msg == f"{path_of((), 'database')} is 'nowhere'; allowed: 'default'."
     assert "DATABASES" in error.hint
 
 
-def test_every_mistake_is_told_at_once(errors):
+def test_all_mistakes_in_options_are_reported_at_once(errors):
     wrong = [(section, option, values[0]) for section, option, _, values in RULES if option != "database"]
     options: dict = {"colour": 1}
     for section, option, value in wrong:
@@ -341,17 +341,17 @@ def test_every_backend_is_checked_and_named(settings):
     ],
     ids=["none", "every one"],
 )
-def test_options_that_are_right_are_no_error(errors, options):
+def test_valid_options_give_no_errors(errors, options):
     found = errors(options)
 
     assert found == []
 
 
-# What one option asks of another.
+# Options that limit each other.
 
 
 @pytest.mark.parametrize(("state", "role"), [("claimed", "claimer"), ("running", "runner")])
-def test_a_threshold_under_twice_its_interval_is_one_error(errors, state, role):
+def test_a_threshold_below_twice_its_heartbeat_interval_is_one_error(errors, state, role):
     same = {f"{state}_stale_threshold_ms": 30_000, f"{role}_heartbeat_interval_ms": 30_000}
 
     (error,) = errors({"recovery": same})
@@ -363,7 +363,7 @@ def test_a_threshold_under_twice_its_interval_is_one_error(errors, state, role):
 
 @pytest.mark.parametrize(("state", "role"), [("claimed", "claimer"), ("running", "runner")])
 @pytest.mark.parametrize("threshold", [60_000, 60_001])
-def test_a_threshold_of_twice_its_interval_is_right(errors, state, role, threshold):
+def test_a_threshold_of_twice_its_heartbeat_interval_is_valid(errors, state, role, threshold):
     twice = {f"{state}_stale_threshold_ms": threshold, f"{role}_heartbeat_interval_ms": 30_000}
 
     found = errors({"recovery": twice})
@@ -371,13 +371,13 @@ def test_a_threshold_of_twice_its_interval_is_right(errors, state, role, thresho
     assert found == []
 
 
-def test_an_interval_alone_is_held_against_the_default_threshold(errors):
+def test_an_interval_alone_is_checked_against_the_default_threshold(errors):
     (error,) = errors({"recovery": {"claimer_heartbeat_interval_ms": 60_001}})
 
     assert "['claimed_stale_threshold_ms'] is 120000; allowed: at least 120002" in error.msg
 
 
-def test_the_advice_of_the_manual_is_right(errors):
+def test_the_documented_recovery_settings_are_valid(errors):
     slow = {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 300_000}
     quick = {"runner_heartbeat_interval_ms": 10_000, "running_stale_threshold_ms": 30_000}
 
@@ -386,12 +386,12 @@ def test_the_advice_of_the_manual_is_right(errors):
     assert found == []
 
 
-# What they come to.
+# The parsed options.
 
 
 @pytest.fixture
 def configured(settings):
-    """Set the OPTIONS and return what the backend makes of them."""
+    """Set the OPTIONS and return the backend's configuration."""
 
     def configure(options):
         settings.TASKS = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
@@ -414,14 +414,14 @@ def configured(settings):
         ("paused_workflow_auto_cancel_after", None),
     ],
 )
-def test_the_defaults_of_recovery(configured, option, default):
+def test_recovery_options_have_their_documented_defaults(configured, option, default):
     value = getattr(configured({}).recovery, option)
 
     assert value == default
     assert type(value) is type(default)
 
 
-def test_the_other_defaults(configured):
+def test_worker_and_retention_options_have_their_documented_defaults(configured):
     config = configured({})
 
     assert (config.database, config.serializer, config.queues) == ("default", "json", {})
@@ -432,7 +432,7 @@ def test_the_other_defaults(configured):
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("written", "expected"),
     [
         ("90s", timedelta(seconds=90)),
         ("12h", timedelta(hours=12)),
@@ -448,15 +448,15 @@ def test_the_other_defaults(configured):
     ],
     ids=str,
 )
-def test_a_duration_can_be_said_in_several_ways(configured, said, meant):
-    config = configured({"retention": said, "queues": {"default": {"retention": said}}})
+def test_a_duration_can_be_written_in_several_ways(configured, written, expected):
+    config = configured({"retention": written, "queues": {"default": {"retention": written}}})
 
-    assert config.retention == RetentionOptions(completed=meant)
-    assert config.queues["default"].retention == {"completed": meant}
+    assert config.retention == RetentionOptions(completed=expected)
+    assert config.queues["default"].retention == {"completed": expected}
 
 
 @pytest.mark.django_db
-def test_a_backend_with_wrong_options_names_them_all_when_it_is_used_and_inserts_nothing(configured):
+def test_using_a_backend_with_wrong_options_names_them_and_inserts_nothing(configured):
     with pytest.raises(ImproperlyConfigured) as caught:
         configured({"worker": {"threads": 0, "colour": 1}})
     with pytest.raises(ImproperlyConfigured):

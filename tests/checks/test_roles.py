@@ -1,4 +1,4 @@
-"""Roles of PostgreSQL: the grants that docs/security.md has suffice, and a worker without them says what it needs."""
+"""PostgreSQL roles: the grants in docs/security.md suffice, and a worker without them names what it needs."""
 
 import re
 from urllib.parse import urlsplit, urlunsplit
@@ -21,19 +21,19 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.
 
 @pytest.fixture
 def role():
-    """Make a role that may connect, and no more than a page's statements grant the role of that name there."""
+    """Return a function that makes a role with the grants that docs/security.md gives the named role, or with none."""
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has no roles; runs with the tests on PostgreSQL")
     made = []
 
     def make(granted=None):
-        name, secret = f"role_{uuid4().hex[:12]}", uuid4().hex
-        execute(f"CREATE ROLE {name} LOGIN PASSWORD '{secret}'")
+        name, password = f"role_{uuid4().hex[:12]}", uuid4().hex
+        execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
         made.append(name)
         if granted is not None:
             for statement in (one for one in statements() if granted in one):
                 execute(statement.replace(granted, name))
-        return with_user(database_url(), name, secret)
+        return with_user(database_url(), name, password)
 
     yield make
     for name in made:
@@ -50,9 +50,9 @@ def statements():
     return re.findall(r"^```sql\n(.+?)^```$", (ROOT / "docs" / "security.md").read_text(), re.M | re.S)
 
 
-def with_user(url, name, secret):
+def with_user(url, name, password):
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=f"{name}:{secret}@{parts.netloc.rpartition('@')[2]}"))
+    return urlunsplit(parts._replace(netloc=f"{name}:{password}@{parts.netloc.rpartition('@')[2]}"))
 
 
 def run(url, *arguments):
@@ -62,7 +62,7 @@ def run(url, *arguments):
 
 
 @pytest.mark.parametrize("command", ["horsies_worker", "horsies_reaper", "horsies_scheduler"])
-def test_a_role_without_grants_is_told_once_what_it_needs_and_nothing_runs(role, command):
+def test_a_command_without_grants_names_them_in_one_line_and_exits(role, command):
     status, output = run(role(), command)
 
     assert status == 1
@@ -72,7 +72,7 @@ def test_a_role_without_grants_is_told_once_what_it_needs_and_nothing_runs(role,
     assert "INSERT on " in line
 
 
-def test_a_role_that_lacks_one_privilege_is_told_which(role):
+def test_a_worker_that_lacks_one_privilege_names_it_and_exits(role):
     url = role("horsies_worker")
     execute(f"REVOKE DELETE ON horsies_task_attempts FROM {urlsplit(url).username}")
 
@@ -82,7 +82,7 @@ def test_a_role_that_lacks_one_privilege_is_told_which(role):
     assert "needs DELETE on horsies_task_attempts: see the page on security." in output
 
 
-def test_a_role_that_must_not_look_into_the_schema_is_told_so_and_not_to_migrate(role):
+def test_a_worker_without_usage_on_the_schema_asks_for_it_and_not_for_migrate(role):
     url = role("horsies_worker")
     execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
     try:
@@ -95,7 +95,7 @@ def test_a_role_that_must_not_look_into_the_schema_is_told_so_and_not_to_migrate
     assert "migrate" not in output
 
 
-def test_a_worker_under_the_grants_of_the_page_runs_tasks_retries_schedules_and_prunes(role):
+def test_the_documented_worker_grants_suffice_to_run_retry_schedule_and_prune(role):
     done, failed = tasks.add.send(1, 2), tasks.fail.with_options(retry_policy=SOON).send()
     old = tasks.add.with_options(retention=0).send(3, 4)
     url = role("horsies_worker")
@@ -114,7 +114,7 @@ def test_a_worker_under_the_grants_of_the_page_runs_tasks_retries_schedules_and_
     assert not Task.objects.exists()
 
 
-def test_a_sender_under_the_grants_of_the_page_sends_and_reads_and_changes_nothing(role):
+def test_the_documented_sender_grants_allow_sends_and_reads_but_no_changes(role):
     url = role("horsies_sender")
 
     status, output = run(
@@ -141,7 +141,7 @@ except ProgrammingError as error:
     assert Task.objects.filter(status=TaskStatus.PENDING).count() == 7
 
 
-def test_a_reader_under_the_grants_of_the_page_looks_and_changes_nothing(role):
+def test_the_documented_reader_grants_allow_reads_but_no_changes(role):
     handle = tasks.add.send(1, 2)
     url = role("horsies_reader")
 
@@ -160,7 +160,7 @@ def claim():
     tasks.add.send(1, 2)
 
 
-def make_a_pass():
+def expire_leases():
     Lease.objects.update(renewed_at=NEVER)
 
 
@@ -175,17 +175,17 @@ def send_on_schedule():
         ("UPDATE ON horsies_tasks", claim, ["--no-reaper", "--no-scheduler"]),
         ("INSERT ON horsies_task_attempts", None, ["--no-reaper", "--no-scheduler"]),
         ("INSERT ON horsies_task_attempts", None, ["--no-reaper", "--drain"]),
-        ("UPDATE ON horsies_leases", make_a_pass, ["--no-scheduler"]),
+        ("UPDATE ON horsies_leases", expire_leases, ["--no-scheduler"]),
         ("INSERT ON horsies_tasks", send_on_schedule, ["--no-reaper"]),
     ],
 )
-def test_a_privilege_that_is_revoked_while_a_worker_runs_is_named_once_and_ends_it(role, privilege, provoke, loops):
+def test_a_running_worker_names_a_revoked_privilege_once_and_exits(role, privilege, provoke, loops):
     url = role("horsies_worker")
-    body = None if provoke else tasks.nap.send(4.0)  # whose end can't be stored
+    body = None if provoke else tasks.nap.send(4.0)  # the end of this body can't be stored
     flags = ["--processes", "1", "--shutdown-timeout", "3", *loops]
     worker = Process("horsies_worker", *flags, DATABASE_URL=url, TEST_CHECK_MS="1000")
     try:
-        wait_until(lambda: "worker ready" in worker.output, 40, "the worker is there")
+        wait_until(lambda: "worker ready" in worker.output, 40, "the worker is ready")
         if body is not None:
             wait_until(lambda: body.status() == TaskStatus.RUNNING)
         execute(f"REVOKE {privilege} FROM {urlsplit(url).username}")

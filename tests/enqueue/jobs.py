@@ -1,4 +1,4 @@
-"""Tasks and values of the tests of sending."""
+"""Tasks and values for the tests of sends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Person:
 class Outer:
     @dataclasses.dataclass
     class Inner:
-        """It is not registered."""
+        """A nested dataclass, which the rich serializer refuses."""
 
         x: int = 0
 
@@ -92,7 +92,7 @@ def endless() -> list:
     return value
 
 
-#: Values that no database or no JSON takes, by name, for arguments and for results.
+#: Values that a database or JSON refuses, by name, for arguments and results.
 HOSTILE = {
     "nan": lambda: float("nan"),
     "infinity": lambda: float("inf"),
@@ -126,7 +126,7 @@ def give_nested(depth):
     return nested(depth)
 
 
-#: Texts that some database refuses, for errors.
+#: Texts for errors, some of which a database refuses.
 TEXTS = {
     "nul": "before\0after",
     "surrogate": "before\ud800after",
@@ -140,7 +140,7 @@ TEXTS = {
 }
 
 
-class Unspeakable(Exception):
+class UnstorableText(Exception):
     def __str__(self):
         return "\0\ud800"
 
@@ -148,7 +148,7 @@ class Unspeakable(Exception):
 
 
 LongName = type("L" + "o" * 400 + "ng", (Exception,), {})
-StrangeHome = type("StrangeHome", (Exception,), {"__module__": "a\0b"})
+UnstorableModule = type("UnstorableModule", (Exception,), {"__module__": "a\0b"})
 
 
 @task
@@ -169,7 +169,7 @@ def return_code(name):
 
 @task
 def raise_class(name):
-    raise {"text": Unspeakable, "name": LongName, "module": StrangeHome}[name]
+    raise {"text": UnstorableText, "name": LongName, "module": UnstorableModule}[name]
 
 
 @task(exception_mapper={LookupError: "LOST"})
@@ -184,4 +184,4 @@ def fail_with(data):
 
 @task(max_attempts=3, backoff=0)
 def promises_a_number() -> int:
-    return "no number"  # type: ignore[return-value]  # what the test is about
+    return "no number"  # type: ignore[return-value]  # the wrong type is deliberate

@@ -1,4 +1,4 @@
-"""Arguments that do not fit are named, and then nothing is inserted."""
+"""Wrong arguments are refused by name, and nothing is inserted."""
 
 import re
 import string
@@ -36,7 +36,7 @@ VERBS = {
     ],
     ids=str,
 )
-def test_missing_unknown_and_extra_arguments_are_named_and_nothing_is_inserted(verb, args, kwargs, named):
+def test_missing_unknown_and_extra_arguments_are_refused_by_name(verb, args, kwargs, named):
     with pytest.raises(TypeError) as caught:
         VERBS[verb](jobs.triple, args, kwargs)
 
@@ -60,7 +60,7 @@ def test_missing_unknown_and_extra_arguments_are_named_and_nothing_is_inserted(v
     ],
     ids=["first", "second", "deep", "star", "keyword", "context", "many"],
 )
-def test_a_hostile_value_is_refused_with_the_name_of_its_parameter_and_nothing_is_inserted(send, named, hostile):
+def test_a_hostile_value_is_refused_with_the_name_of_its_parameter(send, named, hostile):
     value = jobs.HOSTILE[hostile]()
 
     with pytest.raises((TypeError, ValueError)) as caught:
@@ -72,7 +72,7 @@ def test_a_hostile_value_is_refused_with_the_name_of_its_parameter_and_nothing_i
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", ["\0", "a\0b", "\ud800", "a\udfff"], ids=ascii)
-def test_a_hostile_name_of_an_argument_is_refused_and_the_transaction_stays_usable(name):
+def test_a_hostile_argument_name_is_refused_and_the_transaction_stays_usable(name):
     with transaction.atomic():
         with pytest.raises((TypeError, ValueError), match="argument"):
             jobs.anything.send(**{name: 1})
@@ -83,7 +83,7 @@ def test_a_hostile_name_of_an_argument_is_refused_and_the_transaction_stays_usab
 
 
 @pytest.mark.django_db
-def test_a_refusal_leaves_the_callers_transaction_usable():
+def test_refused_arguments_leave_the_callers_transaction_usable():
     with transaction.atomic():
         for value in (float("nan"), "\0", "\ud800", object()):
             with pytest.raises((TypeError, ValueError)):
@@ -95,7 +95,7 @@ def test_a_refusal_leaves_the_callers_transaction_usable():
 
 
 @pytest.mark.django_db
-def test_the_context_is_no_argument_of_a_call():
+def test_a_call_cannot_pass_the_context():
     with pytest.raises(TypeError, match="'context'"):
         jobs.with_context.send(1, context=2)
     with pytest.raises(TypeError, match="'a'"):
@@ -104,7 +104,7 @@ def test_the_context_is_no_argument_of_a_call():
     assert Task.objects.count() == 0
 
 
-def test_arguments_reach_the_body_by_place_and_by_name(drain):
+def test_positional_and_keyword_arguments_reach_the_body(drain):
     calls = [
         (jobs.triple.send(1), [1, 2, 3]),
         (jobs.triple.send(1, 5, c=6), [1, 5, 6]),
@@ -128,7 +128,7 @@ def test_arguments_reach_the_body_by_place_and_by_name(drain):
     ],
     ids=ascii,
 )
-def test_the_error_leads_to_the_part_of_the_value_that_is_hostile(value, path):
+def test_the_error_gives_the_path_to_the_hostile_part_of_a_value(value, path):
     with pytest.raises(ValueError, match=re.escape(path)):
         jobs.identity.send(value)
 
@@ -137,7 +137,7 @@ def test_the_error_leads_to_the_part_of_the_value_that_is_hostile(value, path):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", ["self", "task", "args", "kwargs", "delay_or_eta", "backend", "context"])
-def test_a_task_may_name_its_arguments_as_it_likes(name):
+def test_a_task_argument_may_have_the_name_of_a_parameter_of_send(name):
     jobs.anything.send(**{name: 1})
     jobs.anything.schedule(60, **{name: 1})
     jobs.anything.send_many([{name: 1}])
@@ -148,7 +148,7 @@ def test_a_task_may_name_its_arguments_as_it_likes(name):
 
 
 @pytest.mark.django_db
-def test_what_the_caller_changes_after_the_call_does_not_change_the_row():
+def test_changing_an_argument_after_the_send_does_not_change_the_row():
     value = {"list": [1]}
 
     jobs.identity.send(value)
@@ -161,7 +161,7 @@ def test_what_the_caller_changes_after_the_call_does_not_change_the_row():
 @pytest.mark.parametrize(
     "value", [10**4_000, -(10**4_000), 2**64, -(2**63) - 1, 10**308], ids=lambda v: f"{len(str(v))}"
 )
-def test_a_huge_integer_is_kept_to_the_last_digit(value):
+def test_a_huge_integer_is_stored_to_the_last_digit(value):
     jobs.identity.send(value)
 
     row = Task.objects.get()
@@ -170,7 +170,7 @@ def test_a_huge_integer_is_kept_to_the_last_digit(value):
 
 
 @pytest.mark.parametrize("depth", [50, 200, 450, 700, 950, 5_000])
-def test_a_deep_value_is_either_refused_by_name_or_runs_and_comes_back(drain, depth):
+def test_a_deeply_nested_value_is_refused_by_name_or_returned_unchanged(drain, depth):
     value = jobs.nested(depth)
     try:
         handle = jobs.identity.send(value)
@@ -187,7 +187,7 @@ def test_a_deep_value_is_either_refused_by_name_or_runs_and_comes_back(drain, de
         assert handle.get(0).ok == value
 
 
-# Whatever the text or the value: refused by name, or there to the letter.
+# Any text or value is refused by name or stored unchanged.
 
 HOSTILE_CHARACTERS = st.sampled_from("\0\ud800\udfff\udbff\U0010ffff'\"\\{}%\x7f\x1f\ufffe\u2028") | st.characters()
 HOSTILE_TEXTS = st.text(HOSTILE_CHARACTERS, max_size=8)
@@ -205,7 +205,7 @@ VALUES = st.recursive(
 
 
 def is_storable(value):
-    """The rule, said another way than the library says it."""
+    """Whether a value must be accepted, computed independently of the library."""
     match value:
         case str():
             return not any(one == "\0" or 0xD800 <= ord(one) <= 0xDFFF for one in value)
@@ -221,7 +221,7 @@ def is_storable(value):
 @pytest.mark.django_db
 @given(value=VALUES, by_name=st.booleans())
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_value_is_refused_by_name_or_comes_back_from_the_database_as_it_was(value, by_name):
+def test_any_value_is_refused_by_name_or_stored_unchanged(value, by_name):
     before = Task.objects.count()
     args, kwargs = ([], {"value": value}) if by_name else ([value], {})
 
@@ -239,7 +239,7 @@ def test_any_value_is_refused_by_name_or_comes_back_from_the_database_as_it_was(
 @pytest.mark.django_db
 @given(name=HOSTILE_TEXTS | st.text(string.ascii_letters, min_size=1))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_name_of_an_argument_is_refused_or_comes_back_from_the_database_as_it_was(name):
+def test_any_argument_name_is_refused_or_stored_unchanged(name):
     before = Task.objects.count()
 
     if not is_storable(name):
@@ -253,7 +253,7 @@ def test_any_name_of_an_argument_is_refused_or_comes_back_from_the_database_as_i
 
 
 @pytest.mark.django_db
-def test_large_floats_come_back_equal_or_as_the_number_that_their_text_names():
+def test_large_floats_are_read_back_as_equal_numbers():
     values = [1e15, 1.5, -0.0, 5e-324, 1e16, 1.7976931348623157e308]
 
     jobs.identity.send(values)
@@ -264,7 +264,7 @@ def test_large_floats_come_back_equal_or_as_the_number_that_their_text_names():
         assert stored == values
 
 
-def test_the_name_of_a_task_that_a_worker_could_not_find_is_refused():
+def test_a_task_defined_inside_a_function_is_refused():
     def inner():
         pass
 

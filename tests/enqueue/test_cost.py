@@ -1,4 +1,4 @@
-"""What sending costs: statements, and client CPU beside a plain ``create()`` of the same row."""
+"""The cost of a send: its statements, and its client CPU compared with ``create()`` of the same row."""
 
 import time
 from datetime import timedelta
@@ -24,7 +24,7 @@ VERBS = {
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("verb", VERBS)
-def test_outside_a_transaction_a_call_is_one_statement_that_says_its_notification_itself(verb):
+def test_a_send_outside_a_transaction_is_one_insert_that_also_notifies(verb):
     with CaptureQueriesContext(connection) as captured:
         VERBS[verb]()
 
@@ -34,23 +34,23 @@ def test_outside_a_transaction_a_call_is_one_statement_that_says_its_notificatio
 
 
 @pytest.mark.django_db(transaction=True)
-def test_in_a_transaction_many_calls_are_an_insert_each_and_one_notification_for_all(monkeypatch):
-    monkeypatch.setattr(notifications, "MIN_INTERVAL", 600)  # however slowly they are sent
-    job = jobs.triple.with_options(queue_name="told of once")
+def test_twenty_sends_in_a_transaction_are_twenty_inserts_and_one_notification(monkeypatch):
+    monkeypatch.setattr(notifications, "MIN_INTERVAL", 600)  # so that slow sends notify only once too
+    job = jobs.triple.with_options(queue_name="notified once")
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
         for number in range(20):
             job.send(number)
 
-    said = [query["sql"] for query in captured if query["sql"].split()[0] not in ("BEGIN", "COMMIT")]
-    assert [sql.split()[0] for sql in said[:20]] == ["INSERT"] * 20
-    assert all("pg_notify" in sql for sql in said[20:])
-    assert len(said) - 20 == (connection.vendor == "postgresql")
+    statements = [query["sql"] for query in captured if query["sql"].split()[0] not in ("BEGIN", "COMMIT")]
+    assert [sql.split()[0] for sql in statements[:20]] == ["INSERT"] * 20
+    assert all("pg_notify" in sql for sql in statements[20:])
+    assert len(statements) - 20 == (connection.vendor == "postgresql")
 
 
 @pytest.mark.django_db(transaction=True)
-def test_on_postgresql_5000_calls_are_five_inserts_and_at_most_one_notification():
+def test_send_many_inserts_5000_calls_in_five_statements_on_postgresql():
     if connection.vendor != "postgresql":
-        pytest.skip("elsewhere it is a matter of how many parameters a statement has")
+        pytest.skip("the number of statements depends on the parameters that SQLite allows")
 
     with CaptureQueriesContext(connection) as captured:
         jobs.triple.send_many({"a": number} for number in range(5_000))
@@ -70,8 +70,8 @@ def cpu_seconds(act, count=100):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("verb", "limit"), [("send", 1.0), ("enqueue", 1.2)])
-def test_a_call_costs_about_the_client_cpu_of_creating_the_same_row_or_less(verb, limit):
-    """Side by side in one process and on one thread: the speed of the machine is not in it, nor who else is on it."""
+def test_a_send_takes_about_as_much_client_cpu_as_creating_its_row(verb, limit):
+    """Both run side by side on one thread, so the machine's speed and its other load cancel out."""
 
     def create():
         Task.objects.create(task_name=jobs.triple.module_path, args=[1], kwargs={"c": 5})
@@ -84,9 +84,9 @@ def test_a_call_costs_about_the_client_cpu_of_creating_the_same_row_or_less(verb
 
 
 @pytest.mark.django_db
-def test_on_postgresql_one_of_many_calls_costs_a_tenth_of_creating_a_row():
+def test_send_many_takes_a_tenth_of_the_cpu_of_creating_each_row_on_postgresql():
     if connection.vendor != "postgresql":
-        pytest.skip("elsewhere it is bulk_create(), and the database in the same process")
+        pytest.skip("SQLite uses bulk_create() and runs in this process")
 
     def create():
         Task.objects.create(task_name=jobs.triple.module_path, args=[1], kwargs={"c": 5})
@@ -100,9 +100,9 @@ def test_on_postgresql_one_of_many_calls_costs_a_tenth_of_creating_a_row():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_parameters_that_the_server_binds_are_taken_too():
+def test_sends_work_with_server_side_binding():
     if connection.vendor != "postgresql":
-        pytest.skip("only PostgreSQL can be asked to")
+        pytest.skip("only PostgreSQL binds parameters on the server")
     options = connection.settings_dict["OPTIONS"]
     connection.close()
     options["server_side_binding"] = True
@@ -121,12 +121,12 @@ def test_parameters_that_the_server_binds_are_taken_too():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_kept_of_a_call_is_not_what_may_have_changed_since():
-    notes = {"trace": 1}
-    job = jobs.triple.with_options(metadata=notes)
+def test_metadata_changed_between_two_sends_is_stored_by_the_second():
+    metadata = {"trace": 1}
+    job = jobs.triple.with_options(metadata=metadata)
 
     first = job.send(1)
-    notes["trace"] = 2
+    metadata["trace"] = 2
     second = job.send(2)
 
     assert [Task.objects.get(pk=handle.id).metadata for handle in (first, second)] == [{"trace": 1}, {"trace": 2}]
@@ -134,7 +134,7 @@ def test_what_is_kept_of_a_call_is_not_what_may_have_changed_since():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_calls_of_one_task_that_is_sent_again_and_again_have_rows_of_their_own():
+def test_repeated_sends_of_a_task_make_one_row_each():
     job = jobs.triple.with_options(queue_name="a '100%' \\ \"queue\"", priority=-3, timeout=2.5)
 
     handles = [job.send(number) for number in range(3)]

@@ -1,4 +1,4 @@
-"""``OPTIONS["defaults"]``: what counts for tasks that say nothing themselves."""
+"""``OPTIONS["defaults"]``: the options of tasks that set none themselves."""
 
 import datetime
 
@@ -26,12 +26,12 @@ def defaults(settings):
 
 
 def sent(**options):
-    """Return the row of a call of a task that says these, and no more."""
+    """Send a task that has only these options, and return its row."""
     handle = task(**options)(jobs.triple.func).send(1)
     return Task.objects.get(pk=handle.id)
 
 
-def test_a_task_that_says_nothing_has_the_projects_defaults(defaults):
+def test_a_task_without_options_gets_the_projects_defaults(defaults):
     defaults(max_attempts=4, backoff=5, timeout=60, retention="2d")
 
     row = sent()
@@ -51,7 +51,7 @@ def test_a_task_that_says_nothing_has_the_projects_defaults(defaults):
     ],
     ids=repr,
 )
-def test_what_a_task_says_counts_option_by_option(defaults, options, retries, intervals):
+def test_each_option_of_a_task_overrides_its_default(defaults, options, retries, intervals):
     defaults(max_attempts=4, backoff=5, timeout=60, retention="2d")
 
     row = sent(timeout=7, retention=None, **options)
@@ -61,7 +61,7 @@ def test_what_a_task_says_counts_option_by_option(defaults, options, retries, in
     assert (row.timeout, row.retention > datetime.timedelta(days=10_000)) == (7, True)
 
 
-def test_a_default_policy_sets_the_delays_of_every_task_that_sets_none(defaults):
+def test_a_default_retry_policy_sets_the_delays_of_tasks_that_set_none(defaults):
     defaults(retry_policy=POLICY)
 
     rows = [sent(), sent(max_attempts=1), sent(max_attempts=5), sent(max_attempts=5, backoff=9)]
@@ -69,12 +69,12 @@ def test_a_default_policy_sets_the_delays_of_every_task_that_sets_none(defaults)
     assert [row.max_retries for row in rows] == [2, 0, 4, 4]
     delays = [(row.retry_policy or {}).get("intervals") for row in rows]
     assert delays == [[7.0, 8.0], None, [7.0, 8.0, 8.0, 8.0], [9.0]]
-    # max_attempts alone is for any failure.
+    # max_attempts alone retries any failure.
     assert [row.retry_policy.get("auto_retry_for") for row in rows] == [["X"], None, ["*"], ["*"]]
 
 
 @pytest.mark.once
-def test_the_task_of_a_result_is_the_one_that_was_sent_whatever_the_defaults_say(defaults):
+def test_the_task_of_a_result_equals_the_sent_task_despite_the_defaults(defaults):
     defaults(max_attempts=4, backoff=5, timeout=60, retention={"completed": "2d", "failed": "3d"})
     job = jobs.triple
     differing = {"max_attempts": 1, "timeout": 8, "retention": "1h"}
@@ -87,7 +87,7 @@ def test_the_task_of_a_result_is_the_one_that_was_sent_whatever_the_defaults_say
     assert (again.max_attempts, again.timeout, again.retention["completed"]) == (1, 8, datetime.timedelta(hours=1))
 
 
-def test_a_worker_retries_by_the_defaults(defaults):
+def test_a_worker_retries_a_task_by_the_defaults(defaults):
     defaults(max_attempts=3, backoff=0)
     handle = tasks.fail.send("why")
 
@@ -97,7 +97,7 @@ def test_a_worker_retries_by_the_defaults(defaults):
     assert list(TaskAttempt.objects.order_by("attempt").values_list("will_retry", flat=True)) == [True, True, False]
 
 
-def test_bad_defaults_are_named_all_at_once(defaults):
+def test_all_bad_defaults_are_reported_at_once(defaults):
     defaults(max_attempts=0, backof=5, retry_policy=3, timeout=-1, retention="soon")
 
     messages = [str(problem) for problem in task_backends["default"].parsed.problems]
@@ -107,7 +107,7 @@ def test_bad_defaults_are_named_all_at_once(defaults):
         assert any(f"TASKS['default']['OPTIONS']['defaults']['{key}']" in message for message in messages)
 
 
-def test_a_default_policy_has_no_attempts_beside_it(defaults):
+def test_a_default_retry_policy_excludes_a_default_max_attempts(defaults):
     defaults(max_attempts=3, retry_policy=POLICY)
 
     (problem,) = task_backends["default"].parsed.problems

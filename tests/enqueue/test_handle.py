@@ -1,4 +1,4 @@
-"""A handle on a task: its state, its result, and that asking never raises for how the task came out."""
+"""A handle reads a task's state and result; ``get()`` returns failures instead of raising them."""
 
 import sys
 import threading
@@ -23,7 +23,7 @@ GETS = {"get": TaskHandle.get, "aget": async_to_sync(TaskHandle.aget)}
 
 @pytest.fixture(params=GETS)
 def get(request, transactional_db):
-    """``get()`` and its twin."""
+    """``get()`` or ``aget()``."""
     return GETS[request.param]
 
 
@@ -33,7 +33,7 @@ RICH = {
 
 
 def ended(**values):
-    """A row that has ended, as it was written by something else than this version."""
+    """Return a handle on an ended task whose row another version may have written."""
     values = {"status": "COMPLETED", "completed_at": timezone.now(), **values}
     return TaskHandle(Task.objects.create(task_name="x", **values).pk)
 
@@ -42,7 +42,7 @@ def ended(**values):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
-def test_a_task_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, timeout):
+def test_get_returns_wait_timeout_and_leaves_the_task_pending(get, timeout):
     handle = jobs.triple.send(1)
 
     result = get(handle, timeout)
@@ -53,7 +53,7 @@ def test_a_task_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, tim
     assert handle.status() == TaskStatus.PENDING
 
 
-def test_waiting_takes_no_less_than_was_asked_for(get):
+def test_get_waits_for_the_whole_timeout(get):
     handle = jobs.triple.send(1)
     start = time.monotonic()
 
@@ -62,7 +62,7 @@ def test_waiting_takes_no_less_than_was_asked_for(get):
     assert time.monotonic() - start >= 0.3
 
 
-def test_a_timeout_of_0_looks_once(transactional_db, django_assert_num_queries):
+def test_get_with_a_timeout_of_0_queries_once(transactional_db, django_assert_num_queries):
     handle = jobs.triple.send(1)
 
     with django_assert_num_queries(1):
@@ -72,7 +72,7 @@ def test_a_timeout_of_0_looks_once(transactional_db, django_assert_num_queries):
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 5])
-def test_an_id_that_names_nothing_is_a_task_not_found_at_once(get, timeout):
+def test_get_of_an_unknown_id_returns_task_not_found_at_once(get, timeout):
     key = uuid.uuid4()
 
     result = get(TaskHandle(key), timeout)
@@ -82,7 +82,7 @@ def test_an_id_that_names_nothing_is_a_task_not_found_at_once(get, timeout):
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED", "CANCELLED", "EXPIRED"])
-def test_a_task_that_ended_and_kept_no_result_is_a_result_not_available(get, status):
+def test_get_of_an_ended_task_without_a_result_returns_result_not_available(get, status):
     handle = ended(status=status, **{f"{status.lower()}_at": timezone.now()})
 
     result = get(handle, None)
@@ -114,7 +114,7 @@ def test_a_task_that_ended_and_kept_no_result_is_a_result_not_available(get, sta
     ],
     ids=str,
 )
-def test_a_damaged_result_is_an_error_result_everywhere_and_never_an_exception(get, settings, stored, typed):
+def test_get_and_info_return_a_damaged_result_as_an_error(get, settings, stored, typed):
     settings.TASKS = RICH
     handle = ended(result=stored, typed_payload=typed)
 
@@ -129,7 +129,7 @@ def test_a_damaged_result_is_an_error_result_everywhere_and_never_an_exception(g
 @pytest.mark.parametrize(
     "data", [{"$type": "nonsense"}, {"$type": "date", "value": "yesterday"}, {"$type": ["x"]}], ids=str
 )
-def test_an_error_whose_data_is_damaged_keeps_its_code_and_the_data_as_stored(get, settings, data):
+def test_an_error_with_damaged_data_keeps_its_code_and_the_stored_data(get, settings, data):
     settings.TASKS = RICH
     error = {"error_code": "MINE", "message": "m", "data": data}
     handle = ended(status="FAILED", failed_at=timezone.now(), result={"err": error}, typed_payload=True)
@@ -139,19 +139,19 @@ def test_an_error_whose_data_is_damaged_keeps_its_code_and_the_data_as_stored(ge
     assert result.err == TaskError(error_code="MINE", message="m", data=data)
 
 
-def test_an_error_can_be_made_with_the_type_of_its_data():
+def test_task_error_can_be_subscripted_with_the_type_of_its_data():
     assert TaskError[int](error_code="MINE", data=1) == TaskError(error_code="MINE", data=1)
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), "5", timedelta(seconds=5)])
-def test_a_timeout_that_is_no_time_is_refused(get, timeout):
+def test_get_refuses_an_invalid_timeout(get, timeout):
     handle = TaskHandle(uuid.uuid4())
 
     with pytest.raises(ValueError, match=r"timeout is .*; allowed: seconds from 0 on, or None"):
         get(handle, timeout)
 
 
-def test_a_task_that_succeeded_gives_its_value_to_both_twins(drain):
+def test_sync_and_async_methods_return_the_value_of_a_completed_task(drain):
     handle = jobs.triple.send(1)
     drain()
 
@@ -162,7 +162,7 @@ def test_a_task_that_succeeded_gives_its_value_to_both_twins(drain):
     assert values == [[1, 2, 3]] * 2
 
 
-def test_a_task_that_failed_gives_its_error_and_value_raises_it(drain):
+def test_get_returns_the_error_of_a_failed_task_and_value_raises_it(drain):
     handle = jobs.fail.send()
     drain()
 
@@ -178,16 +178,16 @@ def test_a_task_that_failed_gives_its_error_and_value_raises_it(drain):
     assert 'raise ValueError("no luck")' in error.exception["traceback"]
     assert caught.value.error == error
     causes = [caught.value.__cause__, awaited.value.__cause__]
-    assert [type(cause) for cause in causes] == [ValueError, ValueError]  # for the body ran in this process
+    assert [type(cause) for cause in causes] == [ValueError, ValueError]  # the body ran in this process
     assert (caught.value.exception_class, caught.value.exception_class_path) == (ValueError, "builtins.ValueError")
 
 
 @pytest.mark.once
 @pytest.mark.django_db
-def test_the_class_of_a_failures_exception_is_found_without_an_import():
+def test_the_exception_class_of_a_failure_is_found_without_an_import():
     classes = {
         "horsies_django.exceptions.TaskFailed": TaskFailed,
-        "tests.enqueue.jobs.Outer.Inner": None,  # no exception
+        "tests.enqueue.jobs.Outer.Inner": None,  # not an exception
         "tests.enqueue.jobs.triple.func": None,
         "this.Zen": None,  # this module prints when it is imported, and nothing has imported it
         "nothing": None,
@@ -208,7 +208,7 @@ def test_the_class_of_a_failures_exception_is_found_without_an_import():
 
 
 @pytest.mark.django_db
-def test_value_raises_a_timeout_with_the_last_status_or_what_get_tells_as_an_error():
+def test_value_raises_wait_timeout_if_pending_and_task_failed_if_unknown():
     handle = jobs.triple.send(1)
 
     with pytest.raises(TimeoutError) as waited:
@@ -221,7 +221,7 @@ def test_value_raises_a_timeout_with_the_last_status_or_what_get_tells_as_an_err
     assert (waited.value.error.error_code, missed.value.error.error_code) == ("WAIT_TIMEOUT", "TASK_NOT_FOUND")
 
 
-def test_none_is_a_value_that_is_there(drain):
+def test_a_result_of_none_is_stored_and_returned(drain):
     handle = jobs.identity.send(None)
     drain()
 
@@ -258,10 +258,10 @@ def test_get_without_a_timeout_waits_until_the_task_ends(transactional_db):
     assert found[0].err.error_code == "TASK_CANCELLED"
 
 
-# What is kept by the handle.
+# The cache of a handle.
 
 
-def test_a_final_result_is_kept_by_the_handle(drain, django_assert_num_queries):
+def test_a_handle_caches_a_final_result(drain, django_assert_num_queries):
     handle = jobs.triple.send(1)
     drain()
     first = handle.get()
@@ -273,18 +273,18 @@ def test_a_final_result_is_kept_by_the_handle(drain, django_assert_num_queries):
     assert again == first == TaskResult(ok=[1, 2, 3])
 
 
-def test_a_wait_timeout_and_a_task_not_found_are_not_kept(drain):
-    handle, unborn = jobs.triple.send(1), TaskHandle(uuid.uuid4())
-    before = [handle.get(0).err.error_code, unborn.get(0).err.error_code]
-    Task.objects.create(pk=unborn.id, task_name=jobs.triple.module_path, args=[2])
+def test_a_handle_does_not_cache_wait_timeout_or_task_not_found(drain):
+    handle, unsent = jobs.triple.send(1), TaskHandle(uuid.uuid4())
+    before = [handle.get(0).err.error_code, unsent.get(0).err.error_code]
+    Task.objects.create(pk=unsent.id, task_name=jobs.triple.module_path, args=[2])
 
     drain()
 
     assert before == ["WAIT_TIMEOUT", "TASK_NOT_FOUND"]
-    assert [handle.value(0), unborn.value(0)] == [[1, 2, 3], [2, 2, 3]]
+    assert [handle.value(0), unsent.value(0)] == [[1, 2, 3], [2, 2, 3]]
 
 
-def test_a_result_from_before_a_retry_is_not_kept(drain):
+def test_a_handle_forgets_its_cached_result_after_a_retry(drain):
     handle = jobs.fail.send()
     drain()
     assert handle.get().is_err()
@@ -298,7 +298,7 @@ def test_a_result_from_before_a_retry_is_not_kept(drain):
 # status() and info().
 
 
-def test_the_status_follows_the_task(drain):
+def test_the_status_of_a_handle_follows_the_task(drain):
     handle, missing = jobs.triple.send(1), TaskHandle(uuid.uuid4())
     before = [handle.status(), async_to_sync(handle.astatus)()]
 
@@ -338,7 +338,7 @@ def test_info_of_a_failed_task_has_its_code_and_error(drain):
 
 
 @pytest.mark.django_db
-def test_info_of_nothing_is_none():
+def test_info_of_an_unknown_id_is_none():
     handle = TaskHandle(uuid.uuid4())
 
     info = handle.info()
@@ -348,7 +348,7 @@ def test_info_of_nothing_is_none():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED", "CANCELLED", "EXPIRED"])
-def test_info_of_a_task_that_kept_no_result_says_what_get_says(status):
+def test_info_of_an_ended_task_without_a_result_has_no_value(status):
     handle = ended(status=status, **{f"{status.lower()}_at": timezone.now()})
 
     info = handle.info()
@@ -370,7 +370,7 @@ def test_info_of_a_task_that_kept_no_result_says_what_get_says(status):
     ],
     ids=str,
 )
-def test_info_has_the_progress_and_a_damaged_one_is_none(stored, progress):
+def test_info_has_the_progress_or_none_if_it_is_damaged(stored, progress):
     handle = jobs.triple.send(1)
     Task.objects.update(progress=stored)
 
@@ -394,10 +394,10 @@ def test_info_says_when_a_task_was_cancelled_or_expired():
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("twin", ["cancel", "acancel"])
-def test_cancel_ends_a_task_that_waits_once(twin):
+@pytest.mark.parametrize("method", ["cancel", "acancel"])
+def test_cancel_ends_a_pending_task_once(method):
     handle = jobs.triple.send(1)
-    cancel = handle.cancel if twin == "cancel" else async_to_sync(handle.acancel)
+    cancel = handle.cancel if method == "cancel" else async_to_sync(handle.acancel)
 
     answers = [cancel(), cancel()]
 
@@ -407,7 +407,7 @@ def test_cancel_ends_a_task_that_waits_once(twin):
 
 
 @pytest.mark.django_db
-def test_cancel_takes_what_runs_only_when_asked_to():
+def test_cancel_ends_a_running_task_only_with_include_running():
     handle = jobs.triple.send(1)
     Task.objects.update(status="RUNNING", started_at=timezone.now(), claimed_at=timezone.now())
 
@@ -418,10 +418,10 @@ def test_cancel_takes_what_runs_only_when_asked_to():
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("twin", ["retry", "aretry"])
-def test_retry_takes_only_what_ended_badly(twin):
+@pytest.mark.parametrize("method", ["retry", "aretry"])
+def test_retry_restarts_a_cancelled_task_but_not_a_pending_one(method):
     handle = jobs.triple.send(1)
-    retry = handle.retry if twin == "retry" else async_to_sync(handle.aretry)
+    retry = handle.retry if method == "retry" else async_to_sync(handle.aretry)
 
     answers = [retry(), handle.cancel(), retry(), retry()]
 
@@ -430,7 +430,7 @@ def test_retry_takes_only_what_ended_badly(twin):
 
 
 @pytest.mark.django_db
-def test_cancel_and_retry_of_nothing_are_false():
+def test_cancel_and_retry_of_an_unknown_id_return_false():
     handle = TaskHandle(uuid.uuid4())
 
     answers = (handle.cancel(), handle.cancel(include_running=True), handle.retry())
@@ -451,7 +451,7 @@ def test_a_handle_can_be_rebuilt_from_the_text_of_its_id():
     assert TaskHandle(key) != TaskHandle(key, backend="other")
 
 
-def test_a_text_that_is_no_id_is_a_value_error():
+def test_a_handle_refuses_a_text_that_is_not_an_id():
     text = "not an id"
 
     with pytest.raises(ValueError, match=r"badly formed|not an id"):

@@ -1,4 +1,4 @@
-"""What PostgreSQL tells whoever listens, and when."""
+"""Which notifications a send makes on PostgreSQL, and when."""
 
 import time
 
@@ -12,15 +12,15 @@ from tests.enqueue import jobs
 
 
 @pytest.fixture
-def heard(transactional_db):
-    """Listen on a connection of its own; gives what has arrived since the last time it was asked."""
+def notified(transactional_db):
+    """Listen on a separate connection; return a function that gives the payloads since its last call."""
     if connection.vendor != "postgresql":
         pytest.skip("no LISTEN here")
     import psycopg
 
     parameters = connection.get_connection_params()
-    for of_django in ("cursor_factory", "context"):
-        parameters.pop(of_django, None)
+    for key in ("cursor_factory", "context"):
+        parameters.pop(key, None)
     with (
         psycopg.connect(**parameters, autocommit=True) as listener,
         psycopg.connect(**parameters, autocommit=True) as other,
@@ -30,76 +30,74 @@ def heard(transactional_db):
         def payloads():
             other.execute("NOTIFY horsies_tasks, 'the end'")
             found = []
-            for notice in listener.notifies(timeout=20):
-                if notice.payload == "the end":
+            for notification in listener.notifies(timeout=20):
+                if notification.payload == "the end":
                     return found
-                if notice.payload != postgres.SUBSCRIBE:  # of a waiter of an earlier test
-                    found.append(notice.payload)
-            pytest.fail("its own notification did not arrive")
+                if notification.payload != postgres.SUBSCRIBE:  # of a waiter of an earlier test
+                    found.append(notification.payload)
+            pytest.fail("the final notification did not arrive")
 
         yield payloads
 
 
 @pytest.fixture
-def long_quiet(monkeypatch):
-    """What was said is not said again in this test, however slowly it runs."""
+def long_interval(monkeypatch):
+    """Allow one notification of each queue in this test, however slowly it runs."""
     monkeypatch.setattr(notifications, "MIN_INTERVAL", 600)
 
 
-def on_a_queue_of_its_own(request):
-    """The limiter remembers what this process has said of a queue."""
+def job_on_own_queue(request):
+    """Return a task with a queue of its own: the limiter remembers the queues that this process has notified."""
     return jobs.triple.with_options(queue_name=request.node.name[:90])
 
 
-def test_a_call_outside_a_transaction_is_told(heard, request):
-    job = on_a_queue_of_its_own(request)
+def test_a_send_outside_a_transaction_notifies_its_queue(notified, request):
+    job = job_on_own_queue(request)
 
     job.send(1)
 
-    assert heard() == [f"-{job.queue_name}"]
+    assert notified() == [f"-{job.queue_name}"]
 
 
-def test_a_call_for_later_is_told_as_one(heard, request):
-    job = on_a_queue_of_its_own(request)
+def test_a_scheduled_send_is_notified_as_one_for_later(notified, request):
+    job = job_on_own_queue(request)
 
     job.schedule(60, 1)
 
-    assert heard() == [f"+{job.queue_name}"]
+    assert notified() == [f"+{job.queue_name}"]
 
 
-def test_a_call_in_a_transaction_is_told_when_that_has_committed(heard, request, long_quiet):
-    job = on_a_queue_of_its_own(request)
+def test_sends_in_a_transaction_notify_once_after_its_commit(notified, request, long_interval):
+    job = job_on_own_queue(request)
 
     with transaction.atomic():
         job.send(1)
         job.send(2)
-        inside = heard()
+        inside = notified()
 
-    assert (inside, heard()) == ([], [f"-{job.queue_name}"])
+    assert (inside, notified()) == ([], [f"-{job.queue_name}"])
 
 
-def test_a_call_that_is_rolled_back_is_not_told(heard, request):
-    job = on_a_queue_of_its_own(request)
+def test_a_rolled_back_send_does_not_notify(notified, request):
+    job = job_on_own_queue(request)
 
     with transaction.atomic():
         job.send(1)
         transaction.set_rollback(True)
 
-    assert heard() == []
+    assert notified() == []
 
 
-def test_many_calls_are_told_once_and_after_the_commit(heard, request):
-    job = on_a_queue_of_its_own(request)
+def test_send_many_notifies_once_for_2500_calls(notified, request):
+    job = job_on_own_queue(request)
 
     job.send_many({"a": number} for number in range(2_500))
 
-    assert heard() == [f"-{job.queue_name}"]
+    assert notified() == [f"-{job.queue_name}"]
 
 
-def test_calls_in_quick_succession_are_told_once_in_a_while_and_in_no_statement_more(
-    heard, request, django_assert_num_queries
-):
-    job = on_a_queue_of_its_own(request)
+def test_rapid_sends_notify_once_per_interval_and_add_no_statements(notified, request, django_assert_num_queries):
+    job = job_on_own_queue(request)
     began = time.monotonic()
 
     with django_assert_num_queries(50):
@@ -107,25 +105,25 @@ def test_calls_in_quick_succession_are_told_once_in_a_while_and_in_no_statement_
             job.send(number)
 
     took = time.monotonic() - began
-    assert 1 <= len(heard()) <= took / MIN_INTERVAL + 1
+    assert 1 <= len(notified()) <= took / MIN_INTERVAL + 1
     assert Task.objects.count() == 50
 
 
-def test_a_send_that_inserts_nothing_tells_nothing(heard, request):
-    job = on_a_queue_of_its_own(request).with_options(unique_key="k")
+def test_a_replayed_send_does_not_notify(notified, request):
+    job = job_on_own_queue(request).with_options(unique_key="k")
     job.send(1)
-    heard()
-    time.sleep(2 * MIN_INTERVAL)  # so that nothing but the row that is there keeps it from being told
+    notified()
+    time.sleep(2 * MIN_INTERVAL)  # so that only the existing row can prevent a notification
 
     again = job.send(2)
 
     assert again.replayed
-    assert heard() == []
+    assert notified() == []
 
 
 @pytest.fixture
-def no_room(transactional_db):
-    """Let each NOTIFY fail, as in a database that has none, or no room for one."""
+def failing_notify(transactional_db):
+    """Make each NOTIFY fail, as on a server whose notification queue is full."""
     if connection.vendor != "postgresql":
         pytest.skip("no NOTIFY here")
     with connection.cursor() as cursor:
@@ -140,8 +138,8 @@ def no_room(transactional_db):
         cursor.execute("DROP SCHEMA full_queue CASCADE")
 
 
-def test_a_task_is_not_lost_with_its_notification(no_room, request, caplog):
-    job = on_a_queue_of_its_own(request)
+def test_a_failed_notification_does_not_lose_its_task(failing_notify, request, caplog):
+    job = job_on_own_queue(request)
 
     handle = job.send(1)
     with transaction.atomic():
@@ -151,8 +149,8 @@ def test_a_task_is_not_lost_with_its_notification(no_room, request, caplog):
     assert "too many notifications" in caplog.text
 
 
-def test_a_notification_that_fails_keeps_no_callback_of_its_transaction_from_running(no_room, request, caplog):
-    job, called = on_a_queue_of_its_own(request), []
+def test_a_failed_notification_lets_other_on_commit_callbacks_run(failing_notify, request, caplog):
+    job, called = job_on_own_queue(request), []
 
     with transaction.atomic():
         job.send(1)
@@ -162,9 +160,9 @@ def test_a_notification_that_fails_keeps_no_callback_of_its_transaction_from_run
     assert "too many notifications" in caplog.text
 
 
-def test_what_is_told_says_for_which_kind_of_body_it_is(heard, request):
+def test_the_notification_of_a_coroutine_task_has_its_own_prefix(notified, request):
     job = jobs.acoroutine.with_options(queue_name=request.node.name[:90])
 
     job.send(1)
 
-    assert heard() == [f"~{job.queue_name}"]
+    assert notified() == [f"~{job.queue_name}"]

@@ -1,4 +1,4 @@
-"""A send that is repeated, after a failure that leaves its outcome open or by two at once, makes one task."""
+"""Repeated sends of one call, concurrent or after a failure of unknown outcome, make one task."""
 
 import datetime
 import threading
@@ -29,12 +29,12 @@ SENDS = {
 
 @pytest.fixture(params=SENDS)
 def send(request, transactional_db):
-    """Every way to send one call; gives its id."""
+    """Each way to send one call; it returns the task's id."""
     return SENDS[request.param]
 
 
-def at_once(count, act):
-    """Do it in so many threads at the same time, and return what each gave or raised."""
+def run_concurrently(count, act):
+    """Run ``act`` in ``count`` threads at once; return the result or the exception of each."""
     barrier, found = threading.Barrier(count), []
 
     def run(number):
@@ -57,7 +57,7 @@ def at_once(count, act):
 # The same call.
 
 
-def test_a_send_repeated_with_its_id_is_one_row(send):
+def test_sends_repeated_with_one_task_id_make_one_row(send):
     job = jobs.triple.with_options(task_id=KEY)
 
     keys = [send(job, 1), send(job, 1), send(job, 1)]
@@ -68,7 +68,7 @@ def test_a_send_repeated_with_its_id_is_one_row(send):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("given", [KEY, str(KEY), KEY.hex], ids=["uuid", "text", "hex"])
-def test_the_handle_knows_whether_it_is_a_replay(given):
+def test_a_handle_knows_whether_its_send_was_a_replay(given):
     job = jobs.triple.with_options(task_id=given)
 
     first, second, plain = job.send(1), job.send(1), jobs.triple.send(1)
@@ -78,7 +78,7 @@ def test_the_handle_knows_whether_it_is_a_replay(given):
     assert first == second
 
 
-def test_a_task_that_has_ended_is_not_run_again(drain):
+def test_a_replayed_send_does_not_run_an_ended_task_again(drain):
     job = jobs.triple.with_options(task_id=KEY)
     job.send(1)
     drain()
@@ -98,7 +98,7 @@ def test_a_task_that_has_ended_is_not_run_again(drain):
     ],
     ids=ascii,
 )  # fmt: skip
-def test_any_value_is_the_same_call_again_whatever_the_database_makes_of_it(value):
+def test_a_repeated_send_is_a_replay_however_the_database_stores_its_value(value):
     job = jobs.anything.with_options(task_id=KEY)
     job.send(value, named=value)
 
@@ -108,7 +108,7 @@ def test_any_value_is_the_same_call_again_whatever_the_database_makes_of_it(valu
 
 
 @pytest.mark.django_db
-def test_the_order_of_names_and_the_options_that_are_no_payload_do_not_count():
+def test_keyword_order_timeout_and_metadata_do_not_prevent_a_replay():
     job = jobs.anything.with_options(task_id=KEY, good_until=LATER, run_after=LATER, timeout=5, metadata={"try": 1})
     job.send(a=1, b=2)
 
@@ -118,7 +118,7 @@ def test_the_order_of_names_and_the_options_that_are_no_payload_do_not_count():
 
 
 @pytest.mark.django_db
-def test_a_delay_counts_from_each_call_and_so_is_never_another_payload():
+def test_a_repeated_send_with_another_delay_is_a_replay():
     job = jobs.triple.with_options(task_id=KEY)
     first = job.schedule(60, 1)
 
@@ -127,11 +127,11 @@ def test_a_delay_counts_from_each_call_and_so_is_never_another_payload():
     assert (again.replayed, again.info().enqueued_at) == (True, first.info().enqueued_at)
 
 
-def test_a_replay_is_not_announced(transactional_db):
-    heard = []
+def test_a_replay_does_not_send_the_task_enqueued_signal(transactional_db):
+    enqueued_ids = []
 
     def receiver(task_result, **_):
-        heard.append(task_result.id)
+        enqueued_ids.append(task_result.id)
 
     task_enqueued.connect(receiver)
     job = jobs.triple.with_options(task_id=KEY)
@@ -141,11 +141,11 @@ def test_a_replay_is_not_announced(transactional_db):
     job.send(1)
     task_enqueued.disconnect(receiver)
 
-    assert heard == [str(KEY)]
+    assert enqueued_ids == [str(KEY)]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_in_a_transaction_that_goes_on_and_commits():
+def test_a_send_repeated_inside_and_after_a_transaction_makes_one_row():
     job = jobs.triple.with_options(task_id=KEY)
     with transaction.atomic():
         first, second = job.send(1), job.send(1)
@@ -158,7 +158,7 @@ def test_in_a_transaction_that_goes_on_and_commits():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_after_a_rollback_the_id_is_free_again():
+def test_a_rollback_frees_the_task_id():
     job = jobs.triple.with_options(task_id=KEY)
     with transaction.atomic():
         job.send(1)
@@ -169,17 +169,17 @@ def test_after_a_rollback_the_id_is_free_again():
     assert (again.replayed, Task.objects.get().args) == (False, [2])
 
 
-def test_twenty_at_once_are_one_row_and_one_of_them_made_it(transactional_db):
+def test_twenty_concurrent_sends_with_one_task_id_make_one_row(transactional_db):
     job = jobs.triple.with_options(task_id=KEY)
 
-    found = at_once(20, lambda _: job.send(1))
+    found = run_concurrently(20, lambda _: job.send(1))
 
     assert [handle.id for handle in found] == [KEY] * 20
     assert [handle.replayed for handle in found].count(False) == 1
     assert Task.objects.count() == 1
 
 
-# Another call.
+# A different call.
 
 
 @pytest.mark.django_db
@@ -201,7 +201,7 @@ def test_twenty_at_once_are_one_row_and_one_of_them_made_it(transactional_db):
         (lambda job: job.with_options(priority=1, run_after=LATER).enqueue(2), "args, priority, run_after"),
     ],
 )
-def test_another_call_with_the_same_id_is_refused_with_what_differs(again, differs):
+def test_a_different_call_with_the_same_task_id_raises_payload_mismatch(again, differs):
     job = jobs.triple.with_options(task_id=KEY)
     job.send(1)
 
@@ -214,7 +214,7 @@ def test_another_call_with_the_same_id_is_refused_with_what_differs(again, diffe
     assert Task.objects.get().args == [1]
 
 
-def test_the_error_is_ours_and_has_its_code():
+def test_payload_mismatch_is_a_horsies_error_with_a_code():
     kind = PayloadMismatch
 
     assert issubclass(kind, HorsiesError)
@@ -222,7 +222,7 @@ def test_the_error_is_ours_and_has_its_code():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_callers_transaction_stays_usable():
+def test_a_payload_mismatch_leaves_the_callers_transaction_usable():
     job = jobs.triple.with_options(task_id=KEY)
     with transaction.atomic():
         job.send(1)
@@ -233,10 +233,10 @@ def test_the_callers_transaction_stays_usable():
     assert {row.pk for row in Task.objects.all()} == {KEY, kept.id}
 
 
-def test_of_two_calls_at_once_one_wins_and_the_other_is_refused(transactional_db):
+def test_one_of_two_different_concurrent_calls_wins_and_the_other_is_refused(transactional_db):
     job = jobs.triple.with_options(task_id=KEY)
 
-    found = at_once(10, lambda number: job.send(number % 2))
+    found = run_concurrently(10, lambda number: job.send(number % 2))
 
     (args,) = Task.objects.values_list("args", flat=True)
     assert [type(one) for one in found].count(PayloadMismatch) == 5
@@ -249,7 +249,7 @@ def test_of_two_calls_at_once_one_wins_and_the_other_is_refused(transactional_db
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("value", ["", "not an id", 5, b"x" * 16, str(KEY) + "0"], ids=ascii)
-def test_an_id_that_is_none_is_an_invalid_task_that_names_it(value):
+def test_a_malformed_task_id_raises_invalid_task(value):
     with pytest.raises(InvalidTask, match="task_id is"):
         jobs.triple.with_options(task_id=value).send(1)
 
@@ -257,7 +257,7 @@ def test_an_id_that_is_none_is_an_invalid_task_that_names_it(value):
 
 
 @pytest.mark.django_db
-def test_none_gives_each_call_an_id_of_its_own_again():
+def test_a_task_id_of_none_gives_the_send_a_new_id():
     job = jobs.triple.with_options(task_id=KEY)
     job.send(1)
 
@@ -267,7 +267,7 @@ def test_none_gives_each_call_an_id_of_its_own_again():
 
 
 @pytest.mark.django_db
-def test_many_cannot_have_one_id():
+def test_send_many_refuses_a_task_id():
     job = jobs.triple.with_options(task_id=KEY)
 
     with pytest.raises(ValueError, match="task_id is for one"):
@@ -276,13 +276,13 @@ def test_many_cannot_have_one_id():
     assert not Task.objects.exists()
 
 
-def test_the_decorator_does_not_take_an_id():
+def test_the_task_decorator_refuses_a_task_id():
     with pytest.raises(TypeError, match="task_id"):
         jobs.task(task_id=KEY)(jobs.triple.func)
 
 
 @pytest.mark.django_db
-def test_id_and_unique_key_together_the_id_counts_first():
+def test_a_task_id_takes_precedence_over_a_unique_key():
     job = jobs.triple.with_options(task_id=KEY, unique_key="k")
     first = job.send(1)
 
@@ -299,10 +299,10 @@ def test_id_and_unique_key_together_the_id_counts_first():
 
 
 @pytest.mark.slow
-def test_of_fifty_at_once_with_one_unique_key_one_makes_the_task_and_all_get_its_id(transactional_db):
+def test_fifty_concurrent_sends_with_one_unique_key_make_one_task(transactional_db):
     job = jobs.triple.with_options(unique_key="nightly")
 
-    found = at_once(50, lambda number: job.send(number))
+    found = run_concurrently(50, lambda number: job.send(number))
 
     assert {handle.id for handle in found} == {Task.objects.get().pk}
     assert [handle.replayed for handle in found].count(False) == 1
@@ -331,7 +331,7 @@ LIMITED = {
         lambda: jobs.identity.send_many([{"value": 1}, {"value": "x" * 2_000}]),
     ],
 )
-def test_arguments_that_are_too_large_are_refused_with_size_and_limit(settings, call):
+def test_too_large_arguments_are_refused_with_their_size_and_the_limit(settings, call):
     settings.TASKS = LIMITED
 
     with pytest.raises(ValueError, match=r"the payload of tests\.enqueue\.jobs\.\w+ is too large: \d,\d+ bytes.*2,000"):
@@ -341,7 +341,7 @@ def test_arguments_that_are_too_large_are_refused_with_size_and_limit(settings, 
 
 
 @pytest.mark.django_db
-def test_what_fits_is_sent_and_none_is_no_limit(settings):
+def test_arguments_within_the_limit_are_sent_and_none_disables_the_limit(settings):
     settings.TASKS = LIMITED
     jobs.identity.send("x" * 1_900)
     jobs.identity.send("é" * 900)

@@ -1,4 +1,4 @@
-"""One call, one row: with the caller's transaction, at the price of one INSERT."""
+"""Each send makes one row, in the caller's transaction and with one INSERT."""
 
 import datetime
 
@@ -20,7 +20,7 @@ FIXED = RetryPolicy.fixed([7, 8], auto_retry_for=["X"], jitter=False)
 
 
 def statements(captured):
-    """What was said to the database beside BEGIN and COMMIT."""
+    """Return the captured statements without BEGIN and COMMIT."""
     return [query["sql"] for query in captured if query["sql"].split()[0] not in ("BEGIN", "COMMIT")]
 
 
@@ -37,7 +37,7 @@ SENDS = {
 
 
 @pytest.mark.django_db
-def test_the_row_says_what_was_sent_and_when():
+def test_a_sent_row_has_the_arguments_the_options_and_the_time():
     before = timezone.now()
 
     handle = jobs.with_every_option.send(a=[5])
@@ -54,7 +54,7 @@ def test_the_row_says_what_was_sent_and_when():
 
 
 @pytest.mark.django_db
-def test_the_priority_is_0_unless_said_otherwise():
+def test_the_default_priority_of_a_task_is_0():
     jobs.triple.send(1)
 
     row = Task.objects.get()
@@ -63,7 +63,7 @@ def test_the_priority_is_0_unless_said_otherwise():
 
 
 @pytest.mark.django_db
-def test_the_handle_that_send_gives_is_that_of_the_row_without_a_query(django_assert_num_queries):
+def test_a_handle_made_from_the_id_equals_the_sent_one_without_a_query(django_assert_num_queries):
     with transaction.atomic():
         handle = jobs.triple.send(1)
 
@@ -77,7 +77,7 @@ def test_the_handle_that_send_gives_is_that_of_the_row_without_a_query(django_as
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("verb", SENDS)
-def test_a_transaction_that_is_rolled_back_leaves_nothing(verb):
+def test_a_send_in_a_rolled_back_transaction_leaves_no_task(verb):
     with transaction.atomic():
         SENDS[verb]()
         inside = Task.objects.count()
@@ -89,7 +89,7 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(verb):
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("verb", SENDS)
-def test_a_transaction_that_commits_leaves_one_task(verb):
+def test_a_send_in_a_committed_transaction_leaves_one_task(verb):
     with transaction.atomic():
         SENDS[verb]()
 
@@ -97,7 +97,7 @@ def test_a_transaction_that_commits_leaves_one_task(verb):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_savepoint_that_is_rolled_back_takes_its_own_task_and_no_other():
+def test_a_rolled_back_savepoint_removes_only_its_own_task():
     with transaction.atomic():
         kept = jobs.triple.send(1)
         with transaction.atomic():
@@ -107,7 +107,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_own_task_and_no_other():
     assert [row.pk for row in Task.objects.all()] == [kept.id]
 
 
-def test_what_was_rolled_back_is_not_run_and_what_was_committed_is(drain):
+def test_a_committed_task_runs_and_a_rolled_back_one_does_not(drain):
     with transaction.atomic():
         lost = jobs.identity.send("lost")
         transaction.set_rollback(True)
@@ -121,14 +121,14 @@ def test_what_was_rolled_back_is_not_run_and_what_was_committed_is(drain):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_a_signal_handler_sends_is_stored_as_it_returns_and_shares_the_fate_of_what_it_is_about():
+def test_a_task_sent_by_a_signal_handler_is_rolled_back_with_the_saved_row():
     stored = []
 
-    def when_saved(instance, **kwargs):
+    def send_after_save(instance, **kwargs):
         handle = jobs.identity.send(instance.pk)
         stored.append((handle.id, handle.status()))
 
-    post_save.connect(when_saved, Entry)
+    post_save.connect(send_after_save, Entry)
     try:
         with transaction.atomic():
             kept = Entry.objects.create(key="kept")
@@ -136,18 +136,18 @@ def test_what_a_signal_handler_sends_is_stored_as_it_returns_and_shares_the_fate
             Entry.objects.create(key="lost")
             transaction.set_rollback(True)
     finally:
-        post_save.disconnect(when_saved, Entry)
+        post_save.disconnect(send_after_save, Entry)
 
     assert [status for _, status in stored] == [TaskStatus.PENDING] * 2
     assert list(Task.objects.values_list("pk", "args")) == [(stored[0][0], [kept.pk])]
 
 
-# What it costs.
+# The cost of a send.
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("verb", ["send", "asend", "send_many", "enqueue"])
-def test_a_call_is_one_insert_and_on_postgresql_at_most_one_notification_more(verb):
+def test_a_send_is_one_insert_and_at_most_one_notification(verb):
     with CaptureQueriesContext(connection) as captured:
         SENDS[verb]()
 
@@ -159,7 +159,7 @@ def test_a_call_is_one_insert_and_on_postgresql_at_most_one_notification_more(ve
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("options", [{}, {"priority": 5, "queue_name": "q", "timeout": 3.5, "metadata": {"x": 1}}])
-def test_in_a_transaction_a_call_is_one_statement(django_assert_num_queries, options):
+def test_a_send_in_a_transaction_is_one_statement(django_assert_num_queries, options):
     job = jobs.triple.with_options(**options)
 
     with transaction.atomic(), django_assert_num_queries(1):
@@ -170,7 +170,7 @@ def test_in_a_transaction_a_call_is_one_statement(django_assert_num_queries, opt
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("delay", [60, datetime.timedelta(minutes=1)])
-def test_in_a_transaction_a_call_with_a_delay_is_one_statement_too(django_assert_num_queries, delay):
+def test_a_send_with_a_delay_in_a_transaction_is_one_statement(django_assert_num_queries, delay):
     with transaction.atomic(), django_assert_num_queries(1):
         jobs.triple.schedule(delay, 1)
 
@@ -178,7 +178,7 @@ def test_in_a_transaction_a_call_with_a_delay_is_one_statement_too(django_assert
 
 
 @pytest.mark.django_db
-def test_in_a_transaction_a_call_at_a_time_is_one_statement_too(django_assert_num_queries):
+def test_a_send_with_a_due_time_in_a_transaction_is_one_statement(django_assert_num_queries):
     eta = timezone.now() + datetime.timedelta(minutes=1)
 
     with transaction.atomic(), django_assert_num_queries(1):
@@ -191,7 +191,7 @@ def test_in_a_transaction_a_call_at_a_time_is_one_statement_too(django_assert_nu
 
 
 @pytest.mark.django_db
-def test_with_options_gives_a_copy_and_leaves_the_task_as_it_was():
+def test_with_options_returns_a_copy_and_does_not_change_the_task():
     deadline = timezone.now() + datetime.timedelta(hours=1)
     copy = jobs.triple.with_options(priority=9, queue_name="other", good_until=deadline, unique_key="k", timeout=2)
 
@@ -206,7 +206,7 @@ def test_with_options_gives_a_copy_and_leaves_the_task_as_it_was():
 
 
 @pytest.mark.django_db
-def test_with_options_after_with_options_keeps_what_came_before():
+def test_a_second_with_options_keeps_the_options_of_the_first():
     job = jobs.triple.with_options(priority=9).with_options(timeout=2)
 
     job.send(1)
@@ -228,7 +228,7 @@ def test_with_options_after_with_options_keeps_what_came_before():
         ("retry_policy", RetryPolicy.fixed([9], auto_retry_for=["X"]), "max_retries", 0),
     ],
 )
-def test_none_clears_an_option(option, value, column, cleared):
+def test_with_options_clears_an_option_set_to_none(option, value, column, cleared):
     job = jobs.with_every_option.with_options(**{option: value})
 
     job.send()
@@ -240,7 +240,7 @@ def test_none_clears_an_option(option, value, column, cleared):
 
 
 @pytest.mark.parametrize(("option", "default"), [("priority", 0), ("queue_name", "default"), ("backend", "default")])
-def test_none_clears_an_option_of_the_framework_too(option, default):
+def test_with_options_resets_a_framework_option_set_to_none(option, default):
     job = jobs.with_every_option.with_options(priority=5)
 
     copy = job.with_options(**{option: None})
@@ -249,15 +249,15 @@ def test_none_clears_an_option_of_the_framework_too(option, default):
 
 
 @pytest.mark.django_db
-def test_a_retry_policy_of_a_call_stands_for_the_attempts_and_backoff_of_its_task():
+def test_a_calls_retry_policy_replaces_its_tasks_attempts_and_backoff():
     policy = RetryPolicy.fixed([7], auto_retry_for=["X"], jitter=False)
 
     jobs.with_attempts.with_options(retry_policy=policy).send()
     jobs.with_attempts.send()
 
-    own, tasks_own = Task.objects.order_by("pk")
+    own, default = Task.objects.order_by("pk")
     assert (own.max_retries, own.retry_policy["intervals"], own.retry_policy["auto_retry_for"]) == (1, [7.0], ["X"])
-    assert (tasks_own.max_retries, tasks_own.retry_policy["auto_retry_for"]) == (3, ["*"])
+    assert (default.max_retries, default.retry_policy["auto_retry_for"]) == (3, ["*"])
 
 
 @pytest.mark.django_db
@@ -278,13 +278,13 @@ def test_a_retry_policy_of_a_call_stands_for_the_attempts_and_backoff_of_its_tas
         ({"retry_policy": FIXED}, {"max_attempts": 5, "backoff": 5}, 4, [5.0]),
         ({"retry_policy": FIXED}, {"priority": 5}, 2, [7.0, 8.0]),
         ({}, {"max_attempts": 3}, 2, [2.0]),
-        # What no policy can have: it has what is nearest, for a crash.
+        # A retry policy cannot hold these delays, so it gets the nearest ones, which apply to a crash.
         ({"backoff": 0.25}, {}, 2, [1.0]),
         ({"backoff": 200_000}, {}, 2, [86_400.0]),
     ],
     ids=repr,
 )
-def test_a_call_says_how_often_it_is_tried(own, of_call, retries, intervals):
+def test_a_calls_retry_options_override_those_of_its_task(own, of_call, retries, intervals):
     job = task(**own)(jobs.triple.func)
 
     job.with_options(**of_call).send(1)
@@ -295,13 +295,13 @@ def test_a_call_says_how_often_it_is_tried(own, of_call, retries, intervals):
 
 
 @pytest.mark.parametrize("options", [{"max_attempts": 0}, {"max_attempts": "3"}, {"backoff": 0}, {"backoff": max}])
-def test_bad_attempts_and_a_bad_backoff_of_a_call_are_named(options):
+def test_with_options_refuses_bad_attempts_and_backoff_by_name(options):
     with pytest.raises(InvalidTask, match=f"{next(iter(options))} (of a call )?is "):
         jobs.triple.with_options(**options)
 
 
 @pytest.mark.parametrize("name", ["eta", "delay", "good_untill", "func", "takes_context"])
-def test_with_options_names_an_option_that_it_does_not_know_and_those_it_does(name):
+def test_with_options_names_an_unknown_option_and_the_known_ones(name):
     with pytest.raises(TypeError) as caught:
         jobs.triple.with_options(**{name: 1})
 
@@ -315,7 +315,7 @@ def test_with_options_names_an_option_that_it_does_not_know_and_those_it_does(na
     [datetime.datetime(2030, 1, 1), "2030-01-01", 60, datetime.timedelta(hours=1), datetime.date(2030, 1, 1), True],
     ids=repr,
 )
-def test_good_until_is_an_aware_datetime_and_nothing_else(value):
+def test_good_until_must_be_an_aware_datetime(value):
     with pytest.raises(InvalidTask) as caught:
         jobs.triple.with_options(good_until=value).send(1)
 
@@ -323,7 +323,7 @@ def test_good_until_is_an_aware_datetime_and_nothing_else(value):
     assert not Task.objects.exists()
 
 
-def test_a_deadline_that_has_passed_when_the_task_is_sent_expires_it(drain):
+def test_a_task_sent_after_its_deadline_expires(drain):
     job = jobs.triple.with_options(good_until=timezone.now() - datetime.timedelta(seconds=1))
     handle = job.send(1)
 
@@ -336,7 +336,7 @@ def test_a_deadline_that_has_passed_when_the_task_is_sent_expires_it(drain):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"timeout": 0}, "timeout is 0"),
         ({"timeout": "5"}, "timeout is '5'"),
@@ -358,17 +358,17 @@ def test_a_deadline_that_has_passed_when_the_task_is_sent_expires_it(drain):
     ],
     ids=lambda value: repr(value)[:60],
 )
-def test_a_bad_option_of_a_call_is_an_invalid_task_that_names_it_and_leaves_no_row(options, words):
+def test_a_bad_option_of_a_call_raises_invalid_task_and_inserts_nothing(options, message):
     with pytest.raises(InvalidTask) as caught:
         jobs.triple.with_options(**options).send(1)
 
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert not Task.objects.exists()
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("metadata", [{"x": float("nan")}, {"x": "\0"}, {"x": object()}], ids=stable)
-def test_metadata_that_cannot_be_stored_is_named_and_leaves_no_row(metadata):
+def test_unstorable_metadata_is_refused_by_name_and_inserts_nothing(metadata):
     with pytest.raises((TypeError, ValueError, InvalidTask), match="metadata"):
         jobs.triple.with_options(metadata=metadata).send(1)
 
@@ -379,7 +379,7 @@ def test_metadata_that_cannot_be_stored_is_named_and_leaves_no_row(metadata):
 
 
 @pytest.mark.django_db
-def test_a_unique_key_gives_back_the_handle_of_the_task_that_lives():
+def test_a_send_with_a_taken_unique_key_returns_the_live_tasks_handle():
     unique = jobs.triple.with_options(unique_key="nightly")
     first = unique.send(1)
 
@@ -390,7 +390,7 @@ def test_a_unique_key_gives_back_the_handle_of_the_task_that_lives():
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
-def test_after_the_task_has_ended_its_unique_key_makes_a_new_one(drain, end):
+def test_a_unique_key_makes_a_new_task_once_the_first_has_ended(drain, end):
     job = (jobs.fail if end == "failed" else jobs.acoroutine).with_options(unique_key="nightly")
     arguments = () if end == "failed" else (1,)
     first = job.send(*arguments)
@@ -407,7 +407,7 @@ def test_after_the_task_has_ended_its_unique_key_makes_a_new_one(drain, end):
 
 
 @pytest.mark.django_db
-def test_a_unique_key_that_is_taken_leaves_the_callers_transaction_usable():
+def test_a_taken_unique_key_leaves_the_callers_transaction_usable():
     unique = jobs.triple.with_options(unique_key="nightly")
     with transaction.atomic():
         first = unique.send(1)
@@ -420,7 +420,7 @@ def test_a_unique_key_that_is_taken_leaves_the_callers_transaction_usable():
 
 
 @pytest.mark.django_db
-def test_calls_with_other_keys_and_with_none_are_tasks_of_their_own():
+def test_sends_with_different_unique_keys_or_none_make_separate_tasks():
     for key in ("a", "b", None, None):
         jobs.triple.with_options(unique_key=key).send(1)
 
@@ -430,7 +430,7 @@ def test_calls_with_other_keys_and_with_none_are_tasks_of_their_own():
 
 
 @pytest.mark.django_db
-def test_refused_arguments_are_refused_though_the_unique_key_is_taken():
+def test_bad_arguments_are_refused_even_if_the_unique_key_is_taken():
     unique = jobs.triple.with_options(unique_key="nightly")
     unique.send(1)
 
@@ -440,7 +440,7 @@ def test_refused_arguments_are_refused_though_the_unique_key_is_taken():
     assert Task.objects.count() == 1
 
 
-# What the database refuses by itself.
+# Constraints of the database.
 
 
 @pytest.mark.django_db
@@ -458,7 +458,7 @@ def test_refused_arguments_are_refused_though_the_unique_key_is_taken():
         ({"priority": -101}, "horsies_task_priority_is_in_range"),
     ],
 )
-def test_the_database_refuses_an_unknown_state_and_an_end_without_its_time(change, constraint):
+def test_check_constraints_refuse_invalid_states_times_and_priorities(change, constraint):
     jobs.triple.send(1)
 
     with pytest.raises(DatabaseError, match=constraint), transaction.atomic():
@@ -468,7 +468,7 @@ def test_the_database_refuses_an_unknown_state_and_an_end_without_its_time(chang
 
 
 @pytest.mark.django_db
-def test_the_database_refuses_two_live_tasks_with_one_unique_key_and_takes_one_that_ended():
+def test_the_database_refuses_two_live_tasks_with_one_unique_key():
     live = {"task_name": "x", "unique_key": "k"}
     Task.objects.create(**live)
 
@@ -483,7 +483,7 @@ def test_the_database_refuses_two_live_tasks_with_one_unique_key_and_takes_one_t
 @pytest.mark.parametrize(
     "change", [{"attempt": 1}, {"attempt": 2, "outcome": "LOST"}], ids=["twice", "unknown outcome"]
 )
-def test_the_database_refuses_an_attempt_twice_and_an_unknown_outcome(change):
+def test_the_database_refuses_a_duplicate_attempt_and_an_unknown_outcome(change):
     task = Task.objects.create(task_name="x")
     written = {"task": task, "attempt": 1, "outcome": "FAILED", "started_at": task.sent_at, "finished_at": task.sent_at}
     TaskAttempt.objects.create(**written)

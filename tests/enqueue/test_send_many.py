@@ -1,4 +1,4 @@
-"""Many calls at once: all of them or none, with one INSERT per 1,000."""
+"""``send_many()`` inserts all calls or none, with one INSERT per 1,000."""
 
 import datetime
 import math
@@ -20,26 +20,26 @@ from tests.naming import stable
 
 
 def rows_per_insert():
-    """As many as we say, or as the database has parameters for."""
+    """Return the rows of one INSERT: 1,000, or fewer if the database limits its parameters."""
     fields = Task._meta.concrete_fields
     return min(1_000, connection.ops.bulk_batch_size(fields, [None] * 1_000) or 1_000)
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("count", [1, 1_000, 1_001, 2_500])
-def test_send_many_is_one_insert_per_thousand_and_one_notification_in_all(count):
+def test_send_many_is_one_insert_per_thousand_calls_and_one_notification(count):
     with CaptureQueriesContext(connection) as captured:
         jobs.triple.send_many({"a": number} for number in range(count))
 
-    said = [query["sql"] for query in captured if query["sql"].split()[0] not in ("BEGIN", "COMMIT")]
-    inserts = [sql for sql in said if sql.startswith("INSERT")]
+    statements = [query["sql"] for query in captured if query["sql"].split()[0] not in ("BEGIN", "COMMIT")]
+    inserts = [sql for sql in statements if sql.startswith("INSERT")]
     assert len(inserts) == math.ceil(count / rows_per_insert())
-    assert len(said) - len(inserts) <= (connection.vendor == "postgresql")
+    assert len(statements) - len(inserts) <= (connection.vendor == "postgresql")
     assert Task.objects.count() == count
 
 
 @pytest.mark.django_db
-def test_on_postgresql_2500_calls_in_a_transaction_are_three_statements(django_assert_num_queries):
+def test_send_many_of_2500_calls_in_a_transaction_is_three_statements(django_assert_num_queries):
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has fewer parameters per statement")
 
@@ -50,7 +50,7 @@ def test_on_postgresql_2500_calls_in_a_transaction_are_three_statements(django_a
 
 
 @pytest.mark.django_db
-def test_the_handles_are_in_the_order_of_the_calls_and_so_are_the_ids():
+def test_send_many_returns_handles_and_ids_in_the_order_of_the_calls():
     handles = jobs.triple.send_many({"a": number} for number in range(1_200))
 
     rows = Task.objects.order_by("pk")
@@ -60,7 +60,7 @@ def test_the_handles_are_in_the_order_of_the_calls_and_so_are_the_ids():
 
 
 @pytest.mark.django_db
-def test_each_row_has_the_options_of_the_task_and_the_time_of_the_call():
+def test_send_many_gives_each_row_the_tasks_options_and_the_time():
     job = jobs.with_every_option.with_options(priority=9)
 
     job.send_many([{"a": 1}, {}])
@@ -72,7 +72,7 @@ def test_each_row_has_the_options_of_the_task_and_the_time_of_the_call():
         assert (row.status, row.sent_at) == ("PENDING", row.enqueued_at)
 
 
-def test_every_one_of_them_is_run(drain):
+def test_every_task_of_send_many_runs(drain):
     handles = jobs.triple.send_many([{"a": 1}, {"a": 2, "b": 3}, {"a": 4, "c": 5}])
 
     drain()
@@ -80,7 +80,7 @@ def test_every_one_of_them_is_run(drain):
     assert [handle.value(0) for handle in handles] == [[1, 2, 3], [2, 3, 3], [4, 2, 5]]
 
 
-def test_they_may_be_for_later(drain):
+def test_send_many_with_run_after_defers_every_task(drain):
     eta = timezone.now() + datetime.timedelta(days=1)
     handles = jobs.triple.with_options(run_after=eta).send_many([{"a": 1}, {"a": 2}])
 
@@ -91,7 +91,7 @@ def test_they_may_be_for_later(drain):
 
 
 @pytest.mark.django_db
-def test_no_calls_are_no_rows_and_no_statements(django_assert_num_queries):
+def test_send_many_of_no_calls_runs_no_statement(django_assert_num_queries):
     with django_assert_num_queries(0):
         handles = jobs.triple.send_many([])
 
@@ -114,7 +114,7 @@ def test_no_calls_are_no_rows_and_no_statements(django_assert_num_queries):
     ],
     ids=str,
 )
-def test_one_call_that_does_not_fit_is_named_and_none_is_inserted(bad, named, place):
+def test_send_many_names_one_bad_call_and_inserts_nothing(bad, named, place):
     calls = [{"a": number} for number in range(1_200)]
     calls[place] = bad
 
@@ -125,7 +125,7 @@ def test_one_call_that_does_not_fit_is_named_and_none_is_inserted(bad, named, pl
 
 
 @pytest.mark.django_db
-def test_an_error_in_the_callers_generator_inserts_none():
+def test_an_error_in_the_callers_generator_inserts_nothing():
     def calls():
         yield {"a": 1}
         raise LookupError("the caller's own")
@@ -137,7 +137,7 @@ def test_an_error_in_the_callers_generator_inserts_none():
 
 
 @pytest.mark.django_db
-def test_a_unique_key_cannot_be_given_to_many():
+def test_send_many_refuses_a_unique_key():
     job = jobs.triple.with_options(unique_key="k")
 
     with pytest.raises(ValueError, match="unique_key is for one"):
@@ -146,14 +146,14 @@ def test_a_unique_key_cannot_be_given_to_many():
     assert Task.objects.count() == 0
 
 
-# More than it looks at before it begins.
+# More calls than send_many() checks before it inserts the first.
 
 MANY = 10_500
 
 
 @pytest.mark.once
 @pytest.mark.django_db
-def test_a_mistake_far_down_a_generator_inserts_none_and_leaves_the_callers_transaction_usable():
+def test_a_late_bad_call_inserts_nothing_and_leaves_the_transaction_usable():
     def calls():
         yield from ({"a": number} for number in range(MANY))
         yield {"a": float("nan")}
@@ -170,7 +170,7 @@ def test_a_mistake_far_down_a_generator_inserts_none_and_leaves_the_callers_tran
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("count", [0, 10, MANY])
-def test_a_generator_that_raises_inserts_none_wherever_it_does(count):
+def test_a_generator_that_raises_at_any_position_inserts_nothing(count):
     def calls():
         yield from ({"a": number} for number in range(count))
         raise LookupError("the caller's own")
@@ -183,7 +183,7 @@ def test_a_generator_that_raises_inserts_none_wherever_it_does(count):
 
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
-def test_a_long_generator_is_not_read_to_its_end_before_the_first_is_inserted():
+def test_send_many_inserts_rows_before_a_long_generator_ends():
     inserted = []
 
     def calls():
@@ -200,7 +200,7 @@ def test_a_long_generator_is_not_read_to_its_end_before_the_first_is_inserted():
 
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
-def test_many_calls_in_a_transaction_that_is_rolled_back_leave_nothing():
+def test_a_rollback_removes_all_rows_of_send_many():
     with transaction.atomic():
         jobs.triple.send_many({"a": number} for number in range(MANY))
         inside = Task.objects.count()
@@ -210,7 +210,7 @@ def test_many_calls_in_a_transaction_that_is_rolled_back_leave_nothing():
 
 
 @pytest.mark.django_db
-def test_calls_that_are_large_each_are_all_there():
+def test_send_many_stores_several_large_calls():
     texts = [letter * 1_500_000 for letter in "abcdefg"]
 
     handles = jobs.triple.send_many({"a": text} for text in texts)
@@ -219,7 +219,7 @@ def test_calls_that_are_large_each_are_all_there():
     assert [rows[handle.id].kwargs == {"a": text} for handle, text in zip(handles, texts, strict=True)] == [True] * 7
 
 
-# One of many is as one alone.
+# send_many() writes the same rows as send().
 
 VALUES = st.recursive(
     st.none()
@@ -247,17 +247,19 @@ OPTIONS = st.fixed_dictionaries(
         "retry_policy": st.just(RetryPolicy.fixed([60, 120], auto_retry_for=["DOWN", "50 %"])),
     },
 )
-#: What is another for each row, or the moment at which it was sent.
-ITS_OWN = {"id", "sent_at", "enqueued_at", "run_after"}
+#: Columns that differ between two rows of the same call.
+DIFFERING = {"id", "sent_at", "enqueued_at", "run_after"}
 
 
 def columns(row):
-    """Everything that is in a row but times."""
-    return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields} | dict.fromkeys(ITS_OWN)
+    """Return the columns that two rows of the same call share."""
+    return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields} | dict.fromkeys(
+        DIFFERING
+    )
 
 
 def times(row):
-    """The times that were asked for, counted from when it was sent."""
+    """Return the requested times, in seconds from the send."""
     return [at and (at - row.sent_at).total_seconds() for at in (row.enqueued_at, row.run_after)]
 
 
@@ -269,7 +271,7 @@ def assert_same(one, other):
 @pytest.mark.django_db
 @given(kwargs=st.fixed_dictionaries({"a": VALUES}, optional={"b": VALUES, "c": VALUES}), options=OPTIONS)
 @hypothesis.settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_the_row_that_send_many_writes_is_the_row_that_send_writes(kwargs, options):
+def test_send_many_writes_the_same_row_as_send(kwargs, options):
     job = jobs.triple.with_options(**options)
 
     with transaction.atomic():
@@ -282,7 +284,7 @@ def test_the_row_that_send_many_writes_is_the_row_that_send_writes(kwargs, optio
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("job", [jobs.triple, jobs.with_every_option, jobs.with_attempts, jobs.acoroutine], ids=stable)
-def test_the_row_is_the_same_for_each_kind_of_task(job):
+def test_send_many_writes_the_same_row_as_send_for_each_kind_of_task(job):
     kwargs = {} if job is jobs.with_attempts else {"a": 1}
 
     with transaction.atomic():
@@ -293,7 +295,7 @@ def test_the_row_is_the_same_for_each_kind_of_task(job):
 
 
 @pytest.mark.django_db
-def test_rich_values_are_tagged_in_the_same_way(settings):
+def test_send_many_tags_rich_values_as_send_does(settings):
     backend = {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
     settings.TASKS = {"default": backend}
     value = [datetime.date(2026, 1, 2), Decimal("1.10"), uuid.UUID(int=7), jobs.Address("x"), {"$type": "trap"}]

@@ -1,4 +1,4 @@
-"""Values to rows and back; results and errors whose texts no database takes."""
+"""Serializing of values, results and errors, also of texts that no database accepts."""
 
 import datetime
 import decimal
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.once
 
 
 def shape(value):
-    """The value with the type of each part, for 1 == True == 1.0."""
+    """Return the value with the type of each part, because 1 == True == 1.0."""
     match value:
         case dict():
             return {key: shape(item) for key, item in value.items()}
@@ -79,22 +79,22 @@ def shape(value):
     return (type(value), value)
 
 
-def there_and_back(value, *, typed):
+def round_trip(value, *, typed):
     return decode(json.loads(dumps(encode(value, typed=typed, where="it"))), typed=typed)
 
 
 @given(VALUES)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_rich_value_comes_back_as_what_it_was_type_and_all(value):
-    back = there_and_back(value, typed=True)
+def test_any_rich_value_round_trips_with_its_type(value):
+    decoded = round_trip(value, typed=True)
 
-    assert shape(back) == shape(value)
+    assert shape(decoded) == shape(value)
 
 
 @given(PLAIN)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_plain_value_comes_back_as_what_it_was_in_both_forms(value):
-    plain, typed = there_and_back(value, typed=False), there_and_back(value, typed=True)
+def test_any_plain_value_round_trips_in_both_serializers(value):
+    plain, typed = round_trip(value, typed=False), round_trip(value, typed=True)
 
     assert shape(plain) == shape(typed) == shape(value)
 
@@ -102,7 +102,7 @@ def test_any_plain_value_comes_back_as_what_it_was_in_both_forms(value):
 @pytest.mark.django_db
 @given(VALUES.filter(lambda value: "e+" not in str(value)))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_rich_value_comes_back_from_a_row(value):
+def test_any_rich_value_round_trips_through_a_row(value):
     row = Task(task_name="x", args=[encode(value, typed=True, where="it")], typed_payload=True)
 
     row.save()
@@ -113,7 +113,7 @@ def test_any_rich_value_comes_back_from_a_row(value):
 
 @given(st.text(st.sampled_from("\0\ud800\udfffé\\ux0") | st.characters(), max_size=60), st.integers(1, 40))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_cleaned_text_is_one_that_every_database_takes_with_its_end_kept(text, limit):
+def test_clean_text_returns_storable_text_and_keeps_the_end(text, limit):
     cleaned = clean_text(text, limit)
 
     cleaned.encode()
@@ -143,19 +143,19 @@ RICH_VALUES = [
 ]
 
 
-def test_rich_values_reach_the_body_and_come_back_as_result(drain, settings):
+def test_rich_values_reach_the_body_and_the_result(drain, settings):
     settings.TASKS = RICH
-    by_place = [jobs.identity.send(value) for value in RICH_VALUES]
-    by_name = [jobs.identity.send(value=value) for value in RICH_VALUES]
+    positional = [jobs.identity.send(value) for value in RICH_VALUES]
+    by_keyword = [jobs.identity.send(value=value) for value in RICH_VALUES]
 
     drain()
 
-    assert [handle.value(0) for handle in by_place] == RICH_VALUES
-    assert [handle.value(0) for handle in by_name] == RICH_VALUES
-    assert [shape(handle.info().result.ok) for handle in by_name[7:9]] == [shape(one) for one in RICH_VALUES[7:9]]
+    assert [handle.value(0) for handle in positional] == RICH_VALUES
+    assert [handle.value(0) for handle in by_keyword] == RICH_VALUES
+    assert [shape(handle.info().result.ok) for handle in by_keyword[7:9]] == [shape(one) for one in RICH_VALUES[7:9]]
 
 
-def test_rich_values_come_back_as_the_data_of_an_error(drain, settings):
+def test_rich_values_round_trip_as_the_data_of_an_error(drain, settings):
     settings.TASKS = RICH
     handles = [jobs.fail_with.send(value) for value in RICH_VALUES]
 
@@ -166,7 +166,7 @@ def test_rich_values_come_back_as_the_data_of_an_error(drain, settings):
 
 
 @pytest.mark.parametrize("name", ["$type", "value", "class"])
-def test_a_name_of_an_argument_is_never_taken_for_a_tag(drain, settings, name):
+def test_an_argument_name_is_never_read_as_a_type_tag(drain, settings, name):
     settings.TASKS = RICH
     handle = jobs.anything.send(**{name: "date"})
 
@@ -175,7 +175,7 @@ def test_a_name_of_an_argument_is_never_taken_for_a_tag(drain, settings, name):
     assert handle.value(0) == {"args": [], "kwargs": {name: "date"}}
 
 
-def test_a_row_is_rich_where_its_column_and_the_backend_both_say_so(drain, settings):
+def test_a_row_is_read_as_rich_only_if_the_row_and_the_backend_are_rich(drain, settings):
     before, tagged = settings.TASKS, {"$type": "date", "value": "2020-01-01"}
     plain = jobs.identity.send(tagged)
     settings.TASKS = RICH
@@ -190,7 +190,7 @@ def test_a_row_is_rich_where_its_column_and_the_backend_both_say_so(drain, setti
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("value", [*RICH_VALUES[:10], {1, 2}, object(), 5j], ids=stable)
-def test_the_plain_form_refuses_what_json_has_no_word_for_and_names_the_rich_one(value):
+def test_the_json_serializer_refuses_non_json_values_and_suggests_rich(value):
     with pytest.raises(TypeError) as caught:
         jobs.identity.send(value)
 
@@ -200,7 +200,7 @@ def test_the_plain_form_refuses_what_json_has_no_word_for_and_names_the_rich_one
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), 5j, jobs.Outer, jobs.Outer.Inner(), Address], ids=stable)
-def test_the_rich_form_refuses_what_a_worker_could_not_make_again(value):
+def test_the_rich_serializer_refuses_values_that_a_worker_cannot_rebuild(value):
     with pytest.raises(TypeError) as caught:
         encode([value], typed=True, where="it")
 
@@ -208,7 +208,7 @@ def test_the_rich_form_refuses_what_a_worker_could_not_make_again(value):
     assert "it[0]" in str(caught.value)
 
 
-def test_keys_become_text_as_json_itself_writes_them():
+def test_dict_keys_become_text_as_in_json_dumps():
     value = {7: "a", None: "b", True: "c", 2.5: "d", b"e": "f"}
 
     stored = encode(value, typed=False, where="it")
@@ -217,7 +217,7 @@ def test_keys_become_text_as_json_itself_writes_them():
 
 
 @pytest.mark.parametrize("typed", [False, True])
-def test_keys_that_become_the_same_text_are_refused_rather_than_lost(typed):
+def test_dict_keys_that_become_the_same_text_are_refused(typed):
     value = {1: "first", "1": "second"}
 
     with pytest.raises((TypeError, ValueError), match="it"):
@@ -228,7 +228,7 @@ def test_keys_that_become_the_same_text_are_refused_rather_than_lost(typed):
 
 
 @pytest.mark.parametrize("typed", [False, True])
-def test_a_hostile_result_fails_its_task_with_a_code_and_its_neighbours_live(drain, settings, typed):
+def test_a_hostile_result_fails_only_its_own_task(drain, settings, typed):
     if typed:
         settings.TASKS = RICH
     bad = {name: jobs.give_hostile.send(name) for name in jobs.HOSTILE}
@@ -242,7 +242,7 @@ def test_a_hostile_result_fails_its_task_with_a_code_and_its_neighbours_live(dra
     assert TaskAttempt.objects.count() == len(bad) + 1
 
 
-def test_a_deep_result_ends_its_task_either_way_and_asking_for_it_raises_nothing(drain):
+def test_a_deeply_nested_result_is_stored_or_fails_its_task(drain):
     handles = {
         depth: jobs.give_nested.send(depth) for depth in (50, 200, 400, 600, 800, 900, 930, 950, 960, 970, 1_500)
     }
@@ -263,7 +263,7 @@ def test_a_deep_result_ends_its_task_either_way_and_asking_for_it_raises_nothing
 @pytest.mark.parametrize(
     "value", [10**4_000, 2**64, 10**100, 0.1, 5e-324, "", [], {}, False, "\U0010ffff\u2028"], ids=ascii
 )
-def test_a_result_at_the_edge_comes_back_to_the_last_digit(drain, value):
+def test_an_extreme_result_is_returned_unchanged(drain, value):
     handle = jobs.identity.send([value])
 
     drain()
@@ -275,7 +275,7 @@ def test_a_result_at_the_edge_comes_back_to_the_last_digit(drain, value):
 
 
 @pytest.mark.parametrize("job", [jobs.raise_text, jobs.return_text], ids=["raised", "returned"])
-def test_any_text_of_an_error_is_kept_as_far_as_a_database_takes_it(drain, job):
+def test_an_error_text_is_stored_as_far_as_the_database_accepts_it(drain, job):
     handles = {name: job.send(name) for name in jobs.TEXTS}
     good = jobs.identity.send("fine")
 
@@ -296,7 +296,7 @@ def test_any_text_of_an_error_is_kept_as_far_as_a_database_takes_it(drain, job):
             assert error.message == text
 
 
-def test_any_text_as_the_code_of_an_error_ends_the_task_failed(drain):
+def test_a_task_with_any_text_as_its_error_code_ends_failed(drain):
     handles = {name: jobs.return_code.send(name) for name in jobs.TEXTS}
 
     drain(threads=1)
@@ -310,7 +310,7 @@ def test_any_text_as_the_code_of_an_error_ends_the_task_failed(drain):
 
 
 @pytest.mark.parametrize("name", ["text", "name", "module"])
-def test_an_exception_whose_class_or_text_no_database_takes_fails_its_task_with_its_own_code(drain, name):
+def test_an_exception_with_an_unstorable_class_or_text_fails_only_its_task(drain, name):
     bad, good = jobs.raise_class.send(name), jobs.identity.send("fine")
 
     drain(threads=1)

@@ -1,4 +1,4 @@
-"""A value that its parameter's type hint rules out is refused before it is sent; everything else is not."""
+"""A value that contradicts its parameter's type hint is refused before the send; any other value passes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Text(str):
     pass
 
 
-def problem(hint, value, default=...):
+def problems(hint, value, default=...):
     def func(x): ...
 
     func.__annotations__ = {"x": hint}
@@ -102,8 +102,8 @@ def problem(hint, value, default=...):
     ],
     ids=stable,
 )
-def test_what_may_be_right_passes(hint, value):
-    assert problem(hint, value) == []
+def test_a_value_that_may_fit_its_hint_passes(hint, value):
+    assert problems(hint, value) == []
 
 
 @pytest.mark.parametrize(
@@ -125,25 +125,25 @@ def test_what_may_be_right_passes(hint, value):
     ],
     ids=repr,
 )
-def test_what_can_not_be_right_is_named_with_what_is_allowed(hint, value, allowed):
-    (found,) = problem(hint, value)
+def test_a_value_that_contradicts_its_hint_is_reported_with_the_allowed_type(hint, value, allowed):
+    (found,) = problems(hint, value)
     assert found.startswith(f"argument 'x' is {value!r} ({type(value).__name__}); allowed: ")
     assert allowed.split("[")[0] in found
 
 
 @pytest.mark.parametrize(("hint", "default"), [(int, None), (int, "auto")])
-def test_a_default_is_right_whatever_its_hint_says(hint, default):
-    assert problem(hint, default, default) == []
-    assert problem(hint, [], default)
+def test_a_default_value_passes_whatever_its_hint(hint, default):
+    assert problems(hint, default, default) == []
+    assert problems(hint, [], default)
 
 
-def test_hints_of_the_rest_of_the_arguments_are_not_taken_for_an_arguments_own():
+def test_hints_of_star_args_do_not_apply_to_arguments_named_args_or_kwargs():
     def func(*args: int, **kwargs: int): ...
 
     assert list(mismatches(func, [], [], {"args": "x", "kwargs": "y"})) == []
 
 
-def test_what_a_wrapper_returns_is_its_own_to_say():
+def test_a_wrapper_is_not_checked_against_the_return_hint_it_wraps():
     def func() -> int: ...
 
     @wraps(func)
@@ -154,7 +154,7 @@ def test_what_a_wrapper_returns_is_its_own_to_say():
 
 
 @pytest.mark.parametrize(
-    ("hint", "value", "is_right"),
+    ("hint", "value", "fits"),
     [
         (int, 1, True),
         (int, "x", False),
@@ -167,15 +167,15 @@ def test_what_a_wrapper_returns_is_its_own_to_say():
     ],
     ids=repr,
 )
-def test_a_value_that_the_return_hint_rules_out_is_a_problem(hint, value, is_right):
+def test_a_return_value_that_contradicts_its_hint_is_a_problem(hint, value, fits):
     def func(): ...
 
     func.__annotations__ = {"return": hint}
-    assert (return_problem(func, value) is None) == is_right
+    assert (return_problem(func, value) is None) == fits
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nothing_is_sent_with_a_wrong_argument():
+def test_a_send_with_a_wrong_type_raises_type_error_and_inserts_nothing():
     with pytest.raises(TypeError, match=r"tests\.jobs\.tasks\.add: argument 'b' is '2' \(str\); allowed: int\."):
         tasks.add.send(1, b="2")
     with pytest.raises(TypeError, match="argument 'a'"):
@@ -186,7 +186,7 @@ def test_nothing_is_sent_with_a_wrong_argument():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_wrong_return_value_fails_and_is_not_retried_for_any_code(drain):
+def test_a_wrong_return_type_fails_the_task_without_a_retry(drain):
     handle = jobs.promises_a_number.send()
     drain()
     row = Task.objects.get(pk=handle.id)

@@ -1,4 +1,4 @@
-"""Many who wait cost what a few do, and nobody who waits is forgotten."""
+"""Waiting for results: many waiters make as few queries as two, and each of them returns."""
 
 import asyncio
 import ctypes
@@ -24,24 +24,24 @@ GETS = {"get": TaskHandle.get, "aget": async_to_sync(TaskHandle.aget)}
 
 
 class Interruption(BaseException):
-    """As Ctrl-C, but in a thread."""
+    """Like KeyboardInterrupt, but raised in any thread."""
 
 
 @pytest.fixture(params=GETS)
 def get(request, transactional_db):
-    """``get()`` and its twin."""
+    """``get()`` or ``aget()``."""
     return GETS[request.param]
 
 
 @pytest.fixture
-def asked(transactional_db):
-    """The names of the threads that ask for tasks, one for each query, whatever their connection."""
+def queries(transactional_db):
+    """The thread names of the queries for tasks, one for each query, on any connection."""
     with asking_for("horsies_tasks") as names:
         yield names
 
 
 class Waiter(threading.Thread):
-    """A thread that gets a result, and ends with what it got or with what was raised in it."""
+    """A thread that calls ``get()``; its ``code`` says how that ended."""
 
     def __init__(self, handle, timeout=None):
         super().__init__(daemon=True)
@@ -67,16 +67,16 @@ def codes(waiters, limit=300):
     return [waiter.code for waiter in waiters]
 
 
-# Many who wait.
+# Many waiters.
 
 
-def most_allowed(seconds):
-    """A look each 20 ms, of two queries for a thousand ids; and the first of each of a few."""
+def max_queries(seconds):
+    """Allow a poll each 20 ms, of two queries for a thousand ids, and some queries of the first waiters."""
     return 2 * (seconds / 0.02) + 20
 
 
 @pytest.mark.slow
-def test_a_thousand_threads_that_wait_ask_as_often_as_two_would(asked):
+def test_a_thousand_waiting_threads_query_as_often_as_two(queries):
     handles = jobs.triple.send_many({"a": number} for number in range(1_000))
     start = time.monotonic()
     waiters = [Waiter(handle, 3) for handle in handles]
@@ -84,25 +84,25 @@ def test_a_thousand_threads_that_wait_ask_as_often_as_two_would(asked):
     found = codes(waiters)
 
     assert set(found) == {"WAIT_TIMEOUT"}
-    assert len(asked) < most_allowed(time.monotonic() - start)
+    assert len(queries) < max_queries(time.monotonic() - start)
 
 
 @pytest.mark.slow
-def test_a_thousand_threads_all_hear_of_the_end(asked):
+def test_a_thousand_waiting_threads_all_return_when_their_tasks_end(queries):
     handles = jobs.triple.send_many({"a": number} for number in range(1_000))
     start = time.monotonic()
     waiters = [Waiter(handle, 300) for handle in handles]
-    wait_until(lambda: len(asked) > 4, 60, "looks for many")
+    wait_until(lambda: len(queries) > 4, 60, "polls for many tasks")
 
     Task.objects.all().cancel()
     found = codes(waiters)
 
     assert set(found) == {"TASK_CANCELLED"}
-    assert len(asked) < most_allowed(time.monotonic() - start)
+    assert len(queries) < max_queries(time.monotonic() - start)
 
 
 @pytest.mark.slow
-def test_a_thousand_coroutines_look_once_each_and_then_all_together(asked):
+def test_a_thousand_waiting_coroutines_query_once_each_and_then_together(queries):
     handles = jobs.triple.send_many({"a": number} for number in range(1_000))
     start = time.monotonic()
 
@@ -113,14 +113,14 @@ def test_a_thousand_coroutines_look_once_each_and_then_all_together(asked):
     results, left_behind = async_to_sync(wait)()
 
     assert {result.err.error_code for result in results} == {"WAIT_TIMEOUT"}
-    assert len(asked) < 1_000 + most_allowed(time.monotonic() - start)
+    assert len(queries) < 1_000 + max_queries(time.monotonic() - start)
     assert not left_behind
 
 
-def test_those_who_wait_for_one_task_are_told_together(asked):
+def test_all_waiters_of_one_task_return_when_it_ends(queries):
     handle = jobs.triple.send(1)
     waiters = [Waiter(handle, 30) for _ in range(20)]
-    wait_until(lambda: len(asked) > 3)
+    wait_until(lambda: len(queries) > 3)
 
     handle.cancel()
 
@@ -128,37 +128,37 @@ def test_those_who_wait_for_one_task_are_told_together(asked):
 
 
 @pytest.mark.once
-def test_on_sqlite_which_tells_of_no_ends_a_long_wait_goes_on_looking_often(asked):
+def test_a_long_wait_on_sqlite_keeps_polling_often(queries):
     if connection.vendor != "sqlite":
         return
     handle = jobs.triple.send(1)
     waiter = Waiter(handle, 60)
 
-    wait_until(lambda: len(asked) > 20, 5)  # each half second, that would be seven
+    wait_until(lambda: len(queries) > 20, 5)  # polls each half second would be seven queries
 
     handle.cancel()
     assert codes([waiter]) == ["TASK_CANCELLED"]
 
 
-# Whoever leads may leave.
+# The leader may leave.
 
 
-def room_of_threads():
+def group_of_threads():
     return wait._group_of_process("default", wait.of_tasks, os.getpid())
 
 
-def leader_of(waiters, asked):
-    """The waiter that looks for the others."""
+def leader_of(waiters, queries):
+    """Return the waiter that polls for the others."""
     names = {waiter.name: waiter for waiter in waiters}
-    seen = len(asked)
-    wait_until(lambda: any(name in names for name in asked[seen + 2 :]), what="a leader looked")
-    return next(names[name] for name in reversed(asked) if name in names)
+    seen = len(queries)
+    wait_until(lambda: any(name in names for name in queries[seen + 2 :]), what="a leader polls")
+    return next(names[name] for name in reversed(queries) if name in names)
 
 
-def test_when_the_leaders_time_is_up_the_others_are_looked_for(asked):
+def test_another_waiter_leads_after_the_leaders_timeout(queries):
     first, second = jobs.triple.send(1), jobs.triple.send(2)
     hasty = Waiter(first, 0.3)
-    wait_until(lambda: hasty.name in asked, what="it leads")
+    wait_until(lambda: hasty.name in queries, what="it leads")
     patient = Waiter(second, 30)
 
     found = codes([hasty])
@@ -167,10 +167,10 @@ def test_when_the_leaders_time_is_up_the_others_are_looked_for(asked):
     assert found + codes([patient]) == ["WAIT_TIMEOUT", "TASK_CANCELLED"]
 
 
-def test_an_exception_in_the_leader_strands_nobody(asked):
+def test_an_exception_in_the_leader_does_not_strand_its_followers(queries):
     handles = jobs.triple.send_many([{"a": 1}, {"a": 2}, {"a": 3}])
     waiters = [Waiter(handle, 30) for handle in handles]
-    leader = leader_of(waiters, asked)
+    leader = leader_of(waiters, queries)
 
     leader.interrupt()
     leader.join(60)
@@ -180,11 +180,11 @@ def test_an_exception_in_the_leader_strands_nobody(asked):
     assert [leader.code, *codes(others)] == ["INTERRUPTED", "TASK_CANCELLED", "TASK_CANCELLED"]
 
 
-def test_who_follows_can_be_interrupted_too(asked):
+def test_a_follower_can_be_interrupted(queries):
     handles = jobs.triple.send_many([{"a": 1}, {"a": 2}])
     waiters = [Waiter(handle, 30) for handle in handles]
-    wait_until(lambda: len(room_of_threads().waiters) == 2, what="both wait")
-    leader = leader_of(waiters, asked)
+    wait_until(lambda: len(group_of_threads().waiters) == 2, what="both wait")
+    leader = leader_of(waiters, queries)
     follower = next(waiter for waiter in waiters if waiter is not leader)
 
     follower.interrupt()
@@ -194,9 +194,9 @@ def test_who_follows_can_be_interrupted_too(asked):
     assert (follower.code, *codes([leader])) == ("INTERRUPTED", "TASK_CANCELLED")
 
 
-def test_an_exception_as_a_look_begins_leaves_no_connection_open(transactional_db):
+def test_an_exception_at_the_start_of_a_poll_leaves_no_connection_open(transactional_db):
     if connection.vendor != "postgresql":
-        pytest.skip("a look needs no thread of its own")
+        pytest.skip("a poll needs no thread of its own")
     handle = jobs.triple.send(1)
 
     class Interrupted(Waiter):
@@ -207,41 +207,41 @@ def test_an_exception_as_a_look_begins_leaves_no_connection_open(transactional_d
         def interrupt_start(self, frame, event, arg):
             caller = frame.f_back
             starts = (frame.f_code, caller.f_code) == (threading.Event.wait.__code__, threading.Thread.start.__code__)
-            if starts and caller.f_locals["self"].name == self.name:  # the thread of its look
+            if starts and caller.f_locals["self"].name == self.name:  # the thread of its poll
                 sys.settrace(None)
                 raise Interruption
 
     waiter = Interrupted(handle, 30)
     found = codes([waiter])
-    wait_until(lambda: waiter.name not in {thread.name for thread in threading.enumerate()}, what="the look has ended")
+    wait_until(lambda: waiter.name not in {thread.name for thread in threading.enumerate()}, what="the poll has ended")
 
     assert found == ["INTERRUPTED"]
     gc.collect()  # a connection that is still open warns as it is collected, which fails the test
 
 
-def test_a_leader_that_does_not_come_back_is_followed_by_another():
-    room = wait._WaitGroup()
+def test_another_waiter_replaces_a_leader_that_hangs():
+    group = wait._WaitGroup()
     hung, other = (wait._Waiter(uuid.uuid4(), time.monotonic() + 60, threading.Event()) for _ in range(2))
-    room.join(hung)
-    room.join(other)
-    room.next_step(hung)
-    before = room.next_step(other)
+    group.join(hung)
+    group.join(other)
+    group.next_step(hung)
+    before = group.next_step(other)
 
-    room.polled_at -= 60
-    after = room.next_step(other)
+    group.polled_at -= 60
+    after = group.next_step(other)
 
     assert not before.waiters
     assert set(after.waiters) == {hung, other}
 
 
-@pytest.mark.parametrize("who", ["leader", "follower"])
-def test_a_cancelled_coroutine_strands_nobody_and_leaves_nothing_behind(transactional_db, who):
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_cancelled_coroutine_strands_no_waiter_and_leaves_no_task_behind(transactional_db, role):
     handles = jobs.triple.send_many([{"a": 1}, {"a": 2}, {"a": 3}])
 
     async def wait():
         waits = [asyncio.ensure_future(TaskHandle(handle.id).aget(30)) for handle in handles]
         await TaskHandle(handles[0].id).aget(0.2)
-        out = waits.pop(0 if who == "leader" else 1)
+        out = waits.pop(0 if role == "leader" else 1)
         out.cancel()
         with pytest.raises(asyncio.CancelledError):
             await out
@@ -256,23 +256,23 @@ def test_a_cancelled_coroutine_strands_nobody_and_leaves_nothing_behind(transact
     assert not left_behind
 
 
-def test_a_room_is_empty_when_all_have_left(asked):
+def test_a_wait_group_is_empty_once_all_waiters_have_left(queries):
     handles = jobs.triple.send_many({"a": number} for number in range(5))
 
     found = codes([Waiter(handle, 0.2) for handle in handles])
 
-    room = room_of_threads()
+    group = group_of_threads()
     assert found == ["WAIT_TIMEOUT"] * 5
-    assert (room.leader, room.waiters) == (None, {})
-    assert not any(room.waiters for of_loop in wait._groups_of_loops.values() for room in of_loop.values())
+    assert (group.leader, group.waiters) == (None, {})
+    assert not any(group.waiters for groups in wait._groups_of_loops.values() for group in groups.values())
 
 
 # Transactions.
 
 
-def test_in_a_transaction_a_waiter_looks_for_itself_for_only_it_sees_its_rows(asked):
+def test_a_waiter_in_a_transaction_polls_for_itself(queries):
     other = Waiter(jobs.triple.send(1), 30)
-    leader_of([other], asked)
+    leader_of([other], queries)
 
     with transaction.atomic():
         handle = jobs.triple.send(2)
@@ -285,7 +285,7 @@ def test_in_a_transaction_a_waiter_looks_for_itself_for_only_it_sees_its_rows(as
     assert codes([other]) == ["TASK_CANCELLED"]
 
 
-def test_in_a_transaction_of_the_caller_a_coroutine_sees_the_callers_rows(transactional_db):
+def test_aget_sees_the_rows_of_the_callers_transaction(transactional_db):
     with transaction.atomic():
         handle = jobs.triple.send(2)
         result = async_to_sync(handle.aget)(0.3)
@@ -293,10 +293,10 @@ def test_in_a_transaction_of_the_caller_a_coroutine_sees_the_callers_rows(transa
     assert result.err.error_code == "WAIT_TIMEOUT"
 
 
-# Before, during and after the end; outages.
+# Before, during and after the end of a task; outages.
 
 
-def test_before_during_and_after_the_end(transactional_db, drain, get):
+def test_get_times_out_until_the_task_ends_and_then_returns_its_result(transactional_db, drain, get):
     handle = jobs.triple.send(1)
     before = get(handle, 0)
     Task.objects.update(status="RUNNING")
@@ -309,10 +309,10 @@ def test_before_during_and_after_the_end(transactional_db, drain, get):
     assert get(handle, 0) == TaskResult(ok=[1, 2, 3])
 
 
-def test_a_row_that_is_deleted_while_someone_waits_is_not_found(asked):
+def test_get_returns_task_not_found_when_the_row_is_deleted_during_the_wait(queries):
     handle = jobs.triple.send(1)
     waiter = Waiter(handle, 30)
-    leader_of([waiter], asked)
+    leader_of([waiter], queries)
 
     Task.objects.all().delete()
 
@@ -320,13 +320,13 @@ def test_a_row_that_is_deleted_while_someone_waits_is_not_found(asked):
 
 
 @pytest.mark.parametrize("timeout", [0, 5, None])
-def test_a_database_that_is_away_is_a_broker_error_and_the_next_call_asks_again(get, drain, monkeypatch, timeout):
+def test_get_returns_broker_error_during_an_outage_and_the_result_after_it(get, drain, monkeypatch, timeout):
     handle = jobs.triple.send(1)
     drain()
     connection.close()
 
-    with monkeypatch.context() as away:
-        away.setitem(connection.settings_dict, "NAME", "/no/such/database")
+    with monkeypatch.context() as outage:
+        outage.setitem(connection.settings_dict, "NAME", "/no/such/database")
         result = get(handle, timeout)
 
     assert result.err.error_code == "BROKER_ERROR"
@@ -339,10 +339,10 @@ def rename(table, name):
         cursor.execute(f"ALTER TABLE {table} RENAME TO {name}")
 
 
-def test_all_who_wait_hear_that_the_database_is_away(asked):
+def test_all_waiters_get_broker_error_during_an_outage(queries):
     handles = jobs.triple.send_many({"a": number} for number in range(20))
     waiters = [Waiter(handle, 60) for handle in handles]
-    leader_of(waiters, asked)
+    leader_of(waiters, queries)
 
     try:
         rename("horsies_tasks", "gone")
@@ -354,7 +354,7 @@ def test_all_who_wait_hear_that_the_database_is_away(asked):
     assert handles[0].get(0).err.error_code == "WAIT_TIMEOUT"
 
 
-def test_a_connection_that_died_unnoticed_is_replaced(drain, get):
+def test_get_replaces_a_connection_that_died_unnoticed(drain, get):
     if connection.vendor != "postgresql":
         pytest.skip("there is no connection that could die")
     handle = jobs.triple.send(1)
@@ -373,7 +373,7 @@ def test_a_connection_that_died_unnoticed_is_replaced(drain, get):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_in_a_transaction_that_is_broken_get_is_a_broker_error_and_the_transaction_is_the_callers():
+def test_get_in_a_broken_transaction_returns_an_error_and_leaves_it_open():
     handle = jobs.triple.send(1)
 
     with transaction.atomic():

@@ -1,7 +1,7 @@
-"""``python -m tests.faults``: silence the database for minutes, at the settings that a project begins with.
+"""``python -m tests.faults``: silence the database for minutes, at the default settings.
 
-Each case has a PostgreSQL of its own, two workers with nine tasks each, half of them with a policy, and a third worker
-that is killed as the silence begins. Several cases run at the same time; all take 50 minutes, most of it waiting.
+Each case has its own PostgreSQL, two workers with nine tasks each, half of them with a retry policy, and a third worker
+that is killed as the silence begins. The cases run at the same time and take 50 minutes, most of it waiting.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SIZE, LOST = 18, 3
 
 
 class Case(NamedTuple):
-    """A silence of so many seconds, once or more often, at some settings."""
+    """A silence of ``seconds``, repeated for ``cycles``, at these recovery settings."""
 
     stall: str
     seconds: float
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def run(case: Case) -> int:
-    """Run a case on a cluster of its own; return 1 if a living worker lost a task."""
+    """Run a case on its own cluster; return 1 if a living worker lost a task."""
     with cluster() as own:
         os.environ |= {
             "DATABASE_URL": own.url,
@@ -85,7 +85,7 @@ def _run(case: Case, own: Cluster) -> int:
     from tests.conftest import Process, wait_until
     from tests.faults import jobs
     from tests.faults.server import DatabaseClock
-    from tests.faults.silence import STALLS, Crew, pass_the_time
+    from tests.faults.silence import STALLS, BusyWorkers, pass_time
     from tests.jobs.models import Entry
 
     DatabaseClock(own.url).install()
@@ -100,33 +100,35 @@ def _run(case: Case, own: Cluster) -> int:
 
         held = jobs.hold.with_options(queue_name="lost")
         lost = [held.send(f"lost {number}", str(gate)).id for number in range(LOST)]
-        dying = start("horsies_worker", "--queues", "lost", DATABASE_URL=proxy.url)
-        wait_until(lambda: Entry.objects.count() == LOST, 60, "what the dying worker holds has begun")
+        doomed = start("horsies_worker", "--queues", "lost", DATABASE_URL=proxy.url)
+        wait_until(lambda: Entry.objects.count() == LOST, 60, "every body of the doomed worker has begun")
         threshold = RecoveryOptions(**case.recovery).stale_after
-        crew = Crew(own, start, gate, threshold, "--exclude-queues", "lost", size=SIZE, seconds=7_200, url=proxy.url)
+        busy = BusyWorkers(
+            own, start, gate, threshold, "--exclude-queues", "lost", size=SIZE, seconds=7_200, url=proxy.url
+        )
 
         found = TaskAttempt.objects.filter(task__in=lost, outcome="WORKER_FAILURE")
-        os.killpg(dying.process.pid, signal.SIGKILL)
+        os.killpg(doomed.process.pid, signal.SIGKILL)
         for cycle in range(case.cycles):
             with _cut(proxy) if case.stall == CUT else STALLS[case.stall](own):
-                pass_the_time(case.seconds)
+                pass_time(case.seconds)
             if not cycle:
                 ended = time.monotonic()
-                wait_until(lambda: found.count() == LOST, 900, "the worker that died is found")
+                wait_until(lambda: found.count() == LOST, 900, "a reaper has found the dead worker")
                 found_after = time.monotonic() - ended
-            crew.wait_for_judgement()
+            busy.wait_for_reaper()
         gate.touch()
-        wait_until(lambda: not crew.tasks.active().exists(), 60, "the bodies have ended")
+        wait_until(lambda: not busy.tasks.active().exists(), 60, "the bodies have ended")
 
-        dead = crew.attempts.filter(outcome="WORKER_FAILURE").values("task").distinct().count()
-        twice = crew.entries.count() - SIZE
+        dead = busy.attempts.filter(outcome="WORKER_FAILURE").values("task").distinct().count()
+        twice = busy.entries.count() - SIZE
         silence = f"{case.cycles} × {case.seconds:.0f} s" if case.cycles > 1 else f"{case.seconds:.0f} s"
         print(
             f"| {case.stall}, {silence} | {'quick' if case.recovery else 'default'} | {dead} of {SIZE} | {twice} "
             f"| {found_after:.0f} s after the silence |",
             flush=True,
         )
-        return int(bool(dead or twice or crew.tasks.completed().count() != SIZE))
+        return int(bool(dead or twice or busy.tasks.completed().count() != SIZE))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A server of the test's own, and the network and the clock around it."""
+"""A separate server for a test, behind a proxy or on its own address."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def proxy(own_cluster: Cluster) -> Iterator[Proxy]:
 
 @pytest.fixture
 def host(own_cluster: Cluster) -> Iterator[Host]:
-    """``own_cluster`` behind an address of its own that can vanish. Fails, and does not skip, without root."""
+    """``own_cluster`` behind its own address, which can vanish. Without root it fails instead of skipping."""
     with Host(own_cluster.socket_folder) as host:
         yield host

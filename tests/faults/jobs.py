@@ -18,13 +18,13 @@ from horsies_django import RetryPolicy, task
 from horsies_django.exceptions import TaskInterrupt
 from tests.jobs.models import Entry
 
-#: Longer than any test waits.
+#: Seconds, longer than any test waits.
 FOREVER = 60
 
-AGAIN = RetryPolicy.fixed([1] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False)
+RETRY_CRASHES = RetryPolicy.fixed([1] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False)
 
 
-def leave(key: str) -> None:
+def write_entry(key: str) -> None:
     Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
 
 
@@ -37,33 +37,33 @@ def wait_for(gate: str | Path, seconds: float = FOREVER) -> None:
 
 
 def hold_interpreter(seconds: int) -> None:
-    """Wait in C code without giving up the interpreter's lock: no other thread of the process runs."""
+    """Wait in C code without releasing the interpreter's lock, so that no other thread of the process runs."""
     ctypes.PyDLL(None).sleep(seconds)
 
 
 @task(timeout=2, max_attempts=3, backoff=0)
 def hog(key: str) -> None:
-    leave(key)
+    write_entry(key)
     hold_interpreter(FOREVER)
 
 
 @task(timeout=2)
 def hog_once(key: str) -> None:
-    leave(key)
+    write_entry(key)
     hold_interpreter(FOREVER)
 
 
 @task(timeout=2, max_attempts=3, backoff=0)
 def backtrack(key: str) -> None:
-    """Match a pattern that takes for ever, in C code that holds the interpreter's lock."""
-    leave(key)
+    """Match a pattern that never ends, in C code that holds the interpreter's lock."""
+    write_entry(key)
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 
 @task
 def hog_when_open(key: str, gate: str, seconds: int = FOREVER) -> str:
     """Hold the interpreter's lock as soon as the gate is open."""
-    leave(key)
+    write_entry(key)
     wait_for(gate)
     hold_interpreter(seconds)
     return key
@@ -71,7 +71,7 @@ def hog_when_open(key: str, gate: str, seconds: int = FOREVER) -> str:
 
 @task
 def hog_at_once(marker: str, seconds: int) -> None:
-    """Hold the interpreter's lock from the first moment on."""
+    """Hold the interpreter's lock from the start."""
     Path(marker).touch()
     hold_interpreter(seconds)
 
@@ -89,75 +89,75 @@ async def ablock(marker: str, gate: str) -> None:
     wait_for(gate)
 
 
-@task(retry_policy=AGAIN)
+@task(retry_policy=RETRY_CRASHES)
 def hold_again(key: str, gate: str, seconds: float = FOREVER) -> str:
-    leave(key)
+    write_entry(key)
     wait_for(gate, seconds)
     return key
 
 
 @task
 def hold(key: str, gate: str, seconds: float = FOREVER) -> str:
-    leave(key)
+    write_entry(key)
     wait_for(gate, seconds)
     return key
 
 
 @task(queue_name="late", max_attempts=3)
 def hold_by_process(key: str, folder: str) -> int:
-    """Wait for a gate that is this process's own."""
-    leave(key)
+    """Wait for the gate of this process."""
+    write_entry(key)
     wait_for(Path(folder, str(os.getpid())))
     return os.getpid()
 
 
 @task(queue_name="late", atomic=True, max_attempts=3)
 def write_atomically(key: str) -> None:
-    leave(key)
+    write_entry(key)
 
 
 @task
 def write(key: str) -> int:
-    leave(key)
+    write_entry(key)
     return os.getpid()
 
 
-# Bodies of which only so many may run at once.
+# Bodies with a limit on how many run at once.
 
 
-@task(queue_name="narrow", retry_policy=AGAIN)
+@task(queue_name="narrow", retry_policy=RETRY_CRASHES)
 def take_a_place(folder: str, places: int, key: str) -> str:
-    """Hold one of so many locks until the gate is open; leave an entry if others hold them all."""
+    """Hold one of ``places`` locks until the gate is open; write an entry if other bodies hold them all."""
     for number in range(places):
         with Path(folder, f"place-{number}").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            leave(key)
-            # Nothing but the end of the process ends it.
-            with_gate = threading.Event()
-            while not with_gate.is_set():
+            write_entry(key)
+            # Only the end of the process ends this body.
+            gate_is_open = threading.Event()
+            while not gate_is_open.is_set():
                 try:
                     wait_for(Path(folder, "gate"))
-                    with_gate.set()
+                    gate_is_open.set()
                 except TaskInterrupt:
                     pass
             return key
-    leave("too many")
+    write_entry("too many")
     return "too many"
 
 
-@task(retry_policy=AGAIN)
+@task(retry_policy=RETRY_CRASHES)
 def clean_up(key: str) -> None:
-    leave(f"{key} began")
+    write_entry(f"{key} began")
     try:
         wait_for("nowhere")
     finally:
-        leave(f"{key} ended")
+        write_entry(f"{key} ended")
 
 
-@task(retry_policy=AGAIN)
+@task(retry_policy=RETRY_CRASHES)
 async def aclean_up(key: str) -> None:
     await Entry.objects.acreate(key=f"{key} began", pid=os.getpid())
     try:
@@ -166,9 +166,9 @@ async def aclean_up(key: str) -> None:
         await Entry.objects.acreate(key=f"{key} ended", pid=os.getpid())
 
 
-@task(retry_policy=AGAIN)
+@task(retry_policy=RETRY_CRASHES)
 def be_stuck(key: str, seconds: float) -> None:
-    leave(key)
+    write_entry(key)
     time.sleep(seconds)
 
 
@@ -194,7 +194,7 @@ def terminate_a_child(*, at_once: bool = True) -> int:
     status = child.exitcode
     if status is None:
         child.kill()
-        raise TimeoutError("the child did not hear")
+        raise TimeoutError("the child ignored SIGTERM")
     return status
 
 
@@ -217,7 +217,7 @@ def _name(handler) -> str:
 
 @task
 def leave_processes_behind(gate: str) -> dict[str, int]:
-    """Leave processes that were forked, one that was spawned, and programs; wait for the gate."""
+    """Start forked processes, a spawned one and programs, and leave them running; wait for the gate."""
     reading, writing = os.pipe()
     forked = os.fork()
     if not forked:
@@ -245,5 +245,5 @@ def leave_processes_behind(gate: str) -> dict[str, int]:
 
 @task
 def exit_with(key: str, status: int) -> None:
-    leave(key)
+    write_entry(key)
     os._exit(status)

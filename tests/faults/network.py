@@ -1,4 +1,4 @@
-"""A network between a PostgreSQL server and its clients that can be cut, slowed down and reset."""
+"""A network between a PostgreSQL server and its clients that tests can cut, slow down and reset."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _RESET = struct.pack("ii", 1, 0)
 class Proxy:
     """Forwards TCP connections to a server's Unix socket.
 
-    :meth:`cut` holds all bytes back, in both directions, and closes nothing: the kernel goes on to acknowledge what a
-    client sends, as a frozen server's does. :attr:`delay` is the seconds that each direction takes.
+    :meth:`cut` holds back all bytes in both directions and closes nothing: the kernel still acknowledges what a client
+    sends, like that of a frozen server. :attr:`delay` is the seconds that each direction takes.
     """
 
     def __init__(self, socket_folder: str, *, address: str = "127.0.0.1", namespace: str | None = None) -> None:
@@ -62,16 +62,16 @@ class Proxy:
         return f"postgresql://postgres@{self.address}:{self.port}/postgres"
 
     def redirect(self, socket_folder: str) -> None:
-        """End all connections, and forward those to come to another server."""
+        """End all connections, and forward new ones to another server."""
         self._server = str(Path(socket_folder, _SOCKET))
         self.reset()
 
     def cut(self) -> None:
-        """Deliver nothing from now on, and say nothing of it."""
+        """Deliver nothing from now on, without closing connections."""
         self._flows.clear()
 
     def heal(self) -> None:
-        """Deliver everything that was held back, and go on."""
+        """Deliver everything that was held back, and resume."""
         self._flows.set()
 
     def reset(self) -> None:
@@ -126,7 +126,7 @@ class Proxy:
 
 
 class Host:
-    """A server behind an address of its own. After :meth:`vanish` its packets are dropped, and no reset comes."""
+    """A server behind its own address. After :meth:`vanish` its packets are dropped, without a reset."""
 
     _numbers = count()
 
@@ -175,7 +175,7 @@ class Host:
         _ip("-n", self._namespace, "route", "del", "blackhole", f"{self._client}/32")
 
     def _remove(self) -> None:
-        # A namespace lives on while a socket in it does; the link is what must not outlive the test.
+        # A namespace lives as long as a socket in it; only the link must not outlive the test.
         for arguments in (("link", "del", self._link), ("netns", "del", self._namespace)):
             subprocess.run(["ip", *arguments], check=False, capture_output=True)
 
@@ -187,7 +187,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _listen(address: str, namespace: str | None) -> socket.socket:
-    """Listen in a network namespace, or in this process's own. A thread of its own enters it."""
+    """Listen in a network namespace, or in this process's own. Only a new thread enters the namespace."""
     made: list[socket.socket | OSError] = []
 
     def make() -> None:

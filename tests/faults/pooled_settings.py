@@ -1,4 +1,4 @@
-"""The tests' settings behind a pooler in transaction mode, as Django's documentation asks for."""
+"""The tests' settings behind a pooler in transaction mode, as Django's documentation requires."""
 
 from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES

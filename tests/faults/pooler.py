@@ -32,7 +32,7 @@ unix_socket_dir = {folder}
 
 @contextmanager
 def pgbouncer(own: Cluster, mode: str, size: int) -> Iterator[str]:
-    """Yield the URL of the database behind a PgBouncer with so many connections to the server.
+    """Yield the URL of the database behind a PgBouncer with ``size`` connections to the server.
 
     Without PgBouncer the test is skipped, or fails if REQUIRE_PGBOUNCER is set, as ``.ci/run`` does.
     """
@@ -42,7 +42,7 @@ def pgbouncer(own: Cluster, mode: str, size: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="horsies-pooler-") as folder:
         path = Path(folder, "pgbouncer.ini")
         path.write_text(_CONFIGURATION.format(server=own.socket_folder, mode=mode, size=size, folder=folder))
-        if own.user:  # it refuses to be root
+        if own.user:  # PgBouncer refuses to run as root
             shutil.chown(folder, own.user)
             path.chmod(0o644)
         with Path(folder, "log").open("w") as log:

@@ -1,4 +1,4 @@
-"""The tests' settings, with the thresholds that TEST_RECOVERY has, in JSON: ``{}`` are the defaults."""
+"""The tests' settings with the recovery options in TEST_RECOVERY, as JSON: ``{}`` means the defaults."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that stands still, holds a lock, fails over, or is wrong about the time."""
+"""A PostgreSQL server that is frozen, holds a lock, fails over, or has a wrong clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def frozen(cluster: Cluster) -> Iterator[None]:
     """Stop all processes of the server with SIGSTOP: connections stay open and nothing answers."""
     pids: list[int] = []
     try:
-        while fresh := [pid for pid in _processes(cluster) if pid not in pids]:  # one may have been forked meanwhile
+        while fresh := [pid for pid in _processes(cluster) if pid not in pids]:  # the server may fork meanwhile
             for pid in fresh:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
@@ -38,7 +38,7 @@ def frozen(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def locked(url: str, table: str, mode: str = "ACCESS EXCLUSIVE") -> Iterator[None]:
-    """Hold a lock on a table in a transaction of its own, as a migration or a dump may."""
+    """Hold a lock on a table in a separate transaction, like a migration or a dump."""
     with psycopg.connect(url, application_name="lock of a test") as connection:
         connection.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(sql.Identifier(table), sql.SQL(mode)))
         yield
@@ -46,7 +46,7 @@ def locked(url: str, table: str, mode: str = "ACCESS EXCLUSIVE") -> Iterator[Non
 
 
 class Replica:
-    """A copy of a server that follows it, asynchronously, through a proxy; while that is cut the copy lags behind."""
+    """An asynchronous replica that follows its primary through a proxy, and lags while that is cut."""
 
     def __init__(self, primary: Cluster) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="horsies-replica-")
@@ -61,7 +61,8 @@ class Replica:
         self._proxy.__enter__()
         source = f"host={self._proxy.address} port={self._proxy.port} user=postgres"
         self._primary.run("pg_basebackup", "-D", self.socket_folder, "-R", "-c", "fast", "-d", source)
-        Path(self.socket_folder, ".s.PGSQL.5432.lock").unlink()  # the primary's, whose socket is among its data
+        # The primary keeps its socket in its data folder, so the backup has a copy of the lock.
+        Path(self.socket_folder, ".s.PGSQL.5432.lock").unlink()
         self._ctl("start", "-o", f'-h "" -k {self.socket_folder}', "-l", str(Path(self.socket_folder, "log")))
         return self
 
@@ -73,18 +74,18 @@ class Replica:
         self._folder.cleanup()
 
     def has_caught_up(self) -> bool:
-        """Whether all that the primary has committed is here."""
+        """Whether the replica has everything that the primary has committed."""
         with psycopg.connect(self._primary.url) as there, psycopg.connect(self.url) as here:
             (written,) = there.execute("SELECT pg_current_wal_lsn()").fetchone() or (None,)
             (replayed,) = here.execute("SELECT pg_last_wal_replay_lsn() >= %s", [written]).fetchone() or (False,)
         return replayed
 
     def lag(self) -> None:
-        """Receive nothing more."""
+        """Stop receiving changes."""
         self._proxy.cut()
 
     def take_over(self) -> None:
-        """Kill the primary, and be it."""
+        """Kill the primary, and replace it."""
         postmaster, *others = _processes(self._primary)
         os.kill(postmaster, signal.SIGKILL)
         for pid in others:
@@ -98,10 +99,10 @@ class Replica:
 
 
 class DatabaseClock:
-    """Makes ``now()`` and the like of one database differ from the machine's by a number of seconds.
+    """Shifts ``now()`` and similar functions of one database by a number of seconds.
 
-    Functions of the same names stand before PostgreSQL's own in the search path. Sessions that are open when it is
-    installed keep the old path; a :meth:`jump` reaches every session within moments.
+    Functions of the same names precede PostgreSQL's own in the search path. Sessions that are open at :meth:`install`
+    keep the old path; a :meth:`jump` reaches every session within moments.
     """
 
     NAMES = ("now", "statement_timestamp", "transaction_timestamp", "clock_timestamp")
@@ -110,7 +111,7 @@ class DatabaseClock:
         self._url = url
 
     def install(self) -> None:
-        """Put the functions into the database. Call it before the processes under test connect."""
+        """Create the functions. Call it before the processes under test connect."""
         with psycopg.connect(self._url, autocommit=True) as connection:
             connection.execute("CREATE SCHEMA IF NOT EXISTS faults")
             for name in map(sql.Identifier, self.NAMES):
@@ -128,9 +129,9 @@ class DatabaseClock:
             )
 
     def jump(self, seconds: float) -> None:
-        """Set the difference to the machine's clock."""
+        """Set the difference from the machine's clock."""
         with psycopg.connect(self._url, autocommit=True) as connection:
-            # A placeholder setting of the cluster, which a reload carries to every session.
+            # A reload passes this custom setting of the cluster to every session.
             connection.execute(
                 sql.SQL("ALTER DATABASE {} SET faults.clock = {}").format(
                     sql.Identifier(connection.info.dbname), sql.Literal(f"{seconds} s")

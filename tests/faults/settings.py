@@ -1,4 +1,4 @@
-"""The tests' settings, on connections of a project that asks for another isolation level than PostgreSQL's own."""
+"""The tests' settings with another isolation level than PostgreSQL's default."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Workers that hold tasks while their database is silent, and the ways to silence it."""
+"""Workers with running tasks while their database is silent, and the ways to silence it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _clock_jumps(own: Cluster) -> Iterator[None]:
     yield
 
 
-#: A clock that jumps needs :meth:`DatabaseClock.install` before the processes start.
+#: The ways to silence a database. The clock needs :meth:`DatabaseClock.install` before the processes start.
 STALLS: dict[str, Callable[[Cluster], AbstractContextManager[None]]] = {
     "a lock on the tasks": lambda own: locked(own.url, "horsies_tasks"),
     "a lock on the heartbeats": lambda own: locked(own.url, "horsies_heartbeats"),
@@ -35,30 +35,30 @@ STALLS: dict[str, Callable[[Cluster], AbstractContextManager[None]]] = {
 }
 
 
-def pass_the_time(seconds: float) -> None:
-    """Let time pass, where time is what is tried."""
+def pass_time(seconds: float) -> None:
+    """Let time pass; the elapsed time is part of the test."""
     until = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() >= until, limit=seconds + 20)
 
 
-def judged_again(own: Cluster, threshold: float) -> Callable[[], bool]:
-    """Return a look that says whether a reaper has judged since now: no grace is left, and a pass has begun."""
+def reaper_ran_again(own: Cluster, threshold: float) -> Callable[[], bool]:
+    """Return a condition that is true once the grace after now is over and a pass of a reaper has begun."""
     with psycopg.connect(own.url) as connection:
         (now,) = connection.execute("SELECT statement_timestamp()").fetchone() or (None,)
 
-    def look() -> bool:
+    def has_run() -> bool:
         lease = Lease.objects.get(name="reaper:default")
         until = max(lease.outage_at or now, now).timestamp() + threshold
         return lease.renewed_at.timestamp() > until
 
-    return look
+    return has_run
 
 
-class Crew:
-    """Two workers that hold tasks, half of them with a policy, and a reaper beside them.
+class BusyWorkers:
+    """Two workers that run tasks, half of them with a retry policy, and a reaper beside them.
 
-    ``threshold`` is the seconds after which a silent worker may be judged, as their settings have it; the bodies wait
-    for the gate, for so many ``seconds`` at most.
+    ``threshold`` is the seconds after which their settings let a silent worker be declared dead; the bodies wait for
+    the gate, for ``seconds`` at most.
     """
 
     def __init__(
@@ -85,18 +85,22 @@ class Crew:
         self.entries = Entry.objects.filter(key__in=keys)
         wait_until(lambda: self.entries.count() == size, limit=60, what="every body has begun")
         beats = Heartbeat.objects.filter(task_id__in=ids).values("task_id").distinct()
-        wait_until(lambda: beats.count() == size, limit=60, what="a beat for each of them")
-        wait_until(lambda: Lease.objects.filter(name="reaper:default").exists(), limit=60, what="a reaper is there")
+        wait_until(lambda: beats.count() == size, limit=60, what="a heartbeat for each task")
+        wait_until(
+            lambda: Lease.objects.filter(name="reaper:default").exists(), limit=60, what="a reaper has the lease"
+        )
 
-    def wait_for_judgement(self) -> None:
-        """Wait until a reaper has judged again."""
-        wait_until(judged_again(self.own, self.threshold), limit=10 * self.threshold + 30, what="a reaper has judged")
+    def wait_for_reaper(self) -> None:
+        """Wait until a reaper has run again after the grace."""
+        wait_until(
+            reaper_ran_again(self.own, self.threshold), limit=10 * self.threshold + 30, what="a reaper has run again"
+        )
 
     def check(self) -> None:
-        """Wait until a reaper has judged again, end the bodies, and see that each ran once."""
-        self.wait_for_judgement()
+        """Wait until a reaper has run again, end the bodies, and assert that each ran once."""
+        self.wait_for_reaper()
         self.gate.touch()
-        wait_until(lambda: self.tasks.completed().count() == self.size, limit=60, what="all are completed")
+        wait_until(lambda: self.tasks.completed().count() == self.size, limit=60, what="all tasks are completed")
         assert Counter(self.attempts.values_list("attempt", "outcome")) == {(1, "COMPLETED"): self.size}
         assert self.entries.count() == self.size, "a body ran twice"
         assert all(worker.process.poll() is None for worker in self.workers)

@@ -1,4 +1,4 @@
-"""Processes that bodies start: signals work there, and none of those that were forked outlives the worker."""
+"""Processes that bodies start: signals work in them, and they do not outlive their runner."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from tests.jobs.models import Entry
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
-def test_a_body_can_terminate_the_process_that_it_has_forked(worker):
+def test_a_body_can_terminate_a_process_that_it_has_forked(worker):
     worker("--threads", "2")
 
     assert jobs.terminate_a_child.send().value(timeout=60) == -signal.SIGTERM
@@ -28,7 +28,7 @@ def test_a_body_can_terminate_the_process_that_it_has_forked(worker):
     ],
     ids=["the command", "called from Python"],
 )
-def test_so_can_one_in_a_worker_without_a_supervisor(manage, command):
+def test_a_body_of_a_drain_can_terminate_a_process_that_it_has_forked(manage, command):
     # Python loses a signal that comes before it has set up the new process, unless a worker has blocked it.
     handle = jobs.terminate_a_child.send(at_once=command[0] == "horsies_worker")
     process = manage(*command)
@@ -37,7 +37,7 @@ def test_so_can_one_in_a_worker_without_a_supervisor(manage, command):
     assert handle.value(timeout=0) == -signal.SIGTERM
 
 
-def test_signals_are_the_defaults_after_a_fork_in_a_body(worker):
+def test_a_process_forked_by_a_body_has_the_default_signal_handlers(worker):
     worker("--threads", "2")
 
     assert jobs.handlers_in_a_child.send().value(timeout=40) == ["SIG_DFL", "default_int_handler"]
@@ -56,7 +56,7 @@ def test_processes_that_a_body_left_behind_end_with_its_runner(worker, tmp_path,
     pids = wait_until(lambda: dict(Entry.objects.values_list("key", "pid")), limit=40)
     detached = pids.pop("detached")
     try:
-        if number == signal.SIGTERM:  # left by a body that has ended long ago
+        if number == signal.SIGTERM:  # their body ends before its worker does
             gate.touch()
             assert handle.get(timeout=20).is_ok()
         assert all(map(is_alive, pids.values()))
@@ -64,7 +64,7 @@ def test_processes_that_a_body_left_behind_end_with_its_runner(worker, tmp_path,
         os.kill(pids["runner"] if victim == "runner" else process.process.pid, number)
 
         wait_until(lambda: not any(map(is_alive, pids.values())))
-        assert is_alive(detached)  # in a session of its own
+        assert is_alive(detached)  # it has its own session
     finally:
         for pid in filter(is_alive, [*pids.values(), detached]):
             os.kill(pid, signal.SIGKILL)

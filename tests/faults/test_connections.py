@@ -1,4 +1,4 @@
-"""The worker's own connections: a host that is gone, a lock that is held, a server that takes no writes."""
+"""The worker's own connections: a vanished host, a held lock, a read-only server."""
 
 import time
 
@@ -17,7 +17,7 @@ from tests.faults.server import locked
 from tests.jobs import tasks
 
 
-def shown(name):
+def setting(name):
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT current_setting(%s)", [name])
         return cursor.fetchone()[0]
@@ -31,7 +31,7 @@ def on_postgres(transactional_db):
 
 @pytest.fixture
 def options(on_postgres):
-    """OPTIONS of the project, to be changed by a test."""
+    """The project's OPTIONS of the connection, which a test may change."""
     settings = connections["default"].settings_dict
     before = settings["OPTIONS"]
     settings["OPTIONS"] = dict(before)
@@ -39,11 +39,11 @@ def options(on_postgres):
     settings["OPTIONS"] = before
 
 
-def test_own_connections_have_times_and_the_projects_options_win(options):
+def test_own_connections_have_timeouts_that_the_project_can_override(options):
     options |= {"tcp_user_timeout": 60_000, "options": "-c lock_timeout=3s"}
 
     with own_connection("default", "test"):
-        lock_timeout = shown("lock_timeout")
+        lock_timeout = setting("lock_timeout")
         parameters = connections["default"].connection.info.get_parameters()
 
     assert {name: parameters[name] for name in ("connect_timeout", "keepalives_idle", "tcp_user_timeout")} == {
@@ -54,22 +54,22 @@ def test_own_connections_have_times_and_the_projects_options_win(options):
     assert lock_timeout == "3s"
 
 
-def test_a_lock_that_is_held_for_long_is_not_waited_for_and_a_loop_of_the_reaper_waits(on_postgres):
+def test_own_connections_have_a_lock_timeout_unless_they_are_to_wait(on_postgres):
     with own_connection("default", "test"):
-        assert shown("lock_timeout") == "10s"
+        assert setting("lock_timeout") == "10s"
     with own_connection("default", "test", waits=True):
-        assert shown("lock_timeout") == "0"
+        assert setting("lock_timeout") == "0"
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
-def test_own_connections_are_read_committed_whatever_the_project_asks_for(options, level):
+def test_own_connections_are_read_committed_whatever_the_project_sets(options, level):
     options["isolation_level"] = psycopg.IsolationLevel[level]
     options["options"] = f"-c default_transaction_isolation={level.replace('_', chr(92) + ' ').lower()}"
 
     with own_connection("default", "test"):
-        alone = shown("transaction_isolation")
+        alone = setting("transaction_isolation")
         connections["default"].set_autocommit(False)
-        inside = shown("transaction_isolation")
+        inside = setting("transaction_isolation")
         connections["default"].rollback()
         connections["default"].set_autocommit(True)
 
@@ -79,7 +79,7 @@ def test_own_connections_are_read_committed_whatever_the_project_asks_for(option
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
-def test_a_project_with_another_isolation_level_loses_and_fails_nothing(own_cluster, start, level):
+def test_workers_complete_every_task_under_another_isolation_level(own_cluster, start, level):
     tasks.noop.send_many({} for _ in range(200))
     flows = [Workflow("flow", [tasks.noop.node()(), tasks.noop.node()()]).start() for _ in range(50)]
     workers = [
@@ -98,12 +98,12 @@ def test_a_project_with_another_isolation_level_loses_and_fails_nothing(own_clus
 def test_a_worker_notices_within_seconds_that_its_servers_host_has_vanished(own_cluster, host, start):
     worker = start("horsies_worker", "--no-reaper", "--no-scheduler", DATABASE_URL=host.url)
     wait_until(Worker.objects.exists, 60, "the worker is registered")
-    wait_until(lambda: tasks.noop.send().get(20).is_ok(), 60, "a task is run")
+    wait_until(lambda: tasks.noop.send().get(20).is_ok(), 60, "a task has run")
 
     host.vanish()
     tasks.noop.send()
     began = time.monotonic()
-    wait_until(lambda: "database unavailable" in worker.output, 60, "the worker has noticed")  # 939 s without
+    wait_until(lambda: "database unavailable" in worker.output, 60, "the worker has noticed")  # 939 s without timeouts
     print(f"noticed after {time.monotonic() - began:.1f} s")
     host.come_back()
 
@@ -111,13 +111,13 @@ def test_a_worker_notices_within_seconds_that_its_servers_host_has_vanished(own_
 
 
 @pytest.mark.slow
-def test_a_server_that_takes_no_writes_fails_no_task(own_cluster, start):
+def test_a_read_only_server_fails_no_task(own_cluster, start):
     handles = [tasks.noop.send() for _ in range(3)]
     with psycopg.connect(own_cluster.url, autocommit=True) as admin:
         admin.execute("ALTER SYSTEM SET default_transaction_read_only = on")
         admin.execute("SELECT pg_reload_conf()")
         worker = start("horsies_worker", DATABASE_URL=own_cluster.url)
-        wait_until(lambda: worker.output.count("read-only") > 2, 60, "the worker has met it")
+        wait_until(lambda: worker.output.count("read-only") > 2, 60, "the worker has met read-only errors")
         admin.execute("SET default_transaction_read_only = off")
         admin.execute("ALTER SYSTEM RESET default_transaction_read_only")
         admin.execute("SELECT pg_reload_conf()")
@@ -126,20 +126,20 @@ def test_a_server_that_takes_no_writes_fails_no_task(own_cluster, start):
 
 
 @pytest.mark.parametrize("code", ["25006", "40001", "40P01", "57P01", "57P03", "55P03"])
-def test_what_a_server_says_that_is_no_ones_fault_is_an_outage(on_postgres, code):
-    """A node whose steps meet it waits, and does not fail."""
+def test_a_transient_server_error_counts_as_an_outage(on_postgres, code):
+    """A node that meets one waits instead of failing."""
     with pytest.raises(Snooze), snooze_on_outage(), connections["default"].cursor() as cursor:
         cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END $$")
 
 
-def test_what_would_be_refused_again_is_no_outage(on_postgres):
+def test_a_permanent_server_error_does_not_count_as_an_outage(on_postgres):
     with pytest.raises(DataError), snooze_on_outage(), connections["default"].cursor() as cursor:
         cursor.execute("SELECT 1 / 0")
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_worker_whose_table_is_locked_for_long_goes_on_listening_to_others_in_between(own_cluster, start):
+def test_a_worker_survives_a_long_lock_on_the_task_table_and_runs_tasks_after_it(own_cluster, start):
     worker = start("horsies_worker", "--no-reaper", "--no-scheduler", DATABASE_URL=own_cluster.url)
     wait_until(Worker.objects.exists, 60, "the worker is registered")
 

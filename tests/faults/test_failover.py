@@ -1,4 +1,4 @@
-"""A primary that dies while an asynchronous replica lags behind: each row of the table in docs/recovery.md."""
+"""A primary dies while an asynchronous replica lags: each row of the table in docs/recovery.md."""
 
 import environ
 import pytest
@@ -12,7 +12,7 @@ from tests.faults.server import Replica
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
-#: Beats that come often, and thresholds that nothing here reaches.
+#: Frequent heartbeats, and a threshold that nothing here reaches.
 BEATS = {"TEST_BEAT_MS": "400", "TEST_STALE_MS": "60000"}
 
 
@@ -26,13 +26,13 @@ def row(handle):
 
 @pytest.fixture
 def replica(own_cluster):
-    """A replica of ``own_cluster``. Ask for it before ``start``, whose processes it has to outlive."""
+    """A replica of ``own_cluster``. Request it before ``start``, whose processes it must outlive."""
     with Replica(own_cluster) as replica:
         yield replica
 
 
 @pytest.mark.slow
-def test_a_failover_to_a_replica_that_lags_costs_what_the_documentation_says(replica, proxy, start, tmp_path):
+def test_a_failover_to_a_lagging_replica_has_the_documented_effects(replica, proxy, start, tmp_path):
     late = Queue.objects.create(name="late", paused=True)
     first = start("horsies_worker", "--threads", "2", DATABASE_URL=proxy.url, **BEATS)
     ended = jobs.hold.send("ended", str(tmp_path / "ended"))
@@ -41,7 +41,7 @@ def test_a_failover_to_a_replica_that_lags_costs_what_the_documentation_says(rep
     cancelled = tasks.noop.schedule(3_600)
     wait_until(replica.has_caught_up, limit=40, what="the replica has caught up")
 
-    # What the replica does not receive.
+    # The replica does not receive these changes.
     replica.lag()
     (tmp_path / "ended").touch()
     assert ended.get(timeout=40).is_ok()
@@ -57,7 +57,7 @@ def test_a_failover_to_a_replica_that_lags_costs_what_the_documentation_says(rep
     connection.close()
     connection.settings_dict |= environ.Env.db_url_config(replica.url)
 
-    # All of it is lost together.
+    # All of them are lost together.
     assert not Task.objects.filter(pk=sent.id).exists()
     assert row(ended)[0] == TaskStatus.RUNNING
     assert row(twice) == (TaskStatus.PENDING, 0, None)
@@ -65,7 +65,7 @@ def test_a_failover_to_a_replica_that_lags_costs_what_the_documentation_says(rep
     assert row(cancelled)[0] == TaskStatus.PENDING
     assert Queue.objects.get().paused
 
-    # Another worker makes a claim of the same number; then the first body ends, and its worker is back.
+    # Another worker makes a claim with the same number; then the first body ends, and its worker reconnects.
     start("horsies_worker", "--queues", "late", DATABASE_URL=replica.url, **BEATS)
     Queue.objects.resume()
     new_pid = pid_of("twice")
@@ -75,7 +75,7 @@ def test_a_failover_to_a_replica_that_lags_costs_what_the_documentation_says(rep
     (tmp_path / str(old_pid)).touch()
     proxy.redirect(replica.socket_folder)
 
-    # A result that was lost: the body runs again, without a policy, in the worker that has forgotten it.
+    # A lost result: the body runs again, without a retry policy, in the same worker.
     again = Entry.objects.filter(key="ended")
     wait_until(lambda: again.count() == 2 and row(ended)[0] == TaskStatus.COMPLETED, limit=60, what="it has run again")
     # The end of the first body was refused, though its claim had the same number.
@@ -85,7 +85,7 @@ def test_a_failover_to_a_replica_that_lags_costs_what_the_documentation_says(rep
     attempts = TaskAttempt.objects.values_list("attempt", "outcome", "pid")
     assert list(attempts.filter(task=twice.id)) == [(1, "COMPLETED", new_pid)]
     assert list(attempts.filter(task=ended.id)) == [(1, "COMPLETED", pid_of("ended"))]
-    # Effects of an atomic task are there once.
+    # An atomic task has its effects once.
     assert atomic.get(timeout=40).is_ok()
     assert Entry.objects.filter(key="atomic").count() == 1
     assert first.process.poll() is None

@@ -1,4 +1,4 @@
-"""PgBouncer between the workers and the server, in both modes: what docs/running.md says of it."""
+"""PgBouncer between the workers and the server, in both modes, as docs/running.md describes it."""
 
 from collections import Counter
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ from tests.jobs.models import Entry
 
 MANY = 300
 
-#: Connections to the server that all clients share in transaction mode; in session mode each has one of its own.
+#: Connections to the server: shared by all clients in transaction mode, one per client in session mode.
 FEW, ENOUGH = 3, 40
 
 
@@ -25,7 +25,7 @@ PLAIN, POOLED = "tests.settings", "tests.faults.pooled_settings"
 
 @pytest.fixture
 def pooler(own_cluster):
-    """Start PgBouncer in front of ``own_cluster``. Ask for it before ``start``, whose processes it has to outlive."""
+    """Start PgBouncer in front of ``own_cluster``. Request it before ``start``, whose processes it must outlive."""
     with ExitStack() as stack:
         yield lambda mode, size: stack.enter_context(pgbouncer(own_cluster, mode, size))
 
@@ -36,7 +36,7 @@ def pooler(own_cluster):
     [("session", ENOUGH, [PLAIN, PLAIN]), ("transaction", FEW, [PLAIN, POOLED])],
     ids=["session", "transaction"],
 )
-def test_workers_behind_pgbouncer_lose_nothing_and_listen_to_nothing(own_cluster, pooler, start, mode, size, settings):
+def test_workers_behind_pgbouncer_lose_no_task_and_do_not_listen(own_cluster, pooler, start, mode, size, settings):
     url = pooler(mode, size)
     workers = [
         start("horsies_worker", "--threads", "2", DATABASE_URL=url, DJANGO_SETTINGS_MODULE=one) for one in settings
@@ -46,7 +46,7 @@ def test_workers_behind_pgbouncer_lose_nothing_and_listen_to_nothing(own_cluster
     jobs.write.send_many({"key": str(number)} for number in range(MANY))
     flow = Workflow("flow", [first := tasks.noop.node()(), tasks.noop.node(waits_for=[first])()]).start()
     assert flow.get(timeout=60).is_ok()
-    wait_until(lambda: Task.objects.completed().count() == MANY + 2, 60, "all are completed")
+    wait_until(lambda: Task.objects.completed().count() == MANY + 2, 60, "all tasks are completed")
     entries = Counter(Entry.objects.values_list("key", flat=True))
     assert entries == {str(number): 1 for number in range(MANY)}
     assert set(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED")}
@@ -54,7 +54,7 @@ def test_workers_behind_pgbouncer_lose_nothing_and_listen_to_nothing(own_cluster
     assert dead.get(timeout=60).err.error_code == "WORKER_CRASHED"
     assert tasks.noop.send().get(timeout=60).is_ok()
 
-    # Both are the session's, which may be another client's in the next transaction.
+    # Prepared statements and LISTEN belong to the session, which may serve another client in the next transaction.
     with psycopg.connect(own_cluster.url) as connection:
         listening = "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'LISTEN%'"
         assert connection.execute(listening).fetchone() == (0,)

@@ -1,4 +1,4 @@
-"""Runners that end, whatever the status says, and runners that are relieved while a long body goes on."""
+"""Runners that exit with any status, and runners that are replaced while a long body still runs."""
 
 import pytest
 
@@ -23,8 +23,8 @@ def pid_of(key):
     return wait_until(lambda: Entry.objects.filter(key=key).first(), limit=40, what=f"{key} has begun").pid
 
 
-def test_a_body_that_ends_its_process_with_any_status_has_crashed_and_its_runner_is_replaced(worker):
-    """Among them those by which runners once told that they were spent, done, stuck, or asked to go."""
+def test_a_body_that_exits_its_process_has_crashed_whatever_the_status(worker):
+    """The statuses include those with which runners once gave the reason of their exit."""
     process = worker("--threads", "1")
 
     for status in (0, 70, 71, 72, 73, 74):
@@ -40,7 +40,7 @@ def test_a_body_that_ends_its_process_with_any_status_has_crashed_and_its_runner
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [("--max-tasks-per-child", "5"), ("--max-memory-mb", "16")], ids=["count", "memory"])
-def test_a_replacement_works_beside_the_runner_that_still_has_a_long_body(worker, tmp_path, flags):
+def test_a_replacement_runs_tasks_beside_the_runner_of_a_long_body(worker, tmp_path, flags):
     process = worker("--threads", "4", *flags)
     gate = tmp_path / "gate"
     long = jobs.hold.send("long", str(gate))
@@ -59,7 +59,7 @@ def test_a_replacement_works_beside_the_runner_that_still_has_a_long_body(worker
 
 
 @pytest.mark.slow
-def test_long_bodies_do_not_end_up_with_a_process_each(worker, tmp_path):
+def test_long_bodies_do_not_each_get_a_process_of_their_own(worker, tmp_path):
     worker("--threads", "3", "--max-tasks-per-child", "2")
     gate = tmp_path / "gate"
     for number in range(12):
@@ -73,7 +73,7 @@ def test_long_bodies_do_not_end_up_with_a_process_each(worker, tmp_path):
 
 
 @pytest.mark.slow
-def test_with_one_thread_there_is_one_body_at_a_time(worker, tmp_path):
+def test_a_worker_with_one_thread_runs_one_body_even_while_it_replaces_runners(worker, tmp_path):
     process = worker("--threads", "1", "--max-tasks-per-child", "1")
     gates = [tmp_path / str(number) for number in range(2)]
     handles = [jobs.hold.send(f"held {number}", str(gate)) for number, gate in enumerate(gates)]

@@ -1,4 +1,4 @@
-"""Stops that outlast their timeout: first the bodies end, and then their tasks are given away."""
+"""Stops with bodies that outlast the timeout: first the bodies end, and then their tasks are released."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 CRASHED = ("WORKER_FAILURE", "WORKER_CRASHED", True)
 
 
-def began(key):
+def first_entry(key):
     return wait_until(lambda: Entry.objects.filter(key=key).first(), limit=40, what=f"{key} has begun")
 
 
@@ -30,7 +30,7 @@ def attempts_of(handle):
 
 
 @pytest.mark.parametrize("is_group", [False, True], ids=["the supervisor", "the whole group"])
-def test_a_shutdown_that_is_outlasted_runs_no_task_twice_at_once_and_keeps_max_concurrency(worker, tmp_path, is_group):
+def test_tasks_cut_off_by_a_shutdown_keep_to_the_max_concurrency_of_their_queue(worker, tmp_path, is_group):
     Queue.objects.create(name="narrow", max_concurrency=3)
     first = worker("--threads", "4", "--shutdown-timeout", "0.5")
     handles = [jobs.take_a_place.send(str(tmp_path), 3, f"task {number}") for number in range(6)]
@@ -42,7 +42,7 @@ def test_a_shutdown_that_is_outlasted_runs_no_task_twice_at_once_and_keeps_max_c
 
     assert first.wait(40) == 0, first.output
     others = Entry.objects.exclude(pid__in=pids)
-    wait_until(lambda: others.count() >= 3, limit=40, what="the second worker has all the places")
+    wait_until(lambda: others.count() >= 3, limit=40, what="the second worker runs three bodies")
     (tmp_path / "gate").touch()
     assert [handle.value(timeout=60) for handle in handles] == [f"task {number}" for number in range(6)]
     assert not Entry.objects.filter(key="too many").exists()
@@ -52,10 +52,10 @@ def test_a_shutdown_that_is_outlasted_runs_no_task_twice_at_once_and_keeps_max_c
 
 
 @pytest.mark.parametrize("body", [jobs.clean_up, jobs.aclean_up])
-def test_a_drain_with_no_supervisor_ends_its_bodies_first(manage, body):
+def test_a_stopped_drain_ends_its_bodies_before_it_releases_their_tasks(manage, body):
     handle = body.send("body")
     process = manage("horsies_worker", "--drain", "--threads", "2", "--shutdown-timeout", "0.5")
-    began("body began")
+    first_entry("body began")
 
     process.signal(signal.SIGTERM)
 
@@ -66,10 +66,10 @@ def test_a_drain_with_no_supervisor_ends_its_bodies_first(manage, body):
     assert attempts_of(handle) == [CRASHED]
 
 
-def test_a_drain_with_no_supervisor_keeps_the_task_of_a_body_that_does_not_stop(manage):
+def test_a_stopped_drain_keeps_the_task_of_a_body_that_does_not_stop(manage):
     handle = jobs.be_stuck.send("stuck", 30)
     process = manage("horsies_worker", "--drain", "--shutdown-timeout", "0.5", "--timeout-grace", "1")
-    began("stuck")
+    first_entry("stuck")
 
     process.signal(signal.SIGTERM)
 
@@ -84,30 +84,30 @@ def is_registered():
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("signals", [1, 2])
-def test_a_stop_ends_within_its_bound_whatever_the_database_does(own_cluster, start, tmp_path, signals):
-    """The server is frozen: it takes what is said and answers nothing."""
+def test_a_worker_stops_in_bounded_time_on_a_frozen_server(own_cluster, start, tmp_path, signals):
+    """A frozen server accepts statements and answers none."""
     process = start("horsies_worker", "--shutdown-timeout", "1" if signals == 1 else "600")
     wait_until(is_registered, limit=60)
     handle = jobs.hold.send("held", str(tmp_path / "gate"))
-    began("held")
+    first_entry("held")
     connection.close()
 
     with frozen(own_cluster):
-        told_at = time.monotonic()
+        stopped_at = time.monotonic()
         process.signal(signal.SIGTERM)
         if signals == 2:
             wait_until(lambda: "worker stopping" in process.output, limit=40)
             process.signal(signal.SIGTERM)
         process.wait(60)
-        took = time.monotonic() - told_at
+        took = time.monotonic() - stopped_at
 
     assert "left to a reaper" in process.output
-    # 1 s, 5 s for the runner to say what it has to, 10 s for the database; or next to nothing, and 3 s.
+    # One signal: 1 s, 5 s for the runner to report, 10 s for the database. Two signals: almost 0 s, and 3 s.
     assert took < (16 if signals == 1 else 10) + 10, process.output
     assert handle.status() == TaskStatus.RUNNING
 
 
-def test_a_runner_that_dies_while_the_database_is_silent_does_not_make_the_supervisor_deaf(own_cluster, start):
+def test_a_supervisor_heeds_signals_after_a_runner_died_on_a_frozen_server(own_cluster, start):
     process = start("horsies_worker", "--threads", "1")
     wait_until(is_registered, limit=60)
     runner = Worker.objects.get().pid
@@ -123,10 +123,10 @@ def test_a_runner_that_dies_while_the_database_is_silent_does_not_make_the_super
     assert "left to a reaper" in process.output
 
 
-def test_what_a_dead_runner_held_is_recovered_once_the_database_is_back(own_cluster, start, tmp_path):
+def test_a_dead_runners_task_is_recovered_once_the_database_is_back(own_cluster, start, tmp_path):
     start("horsies_worker", "--threads", "1")
     handle = jobs.hold.send("held", str(tmp_path / "gate"))
-    runner = began("held").pid
+    runner = first_entry("held").pid
     connection.close()
 
     with frozen(own_cluster):

@@ -1,4 +1,4 @@
-"""A database that is silent and does not refuse: no worker that lives is taken for dead."""
+"""A database that answers nothing and closes no connection: no live worker is declared dead."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.chaos.cluster import Cluster
 from tests.conftest import Process
 from tests.faults.network import Host, Proxy
 from tests.faults.server import DatabaseClock
-from tests.faults.silence import STALLS, Crew, pass_the_time
+from tests.faults.silence import STALLS, BusyWorkers, pass_time
 
-#: Seconds of a threshold that a worker outlasts which only stands still for a moment, and of a stall twice as long.
+#: Seconds: a threshold that a brief pause of a worker does not reach, and a stall twice as long.
 THRESHOLD, STALL = 3.0, 6.0
 
 
@@ -28,8 +28,8 @@ def thresholds(seconds: float, beat: float = 0.4) -> dict[str, str]:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_worker_that_pauses_before_it_tries_a_lock_again_keeps_its_tasks(own_cluster, start, tmp_path):
-    """As after a long lock at default settings: the reaper is the first to get through once it is released."""
-    crew = Crew(
+    """As after a long lock at default settings: once it is released, the reaper gets through first."""
+    workers = BusyWorkers(
         own_cluster,
         start,
         tmp_path / "gate",
@@ -41,20 +41,20 @@ def test_a_worker_that_pauses_before_it_tries_a_lock_again_keeps_its_tasks(own_c
     )
 
     with STALLS["a lock on the tasks"](own_cluster):
-        pass_the_time(10.0)
+        pass_time(10.0)
 
-    crew.check()
+    workers.check()
 
 
 @pytest.mark.slow
-def test_a_worker_that_lives_through_a_jump_of_the_databases_clock_keeps_its_tasks(own_cluster, start, tmp_path):
+def test_a_worker_keeps_its_tasks_when_the_databases_clock_jumps(own_cluster, start, tmp_path):
     DatabaseClock(own_cluster.url).install()
-    crew = Crew(own_cluster, start, tmp_path / "gate", 6.0, **thresholds(6.0, beat=3.0))
+    workers = BusyWorkers(own_cluster, start, tmp_path / "gate", 6.0, **thresholds(6.0, beat=3.0))
 
     with STALLS["a clock that jumps one hour ahead"](own_cluster):
-        pass_the_time(STALL)
+        pass_time(STALL)
 
-    crew.check()
+    workers.check()
 
 
 @pytest.mark.nightly
@@ -63,14 +63,14 @@ def test_a_worker_that_lives_through_a_jump_of_the_databases_clock_keeps_its_tas
     "stall",
     ["a lock on the heartbeats", "a lock on the workers", "an index that is built on the tasks", "a frozen server"],
 )
-def test_guard_a_worker_that_beats_at_once_after_a_stall_keeps_its_tasks(own_cluster, start, stall, tmp_path):
-    """Fails without the notice of outages only when a reaper gets through before a beat, which is a matter of luck."""
-    crew = Crew(own_cluster, start, tmp_path / "gate", THRESHOLD, **thresholds(THRESHOLD))
+def test_a_worker_that_sends_a_heartbeat_right_after_a_stall_keeps_its_tasks(own_cluster, start, stall, tmp_path):
+    """Without the detection of outages this fails only if a reaper happens to run before a heartbeat."""
+    workers = BusyWorkers(own_cluster, start, tmp_path / "gate", THRESHOLD, **thresholds(THRESHOLD))
 
     with STALLS[stall](own_cluster):
-        pass_the_time(STALL)
+        pass_time(STALL)
 
-    crew.check()
+    workers.check()
 
 
 @pytest.mark.nightly
@@ -78,31 +78,33 @@ def test_guard_a_worker_that_beats_at_once_after_a_stall_keeps_its_tasks(own_clu
 def test_a_worker_whose_network_comes_back_after_the_reapers_keeps_its_tasks(own_cluster, start, proxy, tmp_path):
     with Proxy(own_cluster.socket_folder) as other:
         urls = {"url": proxy.url, "reaper_url": other.url}
-        crew = Crew(own_cluster, start, tmp_path / "gate", THRESHOLD, "--no-reaper", **urls, **thresholds(THRESHOLD))
+        workers = BusyWorkers(
+            own_cluster, start, tmp_path / "gate", THRESHOLD, "--no-reaper", **urls, **thresholds(THRESHOLD)
+        )
 
         proxy.cut()
         other.cut()
-        pass_the_time(STALL)
+        pass_time(STALL)
         other.heal()
-        pass_the_time(THRESHOLD / 4)
+        pass_time(THRESHOLD / 4)
         proxy.heal()
 
-        crew.check()
+        workers.check()
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_guard_a_worker_that_outlives_a_server_without_a_route_keeps_its_tasks(
+def test_a_worker_keeps_its_tasks_while_its_server_is_unreachable(
     own_cluster: Cluster, start: Callable[..., Process], host: Host, tmp_path: Any
 ) -> None:
-    """Without the notice of outages it mostly passes too, for a beat comes first.
+    """Without the detection of outages it mostly passes too, because a heartbeat comes first.
 
-    The kernel sends anew after 6 s and then after 12 s, which is within this threshold from the end of the cut.
+    The kernel retransmits after 6 s and 12 s, and the second is within the threshold from the end of the cut.
     """
-    crew = Crew(own_cluster, start, tmp_path / "gate", 8.0, url=host.url, **thresholds(8.0))
+    workers = BusyWorkers(own_cluster, start, tmp_path / "gate", 8.0, url=host.url, **thresholds(8.0))
 
     host.vanish()
-    pass_the_time(9.5)
+    pass_time(9.5)
     host.come_back()
 
-    crew.check()
+    workers.check()

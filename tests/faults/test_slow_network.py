@@ -1,4 +1,4 @@
-"""Workflows over a line on which each answer of the database takes long."""
+"""Workflows over a network with a long round trip to the database."""
 
 import time
 
@@ -35,12 +35,12 @@ def mapped(length):
 
 def conditions():
     first = give()
-    run, left = (bodies.give.node(waits_for=[first], run_when=way)() for way in (bodies.yes, bodies.no))
+    run, left = (bodies.give.node(waits_for=[first], run_when=condition)() for condition in (bodies.yes, bodies.no))
     return [first, run, left, give(waits_for=[run, left])]
 
 
 def mix():
-    """Workflows of several shapes, with 384 tasks."""
+    """Return workflows of several shapes, with 384 tasks."""
     shapes = [*(chain(4) for _ in range(25)), *(fan(20) for _ in range(4)), *(mapped(20) for _ in range(3))]
     shapes += [fan(3, join) for join in (Join.ALL, Join.ANY) * 6]
     shapes += [conditions() for _ in range(6)]
@@ -50,7 +50,7 @@ def mix():
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_workflows_of_384_tasks_end_over_a_line_of_half_a_second(own_cluster, proxy, start):
+def test_workflows_of_384_tasks_complete_at_a_round_trip_of_half_a_second(own_cluster, proxy, start):
     for workflow in mix():
         workflow.start()
     proxy.delay = 0.25  # each way

@@ -1,4 +1,4 @@
-"""Runners that stand still: a body holds the interpreter's lock, or a signal has stopped the process."""
+"""Stalled runners: a body holds the interpreter's lock (GIL), or a signal has stopped the process."""
 
 import time
 from datetime import timedelta
@@ -19,7 +19,7 @@ from tests.jobs.models import Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
-#: Far more than are started ahead until bodies are known to be short.
+#: Far more tasks than a runner starts ahead before it knows that their bodies are short.
 MANY = 300
 
 COMPLETED = [("COMPLETED", "", False)]
@@ -28,12 +28,12 @@ CRASHED, TIMED_OUT = ("WORKER_FAILURE", "WORKER_CRASHED"), ("FAILED", "TASK_TIME
 
 @pytest.fixture
 def gate(tmp_path):
-    """A file that lets bodies go on."""
+    """The file for which bodies wait."""
     return tmp_path / "gate"
 
 
 def pid_of(key, count=1):
-    """The process that runs the body which has left ``key`` the ``count``-th time."""
+    """Return the process of the body that has written ``key`` for the ``count``-th time."""
     wait_until(lambda: Entry.objects.filter(key=key).count() >= count, limit=40, what=f"{key} has begun")
     return Entry.objects.filter(key=key).order_by("pk")[count - 1].pid
 
@@ -44,13 +44,13 @@ def attempts_of(handle):
 
 
 def pass_time(seconds):
-    """Let time pass, where time is what is tried."""
+    """Let time pass; the elapsed time is part of the test."""
     over = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() > over)
 
 
 @pytest.mark.parametrize("body", [jobs.hog, jobs.backtrack])
-def test_a_body_that_holds_the_interpreter_fails_with_task_timeout_and_other_tasks_go_on(worker, body):
+def test_a_body_that_holds_the_gil_times_out_and_other_tasks_run(worker, body):
     process = worker("--timeout-grace", "1", "--threads", "2")
     hog = body.send("hog")
 
@@ -64,9 +64,9 @@ def test_a_body_that_holds_the_interpreter_fails_with_task_timeout_and_other_tas
     assert process.process.poll() is None
 
 
-def test_begun_neighbours_of_such_a_body_are_crashed_by_their_policy(worker, gate):
+def test_tasks_that_run_beside_a_body_that_holds_the_gil_follow_their_policy(worker, gate):
     worker("--timeout-grace", "1", "--threads", "3")
-    with transaction.atomic():  # one claim takes them all
+    with transaction.atomic():  # so that one claim takes both
         again, once = jobs.hold_again.send("again", str(gate)), jobs.hold.send("once", str(gate))
     pid_of("again")
     pid_of("once")
@@ -80,7 +80,7 @@ def test_begun_neighbours_of_such_a_body_are_crashed_by_their_policy(worker, gat
     assert attempts_of(again) == [(*CRASHED, True), *COMPLETED]
 
 
-def test_tasks_started_ahead_behind_such_a_body_go_back_uncharged(worker, gate):
+def test_tasks_started_ahead_behind_a_body_that_holds_the_gil_lose_no_attempt(worker, gate):
     tasks.noop.send_many({} for _ in range(MANY))
     hog = jobs.hog_once.send("hog")
     behind = [handle.id for handle in tasks.noop.send_many({} for _ in range(MANY))]
@@ -92,7 +92,7 @@ def test_tasks_started_ahead_behind_such_a_body_go_back_uncharged(worker, gate):
     assert not TaskAttempt.objects.filter(task__in=behind).exclude(attempt=1, outcome="COMPLETED").exists()
 
 
-def test_a_stopped_runner_is_killed_and_its_unbegun_tasks_go_back_uncharged(worker, gate):
+def test_a_stopped_runner_is_killed_and_its_unstarted_tasks_lose_no_attempt(worker, gate):
     process = worker("--stall-timeout", "3", "--threads", "1", "--prefetch", "3")
     again = jobs.hold_again.send("again", str(gate))
     runner = pid_of("again")
@@ -111,8 +111,8 @@ def test_a_stopped_runner_is_killed_and_its_unbegun_tasks_go_back_uncharged(work
     assert "it has not responded" in process.output
 
 
-def test_a_supervisor_beats_for_its_runner_so_nobody_judges_its_tasks(worker, manage, gate):
-    """Here a body holds the interpreter's lock for longer than the threshold, and other processes reap."""
+def test_a_supervisor_sends_heartbeats_for_a_runner_that_cannot(worker, manage, gate):
+    """The body holds the interpreter's lock for longer than the threshold, and another process reaps."""
     reap = {"TEST_BEAT_MS": "200", "TEST_STALE_MS": "3000", "TEST_CHECK_MS": "200"}
     worker("--no-reaper", "--threads", "2", "--stall-timeout", "600", **reap)
     hog = jobs.hog_when_open.send("hog", str(gate), 12)
@@ -124,14 +124,14 @@ def test_a_supervisor_beats_for_its_runner_so_nobody_judges_its_tasks(worker, ma
 
     gate.touch()
 
-    def has_been_beaten_for_three_thresholds():
-        moments = beats.aggregate(first=Min("sent_at"), last=Max("sent_at"))
-        return moments["first"] and (moments["last"] - moments["first"]).total_seconds() > 9
+    def heartbeats_span_three_thresholds():
+        times = beats.aggregate(first=Min("sent_at"), last=Max("sent_at"))
+        return times["first"] and (times["last"] - times["first"]).total_seconds() > 9
 
-    wait_until(has_been_beaten_for_three_thresholds, limit=40)
+    wait_until(heartbeats_span_three_thresholds, limit=40)
     assert hog.value(timeout=40) == "hog"
     assert attempts_of(hog) == COMPLETED
-    assert beats.count() > 20, "at the interval that was asked for, and not once a second"
+    assert beats.count() > 20, "fewer heartbeats than the configured interval gives"
     assert Worker.objects.get().pid == runner
 
 
@@ -141,10 +141,8 @@ def test_a_supervisor_beats_for_its_runner_so_nobody_judges_its_tasks(worker, ma
     [(jobs.hog_at_once, tasks.write), (jobs.ahog_at_once, tasks.awrite)],
     ids=["started ahead", "coroutines"],
 )
-def test_tasks_that_never_began_behind_such_a_body_are_not_crashed_and_do_not_begin_late(
-    worker, manage, tmp_path, hog, write
-):
-    """Here the body holds the interpreter's lock for longer than the threshold, and another process reaps."""
+def test_tasks_behind_a_body_that_holds_the_gil_complete_or_expire(worker, manage, tmp_path, hog, write):
+    """The body holds the interpreter's lock for longer than the threshold, and another process reaps."""
     worker("--no-reaper", "--threads", "1", "--stall-timeout", "600", TEST_BEAT_MS="1000")
     manage("horsies_reaper", TEST_BEAT_MS="1000", TEST_STALE_MS="2000", TEST_CHECK_MS="200")
     tasks.noop.send_many({} for _ in range(MANY))
@@ -168,17 +166,17 @@ def test_tasks_that_never_began_behind_such_a_body_are_not_crashed_and_do_not_be
     assert Entry.objects.count() == len(behind)
 
 
-def test_a_runner_that_was_frozen_with_its_supervisor_goes_on(worker, gate):
-    """As if the container had been paused, or the machine suspended, for longer than a runner may stand still."""
+def test_a_runner_frozen_together_with_its_supervisor_is_not_killed(worker, gate):
+    """As if the container were paused, or the machine suspended, for longer than ``--stall-timeout``."""
     process = worker("--stall-timeout", "6", "--timeout-grace", "1", "--threads", "1")
     held = jobs.hold.send("held", str(gate))
     runner = pid_of("held")
 
     with stopped(runner):
-        pass_time(2)  # for the supervisor to see the last that the runner showed
+        pass_time(2)  # so that the supervisor sees the runner's last sign of life
         with stopped(process.process.pid):
             pass_time(8)
-        pass_time(0.5)  # the supervisor looks before the runner can do anything
+        pass_time(0.5)  # so that the supervisor looks before the runner can do anything
     gate.touch()
 
     assert held.value(timeout=20) == "held"
@@ -186,14 +184,14 @@ def test_a_runner_that_was_frozen_with_its_supervisor_goes_on(worker, gate):
     assert "killed" not in process.output
 
 
-def test_a_runner_that_waits_for_the_database_is_not_taken_for_one_that_stands_still(worker, gate):
+def test_a_runner_that_waits_for_the_database_is_not_killed_as_stalled(worker, gate):
     process = worker("--stall-timeout", "3", "--threads", "1")
     held = jobs.hold.send("held", str(gate))
     pid_of("held")
 
     with transaction.atomic():
         Task.objects.select_for_update().get(pk=held.id)
-        Task.objects.filter(pk=held.id).update(priority=1)  # on SQLite this keeps all others from writing
+        Task.objects.filter(pk=held.id).update(priority=1)  # on SQLite this blocks every other writer
         gate.touch()
         pass_time(6)
 

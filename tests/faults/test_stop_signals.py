@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
-#: A reaper that judges by seconds; and a worker that beats for it.
+#: Short thresholds for a reaper, and frequent heartbeats of a worker.
 FAST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "300"}
 
 
@@ -28,31 +28,31 @@ def on_postgres(transactional_db):
 
 
 def waiting(table="horsies_tasks"):
-    """How many statements wait for a lock on a table."""
+    """Return how many statements wait for a lock on a table."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted", [table])
         return cursor.fetchone()[0]
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_commands_that_are_inside_a_statement_end_while_its_lock_is_still_held(on_postgres, manage, number):
-    """After one signal within 10 s and a bit, after two within 3 s at most."""
+def test_signals_end_commands_that_wait_for_a_table_lock(on_postgres, manage, number):
+    """One signal ends them within little more than 10 s, two within 3 s."""
     with locked(database_url(), "horsies_tasks"), locked(database_url(), "horsies_schedules"):
         once = "--shutdown-timeout", ("0" if number == 1 else "600"), "--timeout-grace", "0.1", "--no-reaper"
         processes = [manage("horsies_worker", "--drain", *once), manage("horsies_reaper"), manage("horsies_scheduler")]
-        wait_until(lambda: waiting() >= 2 and waiting("horsies_schedules") == 1, 60, "all of them wait")
+        wait_until(lambda: waiting() >= 2 and waiting("horsies_schedules") == 1, 60, "all commands wait")
 
         for process in processes:
             for stop in STOPS[:number]:
                 process.signal(stop)
 
-        # A drain does not wait for a lock for longer than 10 s, and then it stops in order.
+        # A drain waits for a lock for 10 s at most, and then it stops cleanly.
         assert [process.wait(40) for process in processes] == [number - 1, 1, 1]
     assert ["did not stop in time" in process.output for process in processes] == [number == 2, True, True]
     assert all("Traceback" not in process.output for process in processes)
 
 
-def test_what_a_drain_held_that_was_stopped_at_once_is_recovered_as_for_a_killed_process(on_postgres, manage, tmp_path):
+def test_the_tasks_of_a_drain_that_two_signals_end_are_recovered(on_postgres, manage, tmp_path):
     gate = tmp_path / "gate"
     handle, later = jobs.hold_again.send("held", str(gate)), tasks.add.send(1)
     process = manage("horsies_worker", "--drain", "--threads", "1", "--no-reaper", **FAST)
@@ -72,7 +72,7 @@ def test_what_a_drain_held_that_was_stopped_at_once_is_recovered_as_for_a_killed
     assert other.process.poll() is None
 
 
-def test_a_drain_ends_in_bounded_time_after_one_signal_on_a_server_that_answers_nothing(own_cluster, start, tmp_path):
+def test_one_signal_ends_a_drain_in_bounded_time_on_a_frozen_server(own_cluster, start, tmp_path):
     handle = jobs.hold.send("held", str(tmp_path / "gate"))
     process = start(
         "horsies_worker", "--drain", "--no-reaper", "--shutdown-timeout", "0", "--timeout-grace", "0.1", **FAST
@@ -100,7 +100,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_drain_that_is_called_from_python_raises_keyboard_interrupt_and_does_not_end_its_process(on_postgres, manage):
+def test_two_signals_make_a_drain_called_from_python_raise_keyboard_interrupt(on_postgres, manage):
     with locked(database_url(), "horsies_tasks"):
         process = manage("shell", "-c", CALL)
         wait_until(waiting, 60, "the producer waits")
@@ -112,7 +112,7 @@ def test_a_drain_that_is_called_from_python_raises_keyboard_interrupt_and_does_n
     assert "interrupted True False" in process.output
 
 
-def test_a_drain_ends_at_a_second_signal_while_it_waits_in_c_code_for_the_writer_of_sqlite(manage):
+def test_a_second_signal_ends_a_drain_that_waits_for_sqlites_write_lock(manage):
     if connection.vendor != "sqlite":
         pytest.skip("runs with the tests on SQLite")
     process = manage("horsies_worker", "--drain", "--no-reaper")
@@ -122,5 +122,5 @@ def test_a_drain_ends_at_a_second_signal_while_it_waits_in_c_code_for_the_writer
         for stop in STOPS:
             process.signal(stop)
 
-        assert process.wait(20) == 1, process.output  # and not after the 30 s for which it waits
+        assert process.wait(20) == 1, process.output  # not after the 30 s that it waits for the lock
         other.execute("ROLLBACK")

@@ -1,4 +1,4 @@
-"""The faults themselves: each does what it says, and is undone afterwards."""
+"""The faults themselves: each has its effect, and is undone afterwards."""
 
 import time
 
@@ -9,7 +9,7 @@ from tests.faults.server import DatabaseClock, frozen, locked
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
-#: Seconds within which an answer counts as not given.
+#: Seconds without an answer after which a server counts as silent.
 SILENT = 1
 
 
@@ -24,7 +24,7 @@ def ask(connection):
 
 
 def answers(connection, limit=20.0):
-    """Whether the statement is answered within ``limit`` seconds. Never blocks, for libpq would hold the GIL."""
+    """Whether the statement is answered within ``limit`` seconds. Never blocks, because libpq would hold the GIL."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         connection.pgconn.consume_input()
@@ -46,7 +46,7 @@ def test_a_cut_proxy_holds_bytes_back_and_delivers_them_when_it_heals(proxy):
         assert connection.execute("SELECT 2").fetchone() == (2,)
 
 
-def test_a_slow_proxy_takes_its_delay_each_way(proxy):
+def test_a_slow_proxy_delays_each_direction(proxy):
     with connect(proxy.url) as connection:
         proxy.delay = 0.2
         began = time.monotonic()
@@ -54,7 +54,7 @@ def test_a_slow_proxy_takes_its_delay_each_way(proxy):
         assert time.monotonic() - began >= 0.4
 
 
-def test_a_reset_ends_the_connections(proxy):
+def test_a_reset_of_the_proxy_ends_its_connections(proxy):
     with connect(proxy.url) as connection:
         proxy.reset()
         with pytest.raises(psycopg.OperationalError):
@@ -71,7 +71,7 @@ def test_a_host_that_vanishes_drops_packets_until_it_comes_back(host):
         assert connection.execute("SELECT 2").fetchone() == (2,)
 
 
-def test_a_host_that_stays_away_is_noticed_by_tcp_user_timeout(host):
+def test_tcp_user_timeout_ends_a_connection_to_a_vanished_host(host):
     with connect(host.url, tcp_user_timeout=1_000) as connection:
         host.vanish()
         with pytest.raises(psycopg.OperationalError):
@@ -87,14 +87,14 @@ def test_a_frozen_server_answers_nothing_until_it_thaws(own_cluster):
         assert connection.execute("SELECT 2").fetchone() == (2,)
 
 
-def test_a_lock_keeps_others_waiting_until_it_is_given_up(own_cluster):
+def test_a_table_lock_blocks_other_sessions_until_it_is_released(own_cluster):
     with connect(own_cluster.url, options="-c lock_timeout=200") as connection:
         with locked(own_cluster.url, "horsies_tasks"), pytest.raises(psycopg.errors.LockNotAvailable):
             connection.execute("SELECT 1 FROM horsies_tasks")
         connection.execute("SELECT 1 FROM horsies_tasks")
 
 
-def test_a_database_clock_jumps_for_sessions_that_are_open_already(own_cluster):
+def test_a_jump_of_the_databases_clock_reaches_open_sessions(own_cluster):
     clock = DatabaseClock(own_cluster.url)
     clock.install()
     ahead = "SELECT extract(epoch FROM statement_timestamp() - pg_catalog.statement_timestamp())::int"

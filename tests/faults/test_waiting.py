@@ -1,4 +1,4 @@
-"""Waiting for a task's end on a database that is silent."""
+"""Waits for a task's end on a silent database."""
 
 import time
 from threading import Thread
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _closed(own_cluster):
-    """Close the connection that takes the place of one which was given up."""
+    """Close the connection that replaces an abandoned one."""
     yield
     connection.close()
 
 
 def get_codes(handle, timeouts):
-    """Wait in a thread for each of these, and return the code that each gets and the seconds that it took."""
+    """Wait in one thread for each timeout; return the error code and the seconds of each."""
     got = {}
 
     def get(timeout, own):
@@ -69,7 +69,7 @@ def test_aget_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster):
 
 
 @pytest.mark.nightly
-def test_who_waits_longer_keeps_nobody_beyond_their_time_on_a_frozen_server(own_cluster):
+def test_a_longer_wait_does_not_delay_shorter_ones_on_a_frozen_server(own_cluster):
     handle = tasks.noop.send()
 
     with frozen(own_cluster):

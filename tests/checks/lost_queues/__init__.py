@@ -1,1 +1,1 @@
-"""An app with tasks for queues that the settings do not have, and a URLconf that imports them."""
+"""An app with tasks for unknown queues, and a URLconf that imports them."""

@@ -3,19 +3,19 @@ from horsies_django import task
 
 @task(queue_name="emials")
 def mistyped() -> None:
-    """For a queue that there is, but for its name."""
+    """For a queue whose name is mistyped."""
 
 
 @task(queue_name="reports")
 def unknown() -> None:
-    """For a queue that there is not."""
+    """For an unknown queue."""
 
 
 @task(queue_name="emails")
 def fine() -> None:
-    """For one that there is."""
+    """For a known queue."""
 
 
 @task(backend="second")
 def unread() -> None:
-    """For a backend whose queues can't be read: that is told of the settings alone."""
+    """For a backend with unreadable QUEUES: the check reports the setting, not this task."""

@@ -1,1 +1,1 @@
-"""A database engine of a vendor on which the queue does not run."""
+"""A database engine of an unsupported vendor."""

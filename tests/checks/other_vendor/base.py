@@ -1,4 +1,4 @@
-"""SQLite that says it is MariaDB, and refuses to be connected to."""
+"""SQLite that claims to be MariaDB and refuses connections."""
 
 from typing import NoReturn
 
@@ -7,7 +7,7 @@ from django.db.backends.sqlite3.features import DatabaseFeatures
 
 
 class Features(DatabaseFeatures):
-    supports_json_field = True  # SQLite's own asks the database, in a check of Django 6.1
+    supports_json_field = True  # a check of Django 6.1 would query SQLite for it
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -16,4 +16,4 @@ class DatabaseWrapper(base.DatabaseWrapper):
     features_class = Features
 
     def get_new_connection(self, conn_params: object) -> NoReturn:
-        raise AssertionError("nobody is to connect to a database that is refused")
+        raise AssertionError("no code may connect to an unsupported database")
