@@ -10,7 +10,7 @@ from horsies_django import TaskStatus, Unique, UniqueConflict, reclaim
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.enqueue.dedupe import jobs
-from tests.enqueue.test_repeated_sends import at_once
+from tests.enqueue.test_repeated_sends import run_concurrently
 from tests.jobs.models import Entry
 from tests.worker.execution.jobs import leave
 
@@ -30,7 +30,7 @@ def unique_note(**options):
 def test_skip_creates_one_task_and_gives_every_sender_its_id(transactional_db, senders, until):
     job = unique_note(until=until, period=None if until else 60)
 
-    results = at_once(senders, lambda number: job.send("a", str(number)))
+    results = run_concurrently(senders, lambda number: job.send("a", str(number)))
 
     assert {handle.id for handle in results} == {Task.objects.get().pk}
     assert [handle.replayed for handle in results].count(False) == 1
@@ -38,7 +38,7 @@ def test_skip_creates_one_task_and_gives_every_sender_its_id(transactional_db, s
 
 @pytest.mark.slow
 def test_raise_creates_one_task_and_gives_every_other_sender_an_error(transactional_db, senders):
-    results = at_once(senders, lambda number: unique_note(on_conflict="raise").send("a", str(number)))
+    results = run_concurrently(senders, lambda number: unique_note(on_conflict="raise").send("a", str(number)))
 
     errors = [result for result in results if isinstance(result, UniqueConflict)]
     assert len(errors) == senders - 1
@@ -50,7 +50,7 @@ def test_raise_creates_one_task_and_gives_every_other_sender_an_error(transactio
 def test_replace_and_debounce_keep_one_task_with_the_arguments_of_the_last_call(transactional_db, senders, unique):
     job = jobs.note.with_options(unique=unique)
 
-    results = at_once(senders, lambda number: job.send("a", str(number)))
+    results = run_concurrently(senders, lambda number: job.send("a", str(number)))
     last = job.send("a", "last")
 
     row = Task.objects.get()
@@ -65,7 +65,7 @@ def test_one_of_fifty_senders_takes_over_an_expired_key(transactional_db, sender
     job.send("a")
     Task.objects.update(unique_expires_at=Task.objects.get().sent_at)
 
-    results = at_once(senders, lambda number: job.send("a", str(number)))
+    results = run_concurrently(senders, lambda number: job.send("a", str(number)))
 
     assert len({handle.id for handle in results}) == 1
     assert [handle.replayed for handle in results].count(False) == 1
@@ -77,7 +77,7 @@ def test_concurrent_send_many_calls_neither_deadlock_nor_duplicate_tasks(transac
     job, names = unique_note(), [f"n{number}" for number in range(40)]
     orders = [names, names[::-1], sorted(names), names[20:] + names[:20]]
 
-    results = at_once(4, lambda number: job.send_many({"name": name} for name in orders[number]))
+    results = run_concurrently(4, lambda number: job.send_many({"name": name} for name in orders[number]))
 
     assert all(isinstance(result, list) for result in results), results
     assert Task.objects.count() == len(names)
@@ -100,7 +100,7 @@ def test_concurrent_send_many_calls_that_replace_tasks_do_not_deadlock(transacti
             batch = [f"{turn // 3} {name}" for name in orders[number][turn * 5 :]]
             job.send_many({"name": name, "text": f"{number} {turn}"} for name in batch)
 
-    results = at_once(4, send)
+    results = run_concurrently(4, send)
 
     assert results == [None] * 4
     assert Task.objects.count() == 180
@@ -112,7 +112,9 @@ def test_concurrent_send_many_calls_that_replace_tasks_do_not_deadlock(transacti
 def test_concurrent_send_many_calls_of_two_chunks_do_not_deadlock(transactional_db):
     job, names = unique_note(), [f"n{number:06}" for number in range(10_400)]
 
-    results = at_once(2, lambda number: job.send_many({"name": name} for name in (names if number else names[::-1])))
+    results = run_concurrently(
+        2, lambda number: job.send_many({"name": name} for name in (names if number else names[::-1]))
+    )
 
     assert all(isinstance(result, list) for result in results), results
     assert Task.objects.count() == len(names)
@@ -130,7 +132,7 @@ def test_the_last_call_is_not_lost_while_workers_claim_its_task(worker, senders,
             leave(f"wrote {number} {turn}")
             jobs.COUNTERS[name].send("a")
 
-    results = at_once(senders // 4, write_and_send)
+    results = run_concurrently(senders // 4, write_and_send)
 
     assert set(results) == {None}
     wait_until(lambda: not Task.objects.exclude(status=TaskStatus.COMPLETED).exists(), limit=60)

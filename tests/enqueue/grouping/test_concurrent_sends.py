@@ -7,7 +7,7 @@ from django.db import connection
 
 from horsies_django.models import Task, TaskItem
 from tests.enqueue.grouping import jobs
-from tests.enqueue.test_repeated_sends import at_once
+from tests.enqueue.test_repeated_sends import run_concurrently
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_concurrent_senders_put_each_call_into_exactly_one_group(transactional_d
         for turn in range(5):
             jobs.coroutine.send(value=number * 5 + turn)
 
-    results = at_once(senders, send)
+    results = run_concurrently(senders, send)
 
     assert Counter(map(repr, results)) == {"None": senders}
     assert sorted(TaskItem.objects.values_list("kwargs__value", flat=True)) == list(range(senders * 5))
