@@ -112,7 +112,8 @@ def test_concurrent_send_many_calls_that_replace_tasks_do_not_deadlock(transacti
 def test_concurrent_send_many_calls_of_two_chunks_do_not_deadlock(transactional_db):
     job, names = unique_note(), [f"n{number:06}" for number in range(10_400)]
 
-    results = run_concurrently(
+    orders = [names, names[::-1]]
+    results = run_concurrently(2, lambda number: job.send_many({"name": name} for name in orders[number]))
         2, lambda number: job.send_many({"name": name} for name in (names if number else names[::-1]))
     )
 
