@@ -21,7 +21,7 @@ from tests.admin.scale.builder import build
 from tests.admin.scale.pages import Pages, Request, horsies_models
 from tests.admin.scale.plans import big_tables, problems, statements
 
-pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.django_db]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 #: How many statements a page may execute.
 STATEMENTS = 15
@@ -29,8 +29,13 @@ STATEMENTS = 15
 #: How many the confirmation of an action on all matching rows may execute: it counts in several statements.
 CONFIRMATION_STATEMENTS = 25
 
-MODELS = horsies_models()
-NAMES = [model.__name__ for model in MODELS]
+EACH_MODEL = [pytest.param(model, id=model.__name__) for model in horsies_models()]
+
+#: The gate has the list of tasks alone.
+TASK_OR_NIGHTLY = [
+    pytest.param(model, id=model.__name__, marks=() if model is Task else pytest.mark.nightly)
+    for model in horsies_models()
+]
 
 
 @pytest.fixture(scope="module")
@@ -127,23 +132,26 @@ def test_the_index_is_cheap_with_a_million_tasks(operator, large, capsys):
     check(operator, map(Request, addresses), large, capsys)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+@pytest.mark.parametrize("model", TASK_OR_NIGHTLY)
 def test_each_filter_order_search_and_page_of_a_list_is_cheap(model, operator, large, capsys):
     pages = Pages(operator, model)
 
     check(operator, [*pages.without_row(), *pages.lists()], large, capsys)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", EACH_MODEL)
 def test_each_pair_of_filters_is_cheap(model, operator, large, capsys):
     check(operator, Pages(operator, model).pairs(most=50), large, capsys)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", EACH_MODEL)
 def test_the_pages_of_ordinary_and_worst_rows_are_cheap(model, operator, large, capsys):
     check(operator, Pages(operator, model).of_rows(), large, capsys)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", EACH_MODEL)
 def test_confirmation_pages_for_all_matching_rows_are_cheap(model, operator, large, capsys):
     check(operator, Pages(operator, model).confirmations(), large, capsys)
