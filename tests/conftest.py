@@ -17,7 +17,7 @@ import pytest
 from django.core.management.color import no_style
 from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.test import TransactionTestCase
+from django.test import SimpleTestCase, TransactionTestCase
 
 from tests.preloaded import Parent
 
@@ -44,10 +44,17 @@ parent = Parent()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark nightly tests as slow, so that ``-m "not slow"`` leaves them out too."""
+    """Mark nightly tests as slow, and those that use no database as the same on any."""
     for item in items:
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
+        if not _uses_database(item):
+            item.add_marker(pytest.mark.once)
+
+
+def _uses_database(item: Any) -> bool:
+    is_marked = item.get_closest_marker("django_db") or {"db", "transactional_db"} & set(item.fixturenames)
+    return bool(is_marked) or issubclass(getattr(item, "cls", None) or object, SimpleTestCase)
 
 
 @pytest.fixture(scope="session", autouse=True)

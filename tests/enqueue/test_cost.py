@@ -77,7 +77,7 @@ def test_a_send_takes_about_as_much_client_cpu_as_creating_its_row(verb, limit):
         Task.objects.create(task_name=jobs.triple.module_path, args=[1], kwargs={"c": 5})
 
     rounds = []
-    for _ in range(8):
+    while len(rounds) < 8 and min(rounds, default=limit) >= limit:
         rounds.append(cpu_seconds(VERBS[verb]) / cpu_seconds(create))
 
     assert min(rounds) < limit, rounds
@@ -92,7 +92,7 @@ def test_send_many_takes_a_tenth_of_the_cpu_of_creating_each_row_on_postgresql()
         Task.objects.create(task_name=jobs.triple.module_path, args=[1], kwargs={"c": 5})
 
     rounds = []
-    for _ in range(5):
+    while len(rounds) < 5 and min(rounds, default=1) >= 0.1:
         many = cpu_seconds(lambda: jobs.triple.send_many([{"a": 1, "c": 5}] * 2_000), count=1) / 2_000
         rounds.append(many / (cpu_seconds(create) / 100))
 

@@ -84,7 +84,7 @@ def round_trip(value, *, typed):
 
 
 @given(VALUES)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_rich_value_round_trips_with_its_type(value):
     decoded = round_trip(value, typed=True)
 
@@ -92,7 +92,7 @@ def test_any_rich_value_round_trips_with_its_type(value):
 
 
 @given(PLAIN)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_plain_value_round_trips_in_both_serializers(value):
     plain, typed = round_trip(value, typed=False), round_trip(value, typed=True)
 
@@ -101,7 +101,7 @@ def test_any_plain_value_round_trips_in_both_serializers(value):
 
 @pytest.mark.django_db
 @given(VALUES.filter(lambda value: "e+" not in str(value)))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_rich_value_round_trips_through_a_row(value):
     row = Task(task_name="x", args=[encode(value, typed=True, where="it")], typed_payload=True)
 
@@ -112,7 +112,7 @@ def test_any_rich_value_round_trips_through_a_row(value):
 
 
 @given(st.text(st.sampled_from("\0\ud800\udfffé\\ux0") | st.characters(), max_size=60), st.integers(1, 40))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_clean_text_returns_storable_text_and_keeps_the_end(text, limit):
     cleaned = clean_text(text, limit)
 

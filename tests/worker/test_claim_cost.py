@@ -210,11 +210,11 @@ NO_MARK = pytest.mark.xfail(
 
 KINDS = [
     later,
-    retrying,
+    pytest.param(retrying, marks=pytest.mark.slow),
     finished,
-    failed,
-    running,
-    for_coroutines,
+    pytest.param(failed, marks=pytest.mark.slow),
+    pytest.param(running, marks=pytest.mark.slow),
+    pytest.param(for_coroutines, marks=pytest.mark.slow),
     behind,
     in_200_queues,
     pytest.param(overdue, marks=NO_MARK),

@@ -15,7 +15,7 @@ from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 #: Frequent heartbeats, and a threshold that a slow machine does not exceed.
 FAST = {"TEST_STALE_MS": "60000", "TEST_BEAT_MS": "200", "TEST_CHECK_MS": "200"}

@@ -12,7 +12,7 @@ from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 def test_a_task_to_be_retried_is_pending_with_its_next_time(drain):

@@ -86,6 +86,7 @@ def expire(handle):
     assert repair.expire("default") == 1
 
 
+@pytest.mark.once
 def test_the_engine_makes_exactly_the_documented_transitions(recorded_transitions, drain):
     # A task that fails, its dependent, and a retry.
     first = bodies.try_.node(node_id="first")(key="first", fails=1)

@@ -48,6 +48,7 @@ def run_to_the_end(handle, drain):
             return
 
 
+@pytest.mark.once
 @given(
     specs(12),
     st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 20)), min_size=4, max_size=14),

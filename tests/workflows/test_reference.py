@@ -222,12 +222,14 @@ def run_actions(nodes, actions, on_error, drain):
     finish([run], drain)
 
 
+@pytest.mark.once
 @given(st.lists(st.tuples(specs(25), st.sampled_from(OnError)), min_size=1, max_size=8))
 @settings(EXAMPLES, max_examples=2)
 def test_random_graphs_end_as_the_reference_predicts(drain, graphs):
     finish([ComparedRun(nodes, on_error, drain) for nodes, on_error in graphs], drain)
 
 
+@pytest.mark.once
 @given(specs(15), st.lists(st.sampled_from(ACTIONS), max_size=8), st.sampled_from(OnError))
 @settings(EXAMPLES, max_examples=4)
 def test_random_graphs_with_random_actions_end_as_the_reference_predicts(drain, nodes, actions, on_error):
@@ -236,7 +238,6 @@ def test_random_graphs_with_random_actions_end_as_the_reference_predicts(drain, 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.once
 @given(specs(60), st.lists(st.sampled_from(ACTIONS), max_size=25), st.sampled_from(OnError))
 @settings(EXAMPLES, max_examples=int(os.environ.get("TEST_EXAMPLES", "20")))
 def test_large_graphs_with_many_actions_end_as_the_reference_predicts(drain, nodes, actions, on_error):

@@ -231,12 +231,16 @@ SHAPES = (
     pauses,
 )
 
+QUICK_SHAPES = {chains, diamonds, skips, failing_nested, branches}
+
 
 def everything():
     return [workflow for shape in SHAPES for workflow in shape()]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", [shape if shape in QUICK_SHAPES else pytest.param(shape, marks=pytest.mark.slow) for shape in SHAPES]
+)
 def test_a_tick_makes_at_most_16_round_trips_however_many_nodes_end(shape):
     assert highest_cost(shape) <= LIMIT
 

@@ -12,7 +12,7 @@ from tests.conftest import wait_until
 from tests.jobs.models import Entry
 from tests.worker.execution import jobs
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 def progress(handle):
