@@ -66,12 +66,6 @@ OPERATORS: Final = (
 #: Methods of querysets whose keyword arguments are guards, or what an update writes.
 QUERYING: Final = frozenset({"filter", "exclude", "update", "Q", "get"})
 
-#: Tests that interrupt a thread from outside. While coverage traces that thread, the exception never arrives.
-UNTRACEABLE: Final = (
-    "tests/worker/execution",
-    "tests/worker/atomic",
-)
-
 #: Seconds of tests that a mutant is given, and how long they may take before they count as hanging.
 BUDGET: Final = 30.0
 HANGS_AFTER: Final = 90.0
@@ -284,7 +278,6 @@ def record(lane: Lane, folder: Path, jobs: int) -> Coverage:
                 "no:cacheprovider",
                 "-m",
                 "not slow and not alone",
-                *(f"--ignore={path}" for path in UNTRACEABLE),
                 *parallel,
             ),
             *("--cov", "--cov-context=test", f"--cov-config={rc}", "--cov-report=", f"--junitxml={report}", "tests"),

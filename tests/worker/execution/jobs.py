@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import datetime
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,6 +47,17 @@ def wait_for(gate: str) -> None:
 
 
 # Timeouts.
+
+
+@task
+def traced() -> str:
+    """Call a Python function under a tracer, as a debugger or coverage does."""
+    sys.settrace(lambda *_: None)
+    try:
+        loop(0.01)
+    finally:
+        sys.settrace(None)
+    return "traced"
 
 
 @task

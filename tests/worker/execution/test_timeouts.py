@@ -72,6 +72,18 @@ def test_a_body_over_the_time_limit_is_stopped_and_uses_one_attempt(drain, body)
     assert timedelta(seconds=0.29) <= attempt.finished_at - attempt.started_at < timedelta(seconds=10)
 
 
+def test_an_interrupted_body_leaves_nothing_behind_that_hangs_a_traced_one(manage):
+    """CPython 3.11 hangs in a traced function while an interrupt counts as pending."""
+    limited = jobs.limited.with_options(priority=1).send()
+    traced = jobs.traced.send()
+
+    process = manage("horsies_worker", "--drain", "--processes", "1", "--threads", "1", "--no-reaper")
+
+    wait_until(lambda: traced.status() == TaskStatus.COMPLETED, what="the traced body ends")
+    assert process.wait() == 0
+    assert limited.get(0).err.error_code == "TASK_TIMEOUT"
+
+
 def test_the_traceback_shows_where_the_body_was_stopped(drain):
     handle = jobs.limited.send()
 
