@@ -20,7 +20,7 @@ import horsies_django
 from horsies_django.models import Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
 from horsies_django.workflows.registry import registry
 
-from .factories import made
+from .factories import create_rows
 
 PACKAGE = Path(horsies_django.__file__).parent
 LOCALE = PACKAGE / "locale"
@@ -158,7 +158,7 @@ def texts_on(html):
 @pytest.fixture
 def visit(admin_client):
     """Return a function that fetches the HTML of every main page in a language, by the page's name."""
-    rows = {model: made(model) for model in (Task, Workflow, Queue, Schedule, Worker, Heartbeat, Limit)}
+    rows = {model: create_rows(model) for model in (Task, Workflow, Queue, Schedule, Worker, Heartbeat, Limit)}
     site = "admin:horsies_django_"
 
     def pages():

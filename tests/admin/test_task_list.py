@@ -458,7 +458,7 @@ def test_an_argument_search_finds_only_unmasked_values(staff):
     page_jobs.log_in.send("ann", "geheim")
     page_jobs.log_in.send({"token": "geheim"}, password="geheim")
     named = page_jobs.log_in.send(["Geheimer", 1], "x").id
-    noted = page_jobs.remind.send("x@x.y", note='ä "geheim"').id
+    noted = page_jobs.send_reminder.send("x@x.y", note='ä "geheim"').id
     client = staff("view_task")
 
     assert found(client, q="args:GEHEIM") == {named, noted}

@@ -77,11 +77,11 @@ def yes(ctx: WorkflowContext) -> bool:
     return True
 
 
-class Below(WorkflowDefinition[str]):
+class TwoNodes(WorkflowDefinition[str]):
     """Two nodes, whose keys are new each time that the workflow is built."""
 
     class Meta:
-        definition_key = "tests.chaos.below"
+        definition_key = "tests.chaos.two_nodes"
         cases = _CASE
 
     @classmethod
@@ -130,8 +130,8 @@ def fan(key: str, seconds: float) -> Workflow[Any]:
 def nested(key: str, seconds: float) -> Workflow[Any]:
     """A subworkflow that is retried if it fails, and one that is not."""
     policy = RetryPolicy.fixed([1.0] * 5, auto_retry_for=["*"], jitter=False)
-    again = Below.node(retry_policy=policy)(key=f"{key}.again", seconds=seconds)
-    once = Below.node()(key=f"{key}.once", seconds=seconds)
+    again = TwoNodes.node(retry_policy=policy)(key=f"{key}.again", seconds=seconds)
+    once = TwoNodes.node()(key=f"{key}.once", seconds=seconds)
     after = jobs.exactly_once.node(waits_for=[again])(key=f"{key}.after", seconds=0.0)
     end = jobs.exactly_once.node(waits_for=[after, once], allow_failed_deps=True)(key=f"{key}.end", seconds=0.0)
     return Workflow("nested", [again, once, after, end])
@@ -155,7 +155,7 @@ def pausing(key: str, seconds: float) -> Workflow[Any]:
     beside = jobs.exactly_once.node()(key=f"{key}.beside", seconds=seconds)
     bad = broken.node()(key=f"{key}.bad")
     after = jobs.exactly_once.node(waits_for=[bad], allow_failed_deps=True)(key=f"{key}.after", seconds=0.0)
-    below = Below.node(waits_for=[beside])(key=f"{key}.below", seconds=seconds)
+    below = TwoNodes.node(waits_for=[beside])(key=f"{key}.below", seconds=seconds)
     return Workflow(PAUSING, [beside, bad, after, below], on_error=OnError.PAUSE)
 
 

@@ -16,9 +16,9 @@ from django.db import Error, connection, transaction
 from horsies_django import TaskHandle, TaskResult
 from horsies_django.enqueue import wait
 from horsies_django.models import Task
-from tests.asking import asking_for
 from tests.conftest import wait_until
 from tests.enqueue import jobs
+from tests.database import querying_threads
 
 GETS = {"get": TaskHandle.get, "aget": async_to_sync(TaskHandle.aget)}
 
@@ -36,7 +36,7 @@ def get(request, transactional_db):
 @pytest.fixture
 def queries(transactional_db):
     """The thread names of the queries for tasks, one for each query, on any connection."""
-    with asking_for("horsies_tasks") as names:
+    with querying_threads("horsies_tasks") as names:
         yield names
 
 

@@ -33,7 +33,7 @@ def attempts_of(handle):
 def test_tasks_cut_off_by_a_shutdown_keep_to_the_max_concurrency_of_their_queue(worker, tmp_path, is_group):
     Queue.objects.create(name="narrow", max_concurrency=3)
     first = worker("--threads", "4", "--shutdown-timeout", "0.5")
-    handles = [jobs.take_a_place.send(str(tmp_path), 3, f"task {number}") for number in range(6)]
+    handles = [jobs.take_a_slot.send(str(tmp_path), 3, f"task {number}") for number in range(6)]
     wait_until(lambda: Entry.objects.filter(key__startswith="task").count() == 3, limit=40)
     pids = set(Entry.objects.values_list("pid", flat=True))
     second = worker("--threads", "4", "--shutdown-timeout", "0.5")

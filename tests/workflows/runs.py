@@ -22,7 +22,7 @@ from tests.conftest import wait_until
 from tests.jobs.models import Entry
 
 
-def ran(workflow: Workflow[Any], drain: Any) -> WorkflowHandle[Any]:
+def start_and_drain(workflow: Workflow[Any], drain: Any) -> WorkflowHandle[Any]:
     """Start a workflow and run all due tasks."""
     handle = workflow.start()
     drain()
@@ -50,7 +50,7 @@ def step(threads: int = 1) -> None:
     call_command("horsies_worker", once=True, verbosity=0, threads=threads, prefetch=0, start_ahead=0)
 
 
-def die(count: int = 100) -> list[UUID]:
+def claim_as_dead_worker(count: int = 100) -> list[UUID]:
     """Claim and start the due tasks as a worker that died an hour ago; return their ids."""
     with transaction.atomic():
         claims = Task.objects.claim("dead", start=count, prefetch=0)
@@ -71,7 +71,7 @@ def make_due() -> None:
     Task.objects.update(run_after=None, enqueued_at=timezone.now() - timedelta(hours=1), deferred=False)
 
 
-def end_unheard(node_id: str, **end: Any) -> UUID:
+def end_without_notifying(node_id: str, **end: Any) -> UUID:
     """End the task of a node without notice to the engine; return the id of the task."""
     now = timezone.now()
     tasks = Task.objects.filter(pk__in=WorkflowTask.objects.filter(node_id=node_id).values("task_id"))
@@ -104,7 +104,7 @@ def children(handle: WorkflowHandle[Any]) -> list[WorkflowHandle[Any]]:
     return [WorkflowHandle(pk) for pk in rows.values_list("pk", flat=True)]
 
 
-def contradictions(handle: WorkflowHandle[Any]) -> list[str]:
+def inconsistencies(handle: WorkflowHandle[Any]) -> list[str]:
     """Return the inconsistencies between the rows of one run, without its subworkflows."""
     workflow = WorkflowRow.objects.get(pk=handle.id)
     nodes = list(WorkflowTask.objects.filter(workflow=workflow).select_related("task").order_by("task_index"))

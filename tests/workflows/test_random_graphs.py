@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from horsies_django import InvalidWorkflow, Workflow
 from horsies_django.core.workflow_errors import DefinitionErrorCode
 from tests.workflows import jobs
-from tests.workflows.test_graph import TIMELESS, graphs, is_acyclic
+from tests.workflows.test_graph import NO_DEADLINE, graphs, is_acyclic
 
 WAYS = ("waits_for", "value", "result", "list", "flow", "none", "none", "none")
 
@@ -25,7 +25,7 @@ def sources(ways, index, way):
 
 
 @given(edges(), st.randoms(use_true_random=False))
-@TIMELESS
+@NO_DEADLINE
 def test_a_blueprint_has_every_edge_and_argument_source_of_a_random_graph(graph, random):
     size, ways = graph
     nodes = []
@@ -57,7 +57,7 @@ def test_a_blueprint_has_every_edge_and_argument_source_of_a_random_graph(graph,
 
 
 @given(graphs())
-@TIMELESS
+@NO_DEADLINE
 def test_a_workflow_is_refused_for_a_cycle_if_and_only_if_there_is_one(waits_for):
     nodes = [jobs.nothing.node()() for _ in waits_for]
     flows = [nodes[source] >> nodes[index] for index, found in enumerate(waits_for) for source in found]

@@ -15,8 +15,8 @@ from horsies_django.core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES
 from horsies_django.models import WorkflowTask
 from tests.jobs.models import Entry
 from tests.workflows import bodies
-from tests.workflows.reference import SKIPPED, UNWANTED, Reference, Spec
-from tests.workflows.runs import children, contradictions, die, make_due, reap, step
+from tests.workflows.reference import SKIPPED, SKIPPED_BY_CONDITION, Reference, Spec
+from tests.workflows.runs import children, claim_as_dead_worker, inconsistencies, make_due, reap, step
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,7 +41,7 @@ def specs(draw, most):
             waits_for=tuple(sorted(sources)),
             allows=draw(st.integers(0, 3)) == 0,
             fails=draw(st.sampled_from([0, 0, 0, 1, 2, 99])),
-            wish=draw(st.sampled_from([None, None, None, None, True, False])),
+            condition=draw(st.sampled_from([None, None, None, None, True, False])),
         )
         kind = draw(st.sampled_from(KINDS))
         join = draw(st.sampled_from(["all", "all", "any", "quorum"])) if sources and kind != "map" else "all"
@@ -54,9 +54,9 @@ def build_workflow(nodes, key, on_error):
     """Return the workflow that these specs describe."""
     built = []
     policy = RetryPolicy.fixed([1] * 20, auto_retry_for=["WORKER_CRASHED"])
-    items = bodies.give.node(node_id="items", retry_policy=policy)(value=[0, 1])  # not part of the reference
+    items = bodies.echo.node(node_id="items", retry_policy=policy)(value=[0, 1])  # not part of the reference
     for index, spec in enumerate(nodes):
-        condition = {None: {}, True: {"run_when": bodies.yes}, False: {"skip_when": bodies.yes}}[spec.wish]
+        condition = {None: {}, True: {"run_when": bodies.yes}, False: {"skip_when": bodies.yes}}[spec.condition]
         options = {
             "node_id": f"n{index}",
             "waits_for": [built[source] for source in spec.waits_for],
@@ -67,11 +67,11 @@ def build_workflow(nodes, key, on_error):
         }
         params = {"key": f"{key} {index}", "fails": spec.fails}
         if spec.kind == "map":  # only the odd one of its items can fail
-            built.append(bodies.try_item.map(over=items, param="item", kwargs=params, **options))
+            built.append(bodies.flaky_item.map(over=items, param="item", kwargs=params, **options))
         elif spec.kind == "subworkflow":
             built.append(bodies.Leaf.node(**options)(**params))
         else:
-            built.append(bodies.try_.node(**options)(**params))
+            built.append(bodies.flaky.node(**options)(**params))
     is_mapped = any(spec.kind == "map" for spec in nodes)
     return Workflow("random", [*built, *([items] if is_mapped else [])], on_error=on_error)
 
@@ -81,7 +81,7 @@ def ended_states(handle):
     rows = WorkflowTask.objects.filter(
         workflow=handle.id, status__in=WORKFLOW_TASK_TERMINAL_STATES, map_index=None, node_id__startswith="n"
     )
-    names = {"CONDITION_NOT_MET": UNWANTED, "WORKFLOW_CANCELLED": SKIPPED}
+    names = {"CONDITION_NOT_MET": SKIPPED_BY_CONDITION, "WORKFLOW_CANCELLED": SKIPPED}
     return {
         index: names.get(code, status) for index, status, code in rows.values_list("task_index", "status", "error_code")
     }
@@ -114,9 +114,9 @@ def body_runs(key, size):
 
 def all_contradictions(handle):
     """Return the contradictions in a run and in all its subworkflows."""
-    found, level = contradictions(handle), children(handle)
+    found, level = inconsistencies(handle), children(handle)
     while level:
-        found += [one for run in level for one in contradictions(run)]
+        found += [one for run in level for one in inconsistencies(run)]
         level = [child for run in level for child in children(run)]
     return found
 
@@ -145,7 +145,7 @@ class ComparedRun:
         step(8)
 
     def crash(self, status):
-        die(2)
+        claim_as_dead_worker(2)
         reap()
         make_due()
 
@@ -192,7 +192,9 @@ class ComparedRun:
 
     def update_reference(self):
         """Copy the progress of the run to the reference."""
-        self.reference.see(ended_states(self.handle), open_outcomes(self.handle), body_runs(self.key, len(self.nodes)))
+        self.reference.copy_from(
+            ended_states(self.handle), open_outcomes(self.handle), body_runs(self.key, len(self.nodes))
+        )
         self.reference.status = self.status
 
     @property

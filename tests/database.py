@@ -13,7 +13,7 @@ from django.db.backends.signals import connection_created
 
 
 @contextmanager
-def asking_for(table: str) -> Iterator[list[str]]:
+def querying_threads(table: str) -> Iterator[list[str]]:
     """Yield the names of the threads that query a table, one for each query, on any connection."""
     names: list[str] = []
 
