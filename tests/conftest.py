@@ -239,3 +239,9 @@ def drain(transactional_db: None) -> Callable[..., None]:
         call_command("horsies_worker", **{"drain": True, "verbosity": 0, "no_reaper": True, **options})
 
     return run
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """The file that bodies wait for."""
+    return tmp_path / "gate"

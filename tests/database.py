@@ -1,4 +1,4 @@
-"""Which threads query a table."""
+"""What tests ask the database: its vendor, how many commits it has had, and which threads query a table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from typing import Any
 from django.db import connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+
+
+def is_postgres() -> bool:
+    return connection.vendor == "postgresql"
+
+
+def count_commits() -> int:
+    """Return how many transactions this PostgreSQL database has committed."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+        (count,) = cursor.fetchone()
+        return int(count)
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 import pytest
 from django.contrib import admin
-from django.contrib.messages import get_messages
 
 from horsies_django import Workflow, wait_for_event
 from horsies_django.core.compat import BaseTaskBackend, InvalidTask
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
+from tests.admin.client import messages_of
 from tests.admin.factories import create_rows
 from tests.admin.test_permissions import Target, do, do_to_selected, named
 
@@ -15,10 +15,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 ACTIONS = [(model, action) for model in (Task, Row) for action in admin.site._registry[model].admin_actions]
 REMOVED = "No event can be sent to workflows whose backend is no HorsiesBackend of TASKS any more: gone."
-
-
-def messages_of(response):
-    return " ".join(str(message) for message in get_messages(response.wsgi_request))
 
 
 @pytest.mark.slow

@@ -17,20 +17,12 @@ from horsies_django import TaskHandle, TaskResult
 from horsies_django.enqueue import wait
 from horsies_django.models import Task
 from tests.conftest import wait_until
-from tests.enqueue import jobs
 from tests.database import querying_threads
-
-GETS = {"get": TaskHandle.get, "aget": async_to_sync(TaskHandle.aget)}
+from tests.enqueue import jobs
 
 
 class Interruption(BaseException):
     """Like KeyboardInterrupt, but raised in any thread."""
-
-
-@pytest.fixture(params=GETS)
-def get(request, transactional_db):
-    """``get()`` or ``aget()``."""
-    return GETS[request.param]
 
 
 @pytest.fixture

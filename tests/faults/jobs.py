@@ -16,24 +16,10 @@ from pathlib import Path
 
 from horsies_django import RetryPolicy, task
 from horsies_django.exceptions import TaskInterrupt
+from tests.jobs.entries import FOREVER, wait_for_gate, write_entry
 from tests.jobs.models import Entry
 
-#: Seconds, longer than any test waits.
-FOREVER = 60
-
 RETRY_CRASHES = RetryPolicy.fixed([1] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False)
-
-
-def write_entry(key: str) -> None:
-    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
-
-
-def wait_for_gate(gate: str | Path, seconds: float = FOREVER) -> None:
-    limit = time.monotonic() + seconds
-    while not Path(gate).exists():
-        if time.monotonic() > limit:
-            raise TimeoutError(gate)
-        time.sleep(0.02)
 
 
 def hold_interpreter(seconds: int) -> None:

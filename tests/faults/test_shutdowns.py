@@ -8,9 +8,10 @@ import pytest
 from django.db import connection
 
 from horsies_django import TaskStatus
-from horsies_django.models import Queue, Task, TaskAttempt, Worker
+from horsies_django.models import Queue, Task, Worker
 from tests.conftest import wait_until
 from tests.faults import jobs
+from tests.faults.attempts import attempts_of
 from tests.faults.server import frozen
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -22,11 +23,6 @@ CRASHED = ("WORKER_FAILURE", "WORKER_CRASHED", True)
 
 def first_entry(key):
     return wait_until(lambda: Entry.objects.filter(key=key).first(), limit=40, what=f"{key} has begun")
-
-
-def attempts_of(handle):
-    attempts = TaskAttempt.objects.filter(task=handle.id).order_by("attempt")
-    return list(attempts.values_list("outcome", "error_code", "will_retry"))
 
 
 @pytest.mark.parametrize("is_group", [False, True], ids=["the supervisor", "the whole group"])

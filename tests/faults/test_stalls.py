@@ -14,6 +14,7 @@ from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from tests.chaos.fleet import is_alive, stopped
 from tests.conftest import wait_until
 from tests.faults import jobs
+from tests.faults.attempts import attempts_of
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
@@ -26,21 +27,10 @@ COMPLETED = [("COMPLETED", "", False)]
 CRASHED, TIMED_OUT = ("WORKER_FAILURE", "WORKER_CRASHED"), ("FAILED", "TASK_TIMEOUT")
 
 
-@pytest.fixture
-def gate(tmp_path):
-    """The file for which bodies wait."""
-    return tmp_path / "gate"
-
-
 def pid_of(key, count=1):
     """Return the process of the body that has written ``key`` for the ``count``-th time."""
     wait_until(lambda: Entry.objects.filter(key=key).count() >= count, limit=40, what=f"{key} has begun")
     return Entry.objects.filter(key=key).order_by("pk")[count - 1].pid
-
-
-def attempts_of(handle):
-    attempts = TaskAttempt.objects.filter(task=handle.id).order_by("attempt")
-    return list(attempts.values_list("outcome", "error_code", "will_retry"))
 
 
 def pass_time(seconds):

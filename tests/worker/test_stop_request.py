@@ -17,12 +17,6 @@ from tests.worker.test_stopping import send_hold
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture
-def gate(tmp_path):
-    """The file that ``hold`` bodies wait for."""
-    return tmp_path / "gate"
-
-
 def row_of(pid):
     return Worker.objects.filter(pid=pid)
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from horsies_django import Workflow
 from horsies_django.core.compat import task_backends
+from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, WorkflowTaskStatus
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
@@ -43,6 +44,11 @@ def wait_and_drain(handle: WorkflowHandle[Any], drain: Any) -> None:
 def times(key: str) -> int:
     """Return how many entries with this key the bodies have created."""
     return Entry.objects.filter(key=key).count()
+
+
+def open_tasks() -> int:
+    """Return how many tasks have not ended."""
+    return Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()
 
 
 def step(threads: int = 1) -> None:

@@ -8,7 +8,6 @@ import pytest
 from django.db import connection, transaction
 
 from horsies_django import Join, RetryPolicy, Workflow, wait_for_event
-from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowTask
 from tests.workflows import bodies
 from tests.workflows.runs import (
@@ -17,6 +16,7 @@ from tests.workflows.runs import (
     codes,
     end_without_notifying,
     inconsistencies,
+    open_tasks,
     reap,
     start_and_drain,
     states,
@@ -33,10 +33,6 @@ def chain(key="chain", fails=0):
     second = bodies.flaky.node(node_id="second", waits_for=[first])(key=f"{key} second", fails=fails)
     third = bodies.flaky.node(node_id="third", waits_for=[second])(key=f"{key} third")
     return [first, second, third]
-
-
-def open_tasks():
-    return Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()
 
 
 @pytest.fixture

@@ -17,13 +17,10 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import Join, OnError, Workflow, sleep, wait_for_event
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
+from tests.database import is_postgres
 from tests.workflows import bodies
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def is_postgres():
-    return connection.vendor == "postgresql"
 
 
 def drain(threads=1, **options):

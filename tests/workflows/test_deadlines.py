@@ -9,21 +9,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from horsies_django import OnError, Workflow, wait_for_event
-from horsies_django.core.compat import task_backends
 from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.reaper.duties import run_pass
 from tests.workflows import bodies
-from tests.workflows.runs import children, codes, inconsistencies, start_and_drain, states, times, value
+from tests.workflows.runs import children, codes, inconsistencies, reap, start_and_drain, states, times, value
 
 pytestmark = pytest.mark.once
 
 HOUR = timedelta(hours=1)
-
-
-def reap():
-    run_pass(task_backends["default"].config)
 
 
 def pass_deadline(handle):

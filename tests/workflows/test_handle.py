@@ -23,8 +23,8 @@ from horsies_django.exceptions import PayloadMismatch, TaskFailed
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from tests.conftest import wait_until
-from tests.enqueue.completions.listening import all_runners_notify, listener_pids
 from tests.database import querying_threads
+from tests.enqueue.completions.listening import all_runners_notify, listener_pids
 from tests.workflows import bodies, jobs
 from tests.workflows.runs import children, codes, start_and_drain, states
 

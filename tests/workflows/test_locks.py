@@ -13,6 +13,7 @@ from horsies_django import TaskHandle, Workflow
 from horsies_django.models import Task
 from horsies_django.models import Workflow as WorkflowRow
 from tests.conftest import wait_until
+from tests.database import count_commits
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.workflows import bodies
@@ -55,14 +56,6 @@ def test_an_atomic_body_waits_for_its_workflow_lock_without_locking_its_task(wor
     assert inconsistencies(handle) == []
     output = process.stop()
     assert "deadlock" not in output, output
-
-
-def count_commits():
-    """Return how many transactions this database has committed."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")
-        cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
-        return cursor.fetchone()[0]
 
 
 @pytest.mark.slow

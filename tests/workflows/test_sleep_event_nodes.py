@@ -9,16 +9,11 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from horsies_django import Workflow, sleep, wait_for_event
-from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowEvent, WorkflowTask
 from tests.workflows import bodies
-from tests.workflows.runs import codes, inconsistencies, start_and_drain, states, value, wait_and_drain
+from tests.workflows.runs import codes, inconsistencies, open_tasks, start_and_drain, states, value, wait_and_drain
 
 pytestmark = pytest.mark.once
-
-
-def open_tasks():
-    return Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()
 
 
 def test_a_sleep_lasts_as_long_as_it_says(drain):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.core.management import call_command
 from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
@@ -13,13 +12,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, Workflow, wait_for_event
-from horsies_django.core.compat import task_backends
 from horsies_django.models import Task, WorkflowEvent, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.batches import SkippedRows
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.prune import NODES, prune_workflows
 from horsies_django.reaper.recovery import recover_stuck_workflows
+from tests.reaper.retention.pruning import options, prune
 from tests.workflows import bodies
 from tests.workflows.runs import children, start_and_drain, states, value, wait_and_drain
 
@@ -36,10 +35,6 @@ def configure(settings, **retention):
             "OPTIONS": {"retention": retention},
         }
     }
-
-
-def options():
-    return task_backends["default"].config
 
 
 def reap():
@@ -274,11 +269,6 @@ def test_a_task_with_a_longer_retention_outlives_its_workflow(drain):
 
 
 # The command.
-
-
-def prune(capsys, *flags):
-    call_command("horsies_prune", *flags, verbosity=0)
-    return capsys.readouterr().out
 
 
 def test_the_prune_command_deletes_workflows(capsys, drain):

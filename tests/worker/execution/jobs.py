@@ -16,14 +16,8 @@ from django.db import connection, transaction
 
 from horsies_django import Discard, Retry, RetryPolicy, Snooze, task
 from horsies_django.exceptions import TaskInterrupt
+from tests.jobs.entries import FOREVER, wait_for_gate, write_entry
 from tests.jobs.models import Entry
-
-#: Longer than any test waits.
-FOREVER = 60.0
-
-
-def write_entry(key: str) -> None:
-    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
 
 
 def count(key: str) -> int:
@@ -35,14 +29,6 @@ def loop(seconds: float) -> None:
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:
         time.sleep(0.001)
-
-
-def wait_for_gate(gate: str) -> None:
-    limit = time.monotonic() + FOREVER
-    while not Path(gate).exists():
-        if time.monotonic() > limit:
-            raise TimeoutError(gate)
-        time.sleep(0.02)
 
 
 # Timeouts.

@@ -12,11 +12,11 @@ from horsies_django.core.compat import default_task_backend
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Completion, WorkerInfo
-from horsies_django.reaper.duties import run_pass
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.worker.lifecycle import jobs
+from tests.workflows.runs import reap
 
 pytestmark = pytest.mark.django_db
 
@@ -50,10 +50,6 @@ def claim(start=1, prefetch=0, worker="w"):
 
 def attempts_of(handle):
     return list(TaskAttempt.objects.filter(task_id=handle.id).order_by("attempt"))
-
-
-def reap():
-    run_pass(default_task_backend.config)
 
 
 def is_now(moment):
