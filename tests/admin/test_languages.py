@@ -169,8 +169,8 @@ def visit(admin_client):
             yield f"{name}s", reverse(f"{site}{name}_changelist")
             for number, row in enumerate(made_rows):
                 yield f"{name} {number}", reverse(f"{site}{name}_change", args=[row.pk])
-        for verb in ("move", "delete", "cancel_running"):
-            yield f"ask {verb}", reverse(f"{site}task_do", args=[rows[Task][0].pk, verb])
+        for action in ("move", "delete", "cancel_running"):
+            yield f"ask {action}", reverse(f"{site}task_do", args=[rows[Task][0].pk, action])
         yield "ask stop", reverse(f"{site}worker_do", args=[rows[Worker][0].pk, "stop"])
 
     def fetch_pages(language):
@@ -249,7 +249,7 @@ DATA = re.compile(
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_every_text_of_every_page_can_be_translated(visit, settings, tmp_path):
-    """In a language that puts every text in brackets, Django's too, no word is outside of them."""
+    """In a language that puts every text in brackets, Django's too, no text is outside of them."""
     django_po = [*Path(django.__file__).parent.glob("c*/**/locale/en/LC_MESSAGES/django.po")]
     assert len(django_po) > 3
     entries = {(entry.msgctxt, entry.msgid): entry for path in [*django_po] for entry in polib.pofile(str(path))} | {
@@ -274,7 +274,7 @@ def test_every_text_of_every_page_can_be_translated(visit, settings, tmp_path):
 
 
 def has_bare_words(text):
-    """Return whether a text has words outside of all brackets that are not data."""
+    """Return whether a page has text outside of all brackets that is not data."""
     before = None
     while before != text:
         before, text = text, re.sub(r"⟦[^⟦⟧]*⟧", "", text)

@@ -34,7 +34,7 @@ def broken(key: str) -> TaskResult[str, TaskError[Any]]:
     return TaskResult(err=TaskError(error_code="BROKEN", message="as always"))
 
 
-@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED", "FLAKY"], jitter=False))
+@task(retry_policy=RetryPolicy.fixed(jobs.MANY_RETRIES, auto_retry_for=["WORKER_CRASHED", "FLAKY"], jitter=False))
 def flaky(key: str) -> TaskResult[str, TaskError[Any]]:
     """Fail the first time."""
     ledger.note(key)
@@ -43,20 +43,20 @@ def flaky(key: str) -> TaskResult[str, TaskError[Any]]:
     return TaskResult(ok=key)
 
 
-@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+@task(retry_policy=RetryPolicy.fixed(jobs.MANY_RETRIES, auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def numbers() -> list[int]:
     """Return the items of a map."""
     return list(range(7))
 
 
-@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+@task(retry_policy=RetryPolicy.fixed(jobs.MANY_RETRIES, auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def item_at_least_once(item: int, key: str) -> str:
     """Note its item."""
     ledger.note(f"{key}[{item}]")
     return f"{key}[{item}]"
 
 
-@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+@task(retry_policy=RetryPolicy.fixed(jobs.MANY_RETRIES, auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def check_values(key: str, values: list[str]) -> str:
     """Note its key, if all values are keys."""
     assert all(value.startswith("w") for value in values), values
@@ -64,7 +64,7 @@ def check_values(key: str, values: list[str]) -> str:
     return key
 
 
-@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+@task(retry_policy=RetryPolicy.fixed(jobs.MANY_RETRIES, auto_retry_for=["WORKER_CRASHED"], jitter=False))
 async def acheck_values(key: str, values: list[str]) -> str:
     """Do the same in a coroutine."""
     assert all(value.startswith("w") for value in values), values

@@ -35,8 +35,8 @@ def all_workflows_have_ended():
 def stop_and_check_output(process):
     """Stop a worker, and fail if its output has an error."""
     output = process.stop()
-    for word in ("deadlock", "40P01", "Traceback", "database is locked"):
-        assert word not in output, output[max(0, output.find(word) - 2_000) :][:5_000]
+    for text in ("deadlock", "40P01", "Traceback", "database is locked"):
+        assert text not in output, output[max(0, output.find(text) - 2_000) :][:5_000]
 
 
 # Diamonds.

@@ -158,5 +158,5 @@ def _page(model: str, key: Any, query: str = "") -> str:
     return reverse(f"admin:horsies_django_{model}_change", args=[quote(key)]) + query
 
 
-def _ask(model: str, key: Any, verb: str) -> str:
-    return reverse(f"admin:horsies_django_{model}_do", args=[quote(key), verb])
+def _ask(model: str, key: Any, action: str) -> str:
+    return reverse(f"admin:horsies_django_{model}_do", args=[quote(key), action])

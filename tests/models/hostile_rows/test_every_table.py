@@ -82,8 +82,8 @@ def _attempts(count: int) -> list[Any]:
 
 
 def _heartbeats(count: int) -> list[Any]:
-    beat = {"role": "RUNNER", "sender_id": "another", "sent_at": NowPlus(-5), "hostname": "h", "pid": 1}
-    return [Heartbeat.objects.create(task_id=key, **beat).pk for key in _running(count)]
+    heartbeat = {"role": "RUNNER", "sender_id": "another", "sent_at": NowPlus(-5), "hostname": "h", "pid": 1}
+    return [Heartbeat.objects.create(task_id=key, **heartbeat).pk for key in _running(count)]
 
 
 def _workflows(count: int) -> list[Any]:

@@ -69,7 +69,7 @@ def test_a_completed_task_admits_the_next_one_in_claim_order():
 
 def test_cancelling_a_blocked_task_fills_free_slots_of_its_limit_key():
     first, second, third = (limited.one_per_user.send("a") for _ in range(3))
-    Task.objects.filter(pk=first.id).delete()  # which notifies nobody
+    Task.objects.filter(pk=first.id).delete()  # which sends no notification
 
     second.cancel()
 

@@ -111,7 +111,7 @@ def test_a_body_whose_task_is_cancelled_leaves_no_effects(worker, tmp_path):
 def test_a_body_that_loses_its_claim_leaves_no_effects(worker, manage, tmp_path):
     if connection.vendor == "sqlite":
         pytest.skip("the body holds SQLite's only write lock, so no reaper can recover its task")
-    fast = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "300", "TEST_CHECK_MS": "60000"}
+    fast = {"TEST_STALE_MS": "1000", "TEST_HEARTBEAT_MS": "300", "TEST_CHECK_MS": "60000"}
     gate = tmp_path / "gate"
     handle = jobs.held.send("taken", str(gate))
     frozen = [worker("--no-reaper", **fast).process.pid, Worker.objects.get().pid]

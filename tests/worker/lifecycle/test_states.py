@@ -139,7 +139,7 @@ def test_the_runner_marks_the_row_running_before_the_body_begins(worker):
 
 
 def test_a_runner_sends_heartbeats_for_running_and_claimed_tasks(worker, gate):
-    worker("--threads", "1", "--prefetch", "1", TEST_BEAT_MS="200", TEST_STALE_MS="60000")
+    worker("--threads", "1", "--prefetch", "1", TEST_HEARTBEAT_MS="200", TEST_STALE_MS="60000")
     runs = tasks.hold.send("runs", str(gate))
     wait_until(lambda: Entry.objects.exists())
     waits = tasks.noop.send()
@@ -148,7 +148,7 @@ def test_a_runner_sends_heartbeats_for_running_and_claimed_tasks(worker, gate):
     gate.touch()
     wait_until(lambda: Task.objects.completed().count() == 2)
 
-    roles = {(beat.task_id, beat.role) for beat in Heartbeat.objects.all()}
+    roles = {(heartbeat.task_id, heartbeat.role) for heartbeat in Heartbeat.objects.all()}
     assert (runs.id, "claimer") not in roles
     assert (waits.id, "claimer") in roles
     row = Worker.objects.get()
