@@ -257,7 +257,7 @@ def test_a_task_waits_because_its_workflow_is_paused():
 
 def test_a_node_reports_the_nodes_the_time_or_the_event_it_waits_for(client):
     first = tasks.noop.node(node_id="first")()
-    pause, event = sleep(3_600, node_id="nap"), wait_for_event("news", node_id="ear")
+    pause, event = sleep(3_600, node_id="nap"), wait_for_event("news", node_id="event")
     last = tasks.noop.node(node_id="last", waits_for=[first, pause])()
     root = Workflow("w", [first, pause, event, last]).start()
     nodes = {node.node_id: node for node in WorkflowTask.objects.select_related("workflow")}
@@ -268,7 +268,7 @@ def test_a_node_reports_the_nodes_the_time_or_the_event_it_waits_for(client):
     (sleeps,) = reasons_of_node(nodes["nap"])
     assert sleeps.code is ReasonCode.SLEEPS
     assert sleeps.when == Task.objects.get(pk=nodes["nap"].task_id).enqueued_at
-    assert "news" in reasons_of_node(nodes["ear"])[0].words
+    assert "news" in reasons_of_node(nodes["event"])[0].words
     assert reasons_of_node(nodes["first"]) == []
     root.pause()
     node = WorkflowTask.objects.select_related("workflow").get(node_id="last")

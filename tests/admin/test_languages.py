@@ -270,10 +270,10 @@ def test_every_text_of_every_page_can_be_translated(visit, settings, tmp_path):
     names = {definition._meta.name for definition in registry.definitions.values()}
     texts = {(name, text) for name, html in visit("xx").items() for text in texts_on(html) - names}
 
-    assert {(name, text) for name, text in texts if has_bare_words(text)} == set()
+    assert {(name, text) for name, text in texts if has_bare_text(text)} == set()
 
 
-def has_bare_words(text):
+def has_bare_text(text):
     """Return whether a page has text outside of all brackets that is not data."""
     before = None
     while before != text:

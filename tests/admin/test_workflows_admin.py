@@ -326,7 +326,7 @@ def test_the_table_says_why_a_node_waits(staff, drain):
 
 @pytest.mark.django_db(transaction=True)
 def test_the_table_says_that_a_node_waits_for_its_limit(staff):
-    nodes = [limited.one_per_user.node(node_id=f"n{place}")(user="a") for place in range(3)]
+    nodes = [limited.one_per_user.node(node_id=f"n{index}")(user="a") for index in range(3)]
 
     html = page(staff("view_workflow"), Workflow("limited", nodes).start())
 

@@ -97,8 +97,8 @@ def chain(key: str, seconds: float) -> Workflow[Any]:
     """Nodes that run one after another."""
     bodies = [jobs.at_least_once, jobs.exactly_once, jobs.async_at_least_once, jobs.at_most_once, jobs.exactly_once]
     nodes: list[Any] = []
-    for place, body in enumerate(bodies):
-        nodes.append(body.node(waits_for=nodes[-1:])(key=f"{key}.{place}", seconds=seconds))
+    for index, body in enumerate(bodies):
+        nodes.append(body.node(waits_for=nodes[-1:])(key=f"{key}.{index}", seconds=seconds))
     return Workflow("chain", [*nodes, flaky.node(waits_for=nodes[-1:])(key=f"{key}.flaky")])
 
 
@@ -119,7 +119,7 @@ def fan(key: str, seconds: float) -> Workflow[Any]:
     """A map, and several nodes beside it, most of which have to complete."""
     items = numbers.node()()
     each = item_at_least_once.map(over=items, param="item", kwargs={"key": f"{key}.each"})
-    several = [jobs.at_most_once.node()(key=f"{key}.{place}", seconds=seconds) for place in range(5)]
+    several = [jobs.at_most_once.node()(key=f"{key}.{index}", seconds=seconds) for index in range(5)]
     most = jobs.exactly_once.node(waits_for=several, join=Join.QUORUM, min_success=4)(key=f"{key}.most", seconds=0.0)
     some = jobs.exactly_once.node(waits_for=[each, *several], join=Join.ANY)(key=f"{key}.some", seconds=0.0)
     last = jobs.exactly_once.node(waits_for=[each, most])(key=f"{key}.last", seconds=seconds)

@@ -112,10 +112,10 @@ def write(key: str) -> int:
 
 
 @task(queue_name="narrow", retry_policy=RETRY_CRASHES)
-def take_a_slot(folder: str, places: int, key: str) -> str:
-    """Hold one of ``places`` locks until the gate is open; write an entry if other bodies hold them all."""
-    for number in range(places):
-        with Path(folder, f"place-{number}").open("w") as file:
+def take_a_slot(folder: str, slots: int, key: str) -> str:
+    """Hold one of ``slots`` locks until the gate is open; write an entry if other bodies hold them all."""
+    for number in range(slots):
+        with Path(folder, f"slot-{number}").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

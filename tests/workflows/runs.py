@@ -141,4 +141,13 @@ def inconsistencies(handle: WorkflowHandle[Any]) -> list[str]:
     return found
 
 
+def all_inconsistencies(handle: WorkflowHandle[Any]) -> list[str]:
+    """Return the inconsistencies of a run and of all its subworkflows."""
+    found, level = inconsistencies(handle), children(handle)
+    while level:
+        found += [one for run in level for one in inconsistencies(run)]
+        level = [child for run in level for child in children(run)]
+    return found
+
+
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")

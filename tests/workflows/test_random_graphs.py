@@ -42,18 +42,18 @@ def test_a_blueprint_has_every_edge_and_argument_source_of_a_random_graph(graph,
     workflow = Workflow("random", parts)
 
     blueprint = workflow.blueprint().nodes
-    place = [workflow.index(node) for node in nodes]
-    for index, own in enumerate(place):
+    index_of = [workflow.index(node) for node in nodes]
+    for index, own in enumerate(index_of):
         node = blueprint[own]
         written = [pair for pair, way in ways.items() if way != "none"]
-        assert set(node.waits_for) == {place[one] for one, other in written if other == index}
-        assert set(node.dependents) == {place[other] for one, other in written if one == index}
+        assert set(node.waits_for) == {index_of[one] for one, other in written if other == index}
+        assert set(node.dependents) == {index_of[other] for one, other in written if one == index}
         assert len(set(node.waits_for)) == len(node.waits_for)
-        values = {f"v{source}": place[source] for source in sources(ways, index, "value")}
+        values = {f"v{source}": index_of[source] for source in sources(ways, index, "value")}
         if several := sources(ways, index, "list"):
-            values["several"] = tuple(place[source] for source in several)
+            values["several"] = tuple(index_of[source] for source in several)
         assert node.values_from == values
-        assert node.args_from == {f"r{source}": place[source] for source in sources(ways, index, "result")}
+        assert node.args_from == {f"r{source}": index_of[source] for source in sources(ways, index, "result")}
 
 
 @given(graphs())

@@ -16,7 +16,13 @@ from horsies_django.models import WorkflowTask
 from tests.jobs.models import Entry
 from tests.workflows import bodies
 from tests.workflows.reference import SKIPPED, SKIPPED_BY_CONDITION, Reference, Spec
-from tests.workflows.runs import children, claim_as_dead_worker, inconsistencies, make_due, reap, step
+from tests.workflows.runs import (
+    all_inconsistencies,
+    claim_as_dead_worker,
+    make_due,
+    reap,
+    step,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -112,15 +118,6 @@ def body_runs(key, size):
     return {index: keys.count(f"{key} {index}") + keys.count(f"{key} {index}-1") for index in range(size)}
 
 
-def all_contradictions(handle):
-    """Return the contradictions in a run and in all its subworkflows."""
-    found, level = inconsistencies(handle), children(handle)
-    while level:
-        found += [one for run in level for one in inconsistencies(run)]
-        level = [child for run in level for child in children(run)]
-    return found
-
-
 class ComparedRun:
     """A run, and the reference that it is compared with."""
 
@@ -131,12 +128,12 @@ class ComparedRun:
         self.handle = build_workflow(nodes, self.key, on_error).start()
 
     def do(self, action):
-        """Take an action, and check the rows for contradictions."""
+        """Take an action, and check that the rows are consistent."""
         status, before = self.status, self.handle.tasks()
         getattr(self, action)(status)
         if status == "PAUSED" and action not in ("resume", "cancel", "retry"):
             assert self.handle.tasks() == before, f"{action} has changed a paused workflow"
-        assert all_contradictions(self.handle) == [], action
+        assert all_inconsistencies(self.handle) == [], action
 
     def step(self, status):
         step(2)
@@ -188,7 +185,7 @@ class ComparedRun:
         assert ended_states(self.handle) == self.reference.states
         assert self.status == self.reference.status
         assert body_runs(self.key, len(self.nodes)) == self.reference.runs
-        assert all_contradictions(self.handle) == []
+        assert all_inconsistencies(self.handle) == []
 
     def update_reference(self):
         """Copy the progress of the run to the reference."""

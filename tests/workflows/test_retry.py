@@ -12,16 +12,21 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows.engine import repair
 from tests.workflows import bodies
-from tests.workflows.runs import children, codes, inconsistencies, start_and_drain, states, step, times, value
+from tests.workflows.runs import (
+    all_inconsistencies,
+    children,
+    codes,
+    inconsistencies,
+    start_and_drain,
+    states,
+    step,
+    times,
+    value,
+)
 
 pytestmark = pytest.mark.once
 
 SOON = timedelta(hours=1)
-
-
-def all_contradictions(handle):
-    """Return the contradictions in a run and in all its subworkflows."""
-    return inconsistencies(handle) + [one for child in children(handle) for one in all_contradictions(child)]
 
 
 def fragile(key, fails=1, **options):
@@ -80,7 +85,7 @@ def test_a_retry_of_a_paused_workflow_reruns_failures_in_its_subworkflows(drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert (times("leaf"), times("bad")) == (2, 2)
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
 
 
 def test_a_paused_subworkflow_can_be_retried_alone(drain):
@@ -196,7 +201,7 @@ def test_a_retry_of_one_node_restores_all_nodes_that_a_cancel_skipped(drain):
     handle.cancel()
 
     assert handle.retry("slow")
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
     drain()
     children(handle)[0].send_event("approval", 1)
     drain()
@@ -213,7 +218,7 @@ def test_a_retry_of_one_node_restores_all_nodes_that_a_cancel_skipped(drain):
         "each[1]": "",
     }
     assert str(handle.status()) == "FAILED"
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
 
 
 def test_a_completed_node_of_a_cancelled_workflow_cannot_be_retried(drain):
@@ -233,7 +238,7 @@ def test_a_retry_works_while_a_cancelled_subworkflow_still_runs(drain):
 
     assert str(handle.status()) == "COMPLETED"
     assert value(handle, "after") == "True True"
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
 
 
 # Expired workflows.
@@ -302,14 +307,14 @@ def test_a_retry_of_a_subworkflow_reopens_its_ancestors(drain):
     assert leaf.retry()
     assert [str(run.status()) for run in (handle, below, leaf)] == ["RUNNING"] * 3
     assert states(handle) == {"middle": "RUNNING", "after": "PENDING", "other": "FAILED"}
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
     drain()
 
     assert value(handle, "after") == ["deep", None]
     assert (times("deep"), times("other")) == (2, 1)
     assert (str(handle.status()), str(below.status())) == ("FAILED", "COMPLETED")
     assert codes(handle)["other"] == "NOT_YET"
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
 
 
 def test_one_node_of_a_subworkflow_can_be_retried(drain):
@@ -370,7 +375,7 @@ def test_a_retry_of_a_cancelled_subworkflow_reopens_the_whole_workflow(drain):
     drain()
 
     assert (str(handle.status()), value(handle, "sub"), times("slow")) == ("COMPLETED", 2, 1)
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
 
 
 @pytest.mark.parametrize("how", ["resume", "retry"])

@@ -36,7 +36,7 @@ def at_most_two(user: str, seconds: float = 0.02) -> str:
 
 def nodes(count, key="a", **options):
     return [
-        limited.two_per_user.node(node_id=f"{key}{place}", **options)(user=key, seconds=0.02) for place in range(count)
+        limited.two_per_user.node(node_id=f"{key}{index}", **options)(user=key, seconds=0.02) for index in range(count)
     ]
 
 
@@ -160,7 +160,7 @@ def test_a_workflow_start_updates_the_limits_of_its_later_nodes():
 
 
 def test_resumed_nodes_of_a_task_without_a_limit_change_no_other_limits():
-    keys = [str(place) for place in range(release_blocked.MAX_INLINE_KEYS + 5)]
+    keys = [str(index) for index in range(release_blocked.MAX_INLINE_KEYS + 5)]
     handle = Workflow("limited", [limited.two_per_user.node(node_id=key)(user=key) for key in keys]).start()
     release_blocked.release_all("default", Limit.objects.values_list("pk", flat=True))
     handle.pause()

@@ -76,7 +76,7 @@ class Refused(Exception):
 
 
 @task(atomic=True)
-def end_as_asked(key: str, how: str):
+def end_as_requested(key: str, how: str):
     Entry.objects.create(key=key)
     if how == "raises":
         raise Refused

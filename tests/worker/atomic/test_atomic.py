@@ -52,7 +52,7 @@ def test_effects_are_stored_once_at_whatever_step_the_process_dies(worker, tmp_p
     ],
 )
 def test_only_a_successful_body_keeps_its_effects(drain, how, status, code):
-    handle = jobs.end_as_asked.send("effect", how)
+    handle = jobs.end_as_requested.send("effect", how)
 
     drain()
 

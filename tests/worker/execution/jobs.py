@@ -162,7 +162,7 @@ CALLS: dict[str, Callable[[float], None]] = {"sleep": sleep_in_c, "usleep": usle
 
 
 def write_entry_despite_interrupts(key: str) -> None:
-    """Leave an entry even if the time limit passes first, as on a busy machine: the body must still get stuck."""
+    """Write an entry even if the time limit passes first, as on a busy machine: the body must still get stuck."""
     while True:
         try:
             if not count(key):
@@ -310,7 +310,7 @@ def fails_when_interrupted(key: str) -> None:
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def taken_away(key: str, gate: str) -> str:
-    """Wait for a gate in each attempt; leave an entry if interrupted."""
+    """Wait for a gate in each attempt; write an entry if interrupted."""
     attempt = count(f"{key} began") + 1
     write_entry(f"{key} began")
     try:
