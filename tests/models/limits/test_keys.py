@@ -72,8 +72,8 @@ def test_an_invalid_limit_option_is_refused_by_the_decorator(options, message):
 @pytest.mark.parametrize(
     ("job", "args", "error", "message"),
     [
-        (limited.two_per_user, ["x" * 300], ValueError, "allowed: 1 to 229 characters"),
-        (limited.two_per_user, ["a\0b"], ValueError, "allowed: 1 to 229 characters"),
+        (limited.two_per_user, ["x" * 300], ValueError, "allowed: 1 to 223 characters"),
+        (limited.two_per_user, ["a\0b"], ValueError, "allowed: 1 to 223 characters"),
         (limited.ship, [{}], ValueError, "which this call can't fill: KeyError"),
         (
             make_task(concurrency_key=lambda customer: 7, max_concurrency=1),

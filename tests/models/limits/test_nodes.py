@@ -189,5 +189,5 @@ def test_a_limit_key_from_another_nodes_result_is_refused():
 def test_a_batch_refuses_a_call_with_an_invalid_limit_key():
     batch = Batch("limited")
 
-    with pytest.raises(ValueError, match="allowed: 1 to 229 characters"):
+    with pytest.raises(ValueError, match="allowed: 1 to 223 characters"):
         batch.add(limited.two_per_user, "x" * 300)
