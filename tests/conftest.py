@@ -36,7 +36,7 @@ FORKS = sys.platform == "linux"
 #: Prefixes of variables that a test may set for a forked command: no import depends on them.
 READ_LATER = (
     *("COUNT_STATEMENTS", "DATABASE_URL", "HORSIES_", "OUTBOX"),
-    *("TEST_BEAT", "TEST_CHECK", "TEST_IMPORT", "TEST_QUEUES", "TEST_STALE"),
+    *("TEST_HEARTBEAT", "TEST_CHECK", "TEST_IMPORT", "TEST_QUEUES", "TEST_STALE"),
 )
 
 parent = Parent()
@@ -246,3 +246,9 @@ def drain(transactional_db: None) -> Callable[..., None]:
         call_command("horsies_worker", **{"drain": True, "verbosity": 0, "no_reaper": True, **options})
 
     return run
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """The file that bodies wait for."""
+    return tmp_path / "gate"

@@ -49,8 +49,8 @@ TASKS = {
             "recovery": {
                 "claimed_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),
                 "running_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),
-                "claimer_heartbeat_interval_ms": int(os.environ.get("TEST_BEAT_MS", "30000")),
-                "runner_heartbeat_interval_ms": int(os.environ.get("TEST_BEAT_MS", "30000")),
+                "claimer_heartbeat_interval_ms": int(os.environ.get("TEST_HEARTBEAT_MS", "30000")),
+                "runner_heartbeat_interval_ms": int(os.environ.get("TEST_HEARTBEAT_MS", "30000")),
                 "check_interval_ms": int(os.environ.get("TEST_CHECK_MS", "30000")),
             },
         },

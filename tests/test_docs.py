@@ -115,9 +115,9 @@ def _tables(page):
 
 
 def test_the_workflow_semantics_page_names_every_state_join_and_code():
-    words = [*WorkflowStatus, *WorkflowTaskStatus, *(one.name for one in Join), *(f"`{code}`" for code in WorkflowCode)]
+    terms = [*WorkflowStatus, *WorkflowTaskStatus, *(one.name for one in Join), *(f"`{code}`" for code in WorkflowCode)]
 
-    assert all(word in PAGES["workflows-semantics"] for word in words)
+    assert all(term in PAGES["workflows-semantics"] for term in terms)
 
 
 def test_the_recovery_page_has_every_duty_and_every_option_with_its_default():

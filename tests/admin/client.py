@@ -2,6 +2,7 @@
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.contrib.messages import get_messages
 from django.urls import reverse
 
 from horsies_django.models import Task
@@ -33,3 +34,8 @@ def text_of(client, row, part):
     response = client.get(address(row, "download", part))
     assert response.status_code == 200
     return response.content.decode()
+
+
+def messages_of(response):
+    """Return the messages that a request has left for the user, as one text."""
+    return " ".join(str(message) for message in get_messages(response.wsgi_request))

@@ -75,7 +75,7 @@ def _schedule(name: str, **columns: Any) -> Schedule:
 
 
 def _limit() -> Model:
-    key = "tests.jobs.limited.two_of:a"
+    key = "tests.jobs.limited.two_per_user:a"
     _task(limit_key=key)
     _task(limit_key=key, deferred=True, blocked=True)
     return Limit.objects.create(key=key, max_concurrency=1, rate="5/m")
@@ -97,7 +97,7 @@ MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
 }
 
 
-def made(model: type[Model]) -> list[Model]:
+def create_rows(model: type[Model]) -> list[Model]:
     """Create and return the rows of ``model``."""
     name = str(model._meta.concrete_model._meta.model_name)
     assert name in MAKERS, f"{__name__} has no row of {name}: add one"

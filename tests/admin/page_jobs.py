@@ -19,21 +19,21 @@ def pay(amount, iban=""):
 
 
 @task(sensitive=lambda name, value: isinstance(value, str) and "@" in value)
-def remind(who, note=""):
+def send_reminder(recipient, note=""):
     """Declare its sensitive values by a function of the value."""
 
 
-#: The names that :func:`judge` was called with.
-judged = []
+#: The names that :func:`is_sensitive` was called with.
+checked_names = []
 
 
-def judge(name, value):
-    judged.append(name)
+def is_sensitive(name, value):
+    checked_names.append(name)
     return name == "note"
 
 
-@task(sensitive=judge)
-def weigh(number, note=""):
+@task(sensitive=is_sensitive)
+def with_recording_hook(number, note=""):
     """Declare a hook that records its calls."""
 
 
@@ -42,7 +42,7 @@ def broken(name, value):
 
 
 @task(sensitive=broken)
-def unsure(value):
+def with_failing_hook(value):
     """Declare a hook that raises."""
 
 

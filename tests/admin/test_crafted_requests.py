@@ -149,12 +149,15 @@ def test_a_failing_action_on_all_matching_rows_logs_the_rows_it_has_changed(admi
 
 
 def test_a_workflow_page_masks_the_sensitive_values_of_its_tasks(admin_client):
-    nodes = {"paid": page_jobs.remind.node()(who="geheim@x.y", note="open"), "paying": wait_for_event("pay")}
+    nodes = {
+        "paid": page_jobs.send_reminder.node()(recipient="geheim@x.y", note="open"),
+        "paying": wait_for_event("pay"),
+    }
     handle = Definition("pays", nodes).start()
-    assert handle.send_event("pay", {"token": "geheim", "who": "geheim@x.y", "plain": "open"})
-    result = {"ok": {"plain": "open", "password": "geheim", "by": ["x", {"who": "geheim@x.y"}]}}
+    assert handle.send_event("pay", {"token": "geheim", "recipient": "geheim@x.y", "plain": "open"})
+    result = {"ok": {"plain": "open", "password": "geheim", "by": ["x", {"recipient": "geheim@x.y"}]}}
     WorkflowTask.objects.filter(workflow=handle.id).update(result=result)
-    Workflow.objects.filter(pk=handle.id).update(result=result, error={"data": {"who": "geheim@x.y"}})
+    Workflow.objects.filter(pk=handle.id).update(result=result, error={"data": {"recipient": "geheim@x.y"}})
 
     for node in (0, 1):
         html = admin_client.get(f"/admin/horsies_django/workflow/{handle.id}/change/", {"node": node}).content.decode()

@@ -257,7 +257,7 @@ def test_a_task_waits_because_its_workflow_is_paused():
 
 def test_a_node_reports_the_nodes_the_time_or_the_event_it_waits_for(client):
     first = tasks.noop.node(node_id="first")()
-    pause, event = sleep(3_600, node_id="nap"), wait_for_event("news", node_id="ear")
+    pause, event = sleep(3_600, node_id="nap"), wait_for_event("news", node_id="event")
     last = tasks.noop.node(node_id="last", waits_for=[first, pause])()
     root = Workflow("w", [first, pause, event, last]).start()
     nodes = {node.node_id: node for node in WorkflowTask.objects.select_related("workflow")}
@@ -268,7 +268,7 @@ def test_a_node_reports_the_nodes_the_time_or_the_event_it_waits_for(client):
     (sleeps,) = reasons_of_node(nodes["nap"])
     assert sleeps.code is ReasonCode.SLEEPS
     assert sleeps.when == Task.objects.get(pk=nodes["nap"].task_id).enqueued_at
-    assert "news" in reasons_of_node(nodes["ear"])[0].words
+    assert "news" in reasons_of_node(nodes["event"])[0].words
     assert reasons_of_node(nodes["first"]) == []
     root.pause()
     node = WorkflowTask.objects.select_related("workflow").get(node_id="last")
@@ -293,13 +293,13 @@ def test_the_admin_docs_list_every_reason():
 def test_a_full_limit_names_the_tasks_that_hold_its_places(client):
     worker_row(threads=9)
     with run_commit_callbacks():
-        running = [limited.two_of.send("a") for _ in range(2)]
-        handle = limited.two_of.send("a")
+        running = [limited.two_per_user.send("a") for _ in range(2)]
+        handle = limited.two_per_user.send("a")
 
     (reason,) = reasons_of(row_of(handle))
 
     assert reason.code is ReasonCode.LIMIT_FULL
-    assert reason.words == "It waits for a place: 2 of 2 of tests.jobs.limited.two_of:a are taken."
+    assert reason.words == "It waits for a place: 2 of 2 of tests.jobs.limited.two_per_user:a are taken."
     assert [about.key for about in reason.about] == [one.id for one in running]
     html = html_of(log_in(client, "view_task"), handle)
     assert f"/admin/horsies_django/task/{running[0].id}/change/" in html
@@ -310,18 +310,18 @@ def test_a_full_limit_names_the_tasks_that_hold_its_places(client):
 def test_a_used_up_rate_of_a_limit_key_is_reported():
     worker_row(threads=9)
     with run_commit_callbacks():
-        *_, handle = [limited.often.send("a") for _ in range(5)]
+        *_, handle = [limited.rate_limited.send("a") for _ in range(5)]
 
     (reason,) = reasons_of(row_of(handle))
 
     assert reason.code is ReasonCode.RATE_LIMITED
-    assert "no more than 20/s, 4 of tests.jobs.limited.often:a may begin" in reason.words
+    assert "no more than 20/s, 4 of tests.jobs.limited.rate_limited:a may begin" in reason.words
     assert reason.when is not None
 
 
 def test_a_free_place_of_a_limit_is_reported_before_the_limiter_runs():
     worker_row(threads=9)
-    handle = limited.two_of.send("a")  # the limiter runs on commit, which this test never reaches
+    handle = limited.two_per_user.send("a")  # the limiter runs on commit, which this test never reaches
 
     (reason,) = reasons_of(row_of(handle))
 

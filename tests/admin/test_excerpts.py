@@ -60,8 +60,8 @@ def test_the_list_shows_arguments_on_one_short_line(staff, args, kwargs, shown):
         (lambda: jobs.log_in.send("ann", "geheim"), f'"ann", "{STARS}"'),
         (lambda: jobs.log_in.send("ann", password="geheim"), f'"ann", password="{STARS}"'),
         (lambda: jobs.pay.send({"n": 1, "iban": "geheim"}), f'{{"n": 1, "iban": "{STARS}"}}'),
-        (lambda: jobs.remind.send("geheim@x.y", note="plain"), f'"{STARS}", note="plain"'),
-        (lambda: jobs.unsure.send("geheim"), f'"{STARS}"'),
+        (lambda: jobs.send_reminder.send("geheim@x.y", note="plain"), f'"{STARS}", note="plain"'),
+        (lambda: jobs.with_failing_hook.send("geheim"), f'"{STARS}"'),
         (lambda: Task.objects.create(task_name=ECHO, kwargs={"token": "geheim"}), f'token="{STARS}"'),
     ],
 )

@@ -95,8 +95,8 @@ def test_a_valid_graph_keeps_all_edges_and_its_columns_follow_the_longest_path(g
     columns, forward = assign_columns(count, edges)
 
     assert forward == sorted(set(edges))
-    for place in range(count):
-        assert columns[place] == max((columns[source] + 1 for source, target in edges if target == place), default=0)
+    for node in range(count):
+        assert columns[node] == max((columns[source] + 1 for source, target in edges if target == node), default=0)
 
 
 @given(valid_graph)
@@ -112,7 +112,7 @@ def test_transitive_reduction_keeps_reachability(graph):
 
 
 def reachable(count, edges):
-    found = {(place, place) for place in range(count)}
+    found = {(node, node) for node in range(count)}
     for _ in range(count):
         found |= {(start, target) for start, here in found for source, target in edges if source == here}
     return found

@@ -20,7 +20,7 @@ import horsies_django
 from horsies_django.models import Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
 from horsies_django.workflows.registry import registry
 
-from .factories import made
+from .factories import create_rows
 
 PACKAGE = Path(horsies_django.__file__).parent
 LOCALE = PACKAGE / "locale"
@@ -158,7 +158,7 @@ def texts_on(html):
 @pytest.fixture
 def visit(admin_client):
     """Return a function that fetches the HTML of every main page in a language, by the page's name."""
-    rows = {model: made(model) for model in (Task, Workflow, Queue, Schedule, Worker, Heartbeat, Limit)}
+    rows = {model: create_rows(model) for model in (Task, Workflow, Queue, Schedule, Worker, Heartbeat, Limit)}
     site = "admin:horsies_django_"
 
     def pages():
@@ -169,8 +169,8 @@ def visit(admin_client):
             yield f"{name}s", reverse(f"{site}{name}_changelist")
             for number, row in enumerate(made_rows):
                 yield f"{name} {number}", reverse(f"{site}{name}_change", args=[row.pk])
-        for verb in ("move", "delete", "cancel_running"):
-            yield f"ask {verb}", reverse(f"{site}task_do", args=[rows[Task][0].pk, verb])
+        for action in ("move", "delete", "cancel_running"):
+            yield f"ask {action}", reverse(f"{site}task_do", args=[rows[Task][0].pk, action])
         yield "ask stop", reverse(f"{site}worker_do", args=[rows[Worker][0].pk, "stop"])
 
     def fetch_pages(language):
@@ -249,7 +249,7 @@ DATA = re.compile(
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_every_text_of_every_page_can_be_translated(visit, settings, tmp_path):
-    """In a language that puts every text in brackets, Django's too, no word is outside of them."""
+    """In a language that puts every text in brackets, Django's too, no text is outside of them."""
     django_po = [*Path(django.__file__).parent.glob("c*/**/locale/en/LC_MESSAGES/django.po")]
     assert len(django_po) > 3
     entries = {(entry.msgctxt, entry.msgid): entry for path in [*django_po] for entry in polib.pofile(str(path))} | {
@@ -270,11 +270,11 @@ def test_every_text_of_every_page_can_be_translated(visit, settings, tmp_path):
     names = {definition._meta.name for definition in registry.definitions.values()}
     texts = {(name, text) for name, html in visit("xx").items() for text in texts_on(html) - names}
 
-    assert {(name, text) for name, text in texts if has_bare_words(text)} == set()
+    assert {(name, text) for name, text in texts if has_bare_text(text)} == set()
 
 
-def has_bare_words(text):
-    """Return whether a text has words outside of all brackets that are not data."""
+def has_bare_text(text):
+    """Return whether a page has text outside of all brackets that is not data."""
     before = None
     while before != text:
         before, text = text, re.sub(r"⟦[^⟦⟧]*⟧", "", text)

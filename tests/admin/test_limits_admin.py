@@ -15,7 +15,7 @@ LIST = "admin:horsies_django_limit_changelist"
 
 def send(*keys):
     with TestCase.captureOnCommitCallbacks(execute=True):
-        return [limited.two_of.send(key) for key in keys]
+        return [limited.two_per_user.send(key) for key in keys]
 
 
 def test_a_limit_page_links_only_the_tasks_that_hold_a_place(client):
@@ -33,7 +33,7 @@ def test_limits_are_found_by_a_prefix_of_their_key(client):
     send("acme", "bolt")
     client = log_in(client, "view_limit")
 
-    found = client.get(reverse(LIST), {"q": "tests.jobs.limited.two_of:a"}).content.decode()
+    found = client.get(reverse(LIST), {"q": "tests.jobs.limited.two_per_user:a"}).content.decode()
 
     assert "two_of:acme" in found
     assert "two_of:bolt" not in found

@@ -37,7 +37,7 @@ def page_and_download(client, handle, part):
         (lambda: jobs.pay.send(3, "geheim"), "args", [3, STARS]),
         (lambda: jobs.pay.send(3, iban="geheim"), "kwargs", {"iban": STARS}),
         (lambda: jobs.pay.send({"deep": [{"iban": "geheim", "n": 1}]}), "args", [{"deep": [{"iban": STARS, "n": 1}]}]),
-        (lambda: jobs.remind.send("geheim@x.y", note="plain"), "args", [STARS]),
+        (lambda: jobs.send_reminder.send("geheim@x.y", note="plain"), "args", [STARS]),
         (lambda: jobs.log_in.send([{"a": {"SECRET": {"geheim": 1}}}], 1), "args", [[{"a": {"SECRET": STARS}}], STARS]),
     ],
 )
@@ -80,7 +80,7 @@ def test_error_data_is_masked_and_error_messages_are_not(staff):
 
 
 def test_a_sensitive_hook_that_raises_masks_the_value_and_is_logged(staff, caplog):
-    handle = jobs.unsure.send("geheim")
+    handle = jobs.with_failing_hook.send("geheim")
 
     assert "geheim" not in page_and_download(staff, handle, "args")
     assert "no idea" in caplog.text

@@ -22,7 +22,7 @@ from django.forms import ChoiceField, Form, IntegerField, JSONField
 from django.test import Client
 from django.urls import reverse
 
-from tests.admin.factories import made
+from tests.admin.factories import create_rows
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 
@@ -123,7 +123,7 @@ def new_target(model: type[Model], action: Any = None) -> Target:
 
 def new_targets(model: type[Model], action: Any = None) -> list[Target]:
     """Create rows of each kind, and return a target for each that the action applies to."""
-    fitting = [row for row in made(model) if action is None or action.applies_to(row)]
+    fitting = [row for row in create_rows(model) if action is None or action.applies_to(row)]
     assert fitting, f"tests.admin.factories has no {model._meta.verbose_name} to {action.name}: add one"
     return [Target(model, row) for row in fitting]
 
@@ -280,7 +280,7 @@ def test_a_user_with_one_action_permission_gets_only_its_actions(model, permissi
     actions = admin.site._registry[model].admin_actions
     own_actions = {action.name for action in actions if action.permission_name == permission}
 
-    for row in made(model):
+    for row in create_rows(model):
         target = Target(model, row)
         shown = Offered(client.get(target.page)).addresses
         fitting = {action.name for action in actions if action.permission_name == permission and action.applies_to(row)}
@@ -326,7 +326,7 @@ def test_the_action_permission_allows_the_action_in_the_list(model, action):
 
 @each_model
 def test_a_superuser_is_offered_all_actions(model):
-    rows = made(model)
+    rows = create_rows(model)
     client = client_of(is_superuser=True)
     actions = getattr(admin.site._registry[model], "admin_actions", ())
 
@@ -364,7 +364,7 @@ def with_admin(backends: dict[str, Any], alias: str, options: dict[str, Any]) ->
 
 @each_model
 def test_a_read_only_admin_lets_a_superuser_only_view_retry_and_cancel(read_only, model):
-    rows = made(model)
+    rows = create_rows(model)
     client = client_of(is_superuser=True)
     actions = getattr(admin.site._registry[model], "admin_actions", ())
     allowed = {action.name for action in actions if action.name in {"retry", "cancel", "cancel_running"}}

@@ -12,7 +12,7 @@ from django.urls import reverse
 from horsies_django.admin.tasks.admin import TaskAdmin
 from horsies_django.models import Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
 from tests.admin import page_jobs
-from tests.admin.factories import made
+from tests.admin.factories import create_rows
 from tests.jobs import tasks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.slow]
@@ -63,7 +63,7 @@ def list_of(model):
 @pytest.mark.parametrize("model", LISTED)
 def test_a_lookup_that_is_not_a_filter_of_the_list_is_rejected(staff, model):
     name = model._meta.model_name
-    made(model)
+    create_rows(model)
     client = staff(f"view_{name}")
 
     for lookup in LOOKUPS[name]:
@@ -89,7 +89,7 @@ def test_a_list_rejects_lookups_of_all_columns_except_its_own_filters(staff, mod
 
 @pytest.mark.parametrize("model", LISTED)
 def test_every_filter_that_a_list_offers_can_be_chosen(staff, model):
-    made(model)
+    create_rows(model)
     client = staff(f"view_{model._meta.model_name}")
     listed = client.get(list_of(model)).context["cl"]
 
@@ -149,15 +149,15 @@ def test_a_search_of_arguments_runs_the_same_queries_for_any_text(staff):
 
 
 def test_a_search_does_equal_work_for_a_masked_text_and_a_missing_text(staff):
-    page_jobs.weigh.send_many([{"number": number, "note": SECRET} for number in range(20)])
+    page_jobs.with_recording_hook.send_many([{"number": number, "note": SECRET} for number in range(20)])
     client = staff("view_task")
 
     counts = []
     for text in (SECRET, "nowhere"):
-        page_jobs.judged.clear()
+        page_jobs.checked_names.clear()
         with CaptureQueriesContext(connection) as queries:
             assert not client.get(list_of(Task), {"q": f"args:{text}"}).context["cl"].result_list
-        counts.append((len(page_jobs.judged), len(queries)))
+        counts.append((len(page_jobs.checked_names), len(queries)))
 
     assert counts[0] == counts[1]
     assert counts[0][0] >= 20

@@ -2,13 +2,13 @@
 
 import pytest
 from django.contrib import admin
-from django.contrib.messages import get_messages
 
 from horsies_django import Workflow, wait_for_event
 from horsies_django.core.compat import BaseTaskBackend, InvalidTask
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
-from tests.admin.factories import made
+from tests.admin.client import messages_of
+from tests.admin.factories import create_rows
 from tests.admin.test_permissions import Target, do, do_to_selected, named
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
@@ -17,15 +17,11 @@ ACTIONS = [(model, action) for model in (Task, Row) for action in admin.site._re
 REMOVED = "No event can be sent to workflows whose backend is no HorsiesBackend of TASKS any more: gone."
 
 
-def messages_of(response):
-    return " ".join(str(message) for message in get_messages(response.wsgi_request))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "action"), ACTIONS, ids=named)
 @pytest.mark.parametrize("run", [do, do_to_selected], ids=named)
 def test_no_action_fails_on_rows_of_a_removed_backend(admin_client, model, action, run):
-    for row in made(model):
+    for row in create_rows(model):
         if not action.applies_to(row):
             continue
         for each in (Task, Row, WorkflowTask):

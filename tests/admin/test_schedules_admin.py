@@ -1,4 +1,4 @@
-"""Schedules in the admin: timings in words, the list, the form, the preview, the actions and the runs."""
+"""Schedules in the admin: timings as text, the list, the form, the preview, the actions and the runs."""
 
 import json
 import re
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 LIST = "/admin/horsies_django/schedule/"
 RIGHTS = ("view_schedule", "change_schedule", "add_schedule", "delete_schedule")
-VERBS = ("enable_schedule", "disable_schedule", "run_now_schedule")
+PERMISSIONS = ("enable_schedule", "disable_schedule", "run_now_schedule")
 
 
 def make(name="nightly", **columns):
@@ -59,8 +59,8 @@ def errors(response):
     return {name: list(messages) for name, messages in response.context["adminform"].form.errors.items()}
 
 
-def do(client, schedule, verb):
-    return client.post(address(schedule, "do", verb), follow=True)
+def do(client, schedule, action):
+    return client.post(address(schedule, "do", action), follow=True)
 
 
 def cells(client, query=""):
@@ -75,7 +75,7 @@ def cells(client, query=""):
     return found
 
 
-# Timings in words.
+# Timings as text.
 
 
 @pytest.mark.once
@@ -159,7 +159,7 @@ def test_the_list_is_filtered_by_state_trouble_and_source(staff):
 
 
 def test_the_list_needs_as_many_queries_for_40_schedules_as_for_one(staff):
-    client = staff("view_schedule", *VERBS)
+    client = staff("view_schedule", *PERMISSIONS)
     make()
 
     def queries():
@@ -285,7 +285,7 @@ def test_saving_does_not_enable_a_schedule_that_was_disabled_meanwhile(staff):
 
 def test_a_declared_schedule_cannot_be_edited_and_names_its_app(staff):
     schedule = make(source="shop", declared_enabled=True, kwargs={"password": "hunter2"})
-    client = staff(*RIGHTS, *VERBS)
+    client = staff(*RIGHTS, *PERMISSIONS)
 
     html = page(client, schedule)
 
@@ -303,7 +303,7 @@ def test_a_schedule_removed_from_the_code_can_be_disabled_and_deleted(staff):
     schedule = make(source="shop")
     Schedule.objects.disable("CODE")
 
-    client = staff(*RIGHTS, *VERBS)
+    client = staff(*RIGHTS, *PERMISSIONS)
     assert "1 schedule is disabled." in do(client, schedule, "disable").content.decode()
     assert Schedule.objects.get().disabled_by == "OPERATOR"
     client.post(address(schedule, "delete"), {"post": "yes"})
@@ -422,7 +422,7 @@ def grant(client, permission):
 
 def test_disable_enable_and_run_now_work_from_the_page_and_are_logged(staff):
     schedule = make()
-    client = staff("view_schedule", *VERBS)
+    client = staff("view_schedule", *PERMISSIONS)
 
     assert "1 schedule is disabled." in do(client, schedule, "disable").content.decode()
     row = Schedule.objects.get()
@@ -445,7 +445,7 @@ def test_run_now_works_on_several_schedules_in_the_list(staff):
     schedules = [make(f"s{number}") for number in range(3)]
 
     keys = [str(schedule.pk) for schedule in schedules]
-    staff("view_schedule", *VERBS).post(LIST, {"action": "run_now", "_selected_action": keys})
+    staff("view_schedule", *PERMISSIONS).post(LIST, {"action": "run_now", "_selected_action": keys})
 
     assert Task.objects.count() == LogEntry.objects.count() == 3
 
@@ -453,7 +453,7 @@ def test_run_now_works_on_several_schedules_in_the_list(staff):
 def test_run_now_reports_a_broken_schedule_and_runs_the_others(staff):
     broken, sound = make("gone"), make("sound")
     Schedule.objects.filter(pk=broken.pk).update(task_name="tests.jobs.tasks.gone")
-    client = staff("view_schedule", *VERBS)
+    client = staff("view_schedule", *PERMISSIONS)
 
     keys = [str(broken.pk), str(sound.pk)]
     html = client.post(LIST, {"action": "run_now", "_selected_action": keys}, follow=True).content.decode()
@@ -552,7 +552,7 @@ def test_filtering_tasks_by_an_invalid_schedule_id_finds_nothing(staff, schedule
 
 def test_the_page_needs_as_many_queries_for_20_runs_as_for_one(staff):
     schedule = make()
-    client = staff("view_schedule", "view_task", "view_workflow", *VERBS)
+    client = staff("view_schedule", "view_task", "view_workflow", *PERMISSIONS)
 
     def queries():
         with CaptureQueriesContext(connection) as captured:

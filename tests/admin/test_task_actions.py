@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.messages import get_messages
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -19,6 +18,7 @@ from horsies_django.admin.actions import bulk_action
 from horsies_django.core.ids import uuid7s
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Workflow, WorkflowTask
 from horsies_django.ops.keyset import scan
+from tests.admin.client import messages_of
 from tests.jobs import tasks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -41,10 +41,6 @@ FORM_FIELDS = {"move": {"queue_name": "emails", "priority": "7"}}
 
 def act(client, action, *keys, query="", **more):
     return client.post(LIST + query, {"action": action, "_selected_action": [str(key) for key in keys], **more})
-
-
-def messages_of(response):
-    return " ".join(str(message) for message in get_messages(response.wsgi_request))
 
 
 def running():

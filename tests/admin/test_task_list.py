@@ -132,7 +132,7 @@ def test_an_argument_search_checks_its_time_limit_after_few_tasks(staff, monkeyp
 
 def test_old_pending_tasks_are_found_behind_many_newer_tasks(staff, monkeypatch):
     limit_scan(monkeypatch, 10, 30)
-    stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
+    stuck = make("jobs.stuck", queue_name="unserved", enqueued_at=LONG_AGO)
     make_many(100)
     client = staff("view_task")
 
@@ -140,7 +140,7 @@ def test_old_pending_tasks_are_found_behind_many_newer_tasks(staff, monkeypatch)
         {"state": "due"},
         {"status__exact": "PENDING"},
         {"trouble": "late"},
-        {"queue_name": "nobody", "state": "due"},
+        {"queue_name": "unserved", "state": "due"},
     ):
         assert found(client, **query) == {stuck.pk}
         assert not shown(client, **query).older_url
@@ -149,11 +149,11 @@ def test_old_pending_tasks_are_found_behind_many_newer_tasks(staff, monkeypatch)
 def test_the_task_of_an_unserved_queue_is_found_among_many_due_tasks(staff, monkeypatch):
     limit_scan(monkeypatch, 10, 30)
     monkeypatch.setattr(scan, "MAX_INDEX_ROWS", 20)
-    stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
+    stuck = make("jobs.stuck", queue_name="unserved", enqueued_at=LONG_AGO)
     due = make_many(100, status="PENDING")
     client = staff("view_task")
 
-    assert found(client, state="due", queue_name="nobody") == {stuck.pk}
+    assert found(client, state="due", queue_name="unserved") == {stuck.pk}
     assert sorted([*chain(*walk(client, "older_url", state="due"))]) == sorted([stuck.pk, *(row.pk for row in due)])
 
 
@@ -458,7 +458,7 @@ def test_an_argument_search_finds_only_unmasked_values(staff):
     page_jobs.log_in.send("ann", "geheim")
     page_jobs.log_in.send({"token": "geheim"}, password="geheim")
     named = page_jobs.log_in.send(["Geheimer", 1], "x").id
-    noted = page_jobs.remind.send("x@x.y", note='ä "geheim"').id
+    noted = page_jobs.send_reminder.send("x@x.y", note='ä "geheim"').id
     client = staff("view_task")
 
     assert found(client, q="args:GEHEIM") == {named, noted}

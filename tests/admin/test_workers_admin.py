@@ -44,8 +44,8 @@ def test_the_list_shows_host_queues_slots_and_memory_of_each_worker(staff):
 
     shown = text_of(staff("view_worker").get(LIST).content.decode())
 
-    for word in ("host-a", "4711", "alive", "0/8", "50.0", "emails, but not reports", "9.8.7", "now"):
-        assert word in shown.replace("\xa0", " "), word
+    for text in ("host-a", "4711", "alive", "0/8", "50.0", "emails, but not reports", "9.8.7", "now"):
+        assert text in shown.replace("\xa0", " "), text
 
 
 def test_a_worker_without_a_recent_heartbeat_is_marked_as_silent(staff):
@@ -142,7 +142,7 @@ def test_the_tasks_that_a_worker_holds_are_read_from_an_index(staff):
 
 
 def test_stopping_a_worker_asks_first_and_lets_running_tasks_finish(staff, worker, tmp_path):
-    process = worker("--threads", "1", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
+    process = worker("--threads", "1", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(tmp_path / "gate")
     row = Worker.objects.get()
     client = staff("view_worker", "stop_worker")

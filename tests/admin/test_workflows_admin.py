@@ -20,8 +20,8 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.jobs import limited
-from tests.workflows.bodies import Silent, fail, give, noted, try_, try_item
-from tests.workflows.runs import children, die, ran, states, value
+from tests.workflows.bodies import Silent, echo, fail, flaky, flaky_item, record_evaluation
+from tests.workflows.runs import children, claim_as_dead_worker, start_and_drain, states, value
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]  # ``drain`` adds real transactions
 
@@ -74,8 +74,8 @@ def log():
 
 
 def diamond(middle=None):
-    a, d = give.node(node_id="a")(value=1), give.node(node_id="d")()
-    return Workflow("diamond", a >> [give.node(node_id="b")(), middle or give.node(node_id="c")()] >> d)
+    a, d = echo.node(node_id="a")(value=1), echo.node(node_id="d")()
+    return Workflow("diamond", a >> [echo.node(node_id="b")(), middle or echo.node(node_id="c")()] >> d)
 
 
 def row(name="odd", *nodes, **more):
@@ -96,7 +96,7 @@ def row(name="odd", *nodes, **more):
 
 
 def test_the_list_shows_each_workflow_with_its_progress(staff, drain):
-    ran(Workflow("failing", [fail.node(node_id="x")()]), drain)
+    start_and_drain(Workflow("failing", [fail.node(node_id="x")()]), drain)
     diamond().start()
 
     html = staff("view_workflow").get(LIST).content.decode()
@@ -107,7 +107,7 @@ def test_the_list_shows_each_workflow_with_its_progress(staff, drain):
 
 def test_the_list_is_newest_first_and_shows_subworkflows_only_on_request(staff, drain):
     first = diamond().start()
-    outer = ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
+    outer = start_and_drain(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
     (inner,) = children(outer)
     client = staff("view_workflow")
 
@@ -117,7 +117,7 @@ def test_the_list_is_newest_first_and_shows_subworkflows_only_on_request(staff, 
 
 
 def test_filters_and_the_search_narrow_the_list(staff, drain):
-    done, keyed = ran(diamond(), drain), Workflow("keyed", [give.node()()], unique_key="k-1").start()
+    done, keyed = start_and_drain(diamond(), drain), Workflow("keyed", [echo.node()()], unique_key="k-1").start()
     client = staff("view_workflow")
 
     assert rows_of(client, status__exact="COMPLETED") == [done.id]
@@ -160,7 +160,7 @@ def test_paging_the_list_shows_each_workflow_in_order(staff):
 
 
 def test_searching_an_id_also_finds_subworkflows(staff, drain):
-    (inner,) = children(ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain))
+    (inner,) = children(start_and_drain(Workflow("outer", [Silent.node(node_id="sub")()]), drain))
 
     assert rows_of(staff("view_workflow"), q=str(inner.id)) == [inner.id]
 
@@ -169,7 +169,7 @@ def test_searching_an_id_also_finds_subworkflows(staff, drain):
 
 
 def test_the_page_draws_a_graph_with_a_link_for_each_node(staff, drain):
-    handle = ran(diamond(), drain)
+    handle = start_and_drain(diamond(), drain)
 
     html = page(staff("view_workflow", "view_task"), handle)
 
@@ -183,7 +183,7 @@ def test_the_page_draws_a_graph_with_a_link_for_each_node(staff, drain):
 
 
 def test_the_graph_links_to_nodes_for_users_who_may_not_view_tasks(staff, drain):
-    html = page(staff("view_workflow"), ran(diamond(), drain))
+    html = page(staff("view_workflow"), start_and_drain(diamond(), drain))
     assert "/horsies_django/task/" not in html[html.index("<svg") :]
     assert "?node=0#node" in html
 
@@ -304,7 +304,7 @@ def test_the_page_draws_no_graph_of_too_many_edges_and_says_so(staff, monkeypatc
 
 
 def test_the_page_reads_no_large_column_of_all_nodes(staff, drain):
-    handle = ran(diamond(), drain)
+    handle = start_and_drain(diamond(), drain)
     client = staff(*ALL)
     with CaptureQueriesContext(connection) as captured:
         page(client, handle)
@@ -315,8 +315,8 @@ def test_the_page_reads_no_large_column_of_all_nodes(staff, drain):
 
 
 def test_the_table_says_why_a_node_waits(staff, drain):
-    event, pause, last = wait_for_event("approved"), sleep(3600), give.node(node_id="last")()
-    handle = ran(Workflow("waits", [event, pause] >> last), drain)
+    event, pause, last = wait_for_event("approved"), sleep(3600), echo.node(node_id="last")()
+    handle = start_and_drain(Workflow("waits", [event, pause] >> last), drain)
 
     html = page(staff("view_workflow"), handle)
 
@@ -326,7 +326,7 @@ def test_the_table_says_why_a_node_waits(staff, drain):
 
 @pytest.mark.django_db(transaction=True)
 def test_the_table_says_that_a_node_waits_for_its_limit(staff):
-    nodes = [limited.one_of.node(node_id=f"n{place}")(who="a") for place in range(3)]
+    nodes = [limited.one_per_user.node(node_id=f"n{index}")(user="a") for index in range(3)]
 
     html = page(staff("view_workflow"), Workflow("limited", nodes).start())
 
@@ -335,10 +335,10 @@ def test_the_table_says_that_a_node_waits_for_its_limit(staff):
 
 
 def test_a_completed_workflow_names_the_success_case_that_it_met(staff, drain):
-    good, bad, other = give.node(node_id="good")(), fail.node(node_id="bad")(), fail.node(node_id="other")()
-    last = give.node(node_id="last")()
+    good, bad, other = echo.node(node_id="good")(), fail.node(node_id="bad")(), fail.node(node_id="other")()
+    last = echo.node(node_id="last")()
     policy = SuccessPolicy([SuccessCase(required=[bad]), SuccessCase(required=[good])])
-    handle = ran(Workflow("w", [good, bad, other >> last], success_policy=policy), drain)
+    handle = start_and_drain(Workflow("w", [good, bad, other >> last], success_policy=policy), drain)
     assert handle.status() == "COMPLETED"
 
     html = page(staff("view_workflow"), handle)
@@ -352,10 +352,10 @@ def test_a_completed_workflow_names_the_success_case_that_it_met(staff, drain):
 
 
 def test_a_completed_workflow_says_that_skipped_nodes_are_not_failures(staff, drain):
-    skipped = give.node(node_id="skipped", skip_when=noted)()
-    one, other = give.node(node_id="one", skip_when=noted)(), give.node(node_id="other")()
-    after = give.node(node_id="after", waits_for=[one], join=Join.ANY)()
-    handle = ran(Workflow("w", [skipped, one, other, after]), drain)
+    skipped = echo.node(node_id="skipped", skip_when=record_evaluation)()
+    one, other = echo.node(node_id="one", skip_when=record_evaluation)(), echo.node(node_id="other")()
+    after = echo.node(node_id="after", waits_for=[one], join=Join.ANY)()
+    handle = start_and_drain(Workflow("w", [skipped, one, other, after]), drain)
     assert handle.status() == "COMPLETED"
 
     html = page(staff("view_workflow"), handle)
@@ -367,7 +367,7 @@ def test_a_completed_workflow_says_that_skipped_nodes_are_not_failures(staff, dr
 def test_a_plainly_completed_or_failed_workflow_does_not_explain_itself(staff, drain):
     client = staff("view_workflow")
     for workflow in (diamond(), Workflow("failing", [fail.node()()])):
-        assert "counts as completed" not in page(client, ran(workflow, drain))
+        assert "counts as completed" not in page(client, start_and_drain(workflow, drain))
 
 
 @pytest.mark.parametrize("policy", [3, [], [7], [{"required": "x"}], [{"required": [99]}], [{}]])
@@ -378,7 +378,7 @@ def test_a_damaged_success_policy_is_described_as_far_as_possible(staff, policy)
 
 
 def test_one_node_is_shown_in_full(staff, drain):
-    handle = ran(Workflow("w", [give.node(node_id="a")(value={"<b>": 1})]), drain)
+    handle = start_and_drain(Workflow("w", [echo.node(node_id="a")(value={"<b>": 1})]), drain)
 
     html = page(staff("view_workflow"), handle, node="0")
 
@@ -396,8 +396,8 @@ def shown(client, handle, node):
 
 def test_a_node_shows_its_main_facts_and_collapses_its_stored_row(staff, drain):
     bad = fail.node(node_id="bad")(message="no more")
-    late = give.node(node_id="late", waits_for=[bad], allow_failed_deps=True, skip_when=noted)()
-    handle = ran(Workflow("w", [bad, late]), drain)
+    late = echo.node(node_id="late", waits_for=[bad], allow_failed_deps=True, skip_when=record_evaluation)()
+    handle = start_and_drain(Workflow("w", [bad, late]), drain)
     client = staff("view_workflow", "view_task")
 
     visible, stored = shown(client, handle, 0)
@@ -409,14 +409,14 @@ def test_a_node_shows_its_main_facts_and_collapses_its_stored_row(staff, drain):
         assert column not in visible
     assert "open_deps" in stored
     after, _stored = shown(client, handle, 1)
-    assert "also after what has failed or was skipped; unless tests.workflows.bodies.noted says so" in after
+    assert "also after what has failed or was skipped; unless tests.workflows.bodies.record_evaluation says so" in after
     assert '<a href="?node=0#node">bad</a>' in after
 
 
 def test_a_waiting_node_says_why_and_links_no_task_without_permission(staff, drain):
-    first, event = give.node(node_id="first")(), wait_for_event("e")
-    two = give.node(node_id="two", waits_for=[first, event], join=Join.QUORUM, min_success=2)()
-    handle = ran(Workflow("w", [first, event, two]), drain)
+    first, event = echo.node(node_id="first")(), wait_for_event("e")
+    two = echo.node(node_id="two", waits_for=[first, event], join=Join.QUORUM, min_success=2)()
+    handle = start_and_drain(Workflow("w", [first, event, two]), drain)
 
     visible, _stored = shown(staff("view_workflow"), handle, 2)
 
@@ -426,7 +426,7 @@ def test_a_waiting_node_says_why_and_links_no_task_without_permission(staff, dra
 
 
 def test_a_subworkflow_and_its_parent_link_to_each_other(staff, drain):
-    outer = ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
+    outer = start_and_drain(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
     (inner,) = children(outer)
     client = staff("view_workflow")
 
@@ -493,7 +493,7 @@ def test_a_workflow_is_paused_and_resumed(staff, drain):
 
 
 def test_cancel_asks_first_and_leaves_ended_workflows_alone(staff, drain):
-    done, handle = ran(diamond(), drain), diamond().start()
+    done, handle = start_and_drain(diamond(), drain), diamond().start()
     client = staff(*ALL)
 
     confirmation = client.post(address(handle, "cancel"))
@@ -507,7 +507,7 @@ def test_cancel_asks_first_and_leaves_ended_workflows_alone(staff, drain):
 
 def test_running_bodies_can_be_cancelled_after_their_workflow(staff):
     handle = diamond().start()
-    (task,) = die(1)
+    (task,) = claim_as_dead_worker(1)
     client = staff(*ALL)
 
     do(client, "cancel", handle)
@@ -521,7 +521,7 @@ def test_running_bodies_can_be_cancelled_after_their_workflow(staff):
 
 
 def test_retry_runs_failed_and_skipped_nodes_again(staff, drain):
-    handle = ran(diamond(try_.node(node_id="c")(key="k", fails=1)), drain)
+    handle = start_and_drain(diamond(flaky.node(node_id="c")(key="k", fails=1)), drain)
     assert states(handle)["d"] == "SKIPPED"
 
     do(staff(*ALL), "retry", handle)
@@ -532,8 +532,8 @@ def test_retry_runs_failed_and_skipped_nodes_again(staff, drain):
 
 
 def test_one_failed_node_is_retried_alone(staff, drain):
-    c, d = try_.node(node_id="c")(key="c", fails=1), try_.node(node_id="d")(key="d", fails=1)
-    handle = ran(Workflow("two", [c, d]), drain)
+    c, d = flaky.node(node_id="c")(key="c", fails=1), flaky.node(node_id="d")(key="d", fails=1)
+    handle = start_and_drain(Workflow("two", [c, d]), drain)
     client = staff(*ALL)
 
     html = page(client, handle)
@@ -549,9 +549,9 @@ def test_one_failed_node_is_retried_alone(staff, drain):
 
 
 def test_one_item_of_a_map_is_retried_alone(staff, drain):
-    numbers = give.node(node_id="numbers")(value=[1, 2, 3])
-    handle = ran(
-        Workflow("maps", [numbers, try_item.map(over=numbers, kwargs={"key": "i", "fails": 1}, node_id="m")]), drain
+    numbers = echo.node(node_id="numbers")(value=[1, 2, 3])
+    handle = start_and_drain(
+        Workflow("maps", [numbers, flaky_item.map(over=numbers, kwargs={"key": "i", "fails": 1}, node_id="m")]), drain
     )
     item = WorkflowTask.objects.get(workflow=handle.id, node_id="m[0]")
 
@@ -563,7 +563,7 @@ def test_one_item_of_a_map_is_retried_alone(staff, drain):
 
 def test_an_event_is_sent_with_its_payload(staff, drain):
     event = wait_for_event("approved", node_id="approved")
-    handle = ran(Workflow("w", [event], output=event), drain)
+    handle = start_and_drain(Workflow("w", [event], output=event), drain)
     client = staff(*ALL)
 
     confirmation = client.get(address(handle, "send_event")).content.decode()
@@ -591,7 +591,7 @@ def test_an_event_is_sent_with_its_payload(staff, drain):
     ids=["lone surrogate", "too many digits", "very deep", "deep"],
 )
 def test_a_payload_that_cannot_be_stored_is_refused_and_kept_in_the_form(staff, drain, payload, error):
-    handle = ran(Workflow("w", [wait_for_event("approved")]), drain)
+    handle = start_and_drain(Workflow("w", [wait_for_event("approved")]), drain)
 
     response = do(staff(*ALL), "send_event", handle, name="approved", payload=payload)
 
@@ -616,7 +616,7 @@ def test_resume_leaves_a_subworkflow_of_a_paused_workflow_alone(staff, drain):
 
 
 def test_an_action_applies_to_all_selected_workflows(staff, drain):
-    done, first, second = ran(diamond(), drain), diamond().start(), diamond().start()
+    done, first, second = start_and_drain(diamond(), drain), diamond().start(), diamond().start()
 
     response = staff(*ALL).post(
         LIST, {"action": "pause", "_selected_action": [str(each.id) for each in (done, first, second)]}, follow=True
@@ -664,7 +664,7 @@ def test_an_event_is_sent_to_all_matching_workflows_with_its_payload(staff, monk
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     monkeypatch.setattr(WorkflowAdmin, "batch", 1)
     event = wait_for_event("approved", node_id="approved")
-    handles = [ran(Workflow("w", [event], output=event), drain) for _ in range(3)]
+    handles = [start_and_drain(Workflow("w", [event], output=event), drain) for _ in range(3)]
 
     act_on_all(staff(*ALL), "send_event", name="approved", payload='{"by": "<ann>"}')
 
@@ -673,7 +673,7 @@ def test_an_event_is_sent_to_all_matching_workflows_with_its_payload(staff, monk
 
 
 def test_retry_is_offered_only_where_nodes_would_run_again(staff, drain):
-    failed = ran(Workflow("w", [fail.node()(), give.node()()], on_error=OnError.PAUSE), drain)
+    failed = start_and_drain(Workflow("w", [fail.node()(), echo.node()()], on_error=OnError.PAUSE), drain)
     paused = diamond().start()
     with transaction.atomic():
         paused.pause()
@@ -687,7 +687,7 @@ def test_retry_is_offered_only_where_nodes_would_run_again(staff, drain):
 
 
 def test_each_action_needs_its_own_permission(staff, drain):
-    handle = ran(Workflow("w", [fail.node()(), wait_for_event("e")], on_error=OnError.PAUSE), drain)
+    handle = start_and_drain(Workflow("w", [fail.node()(), wait_for_event("e")], on_error=OnError.PAUSE), drain)
     assert handle.status() == "PAUSED"
     for action in ACTIONS:
         client = staff("view_workflow", *(f"{other}_workflow" for other in ACTIONS if other != action))
@@ -702,7 +702,7 @@ def test_each_action_needs_its_own_permission(staff, drain):
 
 
 def test_users_who_may_only_view_workflows_see_no_action(staff, drain):
-    handle = ran(Workflow("w", [fail.node()()]), drain)
+    handle = start_and_drain(Workflow("w", [fail.node()()]), drain)
     client = staff("view_workflow")
 
     assert 'name="action"' not in client.get(LIST).content.decode()
@@ -720,7 +720,7 @@ def test_list_page_and_actions_need_the_view_permission(staff, client):
 
 
 def test_a_get_request_performs_no_action(staff, drain):
-    handle = ran(Workflow("w", [fail.node()()]), drain)
+    handle = start_and_drain(Workflow("w", [fail.node()()]), drain)
     client = staff(*ALL)
 
     for action in (*ACTIONS, "cancel_running"):

@@ -12,7 +12,7 @@ from tests.chaos import ledger
 from tests.chaos.cluster import cluster
 
 #: Thresholds of the workers, in milliseconds.
-STALE, BEAT, CHECK = 3_000, 400, 500
+STALE, HEARTBEAT, CHECK = 3_000, 400, 500
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
             "DATABASE_URL": own.url,
             "DJANGO_SETTINGS_MODULE": "tests.settings",
             "TEST_STALE_MS": str(STALE),
-            "TEST_BEAT_MS": str(BEAT),
+            "TEST_HEARTBEAT_MS": str(HEARTBEAT),
             "TEST_CHECK_MS": str(CHECK),
             ledger.VARIABLE: str(Path(folder, "ledger")),
         }

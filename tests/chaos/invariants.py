@@ -29,7 +29,7 @@ CODES = {
 #: Bodies that end only with their process.
 DEADLY = ("stubborn_at_least_once", "hogging_at_most_once")
 
-#: Seconds around the life of a task in which events may explain its fate.
+#: Seconds around the life of a task in which events may explain how it ended.
 AROUND = 5.0
 
 
@@ -130,7 +130,7 @@ def explain(key: str, records: Records, timeline: Sequence[Event]) -> list[str]:
 def _of_overlaps(records: Records) -> Iterator[Violation]:
     """Two bodies of one task run at once only if a supervisor could not end the first of them."""
     for line in records.lines:
-        if line.what == ledger.BESIDE and not {line.pid, line.other} & records.unwatched:
+        if line.what == ledger.OVERLAPPED and not {line.pid, line.other} & records.unwatched:
             yield Violation(f"{line.key}: began in {line.pid} while its body still ran in {line.other}", line.key)
 
 

@@ -16,15 +16,15 @@ from tests.chaos import ledger
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
-#: So many retries that a task hardly runs out of them unless something is wrong.
-OFTEN = [1.0] * 15
+#: So many retries that a task runs out of them only if something is wrong.
+MANY_RETRIES = [1.0] * 15
 
 
 #: Retries after a crash.
-CRASHES = RetryPolicy.fixed(OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False)
+RETRY_CRASHES = RetryPolicy.fixed(MANY_RETRIES, auto_retry_for=["WORKER_CRASHED"], jitter=False)
 
 #: Retries after a crash, and after errors of a body that uses the database during an outage.
-OUTAGES = RetryPolicy.fixed(OFTEN, auto_retry_for=["WORKER_CRASHED", "UNHANDLED_EXCEPTION"], jitter=False)
+RETRY_OUTAGES = RetryPolicy.fixed(MANY_RETRIES, auto_retry_for=["WORKER_CRASHED", "UNHANDLED_EXCEPTION"], jitter=False)
 
 
 def _work(key: str, seconds: float) -> str:
@@ -43,12 +43,12 @@ async def _awork(key: str, seconds: float) -> str:
     return key
 
 
-@task(retry_policy=CRASHES)
+@task(retry_policy=RETRY_CRASHES)
 def at_least_once(key: str, seconds: float) -> str:
     return _work(key, seconds)
 
 
-@task(retry_policy=CRASHES)
+@task(retry_policy=RETRY_CRASHES)
 async def async_at_least_once(key: str, seconds: float) -> str:
     return await _awork(key, seconds)
 
@@ -63,7 +63,7 @@ async def async_at_most_once(key: str, seconds: float) -> str:
     return await _awork(key, seconds)
 
 
-@task(atomic=True, retry_policy=OUTAGES)
+@task(atomic=True, retry_policy=RETRY_OUTAGES)
 def exactly_once(key: str, seconds: float) -> str:
     """Write an entry instead of the ledger, because an effect that is rolled back has not happened."""
     with ledger.running(key):
@@ -73,7 +73,7 @@ def exactly_once(key: str, seconds: float) -> str:
     return key
 
 
-@task(retry_policy=OUTAGES)
+@task(retry_policy=RETRY_OUTAGES)
 def writing_at_least_once(key: str, seconds: float) -> str:
     """Write a row outside of any transaction. It is lost only if another body left a transaction open."""
     with ledger.running(key):
@@ -83,7 +83,7 @@ def writing_at_least_once(key: str, seconds: float) -> str:
     return key
 
 
-@task(retry_policy=OUTAGES)
+@task(retry_policy=RETRY_OUTAGES)
 def untidy_at_least_once(key: str, seconds: float) -> str:
     """Leave a transaction open, in one of three ways."""
     with ledger.running(key):
@@ -99,7 +99,7 @@ def untidy_at_least_once(key: str, seconds: float) -> str:
     return key
 
 
-@task(retry_policy=CRASHES)
+@task(retry_policy=RETRY_CRASHES)
 def stubborn_at_least_once(key: str, seconds: float) -> str:
     """Ignore every request to stop, for longer than a shutdown waits."""
     with ledger.running(key):

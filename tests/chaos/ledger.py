@@ -14,7 +14,7 @@ from pathlib import Path
 #: The environment variable that names the file. Beside it is a folder with a lock for each key.
 VARIABLE = "CHAOS_LEDGER"
 
-BEGAN, NOTED, ENDED, BESIDE = "began", "noted", "ended", "began beside"
+BEGAN, NOTED, ENDED, OVERLAPPED = "began", "noted", "ended", "overlapped"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def running(key: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _append(BESIDE, key, int(os.pread(file, 20, 0) or 0))
+            _append(OVERLAPPED, key, int(os.pread(file, 20, 0) or 0))
         else:
             os.pwrite(file, f"{os.getpid():<20}".encode(), 0)
             _append(BEGAN, key)

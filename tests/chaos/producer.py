@@ -68,7 +68,7 @@ class Producer:
                 continue
             task = self._random.choices(list(self._kinds), list(self._kinds.values()))[0]
             key, seconds = f"t{number}", self._seconds()
-            if self._has_arrived(partial(self._send, task, key, seconds)):
+            if self._is_confirmed(partial(self._send, task, key, seconds)):
                 self.sent.add(key)
             else:
                 self.uncertain.add(key)
@@ -77,12 +77,12 @@ class Producer:
         """Start a workflow, and start it again with the same id if the first answer is lost."""
         workflow, workflow_id = shape(key, seconds), UUID(int=self._random.getrandbits(128), version=4)
         for _ in range(2):
-            if self._has_arrived(partial(workflow.start, workflow_id)):
+            if self._is_confirmed(partial(workflow.start, workflow_id)):
                 self.started.add(workflow_id)
                 return
         self.perhaps_started.add(workflow_id)
 
-    def _has_arrived(self, send: Callable[[], object]) -> bool:
+    def _is_confirmed(self, send: Callable[[], object]) -> bool:
         """Send; return whether the database has confirmed it."""
         try:
             close_old_connections()

@@ -34,7 +34,7 @@ def broken(key: str) -> TaskResult[str, TaskError[Any]]:
     return TaskResult(err=TaskError(error_code="BROKEN", message="as always"))
 
 
-@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED", "FLAKY"], jitter=False))
+@task(retry_policy=RetryPolicy.fixed(jobs.MANY_RETRIES, auto_retry_for=["WORKER_CRASHED", "FLAKY"], jitter=False))
 def flaky(key: str) -> TaskResult[str, TaskError[Any]]:
     """Fail the first time."""
     ledger.note(key)
@@ -43,20 +43,20 @@ def flaky(key: str) -> TaskResult[str, TaskError[Any]]:
     return TaskResult(ok=key)
 
 
-@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+@task(retry_policy=RetryPolicy.fixed(jobs.MANY_RETRIES, auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def numbers() -> list[int]:
     """Return the items of a map."""
     return list(range(7))
 
 
-@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+@task(retry_policy=RetryPolicy.fixed(jobs.MANY_RETRIES, auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def item_at_least_once(item: int, key: str) -> str:
     """Note its item."""
     ledger.note(f"{key}[{item}]")
     return f"{key}[{item}]"
 
 
-@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+@task(retry_policy=RetryPolicy.fixed(jobs.MANY_RETRIES, auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def check_values(key: str, values: list[str]) -> str:
     """Note its key, if all values are keys."""
     assert all(value.startswith("w") for value in values), values
@@ -64,7 +64,7 @@ def check_values(key: str, values: list[str]) -> str:
     return key
 
 
-@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+@task(retry_policy=RetryPolicy.fixed(jobs.MANY_RETRIES, auto_retry_for=["WORKER_CRASHED"], jitter=False))
 async def acheck_values(key: str, values: list[str]) -> str:
     """Do the same in a coroutine."""
     assert all(value.startswith("w") for value in values), values
@@ -77,11 +77,11 @@ def yes(ctx: WorkflowContext) -> bool:
     return True
 
 
-class Below(WorkflowDefinition[str]):
+class TwoNodes(WorkflowDefinition[str]):
     """Two nodes, whose keys are new each time that the workflow is built."""
 
     class Meta:
-        definition_key = "tests.chaos.below"
+        definition_key = "tests.chaos.two_nodes"
         cases = _CASE
 
     @classmethod
@@ -97,8 +97,8 @@ def chain(key: str, seconds: float) -> Workflow[Any]:
     """Nodes that run one after another."""
     bodies = [jobs.at_least_once, jobs.exactly_once, jobs.async_at_least_once, jobs.at_most_once, jobs.exactly_once]
     nodes: list[Any] = []
-    for place, body in enumerate(bodies):
-        nodes.append(body.node(waits_for=nodes[-1:])(key=f"{key}.{place}", seconds=seconds))
+    for index, body in enumerate(bodies):
+        nodes.append(body.node(waits_for=nodes[-1:])(key=f"{key}.{index}", seconds=seconds))
     return Workflow("chain", [*nodes, flaky.node(waits_for=nodes[-1:])(key=f"{key}.flaky")])
 
 
@@ -119,7 +119,7 @@ def fan(key: str, seconds: float) -> Workflow[Any]:
     """A map, and several nodes beside it, most of which have to complete."""
     items = numbers.node()()
     each = item_at_least_once.map(over=items, param="item", kwargs={"key": f"{key}.each"})
-    several = [jobs.at_most_once.node()(key=f"{key}.{place}", seconds=seconds) for place in range(5)]
+    several = [jobs.at_most_once.node()(key=f"{key}.{index}", seconds=seconds) for index in range(5)]
     most = jobs.exactly_once.node(waits_for=several, join=Join.QUORUM, min_success=4)(key=f"{key}.most", seconds=0.0)
     some = jobs.exactly_once.node(waits_for=[each, *several], join=Join.ANY)(key=f"{key}.some", seconds=0.0)
     last = jobs.exactly_once.node(waits_for=[each, most])(key=f"{key}.last", seconds=seconds)
@@ -130,8 +130,8 @@ def fan(key: str, seconds: float) -> Workflow[Any]:
 def nested(key: str, seconds: float) -> Workflow[Any]:
     """A subworkflow that is retried if it fails, and one that is not."""
     policy = RetryPolicy.fixed([1.0] * 5, auto_retry_for=["*"], jitter=False)
-    again = Below.node(retry_policy=policy)(key=f"{key}.again", seconds=seconds)
-    once = Below.node()(key=f"{key}.once", seconds=seconds)
+    again = TwoNodes.node(retry_policy=policy)(key=f"{key}.again", seconds=seconds)
+    once = TwoNodes.node()(key=f"{key}.once", seconds=seconds)
     after = jobs.exactly_once.node(waits_for=[again])(key=f"{key}.after", seconds=0.0)
     end = jobs.exactly_once.node(waits_for=[after, once], allow_failed_deps=True)(key=f"{key}.end", seconds=0.0)
     return Workflow("nested", [again, once, after, end])
@@ -155,7 +155,7 @@ def pausing(key: str, seconds: float) -> Workflow[Any]:
     beside = jobs.exactly_once.node()(key=f"{key}.beside", seconds=seconds)
     bad = broken.node()(key=f"{key}.bad")
     after = jobs.exactly_once.node(waits_for=[bad], allow_failed_deps=True)(key=f"{key}.after", seconds=0.0)
-    below = Below.node(waits_for=[beside])(key=f"{key}.below", seconds=seconds)
+    below = TwoNodes.node(waits_for=[beside])(key=f"{key}.below", seconds=seconds)
     return Workflow(PAUSING, [beside, bad, after, below], on_error=OnError.PAUSE)
 
 

@@ -24,7 +24,7 @@ SLACK = 15
 
 #: Frequent heartbeats and checks. By a wrong clock each worker would look dead at once; by the right one, a worker that
 #: pauses for a moment does not.
-OFTEN = {"TEST_STALE_MS": "5000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
+OFTEN = {"TEST_STALE_MS": "5000", "TEST_HEARTBEAT_MS": "400", "TEST_CHECK_MS": "200"}
 
 
 pytestmark = pytest.mark.slow

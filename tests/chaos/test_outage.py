@@ -15,7 +15,7 @@ from tests.conftest import wait_until
 from tests.jobs import tasks
 
 #: Thresholds shorter than the bodies and an outage, but longer than a brief pause of a worker.
-SHORT = {"TEST_STALE_MS": "3000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
+SHORT = {"TEST_STALE_MS": "3000", "TEST_HEARTBEAT_MS": "400", "TEST_CHECK_MS": "200"}
 
 
 def when_reachable(condition: Callable[[], Any]) -> Callable[[], Any]:

@@ -79,7 +79,7 @@ def test_the_tasks_of_a_killed_runner_run_again_within_three_seconds(worker, tmp
 @pytest.mark.slow
 def test_the_tasks_of_a_killed_worker_run_elsewhere_after_the_threshold(worker, tmp_path):
     threshold, check = 3.0, 0.5  # so long that no worker looks dead after a brief pause
-    thresholds = {"TEST_STALE_MS": "3000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "500"}
+    thresholds = {"TEST_STALE_MS": "3000", "TEST_HEARTBEAT_MS": "400", "TEST_CHECK_MS": "500"}
 
     def trial(name):
         gate = tmp_path / name

@@ -1,4 +1,4 @@
-"""A trial: a time of disruptions, then one healthy worker that finishes the rest, and a report."""
+"""A trial: disruptions for a while, then one healthy worker that finishes the rest, and a report."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from horsies_django.core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES
 from horsies_django.models import Workflow, WorkflowTask
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.chaos.shapes import PAUSING
-from tests.workflows.reference import UNWANTED, Spec, is_let_run
-from tests.workflows.runs import contradictions
+from tests.workflows.reference import SKIPPED_BY_CONDITION, Spec, should_run
+from tests.workflows.runs import inconsistencies
 
 
 def tree_violations(started: Set[UUID], uncertain: Set[UUID]) -> Iterator[str]:
@@ -26,7 +26,7 @@ def tree_violations(started: Set[UUID], uncertain: Set[UUID]) -> Iterator[str]:
     children = Counter(row.parent_id for row in workflows.values() if row.depth and not row.is_replaced)
     for key, row in workflows.items():
         mine = {node.task_index: node for node in nodes if node.workflow_id == key}
-        problems = [*_of_workflow(row, workflows[row.root_id].name, mine), *contradictions(WorkflowHandle(key))]
+        problems = [*_of_workflow(row, workflows[row.root_id].name, mine), *inconsistencies(WorkflowHandle(key))]
         problems += [f"{node.node_id} {node.status}: {one}" for node in mine.values() for one in _of_node(node, mine)]
         problems += [f"{node.node_id} has several children" for node in mine.values() if children[node.pk] > 1]
         yield from (f"{row.name} {row.status} id={key}: {one}" for one in problems)
@@ -50,10 +50,13 @@ def _of_node(node: WorkflowTask, others: Mapping[int, WorkflowTask]) -> Iterator
         if node.kind == "task" and node.status in ("ENQUEUED", "RUNNING") and not is_held:
             yield "has not ended"
         return
-    ends = [UNWANTED if one.error_code == "CONDITION_NOT_MET" else str(one.status) for one in _sources(node, others)]
+    ends = [
+        SKIPPED_BY_CONDITION if one.error_code == "CONDITION_NOT_MET" else str(one.status)
+        for one in _sources(node, others)
+    ]
     spec = Spec(join=node.join.lower(), min_success=node.min_success, allows=node.allow_failed_deps)
-    is_let = is_let_run(spec, ends)
-    if is_let != (node.status != "SKIPPED" or node.error_code == "CONDITION_NOT_MET"):
+    may_run = should_run(spec, ends)
+    if may_run != (node.status != "SKIPPED" or node.error_code == "CONDITION_NOT_MET"):
         yield f"its dependencies ended {ends}"
     if node.kind == "task" and node.status in ("COMPLETED", "FAILED"):
         task = node.task

@@ -287,10 +287,10 @@ def test_all_mistakes_in_options_are_reported_at_once(errors):
     wrong = [(section, option, values[0]) for section, option, _, values in RULES if option != "database"]
     options: dict = {"colour": 1}
     for section, option, value in wrong:
-        place = options
+        target = options
         for name in section:
-            place = place.setdefault(name, {})
-        place[option] = value
+            target = target.setdefault(name, {})
+        target[option] = value
 
     found = errors(options)
 

@@ -15,7 +15,7 @@ from tests.enqueue import jobs
 
 pytestmark = pytest.mark.once
 
-VERBS = {
+SENDS = {
     "send": lambda job, args, kwargs: job.send(*args, **kwargs),
     "asend": lambda job, args, kwargs: async_to_sync(job.asend)(*args, **kwargs),
     "schedule": lambda job, args, kwargs: job.schedule(5, *args, **kwargs),
@@ -24,7 +24,7 @@ VERBS = {
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("method", SENDS)
 @pytest.mark.parametrize(
     ("args", "kwargs", "named"),
     [
@@ -36,9 +36,9 @@ VERBS = {
     ],
     ids=str,
 )
-def test_missing_unknown_and_extra_arguments_are_refused_by_name(verb, args, kwargs, named):
+def test_missing_unknown_and_extra_arguments_are_refused_by_name(method, args, kwargs, named):
     with pytest.raises(TypeError) as caught:
-        VERBS[verb](jobs.triple, args, kwargs)
+        SENDS[method](jobs.triple, args, kwargs)
 
     assert named in str(caught.value)
     assert "tests.enqueue.jobs.triple(a, b=2, *, c=3)" in str(caught.value)

@@ -12,7 +12,7 @@ from horsies_django.db import notifications
 from horsies_django.models import Task
 from tests.enqueue import jobs
 
-VERBS = {
+SENDS = {
     "send": lambda: jobs.triple.send(1, c=5),
     "asend": lambda: async_to_sync(jobs.triple.asend)(1, c=5),
     "schedule": lambda: jobs.triple.schedule(60, 1, c=5),
@@ -23,10 +23,10 @@ VERBS = {
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_send_outside_a_transaction_is_one_insert_that_also_notifies(verb):
+@pytest.mark.parametrize("method", SENDS)
+def test_a_send_outside_a_transaction_is_one_insert_that_also_notifies(method):
     with CaptureQueriesContext(connection) as captured:
-        VERBS[verb]()
+        SENDS[method]()
 
     (only,) = (query["sql"] for query in captured)
     assert only.startswith("INSERT")
@@ -55,9 +55,9 @@ def test_send_many_inserts_5000_calls_in_five_statements_on_postgresql():
     with CaptureQueriesContext(connection) as captured:
         jobs.triple.send_many({"a": number} for number in range(5_000))
 
-    verbs = [query["sql"].split()[0] for query in captured]
-    assert verbs[:7] == ["BEGIN", *["INSERT"] * 5, "COMMIT"]
-    assert len(verbs) <= 8
+    keywords = [query["sql"].split()[0] for query in captured]
+    assert keywords[:7] == ["BEGIN", *["INSERT"] * 5, "COMMIT"]
+    assert len(keywords) <= 8
     assert Task.objects.count() == 5_000
 
 
@@ -69,8 +69,8 @@ def cpu_seconds(act, count=100):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("verb", "limit"), [("send", 1.0), ("enqueue", 1.2)])
-def test_a_send_takes_about_as_much_client_cpu_as_creating_its_row(verb, limit):
+@pytest.mark.parametrize(("method", "limit"), [("send", 1.0), ("enqueue", 1.2)])
+def test_a_send_takes_about_as_much_client_cpu_as_creating_its_row(method, limit):
     """Both run side by side on one thread, so the machine's speed and its other load cancel out."""
 
     def create():
@@ -78,7 +78,7 @@ def test_a_send_takes_about_as_much_client_cpu_as_creating_its_row(verb, limit):
 
     rounds = []
     while len(rounds) < 8 and min(rounds, default=limit) >= limit:
-        rounds.append(cpu_seconds(VERBS[verb]) / cpu_seconds(create))
+        rounds.append(cpu_seconds(SENDS[method]) / cpu_seconds(create))
 
     assert min(rounds) < limit, rounds
 

@@ -18,15 +18,6 @@ from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.enqueue import jobs
 
-GETS = {"get": TaskHandle.get, "aget": async_to_sync(TaskHandle.aget)}
-
-
-@pytest.fixture(params=GETS)
-def get(request, transactional_db):
-    """``get()`` or ``aget()``."""
-    return GETS[request.param]
-
-
 RICH = {
     "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
 }

@@ -76,10 +76,10 @@ def test_a_handle_made_from_the_id_equals_the_sent_one_without_a_query(django_as
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("verb", SENDS)
-def test_a_send_in_a_rolled_back_transaction_leaves_no_task(verb):
+@pytest.mark.parametrize("method", SENDS)
+def test_a_send_in_a_rolled_back_transaction_leaves_no_task(method):
     with transaction.atomic():
-        SENDS[verb]()
+        SENDS[method]()
         inside = Task.objects.count()
         transaction.set_rollback(True)
 
@@ -88,10 +88,10 @@ def test_a_send_in_a_rolled_back_transaction_leaves_no_task(verb):
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("verb", SENDS)
-def test_a_send_in_a_committed_transaction_leaves_one_task(verb):
+@pytest.mark.parametrize("method", SENDS)
+def test_a_send_in_a_committed_transaction_leaves_one_task(method):
     with transaction.atomic():
-        SENDS[verb]()
+        SENDS[method]()
 
     assert Task.objects.count() == 1
 
@@ -146,10 +146,10 @@ def test_a_task_sent_by_a_signal_handler_is_rolled_back_with_the_saved_row():
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("verb", ["send", "asend", "send_many", "enqueue"])
-def test_a_send_is_one_insert_and_at_most_one_notification(verb):
+@pytest.mark.parametrize("method", ["send", "asend", "send_many", "enqueue"])
+def test_a_send_is_one_insert_and_at_most_one_notification(method):
     with CaptureQueriesContext(connection) as captured:
-        SENDS[verb]()
+        SENDS[method]()
 
     first, *others = statements(captured)
     assert first.startswith("INSERT")

@@ -99,7 +99,7 @@ def test_send_many_of_no_calls_runs_no_statement(django_assert_num_queries):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("place", [0, 1, 1_100])
+@pytest.mark.parametrize("index", [0, 1, 1_100])
 @pytest.mark.parametrize(
     ("bad", "named"),
     [
@@ -114,9 +114,9 @@ def test_send_many_of_no_calls_runs_no_statement(django_assert_num_queries):
     ],
     ids=str,
 )
-def test_send_many_names_one_bad_call_and_inserts_nothing(bad, named, place):
+def test_send_many_names_one_bad_call_and_inserts_nothing(bad, named, index):
     calls = [{"a": number} for number in range(1_200)]
-    calls[place] = bad
+    calls[index] = bad
 
     with pytest.raises((TypeError, ValueError), match=named):
         jobs.triple.send_many(calls)

@@ -16,27 +16,19 @@ from django.db import Error, connection, transaction
 from horsies_django import TaskHandle, TaskResult
 from horsies_django.enqueue import wait
 from horsies_django.models import Task
-from tests.asking import asking_for
 from tests.conftest import wait_until
+from tests.database import querying_threads
 from tests.enqueue import jobs
-
-GETS = {"get": TaskHandle.get, "aget": async_to_sync(TaskHandle.aget)}
 
 
 class Interruption(BaseException):
     """Like KeyboardInterrupt, but raised in any thread."""
 
 
-@pytest.fixture(params=GETS)
-def get(request, transactional_db):
-    """``get()`` or ``aget()``."""
-    return GETS[request.param]
-
-
 @pytest.fixture
 def queries(transactional_db):
     """The thread names of the queries for tasks, one for each query, on any connection."""
-    with asking_for("horsies_tasks") as names:
+    with querying_threads("horsies_tasks") as names:
         yield names
 
 

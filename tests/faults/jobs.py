@@ -16,24 +16,10 @@ from pathlib import Path
 
 from horsies_django import RetryPolicy, task
 from horsies_django.exceptions import TaskInterrupt
+from tests.jobs.entries import FOREVER, wait_for_gate, write_entry
 from tests.jobs.models import Entry
 
-#: Seconds, longer than any test waits.
-FOREVER = 60
-
 RETRY_CRASHES = RetryPolicy.fixed([1] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False)
-
-
-def write_entry(key: str) -> None:
-    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
-
-
-def wait_for(gate: str | Path, seconds: float = FOREVER) -> None:
-    limit = time.monotonic() + seconds
-    while not Path(gate).exists():
-        if time.monotonic() > limit:
-            raise TimeoutError(gate)
-        time.sleep(0.02)
 
 
 def hold_interpreter(seconds: int) -> None:
@@ -64,7 +50,7 @@ def backtrack(key: str) -> None:
 def hog_when_open(key: str, gate: str, seconds: int = FOREVER) -> str:
     """Hold the interpreter's lock as soon as the gate is open."""
     write_entry(key)
-    wait_for(gate)
+    wait_for_gate(gate)
     hold_interpreter(seconds)
     return key
 
@@ -86,20 +72,20 @@ async def ahog_at_once(marker: str, seconds: int) -> None:
 async def ablock(marker: str, gate: str) -> None:
     """Block the event loop until the gate is open."""
     Path(marker).touch()
-    wait_for(gate)
+    wait_for_gate(gate)
 
 
 @task(retry_policy=RETRY_CRASHES)
 def hold_again(key: str, gate: str, seconds: float = FOREVER) -> str:
     write_entry(key)
-    wait_for(gate, seconds)
+    wait_for_gate(gate, seconds)
     return key
 
 
 @task
 def hold(key: str, gate: str, seconds: float = FOREVER) -> str:
     write_entry(key)
-    wait_for(gate, seconds)
+    wait_for_gate(gate, seconds)
     return key
 
 
@@ -107,7 +93,7 @@ def hold(key: str, gate: str, seconds: float = FOREVER) -> str:
 def hold_by_process(key: str, folder: str) -> int:
     """Wait for the gate of this process."""
     write_entry(key)
-    wait_for(Path(folder, str(os.getpid())))
+    wait_for_gate(Path(folder, str(os.getpid())))
     return os.getpid()
 
 
@@ -126,10 +112,10 @@ def write(key: str) -> int:
 
 
 @task(queue_name="narrow", retry_policy=RETRY_CRASHES)
-def take_a_place(folder: str, places: int, key: str) -> str:
-    """Hold one of ``places`` locks until the gate is open; write an entry if other bodies hold them all."""
-    for number in range(places):
-        with Path(folder, f"place-{number}").open("w") as file:
+def take_a_slot(folder: str, slots: int, key: str) -> str:
+    """Hold one of ``slots`` locks until the gate is open; write an entry if other bodies hold them all."""
+    for number in range(slots):
+        with Path(folder, f"slot-{number}").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -139,7 +125,7 @@ def take_a_place(folder: str, places: int, key: str) -> str:
             gate_is_open = threading.Event()
             while not gate_is_open.is_set():
                 try:
-                    wait_for(Path(folder, "gate"))
+                    wait_for_gate(Path(folder, "gate"))
                     gate_is_open.set()
                 except TaskInterrupt:
                     pass
@@ -152,7 +138,7 @@ def take_a_place(folder: str, places: int, key: str) -> str:
 def clean_up(key: str) -> None:
     write_entry(f"{key} began")
     try:
-        wait_for("nowhere")
+        wait_for_gate("nowhere")
     finally:
         write_entry(f"{key} ended")
 
@@ -239,7 +225,7 @@ def leave_processes_behind(gate: str) -> dict[str, int]:
     pids = {"forked": forked, "grandchild": grandchild, "child": child.pid, "spawned": spawned.pid}
     pids |= {"program": program.pid, "stubborn": stubborn.pid, "detached": detached.pid, "runner": os.getpid()}
     Entry.objects.bulk_create(Entry(key=name, pid=pid) for name, pid in pids.items())
-    wait_for(gate)
+    wait_for_gate(gate)
     return {}
 
 

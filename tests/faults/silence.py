@@ -84,8 +84,8 @@ class BusyWorkers:
         self.tasks, self.attempts = Task.objects.filter(pk__in=ids), TaskAttempt.objects.filter(task__in=ids)
         self.entries = Entry.objects.filter(key__in=keys)
         wait_until(lambda: self.entries.count() == size, limit=60, what="every body has begun")
-        beats = Heartbeat.objects.filter(task_id__in=ids).values("task_id").distinct()
-        wait_until(lambda: beats.count() == size, limit=60, what="a heartbeat for each task")
+        heartbeats = Heartbeat.objects.filter(task_id__in=ids).values("task_id").distinct()
+        wait_until(lambda: heartbeats.count() == size, limit=60, what="a heartbeat for each task")
         wait_until(
             lambda: Lease.objects.filter(name="reaper:default").exists(), limit=60, what="a reaper has the lease"
         )

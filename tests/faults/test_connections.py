@@ -91,7 +91,7 @@ def test_workers_complete_every_task_under_another_isolation_level(own_cluster, 
     assert [worker.wait(120) for worker in workers] == [0, 0]
     assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.COMPLETED}
     assert WorkflowRow.objects.filter(status="COMPLETED").count() == len(flows)
-    assert all(word not in worker.output for worker in workers for word in ("Traceback", "could not serialize"))
+    assert all(text not in worker.output for worker in workers for text in ("Traceback", "could not serialize"))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from tests.jobs import tasks
 from tests.jobs.models import Entry
 
 #: Frequent heartbeats, and a threshold that nothing here reaches.
-BEATS = {"TEST_BEAT_MS": "400", "TEST_STALE_MS": "60000"}
+HEARTBEATS = {"TEST_HEARTBEAT_MS": "400", "TEST_STALE_MS": "60000"}
 
 
 def pid_of(key):
@@ -34,7 +34,7 @@ def replica(own_cluster):
 @pytest.mark.slow
 def test_a_failover_to_a_lagging_replica_has_the_documented_effects(replica, proxy, start, tmp_path):
     late = Queue.objects.create(name="late", paused=True)
-    first = start("horsies_worker", "--threads", "2", DATABASE_URL=proxy.url, **BEATS)
+    first = start("horsies_worker", "--threads", "2", DATABASE_URL=proxy.url, **HEARTBEATS)
     ended = jobs.hold.send("ended", str(tmp_path / "ended"))
     pid_of("ended")
     twice, atomic = jobs.hold_by_process.send("twice", str(tmp_path)), jobs.write_atomically.send("atomic")
@@ -66,7 +66,7 @@ def test_a_failover_to_a_lagging_replica_has_the_documented_effects(replica, pro
     assert Queue.objects.get().paused
 
     # Another worker makes a claim with the same number; then the first body ends, and its worker reconnects.
-    start("horsies_worker", "--queues", "late", DATABASE_URL=replica.url, **BEATS)
+    start("horsies_worker", "--queues", "late", DATABASE_URL=replica.url, **HEARTBEATS)
     Queue.objects.resume()
     new_pid = pid_of("twice")
     status, new_claim, new_worker = row(twice)

@@ -6,17 +6,13 @@ from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt, Worker
 from tests.conftest import wait_until
 from tests.faults import jobs
+from tests.faults.attempts import attempts_of
 from tests.jobs.models import Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 COMPLETED = [("COMPLETED", "", False)]
 CRASHED = [("WORKER_FAILURE", "WORKER_CRASHED", False)]
-
-
-def attempts_of(handle):
-    attempts = TaskAttempt.objects.filter(task=handle.id).order_by("attempt")
-    return list(attempts.values_list("outcome", "error_code", "will_retry"))
 
 
 def pid_of(key):

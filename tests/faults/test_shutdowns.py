@@ -8,9 +8,10 @@ import pytest
 from django.db import connection
 
 from horsies_django import TaskStatus
-from horsies_django.models import Queue, Task, TaskAttempt, Worker
+from horsies_django.models import Queue, Task, Worker
 from tests.conftest import wait_until
 from tests.faults import jobs
+from tests.faults.attempts import attempts_of
 from tests.faults.server import frozen
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -24,16 +25,11 @@ def first_entry(key):
     return wait_until(lambda: Entry.objects.filter(key=key).first(), limit=40, what=f"{key} has begun")
 
 
-def attempts_of(handle):
-    attempts = TaskAttempt.objects.filter(task=handle.id).order_by("attempt")
-    return list(attempts.values_list("outcome", "error_code", "will_retry"))
-
-
 @pytest.mark.parametrize("is_group", [False, True], ids=["the supervisor", "the whole group"])
 def test_tasks_cut_off_by_a_shutdown_keep_to_the_max_concurrency_of_their_queue(worker, tmp_path, is_group):
     Queue.objects.create(name="narrow", max_concurrency=3)
     first = worker("--threads", "4", "--shutdown-timeout", "0.5")
-    handles = [jobs.take_a_place.send(str(tmp_path), 3, f"task {number}") for number in range(6)]
+    handles = [jobs.take_a_slot.send(str(tmp_path), 3, f"task {number}") for number in range(6)]
     wait_until(lambda: Entry.objects.filter(key__startswith="task").count() == 3, limit=40)
     pids = set(Entry.objects.values_list("pid", flat=True))
     second = worker("--threads", "4", "--shutdown-timeout", "0.5")

@@ -17,10 +17,10 @@ from tests.faults.silence import STALLS, BusyWorkers, pass_time
 THRESHOLD, STALL = 3.0, 6.0
 
 
-def thresholds(seconds: float, beat: float = 0.4) -> dict[str, str]:
+def thresholds(seconds: float, heartbeat: float = 0.4) -> dict[str, str]:
     return {
         "TEST_STALE_MS": str(int(seconds * 1_000)),
-        "TEST_BEAT_MS": str(int(beat * 1_000)),
+        "TEST_HEARTBEAT_MS": str(int(heartbeat * 1_000)),
         "TEST_CHECK_MS": "200",
     }
 
@@ -37,7 +37,7 @@ def test_a_worker_that_pauses_before_it_tries_a_lock_again_keeps_its_tasks(own_c
         "--no-reaper",
         url=f"{own_cluster.url}&options=-c%20lock_timeout%3D100",
         reaper_url=own_cluster.url,
-        **thresholds(6.0, beat=3.0),
+        **thresholds(6.0, heartbeat=3.0),
     )
 
     with STALLS["a lock on the tasks"](own_cluster):
@@ -49,7 +49,7 @@ def test_a_worker_that_pauses_before_it_tries_a_lock_again_keeps_its_tasks(own_c
 @pytest.mark.slow
 def test_a_worker_keeps_its_tasks_when_the_databases_clock_jumps(own_cluster, start, tmp_path):
     DatabaseClock(own_cluster.url).install()
-    workers = BusyWorkers(own_cluster, start, tmp_path / "gate", 6.0, **thresholds(6.0, beat=3.0))
+    workers = BusyWorkers(own_cluster, start, tmp_path / "gate", 6.0, **thresholds(6.0, heartbeat=3.0))
 
     with STALLS["a clock that jumps one hour ahead"](own_cluster):
         pass_time(STALL)

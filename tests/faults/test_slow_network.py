@@ -10,33 +10,33 @@ from horsies_django.models import Workflow as WorkflowRow
 from tests.workflows import bodies
 
 
-def give(**options):
-    return bodies.give.node(**options)()
+def echo_node(**options):
+    return bodies.echo.node(**options)()
 
 
 def chain(length):
-    nodes = [give()]
+    nodes = [echo_node()]
     while len(nodes) < length:
-        nodes.append(give(waits_for=nodes[-1:]))
+        nodes.append(echo_node(waits_for=nodes[-1:]))
     return nodes
 
 
 def fan(width, join=Join.ALL):
-    first = give()
-    middle = [give(waits_for=[first]) for _ in range(width)]
-    return [first, *middle, give(waits_for=middle, join=join)]
+    first = echo_node()
+    middle = [echo_node(waits_for=[first]) for _ in range(width)]
+    return [first, *middle, echo_node(waits_for=middle, join=join)]
 
 
 def mapped(length):
-    items = bodies.give.node()(value=list(range(length)))
-    each = bodies.give.map(over=items)
-    return [items, each, bodies.give.node()(value=each)]
+    items = bodies.echo.node()(value=list(range(length)))
+    each = bodies.echo.map(over=items)
+    return [items, each, bodies.echo.node()(value=each)]
 
 
 def conditions():
-    first = give()
-    run, left = (bodies.give.node(waits_for=[first], run_when=condition)() for condition in (bodies.yes, bodies.no))
-    return [first, run, left, give(waits_for=[run, left])]
+    first = echo_node()
+    run, left = (bodies.echo.node(waits_for=[first], run_when=condition)() for condition in (bodies.yes, bodies.no))
+    return [first, run, left, echo_node(waits_for=[run, left])]
 
 
 def mix():
@@ -44,7 +44,7 @@ def mix():
     shapes = [*(chain(4) for _ in range(25)), *(fan(20) for _ in range(4)), *(mapped(20) for _ in range(3))]
     shapes += [fan(3, join) for join in (Join.ALL, Join.ANY) * 6]
     shapes += [conditions() for _ in range(6)]
-    shapes += [[bodies.Leaf.node()(key=f"leaf {number}"), give()] for number in range(10)]
+    shapes += [[bodies.Leaf.node()(key=f"leaf {number}"), echo_node()] for number in range(10)]
     return [Workflow("mix", nodes) for nodes in shapes]
 
 

@@ -14,6 +14,7 @@ from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from tests.chaos.fleet import is_alive, stopped
 from tests.conftest import wait_until
 from tests.faults import jobs
+from tests.faults.attempts import attempts_of
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
@@ -26,21 +27,10 @@ COMPLETED = [("COMPLETED", "", False)]
 CRASHED, TIMED_OUT = ("WORKER_FAILURE", "WORKER_CRASHED"), ("FAILED", "TASK_TIMEOUT")
 
 
-@pytest.fixture
-def gate(tmp_path):
-    """The file for which bodies wait."""
-    return tmp_path / "gate"
-
-
 def pid_of(key, count=1):
     """Return the process of the body that has written ``key`` for the ``count``-th time."""
     wait_until(lambda: Entry.objects.filter(key=key).count() >= count, limit=40, what=f"{key} has begun")
     return Entry.objects.filter(key=key).order_by("pk")[count - 1].pid
-
-
-def attempts_of(handle):
-    attempts = TaskAttempt.objects.filter(task=handle.id).order_by("attempt")
-    return list(attempts.values_list("outcome", "error_code", "will_retry"))
 
 
 def pass_time(seconds):
@@ -113,25 +103,25 @@ def test_a_stopped_runner_is_killed_and_its_unstarted_tasks_lose_no_attempt(work
 
 def test_a_supervisor_sends_heartbeats_for_a_runner_that_cannot(worker, manage, gate):
     """The body holds the interpreter's lock for longer than the threshold, and another process reaps."""
-    reap = {"TEST_BEAT_MS": "200", "TEST_STALE_MS": "3000", "TEST_CHECK_MS": "200"}
+    reap = {"TEST_HEARTBEAT_MS": "200", "TEST_STALE_MS": "3000", "TEST_CHECK_MS": "200"}
     worker("--no-reaper", "--threads", "2", "--stall-timeout", "600", **reap)
     hog = jobs.hog_when_open.send("hog", str(gate), 12)
     runner = pid_of("hog")
     manage("horsies_reaper", **reap)
-    beats = Heartbeat.objects.filter(task=hog.id)
-    wait_until(beats.exists)
+    heartbeats = Heartbeat.objects.filter(task=hog.id)
+    wait_until(heartbeats.exists)
     Heartbeat.objects.all().delete()
 
     gate.touch()
 
     def heartbeats_span_three_thresholds():
-        times = beats.aggregate(first=Min("sent_at"), last=Max("sent_at"))
+        times = heartbeats.aggregate(first=Min("sent_at"), last=Max("sent_at"))
         return times["first"] and (times["last"] - times["first"]).total_seconds() > 9
 
     wait_until(heartbeats_span_three_thresholds, limit=40)
     assert hog.value(timeout=40) == "hog"
     assert attempts_of(hog) == COMPLETED
-    assert beats.count() > 20, "fewer heartbeats than the configured interval gives"
+    assert heartbeats.count() > 20, "fewer heartbeats than the configured interval gives"
     assert Worker.objects.get().pid == runner
 
 
@@ -143,8 +133,8 @@ def test_a_supervisor_sends_heartbeats_for_a_runner_that_cannot(worker, manage, 
 )
 def test_tasks_behind_a_body_that_holds_the_gil_complete_or_expire(worker, manage, tmp_path, hog, write):
     """The body holds the interpreter's lock for longer than the threshold, and another process reaps."""
-    worker("--no-reaper", "--threads", "1", "--stall-timeout", "600", TEST_BEAT_MS="1000")
-    manage("horsies_reaper", TEST_BEAT_MS="1000", TEST_STALE_MS="2000", TEST_CHECK_MS="200")
+    worker("--no-reaper", "--threads", "1", "--stall-timeout", "600", TEST_HEARTBEAT_MS="1000")
+    manage("horsies_reaper", TEST_HEARTBEAT_MS="1000", TEST_STALE_MS="2000", TEST_CHECK_MS="200")
     tasks.noop.send_many({} for _ in range(MANY))
     wait_until(lambda: Task.objects.completed().count() == MANY, limit=40)
     marker = tmp_path / "begun"

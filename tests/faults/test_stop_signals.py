@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
 #: Short thresholds for a reaper, and frequent heartbeats of a worker.
-FAST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "300"}
+FAST = {"TEST_STALE_MS": "1000", "TEST_HEARTBEAT_MS": "300"}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The app of the test tasks; on request it imports a module, or counts what a process says to its database."""
+"""The app of the test tasks; on request it imports a module, or counts the statements of a process."""
 
 from __future__ import annotations
 

@@ -50,19 +50,19 @@ async def awrite(key: str) -> str:
 
 
 @task
-async def ameet(key: str, others: int) -> int:
-    """Return once as many bodies as that have come to the same place."""
+async def await_others(key: str, others: int) -> int:
+    """Return once that many bodies with this key have started."""
     await Entry.objects.acreate(key=key)
     for _ in range(1_200):
         if await Entry.objects.filter(key=key).acount() >= others:
             return others
         await asyncio.sleep(0.025)
-    raise TimeoutError(f"only {await Entry.objects.filter(key=key).acount()} came")
+    raise TimeoutError(f"only {await Entry.objects.filter(key=key).acount()} started")
 
 
 @task
 def hold(key: str, gate: str) -> str:
-    """Leave an entry, then wait until the file ``gate`` is there."""
+    """Write an entry, then wait until the file ``gate`` exists."""
     Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
     limit = time.monotonic() + 60
     while not Path(gate).exists():
@@ -73,10 +73,10 @@ def hold(key: str, gate: str) -> str:
 
 
 @task
-def fail_until(mended: str) -> str:
-    """Fail as long as the file ``mended`` is not there."""
-    if not Path(mended).exists():
-        raise FileNotFoundError(mended)
+def fail_until(fixed: str) -> str:
+    """Fail until the file ``fixed`` exists."""
+    if not Path(fixed).exists():
+        raise FileNotFoundError(fixed)
     return "done"
 
 

@@ -94,7 +94,7 @@ def test_the_queue_list_shows_options_from_rows_and_settings(settings):
         (("set", "emails", "--rate-limit", "5/w"), "rate_limit is '5/w'; allowed: a count from 1 on"),
         (("set", "emails", "--max-concurrency", "many"), "max_concurrency is 'many'; allowed: a whole number"),
         (("pause", ""), "'' is no name of a queue; allowed: 1 to 100 characters."),
-        (("list", "--backend", "nobody"), "There is no HorsiesBackend at TASKS['nobody']"),
+        (("list", "--backend", "missing"), "There is no HorsiesBackend at TASKS['missing']"),
     ],
 )
 def test_invalid_arguments_exit_2_with_one_sentence(arguments, message):

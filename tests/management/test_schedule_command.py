@@ -107,4 +107,4 @@ def test_an_unknown_schedule_is_reported_and_nothing_is_done():
     assert "'elsewhere' is one of the backend 'other': give --backend other." in printed
     assert "no scheduler has written its row yet" in printed
     assert Schedule.objects.get(name="nightly").enabled
-    assert "There is no HorsiesBackend at TASKS['nobody']" in run("list", "--backend", "nobody", status=2)
+    assert "There is no HorsiesBackend at TASKS['missing']" in run("list", "--backend", "missing", status=2)

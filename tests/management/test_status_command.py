@@ -30,7 +30,7 @@ def test_the_status_command_works_with_no_tasks_and_no_worker(manage):
 
 def test_the_json_status_is_one_object_with_counts_queues_and_workers(worker, manage):
     worker()
-    tasks.on_emails.with_options(queue_name="nobody").schedule(0)
+    tasks.on_emails.with_options(queue_name="unserved").schedule(0)
     process = manage("horsies_status", "--json")
 
     assert process.wait() == 0

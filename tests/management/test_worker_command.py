@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["--threads", "0"], ["--threads", "0", "from 1 to 1000"]),
         (["--processes", "-1"], ["--processes", "-1"]),
@@ -25,11 +25,11 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.
     ids=" ".join,
 )
 @pytest.mark.once
-def test_wrong_usage_exits_2_and_names_the_flag_the_value_and_what_is_allowed(manage, arguments, words):
+def test_wrong_usage_exits_2_and_names_the_flag_and_allowed_values(manage, arguments, expected):
     process = manage("horsies_worker", *arguments)
 
     assert process.wait() == 2
-    assert all(word in process.output for word in words), process.output
+    assert all(text in process.output for text in expected), process.output
     assert "Traceback" not in process.output
 
 
@@ -83,7 +83,7 @@ def test_a_worker_logs_each_start_end_and_retry_of_a_task_with_its_details(manag
     process = manage("horsies_worker", "--drain")
     process.wait()
 
-    for handle, word, attempt in (
+    for handle, event, attempt in (
         (good, "started", 1),
         (good, "completed", 1),
         (bad, "failed", 1),
@@ -93,11 +93,11 @@ def test_a_worker_logs_each_start_end_and_retry_of_a_task_with_its_details(manag
         (line,) = [
             line
             for line in process.output.splitlines()
-            if f"task {word} id={handle.id}" in line and f"attempt={attempt}" in line
+            if f"task {event} id={handle.id}" in line and f"attempt={attempt}" in line
         ]
         assert "name=tests.jobs.tasks." in line
         assert "queue=default" in line
-        assert ("duration=" in line) is (word != "started")
+        assert ("duration=" in line) is (event != "started")
 
 
 @pytest.mark.once

@@ -195,9 +195,9 @@ def test_disabled_duties_leave_stale_tasks_unchanged(settings):
 
 
 def test_a_worker_keeps_the_tasks_for_which_it_sends_heartbeats(worker, tmp_path):
-    worker("--threads", "1", "--prefetch", "1", "--no-reaper", TEST_BEAT_MS="200")
-    running = tasks.hold.send("beats", str(tmp_path / "gate"))
-    wait_until(lambda: Entry.objects.filter(key="beats").exists())
+    worker("--threads", "1", "--prefetch", "1", "--no-reaper", TEST_HEARTBEAT_MS="200")
+    running = tasks.hold.send("held", str(tmp_path / "gate"))
+    wait_until(lambda: Entry.objects.filter(key="held").exists())
     claimed = tasks.noop.send()
 
     wait_until(lambda: claimed.status() == TaskStatus.CLAIMED)
@@ -209,7 +209,7 @@ def test_a_worker_keeps_the_tasks_for_which_it_sends_heartbeats(worker, tmp_path
         assert (running.status(), claimed.status()) == (TaskStatus.RUNNING, TaskStatus.CLAIMED)
 
     (tmp_path / "gate").touch()
-    assert running.value(timeout=20) == "beats"
+    assert running.value(timeout=20) == "held"
     assert Task.objects.get(pk=running.id).attempt == 1
 
 

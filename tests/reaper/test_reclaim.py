@@ -58,7 +58,7 @@ def test_reclaim_leaves_tasks_younger_than_the_threshold():
 
 def test_reclaim_leaves_the_tasks_of_a_live_worker(worker, tmp_path):
     handle = tasks.hold.send("alive", str(tmp_path / "gate"))
-    worker(TEST_BEAT_MS="200", TEST_STALE_MS="60000")
+    worker(TEST_HEARTBEAT_MS="200", TEST_STALE_MS="60000")
     wait_until(lambda: Task.objects.get(pk=handle.id).heartbeats.count() >= 3)
     assert reclaim(5) == 0
     (tmp_path / "gate").touch()

@@ -36,7 +36,7 @@ def make(name="s", timing="every:3600", task="tests.jobs.tasks.noop", **columns)
 
 
 def make_due(seconds, **filters):
-    """Let the next runs have been due for so many seconds by the database's clock."""
+    """Let the next runs have been due for that many seconds by the database's clock."""
     assert Schedule.objects.filter(**filters).update(next_run_at=NowPlus(-seconds))
 
 

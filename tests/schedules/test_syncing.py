@@ -82,7 +82,7 @@ def test_check_schedules_reports_invalid_arguments_of_gathered_tasks():
     texts = [message.msg for message in check_schedules()]
 
     expected = ("the keyword arguments of one call", "keyword arguments only", "unique_key is 'c'", "'allow' or 'skip'")
-    assert [words in text for words, text in zip(expected, texts, strict=True)] == [True] * 4
+    assert [part in text for part, text in zip(expected, texts, strict=True)] == [True] * 4
 
 
 def test_a_schedule_uses_the_projects_time_zone_by_default(scheduler, settings):

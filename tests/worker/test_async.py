@@ -22,7 +22,7 @@ def test_a_coroutine_runs_and_uses_the_orm(drain):
 def test_coroutines_run_concurrently_with_one_thread(worker):
     worker("--threads", "1", "--async-slots", "10")
 
-    handles = tasks.ameet.send_many({"key": "meet", "others": 10} for _ in range(10))
+    handles = tasks.await_others.send_many({"key": "others", "others": 10} for _ in range(10))
 
     assert [handle.value(timeout=30) for handle in handles] == [10] * 10
 

@@ -23,6 +23,7 @@ from horsies_django.models.claim import complete_and_claim
 from horsies_django.models.claim import cursor as claim_cursor
 from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.worker.connection import own_connection
+from tests.database import is_postgres
 from tests.jobs import tasks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -34,10 +35,6 @@ BATCH = 50
 RUNNERS = [WorkerInfo(f"depth-{number}", "host", number) for number in range(1, 4)]
 
 AGES_AGO = timezone.now() - timedelta(days=30)
-
-
-def is_postgres():
-    return connection.vendor == "postgresql"
 
 
 def exchange_of(runner=RUNNERS[0], *, is_async=False):

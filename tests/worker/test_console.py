@@ -26,7 +26,7 @@ MANY = 600
 
 TASK_LINE = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) INFO    horsies_django\.worker "
-    r"task (?P<word>started|completed) id=(?P<id>[-0-9a-f]{36}) name=tests\.jobs\.tasks\.noop queue=default attempt=1"
+    r"task (?P<event>started|completed) id=(?P<id>[-0-9a-f]{36}) name=tests\.jobs\.tasks\.noop queue=default attempt=1"
     r"( duration=\d+\.\d{3}s)?"
 )
 
@@ -40,14 +40,14 @@ def test_a_real_worker_logs_the_start_and_end_of_each_task_in_whole_lines(manage
     process = manage("horsies_worker", "--drain", "--processes", runners)
 
     assert process.wait(60) == 0, process.output
-    words, times = defaultdict(list), defaultdict(list)
+    events, times = defaultdict(list), defaultdict(list)
     for line in process.output.splitlines():
         if " task " in line:
             match = TASK_LINE.fullmatch(line)
             assert match, line
-            words[match["id"]].append(match["word"])
+            events[match["id"]].append(match["event"])
             times[match["id"]].append(match["time"])
-    assert words == {str(handle.id): ["started", "completed"] for handle in handles}
+    assert events == {str(handle.id): ["started", "completed"] for handle in handles}
     assert all(started <= completed for started, completed in times.values())
 
 

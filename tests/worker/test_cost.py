@@ -125,7 +125,7 @@ def test_future_and_finished_rows_add_no_cost_to_a_claim():
 
 
 def _vacuum():
-    """Remove dead rows, which the first claim would read, and tell the planner of the others."""
+    """Remove dead rows, which the first claim would read, and update the statistics of the planner."""
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks")
 

@@ -18,7 +18,7 @@ from tests.jobs.models import Entry
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 #: Frequent heartbeats, and a threshold that a slow machine does not exceed.
-FAST = {"TEST_STALE_MS": "60000", "TEST_BEAT_MS": "200", "TEST_CHECK_MS": "200"}
+FAST = {"TEST_STALE_MS": "60000", "TEST_HEARTBEAT_MS": "200", "TEST_CHECK_MS": "200"}
 
 
 def test_a_task_claimed_again_while_its_old_body_runs_uses_two_slots(worker, tmp_path):
@@ -65,9 +65,9 @@ def test_a_row_deleted_while_its_body_runs_does_not_affect_other_tasks(worker, t
     wait_until(lambda: Entry.objects.count() == 2)
 
     Task.objects.filter(pk=deleted.id).delete()
-    beats = Heartbeat.objects.filter(task_id=kept.id)
-    before = beats.count()
-    wait_until(lambda: beats.count() >= before + 5)
+    heartbeats = Heartbeat.objects.filter(task_id=kept.id)
+    before = heartbeats.count()
+    wait_until(lambda: heartbeats.count() >= before + 5)
     gate.touch()
 
     assert kept.value(timeout=20) == "kept"

@@ -13,7 +13,7 @@ from horsies_django.models import Task, TaskAttempt, Worker, WorkflowTask
 from horsies_django.ops.diagnosis import ReasonCode, reasons_of
 from horsies_django.worker import code_version
 from tests.conftest import wait_until
-from tests.core.registry.jobs import conditional, says_so
+from tests.core.registry.jobs import always_true, workflow_with_condition
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.worker.lifecycle import jobs
@@ -63,7 +63,7 @@ def unknown_calls():
 
 
 def _unknown_condition():
-    handle = conditional(says_so).start()
+    handle = workflow_with_condition(always_true).start()
     WorkflowTask.objects.filter(workflow=handle.id).update(run_when="shop.workflows.is_new")
     return Task.objects.get()
 

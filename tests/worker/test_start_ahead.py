@@ -22,11 +22,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 MANY = 600
 
 
-@pytest.fixture
-def gate(tmp_path):
-    return tmp_path / "gate"
-
-
 def statements(tally):
     return os.path.getsize(tally) if tally.exists() else 0
 

@@ -17,12 +17,6 @@ from tests.worker.test_stopping import send_hold
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture
-def gate(tmp_path):
-    """The file that ``hold`` bodies wait for."""
-    return tmp_path / "gate"
-
-
 def row_of(pid):
     return Worker.objects.filter(pid=pid)
 
@@ -39,7 +33,7 @@ def test_the_worker_row_has_its_slots_queues_and_version(worker):
 
 
 def test_each_heartbeat_updates_the_memory_of_the_worker_row(worker):
-    worker(TEST_BEAT_MS="200", TEST_STALE_MS="60000")
+    worker(TEST_HEARTBEAT_MS="200", TEST_STALE_MS="60000")
     Worker.objects.update(memory=1)
 
     wait_until(lambda: Worker.objects.get().memory > 1_000_000)
@@ -66,7 +60,7 @@ def test_a_requested_runner_finishes_its_task_and_stops_while_the_other_continue
 
 
 def test_the_worker_exits_with_status_0_when_its_last_runner_was_asked_to_stop(worker, gate):
-    process = worker("--threads", "1", "--prefetch", "2", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
+    process = worker("--threads", "1", "--prefetch", "2", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(gate)
     waiting = tasks.noop.send_many({} for _ in range(2))
     wait_until(lambda: Task.objects.filter(status=TaskStatus.CLAIMED).count() == 2)
@@ -94,7 +88,7 @@ def test_a_runner_that_dies_after_a_stop_request_is_not_replaced(worker, gate):
 
 
 def test_a_runner_that_gets_sigterm_after_a_stop_request_is_not_replaced(worker, gate):
-    process = worker("--threads", "1", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
+    process = worker("--threads", "1", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
     handle, pid = send_hold(gate)
     Worker.objects.request_stop()
     wait_until(lambda: "worker asked to stop" in process.output)
@@ -108,7 +102,7 @@ def test_a_runner_that_gets_sigterm_after_a_stop_request_is_not_replaced(worker,
 
 
 def test_sigterm_after_a_stop_request_applies_the_shutdown_timeout(worker, gate):
-    process = worker("--threads", "1", "--shutdown-timeout", "0.5", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
+    process = worker("--threads", "1", "--shutdown-timeout", "0.5", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(gate)
     Worker.objects.request_stop()
     wait_until(lambda: "worker asked to stop" in process.output)

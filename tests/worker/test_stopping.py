@@ -15,12 +15,6 @@ from tests.jobs.models import Entry
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture
-def gate(tmp_path):
-    """The file that ``hold`` bodies wait for."""
-    return tmp_path / "gate"
-
-
 def alive(pid):
     try:
         os.kill(pid, 0)

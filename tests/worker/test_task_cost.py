@@ -16,7 +16,7 @@ from horsies_django import TaskStatus
 from horsies_django.enqueue.django_result import own_logging
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.claim import complete_and_claim
-from horsies_django.models.claims import Completion, WorkerInfo
+from horsies_django.models.claims import WorkerInfo
 from horsies_django.worker import run_task
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.connection import own_connection
@@ -26,7 +26,9 @@ from horsies_django.worker.inbox import Inbox
 from horsies_django.worker.slot_pool import SlotPool
 from horsies_django.worker.start_ahead import StartAheadTuner
 from horsies_django.worker.store import WorkerStore
+from tests.database import is_postgres
 from tests.jobs import tasks
+from tests.worker.test_claim_cost import ends_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,17 +38,9 @@ RUNNER = WorkerInfo("guard", "host", 1)
 BATCH = 50
 
 
-def is_postgres():
-    return connection.vendor == "postgresql"
-
-
 def exchange_of():
     with transaction.atomic():  # otherwise Django writes no SELECT … FOR UPDATE
         return complete_and_claim.compile_for(Task.objects.all(), RUNNER, is_async=False)
-
-
-def ends_of(claims):
-    return [Completion(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims]
 
 
 # The statements of a real worker.

@@ -31,7 +31,7 @@ from tests.jobs.models import Entry
 
 
 @task
-def give(value: Any = None) -> Any:
+def echo(value: Any = None) -> Any:
     """Return the argument."""
     return value
 
@@ -43,13 +43,13 @@ def fail(message: str = "no") -> TaskResult[Any, TaskError[Any]]:
 
 
 @task
-def tell(**arguments: Any) -> dict[str, Any]:
+def describe_arguments(**arguments: Any) -> dict[str, Any]:
     """Return the arguments, with each TaskResult as text."""
     return {name: _as_text(value) for name, value in arguments.items()}
 
 
 @task
-def try_(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
+def flaky(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
     """Fail in the first ``fails`` runs, and then return the number of the run."""
     Entry.objects.create(key=key)
     if (times := Entry.objects.filter(key=key).count()) <= fails:
@@ -58,7 +58,7 @@ def try_(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
 
 
 @task
-def try_item(item: int, key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
+def flaky_item(item: int, key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
     """Fail in the first ``fails`` runs of each odd item."""
     Entry.objects.create(key=f"{key}-{item}")
     if item % 2 and Entry.objects.filter(key=f"{key}-{item}").count() <= fails:
@@ -67,9 +67,9 @@ def try_item(item: int, key: str, fails: int = 0) -> TaskResult[int, TaskError[A
 
 
 @task(retry_policy=RetryPolicy.fixed([1, 1, 1], auto_retry_for=["NOT_YET"], jitter=False))
-def try_again(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
-    """Do the same as ``try_``, with a retry policy."""
-    return try_.func(key, fails)
+def flaky_with_retries(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
+    """Do the same as ``flaky``, with a retry policy."""
+    return flaky.func(key, fails)
 
 
 @task(atomic=True, takes_context=True)
@@ -80,7 +80,7 @@ def report_atomically(context: TaskContext, key: str) -> None:
 
 
 @task(atomic=True)
-def try_atomically(key: str) -> str:
+def write_atomically(key: str) -> str:
     """Create an entry in the transaction that ends the task."""
     Entry.objects.create(key=key)
     return key
@@ -99,25 +99,25 @@ def optional(value: Any = "nothing") -> Any:
 
 
 @task
-def judge(outcome: TaskResult[Any, TaskError[Any]]) -> str:
+def describe_outcome(outcome: TaskResult[Any, TaskError[Any]]) -> str:
     """Return an outcome as text."""
     return _as_text(outcome)
 
 
 @task
-def tell_error(outcome: TaskResult[Any, TaskError[Any]]) -> list[Any]:
+def describe_error(outcome: TaskResult[Any, TaskError[Any]]) -> list[Any]:
     """Return the code and the data of an error."""
     return [outcome.err.error_code, outcome.err.data]
 
 
 @task
-def judge_all(outcomes: list[TaskResult[Any, TaskError[Any]]]) -> list[str]:
+def describe_outcomes(outcomes: list[TaskResult[Any, TaskError[Any]]]) -> list[str]:
     """Return several outcomes as text."""
     return [_as_text(outcome) for outcome in outcomes]
 
 
 @task
-def look_back(workflow_ctx: WorkflowContext) -> dict[str, Any]:
+def describe_context(workflow_ctx: WorkflowContext) -> dict[str, Any]:
     """Return the content of the context."""
     return {
         "node": workflow_ctx.node_id,
@@ -130,13 +130,13 @@ def look_back(workflow_ctx: WorkflowContext) -> dict[str, Any]:
 
 
 @task
-def look_item(item: Any, one: TaskResult[Any, TaskError[Any]], workflow_ctx: WorkflowContext) -> list[Any]:
+def describe_item(item: Any, one: TaskResult[Any, TaskError[Any]], workflow_ctx: WorkflowContext) -> list[Any]:
     """Return the item, and the inputs that all items share."""
     return [item, _as_text(one), _as_text(workflow_ctx.result_for("first")), workflow_ctx.node_id]
 
 
 @task
-def look_for_unlisted(workflow_ctx: WorkflowContext) -> Any:
+def read_unlisted_result(workflow_ctx: WorkflowContext) -> Any:
     """Ask the context for a node that is not in its ``workflow_ctx_from``."""
     return workflow_ctx.result_for("other")
 
@@ -153,13 +153,13 @@ def summarize(workflow_ctx: WorkflowContext) -> dict[str, Any]:
 
 
 @task
-def where(workflow_meta: WorkflowMeta, note: str = "") -> list[Any]:
+def describe_node(workflow_meta: WorkflowMeta, note: str = "") -> list[Any]:
     """Return the position of the node."""
     return [str(workflow_meta.workflow_id), workflow_meta.task_index, workflow_meta.task_name, workflow_meta.node_id]
 
 
 @task
-async def awhere(workflow_meta: WorkflowMeta, value: Any = None) -> list[Any]:
+async def adescribe_node(workflow_meta: WorkflowMeta, value: Any = None) -> list[Any]:
     """Return the node id, as a coroutine."""
     return [workflow_meta.node_id, value]
 
@@ -211,7 +211,7 @@ def _decorated(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @task
 @_decorated
-def where_decorated(workflow_meta: WorkflowMeta) -> str:
+def describe_node_decorated(workflow_meta: WorkflowMeta) -> str:
     """Return the node id, through a decorator."""
     return workflow_meta.node_id
 
@@ -261,9 +261,9 @@ def expiring(ctx: WorkflowContext) -> bool:
     return True
 
 
-def noted(ctx: WorkflowContext) -> bool:
+def record_evaluation(ctx: WorkflowContext) -> bool:
     """Create an entry for each evaluation."""
-    Entry.objects.create(key=f"asked-{ctx.node_id}")
+    Entry.objects.create(key=f"evaluated-{ctx.node_id}")
     return True
 
 
@@ -279,8 +279,8 @@ class Leaf(WorkflowDefinition[int]):
 
     @classmethod
     def build_with(cls, *, key: str, fails: int = 0, value: Any = None) -> Workflow[Any]:
-        one = try_.node(node_id="one")(key=key, fails=fails)
-        two = give.node(node_id="two", waits_for=[one])(value=[key, value])
+        one = flaky.node(node_id="one")(key=key, fails=fails)
+        two = echo.node(node_id="two", waits_for=[one])(value=[key, value])
         return Workflow("leaf", [one, two], output=two)
 
 
@@ -294,14 +294,14 @@ class Middle(WorkflowDefinition[Any]):
     @classmethod
     def build_with(cls, *, key: str, fails: int = 0) -> Workflow[Any]:
         leaf = Leaf.node(node_id="leaf")(key=key, fails=fails)
-        after = give.node(node_id="after")(value=leaf)
+        after = echo.node(node_id="after")(value=leaf)
         return Workflow("middle", [leaf, after], output=after)
 
 
 class Silent(WorkflowDefinition[None]):
     """A workflow without an output."""
 
-    one = give.node()(value=1)
+    one = echo.node()(value=1)
 
     class Meta:
         definition_key = "tests.running.silent"
@@ -318,7 +318,7 @@ class Broken(WorkflowDefinition[None]):
     def build_with(cls, *, why: str = "") -> Workflow[Any]:
         if why:
             raise RuntimeError(why)
-        return Workflow("broken", [give.node()()])
+        return Workflow("broken", [echo.node()()])
 
 
 class Waiting(WorkflowDefinition[Any]):
@@ -328,8 +328,8 @@ class Waiting(WorkflowDefinition[Any]):
         definition_key = "tests.running.waiting"
         output = "after"
 
-    said = wait_for_event("said")
-    after = give.node()(value=said)
+    approval = wait_for_event("approval")
+    after = echo.node()(value=approval)
 
 
 class Stopping(WorkflowDefinition[Any]):
@@ -337,27 +337,27 @@ class Stopping(WorkflowDefinition[Any]):
 
     class Meta:
         definition_key = "tests.running.stopping"
-        cases = [{"how": "", "workflow_id": ""}]
+        cases = [{"action": "", "workflow_id": ""}]
 
     @classmethod
-    def build_with(cls, *, how: str, workflow_id: str) -> Workflow[Any]:
-        if how:
-            getattr(WorkflowHandle(workflow_id), how)()
-        return Workflow("stopping", {"one": try_.node()(key=f"stopping {how}")}, output="one")
+    def build_with(cls, *, action: str, workflow_id: str) -> Workflow[Any]:
+        if action:
+            getattr(WorkflowHandle(workflow_id), action)()
+        return Workflow("stopping", {"one": flaky.node()(key=f"stopping {action}")}, output="one")
 
 
-class Unwanted(WorkflowDefinition[Any]):
+class CancelsOwnTask(WorkflowDefinition[Any]):
     """Cancels the task that builds it."""
 
     class Meta:
-        definition_key = "tests.running.unwanted"
+        definition_key = "tests.running.cancels_own_task"
 
     @classmethod
     def build_with(cls, *, node_id: str) -> Workflow[Any]:
         Task.objects.filter(pk__in=WorkflowTask.objects.filter(node_id=node_id).values("task_id")).cancel(
             include_running=True
         )
-        return Workflow("unwanted", {"said": wait_for_event("said")}, output="said")
+        return Workflow("cancels-own-task", {"approval": wait_for_event("approval")}, output="approval")
 
 
 class Restarting(WorkflowDefinition[str]):
@@ -379,7 +379,7 @@ class Fragile(WorkflowDefinition[Any]):
 
     @classmethod
     def build_with(cls, *, key: str, fails: int = 1) -> Workflow[Any]:
-        return Workflow("fragile", {"one": try_.node()(key=key, fails=fails)}, output="one", on_error=OnError.PAUSE)
+        return Workflow("fragile", {"one": flaky.node()(key=key, fails=fails)}, output="one", on_error=OnError.PAUSE)
 
 
 class Informed(WorkflowDefinition[Any]):
@@ -392,7 +392,7 @@ class Informed(WorkflowDefinition[Any]):
     @classmethod
     def build_with(cls, *, workflow_ctx: Any = None, outcome: Any = None) -> Workflow[Any]:
         results = {name: _as_text(result) for name, result in workflow_ctx.results.items()} if workflow_ctx else None
-        return Workflow("informed", {"one": give.node()(value=[results, _as_text(outcome)])}, output="one")
+        return Workflow("informed", {"one": echo.node()(value=[results, _as_text(outcome)])}, output="one")
 
 
 class Wide(WorkflowDefinition[Any]):
@@ -404,8 +404,8 @@ class Wide(WorkflowDefinition[Any]):
 
     @classmethod
     def build_with(cls, *, key: str, fails: int = 0) -> Workflow[Any]:
-        items = give.node(node_id="items")(value=[1, 2, 3])
-        each = try_item.map(over=items, param="item", kwargs={"key": key, "fails": fails}, node_id="each")
+        items = echo.node(node_id="items")(value=[1, 2, 3])
+        each = flaky_item.map(over=items, param="item", kwargs={"key": key, "fails": fails}, node_id="each")
         return Workflow("wide", [items, each], output=each)
 
 
@@ -435,9 +435,9 @@ class Held(WorkflowDefinition[Any]):
     class Meta:
         definition_key = "tests.running.held"
         unique_key = "held"
-        output = "said"
+        output = "approval"
 
-    said = wait_for_event("said")
+    approval = wait_for_event("approval")
 
 
 class Deep(WorkflowDefinition[int]):
@@ -449,8 +449,8 @@ class Deep(WorkflowDefinition[int]):
 
     @classmethod
     def build_with(cls, *, left: int) -> Workflow[Any]:
-        end: Any = Deep.node(node_id="below")(left=left - 1) if left else give.node(node_id="bottom")(value=0)
-        count = give.node(node_id="count")(value=end)
+        end: Any = Deep.node(node_id="below")(left=left - 1) if left else echo.node(node_id="bottom")(value=0)
+        count = echo.node(node_id="count")(value=end)
         return Workflow("deep", [end, count], output=count)
 
 
@@ -465,8 +465,8 @@ class Nested(WorkflowDefinition[Any]):
     def build_with(cls, *, left: int, is_bad: bool = False, skipped: int = 0) -> Workflow[Any]:
         inner: Any = Nested.node(node_id="inner")(left=left - 1, is_bad=is_bad, skipped=skipped)
         if not left:
-            inner = fail.node(node_id="inner")() if is_bad else give.node(node_id="inner")(value=0)
+            inner = fail.node(node_id="inner")() if is_bad else echo.node(node_id="inner")(value=0)
         nodes = [inner]
         for _ in range(skipped):
-            nodes.append(give.node(waits_for=nodes[-1:])())
+            nodes.append(echo.node(waits_for=nodes[-1:])())
         return Workflow("nested", nodes, output=inner)

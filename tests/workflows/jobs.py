@@ -47,22 +47,22 @@ def report(pages: Sequence[str], title: str = "") -> str:
 
 
 @task
-def judge(outcome: TaskResult[str, TaskError[Any]]) -> bool:
+def check_outcome(outcome: TaskResult[str, TaskError[Any]]) -> bool:
     return outcome.is_ok()
 
 
 @task
-def judge_all(outcomes: list[TaskResult[str, TaskError[Any]]]) -> int:
+def count_outcomes(outcomes: list[TaskResult[str, TaskError[Any]]]) -> int:
     return len(outcomes)
 
 
 @task
-def look_back(workflow_ctx: WorkflowContext, note: str = "") -> str:
+def with_workflow_context(workflow_ctx: WorkflowContext, note: str = "") -> str:
     return note
 
 
 @task
-def where(workflow_meta: WorkflowMeta) -> str:
+def with_workflow_meta(workflow_meta: WorkflowMeta) -> str:
     return workflow_meta.node_id
 
 

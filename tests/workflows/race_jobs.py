@@ -26,7 +26,7 @@ PATIENCE = 5.0
 
 
 @task
-def meet(folder: str, key: str, other: str) -> float:
+def rendezvous(folder: str, key: str, other: str) -> float:
     """Wait until the other body runs too, or the time is over; return the end, on the clock that all processes share.
 
     Two workers may fill all their slots with sides of different diamonds. Such bodies do not meet, which is no error.
@@ -60,11 +60,11 @@ def work_on(item: int, key: str, fails: int, seconds: float) -> TaskResult[int, 
     return work.func(f"{key}[{item}]", fails if item == 1 else 0, seconds)
 
 
-class Below(WorkflowDefinition[int]):
+class TwoNodes(WorkflowDefinition[int]):
     """A subworkflow of two nodes."""
 
     class Meta:
-        definition_key = "tests.racing.below"
+        definition_key = "tests.racing.two_nodes"
         cases = [{"key": "below", "fails": 0, "seconds": 0.0}]
 
     @classmethod
@@ -77,17 +77,17 @@ class Below(WorkflowDefinition[int]):
 def diamond(folder: str, key: str) -> list[Node[Any]]:
     """Return a diamond whose sides run in two workers and end at the same time."""
     top = numbers.node(node_id=f"{key}-top")()
-    left = meet.node(node_id=f"{key}-left", waits_for=[top], queue_name="left")(
+    left = rendezvous.node(node_id=f"{key}-left", waits_for=[top], queue_name="left")(
         folder=folder, key=f"{key}-left", other=f"{key}-right"
     )
-    right = meet.node(node_id=f"{key}-right", waits_for=[top], queue_name="right")(
+    right = rendezvous.node(node_id=f"{key}-right", waits_for=[top], queue_name="right")(
         folder=folder, key=f"{key}-right", other=f"{key}-left"
     )
     return [top, left, right, work.node(node_id=f"{key}-end", waits_for=[left, right])(key=key)]
 
 
 @workflow_builder(cases=[{"key": "any", "random": Random(1)}])
-def anything(key: str, random: Random) -> Workflow[Any]:
+def random_workflow(key: str, random: Random) -> Workflow[Any]:
     """Return a workflow with every kind of node; some nodes fail at first."""
 
     def arguments(name: str, max_fails: int = 1) -> dict[str, Any]:
@@ -100,12 +100,12 @@ def anything(key: str, random: Random) -> Workflow[Any]:
     first = work.node(node_id="first")(**arguments("first"))
     left = work.node(node_id="left", waits_for=[first])(**arguments("left", 2))
     right = work.node(node_id="right", waits_for=[first])(**arguments("right"))
-    said = wait_for_event("said", node_id="said", waits_for=[first])
+    approval = wait_for_event("approval", node_id="approval", waits_for=[first])
     items = numbers.node(node_id="items")()
     each = work_on.map(over=items, param="item", kwargs=arguments("each"), node_id="each")
-    below = Below.node(node_id="below", waits_for=[left])(**arguments("below"))
+    below = TwoNodes.node(node_id="below", waits_for=[left])(**arguments("below"))
     join = random.choice([{}, {"join": Join.ANY}, {"allow_failed_deps": True}])
-    end = work.node(node_id="end", waits_for=[left, right, said], **join)(**arguments("end"))
+    end = work.node(node_id="end", waits_for=[left, right, approval], **join)(**arguments("end"))
     last = work.node(node_id="last", waits_for=[end, each, below])(**arguments("last"))
-    nodes = [first, left, right, said, items, each, below, end, last]
-    return Workflow("anything", nodes, on_error=random.choice(list(OnError)))
+    nodes = [first, left, right, approval, items, each, below, end, last]
+    return Workflow("random", nodes, on_error=random.choice(list(OnError)))

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 COMPLETED, FAILED, SKIPPED = "COMPLETED", "FAILED", "SKIPPED"
 #: The status of a node that its own condition has skipped, which does not count as a failure.
-UNWANTED = "UNWANTED"
+SKIPPED_BY_CONDITION = "SKIPPED_BY_CONDITION"
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A node. It fails in the first ``fails`` runs; ``wish`` is the result of its condition, None without one.
+    """A node. It fails in the first ``fails`` runs; ``condition`` is what its condition returns, None without one.
 
     A map or a subworkflow keeps its completed nodes, so after a cancel it may have nothing left to run.
     """
@@ -26,7 +26,7 @@ class Spec:
     min_success: int | None = None
     allows: bool = False
     fails: int = 0
-    wish: bool | None = None
+    condition: bool | None = None
     kind: str = "task"
 
 
@@ -51,8 +51,10 @@ class Reference:
                 self.states[index] = self._end_of(index, spec)
         self.status = FAILED if FAILED in self.states.values() else COMPLETED
 
-    def see(self, ended: Mapping[int, str], inside: Mapping[int, tuple[str, bool]], runs: Mapping[int, int]) -> None:
-        """Take over the state of a real workflow."""
+    def copy_from(
+        self, ended: Mapping[int, str], inside: Mapping[int, tuple[str, bool]], runs: Mapping[int, int]
+    ) -> None:
+        """Copy the state of a real workflow."""
         self.states = dict(ended)
         self.inside = dict(inside)
         self.runs = dict(runs)
@@ -65,7 +67,7 @@ class Reference:
 
     def retry(self, *, has_failed_within: bool = False) -> bool:
         """Retry: keep the nodes that have completed or that their condition has skipped."""
-        kept = {index: state for index, state in self.states.items() if state in (COMPLETED, UNWANTED)}
+        kept = {index: state for index, state in self.states.items() if state in (COMPLETED, SKIPPED_BY_CONDITION)}
         has_work = has_failed_within or len(kept) < len(self.states)
         if self.status not in (FAILED, "CANCELLED", "PAUSED") or not has_work:
             return False
@@ -74,10 +76,10 @@ class Reference:
         return True
 
     def _end_of(self, index: int, spec: Spec) -> str:
-        if not is_let_run(spec, [self.states[source] for source in spec.waits_for]):
+        if not should_run(spec, [self.states[source] for source in spec.waits_for]):
             return SKIPPED
-        if spec.wish is False:
-            return UNWANTED
+        if spec.condition is False:
+            return SKIPPED_BY_CONDITION
         if index in self.inside:
             end, has_run = self.inside.pop(index)
             self.runs[index] += not has_run
@@ -88,7 +90,7 @@ class Reference:
         return FAILED if self.runs[index] <= spec.fails else COMPLETED
 
 
-def is_let_run(spec: Spec, sources: Sequence[str]) -> bool:
+def should_run(spec: Spec, sources: Sequence[str]) -> bool:
     """Return whether a node runs after its dependencies have ended with these statuses."""
     if spec.join == "any":
         return COMPLETED in sources

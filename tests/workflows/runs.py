@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from horsies_django import Workflow
 from horsies_django.core.compat import task_backends
+from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, WorkflowTaskStatus
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
@@ -22,7 +23,7 @@ from tests.conftest import wait_until
 from tests.jobs.models import Entry
 
 
-def ran(workflow: Workflow[Any], drain: Any) -> WorkflowHandle[Any]:
+def start_and_drain(workflow: Workflow[Any], drain: Any) -> WorkflowHandle[Any]:
     """Start a workflow and run all due tasks."""
     handle = workflow.start()
     drain()
@@ -45,12 +46,17 @@ def times(key: str) -> int:
     return Entry.objects.filter(key=key).count()
 
 
+def open_tasks() -> int:
+    """Return how many tasks have not ended."""
+    return Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()
+
+
 def step(threads: int = 1) -> None:
     """Run the tasks of one claim."""
     call_command("horsies_worker", once=True, verbosity=0, threads=threads, prefetch=0, start_ahead=0)
 
 
-def die(count: int = 100) -> list[UUID]:
+def claim_as_dead_worker(count: int = 100) -> list[UUID]:
     """Claim and start the due tasks as a worker that died an hour ago; return their ids."""
     with transaction.atomic():
         claims = Task.objects.claim("dead", start=count, prefetch=0)
@@ -71,7 +77,7 @@ def make_due() -> None:
     Task.objects.update(run_after=None, enqueued_at=timezone.now() - timedelta(hours=1), deferred=False)
 
 
-def end_unheard(node_id: str, **end: Any) -> UUID:
+def end_without_notifying(node_id: str, **end: Any) -> UUID:
     """End the task of a node without notice to the engine; return the id of the task."""
     now = timezone.now()
     tasks = Task.objects.filter(pk__in=WorkflowTask.objects.filter(node_id=node_id).values("task_id"))
@@ -104,7 +110,7 @@ def children(handle: WorkflowHandle[Any]) -> list[WorkflowHandle[Any]]:
     return [WorkflowHandle(pk) for pk in rows.values_list("pk", flat=True)]
 
 
-def contradictions(handle: WorkflowHandle[Any]) -> list[str]:
+def inconsistencies(handle: WorkflowHandle[Any]) -> list[str]:
     """Return the inconsistencies between the rows of one run, without its subworkflows."""
     workflow = WorkflowRow.objects.get(pk=handle.id)
     nodes = list(WorkflowTask.objects.filter(workflow=workflow).select_related("task").order_by("task_index"))
@@ -132,6 +138,15 @@ def contradictions(handle: WorkflowHandle[Any]) -> list[str]:
             found.append(f"{node.node_id} is ENQUEUED, its task is {node.task and node.task.status}")
     if str(workflow.status) in _ENDED and workflow.status != "CANCELLED" and any(is_open.values()):
         found.append(f"the workflow is {workflow.status} with open nodes")
+    return found
+
+
+def all_inconsistencies(handle: WorkflowHandle[Any]) -> list[str]:
+    """Return the inconsistencies of a run and of all its subworkflows."""
+    found, level = inconsistencies(handle), children(handle)
+    while level:
+        found += [one for run in level for one in inconsistencies(run)]
+        level = [child for run in level for child in children(run)]
     return found
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from horsies_django import Workflow
 from horsies_django.workflows.registry import definition_at
-from tests.workflows.runs import ran, value
+from tests.workflows.runs import start_and_drain, value
 
 
 def test_the_workflows_of_an_app_are_found(drain):
     definition = definition_at("tests.found")
 
-    handle = ran(Workflow("finder", {"sub": definition.node()()}), drain)
+    handle = start_and_drain(Workflow("finder", {"sub": definition.node()()}), drain)
 
     assert definition.__module__ == "tests.jobs.workflows"
     assert value(handle, "sub") == 1

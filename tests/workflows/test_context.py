@@ -15,7 +15,7 @@ def context():
     return WorkflowContext(
         workflow_id=uuid7(),
         task_index=3,
-        task_name="tests.workflows.jobs.look_back",
+        task_name="tests.workflows.jobs.with_workflow_context",
         node_id="last",
         results={"page": TaskResult(ok="text"), "import:1": TaskResult(ok="other")},
         summaries={"daily": SubWorkflowSummary(workflow_id=uuid7(), status=WorkflowStatus.COMPLETED, total=2)},

@@ -8,17 +8,17 @@ import pytest
 from django.db import connection, transaction
 
 from horsies_django import Join, RetryPolicy, Workflow, wait_for_event
-from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowTask
 from tests.workflows import bodies
 from tests.workflows.runs import (
     children,
+    claim_as_dead_worker,
     codes,
-    contradictions,
-    die,
-    end_unheard,
-    ran,
+    end_without_notifying,
+    inconsistencies,
+    open_tasks,
     reap,
+    start_and_drain,
     states,
     step,
     times,
@@ -29,14 +29,10 @@ pytestmark = pytest.mark.once
 
 
 def chain(key="chain", fails=0):
-    first = bodies.try_.node(node_id="first")(key=f"{key} first")
-    second = bodies.try_.node(node_id="second", waits_for=[first])(key=f"{key} second", fails=fails)
-    third = bodies.try_.node(node_id="third", waits_for=[second])(key=f"{key} third")
+    first = bodies.flaky.node(node_id="first")(key=f"{key} first")
+    second = bodies.flaky.node(node_id="second", waits_for=[first])(key=f"{key} second", fails=fails)
+    third = bodies.flaky.node(node_id="third", waits_for=[second])(key=f"{key} third")
     return [first, second, third]
-
-
-def open_tasks():
-    return Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ def low_parameter_limit(transactional_db):
 
 
 def test_a_workflow_can_have_more_nodes_than_sqlite_allows_parameters(low_parameter_limit):
-    handle = Workflow("large", [bodies.give.node()() for _ in range(1_100)]).start()
+    handle = Workflow("large", [bodies.echo.node()() for _ in range(1_100)]).start()
 
     assert handle.pause()
     assert handle.resume()
@@ -60,7 +56,7 @@ def test_a_workflow_can_have_more_nodes_than_sqlite_allows_parameters(low_parame
     assert handle.retry()
 
     assert set(states(handle).values()) == {"ENQUEUED"}
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 # Pause and resume.
@@ -77,7 +73,7 @@ def test_a_pause_withdraws_tasks_that_have_not_started(drain):
     assert WorkflowTask.objects.get(workflow=handle.id, node_id="first").task_id is None
     drain()
     assert times("chain first") == 0
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_resume_enqueues_new_tasks(drain):
@@ -94,20 +90,20 @@ def test_a_resume_enqueues_new_tasks(drain):
 
 def test_a_running_node_completes_in_a_paused_workflow(drain):
     stop = bodies.stop.node(node_id="stop")(action="pause")
-    after = bodies.give.node(node_id="after", waits_for=[stop])()
+    after = bodies.echo.node(node_id="after", waits_for=[stop])()
 
-    handle = ran(Workflow("pause", [stop, after]), drain)
+    handle = start_and_drain(Workflow("pause", [stop, after]), drain)
 
     assert states(handle) == {"stop": "COMPLETED", "after": "PENDING"}
     assert str(handle.status()) == "PAUSED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     handle.resume()
     drain()
     assert str(handle.status()) == "COMPLETED"
 
 
 def test_a_resume_completes_a_workflow_whose_last_node_has_ended(drain):
-    handle = ran(Workflow("pause", [bodies.stop.node()(action="pause")]), drain)
+    handle = start_and_drain(Workflow("pause", [bodies.stop.node()(action="pause")]), drain)
 
     assert str(handle.status()) == "PAUSED"
     assert handle.resume()
@@ -116,7 +112,9 @@ def test_a_resume_completes_a_workflow_whose_last_node_has_ended(drain):
 
 def test_a_pause_withdraws_a_task_that_waits_for_its_retry(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["NOT_YET"])
-    handle = ran(Workflow("pause", {"one": bodies.try_.node(retry_policy=policy)(key="again", fails=1)}), drain)
+    handle = start_and_drain(
+        Workflow("pause", {"one": bodies.flaky.node(retry_policy=policy)(key="again", fails=1)}), drain
+    )
 
     handle.pause()
     assert states(handle) == {"one": "READY"}
@@ -133,12 +131,12 @@ def test_a_resume_evaluates_joins(drain):
     both = [stop, bad]
     nodes = [
         *both,
-        bodies.give.node(node_id="all", waits_for=both)(),
-        bodies.give.node(node_id="any", waits_for=both, join=Join.ANY)(),
-        bodies.give.node(node_id="two", waits_for=both, join=Join.QUORUM, min_success=2)(),
-        bodies.give.node(node_id="allowed", waits_for=both, allow_failed_deps=True)(),
+        bodies.echo.node(node_id="all", waits_for=both)(),
+        bodies.echo.node(node_id="any", waits_for=both, join=Join.ANY)(),
+        bodies.echo.node(node_id="two", waits_for=both, join=Join.QUORUM, min_success=2)(),
+        bodies.echo.node(node_id="allowed", waits_for=both, allow_failed_deps=True)(),
     ]
-    handle = ran(Workflow("pause", nodes), drain)
+    handle = start_and_drain(Workflow("pause", nodes), drain)
     if states(handle)["bad"] == "READY":  # the pause withdrew its task before it started
         handle.resume()
         drain()
@@ -156,26 +154,28 @@ def test_a_resume_evaluates_joins(drain):
 
 
 def test_an_event_node_starts_once_if_more_dependencies_end_at_resume(transactional_db):
-    good, bad = bodies.give.node(node_id="good")(), bodies.fail.node(node_id="bad")()
-    skipped = bodies.give.node(node_id="skipped", waits_for=[bad])()
-    event = wait_for_event("said", node_id="event", waits_for=[good, skipped], join=Join.ANY)
+    good, bad = bodies.echo.node(node_id="good")(), bodies.fail.node(node_id="bad")()
+    skipped = bodies.echo.node(node_id="skipped", waits_for=[bad])()
+    event = wait_for_event("approval", node_id="event", waits_for=[good, skipped], join=Join.ANY)
     handle = Workflow("any", [good, bad, skipped, event]).start()
-    handle.send_event("said", 1)
-    die()
+    handle.send_event("approval", 1)
+    claim_as_dead_worker()
     handle.pause()
-    end_unheard("good", status="COMPLETED", result={"ok": 1})
-    end_unheard("bad", status="FAILED", result={"err": {"error_code": "NO", "message": "no"}}, error_code="NO")
+    end_without_notifying("good", status="COMPLETED", result={"ok": 1})
+    end_without_notifying(
+        "bad", status="FAILED", result={"err": {"error_code": "NO", "message": "no"}}, error_code="NO"
+    )
     reap()
 
     assert handle.resume()
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     assert str(handle.status()) == "FAILED"
     assert states(handle) == {"good": "COMPLETED", "bad": "FAILED", "skipped": "SKIPPED", "event": "COMPLETED"}
 
 
 def test_a_pause_withdraws_map_items_and_a_resume_runs_each_once(drain):
-    items = bodies.give.node(node_id="items")(value=[0, 2, 4, 6])
-    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
+    items = bodies.echo.node(node_id="items")(value=[0, 2, 4, 6])
+    each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
     handle = Workflow("pause", [items, each]).start()
     step()
     assert states(handle)["each"] == "RUNNING"
@@ -202,7 +202,7 @@ def test_control_of_a_deleted_workflow_returns_false(drain, action):
 
 @pytest.mark.parametrize("action", ["pause", "resume", "cancel", "retry"])
 def test_a_completed_workflow_stays_completed(drain, action):
-    handle = ran(Workflow("done", chain()), drain)
+    handle = start_and_drain(Workflow("done", chain()), drain)
 
     assert getattr(handle, action)() is False
     drain()
@@ -229,11 +229,11 @@ def test_a_cancel_skips_nodes_that_have_not_started(drain):
     assert row.completed_at is None
     assert row.cancelled_at is not None
     assert open_tasks() == 0
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_cancel_cancels_pending_and_claimed_tasks(transactional_db):
-    handle = Workflow("cancel", [bodies.give.node()(), bodies.give.node()()]).start()
+    handle = Workflow("cancel", [bodies.echo.node()(), bodies.echo.node()()]).start()
     with transaction.atomic():
         assert Task.objects.claim("w", start=0, prefetch=1)
 
@@ -246,21 +246,21 @@ def test_a_cancel_cancels_pending_and_claimed_tasks(transactional_db):
 def test_a_running_node_completes_after_a_cancel_and_no_node_follows(drain):
     stop = bodies.stop.node(node_id="stop")(action="cancel")
     bad = bodies.fail.node(node_id="bad", waits_for=[stop])()
-    after = bodies.give.node(node_id="after", waits_for=[stop], allow_failed_deps=True)()
+    after = bodies.echo.node(node_id="after", waits_for=[stop], allow_failed_deps=True)()
 
-    handle = ran(Workflow("cancel", [stop, bad, after]), drain)
+    handle = start_and_drain(Workflow("cancel", [stop, bad, after]), drain)
 
     assert states(handle) == {"stop": "COMPLETED", "bad": "SKIPPED", "after": "SKIPPED"}
     assert str(handle.status()) == "CANCELLED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_include_running_cancels_running_tasks_of_the_whole_tree(transactional_db):
     inner = bodies.Silent.node(node_id="inner")()
-    handle = Workflow("tree", [bodies.give.node(node_id="a")(), inner]).start()
+    handle = Workflow("tree", [bodies.echo.node(node_id="a")(), inner]).start()
     step()  # builds the subworkflow, or runs a
     step()
-    running = die(2)
+    running = claim_as_dead_worker(2)
     assert running
 
     assert handle.cancel()
@@ -271,7 +271,7 @@ def test_include_running_cancels_running_tasks_of_the_whole_tree(transactional_d
 
     assert open_tasks() == 0
     for each in (handle, *children(handle)):
-        assert contradictions(each) == []
+        assert inconsistencies(each) == []
 
 
 def test_a_paused_workflow_can_be_cancelled(drain):
@@ -287,8 +287,8 @@ def test_a_paused_workflow_can_be_cancelled(drain):
 
 
 def test_a_map_is_cancelled_with_its_items(drain):
-    items = bodies.give.node(node_id="items")(value=[0, 2, 4])
-    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
+    items = bodies.echo.node(node_id="items")(value=[0, 2, 4])
+    each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
     handle = Workflow("cancel", [items, each]).start()
     step()
 
@@ -296,23 +296,23 @@ def test_a_map_is_cancelled_with_its_items(drain):
     drain()
 
     assert [status for name, status in states(handle).items() if name != "items"] == ["SKIPPED"] * 4
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     handle.retry()
     drain()
     assert value(handle, "each") == [0, 20, 40]
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 # Retry.
 
 
 def test_a_retry_keeps_completed_nodes(drain):
-    handle = ran(Workflow("retry", chain(fails=1), output="third"), drain)
+    handle = start_and_drain(Workflow("retry", chain(fails=1), output="third"), drain)
     assert states(handle) == {"first": "COMPLETED", "second": "FAILED", "third": "SKIPPED"}
 
     assert handle.retry()
     assert (str(handle.status()), handle.get(timeout=0).err.error_code) == ("RUNNING", "WAIT_TIMEOUT")
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     drain()
 
     assert handle.get(timeout=0).ok == 1
@@ -321,7 +321,7 @@ def test_a_retry_keeps_completed_nodes(drain):
 
 
 def test_a_workflow_can_be_retried_until_it_completes(drain):
-    handle = ran(Workflow("retry", chain(fails=3)), drain)
+    handle = start_and_drain(Workflow("retry", chain(fails=3)), drain)
 
     for _ in range(2):
         assert handle.retry()
@@ -358,10 +358,10 @@ def test_a_running_or_paused_workflow_is_not_retried(drain):
 
 
 def test_a_retry_keeps_a_node_that_its_condition_has_skipped(drain):
-    unwanted = bodies.give.node(node_id="unwanted", run_when=bodies.no)()
-    after = bodies.try_.node(node_id="after", waits_for=[unwanted])(key="after", fails=1)
-    last = bodies.give.node(node_id="last", waits_for=[unwanted, after])()
-    handle = ran(Workflow("retry", [unwanted, after, last]), drain)
+    unwanted = bodies.echo.node(node_id="unwanted", run_when=bodies.no)()
+    after = bodies.flaky.node(node_id="after", waits_for=[unwanted])(key="after", fails=1)
+    last = bodies.echo.node(node_id="last", waits_for=[unwanted, after])()
+    handle = start_and_drain(Workflow("retry", [unwanted, after, last]), drain)
 
     assert handle.retry()
     drain()
@@ -371,15 +371,18 @@ def test_a_retry_keeps_a_node_that_its_condition_has_skipped(drain):
 
 
 def test_a_retry_evaluates_joins_again(drain):
-    one, two = bodies.try_.node(node_id="one")(key="one", fails=1), bodies.try_.node(node_id="two")(key="two", fails=2)
+    one, two = (
+        bodies.flaky.node(node_id="one")(key="one", fails=1),
+        bodies.flaky.node(node_id="two")(key="two", fails=2),
+    )
     nodes = [
         one,
         two,
-        bodies.give.node(node_id="any", waits_for=[one, two], join=Join.ANY)(),
-        bodies.give.node(node_id="both", waits_for=[one, two], join=Join.QUORUM, min_success=2)(),
-        bodies.give.node(node_id="all", waits_for=[one, two])(),
+        bodies.echo.node(node_id="any", waits_for=[one, two], join=Join.ANY)(),
+        bodies.echo.node(node_id="both", waits_for=[one, two], join=Join.QUORUM, min_success=2)(),
+        bodies.echo.node(node_id="all", waits_for=[one, two])(),
     ]
-    handle = ran(Workflow("retry", nodes), drain)
+    handle = start_and_drain(Workflow("retry", nodes), drain)
     first = states(handle)
     handle.retry()
     drain()
@@ -393,42 +396,42 @@ def test_a_retry_evaluates_joins_again(drain):
 
 
 def test_a_retry_runs_only_the_failed_items_of_a_map(drain):
-    items = bodies.give.node(node_id="items")(value=[0, 1, 2, 3])
-    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
-    after = bodies.give.node(node_id="after")(value=each)
-    handle = ran(Workflow("retry", [items, each, after]), drain)
+    items = bodies.echo.node(node_id="items")(value=[0, 1, 2, 3])
+    each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    after = bodies.echo.node(node_id="after")(value=each)
+    handle = start_and_drain(Workflow("retry", [items, each, after]), drain)
     assert states(handle)["each"] == "FAILED"
 
     assert handle.retry()
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     drain()
 
     assert value(handle, "after") == [0, 10, 20, 30]
     assert [times(f"each-{item}") for item in range(4)] == [1, 2, 1, 2]
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_retried_map_over_a_non_list_fails_again(drain):
-    source = bodies.give.node(node_id="source")(value="text")
-    handle = ran(Workflow("retry", [source, bodies.give.map(over=source, node_id="each")]), drain)
+    source = bodies.echo.node(node_id="source")(value="text")
+    handle = start_and_drain(Workflow("retry", [source, bodies.echo.map(over=source, node_id="each")]), drain)
 
     assert handle.retry()
     drain()
 
     assert codes(handle) == {"source": None, "each": "MAP_NOT_A_LIST"}
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_retry_of_one_node_includes_its_skipped_dependents(drain):
-    left = bodies.try_.node(node_id="left")(key="left", fails=1)
-    right = bodies.try_.node(node_id="right")(key="right", fails=1)
+    left = bodies.flaky.node(node_id="left")(key="left", fails=1)
+    right = bodies.flaky.node(node_id="right")(key="right", fails=1)
     nodes = [
         left,
         right,
-        bodies.give.node(node_id="after-left", waits_for=[left])(),
-        bodies.give.node(node_id="after-right", waits_for=[right])(),
+        bodies.echo.node(node_id="after-left", waits_for=[left])(),
+        bodies.echo.node(node_id="after-right", waits_for=[right])(),
     ]
-    handle = ran(Workflow("retry", nodes), drain)
+    handle = start_and_drain(Workflow("retry", nodes), drain)
 
     with pytest.raises(KeyError, match="no node 'unknown'"):
         handle.retry("unknown")
@@ -445,15 +448,15 @@ def test_a_retry_of_one_node_includes_its_skipped_dependents(drain):
     assert handle.retry(right)
     drain()
     assert str(handle.status()) == "COMPLETED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_retry_of_one_node_leaves_nodes_skipped_for_another_failure(drain):
-    left = bodies.try_.node(node_id="left")(key="left", fails=1)
+    left = bodies.flaky.node(node_id="left")(key="left", fails=1)
     right = bodies.fail.node(node_id="right")()
-    lost = bodies.give.node(node_id="lost", waits_for=[right])()
-    both = bodies.give.node(node_id="both", waits_for=[left, lost])()
-    handle = ran(Workflow("retry", [left, right, lost, both]), drain)
+    lost = bodies.echo.node(node_id="lost", waits_for=[right])()
+    both = bodies.echo.node(node_id="both", waits_for=[left, lost])()
+    handle = start_and_drain(Workflow("retry", [left, right, lost, both]), drain)
 
     assert handle.retry("left")
     drain()
@@ -462,7 +465,7 @@ def test_a_retry_of_one_node_leaves_nodes_skipped_for_another_failure(drain):
 
 
 def test_a_completed_node_can_not_be_retried(drain):
-    handle = ran(Workflow("retry", chain(fails=1)), drain)
+    handle = start_and_drain(Workflow("retry", chain(fails=1)), drain)
 
     assert not handle.retry("first")
     assert times("chain first") == 1
@@ -475,7 +478,7 @@ def test_a_workflow_completes_after_repeated_pauses_and_retries(drain):
         step()
         handle.resume()
         step()
-        assert contradictions(handle) == []
+        assert inconsistencies(handle) == []
     assert str(handle.status()) == "FAILED"
     handle.retry()
     handle.cancel()
@@ -489,13 +492,15 @@ def test_a_workflow_completes_after_repeated_pauses_and_retries(drain):
 
 @pytest.mark.parametrize("node_id", ["each", "each[1]"])
 def test_a_map_or_one_of_its_items_can_be_retried_alone(drain, node_id):
-    items = bodies.give.node(node_id="items")(value=[0, 1, 2])
-    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    items = bodies.echo.node(node_id="items")(value=[0, 1, 2])
+    each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
     other = bodies.fail.node(node_id="other")()
-    handle = ran(Workflow("retry", [items, each, bodies.give.node(node_id="after")(value=each), other]), drain)
+    handle = start_and_drain(
+        Workflow("retry", [items, each, bodies.echo.node(node_id="after")(value=each), other]), drain
+    )
 
     assert handle.retry(node_id)
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     drain()
 
     assert value(handle, "after") == [0, 10, 20]
@@ -506,7 +511,7 @@ def test_a_map_or_one_of_its_items_can_be_retried_alone(drain, node_id):
 def test_a_subworkflow_can_be_retried_alone(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     other = bodies.Leaf.node(node_id="other")(key="other", fails=1)
-    handle = ran(Workflow("retry", [leaf, other]), drain)
+    handle = start_and_drain(Workflow("retry", [leaf, other]), drain)
 
     assert handle.retry("leaf")
     drain()
@@ -517,15 +522,15 @@ def test_a_subworkflow_can_be_retried_alone(drain):
 
 def test_a_retried_workflow_can_be_cancelled_and_retried_again(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
-    items = bodies.give.node(node_id="items")(value=[1, 3])
-    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
-    handle = ran(Workflow("retry", [leaf, items, each]), drain)
+    items = bodies.echo.node(node_id="items")(value=[1, 3])
+    each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    handle = start_and_drain(Workflow("retry", [leaf, items, each]), drain)
 
     for _ in range(3):
         handle.retry()
         handle.pause()
         handle.cancel()
-        assert [found for run in (handle, *children(handle)) for found in contradictions(run)] == []
+        assert [found for run in (handle, *children(handle)) for found in inconsistencies(run)] == []
     assert str(handle.status()) == "CANCELLED"
     handle.retry()
     drain()
@@ -535,14 +540,14 @@ def test_a_retried_workflow_can_be_cancelled_and_retried_again(drain):
 
 
 def test_a_map_can_be_retried_while_an_item_still_runs(drain):
-    items = bodies.give.node(node_id="items")(value=["retry", "none", "none"])
+    items = bodies.echo.node(node_id="items")(value=["retry", "none", "none"])
     each = bodies.cancel_and_retry.map(over=items, param="action", node_id="each")
-    after = bodies.give.node(node_id="after")(value=each)
+    after = bodies.echo.node(node_id="after")(value=each)
     handle = Workflow("retry", [items, each, after]).start()
 
     drain()
 
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     assert str(handle.status()) == "COMPLETED"
     assert value(handle, "after") == ["retry", "none", "none"]
 
@@ -554,27 +559,27 @@ def test_a_failed_attempt_is_not_retried_after_a_cancel(drain):
 
     assert codes(handle) == {"one": "WORKFLOW_CANCELLED"}
     assert open_tasks() == 0
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     assert handle.retry()
     drain()
     assert times("one") == 2
 
 
 def test_an_item_of_a_map_can_cancel_its_workflow(drain):
-    items = bodies.give.node(node_id="items")(value=["cancel", "status", "status"])
+    items = bodies.echo.node(node_id="items")(value=["cancel", "status", "status"])
     each = bodies.stop.map(over=items, param="action", node_id="each")
-    handle = ran(Workflow("cancel", [items, each, bodies.give.node(node_id="after")(value=each)]), drain)
+    handle = start_and_drain(Workflow("cancel", [items, each, bodies.echo.node(node_id="after")(value=each)]), drain)
 
     assert str(handle.status()) == "CANCELLED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
     assert open_tasks() == 0
 
 
 def test_a_map_is_retried_together_with_its_dependencies(drain):
-    items = bodies.give.node(node_id="items")(value=[0, 1])
-    bad, soon = bodies.fail.node(node_id="bad")(), bodies.try_.node(node_id="soon")(key="soon", fails=1)
-    each = bodies.try_item.map(
+    items = bodies.echo.node(node_id="items")(value=[0, 1])
+    bad, soon = bodies.fail.node(node_id="bad")(), bodies.flaky.node(node_id="soon")(key="soon", fails=1)
+    each = bodies.flaky_item.map(
         over=items,
         param="item",
         kwargs={"key": "each", "fails": 1},
@@ -583,21 +588,21 @@ def test_a_map_is_retried_together_with_its_dependencies(drain):
         allow_failed_deps=True,
         queue_name="slow",
     )
-    handle = ran(Workflow("retry", [items, bad, soon, each]), drain)
+    handle = start_and_drain(Workflow("retry", [items, bad, soon, each]), drain)
 
     handle.retry()
     drain(queues="default")
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     assert states(handle)["each"] == "RUNNING"
     drain()
 
     assert value(handle, "each") == [0, 10]
     assert codes(handle)["bad"] == "NO"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_retry_of_one_node_does_not_complete_a_cancelled_workflow(drain):
-    nodes = {"one": bodies.try_.node()(key="one"), "two": bodies.try_.node()(key="two")}
+    nodes = {"one": bodies.flaky.node()(key="one"), "two": bodies.flaky.node()(key="two")}
     handle = Workflow("retry", nodes).start()
     handle.cancel()
 

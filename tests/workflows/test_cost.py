@@ -17,13 +17,10 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import Join, OnError, Workflow, sleep, wait_for_event
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
+from tests.database import is_postgres
 from tests.workflows import bodies
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def is_postgres():
-    return connection.vendor == "postgresql"
 
 
 def drain(threads=1, **options):
@@ -33,7 +30,7 @@ def drain(threads=1, **options):
 
 
 def nodes(count, **options):
-    return [bodies.give.node(**options)() for _ in range(count)]
+    return [bodies.echo.node(**options)() for _ in range(count)]
 
 
 def chain_of(count):
@@ -168,9 +165,9 @@ def test_starting_300_nodes_costs_as_many_statements_as_starting_one():
 
 def test_starting_a_map_costs_as_many_statements_for_900_items_as_for_10():
     def mapped(count):
-        items = bodies.give.node(queue_name="first")(value=list(range(count)))
-        each = bodies.give.map(over=items)
-        return Workflow("map", [items, each, bodies.give.node()(value=each)])
+        items = bodies.echo.node(queue_name="first")(value=list(range(count)))
+        each = bodies.echo.map(over=items)
+        return Workflow("map", [items, each, bodies.echo.node()(value=each)])
 
     assert first_end(mapped(900)) == first_end(mapped(10))
 
@@ -394,16 +391,16 @@ def test_no_workflow_statement_scans_a_table_of_200_000_nodes(many_others):
 
 
 def _run_one_of_each_kind():
-    items = bodies.give.node()(value=[1, 2, 3])
-    each = bodies.give.map(over=items)
-    gathered = bodies.give.node()(value=each)
-    chosen = bodies.give.node(waits_for=[items], run_when=bodies.yes)()
+    items = bodies.echo.node()(value=[1, 2, 3])
+    each = bodies.echo.map(over=items)
+    gathered = bodies.echo.node()(value=each)
+    chosen = bodies.echo.node(waits_for=[items], run_when=bodies.yes)()
     child = bodies.Leaf.node(waits_for=[chosen])(key="child")
-    event, nap = wait_for_event("said"), sleep(0)
-    last = bodies.give.node(waits_for=[gathered, child, event, nap], join=Join.QUORUM, min_success=4)()
+    event, nap = wait_for_event("approval"), sleep(0)
+    last = bodies.echo.node(waits_for=[gathered, child, event, nap], join=Join.QUORUM, min_success=4)()
     handle = Workflow("each kind", [items, each, gathered, chosen, child, event, nap, last], output=last).start()
     drain(threads=4, queues="default")
-    handle.send_event("said", 1)
+    handle.send_event("approval", 1)
     drain(threads=4, queues="default")
     assert handle.get(timeout=0).is_ok()
     assert handle.result_for("each-kind:7").is_ok()

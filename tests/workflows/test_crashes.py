@@ -14,7 +14,19 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.workflows import bodies
-from tests.workflows.runs import children, codes, contradictions, die, make_due, ran, reap, states, step, times, value
+from tests.workflows.runs import (
+    children,
+    claim_as_dead_worker,
+    codes,
+    inconsistencies,
+    make_due,
+    reap,
+    start_and_drain,
+    states,
+    step,
+    times,
+    value,
+)
 
 pytestmark = pytest.mark.once
 
@@ -22,26 +34,26 @@ LONG_AGO = timedelta(hours=1)
 
 
 def nodes(**options):
-    first = bodies.try_.node(node_id="first", **options)(key="first")
-    return [first, bodies.give.node(node_id="after", waits_for=[first])()]
+    first = bodies.flaky.node(node_id="first", **options)(key="first")
+    return [first, bodies.echo.node(node_id="after", waits_for=[first])()]
 
 
 def test_a_node_whose_worker_dies_fails(drain):
     handle = Workflow("crash", nodes()).start()
-    assert len(die()) == 1
+    assert len(claim_as_dead_worker()) == 1
     assert states(handle) == {"first": "RUNNING", "after": "PENDING"}
 
     reap()
 
     assert codes(handle) == {"first": "WORKER_CRASHED", "after": "UPSTREAM_SKIPPED"}
     assert str(handle.status()) == "FAILED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
     handle = Workflow("crash", nodes(retry_policy=policy)).start()
-    die()
+    claim_as_dead_worker()
 
     reap()
     assert states(handle)["first"] == "RUNNING"
@@ -57,7 +69,7 @@ def test_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
 def test_a_worker_that_dies_in_a_stopped_workflow_leaves_no_open_task(drain, action, retries):
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"]) if retries else None
     handle = Workflow("crash", nodes(retry_policy=policy)).start()
-    die()
+    claim_as_dead_worker()
     getattr(handle, action)()
     assert states(handle)["first"] == "RUNNING"
 
@@ -65,7 +77,7 @@ def test_a_worker_that_dies_in_a_stopped_workflow_leaves_no_open_task(drain, act
 
     assert not {"RUNNING", "ENQUEUED"} & set(states(handle).values())
     assert not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     if action == "pause":
         handle.resume()
         drain()
@@ -79,7 +91,7 @@ def test_a_worker_that_dies_in_a_stopped_workflow_leaves_no_open_task(drain, act
 
 def test_a_subworkflow_is_built_again_after_its_worker_dies(drain):
     handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
-    die()
+    claim_as_dead_worker()
 
     reap()
     assert states(handle) == {"leaf": "RUNNING"}
@@ -92,7 +104,7 @@ def test_a_subworkflow_is_built_again_after_its_worker_dies(drain):
 def test_a_subworkflow_fails_after_many_workers_die_building_it(drain):
     handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     for _ in range(11):
-        assert len(die()) == 1
+        assert len(claim_as_dead_worker()) == 1
         reap()
         make_due()
 
@@ -105,7 +117,7 @@ def test_a_subworkflow_fails_after_many_workers_die_building_it(drain):
 def test_the_retry_policy_of_a_subworkflow_decides_if_it_is_built_again(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["NO"])
     handle = Workflow("crash", {"leaf": bodies.Leaf.node(retry_policy=policy)(key="leaf")}).start()
-    die()
+    claim_as_dead_worker()
 
     reap()
 
@@ -113,8 +125,8 @@ def test_the_retry_policy_of_a_subworkflow_decides_if_it_is_built_again(drain):
 
 
 def test_a_condition_is_evaluated_again_after_its_worker_dies(drain):
-    handle = Workflow("crash", {"one": bodies.try_.node(run_when=bodies.yes)(key="one")}).start()
-    die()
+    handle = Workflow("crash", {"one": bodies.flaky.node(run_when=bodies.yes)(key="one")}).start()
+    claim_as_dead_worker()
 
     reap()
     make_due()
@@ -125,7 +137,7 @@ def test_a_condition_is_evaluated_again_after_its_worker_dies(drain):
 
 def test_a_sleep_completes_after_its_worker_dies(drain):
     handle = Workflow("crash", {"nap": sleep(0.0)}).start()
-    die()
+    claim_as_dead_worker()
 
     reap()
     make_due()
@@ -138,17 +150,17 @@ def test_a_sleep_completes_after_its_worker_dies(drain):
 
 
 def diamond():
-    top = bodies.try_.node(node_id="top")(key="top")
-    left = bodies.try_.node(node_id="left", waits_for=[top])(key="left")
-    right = bodies.try_.node(node_id="right", waits_for=[top])(key="right")
-    return [top, left, right, bodies.try_.node(node_id="end", waits_for=[left, right])(key="end")]
+    top = bodies.flaky.node(node_id="top")(key="top")
+    left = bodies.flaky.node(node_id="left", waits_for=[top])(key="left")
+    right = bodies.flaky.node(node_id="right", waits_for=[top])(key="right")
+    return [top, left, right, bodies.flaky.node(node_id="end", waits_for=[left, right])(key="end")]
 
 
 def repair_and_drain(handle, drain):
     reports = recover_stuck_workflows()
     assert recover_stuck_workflows() == []
     drain()
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     return reports
 
 
@@ -192,7 +204,7 @@ def test_repair_starts_a_ready_subworkflow(drain):
 
 
 def test_repair_completes_a_node_whose_subworkflow_has_ended(drain):
-    handle = ran(Workflow("stuck", {"leaf": bodies.Leaf.node(node_id="leaf")(key="leaf")}), drain)
+    handle = start_and_drain(Workflow("stuck", {"leaf": bodies.Leaf.node(node_id="leaf")(key="leaf")}), drain)
     WorkflowTask.objects.filter(workflow=handle.id).update(status="RUNNING", result=None, completed_at=None)
     WorkflowRow.objects.filter(pk=handle.id).update(status="RUNNING", open_count=1, completed_at=None, result=None)
 
@@ -204,8 +216,8 @@ def test_repair_completes_a_node_whose_subworkflow_has_ended(drain):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_repair_ends_a_running_workflow_whose_nodes_have_all_ended(drain, fails):
-    one = bodies.fail.node()() if fails else bodies.give.node()(value=1)
-    handle = ran(Workflow("stuck", {"one": one}), drain)
+    one = bodies.fail.node()() if fails else bodies.echo.node()(value=1)
+    handle = start_and_drain(Workflow("stuck", {"one": one}), drain)
     WorkflowRow.objects.update(status="RUNNING", open_count=5, completed_at=None, result=None, error=None)
 
     repair_and_drain(handle, drain)
@@ -215,7 +227,7 @@ def test_repair_ends_a_running_workflow_whose_nodes_have_all_ended(drain, fails)
 
 
 def test_repair_finds_a_failure_that_the_workflow_row_lacks(drain):
-    handle = ran(Workflow("stuck", {"one": bodies.fail.node()()}), drain)
+    handle = start_and_drain(Workflow("stuck", {"one": bodies.fail.node()()}), drain)
     WorkflowRow.objects.update(
         status="RUNNING", open_count=1, failed_index=None, completed_at=None, result=None, error=None
     )
@@ -227,7 +239,7 @@ def test_repair_finds_a_failure_that_the_workflow_row_lacks(drain):
 
 
 def test_repair_fails_a_workflow_without_nodes(drain):
-    handle = Workflow("stuck", {"one": bodies.give.node()()}).start()
+    handle = Workflow("stuck", {"one": bodies.echo.node()()}).start()
     WorkflowTask.objects.all().delete()
     Task.objects.all().delete()
 
@@ -265,9 +277,9 @@ def test_repair_fails_a_node_whose_task_was_deleted(drain):
 
 
 def test_repair_completes_a_map_whose_items_have_ended(drain):
-    items = bodies.give.node(node_id="items")(value=[0, 2])
-    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
-    handle = ran(Workflow("stuck", [items, each]), drain)
+    items = bodies.echo.node(node_id="items")(value=[0, 2])
+    each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
+    handle = start_and_drain(Workflow("stuck", [items, each]), drain)
     WorkflowTask.objects.filter(node_id="each").update(
         status="RUNNING", result=None, completed_at=None, open_deps=1, ok_deps=1
     )
@@ -282,7 +294,7 @@ def test_repair_completes_a_map_whose_items_have_ended(drain):
 @pytest.mark.parametrize("action", ["pause", "cancel"])
 def test_repair_ends_a_node_of_a_stopped_workflow_whose_task_has_ended(drain, action):
     handle = Workflow("stuck", diamond()).start()
-    die()
+    claim_as_dead_worker()
     getattr(handle, action)()
     ended = {"status": "COMPLETED", "result": {"ok": 1}, "completed_at": timezone.now()}
     Task.objects.filter(status="RUNNING").update(**ended)
@@ -294,7 +306,7 @@ def test_repair_ends_a_node_of_a_stopped_workflow_whose_task_has_ended(drain, ac
 
 
 def test_repair_leaves_healthy_workflows_alone(drain):
-    handle = Workflow("healthy", {"one": bodies.give.node()(), "leaf": bodies.Waiting.node()()}).start()
+    handle = Workflow("healthy", {"one": bodies.echo.node()(), "leaf": bodies.Waiting.node()()}).start()
     paused = Workflow("healthy", diamond()).start()
     paused.pause()
     assert recover_stuck_workflows() == []
@@ -308,8 +320,8 @@ def test_repair_leaves_healthy_workflows_alone(drain):
 
 def test_a_damaged_row_does_not_stop_other_workflows(drain):
     """The worker stores the result, repair fails the workflow, and a retry completes it once the row is fixed."""
-    one = bodies.give.node(node_id="one")(value=1)
-    workflow = Workflow("damaged", {"one": one, "two": bodies.give.node(waits_for=[one])(value=2)})
+    one = bodies.echo.node(node_id="one")(value=1)
+    workflow = Workflow("damaged", {"one": one, "two": bodies.echo.node(waits_for=[one])(value=2)})
     damaged, healthy = workflow.start(), workflow.start()
     first = WorkflowTask.objects.filter(workflow=damaged.id, node_id="one")
     first.update(dependents=5)
@@ -327,4 +339,4 @@ def test_a_damaged_row_does_not_stop_other_workflows(drain):
     damaged.retry()
     drain()
     assert states(damaged) == {"one": "COMPLETED", "two": "COMPLETED"}
-    assert contradictions(damaged) == []
+    assert inconsistencies(damaged) == []

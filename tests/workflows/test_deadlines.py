@@ -9,21 +9,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from horsies_django import OnError, Workflow, wait_for_event
-from horsies_django.core.compat import task_backends
 from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.reaper.duties import run_pass
 from tests.workflows import bodies
-from tests.workflows.runs import children, codes, contradictions, ran, states, times, value
+from tests.workflows.runs import children, codes, inconsistencies, reap, start_and_drain, states, times, value
 
 pytestmark = pytest.mark.once
 
 HOUR = timedelta(hours=1)
-
-
-def reap():
-    run_pass(task_backends["default"].config)
 
 
 def pass_deadline(handle):
@@ -31,9 +25,9 @@ def pass_deadline(handle):
 
 
 def test_a_node_that_does_not_start_before_its_deadline_fails(drain):
-    late = bodies.try_.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
-    after = bodies.judge.node(node_id="after", allow_failed_deps=True)(outcome=late.result)
-    handle = ran(Workflow("late", [late, after]), drain)
+    late = bodies.flaky.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
+    after = bodies.describe_outcome.node(node_id="after", allow_failed_deps=True)(outcome=late.result)
+    handle = start_and_drain(Workflow("late", [late, after]), drain)
 
     reap()
     drain()
@@ -42,14 +36,16 @@ def test_a_node_that_does_not_start_before_its_deadline_fails(drain):
     assert value(handle, "after") == "err TASK_EXPIRED"
     assert times("late") == 0
     assert str(handle.status()) == "FAILED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 @pytest.mark.parametrize("action", ["pause", "cancel", "on_error"])
 def test_a_stop_expires_claimed_nodes_past_their_deadline_and_no_others(drain, action):
-    late = bodies.try_.node(node_id="late", good_until=timezone.now() + HOUR)(key="late")
-    other = bodies.try_.node(node_id="other")(key="other")
-    after = bodies.judge.node(node_id="after", waits_for=[other], allow_failed_deps=True)(outcome=late.result)
+    late = bodies.flaky.node(node_id="late", good_until=timezone.now() + HOUR)(key="late")
+    other = bodies.flaky.node(node_id="other")(key="other")
+    after = bodies.describe_outcome.node(node_id="after", waits_for=[other], allow_failed_deps=True)(
+        outcome=late.result
+    )
     failing = [bodies.fail.node(node_id="failing")()] if action == "on_error" else []
     handle = Workflow("claimed", [late, other, after, *failing], on_error=OnError.PAUSE).start()
     with transaction.atomic():
@@ -70,7 +66,7 @@ def test_a_stop_expires_claimed_nodes_past_their_deadline_and_no_others(drain, a
     assert tasks["late"].result["err"]["data"] == {"task_id": str(tasks["late"].pk), "worker_id": "worker"}
     assert codes(handle)["late"] == "TASK_EXPIRED"
     assert tasks["other"].status == ("CANCELLED" if action == "cancel" else "PENDING")
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     with transaction.atomic():
         assert Task.objects.start(claims, "worker") == set()
     drain()
@@ -86,13 +82,13 @@ def test_a_stop_expires_claimed_nodes_past_their_deadline_and_no_others(drain, a
     assert WorkflowTask.objects.get(node_id="other").task_id == tasks["other"].pk
     assert value(handle, "after") == "err TASK_EXPIRED"
     assert str(handle.status()) == "FAILED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 @pytest.mark.parametrize("action", ["pause", "cancel"])
 def test_a_pause_or_cancel_leaves_an_expired_node_expired(drain, action):
-    late = bodies.try_.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
-    handle = Workflow("late", [late, bodies.give.node(node_id="other")()]).start()
+    late = bodies.flaky.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
+    handle = Workflow("late", [late, bodies.echo.node(node_id="other")()]).start()
     reap()
     assert states(handle)["late"] == "FAILED"
 
@@ -109,7 +105,7 @@ def test_a_pause_or_cancel_leaves_an_expired_node_expired(drain, action):
 
 
 def test_a_node_past_its_deadline_expires_after_a_pause(drain):
-    late = bodies.try_.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
+    late = bodies.flaky.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
     handle = Workflow("late", [late]).start()
     handle.pause()
     reap()
@@ -125,14 +121,14 @@ def test_a_node_past_its_deadline_expires_after_a_pause(drain):
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_workflow_past_its_deadline_expires(drain, paused):
-    first = bodies.give.node(node_id="first")()
+    first = bodies.echo.node(node_id="first")()
     nodes = [
         first,
         wait_for_event("approval", node_id="approval"),
-        bodies.give.node(node_id="after", waits_for=[first])(),
+        bodies.echo.node(node_id="after", waits_for=[first])(),
     ]
-    nodes.append(bodies.give.node(node_id="last", waits_for=nodes[1:])())
-    handle = ran(Workflow("late", nodes, good_until=timezone.now() + HOUR), drain)
+    nodes.append(bodies.echo.node(node_id="last", waits_for=nodes[1:])())
+    handle = start_and_drain(Workflow("late", nodes, good_until=timezone.now() + HOUR), drain)
     if paused:
         handle.pause()
     reap()
@@ -147,22 +143,24 @@ def test_a_workflow_past_its_deadline_expires(drain, paused):
     assert handle.get(timeout=0).err.error_code == "WORKFLOW_EXPIRED"
     assert states(handle) == {"first": "COMPLETED", "approval": "SKIPPED", "after": "COMPLETED", "last": "SKIPPED"}
     assert codes(handle)["last"] == "WORKFLOW_EXPIRED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_workflow_past_its_deadline_expires_while_a_node_is_enqueued(drain):
-    handle = Workflow("late", {"step": bodies.give.node()()}, good_until=timezone.now() - HOUR).start()
+    handle = Workflow("late", {"step": bodies.echo.node()()}, good_until=timezone.now() - HOUR).start()
 
     reap()
     drain()
 
     assert handle.get(timeout=0).err.error_code == "WORKFLOW_EXPIRED"
     assert codes(handle) == {"step": "WORKFLOW_EXPIRED"}
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_subworkflows_expire_with_their_parent(drain):
-    handle = ran(Workflow("late", {"sub": bodies.Waiting.node()()}, good_until=timezone.now() + HOUR), drain)
+    handle = start_and_drain(
+        Workflow("late", {"sub": bodies.Waiting.node()()}, good_until=timezone.now() + HOUR), drain
+    )
     (child,) = children(handle)
 
     pass_deadline(handle)
@@ -170,14 +168,14 @@ def test_subworkflows_expire_with_their_parent(drain):
 
     assert (str(handle.status()), str(child.status())) == ("EXPIRED", "EXPIRED")
     assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     assert not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
 
 
 def test_an_expired_subworkflow_fails_its_node(drain):
     sub = bodies.Fragile.node(node_id="sub")(key="fragile")
-    after = bodies.give.node(node_id="after", waits_for=[sub])()
-    handle = ran(Workflow("late", [sub, after]), drain)
+    after = bodies.echo.node(node_id="after", waits_for=[sub])()
+    handle = start_and_drain(Workflow("late", [sub, after]), drain)
     (child,) = children(handle)
 
     pass_deadline(child)
@@ -189,7 +187,7 @@ def test_an_expired_subworkflow_fails_its_node(drain):
 
 
 def test_a_completed_workflow_does_not_expire(drain):
-    handle = ran(Workflow("early", {"one": bodies.give.node()()}, good_until=timezone.now() + HOUR), drain)
+    handle = start_and_drain(Workflow("early", {"one": bodies.echo.node()()}, good_until=timezone.now() + HOUR), drain)
 
     pass_deadline(handle)
     reap()
@@ -198,7 +196,9 @@ def test_a_completed_workflow_does_not_expire(drain):
 
 
 def test_an_expired_workflow_can_be_retried_with_a_new_deadline(drain):
-    handle = ran(Workflow("late", {"approval": wait_for_event("approval")}, good_until=timezone.now() + HOUR), drain)
+    handle = start_and_drain(
+        Workflow("late", {"approval": wait_for_event("approval")}, good_until=timezone.now() + HOUR), drain
+    )
     pass_deadline(handle)
     reap()
 
@@ -229,7 +229,7 @@ def set_paused_for(handle, ago):
 
 def test_a_workflow_paused_for_too_long_expires_and_gives_the_reason(drain, settings):
     limit_pauses(settings, "2h")
-    handle = ran(Workflow("paused", {"sub": bodies.Waiting.node()(), "two": bodies.give.node()()}), drain)
+    handle = start_and_drain(Workflow("paused", {"sub": bodies.Waiting.node()(), "two": bodies.echo.node()()}), drain)
     (child,) = children(handle)
     handle.pause()
     set_paused_for(handle, timedelta(hours=1))
@@ -247,14 +247,14 @@ def test_a_workflow_paused_for_too_long_expires_and_gives_the_reason(drain, sett
     assert (error.data["policy"], error.data["allowed_seconds"]) == ("paused_workflow_auto_cancel_after", 7_200)
     assert 10_800 <= error.data["paused_seconds"] < 10_900
     assert codes(handle) == {"sub": "WORKFLOW_EXPIRED", "two": None}
-    assert contradictions(handle) == []
-    assert contradictions(child) == []
+    assert inconsistencies(handle) == []
+    assert inconsistencies(child) == []
 
 
 def test_a_subworkflow_paused_for_too_long_fails_its_node(drain, settings):
     limit_pauses(settings, 7_200)
     sub = bodies.Fragile.node(node_id="sub")(key="fragile")
-    handle = ran(Workflow("top", [sub, bodies.give.node(node_id="after", waits_for=[sub])()]), drain)
+    handle = start_and_drain(Workflow("top", [sub, bodies.echo.node(node_id="after", waits_for=[sub])()]), drain)
     (child,) = children(handle)
     set_paused_for(handle, timedelta(hours=3))
 
@@ -269,7 +269,7 @@ def test_a_subworkflow_paused_for_too_long_fails_its_node(drain, settings):
 
 
 def test_by_default_a_paused_workflow_never_expires(drain):
-    handle = Workflow("paused", {"one": bodies.give.node()()}).start()
+    handle = Workflow("paused", {"one": bodies.echo.node()()}).start()
     handle.pause()
     set_paused_for(handle, timedelta(days=4_000))
 

@@ -147,10 +147,12 @@ def test_hrs_008_a_result_in_values_from():
 def test_hrs_009_a_context_source_that_is_not_waited_for():
     page = jobs.fetch.node(node_id="page")(url="x")
 
-    mistake = only("009", [page, jobs.look_back.node(workflow_ctx_from=[page])()])
+    mistake = only("009", [page, jobs.with_workflow_context.node(workflow_ctx_from=[page])()])
 
     assert "workflow_ctx_from has <TaskNode 'page'" in mistake.problem
-    assert only("009", [jobs.look_back.node(workflow_ctx_from=5)()]).problem.startswith("workflow_ctx_from is 5")
+    assert only("009", [jobs.with_workflow_context.node(workflow_ctx_from=5)()]).problem.startswith(
+        "workflow_ctx_from is 5"
+    )
 
 
 def test_hrs_010_no_parameter_for_the_context():
@@ -279,7 +281,7 @@ def test_hrs_019_unknown_parameter():
 def test_hrs_020_missing_parameter():
     assert "jobs.fetch needs 'url'" in only("020", [jobs.fetch.node()()]).problem
     assert "needs 'data'" in only("020", [jobs.with_context.node()()]).problem
-    assert "workflow_ctx_from fills it" in only("020", [jobs.look_back.node()()]).problem
+    assert "workflow_ctx_from fills it" in only("020", [jobs.with_workflow_context.node()()]).problem
 
 
 def test_hrs_020_a_parameter_that_may_get_nothing_needs_a_default():
@@ -293,7 +295,7 @@ def test_hrs_020_a_parameter_that_may_get_nothing_needs_a_default():
     assert "allow_failed_deps" in only("020", saved(allow_failed_deps=True)).problem
     number = jobs.count.node()()
     Workflow("import", [number, jobs.count.node(join=Join.ANY)(number=number)])
-    Workflow("import", [page, jobs.judge.node(allow_failed_deps=True)(outcome=page.result)])
+    Workflow("import", [page, jobs.check_outcome.node(allow_failed_deps=True)(outcome=page.result)])
     Workflow("import", [page, other, jobs.report.node(join=Join.ANY)(pages=[page, other])])
 
 
@@ -360,7 +362,7 @@ def test_hrs_024_a_source_of_the_wrong_type():
     assert (
         "takes str, and args_from gives a TaskResult" in only("024", [page, jobs.save.node()(data=page.result)]).problem
     )
-    assert "takes TaskResult, and" in only("024", [page, jobs.judge.node()(outcome=page)]).problem
+    assert "takes TaskResult, and" in only("024", [page, jobs.check_outcome.node()(outcome=page)]).problem
     assert "a list of nodes gives list" in only("024", [page, jobs.save.node()(data=[page, page])]).problem
     pause = sleep(1)
     assert "gives None" in only("024", [pause, jobs.save.node()(data=pause)]).problem

@@ -8,7 +8,7 @@ from horsies_django.workflows.topology import cycles_in, dependents_of
 SIZE = 12
 
 #: The machine may be slow, so no example has a time limit.
-TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+NO_DEADLINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -28,7 +28,7 @@ def is_acyclic(waits_for, without=frozenset()):
 
 
 @given(graphs())
-@TIMELESS
+@NO_DEADLINE
 def test_dependents_of_inverts_the_dependencies(waits_for):
     dependents = dependents_of(waits_for)
 
@@ -38,7 +38,7 @@ def test_dependents_of_inverts_the_dependencies(waits_for):
 
 
 @given(graphs())
-@TIMELESS
+@NO_DEADLINE
 def test_without_the_nodes_of_its_cycles_a_graph_is_acyclic(waits_for):
     cycles = cycles_in(waits_for, dependents_of(waits_for))
 

@@ -22,11 +22,11 @@ from horsies_django.enqueue.node_factories import wait_for_event
 from horsies_django.exceptions import PayloadMismatch, TaskFailed
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from tests.asking import asking_for
 from tests.conftest import wait_until
-from tests.enqueue.completions.listening import all_tell, ears
+from tests.database import querying_threads
+from tests.enqueue.completions.listening import all_runners_notify, listener_pids
 from tests.workflows import bodies, jobs
-from tests.workflows.runs import children, codes, ran, states
+from tests.workflows.runs import children, codes, start_and_drain, states
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -60,12 +60,12 @@ def listener(transactional_db):
 @pytest.fixture
 def queries(transactional_db):
     """The name of the thread of each query for workflows, on any connection."""
-    with asking_for("horsies_workflows") as names:
+    with querying_threads("horsies_workflows") as names:
         yield names
 
 
 def one(value=1, **options):
-    return Workflow("one", {"one": bodies.give.node()(value=value)}, output="one", **options)
+    return Workflow("one", {"one": bodies.echo.node()(value=value)}, output="one", **options)
 
 
 def failing(**options):
@@ -74,11 +74,11 @@ def failing(**options):
 
 def held(**options):
     """Return a workflow that runs until it gets an event."""
-    return Workflow("held", {"said": wait_for_event("said")}, output="said", **options)
+    return Workflow("held", {"approval": wait_for_event("approval")}, output="approval", **options)
 
 
 def later(seconds):
-    return Workflow("later", sleep(seconds) >> bodies.give.node()(value=1))
+    return Workflow("later", sleep(seconds) >> bodies.echo.node()(value=1))
 
 
 def ok_or_code(result):
@@ -127,7 +127,7 @@ def test_get_returns_the_outcome_of_the_workflow(worker, worker_env, get):
 
 def test_each_of_two_runners_notifies_waiting_callers(worker, listener, get):
     worker("--processes", "2", "-v0", "--name", "w", runners=2)
-    wait_until(lambda: all_tell(listener, 2))
+    wait_until(lambda: all_runners_notify(listener, 2))
 
     for number in range(5):
         handle = later(0.1 + number / 20).start()
@@ -137,11 +137,11 @@ def test_each_of_two_runners_notifies_waiting_callers(worker, listener, get):
 
 def test_waiting_callers_are_notified_if_a_body_stops_its_workflow(worker, listener):
     worker("-v0", "--name", "w")
-    paused = Workflow("paused", bodies.stop.node()(action="pause") >> bodies.give.node()())
-    cancelled = Workflow("cancelled", bodies.stop.node()(action="cancel") >> bodies.give.node()())
+    paused = Workflow("paused", bodies.stop.node()(action="pause") >> bodies.echo.node()())
+    cancelled = Workflow("cancelled", bodies.stop.node()(action="cancel") >> bodies.echo.node()())
 
     for workflow in (paused, cancelled):
-        wait_until(lambda: all_tell(listener, 1))  # a worker sends notifications for ten seconds
+        wait_until(lambda: all_runners_notify(listener, 1))  # a worker sends notifications for ten seconds
         handle = workflow.start()
         wait_until(lambda handle=handle: is_notified(listener, handle))
 
@@ -180,7 +180,7 @@ def test_the_end_of_a_workflow_is_notified_after_its_commit(listener):
 
 
 def test_one_notification_covers_a_tree_of_workflows(listener, drain):
-    handle = ran(Workflow("tree", {"sub": bodies.Waiting.node()(), "held": bodies.Held.node()()}), drain)
+    handle = start_and_drain(Workflow("tree", {"sub": bodies.Waiting.node()(), "held": bodies.Held.node()()}), drain)
     listener.receive(0)
 
     assert handle.cancel()
@@ -190,7 +190,7 @@ def test_one_notification_covers_a_tree_of_workflows(listener, drain):
 
 
 def test_workers_send_no_notifications_if_no_caller_waits(worker, listener):
-    wait_until(lambda: not ears())  # a listener of another test may ask for notifications once more
+    wait_until(lambda: not listener_pids())  # a listener of another test may ask for notifications once more
     worker("-v0")
     handles = [one().start() for _ in range(5)]
     wait_until(lambda: all(handle.status() == "COMPLETED" for handle in handles))
@@ -378,8 +378,8 @@ def test_value_returns_the_ok_value_or_raises(drain):
 
 
 def test_a_handle_caches_only_the_result_of_a_completed_workflow(drain, django_assert_num_queries):
-    good = ran(one(), drain)
-    bad = ran(Workflow("again", {"one": bodies.try_.node()(key="again", fails=1)}, output="one"), drain)
+    good = start_and_drain(one(), drain)
+    bad = start_and_drain(Workflow("again", {"one": bodies.flaky.node()(key="again", fails=1)}, output="one"), drain)
     first = [ok_or_code(good.get(0)), ok_or_code(bad.get(0))]
     WorkflowHandle(bad.id).retry()  # another handle than the one that caches
     drain()
@@ -406,7 +406,7 @@ def test_a_handle_caches_only_the_result_of_a_completed_workflow(drain, django_a
 @pytest.mark.once
 @pytest.mark.parametrize("workflow", [one(), one().with_options(output=None)], ids=["output", "results"])
 def test_a_damaged_result_is_an_error_result(drain, get, workflow, values, code):
-    handle = ran(workflow, drain)
+    handle = start_and_drain(workflow, drain)
     WorkflowRow.objects.filter(pk=handle.id).update(**values)
 
     assert ok_or_code(get(handle, 0)) == code
@@ -416,7 +416,7 @@ def test_a_damaged_result_of_a_node_is_an_error_result(drain, settings):
     settings.TASKS = {
         "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
     }
-    handle = ran(one(), drain)
+    handle = start_and_drain(one(), drain)
     WorkflowTask.objects.filter(workflow=handle.id).update(result={"ok": {"$type": "nonsense"}}, typed_payload=True)
 
     assert ok_or_code(handle.result_for("one")) == "RESULT_DESERIALIZATION_ERROR"
@@ -430,24 +430,37 @@ def test_every_method_has_an_async_twin_that_does_the_same(drain):
     async def use_async():
         handle = await held().astart()
         outcomes = [await handle.astatus(), await handle.atasks(), await handle.aresults(), await handle.apause()]
-        outcomes += [ok_or_code(await handle.aget()), await handle.aresume(), await handle.asend_event("said", [1])]
+        outcomes += [ok_or_code(await handle.aget()), await handle.aresume(), await handle.asend_event("approval", [1])]
         outcomes += [
             ok_or_code(await handle.aget(30)),
-            ok_or_code(await handle.aresult_for("said")),
+            ok_or_code(await handle.aresult_for("approval")),
             await handle.acancel(),
         ]
         other = await held().astart()
-        return [*outcomes, await other.acancel(), await other.aretry("said"), await other.astatus()]
+        return [*outcomes, await other.acancel(), await other.aretry("approval"), await other.astatus()]
 
     def use_sync():
         handle = held().start()
         outcomes = [handle.status(), handle.tasks(), handle.results(), handle.pause()]
-        outcomes += [ok_or_code(handle.get()), handle.resume(), handle.send_event("said", [1])]
-        outcomes += [ok_or_code(handle.get(30)), ok_or_code(handle.result_for("said")), handle.cancel()]
+        outcomes += [ok_or_code(handle.get()), handle.resume(), handle.send_event("approval", [1])]
+        outcomes += [ok_or_code(handle.get(30)), ok_or_code(handle.result_for("approval")), handle.cancel()]
         other = held().start()
-        return [*outcomes, other.cancel(), other.retry("said"), other.status()]
+        return [*outcomes, other.cancel(), other.retry("approval"), other.status()]
 
-    expected = ["RUNNING", {"said": "RUNNING"}, {}, True, "WORKFLOW_PAUSED", True, True, [1], [1], False, True, True]
+    expected = [
+        "RUNNING",
+        {"approval": "RUNNING"},
+        {},
+        True,
+        "WORKFLOW_PAUSED",
+        True,
+        True,
+        [1],
+        [1],
+        False,
+        True,
+        True,
+    ]
     assert use_sync() == [*expected, "RUNNING"]
     assert async_to_sync(use_async)() == use_sync()
     public = [name for name in vars(WorkflowHandle) if not name.startswith("_")]
@@ -483,7 +496,7 @@ def test_a_backend_of_another_package_is_refused_and_named(settings):
 
 
 def test_an_unknown_node_is_refused_and_named(drain):
-    handle, unknown = ran(failing(), drain), WorkflowHandle(uuid4())
+    handle, unknown = start_and_drain(failing(), drain), WorkflowHandle(uuid4())
 
     for method in (handle.result_for, handle.retry, async_to_sync(handle.aresult_for), async_to_sync(handle.aretry)):
         with pytest.raises(KeyError, match=f"There is no node 'nope' in workflow {handle.id}; there are: '"):
@@ -499,9 +512,9 @@ def test_an_unknown_node_is_refused_and_named(drain):
 
 
 def test_a_handle_accepts_the_node_objects_of_its_workflow(drain):
-    plain, named = bodies.give.node()(value=1), bodies.give.node(node_id="named")(value=2)
+    plain, named = bodies.echo.node()(value=1), bodies.echo.node(node_id="named")(value=2)
     workflow = Workflow("objects", [plain, named])
-    handle = ran(workflow, drain)
+    handle = start_and_drain(workflow, drain)
 
     assert [handle.result_for(node).ok for node in (plain, named)] == [1, 2]
     assert async_to_sync(handle.aresult_for)(plain).ok == 1
@@ -514,7 +527,7 @@ def test_a_handle_accepts_the_node_objects_of_its_workflow(drain):
         with pytest.raises(ValueError, match="has no node_id of its own"):
             rebuilt.result_for(plain)
     with pytest.raises(ValueError, match="has no node_id of its own"):
-        handle.result_for(bodies.give.node()())
+        handle.result_for(bodies.echo.node()())
     for method in (handle.results, handle.tasks):
         with pytest.raises(KeyError, match="There is no node 'nope'"):
             method([plain, "nope"])
@@ -532,13 +545,13 @@ def test_send_event_checks_the_name():
 def test_send_event_checks_the_payload():
     handle = held().start()
 
-    with pytest.raises(TypeError, match="<class 'object'> in the payload of event 'said'"):
-        handle.send_event("said", object())
-    with pytest.raises(ValueError, match=r"nan in the payload of event 'said'\['a'\]\[0\]"):
-        handle.send_event("said", {"a": [float("nan")]})
-    with pytest.raises(ValueError, match="the payload of event 'said' is too large"):
-        handle.send_event("said", "x" * 17_000_000)
-    assert states(handle) == {"said": "RUNNING"}
+    with pytest.raises(TypeError, match="<class 'object'> in the payload of event 'approval'"):
+        handle.send_event("approval", object())
+    with pytest.raises(ValueError, match=r"nan in the payload of event 'approval'\['a'\]\[0\]"):
+        handle.send_event("approval", {"a": [float("nan")]})
+    with pytest.raises(ValueError, match="the payload of event 'approval' is too large"):
+        handle.send_event("approval", "x" * 17_000_000)
+    assert states(handle) == {"approval": "RUNNING"}
 
 
 # Unique keys.
@@ -564,7 +577,7 @@ def test_concurrent_starts_with_one_unique_key_make_one_run():
 
 
 def test_a_start_with_the_unique_key_of_a_subworkflow_returns_that_run(drain):
-    handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}), drain)
+    handle = start_and_drain(Workflow("outer", {"sub": bodies.Held.node()()}), drain)
     (child,) = children(handle)
 
     assert bodies.Held.build().start().id == child.id
@@ -574,33 +587,33 @@ def test_a_start_with_the_unique_key_of_a_subworkflow_returns_that_run(drain):
 
 def test_a_subworkflow_whose_unique_key_is_taken_names_the_holder(drain):
     holder = bodies.Held.build().start()
-    handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}, output="sub"), drain)
+    handle = start_and_drain(Workflow("outer", {"sub": bodies.Held.node()()}, output="sub"), drain)
 
     error = handle.get(0).err
     assert (error.error_code, codes(handle)) == ("WORKFLOW_KEY_TAKEN", {"sub": "WORKFLOW_KEY_TAKEN"})
     assert error.message == f"unique_key 'held' belongs to 'Held' ({holder.id}), which is RUNNING."
     assert children(handle) == []
 
-    holder.send_event("said", "now")
+    holder.send_event("approval", "now")
     assert handle.retry()
     drain()
     (child,) = children(handle)
-    child.send_event("said", "then")
+    child.send_event("approval", "then")
     assert handle.get(0).ok == "then"
 
 
 def test_one_of_two_subworkflows_with_the_same_unique_key_fails(drain):
-    handle = ran(Workflow("outer", {"a": bodies.Held.node()(), "b": bodies.Held.node()()}), drain)
+    handle = start_and_drain(Workflow("outer", {"a": bodies.Held.node()(), "b": bodies.Held.node()()}), drain)
 
     (child,) = children(handle)
     assert sorted(states(handle).values()) == ["FAILED", "RUNNING"]
-    child.send_event("said")
+    child.send_event("approval")
     assert handle.status() == "FAILED"
     assert sorted(map(str, codes(handle).values())) == ["None", "WORKFLOW_KEY_TAKEN"]
 
 
 def test_a_subworkflow_with_the_unique_key_of_its_parent_fails(drain):
-    handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}, unique_key="held"), drain)
+    handle = start_and_drain(Workflow("outer", {"sub": bodies.Held.node()()}, unique_key="held"), drain)
 
     assert handle.get(0).err.error_code == "WORKFLOW_KEY_TAKEN"
     assert str(handle.id) in handle.get(0).err.message
@@ -610,14 +623,14 @@ def test_a_retry_policy_lets_a_subworkflow_wait_for_its_unique_key(worker):
     worker("-v0")
     holder = bodies.Held.build().start()
     policy = RetryPolicy.fixed([1] * 10, auto_retry_for=["WORKFLOW_KEY_TAKEN"])
-    first = bodies.give.node()()  # its run makes the worker import the module of the definitions
+    first = bodies.echo.node()()  # its run makes the worker import the module of the definitions
     sub = bodies.Held.node(retry_policy=policy)()
     handle = Workflow("outer", {"first": first, "sub": sub, "order": first >> sub}, output="sub").start()
     wait_until(lambda: Task.objects.filter(workflow_id=handle.id, retry_count__gt=0).exists())
 
-    holder.send_event("said")
+    holder.send_event("approval")
     (child,) = wait_until(lambda: children(handle))
-    child.send_event("said", "after all")
+    child.send_event("approval", "after all")
 
     assert handle.get(30).ok == "after all"
 
@@ -626,14 +639,14 @@ def test_a_retry_policy_lets_a_subworkflow_wait_for_its_unique_key(worker):
 
 
 def test_workflows_can_be_nested_up_to_the_limit(drain):
-    handle = ran(bodies.Deep.build_with(left=31), drain)
+    handle = start_and_drain(bodies.Deep.build_with(left=31), drain)
 
     assert handle.get(0).ok == 0
     assert max(WorkflowRow.objects.values_list("depth", flat=True)) == 31
 
 
 def test_one_level_beyond_the_limit_fails_and_names_the_definition(drain):
-    handle = ran(bodies.Deep.build_with(left=32), drain)
+    handle = start_and_drain(bodies.Deep.build_with(left=32), drain)
 
     error = handle.get(0).err
     allowed = "'tests.running.deep' would be at level 33; allowed: 32. In its tree: tests.running.deep."

@@ -6,25 +6,25 @@ import pytest
 
 from horsies_django import Join, NodeKey, RetryPolicy, Workflow
 from tests.workflows import bodies
-from tests.workflows.runs import codes, make_due, ran, states, times, value, wait_and_drain
+from tests.workflows.runs import codes, make_due, start_and_drain, states, times, value, wait_and_drain
 
 pytestmark = pytest.mark.once
 
 
 def test_a_node_gets_values_and_results_of_other_nodes(drain):
-    one, bad = bodies.give.node()(value={"a": [1, None, "é"]}), bodies.fail.node()()
+    one, bad = bodies.echo.node()(value={"a": [1, None, "é"]}), bodies.fail.node()()
     nodes = {
         "one": one,
         "bad": bad,
-        "plain": bodies.give.node()(value=one),
-        "value": bodies.give.node(waits_for=[one], values_from={"value": one})(),
-        "result": bodies.judge.node(waits_for=[one], args_from={"outcome": one})(),
-        "mark": bodies.judge.node()(outcome=one.result),
-        "failed": bodies.judge.node(allow_failed_deps=True)(outcome=bad.result),
-        "all": bodies.tell.node(allow_failed_deps=True)(one=one, bad=bad, other=bad.result, stored=5),
+        "plain": bodies.echo.node()(value=one),
+        "value": bodies.echo.node(waits_for=[one], values_from={"value": one})(),
+        "result": bodies.describe_outcome.node(waits_for=[one], args_from={"outcome": one})(),
+        "mark": bodies.describe_outcome.node()(outcome=one.result),
+        "failed": bodies.describe_outcome.node(allow_failed_deps=True)(outcome=bad.result),
+        "all": bodies.describe_arguments.node(allow_failed_deps=True)(one=one, bad=bad, other=bad.result, stored=5),
     }
 
-    handle = ran(Workflow("values", nodes), drain)
+    handle = start_and_drain(Workflow("values", nodes), drain)
 
     assert value(handle, "plain") == value(handle, "value") == {"a": [1, None, "é"]}
     assert value(handle, "result") == value(handle, "mark") == "ok {'a': [1, None, 'é']}"
@@ -33,18 +33,18 @@ def test_a_node_gets_values_and_results_of_other_nodes(drain):
 
 
 def test_lists_keep_their_order_and_omit_values_of_failed_nodes(drain):
-    nodes = {f"n{number}": bodies.give.node()(value=number) for number in range(5)}
+    nodes = {f"n{number}": bodies.echo.node()(value=number) for number in range(5)}
     nodes["bad"] = bodies.fail.node()()
     completed = [nodes["n3"], nodes["n1"], nodes["n4"]]
     with_failed = [nodes["n2"], nodes["bad"], nodes["n0"]]
     nodes |= {
-        "values": bodies.give.node()(value=completed),
-        "results": bodies.judge_all.node()(outcomes=[node.result for node in completed]),
-        "holes": bodies.give.node(allow_failed_deps=True)(value=with_failed),
-        "errors": bodies.judge_all.node(allow_failed_deps=True)(outcomes=[node.result for node in with_failed]),
+        "values": bodies.echo.node()(value=completed),
+        "results": bodies.describe_outcomes.node()(outcomes=[node.result for node in completed]),
+        "holes": bodies.echo.node(allow_failed_deps=True)(value=with_failed),
+        "errors": bodies.describe_outcomes.node(allow_failed_deps=True)(outcomes=[node.result for node in with_failed]),
     }
 
-    handle = ran(Workflow("lists", nodes), drain)
+    handle = start_and_drain(Workflow("lists", nodes), drain)
 
     assert value(handle, "values") == [3, 1, 4]
     assert value(handle, "results") == ["ok 3", "ok 1", "ok 4"]
@@ -54,7 +54,7 @@ def test_lists_keep_their_order_and_omit_values_of_failed_nodes(drain):
 
 @pytest.mark.parametrize("join", [{"join": Join.ANY}, {"join": Join.QUORUM, "min_success": 1}], ids=["any", "quorum"])
 def test_sources_that_have_not_ended_are_left_out(drain, join):
-    quick, slow = bodies.give.node(node_id="quick")(value=1), bodies.give.node(node_id="slow", queue_name="slow")()
+    quick, slow = bodies.echo.node(node_id="quick")(value=1), bodies.echo.node(node_id="slow", queue_name="slow")()
     value_of = bodies.optional.node(node_id="value", waits_for=[quick, slow], values_from={"value": slow}, **join)()
     result_of = bodies.optional.node(node_id="result", waits_for=[quick, slow], args_from={"value": slow}, **join)()
     list_of = bodies.optional.node(node_id="list", waits_for=[quick, slow], **join)(value=[slow, quick])
@@ -68,18 +68,18 @@ def test_sources_that_have_not_ended_are_left_out(drain, join):
 
 def test_a_skipped_source_is_an_err_result(drain):
     bad = bodies.fail.node()()
-    skipped = bodies.give.node(waits_for=[bad])()
-    unwanted = bodies.give.node(run_when=bodies.no)()
+    skipped = bodies.echo.node(waits_for=[bad])()
+    unwanted = bodies.echo.node(run_when=bodies.no)()
     nodes = {
         "bad": bad,
         "skipped": skipped,
         "unwanted": unwanted,
-        "outcome": bodies.judge.node(allow_failed_deps=True)(outcome=skipped.result),
+        "outcome": bodies.describe_outcome.node(allow_failed_deps=True)(outcome=skipped.result),
         "value": bodies.optional.node(allow_failed_deps=True)(value=skipped),
-        "not wanted": bodies.judge.node()(outcome=unwanted.result),
+        "not wanted": bodies.describe_outcome.node()(outcome=unwanted.result),
     }
 
-    handle = ran(Workflow("skipped", {name.replace(" ", "-"): node for name, node in nodes.items()}), drain)
+    handle = start_and_drain(Workflow("skipped", {name.replace(" ", "-"): node for name, node in nodes.items()}), drain)
 
     assert value(handle, "outcome") == "err UPSTREAM_SKIPPED"
     assert value(handle, "value") == "nothing"
@@ -88,23 +88,23 @@ def test_a_skipped_source_is_an_err_result(drain):
 
 
 def test_the_context_has_the_listed_nodes(drain):
-    first, second = bodies.give.node(node_id="first")(value=1), bodies.fail.node(node_id="second")()
-    other = bodies.give.node(node_id="other")()
-    look = bodies.look_back.node(
+    first, second = bodies.echo.node(node_id="first")(value=1), bodies.fail.node(node_id="second")()
+    other = bodies.echo.node(node_id="other")()
+    look = bodies.describe_context.node(
         node_id="look",
         waits_for=[first, second, other],
         workflow_ctx_from=[first, second],
         allow_failed_deps=True,
     )()
-    ask = bodies.look_for_unlisted.node(node_id="ask", waits_for=[first, other], workflow_ctx_from=[first])()
+    ask = bodies.read_unlisted_result.node(node_id="ask", waits_for=[first, other], workflow_ctx_from=[first])()
 
-    handle = ran(Workflow("context", [first, second, other, look, ask]), drain)
+    handle = start_and_drain(Workflow("context", [first, second, other, look, ask]), drain)
 
     assert value(handle, "look") == {
         "node": "look",
         "index": 3,
         "workflow": str(handle.id),
-        "task": "tests.workflows.bodies.look_back",
+        "task": "tests.workflows.bodies.describe_context",
         "results": {"first": "ok 1", "second": "err NO"},
         "has": {"first": True, "second": True, "other": False},
     }
@@ -113,24 +113,24 @@ def test_the_context_has_the_listed_nodes(drain):
 
 
 def test_a_dependency_listed_twice_counts_once(drain):
-    first = bodies.give.node(node_id="first")(value=1)
-    look = bodies.look_back.node(node_id="look", waits_for=[first, first], workflow_ctx_from=[first, first])()
+    first = bodies.echo.node(node_id="first")(value=1)
+    look = bodies.describe_context.node(node_id="look", waits_for=[first, first], workflow_ctx_from=[first, first])()
 
-    handle = ran(Workflow("context", [first, look]), drain)
+    handle = start_and_drain(Workflow("context", [first, look]), drain)
 
     assert value(handle, "look")["results"] == {"first": "ok 1"}
 
 
 def test_workflow_meta_gives_the_position_of_a_node(drain):
     nodes = [
-        bodies.give.node()(),
-        bodies.where.node(node_id="where")(note="here"),
-        bodies.where_decorated.node(node_id="decorated")(),
+        bodies.echo.node()(),
+        bodies.describe_node.node(node_id="self")(note="here"),
+        bodies.describe_node_decorated.node(node_id="decorated")(),
     ]
 
-    handle = ran(Workflow("meta", nodes), drain)
+    handle = start_and_drain(Workflow("meta", nodes), drain)
 
-    assert value(handle, "where") == [str(handle.id), 1, "tests.workflows.bodies.where", "where"]
+    assert value(handle, "self") == [str(handle.id), 1, "tests.workflows.bodies.describe_node", "self"]
     assert value(handle, "decorated") == "decorated"
 
 
@@ -141,7 +141,7 @@ def test_a_body_reads_the_summary_of_a_subworkflow(drain):
         node_id="summarize", waits_for=[sub], workflow_ctx_from=[sub], allow_failed_deps=True
     )()
 
-    handle = ran(Workflow("summary", [sub, good, summarize]), drain)
+    handle = start_and_drain(Workflow("summary", [sub, good, summarize]), drain)
 
     summary = value(handle, "summarize")
     assert (summary["status"], summary["counts"]) == ("FAILED", [2, 0, 1, 1])
@@ -149,9 +149,9 @@ def test_a_body_reads_the_summary_of_a_subworkflow(drain):
 
 
 def test_a_handle_finds_results_by_node_by_key_and_by_id(drain):
-    node = bodies.give.node(node_id="one")(value=7)
+    node = bodies.echo.node(node_id="one")(value=7)
 
-    handle = ran(Workflow("keys", [node]), drain)
+    handle = start_and_drain(Workflow("keys", [node]), drain)
 
     assert value(handle, node) == value(handle, NodeKey("one")) == value(handle, "one") == 7
     with pytest.raises(KeyError, match="two"):
@@ -159,7 +159,7 @@ def test_a_handle_finds_results_by_node_by_key_and_by_id(drain):
 
 
 def test_the_result_of_an_unfinished_node_is_not_ready(drain):
-    handle = Workflow("early", {"one": bodies.give.node()(value=1)}).start()
+    handle = Workflow("early", {"one": bodies.echo.node()(value=1)}).start()
 
     assert handle.result_for("one").err.error_code == "RESULT_NOT_READY"
     assert handle.results() == {}
@@ -168,7 +168,9 @@ def test_the_result_of_an_unfinished_node_is_not_ready(drain):
 
 def test_a_node_that_waits_for_a_retry_stays_open(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["NOT_YET"])
-    handle = ran(Workflow("again", {"one": bodies.try_.node(retry_policy=policy)(key="again", fails=1)}), drain)
+    handle = start_and_drain(
+        Workflow("again", {"one": bodies.flaky.node(retry_policy=policy)(key="again", fails=1)}), drain
+    )
 
     assert states(handle)["one"] in ("RUNNING", "ENQUEUED")  # a body of less than 20 ms is not shown as running
     make_due()
@@ -177,9 +179,9 @@ def test_a_node_that_waits_for_a_retry_stays_open(drain):
 
 
 def test_a_node_fails_after_its_last_attempt(drain):
-    nodes = {"one": bodies.try_again.node()(key="never", fails=9)}
-    nodes["two"] = bodies.give.node(waits_for=[nodes["one"]])()
-    handle = ran(Workflow("never", nodes), drain)
+    nodes = {"one": bodies.flaky_with_retries.node()(key="never", fails=9)}
+    nodes["two"] = bodies.echo.node(waits_for=[nodes["one"]])()
+    handle = start_and_drain(Workflow("never", nodes), drain)
 
     wait_and_drain(handle, drain)
 
@@ -188,29 +190,31 @@ def test_a_node_fails_after_its_last_attempt(drain):
 
 
 def test_an_atomic_task_runs_as_a_node(drain):
-    first = bodies.try_atomically.node(node_id="first")(key="atomic")
-    second = bodies.give.node(node_id="second")(value=first)
+    first = bodies.write_atomically.node(node_id="first")(key="atomic")
+    second = bodies.echo.node(node_id="second")(value=first)
 
-    handle = ran(Workflow("atomic", [first, second]), drain)
+    handle = start_and_drain(Workflow("atomic", [first, second]), drain)
 
     assert value(handle, "second") == "atomic"
     assert times("atomic") == 1
 
 
 def test_a_coroutine_gets_values_of_other_nodes(drain):
-    first = bodies.give.node(node_id="first")(value=[1, 2])
+    first = bodies.echo.node(node_id="first")(value=[1, 2])
 
-    handle = ran(Workflow("coroutine", [first, bodies.awhere.node(node_id="awhere")(value=first)]), drain)
+    handle = start_and_drain(
+        Workflow("coroutine", [first, bodies.adescribe_node.node(node_id="async")(value=first)]), drain
+    )
 
-    assert value(handle, "awhere") == ["awhere", [1, 2]]
+    assert value(handle, "async") == ["async", [1, 2]]
 
 
 def test_a_subworkflow_is_built_with_context_and_results(drain):
-    first, second = bodies.give.node(node_id="first")(value=1), bodies.fail.node(node_id="second")()
+    first, second = bodies.echo.node(node_id="first")(value=1), bodies.fail.node(node_id="second")()
     sub = bodies.Informed.node(
         node_id="sub", waits_for=[first, second], workflow_ctx_from=[first, second], allow_failed_deps=True
     )(outcome=second.result)
 
-    handle = ran(Workflow("informed", [first, second, sub]), drain)
+    handle = start_and_drain(Workflow("informed", [first, second, sub]), drain)
 
     assert value(handle, "sub") == [{"first": "ok 1", "second": "err NO"}, "err NO"]

@@ -59,7 +59,7 @@ def test_any_value_as_a_node_option_builds_or_raises_invalid_workflow(option):
     for value in JUNK:
         build(jobs.unhinted.node(**{option: value})(value=1))
         build(jobs.unhinted.node(**{option: value})())
-        build(jobs.look_back.map(over=PAGE, **{option: value}))
+        build(jobs.with_workflow_context.map(over=PAGE, **{option: value}))
 
 
 @pytest.mark.parametrize("option", sorted(SubWorkflowNodeOptions.__optional_keys__))
@@ -78,7 +78,7 @@ def test_any_value_as_a_node_argument_builds_or_raises_invalid_workflow():
     for value in JUNK:
         build(jobs.unhinted.node()(value=value))
         build(jobs.fetch.node()(url=value, tries=value))
-        build(jobs.judge.node()(value))
+        build(jobs.check_outcome.node()(value))
         build(jobs.report.node()(pages=[value, PAGE]))
         build(jobs.unhinted.map(over=value, param=value, kwargs=value))
         build(sleep(value), wait_for_event(value, timeout=value))

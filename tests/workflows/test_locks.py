@@ -13,10 +13,11 @@ from horsies_django import TaskHandle, Workflow
 from horsies_django.models import Task
 from horsies_django.models import Workflow as WorkflowRow
 from tests.conftest import wait_until
+from tests.database import count_commits
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.workflows import bodies
-from tests.workflows.runs import contradictions, states, times
+from tests.workflows.runs import inconsistencies, states, times
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,7 +40,7 @@ def another_connection_waits_for_our_lock():
 def test_an_atomic_body_waits_for_its_workflow_lock_without_locking_its_task(worker):
     """The transaction that has locked the workflow can therefore cancel the task."""
     node = bodies.report_atomically.node(node_id="one")(key="atomic")
-    handle = Workflow("atomic", [node, bodies.give.node(node_id="after", waits_for=[node])()]).start()
+    handle = Workflow("atomic", [node, bodies.echo.node(node_id="after", waits_for=[node])()]).start()
     (task,) = Task.objects.filter(workflow_id=handle.id)
 
     with transaction.atomic():
@@ -52,22 +53,14 @@ def test_an_atomic_body_waits_for_its_workflow_lock_without_locking_its_task(wor
     assert is_cancelled
     assert times("atomic") == 0
     assert states(handle) == {"one": "FAILED", "after": "SKIPPED"}
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     output = process.stop()
     assert "deadlock" not in output, output
 
 
-def count_commits():
-    """Return how many transactions this database has committed."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")
-        cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
-        return cursor.fetchone()[0]
-
-
 @pytest.mark.slow
 def test_a_worker_backs_off_while_a_workflow_stays_locked(worker):
-    handle = Workflow("locked", [bodies.try_.node()(key="locked")]).start()
+    handle = Workflow("locked", [bodies.flaky.node()(key="locked")]).start()
     process = worker("--threads", "2")
 
     with transaction.atomic():

@@ -37,7 +37,7 @@ def test_a_node_as_an_argument_passes_its_value_and_is_a_dependency():
 def test_a_node_result_as_an_argument_passes_the_result():
     page = jobs.fetch.node()(url="x")
 
-    node = last(page, jobs.judge.node()(outcome=page.result))
+    node = last(page, jobs.check_outcome.node()(outcome=page.result))
 
     assert (node.args_from, node.values_from, node.waits_for) == ({"outcome": 0}, {}, (0,))
 
@@ -47,7 +47,7 @@ def test_a_list_of_nodes_as_an_argument_passes_a_list():
 
     assert last(*pages, jobs.report.node()(pages=pages)).values_from == {"pages": (0, 1, 2)}
     assert last(*pages, jobs.report.node()(pages=(pages[2].value, pages[0].value))).values_from == {"pages": (2, 0)}
-    node = last(*pages, jobs.judge_all.node()(outcomes=[page.result for page in pages]))
+    node = last(*pages, jobs.count_outcomes.node()(outcomes=[page.result for page in pages]))
     assert (node.args_from, node.waits_for) == ({"outcomes": (0, 1, 2)}, (0, 1, 2))
 
 
@@ -55,13 +55,17 @@ def test_values_from_and_args_from_name_the_sources_of_arguments():
     page = jobs.fetch.node()(url="x")
 
     assert last(page, jobs.save.node(waits_for=[page], values_from={"data": page})()).values_from == {"data": 0}
-    assert last(page, jobs.judge.node(waits_for=page, args_from={"outcome": page})()).args_from == {"outcome": 0}
-    assert last(page, jobs.judge.node(waits_for=page, args_from={"outcome": page.result})()).args_from == {"outcome": 0}
+    assert last(page, jobs.check_outcome.node(waits_for=page, args_from={"outcome": page})()).args_from == {
+        "outcome": 0
+    }
+    assert last(page, jobs.check_outcome.node(waits_for=page, args_from={"outcome": page.result})()).args_from == {
+        "outcome": 0
+    }
 
 
 def test_a_flow_makes_a_context_source_a_dependency():
     page = jobs.fetch.node()(url="x")
-    save = jobs.look_back.node(workflow_ctx_from=[page])()
+    save = jobs.with_workflow_context.node(workflow_ctx_from=[page])()
 
     assert last(page >> save).ctx_from == (0,)
 
@@ -69,10 +73,12 @@ def test_a_flow_makes_a_context_source_a_dependency():
 def test_the_engine_supplies_context_parameters():
     page = jobs.fetch.node()(url="x")
 
-    assert last(page, jobs.look_back.node(waits_for=page, workflow_ctx_from=page)(note="x")).ctx_from == (0,)
-    assert last(jobs.look_back.node(workflow_ctx_from=[])()).ctx_from == ()
+    assert last(page, jobs.with_workflow_context.node(waits_for=page, workflow_ctx_from=page)(note="x")).ctx_from == (
+        0,
+    )
+    assert last(jobs.with_workflow_context.node(workflow_ctx_from=[])()).ctx_from == ()
     assert last(page).ctx_from is None
-    assert last(jobs.where.node()()).kwargs == "{}"
+    assert last(jobs.with_workflow_meta.node()()).kwargs == "{}"
     assert json.loads(last(jobs.with_context.node()(data="x")).kwargs) == {"data": "x"}
 
 

@@ -11,7 +11,7 @@ from horsies_django import OnError, SuccessCase, SuccessPolicy, Workflow
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from tests.workflows import bodies
-from tests.workflows.runs import contradictions, ran, states, times
+from tests.workflows.runs import inconsistencies, start_and_drain, states, times
 
 pytestmark = pytest.mark.once
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.once
 def nodes():
     bad = bodies.fail.node()(message="first")
     return {
-        "ok": bodies.give.node()(value=1),
-        "fine": bodies.give.node()(value=2),
+        "ok": bodies.echo.node()(value=1),
+        "fine": bodies.echo.node()(value=2),
         "bad": bad,
         "worse": bodies.fail.node()(message="second"),
-        "skipped": bodies.give.node(waits_for=[bad])(),
+        "skipped": bodies.echo.node(waits_for=[bad])(),
     }
 
 
@@ -46,7 +46,7 @@ def test_a_success_policy_decides_the_status_and_error_of_a_workflow(drain, case
         [SuccessCase(required, optional=["worse"] if "worse" not in required else []) for required in cases]
     )
 
-    handle = ran(Workflow("policy", nodes(), success_policy=policy, output="ok"), drain)
+    handle = start_and_drain(Workflow("policy", nodes(), success_policy=policy, output="ok"), drain)
 
     result = handle.get(timeout=0)
     if error is None:
@@ -57,7 +57,7 @@ def test_a_success_policy_decides_the_status_and_error_of_a_workflow(drain, case
 
 
 def test_the_first_failed_node_by_index_gives_the_workflow_error(drain):
-    wait = bodies.give.node(node_id="wait", queue_name="slow")()
+    wait = bodies.echo.node(node_id="wait", queue_name="slow")()
     early = bodies.fail.node(node_id="early", waits_for=[wait])(message="later in time")
     late = bodies.fail.node(node_id="late")(message="earlier in time")
     handle = Workflow("errors", [wait, early, late]).start()
@@ -75,17 +75,19 @@ def test_the_first_failed_node_by_index_gives_the_workflow_error(drain):
 
 def test_a_workflow_fails_although_its_recovery_branch_runs(drain):
     bad = bodies.fail.node()()
-    handle = ran(Workflow("recovery", [bad, bodies.try_.node(waits_for=[bad], allow_failed_deps=True)(key="r")]), drain)
+    handle = start_and_drain(
+        Workflow("recovery", [bad, bodies.flaky.node(waits_for=[bad], allow_failed_deps=True)(key="r")]), drain
+    )
 
     assert str(handle.status()) == "FAILED"
     assert times("r") == 1
 
 
 def test_a_workflow_without_output_returns_the_results_of_its_last_nodes(drain):
-    first, unwanted = bodies.give.node()(value=1), bodies.give.node(run_when=bodies.no)()
-    last = {"a": bodies.give.node()(value=first), "b": bodies.give.node(waits_for=[first])(value=[1, {"c": None}])}
+    first, unwanted = bodies.echo.node()(value=1), bodies.echo.node(run_when=bodies.no)()
+    last = {"a": bodies.echo.node()(value=first), "b": bodies.echo.node(waits_for=[first])(value=[1, {"c": None}])}
 
-    handle = ran(Workflow("results", {"first": first, **last, "unwanted": unwanted}), drain)
+    handle = start_and_drain(Workflow("results", {"first": first, **last, "unwanted": unwanted}), drain)
 
     results = handle.get(timeout=0).ok
     assert list(results) == ["a", "b", "unwanted"]
@@ -95,15 +97,17 @@ def test_a_workflow_without_output_returns_the_results_of_its_last_nodes(drain):
 
 
 def test_any_node_can_be_the_output(drain):
-    first = bodies.give.node(node_id="first")(value=None)
-    handle = ran(Workflow("output", [first, bodies.give.node(waits_for=[first])(value=3)], output="first"), drain)
+    first = bodies.echo.node(node_id="first")(value=None)
+    handle = start_and_drain(
+        Workflow("output", [first, bodies.echo.node(waits_for=[first])(value=3)], output="first"), drain
+    )
 
     assert handle.get(timeout=0).is_ok()
     assert handle.get(timeout=0).ok is None
 
 
 def test_a_workflow_returns_none_if_a_condition_skips_its_output(drain):
-    handle = ran(Workflow("output", {"one": bodies.give.node(run_when=bodies.no)()}, output="one"), drain)
+    handle = start_and_drain(Workflow("output", {"one": bodies.echo.node(run_when=bodies.no)()}, output="one"), drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert handle.get(timeout=0).ok is None
@@ -111,9 +115,9 @@ def test_a_workflow_returns_none_if_a_condition_skips_its_output(drain):
 
 def test_a_failure_pauses_the_workflow_at_once(drain):
     bad = bodies.fail.node(node_id="bad")()
-    after = bodies.try_.node(node_id="after", waits_for=[bad], allow_failed_deps=True)(key="after")
-    other = bodies.give.node(node_id="other", queue_name="slow")()
-    last = bodies.try_.node(node_id="last", waits_for=[other])(key="last")
+    after = bodies.flaky.node(node_id="after", waits_for=[bad], allow_failed_deps=True)(key="after")
+    other = bodies.echo.node(node_id="other", queue_name="slow")()
+    last = bodies.flaky.node(node_id="last", waits_for=[other])(key="last")
     handle = Workflow("pause", [bad, after, other, last], on_error=OnError.PAUSE).start()
 
     drain(queues="default")
@@ -124,7 +128,7 @@ def test_a_failure_pauses_the_workflow_at_once(drain):
     assert paused == {"bad": "FAILED", "after": "PENDING", "other": "READY", "last": "PENDING"}
     assert still == paused
     assert handle.get(timeout=0).err.error_code == "WORKFLOW_PAUSED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     assert handle.resume()
     drain()
     assert states(handle) == {"bad": "FAILED", "after": "COMPLETED", "other": "COMPLETED", "last": "COMPLETED"}
@@ -133,7 +137,7 @@ def test_a_failure_pauses_the_workflow_at_once(drain):
 
 
 def test_a_failure_of_the_last_node_pauses_the_workflow(drain):
-    handle = ran(Workflow("pause", {"bad": bodies.fail.node()()}, on_error=OnError.PAUSE), drain)
+    handle = start_and_drain(Workflow("pause", {"bad": bodies.fail.node()()}, on_error=OnError.PAUSE), drain)
 
     assert str(handle.status()) == "PAUSED"
     assert handle.resume()
@@ -144,8 +148,8 @@ def test_a_failure_of_the_last_node_pauses_the_workflow(drain):
 def test_each_failure_pauses_the_workflow_again(drain):
     first = bodies.fail.node(node_id="first")()
     second = bodies.fail.node(node_id="second", waits_for=[first], allow_failed_deps=True)()
-    third = bodies.give.node(node_id="third", waits_for=[second], allow_failed_deps=True)()
-    handle = ran(Workflow("pause", [first, second, third], on_error=OnError.PAUSE), drain)
+    third = bodies.echo.node(node_id="third", waits_for=[second], allow_failed_deps=True)()
+    handle = start_and_drain(Workflow("pause", [first, second, third], on_error=OnError.PAUSE), drain)
 
     handle.resume()
     drain()
@@ -158,16 +162,18 @@ def test_each_failure_pauses_the_workflow_again(drain):
 
 
 def test_a_skip_does_not_pause_the_workflow(drain):
-    one = bodies.give.node(run_when=bodies.no)()
-    handle = ran(Workflow("pause", [one, bodies.give.node(waits_for=[one])()], on_error=OnError.PAUSE), drain)
+    one = bodies.echo.node(run_when=bodies.no)()
+    handle = start_and_drain(
+        Workflow("pause", [one, bodies.echo.node(waits_for=[one])()], on_error=OnError.PAUSE), drain
+    )
 
     assert str(handle.status()) == "COMPLETED"
 
 
 def test_the_end_of_a_workflow_is_logged(drain, caplog):
     with caplog.at_level(logging.INFO, "horsies_django.workflows"):
-        well = ran(Workflow("well", {"fine": bodies.give.node()()}), drain)
-        badly = ran(Workflow("badly", {"bad": bodies.fail.node()()}), drain)
+        well = start_and_drain(Workflow("well", {"fine": bodies.echo.node()()}), drain)
+        badly = start_and_drain(Workflow("badly", {"bad": bodies.fail.node()()}), drain)
 
     assert [line for line in caplog.messages if line.startswith("workflow ")] == [
         f"workflow completed id={well.id} name=well",
@@ -175,9 +181,9 @@ def test_the_end_of_a_workflow_is_logged(drain, caplog):
     ]
 
 
-@pytest.mark.parametrize("body", [bodies.give, bodies.fail])
+@pytest.mark.parametrize("body", [bodies.echo, bodies.fail])
 def test_one_transaction_ends_a_task_its_node_and_the_workflow(drain, body):
-    ran(Workflow("one", [body.node()()]), drain)
+    start_and_drain(Workflow("one", [body.node()()]), drain)
 
     if connection.vendor == "sqlite":
         return  # SQLite does not record which transaction wrote a row

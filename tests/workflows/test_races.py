@@ -20,7 +20,7 @@ from horsies_django.workflows.handle import WorkflowHandle
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
 from tests.workflows import race_jobs
-from tests.workflows.runs import contradictions
+from tests.workflows.runs import inconsistencies
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -35,8 +35,8 @@ def all_workflows_have_ended():
 def stop_and_check_output(process):
     """Stop a worker, and fail if its output has an error."""
     output = process.stop()
-    for word in ("deadlock", "40P01", "Traceback", "database is locked"):
-        assert word not in output, output[max(0, output.find(word) - 2_000) :][:5_000]
+    for text in ("deadlock", "40P01", "Traceback", "database is locked"):
+        assert text not in output, output[max(0, output.find(text) - 2_000) :][:5_000]
 
 
 # Diamonds.
@@ -79,7 +79,7 @@ def test_a_diamond_completes_once_when_two_workers_end_its_sides_at_once(worker,
     assert Counter(str(handle.status()) for handle in handles) == {"COMPLETED": trees}
     runs = Counter(Entry.objects.values_list("key", flat=True))
     assert runs == dict.fromkeys(keys, 1)
-    assert [found for handle in handles for found in contradictions(handle)] == []
+    assert [found for handle in handles for found in inconsistencies(handle)] == []
     assert count_simultaneous_ends(keys) >= count / 4  # most do; a worker that stalls misses all its claimed tasks
 
 
@@ -108,7 +108,7 @@ class DisturbedRun:
     def do(self, action: str) -> float:
         """Take an action, record it, and return how long it took."""
         began = time.monotonic()
-        is_done = self.handle.send_event("said") if action == "send_event" else getattr(self.handle, action)()
+        is_done = self.handle.send_event("approval") if action == "send_event" else getattr(self.handle, action)()
         ended = time.monotonic()
         if is_done:
             self.done.append((action, began, ended))
@@ -132,7 +132,7 @@ class DisturbedRun:
                 if self.skipped[cancelled].get(node.pk, runs) != runs:
                     yield f"the last cancel skipped {node.node_id}, but it has run"
         for row in WorkflowRow.objects.filter(root_id=self.handle.id):
-            yield from contradictions(WorkflowHandle(row.pk))
+            yield from inconsistencies(WorkflowHandle(row.pk))
 
 
 ACTIONS = ["pause"] * 4 + ["resume"] * 6 + ["cancel"] * 2 + ["retry"] * 3 + ["send_event"] * 3
@@ -143,7 +143,7 @@ def disturb(runs, number, seed, times):
     random = Random(seed)
     try:
         for one in range(number):
-            runs.append(DisturbedRun(race_jobs.anything(f"{seed}-{one}", random).start()))
+            runs.append(DisturbedRun(race_jobs.random_workflow(f"{seed}-{one}", random).start()))
             for _ in range(6):
                 times.append(random.choice(runs[-12:]).do(random.choice(ACTIONS)))
                 time.sleep(random.choice([0, 0, 0.01, 0.03]))

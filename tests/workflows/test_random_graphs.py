@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from horsies_django import InvalidWorkflow, Workflow
 from horsies_django.core.workflow_errors import DefinitionErrorCode
 from tests.workflows import jobs
-from tests.workflows.test_graph import TIMELESS, graphs, is_acyclic
+from tests.workflows.test_graph import NO_DEADLINE, graphs, is_acyclic
 
 WAYS = ("waits_for", "value", "result", "list", "flow", "none", "none", "none")
 
@@ -25,7 +25,7 @@ def sources(ways, index, way):
 
 
 @given(edges(), st.randoms(use_true_random=False))
-@TIMELESS
+@NO_DEADLINE
 def test_a_blueprint_has_every_edge_and_argument_source_of_a_random_graph(graph, random):
     size, ways = graph
     nodes = []
@@ -42,22 +42,22 @@ def test_a_blueprint_has_every_edge_and_argument_source_of_a_random_graph(graph,
     workflow = Workflow("random", parts)
 
     blueprint = workflow.blueprint().nodes
-    place = [workflow.index(node) for node in nodes]
-    for index, own in enumerate(place):
+    index_of = [workflow.index(node) for node in nodes]
+    for index, own in enumerate(index_of):
         node = blueprint[own]
         written = [pair for pair, way in ways.items() if way != "none"]
-        assert set(node.waits_for) == {place[one] for one, other in written if other == index}
-        assert set(node.dependents) == {place[other] for one, other in written if one == index}
+        assert set(node.waits_for) == {index_of[one] for one, other in written if other == index}
+        assert set(node.dependents) == {index_of[other] for one, other in written if one == index}
         assert len(set(node.waits_for)) == len(node.waits_for)
-        values = {f"v{source}": place[source] for source in sources(ways, index, "value")}
+        values = {f"v{source}": index_of[source] for source in sources(ways, index, "value")}
         if several := sources(ways, index, "list"):
-            values["several"] = tuple(place[source] for source in several)
+            values["several"] = tuple(index_of[source] for source in several)
         assert node.values_from == values
-        assert node.args_from == {f"r{source}": place[source] for source in sources(ways, index, "result")}
+        assert node.args_from == {f"r{source}": index_of[source] for source in sources(ways, index, "result")}
 
 
 @given(graphs())
-@TIMELESS
+@NO_DEADLINE
 def test_a_workflow_is_refused_for_a_cycle_if_and_only_if_there_is_one(waits_for):
     nodes = [jobs.nothing.node()() for _ in waits_for]
     flows = [nodes[source] >> nodes[index] for index, found in enumerate(waits_for) for source in found]

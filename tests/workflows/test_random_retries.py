@@ -13,8 +13,8 @@ from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.models import WorkflowTask
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from horsies_django.workflows.handle import WorkflowHandle
-from tests.workflows.runs import step
-from tests.workflows.test_reference import EXAMPLES, all_contradictions, build_workflow, specs
+from tests.workflows.runs import all_inconsistencies, step
+from tests.workflows.test_reference import EXAMPLES, build_workflow, specs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -60,11 +60,11 @@ def test_random_pauses_cancels_and_retries_lose_no_node(drain, nodes, actions, o
 
     for action, number in actions:
         act(handle, action, number)
-        assert all_contradictions(handle) == [], (action, number)
+        assert all_inconsistencies(handle) == [], (action, number)
         assert recover_stuck_workflows() == [], (action, number)
     run_to_the_end(handle, drain)
 
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
     rows = WorkflowTask.objects.filter(workflow=handle.id)
     stopped = rows.filter(status="SKIPPED", error_code="WORKFLOW_CANCELLED")
     failed = rows.filter(status="FAILED", map_index=None)

@@ -11,7 +11,7 @@ from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows import registry_check
 from tests.workflows import bodies, jobs
 from tests.workflows.conftest import mistakes_of
-from tests.workflows.runs import codes, ran
+from tests.workflows.runs import codes, start_and_drain
 
 BUILT: list[str] = []
 
@@ -166,7 +166,7 @@ def test_a_cycle_that_appears_only_in_a_run_fails_at_its_first_node(drain):
 
     workflow = Workflow("outer", {"sub": Turns.node()()})
     turns.append("again")
-    handle = ran(workflow, drain)
+    handle = start_and_drain(workflow, drain)
 
     assert codes(handle) == {"sub": "UNHANDLED_EXCEPTION"}
     assert "turns >> turns" in handle.get(0).err.message

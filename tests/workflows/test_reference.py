@@ -15,8 +15,14 @@ from horsies_django.core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES
 from horsies_django.models import WorkflowTask
 from tests.jobs.models import Entry
 from tests.workflows import bodies
-from tests.workflows.reference import SKIPPED, UNWANTED, Reference, Spec
-from tests.workflows.runs import children, contradictions, die, make_due, reap, step
+from tests.workflows.reference import SKIPPED, SKIPPED_BY_CONDITION, Reference, Spec
+from tests.workflows.runs import (
+    all_inconsistencies,
+    claim_as_dead_worker,
+    make_due,
+    reap,
+    step,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,7 +47,7 @@ def specs(draw, most):
             waits_for=tuple(sorted(sources)),
             allows=draw(st.integers(0, 3)) == 0,
             fails=draw(st.sampled_from([0, 0, 0, 1, 2, 99])),
-            wish=draw(st.sampled_from([None, None, None, None, True, False])),
+            condition=draw(st.sampled_from([None, None, None, None, True, False])),
         )
         kind = draw(st.sampled_from(KINDS))
         join = draw(st.sampled_from(["all", "all", "any", "quorum"])) if sources and kind != "map" else "all"
@@ -54,9 +60,9 @@ def build_workflow(nodes, key, on_error):
     """Return the workflow that these specs describe."""
     built = []
     policy = RetryPolicy.fixed([1] * 20, auto_retry_for=["WORKER_CRASHED"])
-    items = bodies.give.node(node_id="items", retry_policy=policy)(value=[0, 1])  # not part of the reference
+    items = bodies.echo.node(node_id="items", retry_policy=policy)(value=[0, 1])  # not part of the reference
     for index, spec in enumerate(nodes):
-        condition = {None: {}, True: {"run_when": bodies.yes}, False: {"skip_when": bodies.yes}}[spec.wish]
+        condition = {None: {}, True: {"run_when": bodies.yes}, False: {"skip_when": bodies.yes}}[spec.condition]
         options = {
             "node_id": f"n{index}",
             "waits_for": [built[source] for source in spec.waits_for],
@@ -67,11 +73,11 @@ def build_workflow(nodes, key, on_error):
         }
         params = {"key": f"{key} {index}", "fails": spec.fails}
         if spec.kind == "map":  # only the odd one of its items can fail
-            built.append(bodies.try_item.map(over=items, param="item", kwargs=params, **options))
+            built.append(bodies.flaky_item.map(over=items, param="item", kwargs=params, **options))
         elif spec.kind == "subworkflow":
             built.append(bodies.Leaf.node(**options)(**params))
         else:
-            built.append(bodies.try_.node(**options)(**params))
+            built.append(bodies.flaky.node(**options)(**params))
     is_mapped = any(spec.kind == "map" for spec in nodes)
     return Workflow("random", [*built, *([items] if is_mapped else [])], on_error=on_error)
 
@@ -81,7 +87,7 @@ def ended_states(handle):
     rows = WorkflowTask.objects.filter(
         workflow=handle.id, status__in=WORKFLOW_TASK_TERMINAL_STATES, map_index=None, node_id__startswith="n"
     )
-    names = {"CONDITION_NOT_MET": UNWANTED, "WORKFLOW_CANCELLED": SKIPPED}
+    names = {"CONDITION_NOT_MET": SKIPPED_BY_CONDITION, "WORKFLOW_CANCELLED": SKIPPED}
     return {
         index: names.get(code, status) for index, status, code in rows.values_list("task_index", "status", "error_code")
     }
@@ -112,15 +118,6 @@ def body_runs(key, size):
     return {index: keys.count(f"{key} {index}") + keys.count(f"{key} {index}-1") for index in range(size)}
 
 
-def all_contradictions(handle):
-    """Return the contradictions in a run and in all its subworkflows."""
-    found, level = contradictions(handle), children(handle)
-    while level:
-        found += [one for run in level for one in contradictions(run)]
-        level = [child for run in level for child in children(run)]
-    return found
-
-
 class ComparedRun:
     """A run, and the reference that it is compared with."""
 
@@ -131,12 +128,12 @@ class ComparedRun:
         self.handle = build_workflow(nodes, self.key, on_error).start()
 
     def do(self, action):
-        """Take an action, and check the rows for contradictions."""
+        """Take an action, and check that the rows are consistent."""
         status, before = self.status, self.handle.tasks()
         getattr(self, action)(status)
         if status == "PAUSED" and action not in ("resume", "cancel", "retry"):
             assert self.handle.tasks() == before, f"{action} has changed a paused workflow"
-        assert all_contradictions(self.handle) == [], action
+        assert all_inconsistencies(self.handle) == [], action
 
     def step(self, status):
         step(2)
@@ -145,7 +142,7 @@ class ComparedRun:
         step(8)
 
     def crash(self, status):
-        die(2)
+        claim_as_dead_worker(2)
         reap()
         make_due()
 
@@ -188,11 +185,13 @@ class ComparedRun:
         assert ended_states(self.handle) == self.reference.states
         assert self.status == self.reference.status
         assert body_runs(self.key, len(self.nodes)) == self.reference.runs
-        assert all_contradictions(self.handle) == []
+        assert all_inconsistencies(self.handle) == []
 
     def update_reference(self):
         """Copy the progress of the run to the reference."""
-        self.reference.see(ended_states(self.handle), open_outcomes(self.handle), body_runs(self.key, len(self.nodes)))
+        self.reference.copy_from(
+            ended_states(self.handle), open_outcomes(self.handle), body_runs(self.key, len(self.nodes))
+        )
         self.reference.status = self.status
 
     @property

@@ -17,7 +17,7 @@ from horsies_django.reaper.recovery import recover_stuck_workflows
 from horsies_django.workflows.engine.repair import repair
 from tests.conftest import wait_until
 from tests.workflows import bodies
-from tests.workflows.runs import codes, contradictions, end_unheard, states, times
+from tests.workflows.runs import codes, end_without_notifying, inconsistencies, states, times
 
 ERROR = {"error_code": "NO", "message": "no", "data": None}
 
@@ -40,15 +40,15 @@ ENDS = [
 
 
 def chain(**options):
-    first = bodies.give.node(node_id="first")()
-    second = bodies.try_.node(node_id="second", waits_for=[first])(key="second")
+    first = bodies.echo.node(node_id="first")()
+    second = bodies.flaky.node(node_id="second", waits_for=[first])(key="second")
     return Workflow("chain", [first, second], **options)
 
 
 @pytest.mark.parametrize(("end", "code"), ENDS)
 def test_recovery_ends_a_node_as_its_task_ended(drain, end, code):
     handle = chain().start()
-    end_unheard("first", **end)
+    end_without_notifying("first", **end)
     assert states(handle) == {"first": "ENQUEUED", "second": "PENDING"}
 
     (report,) = recover_stuck_workflows()
@@ -61,14 +61,14 @@ def test_recovery_ends_a_node_as_its_task_ended(drain, end, code):
     drain()
     assert times("second") == (0 if code else 1)
     assert str(handle.status()) == ("FAILED" if code else "COMPLETED")
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_an_unreadable_result_fails_its_own_node_and_not_the_dependent(drain):
-    source = bodies.give.node(node_id="source")()
-    taker = bodies.judge.node(node_id="taker", allow_failed_deps=True)(outcome=source.result)
+    source = bodies.echo.node(node_id="source")()
+    taker = bodies.describe_outcome.node(node_id="taker", allow_failed_deps=True)(outcome=source.result)
     handle = Workflow("garbage", [source, taker]).start()
-    end_unheard("source", status="COMPLETED", result={"nothing": 1})
+    end_without_notifying("source", status="COMPLETED", result={"nothing": 1})
 
     recover_stuck_workflows()
     drain()
@@ -79,20 +79,20 @@ def test_an_unreadable_result_fails_its_own_node_and_not_the_dependent(drain):
 
 def test_a_failure_that_recovery_finds_pauses_the_workflow(drain):
     paused = chain(on_error=OnError.PAUSE).start()
-    end_unheard("first", status="FAILED", result={"err": ERROR}, error_code="NO")
+    end_without_notifying("first", status="FAILED", result={"err": ERROR}, error_code="NO")
 
     recover_stuck_workflows()
 
     assert str(paused.status()) == "PAUSED"
     assert states(paused) == {"first": "FAILED", "second": "PENDING"}
-    assert contradictions(paused) == []
+    assert inconsistencies(paused) == []
 
 
 def test_one_reaper_pass_also_resolves_the_dependents_of_a_repaired_node(drain):
     first = bodies.fail.node(node_id="first")()
-    others = [bodies.give.node(node_id=f"n{number}", waits_for=[first])() for number in range(3)]
+    others = [bodies.echo.node(node_id=f"n{number}", waits_for=[first])() for number in range(3)]
     handle = Workflow("fan", [first, *others]).start()
-    end_unheard("first", status="FAILED", result={"err": ERROR}, error_code="NO")
+    end_without_notifying("first", status="FAILED", result={"err": ERROR}, error_code="NO")
 
     run_pass(task_backends["default"].config)
 
@@ -106,8 +106,8 @@ def test_reaper_functions_for_single_tasks_are_not_public():
 
 
 def test_a_workflow_that_cannot_be_repaired_does_not_block_others(drain, caplog):
-    items = bodies.give.node(node_id="items")(value=[1])
-    poison = Workflow("poison", [items, bodies.try_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
+    items = bodies.echo.node(node_id="items")(value=[1])
+    poison = Workflow("poison", [items, bodies.flaky_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
     others = [chain().start() for _ in range(3)]
     WorkflowTask.objects.filter(workflow=poison.id, kind="map").update(over_index=99)
     ended = {"status": "COMPLETED", "result": {"ok": [1]}, "completed_at": timezone.now()}
@@ -127,7 +127,7 @@ def test_workflows_with_running_subworkflows_do_not_use_up_the_repair_limit(drai
     running = [Workflow("top", {"sub": bodies.Waiting.node()()}).start() for _ in range(5)]
     drain()
     stuck = chain().start()
-    end_unheard("first", status="COMPLETED", result={"ok": 5})
+    end_without_notifying("first", status="COMPLETED", result={"ok": 5})
 
     reports = repair("default", most=1)
 
@@ -137,8 +137,8 @@ def test_workflows_with_running_subworkflows_do_not_use_up_the_repair_limit(drai
 
 def test_a_worker_survives_a_workflow_that_cannot_advance(worker):
     """The end of the task is kept and the workflow fails; once its row is fixed, it can be retried."""
-    items = bodies.give.node(node_id="items")(value=[1])
-    poison = Workflow("poison", [items, bodies.try_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
+    items = bodies.echo.node(node_id="items")(value=[1])
+    poison = Workflow("poison", [items, bodies.flaky_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
     others = [chain().start() for _ in range(3)]
     WorkflowTask.objects.filter(workflow=poison.id, kind="map").update(over_index=99)
 
@@ -153,4 +153,4 @@ def test_a_worker_survives_a_workflow_that_cannot_advance(worker):
     WorkflowTask.objects.filter(workflow=poison.id, kind="map").update(over_index=0)
     poison.retry()
     wait_until(lambda: str(poison.status()) == "COMPLETED")
-    assert contradictions(poison) == []
+    assert inconsistencies(poison) == []

@@ -12,23 +12,28 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows.engine import repair
 from tests.workflows import bodies
-from tests.workflows.runs import children, codes, contradictions, ran, states, step, times, value
+from tests.workflows.runs import (
+    all_inconsistencies,
+    children,
+    codes,
+    inconsistencies,
+    start_and_drain,
+    states,
+    step,
+    times,
+    value,
+)
 
 pytestmark = pytest.mark.once
 
 SOON = timedelta(hours=1)
 
 
-def all_contradictions(handle):
-    """Return the contradictions in a run and in all its subworkflows."""
-    return contradictions(handle) + [one for child in children(handle) for one in all_contradictions(child)]
-
-
 def fragile(key, fails=1, **options):
     """Return a workflow that pauses when its second node fails."""
-    first = bodies.try_.node(node_id="first")(key=f"{key} first")
-    second = bodies.try_.node(node_id="second", waits_for=[first])(key=f"{key} second", fails=fails)
-    third = bodies.try_.node(node_id="third", waits_for=[second])(key=f"{key} third")
+    first = bodies.flaky.node(node_id="first")(key=f"{key} first")
+    second = bodies.flaky.node(node_id="second", waits_for=[first])(key=f"{key} second", fails=fails)
+    third = bodies.flaky.node(node_id="third", waits_for=[second])(key=f"{key} third")
     return Workflow("fragile", [first, second, third], on_error=OnError.PAUSE, **options)
 
 
@@ -37,11 +42,11 @@ def fragile(key, fails=1, **options):
 
 @pytest.mark.parametrize("which", [None, "second"])
 def test_a_retry_of_a_paused_workflow_reruns_the_failed_node(drain, which):
-    handle = ran(fragile("paused"), drain)
+    handle = start_and_drain(fragile("paused"), drain)
     assert (str(handle.status()), states(handle)["third"]) == ("PAUSED", "PENDING")
 
     assert handle.retry(which)
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     drain()
 
     assert str(handle.status()) == "COMPLETED"
@@ -50,7 +55,7 @@ def test_a_retry_of_a_paused_workflow_reruns_the_failed_node(drain, which):
 
 
 def test_a_paused_workflow_can_fail_and_be_retried_repeatedly(drain):
-    handle = ran(fragile("paused", fails=3), drain)
+    handle = start_and_drain(fragile("paused", fails=3), drain)
 
     for _ in range(3):
         assert str(handle.status()) == "PAUSED"
@@ -71,8 +76,8 @@ def test_a_paused_workflow_without_failures_cannot_be_retried(drain):
 
 
 def test_a_retry_of_a_paused_workflow_reruns_failures_in_its_subworkflows(drain):
-    nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "bad": bodies.try_.node()(key="bad", fails=1)}
-    handle = ran(Workflow("top", nodes, on_error=OnError.PAUSE), drain)
+    nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "bad": bodies.flaky.node()(key="bad", fails=1)}
+    handle = start_and_drain(Workflow("top", nodes, on_error=OnError.PAUSE), drain)
     assert str(handle.status()) == "PAUSED"
 
     while handle.retry():
@@ -80,11 +85,11 @@ def test_a_retry_of_a_paused_workflow_reruns_failures_in_its_subworkflows(drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert (times("leaf"), times("bad")) == (2, 2)
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
 
 
 def test_a_paused_subworkflow_can_be_retried_alone(drain):
-    handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
+    handle = start_and_drain(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
     (below,) = children(handle)
     assert (str(handle.status()), str(below.status())) == ("RUNNING", "PAUSED")
 
@@ -96,8 +101,8 @@ def test_a_paused_subworkflow_can_be_retried_alone(drain):
 
 
 def test_a_retry_of_a_paused_workflow_reruns_failed_map_items(drain):
-    items = bodies.give.node(node_id="items")(value=[1, 2, 4])
-    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    items = bodies.echo.node(node_id="items")(value=[1, 2, 4])
+    each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
     handle = Workflow("map", [items, each]).start()
     while "FAILED" not in states(handle).values():
         step()
@@ -105,7 +110,7 @@ def test_a_retry_of_a_paused_workflow_reruns_failed_map_items(drain):
     assert states(handle)["each"] == "RUNNING"
 
     assert handle.retry()
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     drain()
 
     assert value(handle, "each") == [10, 20, 40]
@@ -117,24 +122,24 @@ def test_a_retry_of_a_paused_workflow_reruns_failed_map_items(drain):
 
 def running(*after, fails=1):
     """Return a workflow with a failed node, an event to wait for, and a node that waits for both."""
-    bad = bodies.try_.node(node_id="bad")(key="bad", fails=fails)
-    said = wait_for_event("said", node_id="said")
-    lost = bodies.give.node(node_id="lost", waits_for=[bad])()
-    both = bodies.give.node(node_id="both", waits_for=[bad, said])()
-    return Workflow("runs", [bad, said, lost, both, *(make(bad) for make in after)])
+    bad = bodies.flaky.node(node_id="bad")(key="bad", fails=fails)
+    approval = wait_for_event("approval", node_id="approval")
+    lost = bodies.echo.node(node_id="lost", waits_for=[bad])()
+    both = bodies.echo.node(node_id="both", waits_for=[bad, approval])()
+    return Workflow("runs", [bad, approval, lost, both, *(make(bad) for make in after)])
 
 
 def test_a_failed_node_of_a_running_workflow_can_be_retried(drain):
-    handle = ran(running(), drain)
-    assert states(handle) == {"bad": "FAILED", "said": "RUNNING", "lost": "SKIPPED", "both": "PENDING"}
+    handle = start_and_drain(running(), drain)
+    assert states(handle) == {"bad": "FAILED", "approval": "RUNNING", "lost": "SKIPPED", "both": "PENDING"}
 
     assert not handle.retry()
-    assert not handle.retry("said")
+    assert not handle.retry("approval")
     assert handle.retry("bad")
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     drain()
-    assert states(handle) == {"bad": "COMPLETED", "said": "RUNNING", "lost": "COMPLETED", "both": "PENDING"}
-    handle.send_event("said")
+    assert states(handle) == {"bad": "COMPLETED", "approval": "RUNNING", "lost": "COMPLETED", "both": "PENDING"}
+    handle.send_event("approval")
     drain()
 
     assert str(handle.status()) == "COMPLETED"
@@ -143,9 +148,9 @@ def test_a_failed_node_of_a_running_workflow_can_be_retried(drain):
 
 def test_a_failed_node_whose_error_a_dependent_has_used_cannot_be_retried(drain):
     def rescue(bad):
-        return bodies.judge.node(node_id="rescue", allow_failed_deps=True)(outcome=bad.result)
+        return bodies.describe_outcome.node(node_id="rescue", allow_failed_deps=True)(outcome=bad.result)
 
-    handle = ran(running(rescue), drain)
+    handle = start_and_drain(running(rescue), drain)
     before = states(handle)
 
     assert not handle.retry("bad")
@@ -156,8 +161,8 @@ def test_a_failed_node_whose_error_a_dependent_has_used_cannot_be_retried(drain)
 
 
 def test_a_failed_item_of_a_running_map_can_be_retried(drain):
-    items = bodies.give.node(node_id="items")(value=[1, 0])
-    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    items = bodies.echo.node(node_id="items")(value=[1, 0])
+    each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
     handle = Workflow("map", [items, each]).start()
     while states(handle).get("each[0]") != "FAILED":
         step()
@@ -165,7 +170,7 @@ def test_a_failed_item_of_a_running_map_can_be_retried(drain):
 
     assert not handle.retry("each[1]")
     assert handle.retry("each[0]")
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     drain()
 
     assert value(handle, "each") == [10, 0]
@@ -173,7 +178,7 @@ def test_a_failed_item_of_a_running_map_can_be_retried(drain):
 
 
 def test_the_failed_task_of_a_node_can_be_retried_while_the_workflow_runs(drain):
-    handle = ran(running(), drain)
+    handle = start_and_drain(running(), drain)
 
     assert Task.objects.filter(workflow_id=handle.id, status="FAILED").retry() == 1
     drain()
@@ -186,19 +191,19 @@ def test_the_failed_task_of_a_node_can_be_retried_while_the_workflow_runs(drain)
 
 def test_a_retry_of_one_node_restores_all_nodes_that_a_cancel_skipped(drain):
     bad = bodies.fail.node(node_id="bad")()
-    lost = bodies.give.node(node_id="lost", waits_for=[bad])()
-    slow = bodies.try_.node(node_id="slow", queue_name="slow")(key="slow")
-    items = bodies.give.node(node_id="items", queue_name="slow")(value=[0, 2])
-    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
+    lost = bodies.echo.node(node_id="lost", waits_for=[bad])()
+    slow = bodies.flaky.node(node_id="slow", queue_name="slow")(key="slow")
+    items = bodies.echo.node(node_id="items", queue_name="slow")(value=[0, 2])
+    each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
     sub = bodies.Waiting.node(node_id="sub")()
     handle = Workflow("cancel", [bad, lost, slow, items, each, sub]).start()
     drain(queues="default")
     handle.cancel()
 
     assert handle.retry("slow")
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
     drain()
-    children(handle)[0].send_event("said", 1)
+    children(handle)[0].send_event("approval", 1)
     drain()
 
     assert codes(handle)["bad"] == "NO"
@@ -213,12 +218,12 @@ def test_a_retry_of_one_node_restores_all_nodes_that_a_cancel_skipped(drain):
         "each[1]": "",
     }
     assert str(handle.status()) == "FAILED"
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
 
 
 def test_a_completed_node_of_a_cancelled_workflow_cannot_be_retried(drain):
-    first = bodies.give.node(node_id="first")()
-    handle = Workflow("cancel", [first, bodies.give.node(node_id="slow", queue_name="slow")()]).start()
+    first = bodies.echo.node(node_id="first")()
+    handle = Workflow("cancel", [first, bodies.echo.node(node_id="slow", queue_name="slow")()]).start()
     drain(queues="default")
     handle.cancel()
 
@@ -229,11 +234,11 @@ def test_a_completed_node_of_a_cancelled_workflow_cannot_be_retried(drain):
 def test_a_retry_works_while_a_cancelled_subworkflow_still_runs(drain):
     """The child's body cancels and retries the root, and keeps running although its child was cancelled with it."""
     sub = bodies.Restarting.node(node_id="sub")()
-    handle = ran(Workflow("cancel", [sub, bodies.give.node(node_id="after")(value=sub)]), drain)
+    handle = start_and_drain(Workflow("cancel", [sub, bodies.echo.node(node_id="after")(value=sub)]), drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert value(handle, "after") == "True True"
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
 
 
 # Expired workflows.
@@ -248,7 +253,7 @@ def expire(handle):
 
 
 def test_a_retry_removes_a_deadline_that_has_passed(drain):
-    nodes = {"sub": bodies.Waiting.node()(), "one": bodies.try_.node(queue_name="slow")(key="one")}
+    nodes = {"sub": bodies.Waiting.node()(), "one": bodies.flaky.node(queue_name="slow")(key="one")}
     handle = Workflow("late", nodes, good_until=timezone.now() + SOON).start()
     drain(queues="default")
     expire(handle)
@@ -257,7 +262,7 @@ def test_a_retry_removes_a_deadline_that_has_passed(drain):
     assert handle.retry()
     assert repair.expire("default") == 0
     drain()
-    children(handle)[0].send_event("said", 5)
+    children(handle)[0].send_event("approval", 5)
     drain()
 
     assert value(handle, "sub") == 5
@@ -268,7 +273,7 @@ def test_a_retry_removes_a_deadline_that_has_passed(drain):
 
 def test_a_retry_keeps_a_deadline_that_has_not_passed(drain):
     until = timezone.now() + SOON
-    handle = Workflow("soon", {"one": bodies.try_.node()(key="one", fails=1)}, good_until=until).start()
+    handle = Workflow("soon", {"one": bodies.flaky.node()(key="one", fails=1)}, good_until=until).start()
     drain()
 
     handle.retry()
@@ -279,9 +284,9 @@ def test_a_retry_keeps_a_deadline_that_has_not_passed(drain):
 
 @pytest.mark.parametrize("way", ["condition", "retry"])
 def test_a_node_that_ends_after_its_workflow_expired_gets_that_error_code(drain, way):
-    asked = bodies.give.node(run_when=bodies.expiring)()
+    asked = bodies.echo.node(run_when=bodies.expiring)()
     one = asked if way == "condition" else bodies.expire_and_fail.node()()
-    handle = ran(Workflow("late", {"one": one}), drain)
+    handle = start_and_drain(Workflow("late", {"one": one}), drain)
 
     assert str(handle.status()) == "EXPIRED"
     assert codes(handle) == {"one": "WORKFLOW_EXPIRED"}
@@ -292,9 +297,9 @@ def test_a_node_that_ends_after_its_workflow_expired_gets_that_error_code(drain,
 
 def test_a_retry_of_a_subworkflow_reopens_its_ancestors(drain):
     middle = bodies.Middle.node(node_id="middle")(key="deep", fails=1)
-    after = bodies.give.node(node_id="after")(value=middle)
-    other = bodies.try_.node(node_id="other")(key="other", fails=9)
-    handle = ran(Workflow("top", [middle, after, other]), drain)
+    after = bodies.echo.node(node_id="after")(value=middle)
+    other = bodies.flaky.node(node_id="other")(key="other", fails=9)
+    handle = start_and_drain(Workflow("top", [middle, after, other]), drain)
     (below,) = children(handle)
     (leaf,) = children(below)
     assert [str(run.status()) for run in (handle, below, leaf)] == ["FAILED"] * 3
@@ -302,18 +307,18 @@ def test_a_retry_of_a_subworkflow_reopens_its_ancestors(drain):
     assert leaf.retry()
     assert [str(run.status()) for run in (handle, below, leaf)] == ["RUNNING"] * 3
     assert states(handle) == {"middle": "RUNNING", "after": "PENDING", "other": "FAILED"}
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
     drain()
 
     assert value(handle, "after") == ["deep", None]
     assert (times("deep"), times("other")) == (2, 1)
     assert (str(handle.status()), str(below.status())) == ("FAILED", "COMPLETED")
     assert codes(handle)["other"] == "NOT_YET"
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
 
 
 def test_one_node_of_a_subworkflow_can_be_retried(drain):
-    handle = ran(Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf", fails=1)}), drain)
+    handle = start_and_drain(Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf", fails=1)}), drain)
     (below,) = children(handle)
 
     assert below.retry("one")
@@ -323,14 +328,14 @@ def test_one_node_of_a_subworkflow_can_be_retried(drain):
 
 
 def test_a_subworkflow_of_a_running_parent_can_be_retried(drain):
-    nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "said": wait_for_event("said")}
-    handle = ran(Workflow("top", nodes), drain)
+    nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "approval": wait_for_event("approval")}
+    handle = start_and_drain(Workflow("top", nodes), drain)
     (below,) = children(handle)
-    assert states(handle) == {"leaf": "FAILED", "said": "RUNNING"}
+    assert states(handle) == {"leaf": "FAILED", "approval": "RUNNING"}
 
     assert below.retry()
     drain()
-    handle.send_event("said")
+    handle.send_event("approval")
 
     assert value(handle, "leaf") == ["leaf", None]
     assert str(handle.status()) == "COMPLETED"
@@ -338,8 +343,8 @@ def test_a_subworkflow_of_a_running_parent_can_be_retried(drain):
 
 def test_a_subworkflow_whose_error_the_parent_has_used_cannot_be_retried(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
-    rescue = bodies.judge.node(node_id="rescue", allow_failed_deps=True)(outcome=leaf.result)
-    handle = ran(Workflow("top", [leaf, rescue, wait_for_event("said", node_id="said")]), drain)
+    rescue = bodies.describe_outcome.node(node_id="rescue", allow_failed_deps=True)(outcome=leaf.result)
+    handle = start_and_drain(Workflow("top", [leaf, rescue, wait_for_event("approval", node_id="approval")]), drain)
     (below,) = children(handle)
 
     assert not below.retry()
@@ -348,8 +353,8 @@ def test_a_subworkflow_whose_error_the_parent_has_used_cannot_be_retried(drain):
 
 def test_a_subworkflow_of_a_completed_parent_cannot_be_retried(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
-    good = bodies.give.node(node_id="good")()
-    handle = ran(Workflow("top", [leaf, good], success_policy=SuccessPolicy([SuccessCase([good])])), drain)
+    good = bodies.echo.node(node_id="good")()
+    handle = start_and_drain(Workflow("top", [leaf, good], success_policy=SuccessPolicy([SuccessCase([good])])), drain)
     (below,) = children(handle)
     assert str(handle.status()) == "COMPLETED"
 
@@ -358,7 +363,7 @@ def test_a_subworkflow_of_a_completed_parent_cannot_be_retried(drain):
 
 
 def test_a_retry_of_a_cancelled_subworkflow_reopens_the_whole_workflow(drain):
-    nodes = {"sub": bodies.Waiting.node()(), "slow": bodies.try_.node(queue_name="slow")(key="slow")}
+    nodes = {"sub": bodies.Waiting.node()(), "slow": bodies.flaky.node(queue_name="slow")(key="slow")}
     handle = Workflow("top", nodes).start()
     drain(queues="default")
     (below,) = children(handle)
@@ -366,17 +371,17 @@ def test_a_retry_of_a_cancelled_subworkflow_reopens_the_whole_workflow(drain):
 
     assert below.retry()
     drain()
-    below.send_event("said", 2)
+    below.send_event("approval", 2)
     drain()
 
     assert (str(handle.status()), value(handle, "sub"), times("slow")) == ("COMPLETED", 2, 1)
-    assert all_contradictions(handle) == []
+    assert all_inconsistencies(handle) == []
 
 
 @pytest.mark.parametrize("how", ["resume", "retry"])
 def test_a_subworkflow_of_a_paused_workflow_cannot_be_resumed_or_retried(drain, how):
-    nodes = {"fragile": bodies.Fragile.node()(key="fragile"), "said": wait_for_event("said")}
-    handle = ran(Workflow("top", nodes), drain)
+    nodes = {"fragile": bodies.Fragile.node()(key="fragile"), "approval": wait_for_event("approval")}
+    handle = start_and_drain(Workflow("top", nodes), drain)
     (below,) = children(handle)
     handle.pause()
 
@@ -389,11 +394,11 @@ def test_a_subworkflow_of_a_paused_workflow_cannot_be_resumed_or_retried(drain, 
 def test_a_retry_is_refused_if_another_run_holds_the_unique_key_of_the_root(drain):
     def start():
         nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1)}
-        return ran(Workflow("top", nodes, unique_key="one"), drain)
+        return start_and_drain(Workflow("top", nodes, unique_key="one"), drain)
 
     handle = start()
     (below,) = children(handle)
-    Workflow("top", {"said": wait_for_event("said")}, unique_key="one").start()
+    Workflow("top", {"approval": wait_for_event("approval")}, unique_key="one").start()
 
     assert not below.retry()
     assert not handle.retry()

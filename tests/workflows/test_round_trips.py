@@ -104,51 +104,51 @@ def drain(threads=100):
     )
 
 
-def give(count, **options):
-    return [bodies.give.node(**options)() for _ in range(count)]
+def echo_nodes(count, **options):
+    return [bodies.echo.node(**options)() for _ in range(count)]
 
 
 def chain_after(first, count):
     """Return a node and a chain of this many nodes after it."""
     made = [first]
     for _ in range(count):
-        made += give(1, waits_for=made[-1:])
+        made += echo_nodes(1, waits_for=made[-1:])
     return made
 
 
 def chains():
-    return [Workflow("chain", chain_after(*give(1), 3)) for _ in range(50)]
+    return [Workflow("chain", chain_after(*echo_nodes(1), 3)) for _ in range(50)]
 
 
 def fan(count=100):
-    parents = give(count)
-    return [Workflow("fan", [*parents, *give(1, waits_for=parents)])]
+    parents = echo_nodes(count)
+    return [Workflow("fan", [*parents, *echo_nodes(1, waits_for=parents)])]
 
 
 def maps():
     made = []
     for _ in range(3):
-        items = bodies.give.node()(value=list(range(100)))
-        each = bodies.give.map(over=items)
-        made.append(Workflow("map", [items, each, bodies.give.node()(value=each)]))
+        items = bodies.echo.node()(value=list(range(100)))
+        each = bodies.echo.map(over=items)
+        made.append(Workflow("map", [items, each, bodies.echo.node()(value=each)]))
     return made
 
 
 def diamonds():
     made = []
     for join in (Join.ALL, Join.ANY) * 15:
-        first = give(1)
-        middle = give(3, waits_for=first)
-        made.append(Workflow("diamond", [*first, *middle, *give(1, waits_for=middle, join=join)]))
+        first = echo_nodes(1)
+        middle = echo_nodes(3, waits_for=first)
+        made.append(Workflow("diamond", [*first, *middle, *echo_nodes(1, waits_for=middle, join=join)]))
     return made
 
 
 def conditions():
     made = []
     for _ in range(20):
-        first = give(1)
-        run, left = (bodies.give.node(waits_for=first, run_when=way)() for way in (bodies.yes, bodies.no))
-        made.append(Workflow("condition", [*first, run, left, *give(1, waits_for=[run, left])]))
+        first = echo_nodes(1)
+        run, left = (bodies.echo.node(waits_for=first, run_when=way)() for way in (bodies.yes, bodies.no))
+        made.append(Workflow("condition", [*first, run, left, *echo_nodes(1, waits_for=[run, left])]))
     return made
 
 
@@ -157,7 +157,7 @@ def skips():
 
 
 def retries():
-    retried = [bodies.try_again.node()(key=f"again {number}", fails=1) for number in range(20)]
+    retried = [bodies.flaky_with_retries.node()(key=f"again {number}", fails=1) for number in range(20)]
     return [Workflow("retry", chain_after(node, 1)) for node in retried]
 
 
@@ -176,10 +176,10 @@ def failing_nested():
 def events():
     made = []
     for _ in range(10):
-        nodes = give(1)
+        nodes = echo_nodes(1)
         for _ in range(10):
-            nodes.append(wait_for_event("said", waits_for=nodes[-1:]))
-        made.append(Workflow("event", [*nodes, *give(1, waits_for=nodes[-1:])]))
+            nodes.append(wait_for_event("approval", waits_for=nodes[-1:]))
+        made.append(Workflow("event", [*nodes, *echo_nodes(1, waits_for=nodes[-1:])]))
     return made
 
 
@@ -187,13 +187,13 @@ def branches(levels=10):
     """Return workflows with a chain of received events, each followed by nodes of several kinds."""
     made = []
     for _ in range(2):
-        nodes = give(1)
+        nodes = echo_nodes(1)
         last = nodes[0]
         for _ in range(levels):
-            last = wait_for_event("said", waits_for=[last])
+            last = wait_for_event("approval", waits_for=[last])
             after = {"waits_for": [last]}
-            leaf, undecided = bodies.Leaf.node(**after)(key="leaf"), bodies.give.node(run_when=bodies.yes, **after)()
-            nodes += [last, leaf, undecided, sleep(0, **after), *give(1, **after)]
+            leaf, undecided = bodies.Leaf.node(**after)(key="leaf"), bodies.echo.node(run_when=bodies.yes, **after)()
+            nodes += [last, leaf, undecided, sleep(0, **after), *echo_nodes(1, **after)]
         made.append(Workflow("event", nodes))
     return made
 
@@ -201,16 +201,17 @@ def branches(levels=10):
 def maps_over_empty_lists():
     made = []
     for _ in range(10):
-        nodes = [bodies.give.node()(value=[])]
+        nodes = [bodies.echo.node()(value=[])]
         for _ in range(10):
-            nodes.append(bodies.give.map(over=nodes[-1]))
+            nodes.append(bodies.echo.map(over=nodes[-1]))
         made.append(Workflow("nothing", nodes))
     return made
 
 
 def pauses():
     return [
-        Workflow("pause", [bodies.fail.node()(), *chain_after(*give(1), 2)], on_error=OnError.PAUSE) for _ in range(10)
+        Workflow("pause", [bodies.fail.node()(), *chain_after(*echo_nodes(1), 2)], on_error=OnError.PAUSE)
+        for _ in range(10)
     ]
 
 
@@ -263,7 +264,7 @@ def highest_cost(shape):
     for workflow in shape():
         handle = workflow.start()
         if workflow.name == "event":
-            handle.send_event("said", 1)
+            handle.send_event("approval", 1)
     with Wire() as wire:
         drain()
         make_due()

@@ -10,7 +10,7 @@ import pytest
 
 from horsies_django import Workflow, wait_for_event
 from tests.workflows import bodies
-from tests.workflows.runs import ran, value
+from tests.workflows.runs import start_and_drain, value
 
 pytestmark = pytest.mark.once
 
@@ -26,17 +26,17 @@ def _rich(settings):
 
 
 def test_rich_values_pass_from_node_to_node(drain):
-    one, listed = bodies.give.node()(value=VALUE), bodies.give.node()(value=[VALUE, 1])
+    one, listed = bodies.echo.node()(value=VALUE), bodies.echo.node()(value=[VALUE, 1])
     nodes = {
         "one": one,
         "listed": listed,
-        "value": bodies.give.node()(value=one),
-        "list": bodies.give.node()(value=[one, listed]),
-        "map": bodies.give.map(over=listed),
+        "value": bodies.echo.node()(value=one),
+        "list": bodies.echo.node()(value=[one, listed]),
+        "map": bodies.echo.map(over=listed),
         "leaf": bodies.Leaf.node()(key="leaf", value=one),
     }
 
-    handle = ran(Workflow("rich", nodes, output="list"), drain)
+    handle = start_and_drain(Workflow("rich", nodes, output="list"), drain)
 
     assert value(handle, "value") == VALUE
     assert value(handle, "list") == handle.get(timeout=0).ok == [VALUE, [VALUE, 1]]
@@ -45,27 +45,27 @@ def test_rich_values_pass_from_node_to_node(drain):
 
 
 def test_the_result_of_a_workflow_keeps_rich_values(drain):
-    handle = ran(Workflow("rich", {"one": bodies.give.node()(value=VALUE)}), drain)
+    handle = start_and_drain(Workflow("rich", {"one": bodies.echo.node()(value=VALUE)}), drain)
 
     assert handle.get(timeout=0).ok["one"].ok == VALUE
 
 
 def test_an_event_payload_keeps_rich_values(drain):
-    said = wait_for_event("said", node_id="said")
-    handle = ran(Workflow("rich", [said, bodies.give.node(node_id="after")(value=said)]), drain)
+    approval = wait_for_event("approval", node_id="approval")
+    handle = start_and_drain(Workflow("rich", [approval, bodies.echo.node(node_id="after")(value=approval)]), drain)
 
-    handle.send_event("said", VALUE)
+    handle.send_event("approval", VALUE)
     drain()
 
-    assert value(handle, "said") == value(handle, "after") == VALUE
+    assert value(handle, "approval") == value(handle, "after") == VALUE
 
 
 @pytest.mark.parametrize("payload", ["a\0b", float("nan"), object(), "\ud800"])
 def test_an_event_payload_that_cannot_be_stored_is_refused(drain, payload):
-    handle = ran(Workflow("rich", {"said": wait_for_event("said")}), drain)
+    handle = start_and_drain(Workflow("rich", {"approval": wait_for_event("approval")}), drain)
 
     with pytest.raises((TypeError, ValueError), match="payload"):
-        handle.send_event("said", payload)
+        handle.send_event("approval", payload)
 
-    assert handle.send_event("said", 1)
-    assert value(handle, "said") == 1
+    assert handle.send_event("approval", 1)
+    assert value(handle, "approval") == 1

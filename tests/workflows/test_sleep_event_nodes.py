@@ -9,24 +9,19 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from horsies_django import Workflow, sleep, wait_for_event
-from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowEvent, WorkflowTask
 from tests.workflows import bodies
-from tests.workflows.runs import codes, contradictions, ran, states, value, wait_and_drain
+from tests.workflows.runs import codes, inconsistencies, open_tasks, start_and_drain, states, value, wait_and_drain
 
 pytestmark = pytest.mark.once
 
 
-def open_tasks():
-    return Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()
-
-
 def test_a_sleep_lasts_as_long_as_it_says(drain):
-    first = bodies.give.node(node_id="first")()
+    first = bodies.echo.node(node_id="first")()
     nap = sleep(timedelta(seconds=0.4), node_id="nap")
-    after = bodies.give.node(node_id="after")(value=5)
+    after = bodies.echo.node(node_id="after")(value=5)
 
-    handle = ran(Workflow("nap", first >> nap >> after), drain)
+    handle = start_and_drain(Workflow("nap", first >> nap >> after), drain)
     wait_and_drain(handle, drain)
 
     assert (value(handle, "after"), value(handle, "nap")) == (5, None)
@@ -37,15 +32,15 @@ def test_a_sleep_lasts_as_long_as_it_says(drain):
 
 @pytest.mark.parametrize("until", [0, timedelta(0), timezone.now() - timedelta(days=1)], ids=["0", "none", "yesterday"])
 def test_a_sleep_that_is_already_over_ends_at_once(drain, until):
-    handle = ran(Workflow("nap", {"nap": sleep(until), "one": bodies.give.node()()}), drain)
+    handle = start_and_drain(Workflow("nap", {"nap": sleep(until), "one": bodies.echo.node()()}), drain)
 
     assert str(handle.status()) == "COMPLETED"
 
 
 def test_a_sleep_until_a_time_is_scheduled_for_that_time(drain):
     until = timezone.now() + timedelta(hours=1)
-    first, nap = bodies.give.node(node_id="first")(), sleep(until, node_id="nap")
-    handle = ran(Workflow("nap", first >> nap >> bodies.give.node(node_id="after")()), drain)
+    first, nap = bodies.echo.node(node_id="first")(), sleep(until, node_id="nap")
+    handle = start_and_drain(Workflow("nap", first >> nap >> bodies.echo.node(node_id="after")()), drain)
 
     assert states(handle) == {"first": "COMPLETED", "nap": "ENQUEUED", "after": "PENDING"}
     assert Task.objects.get(workflow_id=handle.id, status="PENDING").run_after == until
@@ -53,75 +48,79 @@ def test_a_sleep_until_a_time_is_scheduled_for_that_time(drain):
 
 @pytest.mark.parametrize("payload", [None, 7, {"a": ["é", None]}, [], "null"])
 def test_an_event_completes_the_node_that_waits_for_it(drain, payload):
-    said = wait_for_event("said", node_id="said")
-    after = bodies.give.node(node_id="after")(value=said)
-    handle = ran(Workflow("event", [said, after]), drain)
+    approval = wait_for_event("approval", node_id="approval")
+    after = bodies.echo.node(node_id="after")(value=approval)
+    handle = start_and_drain(Workflow("event", [approval, after]), drain)
     before = states(handle)
 
     assert handle.send_event("other")
-    assert handle.send_event("said", payload)
+    assert handle.send_event("approval", payload)
     drain()
 
-    assert before == {"said": "RUNNING", "after": "PENDING"}
-    assert value(handle, "said") == value(handle, "after") == payload
-    assert contradictions(handle) == []
+    assert before == {"approval": "RUNNING", "after": "PENDING"}
+    assert value(handle, "approval") == value(handle, "after") == payload
+    assert inconsistencies(handle) == []
 
 
 def test_an_early_event_is_kept_and_a_later_one_replaces_it(drain):
-    first, said = bodies.give.node(node_id="first")(), wait_for_event("said", node_id="said")
-    handle = Workflow("event", first >> said).start()
+    first, approval = bodies.echo.node(node_id="first")(), wait_for_event("approval", node_id="approval")
+    handle = Workflow("event", first >> approval).start()
 
-    handle.send_event("said", 1)
-    handle.send_event("said", 2)
+    handle.send_event("approval", 1)
+    handle.send_event("approval", 2)
     drain()
 
-    assert value(handle, "said") == 2
+    assert value(handle, "approval") == 2
     assert str(handle.status()) == "COMPLETED"
     assert WorkflowEvent.objects.filter(workflow=handle.id).count() == 1
 
 
 def test_an_event_reaches_all_nodes_that_wait_for_it(drain):
-    nodes = {"one": wait_for_event("said"), "two": wait_for_event("said", timeout=60), "other": wait_for_event("else")}
-    handle = ran(Workflow("event", nodes), drain)
+    nodes = {
+        "one": wait_for_event("approval"),
+        "two": wait_for_event("approval", timeout=60),
+        "other": wait_for_event("else"),
+    }
+    handle = start_and_drain(Workflow("event", nodes), drain)
 
-    handle.send_event("said", "x")
+    handle.send_event("approval", "x")
 
     assert states(handle) == {"one": "COMPLETED", "two": "COMPLETED", "other": "RUNNING"}
     assert open_tasks() == 0
 
 
 def test_an_event_timeout_fails_the_node(drain):
-    said = wait_for_event("said", timeout=0.3, node_id="said")
-    after = bodies.judge.node(node_id="after", allow_failed_deps=True)(outcome=said.result)
-    handle = ran(Workflow("event", [said, after]), drain)
+    approval = wait_for_event("approval", timeout=0.3, node_id="approval")
+    after = bodies.describe_outcome.node(node_id="after", allow_failed_deps=True)(outcome=approval.result)
+    handle = start_and_drain(Workflow("event", [approval, after]), drain)
 
     wait_and_drain(handle, drain)
 
-    assert codes(handle) == {"said": "EVENT_TIMEOUT", "after": None}
+    assert codes(handle) == {"approval": "EVENT_TIMEOUT", "after": None}
     assert value(handle, "after") == "err EVENT_TIMEOUT"
 
 
 def test_an_event_after_its_timeout_changes_nothing(drain):
-    said = wait_for_event("said", timeout=0.2, node_id="said")
-    handle = ran(Workflow("event", {"said": said, "other": wait_for_event("other")}), drain)
-    while states(handle)["said"] == "RUNNING":
+    approval = wait_for_event("approval", timeout=0.2, node_id="approval")
+    handle = start_and_drain(Workflow("event", {"approval": approval, "other": wait_for_event("other")}), drain)
+    while states(handle)["approval"] == "RUNNING":
         drain()
 
-    handle.send_event("said", 1)
+    handle.send_event("approval", 1)
     drain()
 
-    assert codes(handle)["said"] == "EVENT_TIMEOUT"
-    assert contradictions(handle) == []
+    assert codes(handle)["approval"] == "EVENT_TIMEOUT"
+    assert inconsistencies(handle) == []
 
 
 @pytest.mark.parametrize("timeout", [None, 60])
 def test_an_event_sent_to_a_paused_workflow_is_kept(drain, timeout):
-    said = wait_for_event("said", timeout=timeout, node_id="said")
-    after = bodies.give.node(node_id="after")(value=said)
-    handle = ran(Workflow("event", [said, after]), drain)
+    approval = wait_for_event("approval", timeout=timeout, node_id="approval")
+    after = bodies.echo.node(node_id="after")(value=approval)
+    handle = start_and_drain(Workflow("event", [approval, after]), drain)
 
     assert handle.pause()
-    assert handle.send_event("said", 3)
+    assert handle.send_event("approval", 3)
     drain()
     assert states(handle)["after"] == "PENDING"
     assert handle.resume()
@@ -133,26 +132,26 @@ def test_an_event_sent_to_a_paused_workflow_is_kept(drain, timeout):
 
 
 def test_an_event_sent_to_an_ended_workflow_is_refused(drain):
-    handle = ran(Workflow("event", {"one": bodies.give.node()()}), drain)
+    handle = start_and_drain(Workflow("event", {"one": bodies.echo.node()()}), drain)
 
-    assert not handle.send_event("said")
+    assert not handle.send_event("approval")
     assert not WorkflowEvent.objects.exists()
 
 
 @pytest.mark.parametrize("timeout", [None, 60])
 def test_a_cancel_ends_sleeps_and_event_waits(drain, timeout):
-    nodes = {"said": wait_for_event("said", timeout=timeout), "nap": sleep(60)}
-    handle = ran(Workflow("event", nodes), drain)
+    nodes = {"approval": wait_for_event("approval", timeout=timeout), "nap": sleep(60)}
+    handle = start_and_drain(Workflow("event", nodes), drain)
 
     assert handle.cancel()
 
-    assert codes(handle) == {"said": "WORKFLOW_CANCELLED", "nap": "WORKFLOW_CANCELLED"}
+    assert codes(handle) == {"approval": "WORKFLOW_CANCELLED", "nap": "WORKFLOW_CANCELLED"}
     assert open_tasks() == 0
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_pause_does_not_delay_the_end_of_a_sleep(drain):
-    handle = ran(Workflow("nap", {"nap": sleep(3_600)}), drain)
+    handle = start_and_drain(Workflow("nap", {"nap": sleep(3_600)}), drain)
     due = Task.objects.get(workflow_id=handle.id).run_after
 
     handle.pause()
@@ -162,9 +161,9 @@ def test_a_pause_does_not_delay_the_end_of_a_sleep(drain):
     assert row.task.run_after == row.until == due
 
 
-@pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("said", timeout=3_600)], ids=["sleep", "event"])
+@pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("approval", timeout=3_600)], ids=["sleep", "event"])
 def test_a_sleep_or_event_that_runs_out_during_a_pause_ends_on_resume(drain, wait):
-    handle = ran(Workflow("nap", {"wait": wait}), drain)
+    handle = start_and_drain(Workflow("nap", {"wait": wait}), drain)
 
     handle.pause()
     WorkflowTask.objects.update(until=Now())
@@ -176,12 +175,12 @@ def test_a_sleep_or_event_that_runs_out_during_a_pause_ends_on_resume(drain, wai
     assert before == {"wait": "READY"}
     assert codes(handle) == {"wait": None if wait.kind == "sleep" else "EVENT_TIMEOUT"}
     assert open_tasks() == 0
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
-@pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("said", timeout=3_600)], ids=["sleep", "event"])
+@pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("approval", timeout=3_600)], ids=["sleep", "event"])
 def test_a_retried_sleep_or_event_waits_its_full_time_again(drain, wait):
-    handle = ran(Workflow("nap", {"wait": wait}), drain)
+    handle = start_and_drain(Workflow("nap", {"wait": wait}), drain)
     handle.cancel()
     WorkflowTask.objects.update(until=Now())
 
@@ -195,7 +194,7 @@ def test_a_retried_sleep_or_event_waits_its_full_time_again(drain, wait):
 
 def test_a_retried_sleep_keeps_its_given_end_time(drain):
     until = timezone.now() + timedelta(hours=1)
-    handle = ran(Workflow("nap", {"nap": sleep(until)}), drain)
+    handle = start_and_drain(Workflow("nap", {"nap": sleep(until)}), drain)
     handle.cancel()
 
     handle.retry()
@@ -204,13 +203,15 @@ def test_a_retried_sleep_keeps_its_given_end_time(drain):
 
 
 def test_a_retry_keeps_received_events_and_waits_for_the_others(drain):
-    handle = ran(Workflow("event", {"said": wait_for_event("said"), "late": wait_for_event("late", timeout=60)}), drain)
-    handle.send_event("said", 1)
+    handle = start_and_drain(
+        Workflow("event", {"approval": wait_for_event("approval"), "late": wait_for_event("late", timeout=60)}), drain
+    )
+    handle.send_event("approval", 1)
     handle.cancel()
 
     assert handle.retry()
     drain()
 
-    assert states(handle) == {"said": "COMPLETED", "late": "RUNNING"}
+    assert states(handle) == {"approval": "COMPLETED", "late": "RUNNING"}
     handle.send_event("late", 2)
     assert str(handle.status()) == "COMPLETED"

@@ -17,13 +17,13 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.workflows import bodies
-from tests.workflows.runs import contradictions, ran, states, times, value
+from tests.workflows.runs import inconsistencies, start_and_drain, states, times, value
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 def one(key="one"):
-    return Workflow("start", {"one": bodies.try_.node()(key=key)}, output="one")
+    return Workflow("start", {"one": bodies.flaky.node()(key=key)}, output="one")
 
 
 def test_a_start_is_rolled_back_with_its_transaction(drain):
@@ -86,7 +86,7 @@ def test_a_start_with_the_id_of_another_workflow_is_refused():
     key = one().start().id
 
     with pytest.raises(PayloadMismatch):
-        Workflow("other", {"one": bodies.give.node()()}).start(key)
+        Workflow("other", {"one": bodies.echo.node()()}).start(key)
 
 
 @pytest.mark.parametrize("given", ["", "no-uuid", 7])
@@ -103,7 +103,7 @@ def test_async_code_can_start_a_workflow(drain):
 
 
 def test_a_handle_is_rebuilt_from_its_id(drain):
-    handle = WorkflowHandle(str(ran(one(), drain).id))
+    handle = WorkflowHandle(str(start_and_drain(one(), drain).id))
 
     assert (handle.get(timeout=0).ok, value(handle, "one")) == (1, 1)
 
@@ -121,11 +121,11 @@ def test_nodes_inherit_queue_priority_and_deadline(drain):
     until = timezone.now() + timedelta(hours=1)
     own = until + timedelta(hours=1)
     nodes = {
-        "plain": bodies.give.node()(),
-        "own": bodies.give.node(queue_name="mine", priority=3, good_until=own)(),
+        "plain": bodies.echo.node()(),
+        "own": bodies.echo.node(queue_name="mine", priority=3, good_until=own)(),
         "nap": sleep(60),
         "leaf": bodies.Leaf.node()(key="leaf"),
-        "condition": bodies.give.node(run_when=bodies.yes)(),
+        "condition": bodies.echo.node(run_when=bodies.yes)(),
     }
     handle = Workflow("terms", nodes, queue_name="slow", priority=7, good_until=until).start()
 
@@ -145,9 +145,9 @@ def test_a_subworkflow_inherits_queue_and_priority(drain):
     handle = Workflow("terms", {"sub": bodies.Waiting.node()()}, queue_name="slow", priority=7).start()
     drain()
     below = WorkflowRow.objects.get(parent__workflow=handle.id)
-    WorkflowHandle(below.pk).send_event("said", 1)
+    WorkflowHandle(below.pk).send_event("approval", 1)
 
-    task = Task.objects.get(workflow_id=handle.id, task_name="tests.workflows.bodies.give")
+    task = Task.objects.get(workflow_id=handle.id, task_name="tests.workflows.bodies.echo")
     assert (task.queue_name, task.priority) == ("slow", 7)
 
 
@@ -165,8 +165,8 @@ def test_a_run_holds_its_unique_key_until_it_ends(drain):
 
 def test_a_start_costs_the_same_number_of_statements_for_any_number_of_nodes(drain):
     def cost(size):
-        nodes = [bodies.give.node()() for _ in range(size)]
-        workflow = Workflow("cost", [*nodes, bodies.give.node(waits_for=nodes)()])
+        nodes = [bodies.echo.node()() for _ in range(size)]
+        workflow = Workflow("cost", [*nodes, bodies.echo.node(waits_for=nodes)()])
         with CaptureQueriesContext(connection) as queries:
             workflow.start()
         return len([query for query in queries if "pg_notify" not in query["sql"]])  # sent at most once in 10 ms
@@ -175,18 +175,18 @@ def test_a_start_costs_the_same_number_of_statements_for_any_number_of_nodes(dra
 
 
 def test_a_node_with_500_parents_runs_once(drain):
-    nodes = [bodies.give.node()() for _ in range(500)]
-    handle = ran(Workflow("fan", [*nodes, bodies.try_.node(waits_for=nodes)(key="last")]), drain)
+    nodes = [bodies.echo.node()() for _ in range(500)]
+    handle = start_and_drain(Workflow("fan", [*nodes, bodies.flaky.node(waits_for=nodes)(key="last")]), drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert times("last") == 1
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_retry_while_another_run_holds_its_unique_key_is_refused(drain):
     keyed = Workflow("keyed", {"one": bodies.fail.node()()}, unique_key="import")
-    first = ran(keyed, drain)
-    second = Workflow("keyed", {"one": bodies.give.node()()}, unique_key="import").start()
+    first = start_and_drain(keyed, drain)
+    second = Workflow("keyed", {"one": bodies.echo.node()()}, unique_key="import").start()
 
     assert first.retry() is False
     drain()

@@ -16,10 +16,10 @@ from tests.workflows import bodies
 from tests.workflows.runs import (
     children,
     codes,
-    contradictions,
-    end_unheard,
+    end_without_notifying,
+    inconsistencies,
     make_due,
-    ran,
+    start_and_drain,
     states,
     step,
     times,
@@ -36,9 +36,9 @@ def rows():
 
 def test_a_subworkflow_can_contain_a_subworkflow(drain):
     middle = bodies.Middle.node(node_id="middle")(key="deep")
-    after = bodies.give.node(node_id="after")(value=middle)
+    after = bodies.echo.node(node_id="after")(value=middle)
 
-    handle = ran(Workflow("top", [middle, after], output=after), drain)
+    handle = start_and_drain(Workflow("top", [middle, after], output=after), drain)
 
     assert handle.get(timeout=0).ok == ["deep", None]
     assert [(row.name, row.depth, row.root_id, str(row.status)) for row in rows()] == [
@@ -48,11 +48,11 @@ def test_a_subworkflow_can_contain_a_subworkflow(drain):
     ]
     (below,) = children(handle)
     assert below.get(timeout=0).ok == ["deep", None]
-    assert not any(contradictions(one) for one in (handle, below, *children(below)))
+    assert not any(inconsistencies(one) for one in (handle, below, *children(below)))
 
 
 def test_a_child_is_built_when_its_node_is_ready(drain):
-    first = bodies.give.node(node_id="first", queue_name="slow")()
+    first = bodies.echo.node(node_id="first", queue_name="slow")()
     leaf = bodies.Leaf.node(node_id="leaf", waits_for=[first])(key="late")
     handle = Workflow("top", [first, leaf]).start()
 
@@ -65,19 +65,19 @@ def test_a_child_is_built_when_its_node_is_ready(drain):
 
 
 def test_a_subworkflow_takes_values_and_returns_its_output(drain):
-    first = bodies.give.node(node_id="first")(value={"a": 1})
+    first = bodies.echo.node(node_id="first")(value={"a": 1})
     leaf = bodies.Leaf.node(node_id="leaf")(key="fed", value=first)
 
-    handle = ran(Workflow("top", [first, leaf]), drain)
+    handle = start_and_drain(Workflow("top", [first, leaf]), drain)
 
     assert value(handle, "leaf") == ["fed", {"a": 1}]
 
 
 def test_a_subworkflow_without_an_output_returns_none(drain):
     silent = bodies.Silent.node(node_id="silent")()
-    after = bodies.give.node(node_id="after")(value=silent)
+    after = bodies.echo.node(node_id="after")(value=silent)
 
-    handle = ran(Workflow("top", [silent, after]), drain)
+    handle = start_and_drain(Workflow("top", [silent, after]), drain)
 
     assert value(handle, "silent") is None
     assert value(handle, "after") is None
@@ -85,13 +85,13 @@ def test_a_subworkflow_without_an_output_returns_none(drain):
 
 def test_a_failed_child_fails_its_node_with_a_summary(drain):
     middle = bodies.Middle.node(node_id="middle")(key="bad", fails=9)
-    after = bodies.give.node(node_id="after", waits_for=[middle])()
-    judge = bodies.judge.node(node_id="judge", allow_failed_deps=True)(outcome=middle.result)
+    after = bodies.echo.node(node_id="after", waits_for=[middle])()
+    outcome = bodies.describe_outcome.node(node_id="outcome", allow_failed_deps=True)(outcome=middle.result)
 
-    handle = ran(Workflow("top", [middle, after, judge]), drain)
+    handle = start_and_drain(Workflow("top", [middle, after, outcome]), drain)
 
-    assert codes(handle) == {"middle": "SUBWORKFLOW_FAILED", "after": "UPSTREAM_SKIPPED", "judge": None}
-    assert value(handle, "judge") == "err SUBWORKFLOW_FAILED"
+    assert codes(handle) == {"middle": "SUBWORKFLOW_FAILED", "after": "UPSTREAM_SKIPPED", "outcome": None}
+    assert value(handle, "outcome") == "err SUBWORKFLOW_FAILED"
     data = handle.result_for("middle").err.data
     assert (data["status"], data["total"], data["completed"], data["failed"], data["skipped"]) == ("FAILED", 2, 0, 1, 1)
     assert handle.get(timeout=0).err.error_code == "SUBWORKFLOW_FAILED"
@@ -100,7 +100,7 @@ def test_a_failed_child_fails_its_node_with_a_summary(drain):
 
 
 def test_a_subworkflow_that_cannot_be_built_fails_its_node(drain):
-    handle = ran(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
+    handle = start_and_drain(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
 
     assert states(handle) == {"broken": "FAILED"}
     assert str(handle.status()) == "FAILED"
@@ -108,8 +108,10 @@ def test_a_subworkflow_that_cannot_be_built_fails_its_node(drain):
 
 
 def test_pause_and_resume_reach_the_children(drain):
-    said = bodies.Waiting.node(node_id="said")()
-    handle = ran(Workflow("top", {"said": said, "slow": bodies.give.node(queue_name="slow")()}), drain)
+    approval = bodies.Waiting.node(node_id="approval")()
+    handle = start_and_drain(
+        Workflow("top", {"approval": approval, "slow": bodies.echo.node(queue_name="slow")()}), drain
+    )
     (below,) = children(handle)
 
     assert handle.pause()
@@ -118,28 +120,28 @@ def test_pause_and_resume_reach_the_children(drain):
 
     assert paused == ["PAUSED", "PAUSED"]
     assert [str(row.status) for row in rows()] == ["RUNNING", "RUNNING"]
-    below.send_event("said", 4)
+    below.send_event("approval", 4)
     drain()
-    assert value(handle, "said") == 4
+    assert value(handle, "approval") == 4
     assert str(handle.status()) == "COMPLETED"
 
 
 def test_cancel_reaches_the_children(drain):
-    handle = ran(Workflow("top", {"said": bodies.Waiting.node()()}), drain)
+    handle = start_and_drain(Workflow("top", {"approval": bodies.Waiting.node()()}), drain)
     (below,) = children(handle)
 
     assert handle.cancel()
 
     assert [str(row.status) for row in rows()] == ["CANCELLED", "CANCELLED"]
-    assert states(below) == {"said": "SKIPPED", "after": "SKIPPED"}
+    assert states(below) == {"approval": "SKIPPED", "after": "SKIPPED"}
     assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
-    assert not contradictions(handle) + contradictions(below)
+    assert not inconsistencies(handle) + inconsistencies(below)
 
 
 def test_a_cancelled_child_fails_its_node(drain):
     sub = bodies.Waiting.node(node_id="sub")()
-    after = bodies.give.node(node_id="after", waits_for=[sub])()
-    handle = ran(Workflow("top", [sub, after]), drain)
+    after = bodies.echo.node(node_id="after", waits_for=[sub])()
+    handle = start_and_drain(Workflow("top", [sub, after]), drain)
     (below,) = children(handle)
 
     assert below.cancel()
@@ -151,7 +153,7 @@ def test_a_cancelled_child_fails_its_node(drain):
 
 @pytest.mark.parametrize("which", ["child", "root"])
 def test_a_paused_child_without_open_nodes_can_be_cancelled(drain, which):
-    handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key=f"fragile {which}")}), drain)
+    handle = start_and_drain(Workflow("top", {"fragile": bodies.Fragile.node()(key=f"fragile {which}")}), drain)
     (below,) = children(handle)
     assert [str(row.status) for row in rows()] == ["RUNNING", "PAUSED"]
 
@@ -161,11 +163,11 @@ def test_a_paused_child_without_open_nodes_can_be_cancelled(drain, which):
     assert str(below.status()) == "CANCELLED"
     assert str(handle.status()) == ("FAILED" if which == "child" else "CANCELLED")
     assert codes(handle) == {"fragile": "WORKFLOW_CANCELLED"}
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_paused_child_can_be_resumed_alone(drain):
-    handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
+    handle = start_and_drain(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
     (below,) = children(handle)
 
     assert below.resume()
@@ -176,17 +178,17 @@ def test_a_paused_child_can_be_resumed_alone(drain):
 
 
 def test_a_failure_pauses_the_children_of_its_workflow(drain):
-    nodes = {"said": bodies.Waiting.node()(), "bad": bodies.fail.node(queue_name="slow")()}
+    nodes = {"approval": bodies.Waiting.node()(), "bad": bodies.fail.node(queue_name="slow")()}
     handle = ran_on_default(Workflow("top", nodes, on_error=OnError.PAUSE), drain)
 
     drain()
 
     assert [str(row.status) for row in rows()] == ["PAUSED", "PAUSED"]
     (below,) = children(handle)
-    below.send_event("said", 1)
+    below.send_event("approval", 1)
     handle.resume()
     drain()
-    assert states(handle) == {"said": "COMPLETED", "bad": "FAILED"}
+    assert states(handle) == {"approval": "COMPLETED", "bad": "FAILED"}
     assert str(handle.status()) == "FAILED"
 
 
@@ -215,12 +217,12 @@ def test_a_child_built_during_a_cancel_never_runs(drain):
     assert {str(row.status) for row in WorkflowRow.objects.filter(root_id=handle.id)} == {"CANCELLED"}
     assert times("stopping cancel") == 0
     assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_node_that_ends_while_its_child_is_built_gets_no_child(drain):
     other = wait_for_event("other", node_id="other")
-    handle = Workflow("top", [bodies.Unwanted.node(node_id="sub")(node_id="sub"), other]).start()
+    handle = Workflow("top", [bodies.CancelsOwnTask.node(node_id="sub")(node_id="sub"), other]).start()
 
     drain()
 
@@ -233,29 +235,29 @@ def test_a_node_ends_with_its_child_even_if_the_task_that_built_it_failed(drain)
     handle = Workflow("top", [bodies.Waiting.node(node_id="sub")()]).start()
     drain()
     (below,) = children(handle)
-    end_unheard("sub", status="FAILED", result=None, error_code="WORKER_CRASHED")
+    end_without_notifying("sub", status="FAILED", result=None, error_code="WORKER_CRASHED")
 
     recover_stuck_workflows()
     before = states(handle)
-    below.send_event("said", 4)
+    below.send_event("approval", 4)
     drain()
 
     assert before == {"sub": "RUNNING"}
     assert value(handle, "sub") == 4
     assert str(handle.status()) == "COMPLETED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
-def start_stopping(how):
+def start_stopping(action):
     key = uuid4()
-    return Workflow("top", {"sub": bodies.Stopping.node()(how=how, workflow_id=str(key))}).start(key)
+    return Workflow("top", {"sub": bodies.Stopping.node()(action=action, workflow_id=str(key))}).start(key)
 
 
 def test_retry_reaches_failed_children(drain):
     middle = bodies.Middle.node(node_id="middle")(key="again", fails=1)
     good = bodies.Leaf.node(node_id="good")(key="good")
-    after = bodies.give.node(node_id="after")(value=[middle, good])
-    handle = ran(Workflow("top", [middle, good, after], output=after), drain)
+    after = bodies.echo.node(node_id="after")(value=[middle, good])
+    handle = start_and_drain(Workflow("top", [middle, good, after], output=after), drain)
     assert str(handle.status()) == "FAILED"
 
     assert handle.retry()
@@ -265,19 +267,19 @@ def test_retry_reaches_failed_children(drain):
     assert (times("again"), times("good")) == (2, 1)
     assert rows().count() == 4
     for one in (handle, *children(handle)):
-        assert contradictions(one) == []
+        assert inconsistencies(one) == []
 
 
 def test_retry_after_a_cancel_reaches_the_children(drain):
     sub = bodies.Waiting.node(node_id="sub")()
-    handle = ran(Workflow("top", [sub, bodies.give.node(node_id="after")(value=sub)]), drain)
+    handle = start_and_drain(Workflow("top", [sub, bodies.echo.node(node_id="after")(value=sub)]), drain)
     (below,) = children(handle)
     handle.cancel()
     drain()
 
     assert handle.retry()
     drain()
-    assert below.send_event("said", 9)
+    assert below.send_event("approval", 9)
     drain()
 
     assert value(handle, "after") == 9
@@ -285,17 +287,17 @@ def test_retry_after_a_cancel_reaches_the_children(drain):
 
 
 def test_retry_builds_a_failed_child_again(drain):
-    handle = ran(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
+    handle = start_and_drain(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
 
     assert handle.retry()
     drain()
 
     assert states(handle) == {"broken": "FAILED"}
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_retry_of_a_child_with_a_map_reruns_only_its_failed_items(drain):
-    handle = ran(Workflow("top", {"wide": bodies.Wide.node()(key="wide", fails=1)}), drain)
+    handle = start_and_drain(Workflow("top", {"wide": bodies.Wide.node()(key="wide", fails=1)}), drain)
     failed = states(handle)
 
     assert handle.retry()
@@ -320,12 +322,12 @@ def test_a_pause_takes_back_a_child_whose_build_has_not_started(drain):
 
 
 def test_a_pause_and_resume_after_each_step_keeps_the_rows_consistent(drain):
-    handle = Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "two": bodies.give.node()()}).start()
+    handle = Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "two": bodies.echo.node()()}).start()
     for _ in range(10):
         step()
         handle.pause()
         handle.resume()
-        assert not [one for run in (handle, *children(handle)) for one in contradictions(run)]
+        assert not [one for run in (handle, *children(handle)) for one in inconsistencies(run)]
     assert str(handle.status()) == "COMPLETED"
     assert times("leaf") == 1
 
@@ -338,10 +340,10 @@ def policy(*codes, retries=2):
 @pytest.mark.parametrize("code", ["*", "SUBWORKFLOW_FAILED", "NOT_YET"])
 def test_a_failed_subworkflow_is_retried_by_its_policy(drain, code):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy(code))(key="policy", fails=1)
-    handle = ran(Workflow("top", [leaf], on_error=OnError.PAUSE), drain)
+    handle = start_and_drain(Workflow("top", [leaf], on_error=OnError.PAUSE), drain)
 
     assert states(handle) == {"leaf": "ENQUEUED"}
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     assert recover_stuck_workflows() == []
     make_due()
     drain()
@@ -353,11 +355,11 @@ def test_a_failed_subworkflow_is_retried_by_its_policy(drain, code):
     assert str(handle.status()) == "COMPLETED"
 
 
-@pytest.mark.parametrize("value", [0, bodies.give.node(node_id="value")(value=0)], ids=["value", "node"])
+@pytest.mark.parametrize("value", [0, bodies.echo.node(node_id="value")(value=0)], ids=["value", "node"])
 def test_an_outdated_build_task_builds_no_second_child(drain, value):
     """A worker may die after it has built a child and before its task's end is stored: then the task runs again."""
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1, value=value)
-    handle = ran(Workflow("top", [leaf, *([value] if value else [])]), drain)
+    handle = start_and_drain(Workflow("top", [leaf, *([value] if value else [])]), drain)
     first = Task.objects.get(workflow_id=handle.id, task_name__endswith=".build", status="COMPLETED")
     Task.objects.filter(pk=first.pk).update(status="PENDING", result=None, completed_at=None)
 
@@ -369,12 +371,12 @@ def test_an_outdated_build_task_builds_no_second_child(drain, value):
     make_due()
     drain()
     assert str(handle.status()) == "COMPLETED"
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_an_exhausted_policy_fails_the_node_and_a_manual_retry_restarts_it(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=3)
-    handle = ran(Workflow("top", [leaf]), drain)
+    handle = start_and_drain(Workflow("top", [leaf]), drain)
 
     make_due()
     drain()
@@ -386,13 +388,13 @@ def test_an_exhausted_policy_fails_the_node_and_a_manual_retry_restarts_it(drain
     drain()
     assert value(handle, "leaf") == ["policy", None]
     assert times("policy") == 4
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_the_policy_sets_number_and_delay_of_subworkflow_retries(drain):
     policy = RetryPolicy.fixed([1, 1], auto_retry_for=["*"], jitter=False)
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy)(key="policy", fails=99)
-    handle = ran(Workflow("top", [leaf]), drain)
+    handle = start_and_drain(Workflow("top", [leaf]), drain)
 
     wait_and_drain(handle, drain)
 
@@ -406,7 +408,7 @@ def test_the_policy_sets_number_and_delay_of_subworkflow_retries(drain):
 
 def test_a_pause_does_not_grant_extra_retries(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=99)
-    handle = ran(Workflow("top", [leaf]), drain)
+    handle = start_and_drain(Workflow("top", [leaf]), drain)
 
     handle.pause()
     handle.resume()
@@ -418,7 +420,7 @@ def test_a_pause_does_not_grant_extra_retries(drain):
 
 def test_a_replaced_subworkflow_stays_as_it_is(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1)
-    handle = ran(Workflow("top", [leaf]), drain)
+    handle = start_and_drain(Workflow("top", [leaf]), drain)
     (old,) = children(handle)
 
     assert not old.retry()
@@ -430,16 +432,16 @@ def test_a_replaced_subworkflow_stays_as_it_is(drain):
     assert times("policy") == 2
     assert str(old.status()) == "FAILED"
     assert value(handle, "leaf") == ["policy", None]
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
 
 
 def test_a_subworkflow_completes_although_its_build_task_is_deleted(drain):
-    nodes = {"leaf": bodies.Waiting.node()(), "asked": bodies.give.node(run_when=bodies.yes)(value=1)}
-    handle = ran(Workflow("top", nodes), drain)
+    nodes = {"leaf": bodies.Waiting.node()(), "asked": bodies.echo.node(run_when=bodies.yes)(value=1)}
+    handle = start_and_drain(Workflow("top", nodes), drain)
     Task.objects.filter(status="COMPLETED").delete()
 
     assert recover_stuck_workflows() == []
-    children(handle)[0].send_event("said", 3)
+    children(handle)[0].send_event("approval", 3)
     drain()
 
     assert value(handle, "leaf") == 3
@@ -449,7 +451,7 @@ def test_a_subworkflow_completes_although_its_build_task_is_deleted(drain):
 def test_an_error_that_the_policy_does_not_cover_is_not_retried(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("OTHER"))(key="policy", fails=1)
 
-    handle = ran(Workflow("top", [leaf]), drain)
+    handle = start_and_drain(Workflow("top", [leaf]), drain)
 
     assert (codes(handle), times("policy")) == ({"leaf": "SUBWORKFLOW_FAILED"}, 1)
 
@@ -457,12 +459,12 @@ def test_an_error_that_the_policy_does_not_cover_is_not_retried(drain):
 @pytest.mark.parametrize("how", ["pause", "cancel"])
 def test_pause_and_cancel_take_back_a_waiting_retry(drain, how):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1)
-    handle = ran(Workflow("top", [leaf]), drain)
+    handle = start_and_drain(Workflow("top", [leaf]), drain)
 
     assert getattr(handle, how)()
 
     assert states(handle) == {"leaf": "READY" if how == "pause" else "SKIPPED"}
-    assert contradictions(handle) == []
+    assert inconsistencies(handle) == []
     assert (handle.resume if how == "pause" else handle.retry)()
     drain()
     assert value(handle, "leaf") == ["policy", None]

@@ -66,7 +66,7 @@ def look(*, workflow_ctx: WorkflowContext | None = None, workflow_meta: Workflow
 
 
 @task
-def judge(outcome: TaskResult[str, TaskError[Any]]) -> bool:
+def is_ok(outcome: TaskResult[str, TaskError[Any]]) -> bool:
     return outcome.is_ok()
 
 
@@ -76,7 +76,7 @@ size = checked.node()(url="https://x")
 stored = save.node(waits_for=[size])(data=page.value)
 pages = fetch.map(over=found, param="url")
 summary = report.node(join=Join.ANY, allow_failed_deps=True)(pages=[page.value, page.value])
-outcome = judge.node()(outcome=page.result)
+outcome = is_ok.node()(outcome=page.result)
 context_reader = look.node(waits_for=[page], workflow_ctx_from=[page])()
 
 assert_type(page, TaskNode[str])
@@ -115,7 +115,7 @@ def mistakes() -> None:
     fetch.node()(uri="https://x")  # type: ignore[call-arg]
     fetch.node()()  # type: ignore[call-arg]
     save.node()(data=size.value)  # type: ignore[arg-type]
-    judge.node()(outcome=page.value)  # type: ignore[arg-type]
+    is_ok.node()(outcome=page.value)  # type: ignore[arg-type]
     Workflow("typed", [page, 5])  # type: ignore[list-item]
     Workflow("typed", page, on_eror=OnError.FAIL)  # type: ignore[call-overload]
     page >> 5  # type: ignore[operator]

@@ -39,7 +39,7 @@ def create_pages() -> dict[str, str]:
         **_pages_of_schedules(),
         "workers": _list("worker"),
         "worker": _page("worker", worker),
-        "stop a worker": _ask("worker", worker, "stop"),
+        "stop a worker": _confirmation("worker", worker, "stop"),
         "heartbeats": _list("heartbeat"),
         "heartbeat": _page("heartbeat", Heartbeat.objects.values_list("pk", flat=True)[0]),
     }
@@ -79,9 +79,9 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
         "scheduled task": _page("task", _task(deferred=True, enqueued_at=LATER).pk),
         "task without a worker": _page("task", _task(queue_name=HOSTILE).pk),
         "history of a task": reverse("admin:horsies_django_task_history", args=[failed.pk]),
-        "cancel a task that runs": _ask("task", running.pk, "cancel_running"),
-        "delete a task": _ask("task", completed.pk, "delete"),
-        "move a task": _ask("task", tasks.noop.send().id, "move"),
+        "cancel a task that runs": _confirmation("task", running.pk, "cancel_running"),
+        "delete a task": _confirmation("task", completed.pk, "delete"),
+        "move a task": _confirmation("task", tasks.noop.send().id, "move"),
     }
 
 
@@ -102,7 +102,7 @@ def _pages_of_workflows() -> dict[str, str]:
     items = [{"map_index": 1, "status": "COMPLETED" if item < 90 else "RUNNING"} for item in range(100)]
     mapped = row("map", {"status": "COMPLETED"}, {"kind": "map", "status": "RUNNING", "waits_for": [0]}, *items)
     many = row(
-        "many", *({"waits_for": [place // 2] if place else [], "task_name": f"t{place}"} for place in range(120))
+        "many", *({"waits_for": [index // 2] if index else [], "task_name": f"t{index}"} for index in range(120))
     )
     return {
         "workflows": _list("workflow"),
@@ -112,8 +112,8 @@ def _pages_of_workflows() -> dict[str, str]:
         "node of a workflow": _page("workflow", failed.id, "?node=0"),
         "workflow with a map": _page("workflow", mapped.id),
         "workflow of 120 nodes": _page("workflow", many.id),
-        "cancel a workflow": _ask("workflow", new.id, "cancel"),
-        "send an event": _ask("workflow", new.id, "send_event"),
+        "cancel a workflow": _confirmation("workflow", new.id, "cancel"),
+        "send an event": _confirmation("workflow", new.id, "send_event"),
     }
 
 
@@ -158,5 +158,5 @@ def _page(model: str, key: Any, query: str = "") -> str:
     return reverse(f"admin:horsies_django_{model}_change", args=[quote(key)]) + query
 
 
-def _ask(model: str, key: Any, verb: str) -> str:
-    return reverse(f"admin:horsies_django_{model}_do", args=[quote(key), verb])
+def _confirmation(model: str, key: Any, action: str) -> str:
+    return reverse(f"admin:horsies_django_{model}_do", args=[quote(key), action])

@@ -164,7 +164,7 @@ def test_queues_are_paused_from_the_list(browser):
 
 
 def test_a_worker_that_is_asked_to_stop_exits_once_its_task_ends(browser, worker, tmp_path):
-    process = worker("--threads", "1", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
+    process = worker("--threads", "1", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(tmp_path / "gate")
     browser.go("worker_changelist")
     assert browser.shows("1/1")

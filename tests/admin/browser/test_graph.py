@@ -11,7 +11,7 @@ from tests.jobs import tasks
 
 def chain(length):
     return row(
-        "chain", *({"waits_for": [place - 1] if place else [], "task_name": f"t{place}"} for place in range(length))
+        "chain", *({"waits_for": [index - 1] if index else [], "task_name": f"t{index}"} for index in range(length))
     )
 
 

@@ -82,14 +82,14 @@ def test_a_refresh_of_the_overview_keeps_open_tables_scrolling_and_focus(browser
     browser.click_on(By.CSS_SELECTOR, "#horsies-table-hour summary")
     browser.driver.execute_script("document.getElementById('horsies-rows-hour')?.scrollTo(0, 40); scrollTo(0, 200)")
     browser.driver.execute_script("document.querySelector('.horsies-tile-due a').focus({preventScroll: true})")
-    place = browser.driver.execute_script("return scrollY")
+    position = browser.driver.execute_script("return scrollY")
 
     tasks.noop.send()
 
     wait_until(lambda: due(browser) == "2")
     assert is_marked(browser)
     assert browser.driver.find_element(By.ID, "horsies-table-hour").get_attribute("open")
-    assert browser.driver.execute_script("return scrollY") == place == 200
+    assert browser.driver.execute_script("return scrollY") == position == 200
     assert "2" in browser.driver.switch_to.active_element.text
 
 

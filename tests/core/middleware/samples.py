@@ -27,7 +27,7 @@ WITH_HEADERS = [
     "tests.core.middleware.samples.TenantMiddleware",
 ]
 
-tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+tenant: ContextVar[str] = ContextVar("tenant", default="public")
 
 
 @contextmanager
@@ -92,7 +92,7 @@ class TenantMiddleware(ContextMiddleware):
     @contextmanager
     def within(self, call: TaskCall) -> Iterator[None]:
         """Make the tenant of the metadata active."""
-        token = tenant.set(call.metadata.get("tenant", "nobody"))
+        token = tenant.set(call.metadata.get("tenant", "public"))
         try:
             yield
         finally:

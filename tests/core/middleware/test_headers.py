@@ -67,7 +67,7 @@ def test_the_headers_of_one_body_do_not_leak_into_the_next(drain, sender):
 
     plain.refresh_from_db()
     assert turkish.value(0) == {"language": "tr", "timezone": "UTC", "tenant": "acme"}
-    assert plain.result["ok"]["tenant"] == "nobody"
+    assert plain.result["ok"]["tenant"] == "public"
     assert outside == {"language": "de", "timezone": "Asia/Tokyo"}
 
 
@@ -269,7 +269,7 @@ def test_a_task_with_invalid_stored_metadata_runs_without_headers(drain, middlew
 
     row.refresh_from_db()
     other.refresh_from_db()
-    assert row.result["ok"]["tenant"] == "nobody"
+    assert row.result["ok"]["tenant"] == "public"
     assert other.result == {"ok": stored if isinstance(stored, dict) else {}}
 
 

@@ -46,7 +46,7 @@ def plain(a: int, b: int = 2) -> int:
     return a + b
 
 
-def says_so(context: WorkflowContext) -> bool:
+def always_true(context: WorkflowContext) -> bool:
     return True
 
 
@@ -78,5 +78,5 @@ class Conditional(WorkflowDefinition[None]):
         definition_key = "registered.conditional"
 
 
-def conditional(condition):
+def workflow_with_condition(condition):
     return Workflow("conditional", [identity.node(node_id="one", run_when=condition)(value=1)])

@@ -22,7 +22,7 @@ from tests.conftest import ROOT, Process
 from tests.core.registry import jobs
 from tests.core.registry.jobs import Box, Conditional, Parcel, Shelf
 from tests.naming import stable
-from tests.workflows.runs import codes, ran
+from tests.workflows.runs import codes, start_and_drain
 
 pytestmark = pytest.mark.once
 
@@ -125,7 +125,7 @@ def test_the_result_of_an_unknown_task_has_a_placeholder_for_the_task(trap):
 def test_a_node_row_cannot_call_a_function_that_is_not_a_condition(drain, trap, path, column):
     from tests.jobs.models import Entry
 
-    handle = jobs.conditional(jobs.says_so).start()
+    handle = jobs.workflow_with_condition(jobs.always_true).start()
     WorkflowTask.objects.filter(workflow=handle.id).update(**{column: path.format(trap=trap)})
 
     drain()
@@ -251,23 +251,25 @@ def test_a_library_function_can_be_registered_as_a_task_under_a_name(drain):
         register_task(made, priority=1)
 
 
-@pytest.mark.parametrize("condition", [jobs.says_so, jobs.decorated, jobs.of_a_definition])
+@pytest.mark.parametrize("condition", [jobs.always_true, jobs.decorated, jobs.of_a_definition])
 def test_a_condition_is_registered_by_its_signature_a_decorator_or_a_definition(drain, condition):
-    assert codes(ran(jobs.conditional(condition), drain)) == {"one": None}
+    assert codes(start_and_drain(jobs.workflow_with_condition(condition), drain)) == {"one": None}
 
 
 def test_a_workflow_definition_runs_with_its_own_conditions(drain):
-    assert ran(Conditional.build(), drain).status() == "COMPLETED"
+    assert start_and_drain(Conditional.build(), drain).status() == "COMPLETED"
 
 
 def test_a_workflow_with_an_unregistered_condition_is_invalid():
     with pytest.raises(InvalidWorkflow, match="@register_condition") as caught:
-        jobs.conditional(jobs.helper).blueprint()
+        jobs.workflow_with_condition(jobs.helper).blueprint()
 
     assert caught.value.mistakes[0].problem.startswith("run_when is tests.core.registry.jobs.helper, which is not")
 
 
-@pytest.mark.parametrize("function", [len, lambda context: True, jobs.identity, jobs.conditional.__class__, "x"])
+@pytest.mark.parametrize(
+    "function", [len, lambda context: True, jobs.identity, jobs.workflow_with_condition.__class__, "x"]
+)
 def test_only_a_top_level_function_of_one_parameter_can_be_a_condition(function):
     with pytest.raises(ValueError, match="allowed: a module's own function"):
         register_condition(function)

@@ -14,12 +14,12 @@ def connection_pids(condition: str) -> list[int]:
         return [pid for (pid,) in cursor.fetchall()]
 
 
-def ears() -> list[int]:
+def listener_pids() -> list[int]:
     """Return the connections over which processes listen for completions."""
     return connection_pids("application_name = 'horsies completion listener'")
 
 
-def all_tell(listener: postgres.NotifyConnection, runners: int) -> bool:
+def all_runners_notify(listener: postgres.NotifyConnection, runners: int) -> bool:
     """Subscribe to completions, and return whether that many runners have opened a connection to notify over.
 
     A runner that has just registered may not listen yet, and a process that waits renews its subscription only every

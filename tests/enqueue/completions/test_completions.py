@@ -15,7 +15,7 @@ from horsies_django import TaskHandle
 from horsies_django.db import postgres
 from horsies_django.models import Task
 from tests.conftest import wait_until
-from tests.enqueue.completions.listening import all_tell, connection_pids, ears
+from tests.enqueue.completions.listening import all_runners_notify, connection_pids, listener_pids
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -82,7 +82,7 @@ async def aget_while_a_coroutine_waits(handle, other):
 def test_a_completion_makes_its_waiter_query_only_that_task(worker, task_queries, get):
     worker("--processes", "2", "-v0", "--name", "w", runners=2)
     with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
-        wait_until(lambda: all_tell(line, 2))
+        wait_until(lambda: all_runners_notify(line, 2))
     single_queries = []
 
     for number in range(5):
@@ -124,10 +124,10 @@ def test_a_thousand_waiting_threads_share_one_listener(worker, task_queries):
     handles = send_delayed(3, 1_000)
     start = time.monotonic()
     waiters = Waiters(handles)
-    wait_until(ears)
+    wait_until(listener_pids)
 
     connections = connection_pids("application_name NOT LIKE 'horsies%'")
-    listeners = ears()
+    listeners = listener_pids()
     received_at = waiters.join()
     seconds = time.monotonic() - start
 
@@ -167,7 +167,7 @@ def test_a_thousand_waiting_coroutines_share_one_listener(worker):
 
     def ears_in_another_thread():
         found = []
-        thread = threading.Thread(target=lambda: (found.extend(ears()), connection.close()))
+        thread = threading.Thread(target=lambda: (found.extend(listener_pids()), connection.close()))
         thread.start()
         thread.join()
         return found
@@ -183,11 +183,11 @@ def test_the_listener_stops_after_the_last_waiter_has_its_result(worker):
     (handle,) = send_delayed(0.5)
     waiters = Waiters([handle])
 
-    listeners = wait_until(ears)
+    listeners = wait_until(listener_pids)
 
     assert set(waiters.join()) == {handle.id}
     assert len(listeners) == 1
-    wait_until(lambda: not ears())
+    wait_until(lambda: not listener_pids())
     wait_until(lambda: not any(thread.name == "horsies-completion-listener" for thread in threading.enumerate()))
 
 
@@ -195,15 +195,15 @@ def test_a_waiter_gets_its_result_though_the_listener_loses_its_connection(worke
     worker("-v0")
     (handle,) = send_delayed(1.5)
     waiters = Waiters([handle])
-    wait_until(ears)
+    wait_until(listener_pids)
 
-    terminate(ears())
+    terminate(listener_pids())
 
     assert set(waiters.join()) == {handle.id}
 
 
 def test_workers_notify_only_while_a_process_waits(worker):
-    wait_until(lambda: not ears())  # a listener of an earlier test may still renew its subscription
+    wait_until(lambda: not listener_pids())  # a listener of an earlier test may still renew its subscription
     worker("-v0")
     with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
         handles = tasks.noop.send_many([{}] * 20)

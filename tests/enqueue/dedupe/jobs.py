@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horsies_django import RetryPolicy, Unique, task
 from tests.jobs.models import Entry
-from tests.worker.execution.jobs import leave, wait_for
+from tests.worker.execution.jobs import wait_for_gate, write_entry
 
 
 @task
@@ -24,36 +24,36 @@ def with_context(context, user_id):
 
 @task(sensitive=("iban",))
 def pay(iban: str, cents: int = 0) -> None:
-    leave(iban)
+    write_entry(iban)
 
 
 @task
 def queue_named(queue: str) -> None:
-    leave(queue)
+    write_entry(queue)
 
 
 @task
 def note(name: str, text: str = "") -> None:
-    leave(f"{name}: {text}")
+    write_entry(f"{name}: {text}")
 
 
 @task(
     unique=Unique(by=("name",), until="started"), retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"])
 )
 def hold_until_started(name: str, gate: str) -> None:
-    leave(f"begun {name}")
-    wait_for(gate)
+    write_entry(f"begun {name}")
+    wait_for_gate(gate)
 
 
 @task(unique=Unique(by=("name",), until="success"), retry_policy=RetryPolicy.fixed([1], auto_retry_for=["*"]))
 def always_fails(name: str) -> None:
-    leave(f"failed {name}")
+    write_entry(f"failed {name}")
     raise ValueError(name)
 
 
 @task(unique=Unique.debounce(1, by=("name",)))
 def index(name: str, text: str = "") -> None:
-    leave(f"{name}: {text}")
+    write_entry(f"{name}: {text}")
 
 
 @task(unique=Unique(by=("name",), on_conflict="replace"))

@@ -12,7 +12,7 @@ from tests.conftest import wait_until
 from tests.enqueue.dedupe import jobs
 from tests.enqueue.test_repeated_sends import run_concurrently
 from tests.jobs.models import Entry
-from tests.worker.execution.jobs import leave
+from tests.worker.execution.jobs import write_entry
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_last_call_is_not_lost_while_workers_claim_its_task(worker, senders,
 
     def write_and_send(number):
         for turn in range(5):
-            leave(f"wrote {number} {turn}")
+            write_entry(f"wrote {number} {turn}")
             jobs.COUNTERS[name].send("a")
 
     results = run_concurrently(senders // 4, write_and_send)

@@ -136,7 +136,7 @@ def test_replace_creates_a_second_task_if_a_worker_has_claimed_the_first(state):
 
 
 def test_a_replaced_task_stays_blocked_by_its_limit():
-    job = limited.one_of.with_options(unique=Unique(by=("who",), on_conflict="replace"))
+    job = limited.one_per_user.with_options(unique=Unique(by=("user",), on_conflict="replace"))
     job.send("a")
 
     job.send("a")

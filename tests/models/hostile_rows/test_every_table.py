@@ -82,8 +82,8 @@ def _attempts(count: int) -> list[Any]:
 
 
 def _heartbeats(count: int) -> list[Any]:
-    beat = {"role": "RUNNER", "sender_id": "another", "sent_at": NowPlus(-5), "hostname": "h", "pid": 1}
-    return [Heartbeat.objects.create(task_id=key, **beat).pk for key in _running(count)]
+    heartbeat = {"role": "RUNNER", "sender_id": "another", "sent_at": NowPlus(-5), "hostname": "h", "pid": 1}
+    return [Heartbeat.objects.create(task_id=key, **heartbeat).pk for key in _running(count)]
 
 
 def _workflows(count: int) -> list[Any]:
@@ -127,7 +127,7 @@ def _queues(count: int) -> list[Any]:
 
 
 def _limits(count: int) -> list[Any]:
-    ids = [limited.often.send(who=f"hostile {number}").id for number in range(count)]
+    ids = [limited.rate_limited.send(user=f"hostile {number}").id for number in range(count)]
     return list(Task.objects.filter(pk__in=ids).values_list("limit_key", flat=True))
 
 
@@ -148,7 +148,7 @@ ROW_KINDS: dict[str, tuple[type[models.Model], MakeRows]] = {
     "tasks of a dead worker": (Task, _stale),
     "tasks with limit keys": (
         Task,
-        lambda count: [limited.two_of.send(who=f"hostile {number}").id for number in range(count)],
+        lambda count: [limited.two_per_user.send(user=f"hostile {number}").id for number in range(count)],
     ),
     "attempts": (TaskAttempt, _attempts),
     "heartbeats": (Heartbeat, _heartbeats),
@@ -181,7 +181,7 @@ class Bystanders:
 
     def __init__(self) -> None:
         first = tasks.noop.node()()
-        self.tasks = [tasks.noop.send().id for _ in range(3)] + [limited.one_of.send(who="bystander").id]
+        self.tasks = [tasks.noop.send().id for _ in range(3)] + [limited.one_per_user.send(user="bystander").id]
         self.workflow = Workflow("bystander", [first, tasks.noop.node(waits_for=[first])()]).start()
         self.schedule = make("bystander").pk
         make_due(5, pk=self.schedule)
@@ -240,7 +240,7 @@ def test_a_hostile_row_in_any_table_does_not_affect_other_rows(kind, spoil, drai
 def test_rows_older_than_their_constraints_are_corrected_or_fail_alone(spoil, drain, admin_client):
     (queue,), (limit,), (workflow,) = _queues(1), _limits(1), _workflows(1)
     for _ in range(5):  # more than its burst: some are blocked
-        limited.often.send(who="hostile 0")
+        limited.rate_limited.send(user="hostile 0")
     failing = tasks.fail.with_options(queue_name="q0").send()  # its retention is written when it ends
     spoil(Queue, queue, "retention", "'-178000000 years'")
     spoil(Limit, limit, "refilled_at", "'infinity'")

@@ -14,6 +14,7 @@ from horsies_django.db.postgres import CHANNEL, COMPLETIONS
 from horsies_django.models import Task, Worker
 from horsies_django.worker.listener import BURST, RATE, NotificationLimit
 from tests.conftest import wait_until
+from tests.database import count_commits
 from tests.jobs import tasks
 
 pytestmark = [
@@ -30,13 +31,6 @@ def _notify(payloads, channel=CHANNEL):
         cursor.execute(
             "SELECT count(pg_notify(%s, payload)) FROM unnest(%s::text[]) AS payload", [channel, list(payloads)]
         )
-
-
-def _committed() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")
-        cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
-        return cursor.fetchone()[0]
 
 
 def test_a_forged_stop_notification_does_not_stop_a_worker(worker):
@@ -88,7 +82,7 @@ def test_a_worker_survives_malformed_notifications(worker):
 def test_a_flood_of_notifications_causes_a_bounded_number_of_transactions(worker):
     process = worker("--no-reaper", "--no-scheduler")
     assert tasks.add.send(1).value(timeout=20) == 2
-    before, began = _committed(), time.monotonic()
+    before, began = count_commits(), time.monotonic()
 
     for start in range(0, FLOOD, 200):
         _notify(f"={uuid.uuid4()}" for _ in range(100))
@@ -97,9 +91,9 @@ def test_a_flood_of_notifications_causes_a_bounded_number_of_transactions(worker
 
     assert tasks.add.send(2).value(timeout=20) == 3
     own = FLOOD / 200 * 4 + 100
-    wait_until(lambda: _committed() > before + own, 20)
+    wait_until(lambda: count_commits() > before + own, 20)
     seconds = time.monotonic() - began
-    assert _committed() - before < own + BURST + (RATE + 200) * (seconds + 1)
+    assert count_commits() - before < own + BURST + (RATE + 200) * (seconds + 1)
     assert process.process.poll() is None
 
 

@@ -23,7 +23,7 @@ def make_task(**options):
 
 
 def test_a_limit_key_begins_with_the_name_of_its_task():
-    assert key(limited.two_of, "7") == "tests.jobs.limited.two_of:7"
+    assert key(limited.two_per_user, "7") == "tests.jobs.limited.two_per_user:7"
 
 
 def test_a_limit_key_uses_positional_keyword_and_default_arguments():
@@ -45,8 +45,8 @@ def test_calls_of_a_task_without_concurrency_key_share_one_limit_key():
 
 
 def test_a_concurrency_key_callable_can_exempt_a_call_from_the_limit():
-    assert key(limited.one_of, "7") == "tests.jobs.limited.one_of:7"
-    assert key(limited.one_of, "") is None
+    assert key(limited.one_per_user, "7") == "tests.jobs.limited.one_per_user:7"
+    assert key(limited.one_per_user, "") is None
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_an_invalid_limit_option_is_refused_by_the_decorator(options, message):
 @pytest.mark.parametrize(
     ("job", "args", "error", "message"),
     [
-        (limited.two_of, ["x" * 300], ValueError, "allowed: 1 to 229 characters"),
-        (limited.two_of, ["a\0b"], ValueError, "allowed: 1 to 229 characters"),
+        (limited.two_per_user, ["x" * 300], ValueError, "allowed: 1 to 223 characters"),
+        (limited.two_per_user, ["a\0b"], ValueError, "allowed: 1 to 223 characters"),
         (limited.ship, [{}], ValueError, "which this call can't fill: KeyError"),
         (
             make_task(concurrency_key=lambda customer: 7, max_concurrency=1),

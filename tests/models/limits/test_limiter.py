@@ -19,7 +19,7 @@ from tests.jobs import limited, tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TWO = "tests.jobs.limited.two_of:"
+TWO = "tests.jobs.limited.two_per_user:"
 RUNNER = WorkerInfo("w", "host", 1)
 
 
@@ -46,7 +46,7 @@ def complete(claims):
 
 def test_each_limit_key_admits_up_to_max_concurrency_tasks():
     for key in "aabab":
-        limited.two_of.send(key)
+        limited.two_per_user.send(key)
 
     assert (admitted("a"), blocked("a"), admitted("b"), blocked("b")) == (2, 1, 2, 0)
     assert sorted(one.limit_key for one in claim()) == [TWO + "a"] * 2 + [TWO + "b"] * 2
@@ -54,9 +54,9 @@ def test_each_limit_key_admits_up_to_max_concurrency_tasks():
 
 
 def test_a_completed_task_admits_the_next_one_in_claim_order():
-    first = [limited.two_of.send("a").id for _ in range(2)]
-    late = limited.two_of.with_options(priority=-5).send("a").id
-    soon = limited.two_of.with_options(priority=5).send("a").id
+    first = [limited.two_per_user.send("a").id for _ in range(2)]
+    late = limited.two_per_user.with_options(priority=-5).send("a").id
+    soon = limited.two_per_user.with_options(priority=5).send("a").id
     claims = claim()
     assert {one.task_id for one in claims} == set(first)
 
@@ -68,8 +68,8 @@ def test_a_completed_task_admits_the_next_one_in_claim_order():
 
 
 def test_cancelling_a_blocked_task_fills_free_slots_of_its_limit_key():
-    first, second, third = (limited.one_of.send("a") for _ in range(3))
-    Task.objects.filter(pk=first.id).delete()  # which notifies nobody
+    first, second, third = (limited.one_per_user.send("a") for _ in range(3))
+    Task.objects.filter(pk=first.id).delete()  # which sends no notification
 
     second.cancel()
 
@@ -77,16 +77,16 @@ def test_cancelling_a_blocked_task_fills_free_slots_of_its_limit_key():
 
 
 def test_a_call_without_a_limit_key_is_not_blocked():
-    limited.one_of.send("a")
-    limited.one_of.send("a")
-    free = [limited.one_of.send("").id for _ in range(3)]
+    limited.one_per_user.send("a")
+    limited.one_per_user.send("a")
+    free = [limited.one_per_user.send("").id for _ in range(3)]
 
     assert {one.task_id for one in claim()} > set(free)
     assert Task.objects.filter(pk__in=free, limit_key=None, blocked=False, deferred=False).count() == 3
 
 
 def test_send_many_computes_the_limit_key_of_each_call():
-    sent = limited.one_of.send_many({"who": key} for key in ["a", "", "a", "b", "", "a"])
+    sent = limited.one_per_user.send_many({"user": key} for key in ["a", "", "a", "b", "", "a"])
 
     rows = Task.objects.in_bulk([one.id for one in sent])
     assert [(rows[one.id].limit_key or "").rpartition(":")[2] for one in sent] == ["a", "", "a", "b", "", "a"]
@@ -96,7 +96,7 @@ def test_send_many_computes_the_limit_key_of_each_call():
 
 def test_send_many_with_many_limit_keys_leaves_the_release_to_workers():
     keys = [f"{number:03}" for number in range(release_blocked.MAX_INLINE_KEYS + 10)]
-    limited.two_of.send_many({"who": key} for key in keys * 3)
+    limited.two_per_user.send_many({"user": key} for key in keys * 3)
     assert blocked() == len(keys) * 3
 
     release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
@@ -107,7 +107,7 @@ def test_send_many_with_many_limit_keys_leaves_the_release_to_workers():
 
 def test_many_limit_keys_that_become_due_together_are_left_to_workers():
     keys = [f"{number:03}" for number in range(release_blocked.MAX_INLINE_KEYS + 10)]
-    limited.two_of.send_many({"who": key} for key in keys)
+    limited.two_per_user.send_many({"user": key} for key in keys)
     release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
     Task.objects.update(deferred=True, enqueued_at=timezone.now() - timedelta(seconds=1))
 
@@ -120,8 +120,8 @@ def test_many_limit_keys_that_become_due_together_are_left_to_workers():
 @pytest.mark.parametrize("is_retried", [False, True])
 def test_due_or_retried_tasks_with_many_new_limit_keys_create_due_limits(is_retried):
     keys = [f"{number:03}" for number in range(release_blocked.MAX_INLINE_KEYS + 10)]
-    due = limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5))
-    due.send_many({"who": key} for key in keys * 3)
+    due = limited.two_per_user.with_options(run_after=timezone.now() - timedelta(seconds=5))
+    due.send_many({"user": key} for key in keys * 3)
     if is_retried:
         Task.objects.update(status=TaskStatus.CANCELLED, cancelled_at=timezone.now())
     assert not Limit.objects.exists()
@@ -136,10 +136,10 @@ def test_due_or_retried_tasks_with_many_new_limit_keys_create_due_limits(is_retr
 
 def test_a_send_in_a_long_transaction_delays_no_other_send_of_its_limit_key(other_connection):
     with transaction.atomic():
-        limited.two_of.send("a")
+        limited.two_per_user.send("a")
 
-        other_connection(partial(limited.two_of.send, "a"))
-        other_connection(partial(limited.two_of.send, "a"))
+        other_connection(partial(limited.two_per_user.send, "a"))
+        other_connection(partial(limited.two_per_user.send, "a"))
         assert other_connection(partial(admitted, "a")) == 2
 
     assert (admitted("a"), blocked("a")) == (2, 1)
@@ -147,7 +147,7 @@ def test_a_send_in_a_long_transaction_delays_no_other_send_of_its_limit_key(othe
 
 def test_a_rolled_back_send_uses_no_concurrency_slot():
     with transaction.atomic():
-        limited.two_of.send("a")
+        limited.two_per_user.send("a")
         transaction.set_rollback(True)
 
     assert not Limit.objects.exists()
@@ -155,15 +155,15 @@ def test_a_rolled_back_send_uses_no_concurrency_slot():
 
 
 def test_a_delayed_task_counts_against_its_limit_only_once_it_is_due():
-    limited.two_of.schedule(3_600, "a")
-    limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5)).send("a")
+    limited.two_per_user.schedule(3_600, "a")
+    limited.two_per_user.with_options(run_after=timezone.now() - timedelta(seconds=5)).send("a")
     assert (blocked(), Task.objects.deferred().count()) == (0, 2)
 
     with transaction.atomic():
         assert Task.objects.make_due_claimable() == 1
     assert admitted("a") == 1
 
-    limited.two_of.send_many([{"who": "a"}] * 2)
+    limited.two_per_user.send_many([{"user": "a"}] * 2)
     assert blocked("a") == 1
     Task.objects.scheduled().run_now()
     assert blocked("a") == 2
@@ -182,7 +182,7 @@ def test_a_task_waiting_for_a_retry_or_snooze_frees_its_concurrency_slot(job, dr
 
 
 def test_manual_cancels_retries_and_moves_respect_the_limit():
-    sent = [limited.two_of.send("a") for _ in range(4)]
+    sent = [limited.two_per_user.send("a") for _ in range(4)]
     claims = claim()
     rows = Task.objects.filter(pk__in=[one.id for one in sent])
 
@@ -200,7 +200,7 @@ def test_manual_cancels_retries_and_moves_respect_the_limit():
 
 
 def test_a_reverted_start_keeps_its_concurrency_slot_and_an_expired_task_frees_it():
-    [limited.two_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(3)]
+    [limited.two_per_user.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(3)]
     claims = claim()
     with transaction.atomic():
         Task.objects.revert_start(claims, "w")
@@ -215,11 +215,13 @@ def test_a_reverted_start_keeps_its_concurrency_slot_and_an_expired_task_frees_i
 
 
 def test_tasks_past_their_deadline_free_their_slots_before_the_reaper_runs(other_connection):
-    late = [limited.two_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(2)]
-    limited.two_of.send("a")
+    late = [
+        limited.two_per_user.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(2)
+    ]
+    limited.two_per_user.send("a")
     assert abs(Limit.objects.get().next_at - Task.objects.get(pk=late[0].id).good_until) < timedelta(seconds=5)
     with CaptureQueriesContext(connection) as captured:
-        limited.two_of.send("a")
+        limited.two_per_user.send("a")
     assert len(captured) == 2  # next_at is set already: no lock
 
     rows = Task.objects.filter(pk__in=[one.id for one in late])
@@ -235,10 +237,10 @@ def test_tasks_past_their_deadline_free_their_slots_before_the_reaper_runs(other
 
 
 def test_a_blocked_task_schedules_a_check_at_the_deadline_of_the_task_ahead():
-    limited.one_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a")
+    limited.one_per_user.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a")
     assert Limit.objects.get().next_at is None
 
-    limited.one_of.send("a")
+    limited.one_per_user.send("a")
 
     after = Limit.objects.get().next_at - Task.objects.exclude(good_until=None).get().good_until
     assert timedelta(0) <= after < timedelta(seconds=5)
@@ -247,7 +249,7 @@ def test_a_blocked_task_schedules_a_check_at_the_deadline_of_the_task_ahead():
 def test_the_reaper_releases_blocked_tasks_after_a_sender_or_worker_died(monkeypatch):
     monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
     for key in ["a", "b", "a", "a"]:
-        limited.two_of.send(key)
+        limited.two_per_user.send(key)
     assert (blocked("a"), blocked("b"), Limit.objects.count()) == (3, 1, 0)
 
     run_pass(Options())
@@ -261,7 +263,7 @@ def test_the_reaper_releases_blocked_tasks_after_a_sender_or_worker_died(monkeyp
 def test_blocked_tasks_of_removed_code_are_released(monkeypatch):
     monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
     for _ in range(3):
-        limited.two_of.send("a")
+        limited.two_per_user.send("a")
     Task.objects.update(task_name="tests.jobs.limited.gone")
 
     run_pass(Options())
@@ -271,8 +273,8 @@ def test_blocked_tasks_of_removed_code_are_released(monkeypatch):
 
 def test_a_changed_limit_applies_from_the_next_send():
     for _ in range(4):
-        limited.two_of.send("a")
-    wider = limited.two_of.with_options()
+        limited.two_per_user.send("a")
+    wider = limited.two_per_user.with_options()
     object.__setattr__(wider, "max_concurrency", 4)
 
     wider.send("a")
@@ -282,7 +284,7 @@ def test_a_changed_limit_applies_from_the_next_send():
 
 def test_a_replaced_unique_task_moves_to_its_new_limit_key():
     limited.latest.send("one", "a")
-    limited.latest.send_many([{"name": "two", "who": "a"}, {"name": "three", "who": "b"}])
+    limited.latest.send_many([{"name": "two", "user": "a"}, {"name": "three", "user": "b"}])
     waits = {"tests.jobs.limited.latest:a": 1, "tests.jobs.limited.latest:b": 0}
     assert {key: Task.objects.blocked().filter(limit_key=key).count() for key in waits} == waits
 
@@ -295,8 +297,8 @@ def test_a_replaced_unique_task_moves_to_its_new_limit_key():
 
 @pytest.mark.parametrize("is_later", [False, True])
 def test_a_unique_task_replaced_by_a_call_without_a_limit_key_is_unlimited(is_later):
-    limited.one_of.send("a")
-    job = limited.one_of.with_options(unique=Unique(by=("task",), on_conflict="replace"))
+    limited.one_per_user.send("a")
+    job = limited.one_per_user.with_options(unique=Unique(by=("task",), on_conflict="replace"))
     (job.with_options(run_after=timedelta(hours=1)) if is_later else job).send("a")
 
     job.send("")
@@ -313,7 +315,7 @@ def test_a_unique_task_replaced_by_a_call_without_a_limit_key_is_unlimited(is_la
 
 
 def test_a_rate_limit_admits_a_burst_and_then_single_tasks():
-    limited.often.send_many([{"who": "a"}] * 6)
+    limited.rate_limited.send_many([{"user": "a"}] * 6)
     assert len(claim()) == 4
     limit = Limit.objects.get()
     assert limit.next_at is not None
@@ -330,17 +332,17 @@ def test_a_rate_limit_admits_a_burst_and_then_single_tasks():
 
 
 def test_rate_limit_tokens_do_not_accumulate_beyond_the_burst():
-    limited.often.send_many([{"who": "a"}] * 12)
+    limited.rate_limited.send_many([{"user": "a"}] * 12)
     Limit.objects.update(refilled_at=timezone.now() - timedelta(hours=1))
 
-    release_blocked.release_all("default", ["tests.jobs.limited.often:a"])
+    release_blocked.release_all("default", ["tests.jobs.limited.rate_limited:a"])
 
     assert Task.objects.released().count() == 4
 
 
 def test_the_reaper_deletes_limits_that_were_idle_for_a_day():
-    limited.two_of.send_many([{"who": "a"}, {"who": "b"}])
-    limited.often.send("c")
+    limited.two_per_user.send_many([{"user": "a"}, {"user": "b"}])
+    limited.rate_limited.send("c")
     complete([one for one in claim() if one.limit_key != TWO + "b"])
     long_ago = timezone.now() - timedelta(days=2)
     Limit.objects.update(released_at=long_ago)
@@ -348,7 +350,7 @@ def test_the_reaper_deletes_limits_that_were_idle_for_a_day():
 
     run_pass(Options())
 
-    assert sorted(Limit.objects.values_list("pk", flat=True)) == ["tests.jobs.limited.often:c", TWO + "b"]
+    assert sorted(Limit.objects.values_list("pk", flat=True)) == ["tests.jobs.limited.rate_limited:c", TWO + "b"]
 
 
 def test_limits_in_use_do_not_keep_the_reaper_from_deleting_idle_ones(monkeypatch):
@@ -366,10 +368,10 @@ def test_limits_in_use_do_not_keep_the_reaper_from_deleting_idle_ones(monkeypatc
 
 
 def test_a_send_to_a_full_limit_key_takes_no_lock():
-    limited.two_of.send_many([{"who": "a"}] * 5)
+    limited.two_per_user.send_many([{"user": "a"}] * 5)
 
     with CaptureQueriesContext(connection) as captured:
-        limited.two_of.send("a")
+        limited.two_per_user.send("a")
 
     assert len(captured) == 2, [query["sql"] for query in captured]  # the insert, and the count of free slots
 
@@ -383,7 +385,7 @@ def test_a_send_without_a_limit_is_one_statement():
 
 
 def test_releasing_one_of_many_blocked_tasks_uses_the_index():
-    limited.two_of.send_many([{"who": "a"}] * 3_000)
+    limited.two_per_user.send_many([{"user": "a"}] * 3_000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
     Task.objects.filter(pk=claim(1)[0].task_id).update(status="COMPLETED", completed_at=timezone.now())
@@ -405,7 +407,7 @@ def test_releasing_one_of_many_blocked_tasks_uses_the_index():
 
 def test_releasing_many_limit_keys_takes_as_many_statements_as_one():
     keys = [TWO + key for key in ["one", *(f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION))]]
-    limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys * 3)
+    limited.two_per_user.send_many({"user": key.removeprefix(TWO)} for key in keys * 3)
 
     def statements(some):
         with CaptureQueriesContext(connection) as captured:

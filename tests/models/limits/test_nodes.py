@@ -11,7 +11,7 @@ from tests.models.limits.test_workers import at_most_two_ran_at_once, spans
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TWO = "tests.jobs.limited.two_of"
+TWO = "tests.jobs.limited.two_per_user"
 
 
 @task
@@ -24,18 +24,20 @@ def is_wanted(key: str = "a") -> bool:
     return True
 
 
-@task(concurrency_key="{who:>{width}}", max_concurrency=2)
-def padded(who: str, width: int = 3) -> None: ...
+@task(concurrency_key="{user:>{width}}", max_concurrency=2)
+def padded(user: str, width: int = 3) -> None: ...
 
 
 @task(max_concurrency=2)
-def at_most_two(who: str, seconds: float = 0.02) -> str:
-    limited.ran("all", seconds)
-    return who
+def at_most_two(user: str, seconds: float = 0.02) -> str:
+    limited.run_and_record("all", seconds)
+    return user
 
 
 def nodes(count, key="a", **options):
-    return [limited.two_of.node(node_id=f"{key}{place}", **options)(who=key, seconds=0.02) for place in range(count)]
+    return [
+        limited.two_per_user.node(node_id=f"{key}{index}", **options)(user=key, seconds=0.02) for index in range(count)
+    ]
 
 
 def counts(key="a"):
@@ -55,8 +57,8 @@ def test_workflow_nodes_respect_their_limit_key_and_all_run(drain):
 
 
 def test_later_workflow_nodes_and_separate_calls_share_a_limit(worker):
-    limited.two_of.send_many([{"who": "a", "seconds": 0.02}] * 6)
-    first = limited.two_of.node(node_id="first")(who="b")
+    limited.two_per_user.send_many([{"user": "a", "seconds": 0.02}] * 6)
+    first = limited.two_per_user.node(node_id="first")(user="b")
     handle = Workflow("limited", [first >> nodes(6)]).start()
 
     worker("--threads", "8", "--shutdown-timeout", "1")
@@ -76,7 +78,7 @@ def test_a_drain_runs_limited_nodes_that_follow_another_node(drain):
 
 def test_map_items_respect_the_limit_of_their_task(drain):
     over = keys.node()(count=7)
-    handle = Workflow("limited", [over, at_most_two.map(over=over, param="who")]).start()
+    handle = Workflow("limited", [over, at_most_two.map(over=over, param="user")]).start()
 
     drain(threads=8)
 
@@ -87,7 +89,7 @@ def test_map_items_respect_the_limit_of_their_task(drain):
 
 def test_a_limited_node_with_a_condition_runs_once_the_condition_holds(drain):
     wanted = is_wanted.node()()
-    last = limited.two_of.node(waits_for=[wanted], run_when=yes)(who="a")
+    last = limited.two_per_user.node(waits_for=[wanted], run_when=yes)(user="a")
     handle = Workflow("limited", [wanted, last]).start()
 
     drain()
@@ -102,9 +104,9 @@ def yes(context):
 
 
 def test_batch_calls_and_callbacks_respect_their_limits(drain):
-    with Batch("limited", on_complete=at_most_two.node()(who="z")) as batch:
-        batch.add_many(limited.two_of, [{"who": key, "seconds": 0.02} for key in "aaaaab"])
-        batch.add(limited.two_of, "b")
+    with Batch("limited", on_complete=at_most_two.node()(user="z")) as batch:
+        batch.add_many(limited.two_per_user, [{"user": key, "seconds": 0.02} for key in "aaaaab"])
+        batch.add(limited.two_per_user, "b")
     assert (counts("a"), counts("b")) == ((2, 3), (2, 0))
 
     drain(threads=8)
@@ -118,7 +120,7 @@ def test_batch_calls_and_callbacks_respect_their_limits(drain):
 def test_cancelling_or_pausing_a_workflow_frees_its_concurrency_slots_at_once():
     cancelled = Workflow("cancelled", nodes(2)).start()
     paused = Workflow("paused", nodes(2)).start()
-    others = [limited.two_of.send("a").id for _ in range(2)]
+    others = [limited.two_per_user.send("a").id for _ in range(2)]
     assert counts() == (2, 4)
 
     cancelled.cancel()
@@ -134,11 +136,13 @@ def test_cancelling_or_pausing_a_workflow_frees_its_concurrency_slots_at_once():
 
 
 def test_a_retried_node_waits_for_a_concurrency_slot_again(drain):
-    failing = limited.two_of.node(node_id="bad", retry_policy=None)(who="a", seconds=-1.0)  # time.sleep refuses it
+    failing = limited.two_per_user.node(node_id="bad", retry_policy=None)(
+        user="a", seconds=-1.0
+    )  # time.sleep refuses it
     handle = Workflow("limited", [failing]).start()
     drain()
     assert handle.get(timeout=0).is_err()
-    holders = [limited.two_of.send("a") for _ in range(2)]
+    holders = [limited.two_per_user.send("a") for _ in range(2)]
 
     handle.retry()
     assert counts() == (2, 1)
@@ -156,8 +160,8 @@ def test_a_workflow_start_updates_the_limits_of_its_later_nodes():
 
 
 def test_resumed_nodes_of_a_task_without_a_limit_change_no_other_limits():
-    keys = [str(place) for place in range(release_blocked.MAX_INLINE_KEYS + 5)]
-    handle = Workflow("limited", [limited.two_of.node(node_id=key)(who=key) for key in keys]).start()
+    keys = [str(index) for index in range(release_blocked.MAX_INLINE_KEYS + 5)]
+    handle = Workflow("limited", [limited.two_per_user.node(node_id=key)(user=key) for key in keys]).start()
     release_blocked.release_all("default", Limit.objects.values_list("pk", flat=True))
     handle.pause()
     WorkflowTask.objects.update(task_name=f"{__name__}.is_wanted")
@@ -170,10 +174,10 @@ def test_resumed_nodes_of_a_task_without_a_limit_change_no_other_limits():
 def test_a_limit_key_from_another_nodes_result_is_refused():
     first = keys.node()(count=1)
     refused = [
-        (limited.two_of.node()(who=first), "tests.jobs.limited.two_of needs who"),
-        (limited.two_of.map(over=first, param="who"), "tests.jobs.limited.two_of needs who"),
-        (limited.one_of.node()(who=first), "tests.jobs.limited.one_of needs who"),
-        (padded.node()(who="a", width=is_wanted.node()()), "padded needs width"),
+        (limited.two_per_user.node()(user=first), "tests.jobs.limited.two_per_user needs user"),
+        (limited.two_per_user.map(over=first, param="user"), "tests.jobs.limited.two_per_user needs user"),
+        (limited.one_per_user.node()(user=first), "tests.jobs.limited.one_per_user needs user"),
+        (padded.node()(user="a", width=is_wanted.node()()), "padded needs width"),
     ]
 
     for node, message in refused:
@@ -185,5 +189,5 @@ def test_a_limit_key_from_another_nodes_result_is_refused():
 def test_a_batch_refuses_a_call_with_an_invalid_limit_key():
     batch = Batch("limited")
 
-    with pytest.raises(ValueError, match="allowed: 1 to 229 characters"):
-        batch.add(limited.two_of, "x" * 300)
+    with pytest.raises(ValueError, match="allowed: 1 to 223 characters"):
+        batch.add(limited.two_per_user, "x" * 300)

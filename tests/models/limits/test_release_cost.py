@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_a_worker_queries_limit_keys_without_blocked_tasks_once():
     keys = [TWO + f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION)]
-    limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
+    limited.two_per_user.send_many({"user": key.removeprefix(TWO)} for key in keys)
     release_blocked.release_all("default", keys)
     store = WorkerStore(WorkerConfig.of("default"), RUNNER)
     complete(claim(len(keys)))
@@ -36,14 +36,14 @@ def test_a_worker_queries_limit_keys_without_blocked_tasks_once():
     assert len(captured) == 1
 
     for _ in range(3):
-        limited.two_of.send(keys[-1].removeprefix(TWO))
+        limited.two_per_user.send(keys[-1].removeprefix(TWO))
     Task.objects.filter(blocked=False).update(status="COMPLETED", completed_at=timezone.now())
     assert store.release_blocked(keys).lanes.total() == 1
 
 
 def test_releasing_many_limit_keys_leaves_a_busy_worker_most_of_its_time(monkeypatch):
     keys = [TWO + f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION * 3)]
-    limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
+    limited.two_per_user.send_many({"user": key.removeprefix(TWO)} for key in keys)
     config = WorkerConfig.of("default")
     pool = SlotPool(False, 4, 0, InlineExecutor(Inbox().put), StartAheadTuner(4, 0))
     releaser = LimitReleaser(WorkerStore(config, RUNNER), [pool])

@@ -48,7 +48,7 @@ def all_done():
 
 def test_two_workers_run_all_tasks_and_at_most_two_of_each_limit_key_at_once(worker):
     count = 25
-    limited.two_of.send_many({"who": key, "seconds": 0.02} for _ in range(count) for key in "ab")
+    limited.two_per_user.send_many({"user": key, "seconds": 0.02} for _ in range(count) for key in "ab")
     for _ in range(2):
         worker("--threads", "8", "--shutdown-timeout", "1")
 
@@ -56,7 +56,9 @@ def test_two_workers_run_all_tasks_and_at_most_two_of_each_limit_key_at_once(wor
 
     runs = spans()
     assert {key: len(times) for key, times in runs.items()} == {"a": count, "b": count}
-    assert all(at_most_two_ran_at_once(times, f"tests.jobs.limited.two_of:{key}") for key, times in runs.items()), runs
+    assert all(
+        at_most_two_ran_at_once(times, f"tests.jobs.limited.two_per_user:{key}") for key, times in runs.items()
+    ), runs
     assert not Task.objects.blocked().exists()
 
 
@@ -72,7 +74,7 @@ def test_ten_thousand_blocked_tasks_do_not_slow_other_tasks(manage, tmp_path):
         return os.path.getsize(tally)
 
     alone = drained("alone")
-    limited.two_of.send_many([{"who": "full"}] * blocked)
+    limited.two_per_user.send_many([{"user": "full"}] * blocked)
     Task.objects.filter(blocked=False, limit_key__isnull=False).update(
         status=TaskStatus.RUNNING, claimed_by_worker_id="elsewhere", claim=1, attempt=1, started_at=Now()
     )
@@ -88,7 +90,7 @@ def test_ten_thousand_blocked_tasks_do_not_slow_other_tasks(manage, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_worker_frees_its_concurrency_slots(worker):
-    limited.two_of.send_many({"who": key, "seconds": 0.05} for _ in range(20) for key in "ab")
+    limited.two_per_user.send_many({"user": key, "seconds": 0.05} for _ in range(20) for key in "ab")
     first = worker("--threads", "8")
     wait_until(lambda: Entry.objects.count() >= 4)
 
@@ -111,7 +113,7 @@ def test_two_workers_keep_to_the_rate_limit_of_each_key(worker):
     count = 24  # 20 a second, four at once
     for _ in range(2):
         worker("--threads", "4", "--shutdown-timeout", "1")
-    limited.often.send_many({"who": key} for _ in range(count) for key in "ab")
+    limited.rate_limited.send_many({"user": key} for _ in range(count) for key in "ab")
 
     wait_until(all_done, limit=60)
 

@@ -28,4 +28,4 @@ def act() -> object:
         case "unstorable":
             return object()
         case code:
-            return TaskResult(err=TaskError(error_code=code, message="as told"))
+            return TaskResult(err=TaskError(error_code=code, message="as requested"))

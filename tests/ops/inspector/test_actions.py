@@ -17,7 +17,7 @@ from tests.ops.inspector.factories import COLUMNS, make, one_of_each, some
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: The action of each verb, and the state that it gives to a task; None: it deletes the row.
+#: The action of each action, and the state that it gives to a task; None: it deletes the row.
 BECOMES = {
     "run": (RUN, "PENDING"),
     "cancel": (CANCEL, "CANCELLED"),
@@ -33,37 +33,37 @@ def status(task):
 
 
 @pytest.mark.parametrize("name", BECOMES)
-def test_a_verb_acts_on_the_states_it_takes_and_reports_the_others(name):
-    verb, becomes = BECOMES[name]
+def test_an_action_changes_tasks_in_its_states_and_reports_the_others(name):
+    action, becomes = BECOMES[name]
     made = one_of_each()
-    others = {state: task for state, task in made.items() if state not in verb.states}
+    others = {state: task for state, task in made.items() if state not in action.states}
 
-    report = tasks().with_ids([task.pk for task in made.values()]).apply(verb)
+    report = tasks().with_ids([task.pk for task in made.values()]).apply(action)
 
-    assert (report.action, report.done, report.left) == (verb.name, len(made) - len(others), len(others))
+    assert (report.action, report.done, report.left) == (action.name, len(made) - len(others), len(others))
     assert {left.id: (left.state, left.why) for left in report.left_alone} == {
         task.pk: (state, f"it is {state}") for state, task in others.items()
     }
-    assert {status(made[state]) for state in verb.states} == {becomes}
+    assert {status(made[state]) for state in action.states} == {becomes}
     assert all(status(task) == task.status for task in others.values())
 
 
 @pytest.mark.parametrize("name", BECOMES)
-def test_a_verb_with_a_filter_acts_on_all_tasks_of_its_states_only(name):
-    verb, becomes = BECOMES[name]
+def test_an_action_with_a_filter_changes_all_tasks_in_its_states_only(name):
+    action, becomes = BECOMES[name]
     made = {state: some(3, state) for state in COLUMNS}
 
-    report = tasks().matching(status=verb.states).apply(verb)
+    report = tasks().matching(status=action.states).apply(action)
 
-    assert (report.done, report.left) == (3 * len(verb.states), 0)
-    done = [key for state in verb.states for key in made[state]]
+    assert (report.done, report.left) == (3 * len(action.states), 0)
+    done = [key for state in action.states for key in made[state]]
     found = set(Task.objects.filter(pk__in=done).values_list("status", flat=True))
     assert found == ({becomes} if becomes else set())
-    for state in set(COLUMNS) - verb.states:
+    for state in set(COLUMNS) - action.states:
         assert Task.objects.filter(pk__in=made[state], status=COLUMNS[state].get("status", "PENDING")).count() == 3
 
 
-def test_a_verb_without_states_acts_on_its_default_states():
+def test_an_action_without_states_uses_its_default_states():
     one_of_each()
 
     assert tasks().matching().run().done == 3
@@ -76,9 +76,9 @@ def test_a_dry_run_changes_nothing():
     before = list(Task.objects.order_by("pk").values())
 
     with CaptureQueriesContext(connection) as captured:
-        reports = [tasks().matching(status=verb.states).apply(verb, dry_run=True) for verb, _ in BECOMES.values()]
+        reports = [tasks().matching(status=action.states).apply(action, dry_run=True) for action, _ in BECOMES.values()]
 
-    assert [report.done for report in reports] == [len(verb.states) for verb, _ in BECOMES.values()]
+    assert [report.done for report in reports] == [len(action.states) for action, _ in BECOMES.values()]
     assert all(report.is_dry for report in reports)
     assert list(Task.objects.order_by("pk").values()) == before
     assert not [query for query in captured if not query["sql"].startswith(("SELECT", "WITH"))]
@@ -254,7 +254,7 @@ def test_move_skips_a_task_whose_backend_lacks_the_queue(settings):
 
 
 @pytest.mark.once
-def test_a_verb_rejects_states_that_it_does_not_take():
+def test_an_action_rejects_states_that_it_does_not_take():
     with pytest.raises(ValueError, match="run takes aggregating, retrying, scheduled"):
         tasks().matching(status="completed").run()
 

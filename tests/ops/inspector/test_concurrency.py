@@ -77,18 +77,18 @@ def many(count, **columns):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", STATEMENTS_OF_A_BATCH)
-def test_an_action_on_a_large_selection_runs_in_bounded_batches(verb):
+@pytest.mark.parametrize("action", STATEMENTS_OF_A_BATCH)
+def test_an_action_on_a_large_selection_runs_in_bounded_batches(action):
     count = 20_000 if connection.vendor == "postgresql" else 5_000
     many(10_000, status="COMPLETED", completed_at=Now())
     many(count, enqueued_at=NowPlus(3_600), deferred=True, queue_name="bulk")
     many(10_000, status="COMPLETED", completed_at=Now())
 
     with CaptureQueriesContext(connection) as captured:
-        report = getattr(tasks().matching(status="scheduled", queue="bulk"), verb)()
+        report = getattr(tasks().matching(status="scheduled", queue="bulk"), action)()
 
     assert (report.done, report.left) == (count, 0)
-    assert len(captured) <= STATEMENTS_OF_A_BATCH[verb] * (count // 500 + 5)
+    assert len(captured) <= STATEMENTS_OF_A_BATCH[action] * (count // 500 + 5)
     assert not [query for query in captured if "COUNT(" in query["sql"]]
     assert Task.objects.filter(status="COMPLETED").count() == 20_000
 

@@ -9,18 +9,14 @@ from django.db.models import F
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.core.compat import task_backends
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.reaper.batches import SkippedRows
 from horsies_django.reaper.prune import past_retention, prune_heartbeats, prune_tasks
 from tests.conftest import wait_until
 from tests.jobs import tasks
+from tests.reaper.retention.pruning import options, prune
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def options():
-    return task_backends["default"].config
 
 
 def ended(count, *, status=TaskStatus.COMPLETED, kept_for=-1, ago=timedelta(days=10)):
@@ -171,11 +167,6 @@ def test_a_worker_row_is_deleted_a_day_after_its_last_heartbeat(capsys):
 
 
 # The command.
-
-
-def prune(capsys, *flags):
-    call_command("horsies_prune", *flags, verbosity=0)
-    return capsys.readouterr().out
 
 
 def test_the_prune_command_deletes_tasks_past_retention(capsys):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.core.management import call_command
 from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
@@ -13,15 +12,15 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, Workflow, wait_for_event
-from horsies_django.core.compat import task_backends
 from horsies_django.models import Task, WorkflowEvent, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.batches import SkippedRows
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.prune import NODES, prune_workflows
 from horsies_django.reaper.recovery import recover_stuck_workflows
+from tests.reaper.retention.pruning import options, prune
 from tests.workflows import bodies
-from tests.workflows.runs import children, ran, states, value, wait_and_drain
+from tests.workflows.runs import children, start_and_drain, states, value, wait_and_drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,10 +35,6 @@ def configure(settings, **retention):
             "OPTIONS": {"retention": retention},
         }
     }
-
-
-def options():
-    return task_backends["default"].config
 
 
 def reap():
@@ -88,9 +83,9 @@ def ended(count, nodes=1, ago=10 * DAY, **columns):
 
 def test_a_workflow_has_the_retention_of_tasks_in_its_state(settings, drain):
     configure(settings, completed="2d", failed="3d", cancelled=None, expired="5d")
-    done = ran(Workflow("done", {"one": bodies.give.node()()}), drain)
-    failed = ran(Workflow("failed", {"one": bodies.fail.node()()}), drain)
-    cancelled, expired = (Workflow("open", {"said": wait_for_event("said")}).start() for _ in range(2))
+    done = start_and_drain(Workflow("done", {"one": bodies.echo.node()()}), drain)
+    failed = start_and_drain(Workflow("failed", {"one": bodies.fail.node()()}), drain)
+    cancelled, expired = (Workflow("open", {"approval": wait_for_event("approval")}).start() for _ in range(2))
     cancelled.cancel()
     WorkflowRow.objects.filter(pk=expired.id).update(good_until=Now())
     run_pass(options())
@@ -102,7 +97,7 @@ def test_a_workflow_has_the_retention_of_its_backend(settings, drain):
     configure(settings, completed="2d")
     other = {**settings.TASKS["default"], "OPTIONS": {"retention": {"completed": "4d"}}}
     settings.TASKS = {**settings.TASKS, "other": other}
-    handle = Workflow("done", {"one": bodies.give.node()()}).start()
+    handle = Workflow("done", {"one": bodies.echo.node()()}).start()
     WorkflowRow.objects.update(backend="other")
 
     drain()
@@ -111,7 +106,9 @@ def test_a_workflow_has_the_retention_of_its_backend(settings, drain):
 
 
 def test_running_workflows_and_their_subworkflows_are_kept(drain):
-    handle = ran(Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "said": wait_for_event("said")}), drain)
+    handle = start_and_drain(
+        Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "approval": wait_for_event("approval")}), drain
+    )
     (child,) = children(handle)
 
     assert str(child.status()) == "COMPLETED"
@@ -120,7 +117,7 @@ def test_running_workflows_and_their_subworkflows_are_kept(drain):
 
 
 def test_a_retried_workflow_is_not_deleted(drain):
-    handle = ran(Workflow("again", {"one": bodies.try_.node()(key="one", fails=1)}), drain)
+    handle = start_and_drain(Workflow("again", {"one": bodies.flaky.node()(key="one", fails=1)}), drain)
     age(handle)
 
     assert handle.retry()
@@ -139,11 +136,11 @@ def test_a_workflow_is_deleted_with_its_nodes_events_and_subworkflows(drain):
     nodes = {
         "middle": bodies.Middle.node()(key="gone"),
         "again": bodies.Leaf.node(retry_policy=policy)(key="again", fails=1),
-        "said": wait_for_event("said"),
+        "approval": wait_for_event("approval"),
     }
-    gone, stays = (ran(Workflow("top", nodes), drain) for _ in range(2))
+    gone, stays = (start_and_drain(Workflow("top", nodes), drain) for _ in range(2))
     for handle in (gone, stays):
-        handle.send_event("said")
+        handle.send_event("approval")
         wait_and_drain(handle, drain)
     counts = [WorkflowRow.objects.count(), WorkflowTask.objects.count(), WorkflowEvent.objects.count()]
     age(gone)
@@ -160,7 +157,7 @@ def test_a_workflow_is_deleted_with_its_nodes_events_and_subworkflows(drain):
 
 def test_a_cancelled_workflow_is_kept_while_one_of_its_bodies_runs(drain, settings):
     configure(settings, cancelled=0)
-    handle = Workflow("cancel", {"sub": bodies.Waiting.node()(), "one": bodies.give.node(queue_name="slow")()}).start()
+    handle = Workflow("cancel", {"sub": bodies.Waiting.node()(), "one": bodies.echo.node(queue_name="slow")()}).start()
     drain(queues="default")
     (child,) = children(handle)
     with transaction.atomic():
@@ -215,7 +212,7 @@ def test_pruning_workflows_scans_no_table(drain):
     (long_one,) = ended(1, nodes=2 * NODES)  # a sixth of the table
     gone = [long_one, *rows[:50]]
     WorkflowRow.objects.exclude(pk__in=[one.pk for one in gone]).update(kept_until=timezone.now() + DAY)
-    WorkflowEvent.objects.bulk_create([WorkflowEvent(workflow=one, name="said") for one in rows])
+    WorkflowEvent.objects.bulk_create([WorkflowEvent(workflow=one, name="approval") for one in rows])
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
         with CaptureQueriesContext(connection) as statements:
@@ -236,17 +233,17 @@ def test_pruning_workflows_scans_no_table(drain):
 
 def test_a_workflow_continues_after_the_tasks_of_its_nodes_are_deleted(settings, drain):
     configure(settings, completed=0, failed=0, cancelled=0, expired=0)
-    first = bodies.give.node(node_id="first", run_when=bodies.yes)(value=[2, 4])
-    each = bodies.try_item.map(over=first, param="item", kwargs={"key": "each"}, node_id="each")
-    bad = bodies.try_.node(node_id="bad")(key="bad", fails=1)
+    first = bodies.echo.node(node_id="first", run_when=bodies.yes)(value=[2, 4])
+    each = bodies.flaky_item.map(over=first, param="item", kwargs={"key": "each"}, node_id="each")
+    bad = bodies.flaky.node(node_id="bad")(key="bad", fails=1)
     sub = bodies.Waiting.node(node_id="sub")()
-    after = bodies.give.node(node_id="after", waits_for=[bad])(value=[each, sub])
-    handle = ran(Workflow("fleeting", [first, each, bad, sub, after], output=after), drain)
+    after = bodies.echo.node(node_id="after", waits_for=[bad])(value=[each, sub])
+    handle = start_and_drain(Workflow("fleeting", [first, each, bad, sub, after], output=after), drain)
     run_pass(options())
     assert not Task.objects.exists()
     assert recover_stuck_workflows() == []
 
-    children(handle)[0].send_event("said", 7)
+    children(handle)[0].send_event("approval", 7)
     drain()
     assert states(handle)["sub"] == "COMPLETED"
     assert (str(handle.status()), row(handle).kept_until <= timezone.now()) == ("FAILED", True)
@@ -259,7 +256,7 @@ def test_a_workflow_continues_after_the_tasks_of_its_nodes_are_deleted(settings,
 
 
 def test_a_task_with_a_longer_retention_outlives_its_workflow(drain):
-    handle = ran(Workflow("done", {"one": bodies.give.node()(value=1)}), drain)
+    handle = start_and_drain(Workflow("done", {"one": bodies.echo.node()(value=1)}), drain)
     age(handle)
 
     assert reap() == 1
@@ -272,11 +269,6 @@ def test_a_task_with_a_longer_retention_outlives_its_workflow(drain):
 
 
 # The command.
-
-
-def prune(capsys, *flags):
-    call_command("horsies_prune", *flags, verbosity=0)
-    return capsys.readouterr().out
 
 
 def test_the_prune_command_deletes_workflows(capsys, drain):
@@ -292,7 +284,7 @@ def test_older_than_counts_from_the_end_of_a_workflow(capsys, drain):
     ended(600, kept_until=None, ago=8 * DAY)
     ended(2, kept_until=None, ago=8 * DAY, status="CANCELLED", completed_at=None, cancelled_at=timezone.now() - 8 * DAY)
     (young,) = ended(1, kept_until=None, ago=6 * DAY)
-    live = Workflow("live", {"said": wait_for_event("said"), "sub": bodies.Leaf.node()(key="leaf")}).start()
+    live = Workflow("live", {"approval": wait_for_event("approval"), "sub": bodies.Leaf.node()(key="leaf")}).start()
     drain()
     WorkflowRow.objects.filter(root_id=live.id).update(
         sent_at=F("sent_at") - 9 * DAY, completed_at=F("completed_at") - 9 * DAY

@@ -76,7 +76,7 @@ class Refused(Exception):
 
 
 @task(atomic=True)
-def end_as_asked(key: str, how: str):
+def end_as_requested(key: str, how: str):
     Entry.objects.create(key=key)
     if how == "raises":
         raise Refused
@@ -91,7 +91,7 @@ def end_as_asked(key: str, how: str):
 
 @task(atomic=True)
 def held(key: str, gate: str) -> str:
-    """Leave an entry, create the file ``.begun``, and wait for the gate."""
+    """Write an entry, create the file ``.begun``, and wait for the gate."""
     Entry.objects.create(key=key)
     Path(gate).with_suffix(".begun").touch()
     limit = time.monotonic() + 60
@@ -126,7 +126,7 @@ def hooks(key: str, path: str) -> str:
 
 @task(atomic=True)
 def lose_the_connection(key: str):
-    """Leave an entry; then have the server terminate the connection."""
+    """Write an entry; then have the server terminate the connection."""
     Entry.objects.create(key=key)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
@@ -134,7 +134,7 @@ def lose_the_connection(key: str):
 
 @task(atomic=True)
 def violate_a_deferred_constraint(key: str):
-    """Leave an entry, and a row that violates a constraint checked at commit."""
+    """Write an entry, and a row that violates a constraint checked at commit."""
     Entry.objects.create(key=key)
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO pairs (id, other) VALUES (1, 999)")
@@ -151,7 +151,7 @@ def report_and_save(context, key: str) -> int:
 
 @task(atomic=True, takes_context=True)
 def lose_the_claim(context, key: str) -> str:
-    """Leave an entry; then take the claim away, unnoticed by the body."""
+    """Write an entry; then take the claim away, unnoticed by the body."""
     Entry.objects.create(key=key)
     rows = Task.objects.filter(pk=context.task_result.id)
 

@@ -52,7 +52,7 @@ def test_effects_are_stored_once_at_whatever_step_the_process_dies(worker, tmp_p
     ],
 )
 def test_only_a_successful_body_keeps_its_effects(drain, how, status, code):
-    handle = jobs.end_as_asked.send("effect", how)
+    handle = jobs.end_as_requested.send("effect", how)
 
     drain()
 
@@ -111,7 +111,7 @@ def test_a_body_whose_task_is_cancelled_leaves_no_effects(worker, tmp_path):
 def test_a_body_that_loses_its_claim_leaves_no_effects(worker, manage, tmp_path):
     if connection.vendor == "sqlite":
         pytest.skip("the body holds SQLite's only write lock, so no reaper can recover its task")
-    fast = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "300", "TEST_CHECK_MS": "60000"}
+    fast = {"TEST_STALE_MS": "1000", "TEST_HEARTBEAT_MS": "300", "TEST_CHECK_MS": "60000"}
     gate = tmp_path / "gate"
     handle = jobs.held.send("taken", str(gate))
     frozen = [worker("--no-reaper", **fast).process.pid, Worker.objects.get().pid]

@@ -17,14 +17,8 @@ from django.db import connection, transaction
 
 from horsies_django import Discard, Retry, RetryPolicy, Snooze, task
 from horsies_django.exceptions import TaskInterrupt
+from tests.jobs.entries import FOREVER, wait_for_gate, write_entry
 from tests.jobs.models import Entry
-
-#: Longer than any test waits.
-FOREVER = 60.0
-
-
-def leave(key: str) -> None:
-    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
 
 
 def count(key: str) -> int:
@@ -36,14 +30,6 @@ def loop(seconds: float) -> None:
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:
         time.sleep(0.001)
-
-
-def wait_for(gate: str) -> None:
-    limit = time.monotonic() + FOREVER
-    while not Path(gate).exists():
-        if time.monotonic() > limit:
-            raise TimeoutError(gate)
-        time.sleep(0.02)
 
 
 # Timeouts.
@@ -112,31 +98,31 @@ def tidy(key: str) -> None:
     try:
         try:
             try:
-                leave(f"{key} began")
+                write_entry(f"{key} began")
                 loop(FOREVER)
             except Exception:
-                leave(f"{key} caught it as an Exception")
+                write_entry(f"{key} caught it as an Exception")
         except TaskInterrupt as interrupt:
-            leave(f"{key} {type(interrupt).__name__}")
+            write_entry(f"{key} {type(interrupt).__name__}")
             raise
     finally:
-        leave(f"{key} cleaned up")
+        write_entry(f"{key} cleaned up")
 
 
 @task
 async def atidy(key: str) -> None:
     try:
         try:
-            await sync_leave(f"{key} began")
+            await awrite_entry(f"{key} began")
             await asyncio.sleep(FOREVER)
         except asyncio.CancelledError:
-            await sync_leave(f"{key} CancelledError")
+            await awrite_entry(f"{key} CancelledError")
             raise
     finally:
-        await sync_leave(f"{key} cleaned up")
+        await awrite_entry(f"{key} cleaned up")
 
 
-async def sync_leave(key: str) -> None:
+async def awrite_entry(key: str) -> None:
     await Entry.objects.acreate(key=key, pid=os.getpid(), at=time.time())
 
 
@@ -151,7 +137,7 @@ TIMEOUTS = RetryPolicy.fixed([1], auto_retry_for=["TASK_TIMEOUT"], jitter=False)
 
 @task(timeout=0.3, retry_policy=TIMEOUTS)
 def slow_once(key: str) -> int:
-    leave(key)
+    write_entry(key)
     if count(key) == 1:
         loop(FOREVER)
     return count(key)
@@ -159,7 +145,7 @@ def slow_once(key: str) -> int:
 
 @task(timeout=0.3, atomic=True)
 def slow_atomic(key: str) -> None:
-    leave(key)
+    write_entry(key)
     loop(FOREVER)
 
 
@@ -187,12 +173,12 @@ def usleep(seconds: float) -> None:
 CALLS: dict[str, Callable[[float], None]] = {"sleep": sleep_in_c, "usleep": usleep}
 
 
-def leave_despite_interrupts(key: str) -> None:
-    """Leave an entry even if the time limit passes first, as on a busy machine: the body must still get stuck."""
+def write_entry_despite_interrupts(key: str) -> None:
+    """Write an entry even if the time limit passes first, as on a busy machine: the body must still get stuck."""
     while True:
         try:
             if not count(key):
-                leave(key)
+                write_entry(key)
             return
         except TaskInterrupt:
             connection.close()
@@ -200,7 +186,7 @@ def leave_despite_interrupts(key: str) -> None:
 
 @task
 def stuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str:
-    leave_despite_interrupts(key)
+    write_entry_despite_interrupts(key)
     CALLS[call](seconds)
     return "at last"
 
@@ -208,7 +194,7 @@ def stuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str:
 @task
 def stuck_until(key: str, fifo: str) -> str:
     """Block in one C call until the test opens the other end."""
-    leave_despite_interrupts(key)
+    write_entry_despite_interrupts(key)
     os.close(os.open(fifo, os.O_RDONLY))
     return "at last"
 
@@ -216,7 +202,7 @@ def stuck_until(key: str, fifo: str) -> str:
 @task
 async def astuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str:
     with suppress(asyncio.CancelledError):
-        await sync_leave(key)
+        await awrite_entry(key)
     CALLS[call](seconds)
     return "at last"
 
@@ -224,22 +210,22 @@ async def astuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str
 @task(takes_context=True, timeout=0.3, retry_policy=TIMEOUTS)
 def stuck_once(context, key: str) -> int:
     if context.attempt == 1:
-        leave_despite_interrupts(key)
+        write_entry_despite_interrupts(key)
         sleep_in_c(FOREVER)
-    leave(key)
+    write_entry(key)
     return count(key)
 
 
 @task
 def hold(key: str, gate: str) -> str:
-    leave(key)
-    wait_for(gate)
+    write_entry(key)
+    wait_for_gate(gate)
     return key
 
 
 @task
 async def ahold(key: str, gate: str) -> str:
-    await sync_leave(key)
+    await awrite_entry(key)
     while not Path(gate).exists():
         await asyncio.sleep(0.02)
     return key
@@ -258,91 +244,91 @@ def succeeds_at_last(context) -> list:
 @task(takes_context=True)
 def check_and_return(context, key: str) -> str:
     """Check whether the task is cancelled, and return."""
-    leave(f"{key} began")
+    write_entry(f"{key} began")
     while not context.is_cancelled:
         time.sleep(0.01)
-    leave(f"{key} saw it")
+    write_entry(f"{key} saw it")
     return "too late"
 
 
 @task(takes_context=True)
 def never_check(context, key: str) -> None:
     """Take a context and never check it."""
-    leave(f"{key} began")
+    write_entry(f"{key} began")
     try:
         loop(FOREVER)
     except TaskInterrupt as interrupt:
-        leave(f"{key} {type(interrupt).__name__}")
+        write_entry(f"{key} {type(interrupt).__name__}")
         raise
 
 
 @task(takes_context=True)
 def checkpoints(context, key: str) -> None:
     """Call ``progress()`` again and again."""
-    leave(f"{key} began")
+    write_entry(f"{key} began")
     try:
         for done in range(10_000):
             context.progress(done)
             time.sleep(0.01)
     except TaskInterrupt as interrupt:
-        leave(f"{key} {type(interrupt).__name__}")
+        write_entry(f"{key} {type(interrupt).__name__}")
         raise
 
 
 @task(takes_context=True)
 def saves(context, key: str) -> None:
     """Save once the task is cancelled: saving also checks for cancellation."""
-    leave(f"{key} began")
+    write_entry(f"{key} began")
     while not context.is_cancelled:
         time.sleep(0.01)
     try:
         context.save("never kept")
     except TaskInterrupt as interrupt:
-        leave(f"{key} {type(interrupt).__name__}")
+        write_entry(f"{key} {type(interrupt).__name__}")
         raise
 
 
 @task(takes_context=True)
 async def acheck_and_return(context, key: str) -> str:
-    await sync_leave(f"{key} began")
+    await awrite_entry(f"{key} began")
     try:
         await asyncio.sleep(FOREVER)
     except asyncio.CancelledError:
-        await sync_leave(f"{key} {'saw it' if context.is_cancelled else 'did not see it'}")
+        await awrite_entry(f"{key} {'saw it' if context.is_cancelled else 'did not see it'}")
     return "too late"
 
 
 @task
 def returns_when_interrupted(key: str) -> str:
     """Catch the interrupt and return a value."""
-    leave(f"{key} began")
+    write_entry(f"{key} began")
     try:
         loop(FOREVER)
     except TaskInterrupt:
-        leave(f"{key} ended")
+        write_entry(f"{key} ended")
     return "too late"
 
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["*"], jitter=False))
 def fails_when_interrupted(key: str) -> None:
     """Raise another error when interrupted, with a policy that retries every error."""
-    leave(f"{key} began")
+    write_entry(f"{key} began")
     try:
         loop(FOREVER)
     finally:
-        leave(f"{key} ended")
+        write_entry(f"{key} ended")
         raise ValueError("while it cleaned up")
 
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def taken_away(key: str, gate: str) -> str:
-    """Wait for a gate in each attempt; leave an entry if interrupted."""
+    """Wait for a gate in each attempt; write an entry if interrupted."""
     attempt = count(f"{key} began") + 1
-    leave(f"{key} began")
+    write_entry(f"{key} began")
     try:
-        wait_for(gate)
+        wait_for_gate(gate)
     except TaskInterrupt as interrupt:
-        leave(f"{key} {attempt} {type(interrupt).__name__}")
+        write_entry(f"{key} {attempt} {type(interrupt).__name__}")
         raise
     return f"attempt {attempt}"
 
@@ -352,7 +338,7 @@ def taken_away(key: str, gate: str) -> str:
 
 @task
 def raises_retry(key: str, times: int = 99, after: float | None = 0) -> int:
-    leave(key)
+    write_entry(key)
     if count(key) <= times:
         raise Retry(f"not yet: {count(key)}", after=after)
     return count(key)
@@ -360,7 +346,7 @@ def raises_retry(key: str, times: int = 99, after: float | None = 0) -> int:
 
 @task
 async def araises_retry(key: str, times: int = 99) -> int:
-    await sync_leave(key)
+    await awrite_entry(key)
     runs = await Entry.objects.filter(key=key).acount()
     if runs <= times:
         raise Retry(after=0)
@@ -374,7 +360,7 @@ def raises_retry_with_backoff() -> None:
 
 @task(takes_context=True)
 def raises_snooze(context, key: str, times: int, seconds: float = 0) -> list[int]:
-    leave(f"{key} attempt {context.attempt}")
+    write_entry(f"{key} attempt {context.attempt}")
     runs = Entry.objects.filter(key__startswith=f"{key} ").count()
     if runs <= times:
         raise Snooze(seconds)
@@ -383,7 +369,7 @@ def raises_snooze(context, key: str, times: int, seconds: float = 0) -> list[int
 
 @task
 async def araises_snooze(key: str) -> int:
-    await sync_leave(key)
+    await awrite_entry(key)
     if (runs := await Entry.objects.filter(key=key).acount()) <= 2:
         raise Snooze(0)
     return runs
@@ -391,7 +377,7 @@ async def araises_snooze(key: str) -> int:
 
 @task(takes_context=True, max_attempts=3, backoff=0)
 def fails_snoozes_ends(context, key: str) -> list[int]:
-    leave(key)
+    write_entry(key)
     runs = count(key)
     if runs == 1:
         raise RuntimeError("first")
@@ -402,13 +388,13 @@ def fails_snoozes_ends(context, key: str) -> list[int]:
 
 @task(max_attempts=5, backoff=0)
 def raises_discard(key: str) -> None:
-    leave(key)
+    write_entry(key)
     raise Discard("no longer needed")
 
 
 @task(max_attempts=5, backoff=0)
 async def araises_discard(key: str) -> None:
-    await sync_leave(key)
+    await awrite_entry(key)
     raise Discard("no longer needed")
 
 
@@ -421,7 +407,7 @@ CONTROL_EXCEPTIONS: dict[str, Callable[[], Exception]] = {
 
 @task(atomic=True)
 def raises_atomically(key: str, name: str) -> None:
-    leave(key)
+    write_entry(key)
     raise CONTROL_EXCEPTIONS[name]()
 
 
@@ -482,7 +468,7 @@ def retried_by_code(name: str) -> None:
 @task(takes_context=True)
 def steps(context, gate: str) -> str:
     context.progress(1, 3, "first")
-    wait_for(gate)
+    wait_for_gate(gate)
     context.progress(3, 3, "last")
     return "done"
 
@@ -549,7 +535,7 @@ def resumes_after_snooze(context) -> object:
 def resumes_after_a_crash(context, key: str) -> object:
     if context.state is None:
         context.save({"page": 7})
-        leave(key)
+        write_entry(key)
         loop(FOREVER)
     return context.state
 
@@ -559,7 +545,7 @@ def saves_and_rolls_back(context, key: str) -> object:
     if context.attempt == 1:
         context.save("kept")
         with transaction.atomic():
-            leave(key)
+            write_entry(key)
             context.save("rolled back")
             raise RuntimeError("both or none")
     return [context.state, count(key)]

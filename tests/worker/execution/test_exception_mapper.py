@@ -120,7 +120,7 @@ def test_an_invalid_backend_mapper_is_one_check_error(options, mapper):
 @pytest.mark.parametrize("kind", ["no dict", "no exception", "no text", "an empty code", "the library's own code"])
 def test_an_invalid_task_mapper_is_refused_by_the_decorator(kind):
     with pytest.raises(InvalidTask, match="exception_mapper"):
-        task(exception_mapper=WRONG[kind])(jobs.leave)
+        task(exception_mapper=WRONG[kind])(jobs.write_entry)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ STRAY = [
 
 
 def strays(output):
-    return [line for line in output.splitlines() if any(words in line for words in STRAY)]
+    return [line for line in output.splitlines() if any(text in line for text in STRAY)]
 
 
 LATER = RetryPolicy.fixed([60], auto_retry_for=["TASK_TIMEOUT"], jitter=False)

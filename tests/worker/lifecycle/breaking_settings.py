@@ -20,7 +20,7 @@ if IS_RUNNER and (FOLDER / "runner").exists():
     raise RuntimeError("these settings can't be read")
 
 
-def break_if_asked(execute, sql, params, many, context):
+def break_if_requested(execute, sql, params, many, context):
     name = threading.current_thread().name
     if name == "horsies-reaper" or "horsies_reaper" in sys.argv:
         part = "reaper"
@@ -32,7 +32,7 @@ def break_if_asked(execute, sql, params, many, context):
 
 
 def watch(sender, connection, **kwargs):
-    connection.execute_wrappers.append(break_if_asked)
+    connection.execute_wrappers.append(break_if_requested)
 
 
 connection_created.connect(watch)

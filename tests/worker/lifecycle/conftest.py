@@ -1,4 +1,4 @@
-"""Workers that end with their test, and the gate that bodies wait for."""
+"""Workers that end with their test."""
 
 import os
 import signal
@@ -19,9 +19,3 @@ def worker(worker):
     for process in started:
         if process.process.poll() is None:
             os.killpg(process.process.pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """The file that ``hold`` bodies wait for."""
-    return tmp_path / "gate"

@@ -25,7 +25,7 @@ def wait_for(gate: str) -> None:
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
 def hold_again(key: str, gate: str) -> int:
-    """Leave an entry and wait for the gate; retried if the worker dies."""
+    """Write an entry and wait for the gate; retried if the worker dies."""
     Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
     wait_for(gate)
     return os.getpid()
@@ -169,7 +169,7 @@ def states_of(key) -> list[str]:
     retry_policy=RetryPolicy.fixed([3600], auto_retry_for=["UNHANDLED_EXCEPTION"], jitter=False),
 )
 def record_states(context, fails: int) -> None:
-    """Leave an entry with the querysets in which the task is while its body runs; fail the first ``fails`` times."""
+    """Write an entry with the querysets in which the task is while its body runs; fail the first ``fails`` times."""
     row = Task.objects.get(pk=context.task_result.id)
     Entry.objects.create(key=f"{row.status} {' '.join(states_of(row.pk))}")
     if context.attempt <= fails:

@@ -18,7 +18,7 @@ from tests.jobs.models import Entry
 pytestmark = pytest.mark.django_db(transaction=True)
 
 #: The shortest threshold allowed.
-SHORTEST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
+SHORTEST = {"TEST_STALE_MS": "1000", "TEST_HEARTBEAT_MS": "400", "TEST_CHECK_MS": "200"}
 
 
 class Pause:
@@ -131,6 +131,6 @@ def test_a_prefetched_task_that_waits_too_long_is_released_despite_heartbeats(wo
     assert 8 < (row.claimed_at - before.claimed_at).total_seconds() < 18  # ten thresholds
     assert row.claimed_by_worker_id != holder
     assert (row.attempt, row.retry_count, row.attempts.count()) == (1, 0, 1)
-    beats = Heartbeat.objects.filter(task_id=handle.id, role="claimer", sender_id=holder)
-    assert beats.count() >= 10, "the worker sent heartbeats"
+    heartbeats = Heartbeat.objects.filter(task_id=handle.id, role="claimer", sender_id=holder)
+    assert heartbeats.count() >= 10, "the worker sent heartbeats"
     gate.touch()

@@ -9,12 +9,11 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskStatus
-from horsies_django.core.compat import default_task_backend
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Completion, WorkerInfo
-from horsies_django.reaper.duties import run_pass
 from tests.jobs import tasks
+from tests.workflows.runs import reap
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,10 +42,6 @@ def complete(claims):
         Task.objects.complete(
             [Completion(one.task_id, one.claim, '{"ok":1}') for one in claims], WorkerInfo("silent", "host", 1)
         )
-
-
-def reap():
-    run_pass(default_task_backend.config)
 
 
 @pytest.mark.parametrize("first", ["the worker", "the reaper"])

@@ -12,11 +12,11 @@ from horsies_django.core.compat import default_task_backend
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Completion, WorkerInfo
-from horsies_django.reaper.duties import run_pass
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.worker.lifecycle import jobs
+from tests.workflows.runs import reap
 
 pytestmark = pytest.mark.django_db
 
@@ -50,10 +50,6 @@ def claim(start=1, prefetch=0, worker="w"):
 
 def attempts_of(handle):
     return list(TaskAttempt.objects.filter(task_id=handle.id).order_by("attempt"))
-
-
-def reap():
-    run_pass(default_task_backend.config)
 
 
 def is_now(moment):
@@ -143,7 +139,7 @@ def test_the_runner_marks_the_row_running_before_the_body_begins(worker):
 
 
 def test_a_runner_sends_heartbeats_for_running_and_claimed_tasks(worker, gate):
-    worker("--threads", "1", "--prefetch", "1", TEST_BEAT_MS="200", TEST_STALE_MS="60000")
+    worker("--threads", "1", "--prefetch", "1", TEST_HEARTBEAT_MS="200", TEST_STALE_MS="60000")
     runs = tasks.hold.send("runs", str(gate))
     wait_until(lambda: Entry.objects.exists())
     waits = tasks.noop.send()
@@ -152,7 +148,7 @@ def test_a_runner_sends_heartbeats_for_running_and_claimed_tasks(worker, gate):
     gate.touch()
     wait_until(lambda: Task.objects.completed().count() == 2)
 
-    roles = {(beat.task_id, beat.role) for beat in Heartbeat.objects.all()}
+    roles = {(heartbeat.task_id, heartbeat.role) for heartbeat in Heartbeat.objects.all()}
     assert (runs.id, "claimer") not in roles
     assert (waits.id, "claimer") in roles
     row = Worker.objects.get()

@@ -1,4 +1,4 @@
-"""Which threads query a table."""
+"""What tests ask the database: its vendor, how many commits it has had, and which threads query a table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,21 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 
+def is_postgres() -> bool:
+    return connection.vendor == "postgresql"
+
+
+def count_commits() -> int:
+    """Return how many transactions this PostgreSQL database has committed."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+        (count,) = cursor.fetchone()
+        return int(count)
+
+
 @contextmanager
-def asking_for(table: str) -> Iterator[list[str]]:
+def querying_threads(table: str) -> Iterator[list[str]]:
     """Yield the names of the threads that query a table, one for each query, on any connection."""
     names: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The faults themselves: each has its effect, and is undone afterwards."""
+"""The fault tools: each has its effect, and is undone afterwards."""
 
 import time
 
@@ -23,8 +23,8 @@ def ask(connection):
     connection.pgconn.flush()
 
 
-def answers(connection, limit=20.0):
-    """Whether the statement is answered within ``limit`` seconds. Never blocks, because libpq would hold the GIL."""
+def has_answered(connection, limit=20.0):
+    """Return whether the answer comes within ``limit`` seconds; never block, because libpq would hold the GIL."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         connection.pgconn.consume_input()
@@ -40,9 +40,9 @@ def test_a_cut_proxy_holds_bytes_back_and_delivers_them_when_it_heals(proxy):
     with connect(proxy.url) as connection:
         proxy.cut()
         ask(connection)
-        assert not answers(connection, SILENT)
+        assert not has_answered(connection, SILENT)
         proxy.heal()
-        assert answers(connection)
+        assert has_answered(connection)
         assert connection.execute("SELECT 2").fetchone() == (2,)
 
 
@@ -65,9 +65,9 @@ def test_a_host_that_vanishes_drops_packets_until_it_comes_back(host):
     with connect(host.url, tcp_user_timeout=60_000) as connection:
         host.vanish()
         ask(connection)
-        assert not answers(connection, SILENT)
+        assert not has_answered(connection, SILENT)
         host.come_back()
-        assert answers(connection)
+        assert has_answered(connection)
         assert connection.execute("SELECT 2").fetchone() == (2,)
 
 
@@ -82,8 +82,8 @@ def test_a_frozen_server_answers_nothing_until_it_thaws(own_cluster):
     with connect(own_cluster.url) as connection:
         with frozen(own_cluster):
             ask(connection)
-            assert not answers(connection, SILENT)
-        assert answers(connection)
+            assert not has_answered(connection, SILENT)
+        assert has_answered(connection)
         assert connection.execute("SELECT 2").fetchone() == (2,)
 
 
