@@ -95,7 +95,7 @@ def _can_read(place: int, part: str, count: int) -> bool:
 
 def _of_the_whole(text: str) -> tuple[str, ...]:
     try:
-        iterator(text, datetime.datetime(2026, 1, 1)).get_next(datetime.datetime)  # noqa: DTZ001  # the wall's
+        iterator(text, datetime.datetime(2026, 1, 1)).get_next(datetime.datetime)  # noqa: DTZ001  # a naive local time, as croniter takes it
     except CroniterBadDateError:
         return (f"{text!r} never comes: no month has that day; allowed: a day that there is.",)
     except CroniterError as error:

@@ -91,7 +91,7 @@ class Mask:
             return True
         try:
             return key.format_map(seen) != key.format_map(values)
-        except Exception:  # noqa: BLE001  # a mask need not fit the format's specs
+        except Exception:  # noqa: BLE001  # a mask is a text, which the format's specs may reject
             return True
 
     def _cleansed(self, name: str | None, value: Any, levels: int) -> Any:

@@ -70,7 +70,7 @@ class OneLine(logging.Filter):
         """Rewrite the record if necessary, which is rare."""
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001  # arguments that don't fit: the handler says so
+        except Exception:  # noqa: BLE001  # the arguments don't fit the message: the handler reports it
             return True
         if not message.isprintable():
             record.msg, record.args = one_line(message), ()

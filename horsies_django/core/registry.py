@@ -256,7 +256,7 @@ def _hints_of(thing: Any) -> Iterator[Any]:
     """Yield each hint that can be resolved. One that can't, for it needs a type checker, must not hide the others."""
     try:
         yield from get_type_hints(thing).values()
-    except Exception:  # noqa: BLE001  # a hint is an expression of the project's, and may raise anything
+    except Exception:  # noqa: BLE001  # evaluates the project's expressions, which may raise anything
         for name in getattr(thing, "__annotations__", ()):
             yield from _hint_of(thing, name)
 
@@ -266,5 +266,5 @@ def _hint_of(thing: Any, name: str) -> Iterator[Any]:
     holder = type("_Holder", (), {"__annotations__": {name: stored}, "__module__": thing.__module__})
     try:
         yield from get_type_hints(holder).values()
-    except Exception as error:  # noqa: BLE001  # as above
+    except Exception as error:  # noqa: BLE001  # evaluates the project's expression, which may raise anything
         logger.debug("the hint %s of %r can't be resolved: %r", name, thing, error)

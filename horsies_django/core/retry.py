@@ -106,7 +106,7 @@ class RetryPolicy:
         """Retry once after each of ``intervals`` (seconds)."""
         waits: Any = tuple(intervals) if isinstance(intervals, Iterable) else intervals
         retries = len(waits) if isinstance(waits, tuple) else 1
-        return cls(max_retries=retries, intervals=waits, jitter=jitter, auto_retry_for=auto_retry_for)  # type: ignore[arg-type]  # brought into form there
+        return cls(max_retries=retries, intervals=waits, jitter=jitter, auto_retry_for=auto_retry_for)  # type: ignore[arg-type]  # __post_init__() normalizes it
 
     @classmethod
     def exponential(
@@ -125,7 +125,7 @@ class RetryPolicy:
             backoff_strategy="exponential",
             max_delay_seconds=max_delay_seconds,
             jitter=jitter,
-            auto_retry_for=auto_retry_for,  # type: ignore[arg-type]  # brought into form there
+            auto_retry_for=auto_retry_for,  # type: ignore[arg-type]  # __post_init__() normalizes it
         )
 
     @classmethod
@@ -200,7 +200,7 @@ class RetryPolicy:
             return None
         try:
             policy = json.loads(stored) if isinstance(stored, str) else stored
-            return None if policy == NO_RETRIES else cls.from_json(policy)  # type: ignore[arg-type]  # refused below
+            return None if policy == NO_RETRIES else cls.from_json(policy)  # type: ignore[arg-type]  # from_json() rejects other types
         except (TypeError, ValueError, KeyError) as error:
             logger.error("task id=%s has a retry policy that can't be read: no retry. %s", task_id, error)
             return None

@@ -102,7 +102,7 @@ class IsQueueCandidate(models.Func):
         firsts, limits = self._firsts.sql, self._firsts.params
         if self._is_capped:
             queues = (
-                " (SELECT * FROM unnest(%s::text[], %s::integer[]) AS named (name, most)"  # noqa: S608  # the ORM's
+                " (SELECT * FROM unnest(%s::text[], %s::integer[]) AS named (name, most)"  # noqa: S608  # compiled by the ORM
                 f" WHERE name NOT IN ({self._paused.sql})) AS waiting (name, most)"  # the ORM's
             )
             firsts, limits = f"{firsts.rpartition('%s')[0]}waiting.most", limits[:-1]
@@ -142,7 +142,7 @@ class IsPicked(models.Func):
 
 def completed_rows(table: str) -> str:
     """Return the prefix of an INSERT inside :func:`one_statement`: ``table`` stands for the rows completed just now."""
-    return f'WITH "{table}" AS (SELECT * FROM completed) '  # noqa: S608  # our own
+    return f'WITH "{table}" AS (SELECT * FROM completed) '  # noqa: S608  # SQL of this package
 
 
 def one_statement(
@@ -161,7 +161,7 @@ def one_statement(
         f"picked ({names}) AS MATERIALIZED ({_shortened(pick.sql, table)})",
         f"taken AS ({take.sql} RETURNING id)",
     ]
-    whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # the ORM's
+    whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # compiled by the ORM
     return Statement(whole, (*complete.params, *record.params, *pick.params, *take.params)).inline_constants()
 
 

@@ -311,7 +311,7 @@ class StoredSize(Func):
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
         """Render a cast before SQLite 3.43, which has no OCTET_LENGTH."""
-        if connection.Database.sqlite_version_info >= (3, 43):  # type: ignore[attr-defined]  # sqlite3's
+        if connection.Database.sqlite_version_info >= (3, 43):  # type: ignore[attr-defined]  # the driver module of SQLite
             return self.as_sql(compiler, connection)
         return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))")
 

@@ -186,7 +186,7 @@ def _lock_first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, s
     selection = CompiledSelect(ordered, ("pk", "limit_key", "queue_name", "is_async"), _PLACES)
     one = selection.statement
     arms = [one.bind({_KEY.name: key, _PLACES.name: count}) for key, count in places.items()]
-    sql = " UNION ALL ".join([f"SELECT * FROM ({one.sql}) AS blocked"] * len(arms))  # noqa: S608  # the ORM's
+    sql = " UNION ALL ".join([f"SELECT * FROM ({one.sql}) AS blocked"] * len(arms))  # noqa: S608  # compiled by the ORM
     union = Statement(sql, tuple(chain.from_iterable(arms)))
     with connections[database].cursor() as cursor:
         return selection.read(cursor, union, {})

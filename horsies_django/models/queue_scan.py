@@ -81,7 +81,7 @@ class QueueScan:
         columns = ", ".join(f"({part.sql})" for part in parts)
         params = [param for part in [*parts, with_rules, row] for param in part.params]
         columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({with_rules.sql}), worker.now"
-        whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # the ORM's
+        whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # compiled by the ORM
         self._statement = whole.inline_constants() if self._is_prepared else whole
 
     def run(self) -> ScanResult | None:
@@ -110,7 +110,7 @@ class QueueScan:
         due = tasks.next_up(is_async=is_async).filter(queue_name=name)[:1]
         priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
         sql = (
-            f"WITH RECURSIVE {names.sql}"  # noqa: S608  # the ORM's
+            f"WITH RECURSIVE {names.sql}"  # noqa: S608  # compiled by the ORM
             f" SELECT CAST({make.rows}({make.values}(place, name, is_paused, priority, enqueued_at)) AS {make.text})"
             f" FROM (SELECT names.place, names.name, EXISTS ({is_paused.sql}) AS is_paused,"
             f" ({priority.sql}) AS priority, ({enqueued_at.sql}) AS enqueued_at FROM names"
@@ -152,13 +152,13 @@ def skip_scan(tasks: TaskFilters[Any], is_async: bool, after: Param | None = Non
     following = Statement.select(names.filter(queue_name__gt=NAME)[:1])
     if after is not None:
         sql = (
-            f"names (name, place) AS (SELECT ({first.sql}), 1 UNION ALL"  # noqa: S608  # the ORM's
+            f"names (name, place) AS (SELECT ({first.sql}), 1 UNION ALL"  # noqa: S608  # compiled by the ORM
             f" SELECT ({following.sql}), names.place + 1 FROM names"
             f" WHERE names.name IS NOT NULL AND names.place < {QUEUES_PER_SCAN})"
         )
         return Statement(sql, (*first.params, *following.params))
     sql = (
-        f"names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
+        f"names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # compiled by the ORM
         f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"
     )
     return Statement(sql, (*first.params, *following.params))

@@ -186,7 +186,7 @@ def _waiting(database: str, after: str) -> list[str]:
     first = Statement.select(keys.filter(limit_key__gt=after)[:1])
     following = Statement.select(keys.filter(limit_key__gt=OuterColumn("keys.key", models.CharField()))[:1])
     sql = (
-        f"WITH RECURSIVE keys (key) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
+        f"WITH RECURSIVE keys (key) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # compiled by the ORM
         f" SELECT ({following.sql}) FROM keys WHERE keys.key IS NOT NULL)"
         f" SELECT keys.key FROM keys WHERE keys.key IS NOT NULL LIMIT {KEYS_PER_STATEMENT}"
     )

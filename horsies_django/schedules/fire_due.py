@@ -79,7 +79,8 @@ def _fire_all(rows: ScheduleQuerySet, row: Schedule, slots: Slots, now: datetime
         if due:
             dispatch.find(row)
     except dispatch.UnknownTarget as error:
-        if (now - aware(row.next_run_at)).total_seconds() <= MISSED_AFTER:  # type: ignore[operator]
+        assert row.next_run_at is not None
+        if (now - aware(row.next_run_at)).total_seconds() <= MISSED_AFTER:
             raise
         due, last_error = [], str(error)
         logger.error("schedule %r can't be sent, its slots up to %s are skipped: %s", row.name, last, error)

@@ -80,7 +80,7 @@ def check_identity(alias: str, expected: Mapping[str, str]) -> None:
 def is_in_memory(alias: str) -> bool:
     """Whether ``alias`` is an SQLite database in memory, which other processes don't see and other threads lock."""
     connection = connections[alias]
-    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())  # type: ignore[attr-defined]  # SQLite's own
+    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())  # type: ignore[attr-defined]  # only SQLite's wrapper has it
 
 
 def is_visible_only_here(alias: str) -> bool:

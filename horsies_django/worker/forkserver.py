@@ -135,7 +135,8 @@ def _has_sockets() -> bool:
 def _prctl(option: int, value: int | bytes) -> bool:
     argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
     nothing = ctypes.c_ulong(0)
-    return ctypes.CDLL(None).prctl(option, argument, nothing, nothing, nothing) == 0  # type: ignore[no-any-return]
+    error: int = ctypes.CDLL(None).prctl(option, argument, nothing, nothing, nothing)
+    return error == 0
 
 
 def _serve(connection: socket.socket) -> NoReturn:
@@ -193,7 +194,7 @@ def _start_child(connection: socket.socket, descriptors: Sequence[int], pipe: tu
             os.dup2(control, 0)
             os.close(control)
         child.main(others)
-    except BaseException:  # noqa: BLE001  # as the interpreter would
+    except BaseException:  # noqa: BLE001  # prints the error and exits, as the interpreter would
         traceback.print_exc()
         sys.stderr.flush()
     finally:

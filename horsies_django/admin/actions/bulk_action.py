@@ -172,8 +172,8 @@ def apply_to_matching(
     values = form.cleaned_data if form else {}
     is_over = False
     try:
-        for progress, is_over in _apply_batches(changelist.scan, action, values, before, admin.batch):  # noqa: B007  # the last one counts
-            pass
+        for step in _apply_batches(changelist.scan, action, values, before, admin.batch):
+            progress, is_over = step
     finally:  # a failure leaves earlier batches committed: log them
         _log(request, changelist, action.log_label(values), action.flag, before, progress)
     if is_over:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
@@ -18,6 +18,7 @@ from ...db.expressions import NowPlus
 from ...models import Queue, Worker
 from ...models.claim.query import not_past_deadline
 from ...models.operator_actions import ENGINE_TASK_PREFIX
+from ...models.transitions import TaskQuerySet
 from ...ops.keyset import scopes
 from ...ops.keyset.scan import Bounds
 from ...ops.keyset.scopes import ScanScope
@@ -287,8 +288,7 @@ class ProblemFilter(ChoiceFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Filter by the selected problem; ``overdue()`` defines the overdue ones."""
         if self.selected == "overdue" and not self.is_unknown:
-            rows: QuerySet[Any] = queryset.overdue()  # type: ignore[attr-defined]  # TaskQuerySet has it
-            return rows
+            return cast("TaskQuerySet", queryset).overdue()
         return super().queryset(request, queryset)
 
     def condition(self, chosen: str) -> Q:

@@ -85,7 +85,8 @@ class ScheduleAdmin(SchedulePage):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Annotate the database's current time."""
         rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.annotate(read_at=Now(), next_in=SecondsUntil("next_run_at"))  # type: ignore[no-any-return]
+        annotated: QuerySet[Any] = rows.annotate(read_at=Now(), next_in=SecondsUntil("next_run_at"))
+        return annotated
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -167,7 +167,7 @@ class QueueAdmin(LiveAdmin):
         if is_allowed and any(key.startswith("~") for key in keys):
             posted = request.POST.copy()
             posted.setlist(ACTION_CHECKBOX_NAME, [self._row_of(key) for key in keys])
-            request.POST = posted  # type: ignore[assignment]  # actions need rows
+            request.POST = posted  # type: ignore[assignment]  # a mutable copy, which Django only reads
         return super().response_action(request, queryset, *args, **kwargs)
 
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:

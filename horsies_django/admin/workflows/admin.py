@@ -194,7 +194,7 @@ class WorkflowAdmin(ActionAdmin):
             )
             self.message_user(request, message % node_id, messages.WARNING)
             return
-        LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # it accepts a list
+        LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
         self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:

@@ -106,7 +106,7 @@ def _is_something(value: Any) -> bool:
 
 
 def _shown(node: WorkflowTask, name: str) -> Any:
-    value = node._meta.get_field(name).value_from_object(node)  # type: ignore[union-attr]  # a concrete field
+    value = node._meta.get_field(name).value_from_object(node)  # type: ignore[union-attr]  # only concrete fields are listed
     if isinstance(value, datetime):
         return format_time(value, exactly=False)
     if not isinstance(value, dict | list):

@@ -51,8 +51,8 @@ def act(inspector: Inspector, action: str, options: dict[str, Any], out: OutputW
     report = Report(action=task_action.name, is_dry=is_dry)
     failure = ""
     try:
-        for report in _with_progress(selection.apply_in_batches(task_action, dry_run=is_dry, limit=limit), err):  # noqa: B007  # the last one counts
-            pass
+        for latest in _with_progress(selection.apply_in_batches(task_action, dry_run=is_dry, limit=limit), err):
+            report = latest
     except DatabaseError as error:
         failure = f"The database: {error}".rstrip()
     except KeyboardInterrupt:

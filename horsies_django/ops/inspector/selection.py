@@ -56,8 +56,8 @@ class Selection(ABC):
     def apply(self, action: TaskAction, *, dry_run: bool = False, limit: int | None = None) -> Report:
         """Apply an action to the selected tasks, to at most ``limit`` of them."""
         report = Report(action=action.name, is_dry=dry_run)
-        for report in self.apply_in_batches(action, dry_run=dry_run, limit=limit):  # noqa: B007  # the last one counts
-            pass
+        for latest in self.apply_in_batches(action, dry_run=dry_run, limit=limit):
+            report = latest
         return report
 
     def apply_in_batches(

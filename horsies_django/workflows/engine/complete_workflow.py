@@ -119,7 +119,8 @@ def _load(context: EngineContext, workflows: Sequence[WorkflowState], below: Que
 
 def _deciding_nodes(workflow: WorkflowState) -> set[int]:
     """Return the indexes of the nodes that decide how a workflow ends."""
-    return workflow.required | ({workflow.failed_index, workflow.output_index} - {None})  # type: ignore[operator]
+    indexes = (workflow.failed_index, workflow.output_index)
+    return workflow.required | {index for index in indexes if index is not None}
 
 
 def _outputs_leaves(workflow: WorkflowState) -> bool:
