@@ -55,7 +55,7 @@ class Mask:
             return MASKED if self._is_sensitive(name, value) else _filtered(name, value)
         except Exception:  # raised by the project's filter
             if not self._has_logged:
-                logger.exception("whether %r is sensitive can't be known: it is masked", name)
+                logger.exception("error report filter failed name=%r: the value is masked", name)
                 self._has_logged = True
             return MASKED
 

@@ -161,4 +161,4 @@ def _column_value(name: str, value: Any) -> Any:
 @lru_cache(maxsize=256)
 def _warn_once(name: str, value: str) -> None:
     """Log an invalid value once: the row is read several times a second."""
-    logger.warning("%s of a queue's row is not acted on: it is %s; allowed: %s", name, value, COLUMNS[name].allowed)
+    logger.warning("invalid queue setting ignored %s=%s; allowed: %s", name, value, COLUMNS[name].allowed)

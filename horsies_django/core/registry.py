@@ -135,7 +135,7 @@ class Registry:
         if name in self.late and name in self.tasks and name not in self._warned:
             self._warned.add(name)
             logger.warning(
-                "task %s was registered after Django had started: workers may not know it. "
+                "task registered after Django had started name=%s: workers may not know it. "
                 "Add %r to OPTIONS['modules'].",
                 name,
                 self.tasks[name].func.__module__,
@@ -267,4 +267,4 @@ def _hint_of(thing: Any, name: str) -> Iterator[Any]:
     try:
         yield from get_type_hints(holder).values()
     except Exception as error:  # noqa: BLE001  # evaluates the project's expression, which may raise anything
-        logger.debug("the hint %s of %r can't be resolved: %r", name, thing, error)
+        logger.debug("type hint not resolved name=%s of=%r error=%r", name, thing, error)

@@ -202,7 +202,7 @@ class RetryPolicy:
             policy = json.loads(stored) if isinstance(stored, str) else stored
             return None if policy == NO_RETRIES else cls.from_json(policy)  # type: ignore[arg-type]  # from_json() rejects other types
         except (TypeError, ValueError, KeyError) as error:
-            logger.error("task id=%s has a retry policy that can't be read: no retry. %s", task_id, error)
+            logger.error("damaged retry policy ignored id=%s error=%s", task_id, error)
             return None
 
 

@@ -61,7 +61,7 @@ class CompletionListener:
                 self._listen(connection)
         except Exception as error:  # subscribers go on polling
             if postgres.is_lost(error):
-                logger.info("completions not received, polling instead: %s", error)
+                logger.info("completions not received, polling instead error=%s", error)
             else:
                 logger.exception("completion listener failed, polling instead")
             with self._lock:

@@ -124,7 +124,7 @@ def _values(row: Task) -> dict[str, Any]:
         if row.status == TaskStatus.COMPLETED and row.result:
             values["_return_value"] = decode(row.result.get("ok"), typed=typed)
     except Exception as error:  # noqa: BLE001  # a class was removed or rejects its old values; the rest is readable
-        logger.warning("a value of task id=%s can't be decoded: %r", row.pk, error)
+        logger.warning("stored value can't be decoded id=%s error=%r", row.pk, error)
     return values
 
 

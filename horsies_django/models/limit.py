@@ -164,5 +164,5 @@ def _read(rate: str) -> Rate | None:
     try:
         return Rate.parse(rate)
     except ValueError as error:
-        logger.warning("the rate of a limit is not acted on: %s", error)
+        logger.warning("invalid rate of a limit ignored error=%s", error)
         return None

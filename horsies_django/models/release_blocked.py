@@ -86,7 +86,7 @@ def _retrying_locked(database: str, keys: Collection[str], terms: LimitTerms | N
         if not (keys := released.busy):
             return
         time.sleep(PAUSE)
-    logger.warning("limit %r stays locked by another transaction: the reaper releases its tasks", min(keys))
+    logger.warning("limit stays locked key=%r: left to the reaper", min(keys))
 
 
 def release_after_commit(database: str, keys: Iterable[str | None], terms: LimitTerms | None = None) -> None:
@@ -168,7 +168,7 @@ def _release_singly(database: str, keys: Collection[str]) -> int:
             (key,) = keys
             if repair_limit(database, key):
                 return _release_singly(database, keys)
-            logger.exception("limit %r can't be checked", key)
+            logger.exception("limit can't be checked key=%r", key)
             return 0
     return sum(_release_singly(database, [key]) for key in keys)
 

@@ -171,7 +171,7 @@ class Scheduler:
             if not is_outage(error) and self._disable_unreadable():
                 return SHORT_PAUSE
             if not self._is_away:  # log an outage once
-                logger.warning("scheduler paused, the database is unavailable: %s", error)
+                logger.warning("scheduler paused, the database is unavailable error=%s", error)
             self._is_away = True
             connections[self._options.database].close()
             return self._interval
@@ -188,7 +188,7 @@ class Scheduler:
             self._rows.served_by(self._backend, self._project).unreadable().disable_unreadable("The row can't be read.")
         )
         if count:
-            logger.error("disabled %d schedules whose rows can't be read", count)
+            logger.error("unreadable schedules disabled count=%d", count)
         return count
 
     def _pause(self) -> float:
@@ -237,14 +237,14 @@ class Scheduler:
         if isinstance(error, Error) and not connections[self._options.database].is_usable():
             raise error
         if is_row_error(error):
-            logger.error("schedule %r disabled, its next run can't be computed", name, exc_info=error)
+            logger.error("schedule disabled name=%r: its next run can't be computed", name, exc_info=error)
             self._rows.filter(pk=key).disable_unreadable(error_text(error))
             return Deferred(name, error_text(error))
         is_new = self._backoff.add(key)
         if not isinstance(error, UnknownTarget):
-            logger.error("schedule %r could not be sent and will be retried", name, exc_info=error)
+            logger.error("schedule not sent name=%r: it will be retried", name, exc_info=error)
         elif is_new:
-            logger.warning("schedule %r deferred, this process does not know its task or workflow: %s", name, error)
+            logger.warning("schedule deferred name=%r: this process lacks its task or workflow error=%s", name, error)
         return Deferred(name, str(error) if isinstance(error, UnknownTarget) else error_text(error))
 
     @property

@@ -87,7 +87,7 @@ def _create(rows: ScheduleQuerySet, new: Iterable[DeclaredSchedule], project: st
         return 0
     before = set(_owned_by_others(rows, [row.name for row in made], project))
     for name in sorted(before):
-        logger.warning("schedule %r not created: a schedule made by hand or by another project has that name", name)
+        logger.warning("schedule not created name=%r: one made by hand or by another project has that name", name)
     made = [row for row in made if row.name not in before]
     now = database_now(rows.db)
     for row in made:

@@ -70,7 +70,7 @@ class CompletionNotifier:
                         self._publish(connection)
             except Exception as error:  # waiters go on polling
                 if postgres.is_lost(error):
-                    logger.info("completions not sent: %s", error)
+                    logger.info("completions not sent error=%s", error)
                 else:
                     logger.exception("completion notifier failed")
                 time.sleep(_RETRY_INTERVAL)

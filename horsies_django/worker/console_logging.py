@@ -59,7 +59,7 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
                 self._write(lines)
                 super().flush()
             except Exception:  # noqa: BLE001  # as in any handler, errors must not reach the caller
-                self.handleError(logging.makeLogRecord({"msg": "%d lines are lost", "args": (len(lines),)}))
+                self.handleError(logging.makeLogRecord({"msg": "log lines lost count=%d", "args": (len(lines),)}))
         finally:
             self.release()
 

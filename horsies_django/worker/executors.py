@@ -124,7 +124,7 @@ class ThreadExecutor:
                 self._threads.remove(thread)
             if not self._threads:
                 raise
-            logger.error("thread not started, going on with threads=%d: %s", len(self._threads), error)
+            logger.error("thread not started threads=%d error=%s", len(self._threads), error)
             self._wakeups.put(True)
 
     def _work(self) -> None:
@@ -227,7 +227,7 @@ class LoopExecutor:
                 try:
                     self._loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):  # raised by an asyncio task that a coroutine has created
-                    logger.exception("an asyncio task that a coroutine had created raised: the event loop goes on")
+                    logger.exception("asyncio task of a coroutine raised: the event loop continues")
 
     def _start(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         for _ in range(count):

@@ -81,7 +81,7 @@ class LimitReleaser:
             if len(keys) == 1:
                 if self._store.repair_limit(keys[0]):
                     return self._release_batch(keys)
-                logger.exception("limit can't be released, left to the reaper limit=%r", keys[0])
+                logger.exception("limit can't be released key=%r: left to the reaper", keys[0])
                 return NONE_RELEASED
         parts = [self._release_batch([key]) for key in keys]
         lanes = sum((part.lanes for part in parts), Counter[tuple[str, bool]]())

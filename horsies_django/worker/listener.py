@@ -91,7 +91,7 @@ class Listener:
                 self._handle(payload)
         except Error as error:
             self._pinged_at = float("-inf")
-            logger.warning("LISTEN lost, polling until it is back: %s", error)
+            logger.warning("LISTEN lost, polling until it is back error=%s", error)
             self._inbox.put(Command.POLL)
 
     def _handle(self, payload: str) -> None:

@@ -304,7 +304,7 @@ class Producer:
         try:
             raise_if_forbidden(self._config.database, error)
         except MissingPrivilege as problem:
-            logger.error("worker stops id=%s: %s", self._runner.worker_id, problem)
+            logger.error("worker lost a privilege id=%s error=%s", self._runner.worker_id, problem)
         self._state.exit_reason = ExitReason.FORBIDDEN
         self.stop()
 

@@ -104,7 +104,7 @@ def _raised(execution: Execution, call: _Call | None, error: BaseException) -> E
     except Snooze as snooze:
         return result_mapping.from_exception(execution, task, snooze)
     except Exception:
-        logger.exception("search for a worker that knows the task failed id=%s", execution.task_id)
+        logger.exception("task not handed back id=%s: the search for a worker that knows it failed", execution.task_id)
     return result_mapping.from_exception(execution, task, error)
 
 

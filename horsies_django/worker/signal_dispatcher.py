@@ -117,7 +117,7 @@ class SignalDispatcher:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self._has_thread:
                 raise  # it was meant for the caller's own thread
-            logger.exception("signals could not be sent")
+            logger.exception("signals not sent")
         finally:
             self.sent += 1
             if self._on_sent is not None:

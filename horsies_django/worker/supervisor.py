@@ -186,7 +186,7 @@ class Supervisor:
         try:
             child = self._spawner.start()
         except OSError as error:  # no more processes or memory for now: the existing runners go on
-            logger.error("runner not started: %s", error)
+            logger.error("runner not started error=%s", error)
             self._failed_starts += 1
             self._start_after(_pause(max(self._failed_starts, 2)))
             return
@@ -259,7 +259,7 @@ class Supervisor:
         """Log that a runner which stopped on request gets no replacement."""
         left = len(self._children) + len(self._start_at)
         end = "" if left else ", and with the last one the worker ends"
-        logger.info("runner stopped on request id=%s: not replaced, runners left=%d%s", worker_id, left, end)
+        logger.info("runner stopped on request id=%s runners_left=%d: not replaced%s", worker_id, left, end)
 
     def _start_after(self, pause: float) -> None:
         self._start_at = sorted([*self._start_at, time.monotonic() + pause])

@@ -108,7 +108,7 @@ class SupervisorStore:
                 tasks = held.filter(status=status)
                 Heartbeat.objects.using(database).beat(tasks, role, heartbeat.worker_id, HOSTNAME, heartbeat.pid)
         except Error as error:
-            logger.warning("no heartbeat for runner id=%s, database unavailable: %s", heartbeat.worker_id, error)
+            logger.warning("runner heartbeat not sent id=%s error=%s", heartbeat.worker_id, error)
             connections[database].close()
 
     def _recover_all(self) -> None:
@@ -123,10 +123,10 @@ class SupervisorStore:
             except Error as error:
                 connections[self._config.database].close()
                 if lacks_privilege(error):  # no other attempt would succeed
-                    logger.error("tasks of runner left to a reaper id=%s: %s", dead.worker_id, error)
+                    logger.error("tasks of dead runner left to a reaper id=%s error=%s", dead.worker_id, error)
                     self._finish(dead)
                     continue
-                logger.warning("tasks of dead runners not recovered yet: %s", error)
+                logger.warning("tasks of dead runners not recovered yet error=%s", error)
                 if time.monotonic() - began > RETRY_INTERVAL:
                     return  # heartbeats come first
                 continue
@@ -145,7 +145,7 @@ class SupervisorStore:
             dead.on_stop_request_known = None
         rows = Task.objects.using(self._config.database).held_by(dead.worker_id)
         if count := recover_all(rows, dead.evidence):
-            logger.warning("recovered tasks of dead runner id=%s count=%d", dead.worker_id, count)
+            logger.warning("tasks of dead runner recovered id=%s count=%d", dead.worker_id, count)
         dead.tries += 1
         if rows.exists() and dead.tries < MAX_TRIES:
             return False  # another transaction has them locked

@@ -121,7 +121,7 @@ def _advance(database: str, ids: Sequence[UUID]) -> bool:
     except Exception as error:
         if _is_outage(error):
             raise
-        logger.exception("advance failed tasks=%d id=%s", len(ids), ids[0])
+        logger.exception("workflows not advanced tasks=%d first=%s", len(ids), ids[0])
         return False
     return True
 
