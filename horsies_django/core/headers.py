@@ -79,7 +79,7 @@ def check_reserved(options: Options, metadata: Mapping[str, Any] | None, headers
 
 
 def _refuse(key: str, owner: str) -> NoReturn:
-    raise ValueError(f"metadata has the key {key!r}; allowed: others, for this one is a header of {owner}.")
+    raise ValueError(f"metadata has the key {key!r}; allowed: other keys; {owner} reserves this one.")
 
 
 @functools.cache

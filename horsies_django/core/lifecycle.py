@@ -116,7 +116,7 @@ CANCEL_RUNNING: Final = transition(
     "RUNNING",
     TaskStatus.CANCELLED,
     "anyone who asks for running ones too",
-    "the same; the body is told; a late result is dropped",
+    "the same; the body is asked to stop; a late result is dropped",
 )
 RETRY_ENDED: Final = transition(
     " ".join(TASK_RETRYABLE_STATES),

@@ -171,9 +171,9 @@ def _repr(value: Any) -> str:
 
 def _filtered(name: str, value: Any) -> Any:
     """Apply the project's filter; to a container by its name only, as its members are filtered one by one."""
-    judge = get_default_exception_reporter_filter()
+    reporter_filter = get_default_exception_reporter_filter()
     if not isinstance(value, dict | list):
-        return judge.cleanse_setting(name, value)
+        return reporter_filter.cleanse_setting(name, value)
     empty: Any = type(value)()
-    cleansed = judge.cleanse_setting(name, empty)
+    cleansed = reporter_filter.cleanse_setting(name, empty)
     return value if cleansed == empty else cleansed

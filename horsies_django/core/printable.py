@@ -1,7 +1,7 @@
 """Text from rows, made safe for a terminal and for a line of a log.
 
 A task's name, a worker's or an error's message may hold anything: an escape sequence that clears the screen or renames
-its window, a line break that makes one log line two, a mark that turns the reading order round.
+its window, a line break that makes one log line two, a mark that reverses the reading order.
 """
 
 from __future__ import annotations

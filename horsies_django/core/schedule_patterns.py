@@ -1,7 +1,7 @@
 """Patterns: when a schedule is due, as declared in code and as the text in a row.
 
-A pattern with a mistake can be made, so that ``manage.py check`` tells every mistake of a project at once;
-``problems()`` has them, and whoever asks for its timing gets a ValueError.
+The constructors accept invalid values, so that ``manage.py check`` can report all errors of a project at once:
+``problems()`` yields them, and reading ``timing`` raises ValueError.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def parse(timing: str) -> Every | Cron:
             raise ValueError(f"{timing!r} has no number of seconds; allowed: every:300, in whole seconds.")
         pattern = Every(seconds=int(text))
     else:
-        raise ValueError(f"{timing!r} is no timing; allowed: cron:0 9 * * MON-FRI or every:300.")
+        raise ValueError(f"{timing!r} is not a timing; allowed: cron:0 9 * * MON-FRI or every:300.")
     pattern.timing  # noqa: B018  # raises for what is wrong with it
     return pattern
 

@@ -1,8 +1,8 @@
 """Values to JSON and back, and texts that every database takes.
 
-The plain form follows the rules of Django's framework. The rich form (``"serializer": "rich"``) tags what JSON has no
-word for, so that it comes back as what it was: the types below, and registered dataclasses. Both refuse what a database
-would choke on: NaN, infinities, NUL characters and lone surrogates.
+The plain form follows the rules of Django's framework. The rich form (``"serializer": "rich"``) tags values for which
+JSON has no type, so that decoding restores them: the types below, and registered dataclasses. Both reject what some
+database rejects: NaN, infinities, NUL characters and lone surrogates.
 """
 
 from __future__ import annotations

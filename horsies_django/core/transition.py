@@ -16,7 +16,7 @@ class Transition(Generic[S]):
     """One permitted change of status.
 
     ``sources`` are the states that it starts from, in the order of the enum; a row without any is inserted. ``who``,
-    ``guard`` and ``writes`` are documentation: who makes the change, what must be true besides the state, and which
+    ``guard`` and ``writes`` are documentation: the actor, what must be true besides the state, and which
     columns it writes.
     """
 

@@ -1,4 +1,4 @@
-"""``Unique``: which calls of a task are the same, for how long, and what happens to the second."""
+"""``Unique``: which calls of a task count as equal, for how long, and how a conflict is resolved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Span = float | timedelta | str
 class UniqueUntil(StrEnum):
     """The event that makes a task release its unique key, as stored in its row; NULL means DONE.
 
-    RELEASED is no rule: the task has given its key back, though its state alone would not say so.
+    RELEASED is not an option: it marks a row that has released its key earlier than its state implies.
     """
 
     STARTED = "started"
@@ -47,17 +47,16 @@ _CONFLICTS: Final = ("skip", "replace", "raise")
 class Unique:
     """At most one task at a time for equal calls.
 
-    ``by`` says what has to be the same: ``"args"`` or ``"kwargs"`` (all arguments, however they are passed), names of
-    parameters, ``"queue"``; the task itself always has to be, so ``("task",)`` is one task whatever its arguments.
-    ``key`` is a text of your own instead, with ``{parameter}`` in it, or a callable over the arguments that returns
-    one; other tasks may have the same.
+    ``by`` lists what equal calls share besides the task: ``"args"`` or ``"kwargs"`` (all arguments, however they are
+    passed), names of parameters, ``"queue"``. ``("task",)`` makes all calls of the task equal. ``key`` replaces ``by``:
+    a format string over the parameters, or a callable over the arguments that returns a text. Tasks can share a key.
 
-    ``until`` is when the next may come: ``"started"``, ``"done"`` (however it ends) or ``"success"``. ``states``, those
-    in which it may not, say the same. ``period`` is the longest that a task keeps the others away, from when it is due;
-    with no ``until`` it is the only rule, whatever has become of the task.
+    ``until`` is the event that releases the key: ``"started"``, ``"done"`` (whatever the outcome) or ``"success"``.
+    ``states`` says the same by listing the states that hold the key. ``period`` limits how long a task holds the key,
+    from its due time on; without ``until`` the task holds it for that period, whatever its state.
 
-    ``on_conflict`` is what becomes of a call that finds another: ``"skip"`` gives the handle of that one, ``"replace"``
-    gives that one the arguments, options and time of the new call, ``"raise"`` raises UniqueConflict.
+    ``on_conflict`` resolves a call whose key is taken: ``"skip"`` returns the handle of the existing task,
+    ``"replace"`` gives that task the arguments, options and time of the new call, ``"raise"`` raises UniqueConflict.
 
     Durations are seconds, a timedelta or a text like ``"1h"``. Raises ValueError, saying what is allowed.
 

@@ -36,7 +36,7 @@ _NAME: Final = re.compile(r' AS "\w+"')
 
 
 class AfterCursor(models.Func):
-    """Whether a row comes after the mark, among the rows of the mark's priority."""
+    """Whether a row comes after the cursor, among the rows of the cursor's priority."""
 
     template = "(%(expressions)s)"
     arg_joiner = ", "
@@ -166,10 +166,10 @@ def one_statement(
 
 
 def _shortened(select: str, table: str) -> str:
-    """Leave out what a SELECT from one table need not say: the names of its columns, and their table.
+    """Leave out the column aliases and table prefixes that a SELECT from one table does not need.
 
-    psycopg parses a statement of more than 4,096 characters anew each time it runs, which takes as long as the rest of
-    the client's work. In ORDER BY a bare name could be that of a result, so the table stays there.
+    psycopg parses a statement of more than 4,096 characters anew on each run, which doubles the client's work. ORDER BY
+    keeps the prefix, because a bare name there could refer to a result column.
     """
     head, found, rest = _NAME.sub("", select).partition(f' FROM "{table}" ')
     before, select, columns = head.rpartition("SELECT ")

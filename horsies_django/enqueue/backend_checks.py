@@ -74,7 +74,7 @@ def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:
                 yield checks.Warning(
                     f"{where}['queues'][{name!r}]['{key}'] is {value!r}, which counts where the workers' order is "
                     f"{order!r} alone; it is {options.worker.order!r}.",
-                    hint=f"Set {where}['worker']['order'] = {order!r}, or take it out.",
+                    hint=f"Set {where}['worker']['order'] = {order!r}, or remove it.",
                     obj=alias,
                     id="horsies.W010",
                 )

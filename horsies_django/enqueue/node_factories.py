@@ -138,8 +138,8 @@ def _nodes(name: str, value: Any, code: DefinitionErrorCode, node_errors: list[N
         node_errors.append((code, f"{name} is {shown(value)}; {_ONE_OR_MORE}"))
         return []
     nodes = list(value)
-    if strangers := [node for node in nodes if not isinstance(node, Node)]:
-        node_errors.append((code, f"{name} has {shown(strangers[0])}; {_ONE_OR_MORE}"))
+    if invalid := [node for node in nodes if not isinstance(node, Node)]:
+        node_errors.append((code, f"{name} has {shown(invalid[0])}; {_ONE_OR_MORE}"))
     return [node for node in nodes if isinstance(node, Node)]
 
 

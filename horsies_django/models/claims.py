@@ -89,7 +89,7 @@ class Completion:
     """The outcome of one execution: an ok or err ``result`` as JSON text, and the ``error`` if it failed.
 
     ``delay`` is the number of seconds until the task runs again, None if it has ended. A retry has an ``error``, a
-    snooze has none. A task that goes back for a worker with other code has none either: ``unknown_to`` is then the
+    snooze has none. A task that is handed back to a worker with other code has none either: ``unknown_to`` is then the
     new value of that column, as JSON text.
     """
 

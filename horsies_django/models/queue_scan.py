@@ -71,10 +71,10 @@ class QueueScan:
             Statement.select(own),
             Statement.select(Queue.objects.using(tasks.db).with_rules().values_list("pk")[:1]),
         )
-        self._after = [""] * len(kinds)
-        self._blanks = [Param(f"after_{number}") for number, _ in enumerate(kinds)]
+        self._last_names = [""] * len(kinds)
+        self._name_params = [Param(f"after_{number}") for number, _ in enumerate(kinds)]
         parts = [
-            *(self._waiting(tasks, is_async, blank) for is_async, blank in zip(kinds, self._blanks, strict=True)),
+            *(self._waiting(tasks, is_async, param) for is_async, param in zip(kinds, self._name_params, strict=True)),
             Statement.select(in_seconds),
             Statement.select(limits.values_list(SecondsUntil("next_at"))),
         ]
@@ -88,19 +88,19 @@ class QueueScan:
         """Run the scan; return None if the worker has no row."""
         connection = self._connection
         with postgres.preparing_cursor(connection) if self._is_prepared else connection.cursor() as cursor:
-            given = dict(zip([blank.name for blank in self._blanks], self._after, strict=True))
+            given = dict(zip([param.name for param in self._name_params], self._last_names, strict=True))
             cursor.execute(self._statement.sql, self._statement.bind(given))
             row = cursor.fetchone()
         if row is None:
             return None
         *kinds, deferred_in, release_in, is_stop_requested, has_rules, now = row
         seen = [json.loads(queues or "[]") for queues in kinds]
-        is_partial = any(self._after)
-        self._after = list(map(_last_name, seen))
+        is_partial = any(self._last_names)
+        self._last_names = list(map(_last_name, seen))
         queues = tuple(map(_due_queues, seen))
-        goes_on = any(self._after)
+        continues = any(self._last_names)
         facts = (deferred_in, release_in, bool(is_stop_requested), bool(has_rules), str(now))
-        return ScanResult(queues, *facts, is_partial or goes_on, goes_on)
+        return ScanResult(queues, *facts, is_partial or continues, continues)
 
     def _waiting(self, tasks: TaskFilters[Any], is_async: bool, after: Param) -> Statement:
         """Return the queues with due tasks of this kind, as a JSON array of arrays."""

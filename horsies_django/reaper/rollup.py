@@ -115,11 +115,13 @@ def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Windo
     if first is None:
         return None
     found = attempts.filter(pk__gte=first, pk__lt=first + size)
-    young = found.filter(finished_at__gte=NowPlus(-SETTLE_DELAY)).order_by("pk").values_list("pk", flat=True).first()
-    if young is not None:
-        found = found.filter(pk__lt=young)
+    first_unsettled = (
+        found.filter(finished_at__gte=NowPlus(-SETTLE_DELAY)).order_by("pk").values_list("pk", flat=True).first()
+    )
+    if first_unsettled is not None:
+        found = found.filter(pk__lt=first_unsettled)
     last = found.order_by("-pk").values_list("pk", flat=True).first()
-    return None if last is None else _Window(found, last, is_cut=young is None)
+    return None if last is None else _Window(found, last, is_cut=first_unsettled is None)
 
 
 class _Group(NamedTuple):

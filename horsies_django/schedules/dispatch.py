@@ -22,8 +22,8 @@ from ..db.errors import primary_message
 from ..enqueue.backend import HorsiesBackend
 from ..enqueue.handle import TaskHandle
 from ..enqueue.task import HorsiesTask
+from ..workflows.definition_registry import definition_at
 from ..workflows.handle import WorkflowHandle
-from ..workflows.registry import definition_at
 from ..workflows.workflow import Workflow
 
 if TYPE_CHECKING:

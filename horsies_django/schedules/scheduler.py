@@ -115,7 +115,7 @@ class Scheduler:
         self._stopped = StopEvent()
         self._backoff = Backoff()
         self._is_synced = False
-        self._is_away = False
+        self._is_paused = False
 
     def stop(self) -> None:
         """Stop after the current slot. Safe to call from a signal handler."""
@@ -170,14 +170,14 @@ class Scheduler:
             raise_if_forbidden(self._options.database, error)
             if not is_outage(error) and self._disable_unreadable():
                 return SHORT_PAUSE
-            if not self._is_away:  # log an outage once
+            if not self._is_paused:  # log an outage once
                 logger.warning("scheduler paused, the database is unavailable error=%s", error)
-            self._is_away = True
+            self._is_paused = True
             connections[self._options.database].close()
             return self._interval
-        if self._is_away:
+        if self._is_paused:
             logger.info("scheduler resumed, the database is available again")
-            self._is_away = False
+            self._is_paused = False
         if report.fired or report.deferred:
             close_old_connections()  # signal receivers and workflow builders may have opened some
         return report.pause

@@ -41,7 +41,7 @@ class ClaimBudget:
         retired = self._state.exit_reason
         if self._state.stop_by is not None and retired not in (ExitReason.STOP_REQUESTED, ExitReason.FORBIDDEN):
             return ExitReason.DONE
-        return retired or (ExitReason.WORN_OUT if self.is_spent else ExitReason.DONE)
+        return retired or (ExitReason.SPENT if self.is_spent else ExitReason.DONE)
 
     @property
     def is_spent(self) -> bool:

@@ -81,7 +81,7 @@ def _claim_within_limits(
     claims: list[ClaimedTask] = []
     try:
         with transaction.atomic(using=tasks.db):
-            allowances = selector.admission(tasks).lock_allowances(limited) if limited else {}
+            allowances = selector.limiter(tasks).lock_allowances(limited) if limited else {}
             known = [name for name in queues if name not in limited or name in allowances]
             claims = selector.claim(pool.is_async, known, room, take_within_limits)
             store_tokens(

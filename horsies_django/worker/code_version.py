@@ -18,7 +18,7 @@ from ..db.pause_on_outage import snooze_on_outage
 from ..models import Task, Worker
 from ..models.claims import Completion
 from ..workflows.conditions import conditions_of
-from ..workflows.registry import registry as workflows
+from ..workflows.definition_registry import definition_registry
 from .execution import Execution
 from .execution_result import ExecutionResult
 
@@ -58,7 +58,7 @@ def _lines() -> Iterator[str]:
         if name not in registry.late:
             modules.add(task.func.__module__)
             yield f"task {name}{_signature_of(task.func)}"
-    for path, definition in list(workflows.definitions.items()):
+    for path, definition in list(definition_registry.definitions.items()):
         if path not in registry.late:
             modules.add(definition.__module__)
             yield f"workflow {definition._meta.options.definition_key}{_signature_of(definition.build_with)}"
@@ -79,7 +79,7 @@ def release_unknown(execution: Execution, error: BaseException) -> ExecutionResu
     """Return the result that hands a call back which this worker does not know; None if it has to fail here.
 
     A call is handed back while a live worker serves its queue whose version has not met the call yet, and at most
-    :data:`MAX_RETURNS` times. Raises Snooze while the database is away.
+    :data:`MAX_RETURNS` times. Raises Snooze while the database is unavailable.
     """
     with snooze_on_outage():
         rows = Task.objects.using(execution.database).filter(pk=execution.task_id)

@@ -51,7 +51,7 @@ class CompletionNotifier:
             threading.Thread(target=self._run, name="horsies-completion-notifier", daemon=True).start()
 
     def publish(self, keys: Iterable[UUID]) -> None:
-        """Send that these have ended, for good and in the table."""
+        """Send the completions of these tasks or workflows, whose ends are committed."""
         if self.has_subscribers:
             for key in keys:
                 self._completed.put(key)

@@ -40,7 +40,7 @@ def own_connection(alias: str, name: str, *, is_busy: bool = False, waits: bool 
         own.settings_dict["OPTIONS"] = options = postgres.own_options(options, name)
         if is_busy:
             options["server_side_binding"] = False  # otherwise all were prepared, and partial indexes would not be used
-    # This setting tells of a pooler, behind which another session may get what this one has prepared or set.
+    # This setting means a pooler, which may hand what this session has prepared or set to another session.
     sets_up = own.vendor == "postgresql" and not own.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
 
     def set_up(connection: BaseDatabaseWrapper, **_: object) -> None:

@@ -1,4 +1,4 @@
-"""Retries of what a worker does with its database: an outage delays a worker and costs nothing else."""
+"""Retries of a worker's database actions: an outage delays the worker and has no other effect."""
 
 from __future__ import annotations
 

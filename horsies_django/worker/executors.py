@@ -56,7 +56,7 @@ class Executor(Protocol):
         """Whether nothing can start now, because the event loop has not answered yet."""
 
     def is_blocked(self) -> bool:
-        """Whether one execution that does not yield keeps all others from going on."""
+        """Whether one execution that does not yield keeps all others from continuing."""
 
     def close(self) -> None:
         """Stop idle threads. Executions that still run end by themselves or with the process."""
@@ -164,7 +164,7 @@ class LoopExecutor:
     that a slow query holds up no other coroutine.
 
     A coroutine that blocks the loop keeps later ones from starting. Those can be withdrawn, because each leaves the
-    waiting list only when it starts. A ping then tells when the loop goes on.
+    waiting list only when it starts. A ping then shows when the loop responds again.
     """
 
     def __init__(self, on_result: OnResult) -> None:

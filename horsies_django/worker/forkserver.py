@@ -116,8 +116,8 @@ def _may_fork() -> bool:
     is_connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
     if _has_sockets():
         return False
-    reaps_by_itself = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN  # as a careless parent may have left it
-    return not is_connected and not reaps_by_itself and _prctl(_SET_CHILD_SUBREAPER, 0)
+    ignores_children = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN  # inherited from a parent process
+    return not is_connected and not ignores_children and _prctl(_SET_CHILD_SUBREAPER, 0)
 
 
 def _has_sockets() -> bool:

@@ -36,7 +36,7 @@ class LimitReleaser:
         self._store = store
         self._pools = pools
         self._keys: dict[str, None] = {}
-        self._rests_until = float("-inf")
+        self._paused_until = float("-inf")
         self.next_at = float("inf")
 
     def __bool__(self) -> bool:
@@ -52,7 +52,7 @@ class LimitReleaser:
         """Look at the limits of these keys soon."""
         if new := {key: None for key in keys if key is not None}:
             self._keys |= new
-            self.next_at = min(self.next_at, max(self._rests_until, time.monotonic()))
+            self.next_at = min(self.next_at, max(self._paused_until, time.monotonic()))
 
     def release(self) -> Iterator[Released]:
         """Release blocked tasks at limits for one time slice; yield what each transaction has released."""
@@ -67,9 +67,9 @@ class LimitReleaser:
             yield released
             now = time.monotonic()
         has_running = any(pool.running for pool in self._pools)
-        self._rests_until = now + (now - began) * (SLICE_SHARE - 1) if self._keys and has_running else now
+        self._paused_until = now + (now - began) * (SLICE_SHARE - 1) if self._keys and has_running else now
         self._keys |= busy
-        self.next_at = max(self._rests_until, now + LOCKED_PAUSE if busy else now) if self._keys else float("inf")
+        self.next_at = max(self._paused_until, now + LOCKED_PAUSE if busy else now) if self._keys else float("inf")
 
     def _release_batch(self, keys: Sequence[str]) -> Released:
         """Release at these limits. One that fails because of a row does not hold up the others."""

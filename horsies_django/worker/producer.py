@@ -288,7 +288,7 @@ class Producer:
             self._withdraw_all()
 
     def _check_stop_request(self) -> bool:
-        """Read whether the worker's own row asks for a stop: anybody may send the notification that says so."""
+        """Read whether the worker's own row asks for a stop: the notification alone is not trusted."""
         self._state.check_stop_at, self._state.stop_checked_at = NEVER, time.monotonic()
         if self._store.is_stop_requested():
             self.stop_on_request()
@@ -384,9 +384,9 @@ class Producer:
                 self._withdraw(pool)
         if self._watchdog.is_due() and self._watchdog.interrupt_due() and state.exit_reason is None:
             has_replacement = self._on_retire(ExitReason.STUCK)
-            state.exit_reason = ExitReason.STUCK if has_replacement else ExitReason.WORN_OUT
-        if self._budget.wants_replacement() and self._on_retire(ExitReason.WORN_OUT):
-            state.exit_reason = ExitReason.WORN_OUT
+            state.exit_reason = ExitReason.STUCK if has_replacement else ExitReason.SPENT
+        if self._budget.wants_replacement() and self._on_retire(ExitReason.SPENT):
+            state.exit_reason = ExitReason.SPENT
         if not state.has_outgrown_memory:
             state.has_outgrown_memory = self._watchdog.exceeds_memory()
         if self._watchdog.is_check_due():

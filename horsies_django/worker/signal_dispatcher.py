@@ -52,7 +52,7 @@ def send_started(claim: ClaimedTask, database: str) -> None:
 
 
 def running_row(claim: ClaimedTask, database: str) -> Task:
-    """Return the row of a task that is about to start. Raises Snooze while the database is away."""
+    """Return the row of a task that is about to start. Raises Snooze while the database is unavailable."""
     with snooze_on_outage():
         return Task.objects.using(database).get(pk=claim.task_id)
 

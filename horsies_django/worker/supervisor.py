@@ -215,9 +215,9 @@ class Supervisor:
         exit_reason, has_started = child.started_registry.exit_reason, child.started_registry.is_registered
         # A crash exceeds no time limit. If the process had to end for its executions, those over their limits are at
         # fault.
-        is_judged = exit_reason is not None or child.is_killed
-        is_stopped = is_judged and self._stopping is not None
-        evidence = child.started_registry.evidence(time.monotonic() if is_judged else None, is_stopped=is_stopped)
+        is_deliberate = exit_reason is not None or child.is_killed
+        is_stopped = is_deliberate and self._stopping is not None
+        evidence = child.started_registry.evidence(time.monotonic() if is_deliberate else None, is_stopped=is_stopped)
         dead = DeadRunner(child.worker_id, evidence)
         child.started_registry.close()
         if exit_reason is None:

@@ -57,7 +57,7 @@ class EngineGateway:
         from ..models import Workflow
 
         missing = set(roots) - self._queries.lock(roots)
-        # A deleted workflow blocks nobody.
+        # A deleted workflow has no lock to wait for.
         workflows = Workflow.objects.using(self._database)
         return set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
 

@@ -148,8 +148,8 @@ class WorkflowHandle(Generic[T]):
     def cancel(self, *, include_running: bool = False) -> bool:
         """Cancel it: nothing else starts, running tasks come to their end. Return whether it was live.
 
-        With ``include_running`` the running tasks are told to stop, as cancelled single tasks are; this also works on a
-        workflow that was cancelled without it. Then it returns whether there was anything to cancel.
+        With ``include_running`` the running tasks are asked to stop, as cancelled single tasks are. This also works on
+        a workflow that was cancelled without it; it then returns whether there was anything to cancel.
         """
         from . import control
 

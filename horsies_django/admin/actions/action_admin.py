@@ -106,9 +106,9 @@ class ActionAdmin(ReadOnlyAdmin):
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         """Drop selected keys that are not valid ids; Django would fail on them."""
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        if (sound := [key for key in keys if _is_valid_key(self.model, key)]) != keys:
+        if (valid := [key for key in keys if _is_valid_key(self.model, key)]) != keys:
             posted = request.POST.copy()
-            posted.setlist(ACTION_CHECKBOX_NAME, sound)
+            posted.setlist(ACTION_CHECKBOX_NAME, valid)
             request.POST = posted  # type: ignore[assignment]  # a mutable copy, which Django only reads
         return super().response_action(request, queryset, *args, **kwargs)
 

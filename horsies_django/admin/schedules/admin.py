@@ -63,8 +63,8 @@ class ScheduleAdmin(SchedulePage):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether this user may delete this schedule; code would declare its own again."""
-        may_go = isinstance(obj, Schedule) and (not obj.source or obj.declared_enabled is None)
-        return self._has_right(request, "delete") and may_go
+        is_deletable = isinstance(obj, Schedule) and (not obj.source or obj.declared_enabled is None)
+        return self._has_right(request, "delete") and is_deletable
 
     def _has_right(self, request: HttpRequest, name: str) -> bool:
         return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_schedule")

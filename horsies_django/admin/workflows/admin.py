@@ -101,12 +101,12 @@ class WorkflowAdmin(ActionAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Leave out fields about subworkflows for a root workflow, and ``is_replaced`` if it is false."""
-        untrue = set[str]()
+        hidden = set[str]()
         if obj is not None:
-            untrue |= set() if obj.depth else {"root_id", "depth"}
-            untrue |= set() if obj.is_replaced else {"is_replaced"}
+            hidden |= set() if obj.depth else {"root_id", "depth"}
+            hidden |= set() if obj.is_replaced else {"is_replaced"}
         return [
-            (title, {**options, "fields": _without(options["fields"], untrue)})
+            (title, {**options, "fields": _without(options["fields"], hidden)})
             for title, options in super().get_fieldsets(request, obj)
         ]
 

@@ -64,9 +64,9 @@ def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
 
 def _describe_work(line: NodeLine) -> SafeString | str:
     """Name its task, subworkflow or event, with a link to it."""
-    leads_away = not line.address.startswith("?node=")
+    is_other_page = not line.address.startswith("?node=")
     words = line.task or line.kind
-    shown: SafeString | str = format_html('<a href="{}">{}</a>', line.address, words) if leads_away else words
+    shown: SafeString | str = format_html('<a href="{}">{}</a>', line.address, words) if is_other_page else words
     return format_html("{} ({})", shown, line.kind) if line.task and line.kind else shown
 
 

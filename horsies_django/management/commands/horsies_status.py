@@ -82,7 +82,7 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
     if snapshot.workers:
         yield from table(_WORKER, [_worker_row(worker) for worker in snapshot.workers], 2)
     else:
-        yield "No worker is there: start one with `manage.py horsies_worker`."
+        yield "There is no worker: start one with `manage.py horsies_worker`."
     yield ""
     yield "workflows: " + ", ".join(f"{count} {name}" for name, count in snapshot.workflows.items())
     if unserved := snapshot.unserved:
@@ -96,16 +96,16 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
 
 def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
     due = f"{queue.depth.due:,}" + ("+" if queue.depth.is_more else "")
-    pace = queue.throughput
+    throughput = queue.throughput
     return (
         queue.name,
         due,
         format_brief(queue.depth.waits),
         str(queue.held),
-        f"{pace.counts['completed']:,}",
-        f"{pace.counts['failed']:,}",
-        format_brief(pace.wait_p95),
-        format_brief(pace.run_p95),
+        f"{throughput.counts['completed']:,}",
+        f"{throughput.counts['failed']:,}",
+        format_brief(throughput.wait_p95),
+        format_brief(throughput.run_p95),
         "; ".join([*(["paused"] if queue.is_paused else []), *queue.status.descriptions]),
     )
 

@@ -80,7 +80,7 @@ def _selection(inspector: Inspector, task_action: TaskAction, options: dict[str,
         raise ValueError("Give either ids, or --all with or without filters.")
     if not options["all"]:
         if is_narrowed:
-            raise ValueError("Filters go with --all: a task that is named by its id is meant whatever it is.")
+            raise ValueError("Filters need --all; they do not apply to tasks given by id.")
         return inspector.with_ids(parse_ids(options["ids"]))
     filters = parse_filters(options)
     narrow_to_action(filters, task_action)  # raises ValueError before the user is asked

@@ -189,12 +189,12 @@ class _Batch:
         found = {task.id: task for task in candidates(self.all_rows.filter(pk__in=fit))}
         if len(fit) == 1:
             return [self._skip(fit[0], found.get(fit[0]))], {}
-        as_they_were = [task for key in fit if (task := found.get(key)) and not self.action.why_not(task)]
-        if len(as_they_were) > count:  # a moved task can be moved again, so the unchanged ones can't be told apart
+        unchanged = [task for key in fit if (task := found.get(key)) and not self.action.why_not(task)]
+        if len(unchanged) > count:  # a moved task can be moved again, so the unchanged ones can't be told apart
             return [], {self.action.fallback_reason: count}
-        named = [Skipped(task.id, task.state, self.action.fallback_reason) for task in as_they_were]
+        named = [Skipped(task.id, task.state, self.action.fallback_reason) for task in unchanged]
         rest = count - len(named)
-        return named, {"it changed at that moment": rest} if rest else {}
+        return named, {"it changed meanwhile": rest} if rest else {}
 
     def _skip(self, key: UUID, task: Candidate | None) -> Skipped:
         if task is None:

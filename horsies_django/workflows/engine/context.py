@@ -1,8 +1,8 @@
 """The context of the engine: its state during one transaction, in which it holds the locks of the trees.
 
-The engine caches the rows that it has read, since nobody else can change them meanwhile. It collects changes of
-counters, nodes and workflows, and writes them together in :meth:`EngineContext.flush`. So neither statements nor round
-trips grow with the number of levels.
+The engine caches the rows that it has read: its locks keep other transactions from changing them. It collects changes
+of counters, nodes and workflows, and writes them together in :meth:`EngineContext.flush`. So neither statements nor
+round trips grow with the number of levels.
 """
 
 from __future__ import annotations

@@ -404,16 +404,16 @@ class EngineQueries:
         """Inline the constants on PostgreSQL, so that a worker's connection can prepare the statement."""
         return statement.inline_constants() if self._is_postgres else statement
 
-    def fetch(self, *questions: Query) -> list[list[Any]]:
+    def fetch(self, *queries: Query) -> list[list[Any]]:
         """Return the rows of each query, in one round trip: the queries form a pipeline."""
         with ExitStack() as stack:
-            cursors = [stack.enter_context(self._cursor(question)) for question in questions]
-            for (selection, given), cursor in zip(questions, cursors, strict=True):
+            cursors = [stack.enter_context(self._cursor(query)) for query in queries]
+            for (selection, given), cursor in zip(queries, cursors, strict=True):
                 selection.execute(cursor, given or {})
-            return [question.select.fetch(cursor) for question, cursor in zip(questions, cursors, strict=True)]
+            return [query.select.fetch(cursor) for query, cursor in zip(queries, cursors, strict=True)]
 
-    def _cursor(self, question: Query) -> CursorWrapper:
-        is_kept = question.values is not None
+    def _cursor(self, query: Query) -> CursorWrapper:
+        is_kept = query.values is not None
         return postgres.preparing_cursor(self._connection) if is_kept else self._connection.cursor()
 
     def _select(self, selection: CompiledSelect, given: Mapping[str, Any]) -> list[Any]:

@@ -79,9 +79,9 @@ def repair(database: str, most: int = MAX_TREES) -> list[Repaired]:
 
 
 def _raise_if_outage(database: str, error: Exception) -> None:
-    is_away = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
-    is_away = is_away or sqlstate(error) in (READ_ONLY, LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE)
-    if is_away or connections[database].in_atomic_block:
+    is_unavailable = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
+    is_unavailable = is_unavailable or sqlstate(error) in (READ_ONLY, LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE)
+    if is_unavailable or connections[database].in_atomic_block:
         raise error
 
 

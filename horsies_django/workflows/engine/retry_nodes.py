@@ -189,9 +189,9 @@ def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_wh
     if workflow.status != WorkflowStatus.RUNNING:
         theirs |= Q(parent__status__in=IN_PROGRESS)
     for child in children.filter(theirs, status__in=RETRYABLE):
-        goes_along = is_whole or child.parent_id in keys
-        again = _failed_keys(database, child) if goes_along else _stopped_keys(database, child)
-        _reopen(database, child, again, is_whole=goes_along)
+        is_included = is_whole or child.parent_id in keys
+        again = _failed_keys(database, child) if is_included else _stopped_keys(database, child)
+        _reopen(database, child, again, is_whole=is_included)
     alive = children.filter(where_in(database, keys, "parent"), status=WorkflowStatus.RUNNING)
     return set(alive.values_list("parent_id", flat=True))
 

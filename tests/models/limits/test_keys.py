@@ -54,7 +54,7 @@ def test_a_concurrency_key_callable_can_exempt_a_call_from_the_limit():
     [
         ({"max_concurrency": 0}, "max_concurrency is 0; allowed: a whole number from 1 on"),
         ({"max_concurrency": True}, "max_concurrency is True"),
-        ({"rate_limit": "often"}, "rate_limit: 'often' is no rate"),
+        ({"rate_limit": "often"}, "rate_limit: 'often' is not a rate"),
         ({"concurrency_key": "{customer}"}, "but there is no limit; allowed: with max_concurrency, rate_limit or both"),
         ({"concurrency_scope": "orders"}, "but there is no limit"),
         ({"concurrency_key": "{client}", "max_concurrency": 1}, "names 'client'; allowed: the parameters customer, or"),

@@ -279,7 +279,7 @@ def test_an_action_skips_tasks_that_changed_before_their_batch():
 
     *_, report = steps
 
-    assert (report.done, report.reasons) == (560, {"it changed at that moment": 40})
+    assert (report.done, report.reasons) == (560, {"it changed meanwhile": 40})
     assert {left.id for left in report.left_alone} <= set(made[:40])
     assert Task.objects.filter(status="CANCELLED").count() == 560
 
