@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from ..core.results import TaskError
 from ..core.serialization import dumps
 from .attempt import AttemptError
+
+#: The queue of a task, and whether it is async.
+TaskRoute: TypeAlias = tuple[str, bool]
 
 
 class ClaimLost(Exception):

@@ -23,6 +23,7 @@ from ..core.status import TaskStatus
 from ..db.expressions import BoundParam, NowPlus, Param
 from ..db.statements import CompiledSelect, Statement
 from .claim.query import ORDER, not_past_deadline
+from .claims import TaskRoute
 from .limit import Limit
 
 if TYPE_CHECKING:
@@ -39,18 +40,15 @@ MIN_RECHECK: Final = 0.01
 _KEY: Final = Param("key")
 _PLACES: Final = Param("places")
 
-#: The queue of a task, and whether it is async.
-Lane = tuple[str, bool]
-
 
 class Released(NamedTuple):
-    """How many tasks were released, by lane.
+    """How many tasks were released, by route.
 
     ``busy`` are the keys whose limits another transaction has locked. ``recheck_in`` is the number of
     seconds until time alone makes room.
     """
 
-    lanes: Counter[Lane]
+    routes: Counter[TaskRoute]
     busy: frozenset[str] = frozenset()
     recheck_in: float | None = None
 
@@ -94,14 +92,14 @@ def release(database: str, keys: Collection[str], terms: LimitTerms | None = Non
         known, busy = rows.locked(keys, terms, lambda unknown: declared(database, unknown))
         inside = _occupancy(database, [limit.pk for limit in known])
         rooms = {limit.pk: _room(limit, inside.get(limit.pk, UNOCCUPIED)) for limit in known}
-        counts, lanes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
+        counts, routes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
         rechecks = {
             limit.pk: _recheck_in(limit, rooms[limit.pk], inside.get(limit.pk, UNOCCUPIED), counts) for limit in known
         }
         waits = _with_blocked(database, [key for key, after in rechecks.items() if after is not None])
         again = {key: after for key, after in rechecks.items() if after is not None and key in waits}
         _store(database, known, rooms, counts, again)
-    return Released(lanes, busy, min(again.values(), default=None))
+    return Released(routes, busy, min(again.values(), default=None))
 
 
 def declared(database: str, keys: Collection[str]) -> dict[str, LimitTerms]:
@@ -164,8 +162,8 @@ def _room(limit: Limit, inside: Occupancy) -> _Room:
     return _Room(min(free, int(min(tokens, rate.burst - inside.waiting + inside.late))), tokens)
 
 
-def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[Lane]]:
-    """Release the first blocked tasks of each key; return their number by key and by lane."""
+def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[TaskRoute]]:
+    """Release the first blocked tasks of each key; return their number by key and by route."""
     found = _lock_first(database, places) if places else []
     if found:
         _tasks(database).blocked().filter(pk__in=[pk for pk, *_ in found]).update(blocked=False, deferred=False)

@@ -25,10 +25,10 @@ from ..db.expressions import OuterColumn
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.on_commit import on_commit_robust
 from ..db.statements import Statement
+from .claims import TaskRoute
 from .concurrency_limiter import (
     KEYS_PER_TRANSACTION,
     UNOCCUPIED,
-    Lane,
     Occupancy,
     Released,
     declared,
@@ -68,16 +68,16 @@ def release_all(database: str, keys: Iterable[str], terms: LimitTerms | None = N
 
     A key whose limit stays locked too long is left to the reaper.
     """
-    lanes, is_timed, ordered = Counter[Lane](), False, sorted(keys)
+    routes, is_timed, ordered = Counter[TaskRoute](), False, sorted(keys)
     for start in range(0, len(ordered), KEYS_PER_TRANSACTION):
         for released in _retrying_locked(database, ordered[start : start + KEYS_PER_TRANSACTION], terms):
-            lanes += released.lanes
+            routes += released.routes
             is_timed = is_timed or released.recheck_in is not None
-    for queue, is_async in lanes:
+    for queue, is_async in routes:
         wake_after_commit(database, queue, is_async=is_async)
     if is_timed:
         wake_after_commit(database, ANY_QUEUE, later=True)
-    return lanes.total()
+    return routes.total()
 
 
 def _retrying_locked(database: str, keys: Collection[str], terms: LimitTerms | None) -> Iterator[Released]:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from ..db.errors import is_row_error
+from ..models.claims import TaskRoute
 from ..models.concurrency_limiter import KEYS_PER_TRANSACTION, NONE_RELEASED, Released
 from .slot_pool import SlotPool
 from .store import WorkerStore
@@ -84,6 +85,6 @@ class LimitReleaser:
                 logger.exception("limit can't be released key=%r: left to the reaper", keys[0])
                 return NONE_RELEASED
         parts = [self._release_batch([key]) for key in keys]
-        lanes = sum((part.lanes for part in parts), Counter[tuple[str, bool]]())
+        routes = sum((part.routes for part in parts), Counter[TaskRoute]())
         again = [part.recheck_in for part in parts if part.recheck_in is not None]
-        return Released(lanes, frozenset().union(*(part.busy for part in parts)), min(again, default=None))
+        return Released(routes, frozenset().union(*(part.busy for part in parts)), min(again, default=None))

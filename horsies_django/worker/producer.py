@@ -460,7 +460,7 @@ class Producer:
         """Claim the released tasks soon, and notify other workers of those for which there is no room here."""
         if released.recheck_in is not None:
             self._poll_interval.poll_by(time.monotonic() + released.recheck_in)
-        for (queue, is_async), count in released.lanes.items():
+        for (queue, is_async), count in released.routes.items():
             room = 0
             for pool in self._pools:
                 if pool.is_async == is_async and self._config.serves(queue):

@@ -25,7 +25,7 @@ from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
-from ..models.claims import ClaimedTask, ClaimRef, Completion, WorkerInfo
+from ..models.claims import ClaimedTask, ClaimRef, Completion, TaskRoute, WorkerInfo
 from ..models.concurrency_limiter import NONE_RELEASED, Released, idle, release
 from ..models.queue import BOUNDS
 from ..models.queue_limiter import refund_tokens
@@ -256,7 +256,7 @@ class WorkerStore:
             [outcome.execution.task_id for outcome in outcomes], has_pending=has_pending
         )
 
-    def notify_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
+    def notify_others(self, tasks: Iterable[TaskRoute]) -> None:
         """Wake workers that serve the queues of these tasks, once the tasks are committed."""
         for queue, is_async in set(tasks):
             wake_after_commit(self._config.database, queue, is_async=is_async)

@@ -16,7 +16,7 @@ from uuid import UUID
 from django.db import Error
 
 from ..db.errors import is_permanent_error
-from ..models.claims import ClaimedTask, Completion
+from ..models.claims import ClaimedTask, Completion, TaskRoute
 from ..workflows.gateway import AdvanceFailed
 from .claim_budget import ClaimBudget
 from .config import WorkerConfig
@@ -150,7 +150,7 @@ class TickTransaction:
         if successes:
             self._store.complete_and_claim(self._pools[0], successes, 0)
 
-    def _notify_others(self, new_tasks: Mapping[UUID, tuple[str, bool]], tick: Tick) -> None:
+    def _notify_others(self, new_tasks: Mapping[UUID, TaskRoute], tick: Tick) -> None:
         """Notify other workers of the new tasks that this one has not claimed at once."""
         mine = {claim.task_id for _, started in tick.started for claim in started}
         self._store.notify_others(kind for task_id, kind in new_tasks.items() if task_id not in mine)

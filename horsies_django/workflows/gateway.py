@@ -26,6 +26,7 @@ from ..db.errors import is_permanent_error
 from . import lifecycle
 
 if TYPE_CHECKING:
+    from ..models.claims import TaskRoute
     from ..models.transitions import TaskQuerySet
 
 
@@ -39,7 +40,7 @@ class AdvanceFailed(Exception):
 class NewTasks(NamedTuple):
     """Tasks that can be claimed, each with its queue and whether it is async; limit keys that have blocked tasks."""
 
-    tasks: Mapping[UUID, tuple[str, bool]]
+    tasks: Mapping[UUID, TaskRoute]
     limit_keys: Collection[str]
 
 

@@ -117,8 +117,8 @@ def _print(report: Report, options: dict[str, Any], out: OutputWrapper) -> None:
     if not report.left:
         return
     out.write(f"left alone: {report.left}")
-    if report.left > min(MAX_NAMED, len(report.left_alone)):
+    if report.left > min(MAX_NAMED, len(report.skipped)):
         for why, count in report.reasons.items():
             out.write(f"  {count} of them: {why}")
-    for left in report.left_alone[:MAX_NAMED]:
+    for left in report.skipped[:MAX_NAMED]:
         out.write(one_line(f"  {left}"))

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from ...core.serialization import dumps
 from ...core.workflow_status import WorkflowStatus, WorkflowTaskStatus
+from ...models.claims import TaskRoute
 from .. import lifecycle
 from ..error_codes import WorkflowCode
 from . import node_end
@@ -103,7 +104,7 @@ class EngineContext:
 
     queries: EngineQueries
     caller_notifies: bool = False
-    enqueued: dict[UUID, tuple[str, bool]] = field(default_factory=dict)
+    enqueued: dict[UUID, TaskRoute] = field(default_factory=dict)
     limit_keys: set[str] = field(default_factory=set)
 
     workflows: dict[UUID, WorkflowState] = field(default_factory=dict)

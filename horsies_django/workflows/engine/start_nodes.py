@@ -17,12 +17,13 @@ from ...core.serialization import dumps
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
 from ...db.expressions import ValueByPk
 from ...models import Workflow, WorkflowEvent
+from ...models.claims import TaskRoute
 from .. import lifecycle
 from ..blueprint import CALL_COLUMNS
 from ..error_codes import WorkflowCode
 from . import insert_rows, limits
 from .context import EngineContext
-from .enqueue_nodes import BUILD_COLUMNS, TaskRoute, engine_task, enqueue, insert_tasks
+from .enqueue_nodes import BUILD_COLUMNS, engine_task, enqueue, insert_tasks
 from .node_end import err_result
 from .nodes import Node, NodeEnd, NodeResult, NodeRows, Position, where_in
 
