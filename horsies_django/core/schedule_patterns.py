@@ -36,7 +36,7 @@ class Pattern(Protocol):
         """The text for a row. Raises ValueError with the errors."""
 
 
-class _Pattern:
+class _PatternBase:
     """The base of patterns."""
 
     def problems(self) -> Iterator[str]:
@@ -54,7 +54,7 @@ class _Pattern:
 
 
 @dataclass(frozen=True)
-class Every(_Pattern):
+class Every(_PatternBase):
     """A fixed time after the previous slot, independent of time zones; whole seconds in all, at least one."""
 
     seconds: float = 0
@@ -84,7 +84,7 @@ class Every(_Pattern):
 
 
 @dataclass(frozen=True)
-class Cron(_Pattern):
+class Cron(_PatternBase):
     """A cron expression of 5 fields, or 6 with seconds first. Names, ranges, steps, ``L`` and ``#`` work as usual."""
 
     expression: str
@@ -102,7 +102,7 @@ class Cron(_Pattern):
         return expanded(self.expression)
 
 
-class _CronPattern(_Pattern):
+class _CronPattern(_PatternBase):
     """A pattern with an equivalent cron expression."""
 
     @property

@@ -8,11 +8,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
-from .option_parsers import parse_duration
+from .option_parsers import DurationOption, parse_duration
 from .status import TASK_LIVE_STATES, TaskStatus
-
-#: A number of seconds, a timedelta, or a text like ``"1h"``.
-Span = float | timedelta | str
 
 
 class UniqueUntil(StrEnum):
@@ -68,10 +65,10 @@ class Unique:
     key: str | Callable[..., str] | None = None
     until: Literal["started", "done", "success"] | UniqueUntil | None = None
     states: Collection[TaskStatus] | None = None
-    period: Span | None = None
+    period: DurationOption | None = None
     on_conflict: Literal["skip", "replace", "raise"] = "skip"
-    wait: Span | None = None
-    max_wait: Span | None = None
+    wait: DurationOption | None = None
+    max_wait: DurationOption | None = None
 
     def __post_init__(self) -> None:
         _set(self, "by", _names(self.by))
@@ -90,9 +87,9 @@ class Unique:
     @classmethod
     def debounce(
         cls,
-        wait: Span,
+        wait: DurationOption,
         *,
-        max_wait: Span | None = None,
+        max_wait: DurationOption | None = None,
         by: Collection[str] = ("args",),
         key: str | Callable[..., str] | None = None,
     ) -> Self:
@@ -101,7 +98,7 @@ class Unique:
 
     @classmethod
     def throttle(
-        cls, period: Span, *, by: Collection[str] = ("args",), key: str | Callable[..., str] | None = None
+        cls, period: DurationOption, *, by: Collection[str] = ("args",), key: str | Callable[..., str] | None = None
     ) -> Self:
         """Run at most once in each ``period``: the first call runs, later ones get its handle."""
         return cls(by=by, key=key, period=period)

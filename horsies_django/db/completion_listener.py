@@ -33,7 +33,7 @@ class Subscriber(Protocol):
 
 
 class CompletionListener:
-    """Listens while there are subscribers. When it can't listen, subscribers poll, as they do anyway."""
+    """Listens while there are subscribers. When it can't listen, subscribers poll, as they always do."""
 
     def __init__(self, database: str) -> None:
         self._database = database

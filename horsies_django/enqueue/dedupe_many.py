@@ -31,7 +31,7 @@ _CALLS_AHEAD: Final = 10_000
 _ROWS: Final = 1_000
 
 
-class _Call(NamedTuple):
+class _KeyedCall(NamedTuple):
     """A checked call in a compact form, sortable by key, then by position."""
 
     key: str
@@ -64,14 +64,16 @@ def insert_many_once(
     return [sent[place] for place in range(len(sent))]
 
 
-def _check_calls(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> Iterator[_Call]:
+def _check_calls(
+    options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]
+) -> Iterator[_KeyedCall]:
     for place, kwargs in enumerate(calls):
         arguments, key = check_call(options, task, (), kwargs)
-        yield _Call(str(key), place, uuid7(), arguments.kwargs_text, arguments.limit_key)
+        yield _KeyedCall(str(key), place, uuid7(), arguments.kwargs_text, arguments.limit_key)
 
 
 def _pending_insert(
-    options: Options, task: HorsiesTask[..., Any], call: _Call, own: Mapping[str, Any]
+    options: Options, task: HorsiesTask[..., Any], call: _KeyedCall, own: Mapping[str, Any]
 ) -> PendingInsert:
     arguments = Arguments([], json.loads(call.text), "[]", call.text, call.limit_key)
     return build_insert(options, task, arguments, call.key, own={**own, "id": call.id})

@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from ..db import postgres
 from ..db.expressions import BoundParam, OuterColumn, Param, SecondsUntil
 from ..db.statements import JSON, Statement
-from .filters import TaskFilters
+from .filters import TaskFilterQuerySet
 from .limit import Limit
 from .queue import Queue
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 QUEUES_PER_SCAN: Final = 128
 
 
-class Waiting(NamedTuple):
+class DueQueue(NamedTuple):
     """A queue with due tasks, and the rank of the first."""
 
     queue_name: str
@@ -47,7 +47,7 @@ class ScanResult(NamedTuple):
     ``is_partial`` is whether the scan has not seen all queues, ``continues`` whether some come after those seen.
     """
 
-    queues: tuple[tuple[Waiting, ...], ...]
+    queues: tuple[tuple[DueQueue, ...], ...]
     deferred_in: float | None
     release_in: float | None
     is_stop_requested: bool
@@ -60,7 +60,9 @@ class ScanResult(NamedTuple):
 class QueueScan:
     """The scan: one statement that takes no lock, compiled once."""
 
-    def __init__(self, tasks: TaskFilters[Any], workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]) -> None:
+    def __init__(
+        self, tasks: TaskFilterQuerySet[Any], workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]
+    ) -> None:
         self._connection = connections[tasks.db]
         self._is_prepared = self._connection.vendor == "postgresql"
         deferred = tasks.deferred().order_by("enqueued_at")[:1]
@@ -102,7 +104,7 @@ class QueueScan:
         facts = (deferred_in, release_in, bool(is_stop_requested), bool(has_rules), str(now))
         return ScanResult(queues, *facts, is_partial or continues, continues)
 
-    def _waiting(self, tasks: TaskFilters[Any], is_async: bool, after: Param) -> Statement:
+    def _waiting(self, tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param) -> Statement:
         """Return the queues with due tasks of this kind, as a JSON array of arrays."""
         make = JSON[self._connection.vendor]
         names, name = skip_scan(tasks, is_async, after), NAME
@@ -120,9 +122,9 @@ class QueueScan:
         return Statement(sql, tuple(param for part in parts for param in part.params))
 
 
-def _due_queues(seen: list[list[Any]]) -> tuple[Waiting, ...]:
+def _due_queues(seen: list[list[Any]]) -> tuple[DueQueue, ...]:
     """Return the queues with due tasks, in the order of their first tasks."""
-    waiting = (Waiting(name, bool(is_paused), *rank) for _, name, is_paused, *rank in seen if rank[0] is not None)
+    waiting = (DueQueue(name, bool(is_paused), *rank) for _, name, is_paused, *rank in seen if rank[0] is not None)
     return tuple(sorted(waiting, key=lambda queue: (-queue.priority, queue.enqueued_at)))
 
 
@@ -141,7 +143,7 @@ _NAMES: Final = models.CharField(max_length=100)
 NAME: Final = OuterColumn("names.name", models.CharField())
 
 
-def skip_scan(tasks: TaskFilters[Any], is_async: bool, after: Param | None = None) -> Statement:
+def skip_scan(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param | None = None) -> Statement:
     """Return ``names (name) AS …``: the queues with waiting tasks of this kind, and a NULL at the end.
 
     With ``after``, a parameter of each run, return ``names (name, place) AS …``: the first :data:`QUEUES_PER_SCAN`

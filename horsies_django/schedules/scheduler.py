@@ -69,7 +69,7 @@ class SchedulerReport:
 
 
 @dataclass(slots=True)
-class Backoff:
+class ScheduleBackoff:
     """When to retry each schedule that could not be sent; the wait doubles with each failure.
 
     It is kept in memory, so another scheduler may send the schedule meanwhile.
@@ -113,7 +113,7 @@ class Scheduler:
         self._interval = INTERVAL if interval is None else interval
         self._project = project_of(options)
         self._stopped = StopEvent()
-        self._backoff = Backoff()
+        self._backoff = ScheduleBackoff()
         self._is_synced = False
         self._is_paused = False
 

@@ -16,7 +16,7 @@ from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
 
 #: Claims so many tasks of some queues, and at most the number given for each of them.
-TakeTasks = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]
+TakeCapped = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]
 
 
 def complete_and_claim(
@@ -61,7 +61,7 @@ def prefetch(
 
 
 def _claim_within_limits(
-    selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, queues: Sequence[str], room: int, take: TakeTasks
+    selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, queues: Sequence[str], room: int, take: TakeCapped
 ) -> list[ClaimedTask]:
     if not queues:
         return []

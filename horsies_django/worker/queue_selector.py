@@ -14,7 +14,7 @@ from typing import Any, Final
 from ..core.queue_policy import QueuePolicy
 from ..models.claims import ClaimedTask
 from ..models.queue_limiter import Allowance, QueueLimiter
-from ..models.queue_scan import Waiting
+from ..models.queue_scan import DueQueue
 from ..models.transitions import TaskQuerySet
 from .config import WorkerConfig
 
@@ -167,7 +167,7 @@ class QueueSelector:
 
     # The order.
 
-    def in_order(self, is_async: bool, waiting: Sequence[Waiting], now: str) -> tuple[str, ...]:
+    def in_order(self, is_async: bool, waiting: Sequence[DueQueue], now: str) -> tuple[str, ...]:
         """Return the queues that a poll saw, in the order in which to claim from them."""
         names = tuple(queue.queue_name for queue in waiting)
         if self._order == "strict":

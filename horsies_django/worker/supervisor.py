@@ -64,13 +64,13 @@ class _Retiring:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _StopRequestAnswer:
     worker_id: str
     is_stop_requested: bool
 
 
 #: None: the store has recovered the tasks of a dead runner.
-_Event: TypeAlias = _Exited | _Retiring | _Answer | Command | None
+_Event: TypeAlias = _Exited | _Retiring | _StopRequestAnswer | Command | None
 
 
 class Supervisor:
@@ -154,7 +154,7 @@ class Supervisor:
             self._on_exit(event.child)
         elif isinstance(event, Command):
             self._stop(event)
-        elif isinstance(event, _Answer):
+        elif isinstance(event, _StopRequestAnswer):
             self._replace_dead(event.worker_id, is_stop_requested=event.is_stop_requested)
         elif isinstance(event, _Retiring) and event.child in self._children:
             event.child.is_retiring = True
@@ -225,7 +225,7 @@ class Supervisor:
             if not self._stopping and not child.is_replaced:
                 self._failed_starts = 0 if has_started else self._failed_starts + 1
                 dead.on_stop_request_known = lambda is_stop_requested: self._events.put(
-                    _Answer(child.worker_id, is_stop_requested)
+                    _StopRequestAnswer(child.worker_id, is_stop_requested)
                 )
                 self._unanswered[child.worker_id] = time.monotonic() + ANSWER_TIMEOUT
         elif exit_reason is ExitReason.STOP_REQUESTED:

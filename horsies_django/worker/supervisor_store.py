@@ -45,7 +45,7 @@ class DeadRunner:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heartbeat:
+class _HeartbeatJob:
     worker_id: str
     pid: int
 
@@ -56,7 +56,7 @@ class SupervisorStore:
     def __init__(self, config: WorkerConfig, on_recovered: Callable[[], None]) -> None:
         self._config = config
         self._on_recovered = on_recovered
-        self._jobs: Mailbox[DeadRunner | _Heartbeat | None] = Mailbox()
+        self._jobs: Mailbox[DeadRunner | _HeartbeatJob | None] = Mailbox()
         self._dead: list[DeadRunner] = []
         self._posted = 0
         self._recovered = 0
@@ -78,7 +78,7 @@ class SupervisorStore:
 
     def heartbeat(self, worker_id: str, pid: int) -> None:
         """Send a heartbeat for a runner and for all that it holds."""
-        self._jobs.put(_Heartbeat(worker_id, pid))
+        self._jobs.put(_HeartbeatJob(worker_id, pid))
 
     def close(self, timeout: float) -> None:
         """End the thread after its last job; wait for it at most ``timeout`` seconds."""
@@ -91,14 +91,14 @@ class SupervisorStore:
             while True:
                 jobs = self._jobs.take(RETRY_INTERVAL if self._dead else _IDLE)
                 self._dead += [job for job in jobs if isinstance(job, DeadRunner)]
-                for heartbeat in {job for job in jobs if isinstance(job, _Heartbeat)}:
+                for heartbeat in {job for job in jobs if isinstance(job, _HeartbeatJob)}:
                     self._send_heartbeat(heartbeat)
                 self._recover_all()
                 if None in jobs:
                     break
         dispatcher.close(timeout=_IDLE)
 
-    def _send_heartbeat(self, heartbeat: _Heartbeat) -> None:
+    def _send_heartbeat(self, heartbeat: _HeartbeatJob) -> None:
         database = self._config.database
         held = Task.objects.using(database).held_by(heartbeat.worker_id)
         roles = {BeatRole.RUNNER: TaskStatus.RUNNING, BeatRole.CLAIMER: TaskStatus.CLAIMED}

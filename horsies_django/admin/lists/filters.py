@@ -20,7 +20,7 @@ from ...models.claim.query import not_past_deadline
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.transitions import TaskQuerySet
 from ...ops.keyset import scopes
-from ...ops.keyset.scan import Bounds
+from ...ops.keyset.scan import KeyRange
 from ...ops.keyset.scopes import ScanScope
 from ..base import queue_database
 from .registered_tasks import error_codes, task_names
@@ -91,9 +91,9 @@ class ChoiceFilter(admin.SimpleListFilter):
         return scopes.TABLE
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> KeyRange:
         """The bounds of the ids of the matching rows."""
-        return Bounds()
+        return KeyRange()
 
     def narrow(self, scope: ScanScope) -> ScanScope:
         """Return the part of a scope that has the matching rows."""

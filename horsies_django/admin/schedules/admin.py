@@ -19,7 +19,7 @@ from ...models import Schedule
 from ..base import is_read_only, queue_database
 from ..json_field import JSON_BOX, JSONPayloadField
 from ..lists.search import is_unreadable
-from .filters import ProblemFilter, SourceFilter, StateFilter
+from .filters import ScheduleProblemFilter, ScheduleStateFilter, SourceFilter
 from .form import ScheduleForm, backends
 from .schedule_actions import ENABLE, SCHEDULE_ACTIONS
 from .schedule_page import SchedulePage
@@ -44,7 +44,7 @@ class ScheduleAdmin(SchedulePage):
         "shown_count",
         "shown_error",
     )
-    list_filter = (StateFilter, ProblemFilter, SourceFilter)
+    list_filter = (ScheduleStateFilter, ScheduleProblemFilter, SourceFilter)
     ordering = ("name",)
     sortable_by = ()
     search_fields = ("name",)

@@ -16,7 +16,7 @@ from ..lists.filters import ChoiceFilter, FoldedFilter
 from ..lists.search import is_id
 
 
-class StatusFilter(ChoiceFilter):
+class WorkflowStatusFilter(ChoiceFilter):
     """Filters by status. All but COMPLETED have an index."""
 
     title = _("status")

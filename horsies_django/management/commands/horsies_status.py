@@ -17,7 +17,7 @@ from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.text_table import table
 from horsies_django.models.check_migrated import check_tables
-from horsies_django.ops.metrics import Snapshot, collect
+from horsies_django.ops.metrics import MetricsSnapshot, collect
 from horsies_django.ops.metrics.snapshot import QueueMetrics
 from horsies_django.ops.metrics.workers import WorkerStatus
 from horsies_django.worker.connection import own_connection
@@ -67,7 +67,7 @@ class Command(QueueCommand):
                 self.stdout.write(line)
 
 
-def _lines(snapshot: Snapshot) -> Iterable[str]:
+def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
     states = [(_WORDS.get(name, name), str(count)) for name, count in snapshot.counts.items()]
     yield from table(("state", "tasks"), states, 1)
     yield ""

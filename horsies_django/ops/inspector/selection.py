@@ -68,7 +68,7 @@ class Selection(ABC):
         try:
             for rows, keys in self.batches(action):
                 room = None if limit is None else limit - report.done
-                step = _Batch(action, self.rows, rows, keys, room)
+                step = _ActionBatch(action, self.rows, rows, keys, room)
                 report = step.preview(report) if dry_run else step.apply(report)
                 yield report
                 if limit is not None and report.done >= limit:
@@ -146,7 +146,7 @@ def narrow_to_action(filters: TaskFilters, action: TaskAction) -> TaskFilters:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _ActionBatch:
     """One batch: it is split into tasks to change and tasks to skip, then changed with one call."""
 
     action: TaskAction

@@ -76,7 +76,7 @@ class QueueMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class MetricsSnapshot:
     """Metrics of the whole database. ``reaper_ago`` is in seconds; None if the reaper never ran."""
 
     counts: Mapping[str, Count]
@@ -129,7 +129,7 @@ class Snapshot:
         }
 
 
-def collect(options: Options) -> Snapshot:
+def collect(options: Options) -> MetricsSnapshot:
     """Collect a snapshot in nine statements, or ten if tasks wait in very many queues."""
     database = options.database
     answers = run_queries(database, _queries(database))
@@ -147,7 +147,7 @@ def collect(options: Options) -> Snapshot:
     unnamed = [name for name in others if name not in named]
     names = sorted({*named, *islice(unnamed, MAX_OTHER_QUEUES)})
     by_state = counts.counts_by_queue(answers, names, holding, due)
-    return Snapshot(
+    return MetricsSnapshot(
         counts.counts_by_state(answers, holding.states),
         tuple(_queue_metrics(names, rows, due, holding, throughput, by_state, database)),
         due.is_more or len(unnamed) > MAX_OTHER_QUEUES,
