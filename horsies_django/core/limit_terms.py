@@ -39,7 +39,7 @@ def terms_of(task: Limited) -> LimitTerms:
     return LimitTerms(task.max_concurrency, task.rate_limit)
 
 
-def declared(path: str) -> LimitTerms:
+def declared_terms(path: str) -> LimitTerms:
     """Return the limits of the registered task of that name; no limits for an unknown one, whose calls only fail."""
     found = registry.tasks.get(path)
     return terms_of(found) if isinstance(found, Limited) else LimitTerms(None, None)

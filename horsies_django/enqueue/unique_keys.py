@@ -25,7 +25,7 @@ KEY_LENGTH: Final = 255
 _PATH_SHOWN: Final = 200
 
 
-def key_of(
+def unique_key_of(
     task: HorsiesTask[..., Any],
     calls: CallBuilder,
     arguments: Arguments,

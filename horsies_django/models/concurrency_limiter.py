@@ -89,7 +89,7 @@ def release(database: str, keys: Collection[str], terms: LimitTerms | None = Non
     """
     with transaction.atomic(using=database):
         rows = Limit.objects.using(database)
-        known, busy = rows.locked(keys, terms, lambda unknown: declared(database, unknown))
+        known, busy = rows.locked(keys, terms, lambda unknown: declared_terms_of(database, unknown))
         inside = _occupancy(database, [limit.pk for limit in known])
         rooms = {limit.pk: _room(limit, inside.get(limit.pk, UNOCCUPIED)) for limit in known}
         counts, routes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
@@ -102,11 +102,11 @@ def release(database: str, keys: Collection[str], terms: LimitTerms | None = Non
     return Released(routes, busy, min(again.values(), default=None))
 
 
-def declared(database: str, keys: Collection[str]) -> dict[str, LimitTerms]:
+def declared_terms_of(database: str, keys: Collection[str]) -> dict[str, LimitTerms]:
     """Return the limits that the blocked tasks of these keys declare, for keys without a stored limit."""
     waiting = _tasks(database).blocked().filter(limit_key__in=keys).order_by().values_list("limit_key")
     paths = dict(waiting.annotate(path=Min("task_name"))) if keys else {}
-    return {key: limit_terms.declared(paths[key]) if key in paths else LimitTerms(None, None) for key in keys}
+    return {key: limit_terms.declared_terms(paths[key]) if key in paths else LimitTerms(None, None) for key in keys}
 
 
 def idle(database: str, keys: Collection[str]) -> set[str]:

@@ -31,7 +31,7 @@ from .concurrency_limiter import (
     UNOCCUPIED,
     Occupancy,
     Released,
-    declared,
+    declared_terms_of,
     occupancy_of,
     release,
 )
@@ -134,7 +134,9 @@ def mark_due(database: str, keys: Collection[str], terms: LimitTerms | None) -> 
     for start in range(0, len(ordered), KEYS_PER_STATEMENT):
         some = ordered[start : start + KEYS_PER_STATEMENT]
         with transaction.atomic(using=database):
-            terms_by_key = dict.fromkeys(some, terms) if terms is not None else declared(database, _unknown(rows, some))
+            terms_by_key = (
+                dict.fromkeys(some, terms) if terms is not None else declared_terms_of(database, _unknown(rows, some))
+            )
             rows.bulk_create(
                 [Limit(key=key, next_at=Now(), **known._asdict()) for key, known in terms_by_key.items()],
                 ignore_conflicts=True,

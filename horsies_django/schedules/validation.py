@@ -147,7 +147,7 @@ def _grouped_call(row: Schedule, call: ScheduledCall, options: Options) -> Itera
         yield "kwargs", f"{problem}; allowed: the keyword arguments of one call."
         return
     try:
-        grouping.check_call(CallBuilder.of(task, options), task, call.args, call.kwargs)
+        grouping.check_grouped_call(CallBuilder.of(task, options), task, call.args, call.kwargs)
     except InvalidTask as error:
         yield "options", str(error)
     except Exception as error:  # noqa: BLE001  # the key may be the project's callable

@@ -62,7 +62,7 @@ class WorkflowNodes:
         return sum(self.counts.values())
 
 
-def read_nodes(workflow: Workflow) -> WorkflowNodes:
+def read_workflow_nodes(workflow: Workflow) -> WorkflowNodes:
     """Read a workflow's nodes in order, at most ``MAX_NODES``."""
     mine = node_rows(workflow)
     items: dict[int | None, dict[str, int]] = {}

@@ -5,14 +5,14 @@ import pytest
 from horsies_django import Gather, task
 from horsies_django.core.compat import InvalidTask
 from horsies_django.enqueue.call_builder import parameters_of
-from horsies_django.enqueue.limits import key_of
+from horsies_django.enqueue.limits import limit_key_of
 from tests.jobs import limited
 
 pytestmark = pytest.mark.once
 
 
 def key(job, *args, **kwargs):
-    return key_of(job, parameters_of(job.func, job.takes_context), args, kwargs)
+    return limit_key_of(job, parameters_of(job.func, job.takes_context), args, kwargs)
 
 
 def make_task(**options):
