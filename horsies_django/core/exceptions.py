@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: The longest delay that a body may ask for.
 LONGEST_DELAY: Final = timedelta(days=365)
 
-#: The most mistakes of a workflow in the message of its exception. ``mistakes`` has all of them.
+#: Maximum mistakes of a workflow in the message of its exception. ``mistakes`` has all of them.
 MISTAKES_SHOWN: Final = 50
 
 

@@ -27,11 +27,11 @@ class Limited(Protocol):
 
     @property
     def max_concurrency(self) -> int | None:
-        """The most calls that run at once."""
+        """The maximum number of calls that run at once."""
 
     @property
     def rate_limit(self) -> str | None:
-        """The most calls that start per period, such as ``"100/m"``."""
+        """The maximum number of calls that start per period, such as ``"100/m"``."""
 
 
 def terms_of(task: Limited) -> LimitTerms:

@@ -27,7 +27,7 @@ MASKED: Final[str] = SafeExceptionReporterFilter.cleansed_substitute
 #: The maximum depth of nesting; deeper values are masked.
 _DEEPEST: Final = 50
 
-#: The most characters of a value in a message.
+#: Maximum characters of a value in a message.
 _QUOTED: Final = 80
 
 #: Types whose repr() contains only the value itself.

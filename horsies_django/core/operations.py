@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 
 logger = logging.getLogger("horsies_django.operations")
 
-#: The most ids or names in one line.
+#: Maximum ids or names in one line.
 NAMED: Final = 20
 
 _actor: ContextVar[tuple[str, str] | None] = ContextVar("horsies_django_actor", default=None)

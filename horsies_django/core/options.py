@@ -209,7 +209,7 @@ class DefaultOptions:
 
 @dataclass(frozen=True, slots=True)
 class AdminOptions:
-    """What the queue's pages in the admin offer."""
+    """The options of the queue's pages in the admin."""
 
     # Allow only viewing, retry and cancel.
     read_only: bool = _option(False, BOOLEAN)

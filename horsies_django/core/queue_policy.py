@@ -150,7 +150,7 @@ class QueuePolicy:
 
 
 def _column_value(name: str, value: Any) -> Any:
-    """Return the parsed value of a column; None for an invalid one, as if it was empty."""
+    """Return the parsed value of a column; None for an invalid one, as if it were empty."""
     try:
         return COLUMNS[name].parse(value)
     except ValueError:

@@ -35,7 +35,7 @@ _NOT_RETRYABLE: Final = frozenset(
 class RetryPolicy:
     """Which failures are retried, how often, and after how many seconds.
 
-    ``auto_retry_for`` has error codes and exception classes, which stand for what inherits from them too. A class is
+    ``auto_retry_for`` has error codes and exception classes, which include their subclasses. A class is
     kept as its dotted path.
 
     A *fixed* policy has one interval for each retry. An *exponential* one has a single interval, which doubles with
@@ -145,7 +145,7 @@ class RetryPolicy:
     def from_backoff(cls, backoff: object, retries: int) -> RetryPolicy:
         """Return the stored policy for a task's ``backoff``. It applies after a crash, when no code of the task runs.
 
-        A number of seconds is brought into the range of a policy. Anything else stands for 2, 4, 8 … seconds.
+        A number of seconds is clamped to the range of a policy. Anything else becomes 2, 4, 8 … seconds.
         """
         if isinstance(backoff, int | float):
             nearest = min(max(backoff, 1), MAX_INTERVAL)

@@ -20,7 +20,7 @@ from .registry import path_of, registry
 
 TAG: Final = "$type"
 
-#: The most characters of an error text. The end of a traceback says more than its start, so the end is kept.
+#: Maximum characters of an error text. The end of a traceback says more than its start, so the end is kept.
 MAX_TEXT: Final = 32_768
 
 # json.dumps() would create one for every value.

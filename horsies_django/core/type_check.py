@@ -33,7 +33,7 @@ _ACCEPTED: Final[dict[Any, tuple[type, ...]]] = {
 _PLAIN: Final = (str, int, float, list, tuple, dict, type(None))
 
 
-#: The most frequent types of values, for which one lookup is enough.
+#: The commonest types of values, for which one lookup is enough.
 _COMMON: Final = (str, int, float, bool, type(None), list, tuple, dict)
 
 

@@ -17,12 +17,12 @@ from django.db.models.sql.compiler import SQLCompiler
 from .expressions import BoundParam, Param
 from .statements import Statement
 
-#: The most tasks that a run claims, and the queue, or queues, that it claims from.
+#: Maximum tasks that a run claims, and the queue, or queues, that it claims from.
 LIMIT: Final = Param("room")
 QUEUE: Final = Param("queue")
 QUEUES: Final = Param("queues")
 
-#: The most tasks of each of several queues, and of all of them, that are compared before any is locked.
+#: Maximum tasks of each of several queues, and of all of them, that are compared before any is locked.
 CAPS: Final = Param("most")
 CANDIDATES: Final = Param("candidates")
 

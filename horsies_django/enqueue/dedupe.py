@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: The columns that must be equal in two sends with the same ``task_id``.
 _PAYLOAD: Final = ("task_name", "args", "kwargs", "queue_name", "priority", "good_until", "run_after")
 
-#: How often an INSERT is tried again because the task in conflict ended, or started, before it was locked.
+#: Maximum retries of an INSERT because the task in conflict ended, or started, before it was locked.
 _TRIES: Final = 50
 
 #: The columns that ``on_conflict="replace"`` leaves unchanged.

@@ -26,7 +26,7 @@ from .insert import build_insert, check_call, check_for_many, inject_headers, pe
 from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, task_ready_of
 from .task import HorsiesTask
 
-#: The most calls that are decoded at a time, and the most rows of one INSERT.
+#: Maximum calls that are decoded at a time, and maximum rows of one INSERT.
 _CALLS_AHEAD: Final = 10_000
 _ROWS: Final = 1_000
 

@@ -41,15 +41,15 @@ _LONGEST_POLL: Final = 0.5
 #: The same on SQLite, which can't notify, and where a poll is no round trip.
 _LONGEST_POLL_SQLITE: Final = 0.05
 
-#: The most ids in one query.
+#: Maximum ids in one query.
 _IDS_PER_QUERY: Final = 500
 
-#: The most seconds that a follower sleeps at a time. A thread can be interrupted only between two sleeps.
+#: Maximum seconds that a follower sleeps at a time. A thread can be interrupted only between two sleeps.
 _FOLLOWER_SLEEP: Final = 1.0
 
-#: The fewest seconds between two polls for completions, however many notifications arrive.
+#: Minimum seconds between two polls for completions, however many notifications arrive.
 _MIN_COMPLETION_INTERVAL: Final = 0.005
-#: The fewest seconds that a query gets to be answered. A wait may outlast its timeout by as much.
+#: Minimum seconds that a query gets to be answered. A wait may outlast its timeout by as much.
 _QUERY_GRACE: Final = 1.0
 
 #: Seconds without a poll after which another waiter takes the lead: the leader's connection may hang.

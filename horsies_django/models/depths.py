@@ -20,13 +20,13 @@ from .queue_scan import NAME, skip_scan
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
 
-#: The most rows that are counted of a queue, of each kind.
+#: Maximum rows that are counted of a queue, of each kind.
 MAX_COUNTED: Final = 1_000
 
-#: The most queues with waiting tasks that are counted. If there are more, as many of the known queues are counted too.
+#: Maximum queues with waiting tasks that are counted. If there are more, as many of the known queues are counted too.
 MAX_QUEUES: Final = 100
 
-#: The most queues, of each kind of task, that the search for the oldest task visits: one index lookup each.
+#: Maximum queues, of each kind of task, that the search for the oldest task visits: one index lookup each.
 MAX_SEARCHED: Final = 1_000
 
 _QUEUE: Final = Param("queue")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .worker import WorkerQuerySet
 
 
-#: The most queues that one scan sees.
+#: Maximum queues that one scan sees.
 QUEUES_PER_SCAN: Final = 128
 
 

@@ -56,7 +56,7 @@ TRIES: Final = 50
 #: Tasks that must not start after their deadline.
 HAS_DEADLINE: Final = Q(status=TaskStatus.PENDING, good_until__isnull=False)
 
-#: The most keys that a change handles itself; of more, workers handle all.
+#: Maximum keys that a change handles itself; of more, workers handle all.
 MAX_INLINE_KEYS: Final = 20
 
 #: Keys in one statement.

@@ -45,7 +45,7 @@ class ClaimBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the runner has had as many tasks, or takes as much memory, as it may."""
+        """Whether the runner has reached ``max_tasks_per_child`` or ``max_memory_mb``."""
         limit, claimed = self._config.max_tasks_per_child, self._state.claimed
         return (limit is not None and claimed >= limit) or (self._state.has_outgrown_memory and claimed > 0)
 

@@ -1,4 +1,4 @@
-"""Claims from queues with limits or an order of their own, in one transaction of as many statements as that takes."""
+"""Claims from queues that have limits or a configured order, with several statements in one transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def complete_and_claim(
     room: int,
 ) -> list[ClaimedTask]:
     """Store successes, then claim and start tasks for a pool."""
-    if ends:  # first: ends may make room for what starts, and no lock is waited for
+    if ends:  # first: ended tasks free places for those that start, and this waits for no lock
         statement.run(ends, 0, ())
 
     def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:

@@ -1,4 +1,4 @@
-"""Sends that tasks and workflows have ended, while any process has subscribed to completions."""
+"""Sends the completions of tasks and workflows while any process has subscribed to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..db import completions, postgres
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: The fewest seconds between two notifications of one process: each takes a lock of the whole cluster.
+#: Minimum seconds between two notifications of one process: each takes a lock of the whole cluster.
 MIN_INTERVAL: Final = 0.01
 
 #: Seconds until the next attempt after a failure.
@@ -57,7 +57,7 @@ class CompletionNotifier:
                 self._completed.put(key)
 
     def close(self) -> None:
-        """End soon. A waiter that misses a completion finds it with its next poll."""
+        """Stop soon. A waiter that misses a completion finds it with its next poll."""
         with self._lock:
             self._subscribed_until = float("-inf")
         self._completed.put(None)

@@ -56,7 +56,7 @@ class Inbox:
     def put(self, item: InboxItem) -> None:
         """Add an item."""
         self._mailbox.put(item)
-        if self._is_waiting:  # a thread that begins to wait sets this first and looks at the items then
+        if self._is_waiting:  # a thread that begins to wait sets this first and then checks the items
             self._is_waiting = False
             with suppress(OSError):  # the socket is full: it wakes already
                 self._wakeup_writer.send(b".")

@@ -17,7 +17,7 @@ from .store import WorkerStore
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: Seconds after which a turn starts no further batch: executions end meanwhile.
+#: Seconds after which a release starts no further batch: executions end meanwhile.
 TIME_SLICE: Final = 0.005
 
 #: While executions run, limits with many blocked tasks get one of this many time slices.
@@ -30,7 +30,7 @@ LOCKED_PAUSE: Final = 0.005
 class LimitReleaser:
     """Remembers the keys of limits that may have room, and releases blocked tasks there. It waits for no lock.
 
-    A reaper finds what a worker that dies has not come to. Times are monotonic, in seconds.
+    A reaper checks the limits that a dead worker leaves behind. Times are monotonic, in seconds.
     """
 
     def __init__(self, store: WorkerStore, pools: Sequence[SlotPool]) -> None:
@@ -41,16 +41,16 @@ class LimitReleaser:
         self.next_at = float("inf")
 
     def __bool__(self) -> bool:
-        """Whether any limit is left to look at."""
+        """Whether any limit is left to check."""
         return bool(self._keys)
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look at a limit."""
+        """Whether it is time to check a limit."""
         return time.monotonic() >= self.next_at
 
     def add(self, keys: Iterable[str | None]) -> None:
-        """Look at the limits of these keys soon."""
+        """Check the limits of these keys soon."""
         if new := {key: None for key in keys if key is not None}:
             self._keys |= new
             self.next_at = min(self.next_at, max(self._paused_until, time.monotonic()))

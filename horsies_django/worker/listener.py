@@ -38,7 +38,7 @@ class Listener:
     LISTEN succeeding proves nothing: behind a pooler that shares connections between transactions, notifications never
     arrive. So the producer notifies its own id now and then, and only its arrival counts.
 
-    Any role that can connect can send notifications. So a notification only prompts a look at the rows, and their
+    Any role that can connect can send notifications. So a notification only makes the producer read the rows, and their
     number a second is limited.
     """
 

@@ -53,7 +53,7 @@ class PollInterval:
         self._next = time.monotonic() + MIN_PAUSE
 
     def record_poll(self, *, found: bool, due_in: float | None) -> None:
-        """Note that a poll is over: whether it found work, and in how many seconds more is due."""
+        """Record the result of a poll: whether it found work, and in how many seconds more is due."""
         now = self._polled_at = time.monotonic()
         self._pause = MIN_PAUSE if found else min(self._pause * 2, self._max_pause)
         # Runners that were started together must not poll together.

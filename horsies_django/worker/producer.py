@@ -55,7 +55,7 @@ CLAIM_CONFIRMED_FOR: Final = 0.5
 #: Seconds until the next attempt to hand back tasks whose workflow another transaction has locked.
 HAND_BACK_INTERVAL: Final = 0.05
 
-#: The fewest seconds between two reads of the worker's own row, however many notifications say that it asks for a stop.
+#: Minimum seconds between two reads of the worker's own row, however many notifications say that it asks for a stop.
 STOP_CHECK_INTERVAL: Final = 0.5
 
 
@@ -198,7 +198,7 @@ class Producer:
             self._state.signals_seen, self._state.is_poll_requested = sent, True
         return sent != self._signals.taken
 
-    # What comes in.
+    # Events.
 
     def _receive(self, items: Sequence[InboxItem]) -> None:
         for item in items:
@@ -506,7 +506,7 @@ class Producer:
         if tick.has_resolved_doubt:
             state.is_poll_requested = True  # what was handed back can be claimed again
         if (tick.stored or tick.claimed or tick.handed_back) and self._config.until is Until.DRAINED:
-            state.is_poll_requested = True  # the last poll of a drain comes after the last thing that it did
+            state.is_poll_requested = True  # a drain ends with a poll that follows its last change
         if tick.claimed:
             state.claimed += tick.claimed
             self._poll_interval.record_claim()

@@ -1,4 +1,4 @@
-"""Runs one task: from a claimed row to its result. Nothing that user code raises gets out."""
+"""Runs one task: from a claimed row to its result. No exception of user code escapes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Memory that a runner shares with its supervisor: which executions have started, and whether the runner is alive.
 
 A task is RUNNING in the table a moment before its function starts. When a runner has died, its supervisor reads here
-which tasks were touched by user code; the others go back as if they had never been claimed. A function that holds the
-interpreter's lock, or a signal that stops the process, stops every thread of the runner, so the runner can't report it:
-the supervisor reads here that the pulse has stopped, and which execution is over its time limit.
+which functions may have started; the tasks of the others are released as if they had never been claimed. A function
+that holds the interpreter's lock, or a signal that stops the process, stops every thread of the runner, so the runner
+can't report it: the supervisor reads here that the pulse has stopped, and which execution is over its time limit.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ from .watchdog import resident_bytes
 #: Seconds for which policies of queues are not read again; a busy worker polls more often.
 POLICY_TTL: Final = 0.2
 
-#: The fewest tasks of a queue that are tried one by one after a claim has failed.
+#: Minimum tasks of a queue that are tried one by one after a claim has failed.
 MIN_ISOLATED: Final = 20
 
 
@@ -359,7 +359,7 @@ class WorkerStore:
 
     def start(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Start prefetched tasks; return those that this worker still holds."""
-        # A task that was taken away and claimed again is there twice: the later claim counts.
+        # A task that was taken away and claimed again appears twice: the later claim counts.
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest, self._runner.worker_id)
         nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]

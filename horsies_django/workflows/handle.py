@@ -140,7 +140,7 @@ class WorkflowHandle(Generic[T]):
         return self._log("pause", control.pause(self._database, self.id))
 
     def resume(self) -> bool:
-        """Go on; return whether it was paused. Does nothing below a workflow that does not run."""
+        """Resume the workflow; return whether it was paused. Does nothing below a workflow that does not run."""
         from . import control
 
         return self._log("resume", control.resume(self._database, self.id))

@@ -18,7 +18,7 @@ from ..models import Workflow, WorkflowTask
 from .blueprint import WorkflowBlueprint
 from .engine import start_workflow
 
-#: How often to look for the conflicting workflow, which may end in between.
+#: Maximum tries to find the conflicting workflow, which may end in between.
 _TRIES = 3
 
 

@@ -1,4 +1,4 @@
-"""The ends of nodes: a node takes over how its task ended."""
+"""The ends of nodes: a node takes its status and result from its task."""
 
 from __future__ import annotations
 
