@@ -34,7 +34,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     A forked process has its ``descriptors``, the pipe and the memory, under other numbers than that line says.
     """
     os.setpgid(0, 0)
-    # The supervisor's command counts. A handler, unlike SIG_IGN, is not inherited by programs that tasks start.
+    # The supervisor's command decides. A handler, unlike SIG_IGN, is not inherited by programs that tasks start.
     signal.signal(signal.SIGINT, lambda *_: None)
     control = ControlPipe()
     if not (line := control.line()):

@@ -14,7 +14,7 @@ from ..core.options import Options
 from ..core.registry import registry
 from ..core.serialization import dumps
 from ..core.version import __version__
-from ..db.pause_on_outage import snooze_on_outage
+from ..db.snooze_on_outage import snooze_on_outage
 from ..models import Task, Worker
 from ..models.claims import Completion
 from ..workflows.conditions import conditions_of

@@ -21,7 +21,7 @@ from ..core.results import OperationalCode
 from ..core.serialization import decode_call
 from ..core.status import TaskStatus
 from ..db.errors import is_outage
-from ..db.pause_on_outage import OUTAGE_SNOOZE, snooze_on_outage
+from ..db.snooze_on_outage import OUTAGE_SNOOZE, snooze_on_outage
 from ..enqueue import grouping
 from ..enqueue.context import TaskContext
 from ..enqueue.django_result import result_of

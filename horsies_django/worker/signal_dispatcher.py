@@ -15,7 +15,7 @@ from ..core.compat import task_finished, task_started
 from ..core.results import OperationalCode
 from ..core.signals import task_retrying
 from ..core.status import AttemptOutcome, TaskStatus
-from ..db.pause_on_outage import snooze_on_outage
+from ..db.snooze_on_outage import snooze_on_outage
 from ..enqueue.django_result import result_of
 from ..enqueue.send_signals import Job, failures, send_failure, send_finished, sender_of
 from ..models import Task

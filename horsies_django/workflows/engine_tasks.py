@@ -10,7 +10,7 @@ from ..core.backends import reads_typed
 from ..core.results import TaskError, TaskResult
 from ..core.retry import RetryPolicy
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
-from ..db.pause_on_outage import snooze_on_outage
+from ..db.snooze_on_outage import snooze_on_outage
 from ..enqueue.call_builder import parameters_of
 from ..enqueue.context import TaskContext
 from ..enqueue.task import task

@@ -111,9 +111,9 @@ class BulkProgress:
             return None
         with suppress(ValueError):
             asked = parse_datetime(posted.get("asked", ""))
-            names = ("done", "left", "confirmed_at", "looked", "of")
-            done, left, confirmed, looked, of = (_number(posted.get(name)) for name in names)
-            estimate = Estimate(_statuses(posted.get("counted", "")), looked, of or None, counted_to)
+            names = ("done", "left", "confirmed_at", "scanned", "of")
+            done, left, confirmed, scanned, of = (_number(posted.get(name)) for name in names)
+            estimate = Estimate(_statuses(posted.get("counted", "")), scanned, of or None, counted_to)
             if asked is not None and is_aware(asked) == settings.USE_TZ:
                 return cls(asked, upper, before, done, left, confirmed, estimate)
         return None
@@ -131,7 +131,7 @@ class BulkProgress:
             "confirmed_at": self.confirmed,
             "counted": json.dumps(estimate.by_status),
             "counted_to": estimate.before,
-            "looked": estimate.scanned,
+            "scanned": estimate.scanned,
             "of": estimate.planner_rows,
         }
         return [(name, "" if value is None else str(value)) for name, value in given.items()]

@@ -45,9 +45,9 @@ from .nodes import (
     NODE_COLUMNS,
     OUTCOME_COLUMNS,
     PARENT_COLUMNS,
-    Node,
     NodeResult,
     NodeRows,
+    NodeState,
     Position,
 )
 
@@ -218,7 +218,7 @@ class EngineQueries:
     # Waiting nodes.
 
     def waiting_at(self, positions: Collection[Position]) -> Query:
-        """Query the waiting nodes and running maps at these positions, as rows of :class:`~.nodes.Node`."""
+        """Query the waiting nodes and running maps at these positions, as rows of :class:`~.nodes.NodeState`."""
         return Query(self._waiting_at, self._position_values(positions))
 
     @cached_property
@@ -325,7 +325,7 @@ class EngineQueries:
             self.nodes.filter(IsAtOrAbove(_KEYS, WorkflowTask), status__in=IN_PROGRESS), (*PARENT_COLUMNS, *workflow)
         )
 
-    def store_counters(self, nodes: Sequence[Node]) -> None:
+    def store_counters(self, nodes: Sequence[NodeState]) -> None:
         """Store the counters of waiting nodes."""
         if nodes:
             maps = {name: self._map({node.pk: getattr(node, name) for node in nodes}) for name in _COUNTERS}
