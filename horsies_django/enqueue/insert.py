@@ -65,12 +65,12 @@ def insert(
         if task.run_after is None:
             return _join_group(options, task, args, kwargs, with_row=with_row, own=own)
         own = {**(own or {}), **grouping.DELAYED_COLUMNS}
-    draft = pending_insert_of(options, task, args, kwargs, with_row=with_row, own=own)
+    pending = pending_insert_of(options, task, args, kwargs, with_row=with_row, own=own)
     if is_dry_run():
-        return draft.dry_run()
-    if draft.values["unique_key"] is None and task.task_id is None:
-        return draft.insert()
-    return insert_once(draft)
+        return pending.dry_run()
+    if pending.values["unique_key"] is None and task.task_id is None:
+        return pending.insert()
+    return insert_once(pending)
 
 
 def pending_insert_of(

@@ -149,12 +149,12 @@ class ThreadExecutor:
     def _run(self, execution: Execution) -> ExecutionResult | NotStarted:
         try:
             close_old_connections()
-            outcome = isolated(run_task.run_task, execution)
+            result = isolated(run_task.run_task, execution)
             # An interrupt may have come in the middle of a database's answer.
             drop_connections() if execution.stop_reason else clean_up_connections(execution)
         except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
             return result_mapping.fallback(execution, error)
-        return outcome
+        return result
 
 
 class LoopExecutor:
@@ -242,15 +242,15 @@ class LoopExecutor:
             return  # it was withdrawn
         execution.has_next = bool(self._waiting)
         current_execution.set(execution)
-        outcome: ExecutionResult | NotStarted
+        result: ExecutionResult | NotStarted
         try:
             async with ThreadSensitiveContext() as context:
-                outcome = await run_task.arun_task(execution)
+                result = await run_task.arun_task(execution)
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
                     await sync_to_async(clean_up_connections)(execution, close=True)
         except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
-            outcome = result_mapping.fallback(execution, error)
-        self._on_result(outcome)
+            result = result_mapping.fallback(execution, error)
+        self._on_result(result)
 
 
 class InlineExecutor:
@@ -269,10 +269,10 @@ class InlineExecutor:
                 timer.start()
             try:
                 with rolling_back_open_transactions(execution):
-                    outcome = isolated(run_task.run_task, execution)
+                    result = isolated(run_task.run_task, execution)
             finally:
                 timer.cancel()
-            self._on_result(outcome)
+            self._on_result(result)
 
     def first_waiting(self) -> Execution | None:
         return None

@@ -98,9 +98,9 @@ def _raised(execution: Execution, call: _PreparedCall | None, error: BaseExcepti
     try:
         if (
             result_mapping.is_unknown_call(execution, error)
-            and (outcome := code_version.release_unknown(execution, error)) is not None
+            and (result := code_version.release_unknown(execution, error)) is not None
         ):
-            return outcome
+            return result
     except Snooze as snooze:
         return result_mapping.from_exception(execution, task, snooze)
     except Exception:
@@ -148,8 +148,8 @@ def _value_in_transaction(execution: Execution, call: _PreparedCall) -> Any:
 class _BodyFailed(Exception):
     """The function of an atomic task has failed, so its effects must be rolled back."""
 
-    def __init__(self, outcome: ExecutionResult) -> None:
-        self.outcome = outcome
+    def __init__(self, result: ExecutionResult) -> None:
+        self.result = result
 
 
 def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
@@ -169,20 +169,20 @@ def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
             has_started = True
             value = _value_in_transaction(execution, call)
             execution.has_returned = True
-            outcome = result_mapping.from_value(execution, call.task, value)
-            if outcome.completion.error is not None:
-                raise _BodyFailed(outcome)
+            result = result_mapping.from_value(execution, call.task, value)
+            if result.completion.error is not None:
+                raise _BodyFailed(result)
             root = execution.claim.workflow_id
             if root is not None:
                 gateway.lock_and_wait(database, root)
             if execution.progress is not None:
                 tasks.store_progress({execution.claim: execution.progress}, execution.runner.worker_id)
-            _require_claim(execution, tasks.complete([outcome.completion], execution.runner))
+            _require_claim(execution, tasks.complete([result.completion], execution.runner))
             if root is not None:
                 gateway.advance_locked(database, [execution.task_id])
-            outcome = replace(outcome, is_stored=True)
+            result = replace(result, is_stored=True)
     except _BodyFailed as error:
-        return error.outcome
+        return error.result
     except BaseException as error:
         is_ours = not has_started or execution.has_returned  # an error of the function itself is its result
         if is_ours and not committed and is_outage(error):
@@ -190,7 +190,7 @@ def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
         if not committed:
             raise
         logger.exception("on_commit callback raised after the task had committed id=%s", execution.task_id)
-    return outcome
+    return result
 
 
 def _require_claim(execution: Execution, is_held: object) -> None:

@@ -237,24 +237,22 @@ class WorkerStore:
         if failed := [end for end in ends if end.error is not None and end.delay is None]:
             tasks.fail(failed, runner)
 
-    def lock_workflows(self, outcomes: Sequence[ExecutionResult]) -> list[ExecutionResult]:
+    def lock_workflows(self, results: Sequence[ExecutionResult]) -> list[ExecutionResult]:
         """Lock the workflows of these nodes' tasks; return those whose workflow another transaction has locked."""
-        blocked = self._blocked([outcome.claim for outcome in outcomes])
-        return [outcome for outcome in outcomes if outcome.claim.workflow_id in blocked]
+        blocked = self._blocked([result.claim for result in results])
+        return [result for result in results if result.claim.workflow_id in blocked]
 
     def _blocked(self, claims: Sequence[ClaimedTask | HeldClaim]) -> set[UUID]:
         roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
         return self._gateway.lock_unless_locked(roots) if roots else set()
 
-    def advance(self, outcomes: Sequence[ExecutionResult]) -> NewTasks:
+    def advance(self, results: Sequence[ExecutionResult]) -> NewTasks:
         """Advance the workflows of nodes whose tasks have ended; return the tasks that follow.
 
         Raises :class:`~..workflows.gateway.AdvanceFailed`.
         """
-        has_pending = any(outcome.completion.delay is not None for outcome in outcomes)
-        return self._gateway.advance_locked(
-            [outcome.execution.task_id for outcome in outcomes], has_pending=has_pending
-        )
+        has_pending = any(result.completion.delay is not None for result in results)
+        return self._gateway.advance_locked([result.execution.task_id for result in results], has_pending=has_pending)
 
     def notify_others(self, tasks: Iterable[TaskRoute]) -> None:
         """Wake workers that serve the queues of these tasks, once the tasks are committed."""
@@ -267,9 +265,9 @@ class WorkerStore:
             gateway.mark_running(self._config.database, [claim.task_id for claim in claims])
         return True
 
-    def delete_unretained(self, outcomes: Sequence[ExecutionResult]) -> None:
+    def delete_unretained(self, results: Sequence[ExecutionResult]) -> None:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
-        ended = [one for one in outcomes if one.is_final and not signal_dispatcher.has_finished_receivers(one.claim)]
+        ended = [one for one in results if one.is_final and not signal_dispatcher.has_finished_receivers(one.claim)]
         ends = ((one.claim, TaskStatus.COMPLETED if one.completion.is_success else TaskStatus.FAILED) for one in ended)
         if retention.deletes_at_once(ends, self._config.database):
             with self.transaction():
