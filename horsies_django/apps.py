@@ -88,11 +88,11 @@ def load_modules() -> None:
     from .core.loading import loading
     from .workflows import engine_tasks  # noqa: F401  # the tasks of the engine itself
 
-    loading.is_going_on = True
+    loading.is_active = True
     try:
         _import_modules()
     finally:
-        loading.is_going_on = False
+        loading.is_active = False
 
 
 def _import_modules() -> None:

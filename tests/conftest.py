@@ -190,9 +190,9 @@ def _has_large(connection: BaseDatabaseWrapper, tables: list[str]) -> bool:
 @pytest.fixture(autouse=True)
 def _own_registry() -> Iterator[None]:
     """Unregister the workflows that a test defines, but not those of modules that it imports."""
-    from horsies_django.workflows.registry import registry
+    from horsies_django.workflows.definition_registry import definition_registry
 
-    tables: tuple[dict[str, Any], ...] = (registry.definitions, registry.builders)
+    tables: tuple[dict[str, Any], ...] = (definition_registry.definitions, definition_registry.builders)
     before = [dict(table) for table in tables]
     yield
     for table, known in zip(tables, before, strict=True):

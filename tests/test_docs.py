@@ -38,9 +38,9 @@ from horsies_django.enqueue.node_option_types import TaskNodeOptions
 from horsies_django.reaper.duties import DUTIES
 from horsies_django.schedules.declaration import ScheduleOptions
 from horsies_django.workflows.definition_meta import DefinitionOptions
+from horsies_django.workflows.definition_registry import definition_registry
 from horsies_django.workflows.error_codes import WorkflowCode
 from horsies_django.workflows.lifecycle import NODE_TRANSITIONS, WORKFLOW_TRANSITIONS
-from horsies_django.workflows.registry import registry
 from horsies_django.workflows.workflow import WorkflowKeywords
 from tests.conftest import ROOT
 
@@ -194,14 +194,14 @@ def test_the_examples_of_a_page_give_the_results_that_it_shows(page, drain):
     """Run a page from top to bottom, in its own module, and a worker before each line with an arrow."""
     module = types.ModuleType(f"page_{page.replace('-', '_')}")
     sys.modules[module.__name__] = module
-    definitions = dict(registry.definitions)
+    definitions = dict(definition_registry.definitions)
     try:
         for block in re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.M | re.S):
             for statement in ast.parse(block).body:
                 _run(statement, block.splitlines()[statement.end_lineno - 1], vars(module), drain)
     finally:
         del sys.modules[module.__name__]
-        registry.definitions = definitions
+        definition_registry.definitions = definitions
 
 
 def _run(statement, line, names, drain):

@@ -59,7 +59,7 @@ class Chart:
         peak = max(self.bars, key=lambda bar: bar.counts.total())
         return _("%(title)s: %(counts)s. Most at %(time)s: %(most)s.") % {
             "title": self.title,
-            "counts": describe_counts(self.total),
+            "counts": describe_outcomes(self.total),
             "time": self.time_of(peak),
             "most": number_format(self.highest, force_grouping=True),
         }
@@ -111,7 +111,7 @@ class Chart:
         )
 
 
-def describe_counts(counts: dict[str, int]) -> str:
+def describe_outcomes(counts: dict[str, int]) -> str:
     """Return counts by outcome in words. Zeros are left out, unless all are zero."""
     outcomes = [outcome for outcome in OUTCOMES if counts[outcome]] or [COMPLETED]
     return ", ".join(f"{number_format(counts[outcome], force_grouping=True)} {LABELS[outcome]}" for outcome in outcomes)
@@ -136,7 +136,7 @@ def _bar_svg(at: int, bar: TimeBucket, scale: Callable[[int], float], time: str)
     return format_html(
         "<g><title>{}: {}</title>{}</g>",
         time,
-        describe_counts({outcome: bar.counts[outcome] for outcome in OUTCOMES}),
+        describe_outcomes({outcome: bar.counts[outcome] for outcome in OUTCOMES}),
         rects,
     )
 

@@ -19,7 +19,7 @@ from ..core.durations import format_relative
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..models import Queue, Schedule, Task, Worker, Workflow
-from ..ops.metrics import Count, Exactness, Snapshot, collect
+from ..ops.metrics import Count, Exactness, MetricsSnapshot, collect
 from ..ops.metrics.history import last_week, merge_buckets, most_failing
 from ..ops.metrics.schedules import next_schedules
 from ..ops.metrics.workflows import WorkflowProgress, workflow_progress
@@ -165,7 +165,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "broken_url": f"{broken}?{urlencode({'state': DisabledBy.TIMING.value})}" if broken else None,
         }
 
-    def _tile(self, snapshot: Snapshot, key: str, label: Any, hint: Any, query: Mapping[str, str]) -> Tile:
+    def _tile(self, snapshot: MetricsSnapshot, key: str, label: Any, hint: Any, query: Mapping[str, str]) -> Tile:
         return Tile(key, label, hint, snapshot.counts[key], self._task_list_url(kind="all", **query))
 
     def _workflows(self, flows: list[WorkflowProgress]) -> list[tuple[WorkflowProgress, str | None]]:
@@ -193,7 +193,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             return None
 
 
-def _warnings(snapshot: Snapshot, *, sees_queues: bool) -> list[str]:
+def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool) -> list[str]:
     """Return warnings about what needs attention; only users who may view queues see their names."""
     warnings = []
     waits = any(snapshot.counts[key] for key in ("due", "scheduled", "aggregating", "retrying"))

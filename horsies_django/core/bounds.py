@@ -113,5 +113,5 @@ def bring_into_range(rows: QuerySet[Any], bounds: Bounds) -> list[Any]:
     keys = list(rows.filter(out_of_range(*bounds)).values_list("pk", flat=True))
     if keys:
         rows.filter(pk__in=keys).update(**readable_values(rows.model, bounds))
-        logger.warning("%s brought into range: %s", rows.model._meta.verbose_name_plural, keys)
+        logger.warning("values out of range clamped model=%s ids=%s", rows.model._meta.label, keys)
     return keys

@@ -9,7 +9,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 #: A timedelta or seconds. None is an unknown duration.
-Duration: TypeAlias = timedelta | float | None
+ElapsedTime: TypeAlias = timedelta | float | None
 
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
@@ -17,7 +17,7 @@ _DAY: Final = 86_400
 _LONGEST: Final = 10_000 * 366 * _DAY
 
 
-def format_duration(duration: Duration) -> str:
+def format_duration(duration: ElapsedTime) -> str:
     """Return a duration in its two largest units; a dash for None.
 
     >>> format_duration(timedelta(seconds=75)), format_duration(0.0123), format_duration(timedelta(days=2, hours=5))
@@ -36,7 +36,7 @@ def format_duration(duration: Duration) -> str:
     return _("%(days)d d %(hours)d h") % {"days": whole // _DAY, "hours": whole % _DAY // _HOUR}
 
 
-def format_brief(duration: Duration) -> str:
+def format_brief(duration: ElapsedTime) -> str:
     """Return a duration in its largest unit of which it has at least two; a dash for None.
 
     >>> format_brief(75), format_brief(150), format_brief(0.0123), format_brief(8_000_000)

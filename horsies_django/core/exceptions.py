@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: The longest delay that a body may ask for.
 LONGEST_DELAY: Final = timedelta(days=365)
 
-#: The most mistakes of a workflow in the message of its exception. ``mistakes`` has all of them.
+#: Maximum mistakes of a workflow in the message of its exception. ``mistakes`` has all of them.
 MISTAKES_SHOWN: Final = 50
 
 
@@ -146,7 +146,7 @@ class BatchEnded(HorsiesError):
     """A call can't be added to a batch that has ended or was cancelled; nothing was added."""
 
     def __init__(self, batch_id: UUID) -> None:
-        super().__init__(f"Batch {batch_id} has ended; allowed: calls while any of it has not.")
+        super().__init__(f"Batch {batch_id} has ended; allowed: calls while one of its calls has not.")
         self.batch_id = batch_id
 
 

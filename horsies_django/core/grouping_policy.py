@@ -15,7 +15,7 @@ from .serialization import clean_text
 #: The maximum length of a key, in characters.
 KEY_LENGTH: Final = 255
 
-#: The most calls in one group.
+#: Maximum calls in one group.
 MAX_GROUP_SIZE: Final = 10_000
 
 

@@ -30,7 +30,7 @@ def slot_in(metadata: object) -> datetime | None:
         return None
 
 
-def stored(metadata: Mapping[str, Any], options: Options) -> dict[str, Any]:
+def encode_metadata(metadata: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """Return metadata encoded as JSON values.
 
     Raises TypeError or ValueError for a value that can't be stored, and ValueError for more than ``max_payload_bytes``
@@ -44,7 +44,8 @@ def stored(metadata: Mapping[str, Any], options: Options) -> dict[str, Any]:
 def collect(options: Options) -> dict[str, Any]:
     """Return the headers of all middleware for a task that is sent now. Later middleware overrides earlier.
 
-    Raises TypeError if ``headers()`` returns no dict, the errors of :func:`stored`, and whatever the middleware raises.
+    Raises TypeError if ``headers()`` returns no dict, the errors of :func:`encode_metadata`, and those of the
+    middleware.
     """
     found: dict[str, Any] = {}
     for path, provide in _providers(options.middleware):
@@ -52,7 +53,7 @@ def collect(options: Options) -> dict[str, Any]:
         if not isinstance(headers, Mapping):
             raise TypeError(f"headers() of middleware {path!r} gave {headers!r}; allowed: a dict.")
         found |= headers
-    return stored(found, options) if found else found
+    return encode_metadata(found, options) if found else found
 
 
 def inject(options: Options, metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -62,7 +63,7 @@ def inject(options: Options, metadata: Mapping[str, Any] | None) -> dict[str, An
     """
     headers = collect(options)
     check_reserved(options, metadata, headers)
-    return stored({**headers, **metadata}, options) if headers and metadata else headers or None
+    return encode_metadata({**headers, **metadata}, options) if headers and metadata else headers or None
 
 
 def check_reserved(options: Options, metadata: Mapping[str, Any] | None, headers: Mapping[str, Any]) -> None:
@@ -79,7 +80,7 @@ def check_reserved(options: Options, metadata: Mapping[str, Any] | None, headers
 
 
 def _refuse(key: str, owner: str) -> NoReturn:
-    raise ValueError(f"metadata has the key {key!r}; allowed: others, for this one is a header of {owner}.")
+    raise ValueError(f"metadata has the key {key!r}; allowed: other keys; {owner} reserves this one.")
 
 
 @functools.cache

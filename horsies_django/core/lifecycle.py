@@ -115,8 +115,8 @@ CANCEL: Final = transition("PENDING CLAIMED", TaskStatus.CANCELLED, "anyone", "`
 CANCEL_RUNNING: Final = transition(
     "RUNNING",
     TaskStatus.CANCELLED,
-    "anyone who asks for running ones too",
-    "the same; the body is told; a late result is dropped",
+    "anyone, when asked to include running ones",
+    "the same; the body is asked to stop; a late result is dropped",
 )
 RETRY_ENDED: Final = transition(
     " ".join(TASK_RETRYABLE_STATES),

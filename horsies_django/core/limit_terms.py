@@ -27,11 +27,11 @@ class Limited(Protocol):
 
     @property
     def max_concurrency(self) -> int | None:
-        """The most calls that run at once."""
+        """The maximum number of calls that run at once."""
 
     @property
     def rate_limit(self) -> str | None:
-        """The most calls that start per period, such as ``"100/m"``."""
+        """The maximum number of calls that start per period, such as ``"100/m"``."""
 
 
 def terms_of(task: Limited) -> LimitTerms:
@@ -39,7 +39,7 @@ def terms_of(task: Limited) -> LimitTerms:
     return LimitTerms(task.max_concurrency, task.rate_limit)
 
 
-def declared(path: str) -> LimitTerms:
+def declared_terms(path: str) -> LimitTerms:
     """Return the limits of the registered task of that name; no limits for an unknown one, whose calls only fail."""
     found = registry.tasks.get(path)
     return terms_of(found) if isinstance(found, Limited) else LimitTerms(None, None)

@@ -17,7 +17,7 @@ class Loading:
     """
 
     def __init__(self) -> None:
-        self.is_going_on = False
+        self.is_active = False
         self.problems: list[Problem] = []
 
     def note_queue(self, task: FrameworkTask[..., Any], queues: set[str]) -> None:

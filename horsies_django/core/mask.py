@@ -27,7 +27,7 @@ MASKED: Final[str] = SafeExceptionReporterFilter.cleansed_substitute
 #: The maximum depth of nesting; deeper values are masked.
 _DEEPEST: Final = 50
 
-#: The most characters of a value in a message.
+#: Maximum characters of a value in a message.
 _QUOTED: Final = 80
 
 #: Types whose repr() contains only the value itself.
@@ -55,7 +55,7 @@ class Mask:
             return MASKED if self._is_sensitive(name, value) else _filtered(name, value)
         except Exception:  # raised by the project's filter
             if not self._has_logged:
-                logger.exception("whether %r is sensitive can't be known: it is masked", name)
+                logger.exception("error report filter failed name=%r: the value is masked", name)
                 self._has_logged = True
             return MASKED
 
@@ -91,7 +91,7 @@ class Mask:
             return True
         try:
             return key.format_map(seen) != key.format_map(values)
-        except Exception:  # noqa: BLE001  # a mask need not fit the format's specs
+        except Exception:  # noqa: BLE001  # a mask is a text, which the format's specs may reject
             return True
 
     def _cleansed(self, name: str | None, value: Any, levels: int) -> Any:
@@ -171,9 +171,9 @@ def _repr(value: Any) -> str:
 
 def _filtered(name: str, value: Any) -> Any:
     """Apply the project's filter; to a container by its name only, as its members are filtered one by one."""
-    judge = get_default_exception_reporter_filter()
+    reporter_filter = get_default_exception_reporter_filter()
     if not isinstance(value, dict | list):
-        return judge.cleanse_setting(name, value)
+        return reporter_filter.cleanse_setting(name, value)
     empty: Any = type(value)()
-    cleansed = judge.cleanse_setting(name, empty)
+    cleansed = reporter_filter.cleanse_setting(name, empty)
     return value if cleansed == empty else cleansed

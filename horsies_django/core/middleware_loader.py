@@ -35,7 +35,7 @@ def supports_mode(factory: Factory, *, is_async: bool) -> bool:
 
 def _problems_of(found: Any) -> Iterator[str]:
     if not callable(found):
-        yield f"is {type(found).__name__}; allowed: a function or a class that takes what it goes round."
+        yield f"is {type(found).__name__}; allowed: a function or a class that takes the callable to wrap."
     elif not any(supports_mode(found, is_async=is_async) for is_async in (False, True)):
         yield "is neither sync_capable nor async_capable; allowed: one of them, or both."
     elif not callable(getattr(found, "headers", dict)):

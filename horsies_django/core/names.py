@@ -32,7 +32,7 @@ def checked_name(option: str, name: object) -> str:
         return name
     raise ValueError(
         f"{option} is {name!r}; allowed: a text such as 'emails.send', of 1 to {NAME_LENGTH} printable characters, "
-        f"with no space at either end; what begins with {RESERVED!r} is the library's own."
+        f"with no space at either end; names that begin with {RESERVED!r} are reserved."
     )
 
 

@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 
 logger = logging.getLogger("horsies_django.operations")
 
-#: The most ids or names in one line.
+#: Maximum ids or names in one line.
 NAMED: Final = 20
 
 _actor: ContextVar[tuple[str, str] | None] = ContextVar("horsies_django_actor", default=None)
@@ -56,8 +56,8 @@ def log_operation(act: str, count: int, **what: Any) -> None:
         return
     user, via = _actor.get() or (system_user(), "python")
     facts = {"user": user, "via": via, "act": act, "count": count, **what}
-    said = " ".join(f"{name}={_value(value)}" for name, value in facts.items() if value is not None)
-    logger.info("%s", said)
+    line = " ".join(f"{name}={_value(value)}" for name, value in facts.items() if value is not None)
+    logger.info("%s", line)
 
 
 def names_of(rows: QuerySet[Any], field: str = "name") -> list[Any] | None:

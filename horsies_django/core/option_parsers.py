@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from django.utils.module_loading import import_string
 
@@ -16,6 +16,9 @@ from .retry import RetryPolicy, is_code
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d+)\s*([smhdw])")
+
+#: A duration in an option: seconds, a timedelta, or a text like "7d".
+DurationOption: TypeAlias = timedelta | float | str
 
 #: Seconds in a hundred years.
 LONGEST_DURATION: Final = 100 * 365 * 86_400

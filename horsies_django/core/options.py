@@ -154,12 +154,12 @@ class WorkerOptions:
 
     # One process uses one core for Python code; each more takes more memory.
     processes: int = _option(1, integer(1, 256))
-    # More than there are cores, as tasks mostly wait for I/O.
+    # More than the machine has cores, because most tasks wait for I/O.
     threads: int = _option(8, integer(1, 1_000))
     async_slots: int = _option(100, integer(1, 100_000))
-    # A prefetched task hides from other workers and from tasks of higher priority.
+    # Other workers can't claim a prefetched task, and no task of higher priority overtakes it.
     prefetch: int = _option(0, integer(0, 10_000))
-    # The most short tasks to start before a slot is free, if one will be within milliseconds.
+    # Maximum short tasks that start before a slot is free, if one will be free within milliseconds.
     start_ahead: int = _option(128, integer(0, 5_000))
     # Seconds between two polls of an idle worker without LISTEN; five times as long with LISTEN.
     poll_interval: float = _option(1.0, seconds(0.01, 3_600))
@@ -209,9 +209,9 @@ class DefaultOptions:
 
 @dataclass(frozen=True, slots=True)
 class AdminOptions:
-    """What the queue's pages in the admin offer."""
+    """The options of the queue's pages in the admin."""
 
-    # Whether they offer nothing but to show, retry and cancel.
+    # Allow only viewing, retry and cancel.
     read_only: bool = _option(False, BOOLEAN)
 
 
@@ -311,7 +311,7 @@ def backend_problems(alias: str, stored: Mapping[str, Any]) -> Iterator[Problem]
 def _hint_of_option(key: object) -> str:
     if str(key).lower() in Options.__dataclass_fields__:
         return f"Put {str(key).lower()!r} into OPTIONS."
-    return "Take it out, or see the page on settings."
+    return "Remove it, or see the page on settings."
 
 
 def worker_option(name: str, value: object) -> Any:
@@ -330,7 +330,7 @@ def _queues(stored: object, known: set[str], path: str, problems: list[Problem])
     for name, options in stored.items():
         if known and name not in known:
             allowed = ", ".join(sorted(known))
-            hint = _suggest(name, known) or "Add the name to QUEUES too, or take it out here."
+            hint = _suggest(name, known) or "Add the name to QUEUES too, or remove it here."
             problems.append(Problem(f"{path}[{name!r}]", name, f"the names in QUEUES: {allowed}", hint, True))
         yield name, QueueOptions(**_section(QueueOptions, options, f"{path}[{name!r}]", problems))
 
@@ -353,7 +353,7 @@ def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> d
     values: dict[str, Any] = {}
     for key, value in stored.items():
         if key not in known:
-            hint = _suggest(key, known) or "Take it out, or see the page on settings."
+            hint = _suggest(key, known) or "Remove it, or see the page on settings."
             problems.append(Problem(f"{path}[{key!r}]", value, ", ".join(known), hint, True))
         elif isinstance(value, Mapping) and (keys := known[key].metadata.get("keys")):
             values[key] = _section(keys, value, f"{path}[{key!r}]", problems)

@@ -1,7 +1,7 @@
 """Text from rows, made safe for a terminal and for a line of a log.
 
 A task's name, a worker's or an error's message may hold anything: an escape sequence that clears the screen or renames
-its window, a line break that makes one log line two, a mark that turns the reading order round.
+its window, a line break that makes one log line two, a mark that reverses the reading order.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class OneLine(logging.Filter):
         """Rewrite the record if necessary, which is rare."""
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001  # arguments that don't fit: the handler says so
+        except Exception:  # noqa: BLE001  # the arguments don't fit the message: the handler reports it
             return True
         if not message.isprintable():
             record.msg, record.args = one_line(message), ()

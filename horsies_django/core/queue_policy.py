@@ -55,10 +55,10 @@ def _kept_by_state(value: object) -> dict[str, float] | None:
     return {state: kept.total_seconds() for state, kept in _by_state(value).items()} or None
 
 
-def _by_state(said: Mapping[Any, object]) -> dict[str, timedelta]:
+def _by_state(durations: Mapping[Any, object]) -> dict[str, timedelta]:
     """Parse a dict of durations. Raises ValueError, which names the key, its value and what is allowed."""
     by_state = {}
-    for state, value in said.items():
+    for state, value in durations.items():
         if state not in RETENTION_STATES:
             allowed = ", ".join(RETENTION_STATES)
             raise ValueError(f"retention has the key {state!r}, with {value!r}; allowed: {allowed}.")
@@ -96,10 +96,10 @@ POLICY_COLUMNS: Final = tuple(name for name in COLUMNS if name != "retention_by_
 def parse_policy(given: Mapping[str, object]) -> dict[str, Any]:
     """Return the parsed values of columns. Raises ValueError, which names the column, the value and what is allowed.
 
-    A ``retention`` that is a dict by state, or None, says what both of its columns hold.
+    A ``retention`` that is a dict by state, or None, sets both of its columns.
     """
-    if isinstance(said := given.get("retention", ""), Mapping | None):
-        by_state = _by_state(said or {})
+    if isinstance(retention := given.get("retention", ""), Mapping | None):
+        by_state = _by_state(retention or {})
         completed = by_state.pop(RETENTION_STATES[0], None)
         given = {"retention_by_state": by_state} | dict(given) | {"retention": completed}
     parsed: dict[str, Any] = {}
@@ -135,12 +135,12 @@ class QueuePolicy:
         rules = cls() if options is None else cls._of_settings(options)
         if row is None:
             return rules
-        said = {name: value for name in COLUMNS if (value := _column_value(name, row.get(name))) is not None}
-        if "max_concurrency" in said:
-            said["max_concurrency"] = said["max_concurrency"] if said["max_concurrency"] < NO_LIMIT else None
-        if (text := said.pop("rate_limit", None)) is not None:
-            said["rate"] = None if text == NO_RATE else Rate.parse(text)
-        return replace(rules, **said)
+        columns = {name: value for name in COLUMNS if (value := _column_value(name, row.get(name))) is not None}
+        if "max_concurrency" in columns:
+            columns["max_concurrency"] = columns["max_concurrency"] if columns["max_concurrency"] < NO_LIMIT else None
+        if (text := columns.pop("rate_limit", None)) is not None:
+            columns["rate"] = None if text == NO_RATE else Rate.parse(text)
+        return replace(rules, **columns)
 
     @classmethod
     def _of_settings(cls, options: QueueOptions) -> Self:
@@ -150,7 +150,7 @@ class QueuePolicy:
 
 
 def _column_value(name: str, value: Any) -> Any:
-    """Return the parsed value of a column; None for an invalid one, as if it was empty."""
+    """Return the parsed value of a column; None for an invalid one, as if it were empty."""
     try:
         return COLUMNS[name].parse(value)
     except ValueError:
@@ -161,4 +161,4 @@ def _column_value(name: str, value: Any) -> Any:
 @lru_cache(maxsize=256)
 def _warn_once(name: str, value: str) -> None:
     """Log an invalid value once: the row is read several times a second."""
-    logger.warning("%s of a queue's row is not acted on: it is %s; allowed: %s", name, value, COLUMNS[name].allowed)
+    logger.warning("invalid queue setting ignored %s=%s; allowed: %s", name, value, COLUMNS[name].allowed)

@@ -18,10 +18,10 @@ TOKEN_RANGE: Final = (-1e10, 1e10)
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``count`` starts in ``seconds``, evenly, and ``burst`` of them at once after a pause.
+    """A rate limit: ``count`` starts per ``seconds``, spread evenly, with up to ``burst`` at once after a pause.
 
-    A bucket of ``burst`` tokens that fills again at that rate, so that in any time ``t`` there are at most
-    ``burst + count / seconds * t`` starts.
+    It is a bucket of ``burst`` tokens that refills at that rate: in any period of ``t`` seconds at most
+    ``burst + count / seconds * t`` tasks start.
 
     >>> Rate.parse("100/m"), Rate.parse("1/10s, 3")
     (Rate(count=100, seconds=60, burst=100), Rate(count=1, seconds=10, burst=3))
@@ -36,10 +36,10 @@ class Rate:
         """Parse a rate. Without a burst, the burst is the count. Raises ValueError if it is invalid."""
         match = _FORM.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise ValueError(f"{text!r} is no rate; allowed: {RATE_ALLOWED}.")
+            raise ValueError(f"{text!r} is not a rate; allowed: {RATE_ALLOWED}.")
         count, units, burst = int(match[1]), int(match[2] or 1), int(match[4] or match[1])
         if not (count and units and burst):
-            raise ValueError(f"{text!r} is no rate; allowed: {RATE_ALLOWED}.")
+            raise ValueError(f"{text!r} is not a rate; allowed: {RATE_ALLOWED}.")
         return cls(count, units * _SECONDS[match[3]], burst)
 
     def __str__(self) -> str:
@@ -56,8 +56,8 @@ class Rate:
     def tokens(self, left: float | None, elapsed: float | None) -> float:
         """Return the tokens ``elapsed`` seconds after there were ``left``; None for ``elapsed`` means never used.
 
-        What is no number counts as none, and no bucket is emptier than one that has been overdrawn once. One that was
-        asked in the future, by more than a clock is put back, was never asked.
+        Damaged values do no harm: NaN and infinity count as no tokens, and the bucket is at most ``burst`` below
+        empty. A bucket that was last used more than a day in the future counts as never used.
         """
         if left is None or elapsed is None or not elapsed >= -_DAY:
             return float(self.burst)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import Final
 from uuid import UUID
 
-#: The most exceptions that are kept. Each keeps the frames of its traceback alive.
+#: Maximum exceptions that are kept. Each keeps the frames of its traceback alive.
 KEPT: Final = 20
 
 _exceptions: Final[OrderedDict[UUID, BaseException]] = OrderedDict()

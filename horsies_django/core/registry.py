@@ -1,7 +1,8 @@
 """The registered tasks and dataclasses, which rows may name. A lookup never imports a module.
 
-Tasks register themselves when they are made. With a task, or what builds a workflow, go the dataclasses of its module
-(defined or imported there) and those in its type hints; ``register_task()`` and ``register_type()`` add the rest.
+Tasks register themselves when they are made. Registering a task, a workflow definition or a builder also registers the
+dataclasses in its module (defined or imported there) and in its type hints. ``register_task()`` and ``register_type()``
+add the rest.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Registry:
     def add_task(self, task: FrameworkTask[..., Any], aliases: Iterable[str] = ()) -> None:
         """Register a task under its name, its aliases and the dotted path of its function. Repeats change nothing.
 
-        A task's own name goes before another's alias, and an alias before the dotted path of a task with a name.
+        A task's own name takes precedence over another's alias, and an alias over the dotted path of a named task.
         """
         name = name_of(task)
         claims = [(alias, ClaimKind.ALIAS) for alias in aliases]
@@ -135,7 +136,7 @@ class Registry:
         if name in self.late and name in self.tasks and name not in self._warned:
             self._warned.add(name)
             logger.warning(
-                "task %s was registered after Django had started: workers may not know it. "
+                "task registered after Django had started name=%s: workers may not know it. "
                 "Add %r to OPTIONS['modules'].",
                 name,
                 self.tasks[name].func.__module__,
@@ -192,9 +193,9 @@ registry: Final = Registry()
 def register_type(kind: K, /, *, name: str | None = None) -> K:
     """Register a dataclass for the rich serializer, and return it. Works as a decorator.
 
-    For a dataclass that is in no module and in no type hint of a task or workflow. ``name`` is another dotted path
-    under which stored values have it, for a class that has moved. Raises TypeError for what is not a dataclass that a
-    module defines.
+    Needed only for a dataclass that no module with a task or workflow, and none of their type hints, has. ``name`` is
+    the dotted path in values that were stored before the class moved. Raises TypeError for anything but a dataclass at
+    the top level of a module or class.
     """
     if not _is_dataclass(kind) or "<locals>" in kind.__qualname__:
         raise TypeError(f"register_type() got {kind!r}; allowed: a dataclass that is not defined inside a function.")
@@ -228,7 +229,7 @@ def imported_attribute(path: str) -> Any:
 def _dataclasses_of(function: Callable[..., Any], seen: dict[int, Any]) -> Iterator[type]:
     """Yield every dataclass in a function's module, in its hints, and in the hints of their fields.
 
-    What is in ``seen``, by id, is left out; what is found is added.
+    Skips hints in ``seen``, which maps ids to hints, and adds the others to it.
     """
     waiting = list(_hints_of(function))
     module = sys.modules.get(function.__module__)
@@ -253,10 +254,10 @@ def _is_dataclass(kind: object) -> bool:
 
 
 def _hints_of(thing: Any) -> Iterator[Any]:
-    """Yield each hint that can be resolved. One that can't, for it needs a type checker, must not hide the others."""
+    """Yield each hint that can be resolved. A name that only type checkers import must not hide the other hints."""
     try:
         yield from get_type_hints(thing).values()
-    except Exception:  # noqa: BLE001  # a hint is an expression of the project's, and may raise anything
+    except Exception:  # noqa: BLE001  # evaluates the project's expressions, which may raise anything
         for name in getattr(thing, "__annotations__", ()):
             yield from _hint_of(thing, name)
 
@@ -266,5 +267,5 @@ def _hint_of(thing: Any, name: str) -> Iterator[Any]:
     holder = type("_Holder", (), {"__annotations__": {name: stored}, "__module__": thing.__module__})
     try:
         yield from get_type_hints(holder).values()
-    except Exception as error:  # noqa: BLE001  # as above
-        logger.debug("the hint %s of %r can't be resolved: %r", name, thing, error)
+    except Exception as error:  # noqa: BLE001  # evaluates the project's expression, which may raise anything
+        logger.debug("type hint not resolved name=%s of=%r error=%r", name, thing, error)

@@ -161,7 +161,7 @@ class TaskResult(Generic[T, E]):
             return NotImplemented
         return bool(self._ok == other._ok and self._err == other._err)
 
-    __hash__ = None  # type: ignore[assignment]  # an ok value may be a list
+    __hash__ = None  # type: ignore[assignment]  # an ok value may be unhashable
 
     def __repr__(self) -> str:
         # Without the value, which may be sensitive: logs and error trackers store a repr().

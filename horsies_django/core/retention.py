@@ -30,16 +30,16 @@ def stored_retention(value: object, default: Mapping[str, timedelta | None] = NO
 def read_retention(stored: timedelta | None, by_state: object) -> Retention:
     """Return the option that :func:`stored_retention` has stored, without invalid values."""
     kept = retention_of(stored, by_state)
-    said = {state: duration if duration < LONGEST else None for state, duration in kept.items()}
-    return said.get(_COMPLETED, INHERIT) if said.keys() <= {_COMPLETED} else said
+    durations = {state: duration if duration < LONGEST else None for state, duration in kept.items()}
+    return durations.get(_COMPLETED, INHERIT) if durations.keys() <= {_COMPLETED} else durations
 
 
 def retention_of(stored: timedelta | None, by_state: object) -> dict[str, timedelta]:
     """Return the retention in a row by state; the longest value means for ever."""
     kept = {} if stored is None else {_COMPLETED: stored}
-    said = by_state if isinstance(by_state, Mapping) else {}
+    stored_seconds = by_state if isinstance(by_state, Mapping) else {}
     for state in RETENTION_STATES[1:]:
-        seconds = said.get(state)
+        seconds = stored_seconds.get(state)
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= LONGEST_DURATION:
             kept[state] = timedelta(seconds=seconds)
     return kept

@@ -35,7 +35,7 @@ _NOT_RETRYABLE: Final = frozenset(
 class RetryPolicy:
     """Which failures are retried, how often, and after how many seconds.
 
-    ``auto_retry_for`` has error codes and exception classes, which stand for what inherits from them too. A class is
+    ``auto_retry_for`` has error codes and exception classes, which include their subclasses. A class is
     kept as its dotted path.
 
     A *fixed* policy has one interval for each retry. An *exponential* one has a single interval, which doubles with
@@ -106,7 +106,7 @@ class RetryPolicy:
         """Retry once after each of ``intervals`` (seconds)."""
         waits: Any = tuple(intervals) if isinstance(intervals, Iterable) else intervals
         retries = len(waits) if isinstance(waits, tuple) else 1
-        return cls(max_retries=retries, intervals=waits, jitter=jitter, auto_retry_for=auto_retry_for)  # type: ignore[arg-type]  # brought into form there
+        return cls(max_retries=retries, intervals=waits, jitter=jitter, auto_retry_for=auto_retry_for)  # type: ignore[arg-type]  # __post_init__() normalizes it
 
     @classmethod
     def exponential(
@@ -125,7 +125,7 @@ class RetryPolicy:
             backoff_strategy="exponential",
             max_delay_seconds=max_delay_seconds,
             jitter=jitter,
-            auto_retry_for=auto_retry_for,  # type: ignore[arg-type]  # brought into form there
+            auto_retry_for=auto_retry_for,  # type: ignore[arg-type]  # __post_init__() normalizes it
         )
 
     @classmethod
@@ -145,7 +145,7 @@ class RetryPolicy:
     def from_backoff(cls, backoff: object, retries: int) -> RetryPolicy:
         """Return the stored policy for a task's ``backoff``. It applies after a crash, when no code of the task runs.
 
-        A number of seconds is brought into the range of a policy. Anything else stands for 2, 4, 8 … seconds.
+        A number of seconds is clamped to the range of a policy. Anything else becomes 2, 4, 8 … seconds.
         """
         if isinstance(backoff, int | float):
             nearest = min(max(backoff, 1), MAX_INTERVAL)
@@ -200,9 +200,9 @@ class RetryPolicy:
             return None
         try:
             policy = json.loads(stored) if isinstance(stored, str) else stored
-            return None if policy == NO_RETRIES else cls.from_json(policy)  # type: ignore[arg-type]  # refused below
+            return None if policy == NO_RETRIES else cls.from_json(policy)  # type: ignore[arg-type]  # from_json() rejects other types
         except (TypeError, ValueError, KeyError) as error:
-            logger.error("task id=%s has a retry policy that can't be read: no retry. %s", task_id, error)
+            logger.error("damaged retry policy ignored id=%s error=%s", task_id, error)
             return None
 
 

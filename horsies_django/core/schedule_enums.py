@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 #: The maximum of ``max_catch_up_runs``.
 MAX_CATCH_UP: Final = 10_000
 
-#: The most seconds of jitter.
+#: Maximum seconds of jitter.
 MAX_JITTER: Final = 86_400
 
 

@@ -1,7 +1,7 @@
 """Patterns: when a schedule is due, as declared in code and as the text in a row.
 
-A pattern with a mistake can be made, so that ``manage.py check`` tells every mistake of a project at once;
-``problems()`` has them, and whoever asks for its timing gets a ValueError.
+The constructors accept invalid values, so that ``manage.py check`` can report all errors of a project at once:
+``problems()`` yields them, and reading ``timing`` raises ValueError.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Pattern(Protocol):
         """The text for a row. Raises ValueError with the errors."""
 
 
-class _Pattern:
+class _PatternBase:
     """The base of patterns."""
 
     def problems(self) -> Iterator[str]:
@@ -54,7 +54,7 @@ class _Pattern:
 
 
 @dataclass(frozen=True)
-class Every(_Pattern):
+class Every(_PatternBase):
     """A fixed time after the previous slot, independent of time zones; whole seconds in all, at least one."""
 
     seconds: float = 0
@@ -84,7 +84,7 @@ class Every(_Pattern):
 
 
 @dataclass(frozen=True)
-class Cron(_Pattern):
+class Cron(_PatternBase):
     """A cron expression of 5 fields, or 6 with seconds first. Names, ranges, steps, ``L`` and ``#`` work as usual."""
 
     expression: str
@@ -102,7 +102,7 @@ class Cron(_Pattern):
         return expanded(self.expression)
 
 
-class _CronPattern(_Pattern):
+class _CronPattern(_PatternBase):
     """A pattern with an equivalent cron expression."""
 
     @property
@@ -221,7 +221,7 @@ def parse(timing: str) -> Every | Cron:
             raise ValueError(f"{timing!r} has no number of seconds; allowed: every:300, in whole seconds.")
         pattern = Every(seconds=int(text))
     else:
-        raise ValueError(f"{timing!r} is no timing; allowed: cron:0 9 * * MON-FRI or every:300.")
+        raise ValueError(f"{timing!r} is not a timing; allowed: cron:0 9 * * MON-FRI or every:300.")
     pattern.timing  # noqa: B018  # raises for what is wrong with it
     return pattern
 

@@ -1,7 +1,7 @@
 """Slots: the times at which a schedule is due, as aware datetimes in UTC.
 
-A time on the wall that does not exist is run at the first instant after the gap, or left out; one that exists twice is
-run once, at the earlier instant. Intervals count from the slot before: no drift, and no summer time.
+A local time that daylight saving skips runs at the first instant after the gap, or not at all; one that occurs twice
+runs once, at the earlier instant. Intervals count from the previous slot: they do not drift and ignore daylight saving.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Slots:
         return list(itertools.islice(self._from(now), n))
 
     def shortest_gap(self) -> float:
-        """Return the shortest gap in seconds between two slots whatever the window. Reads the first slots of a year.
+        """Return the shortest gap in seconds between two slots, ignoring the window. Samples the first slots of a year.
 
-        With less jitter than that no slot is due before the one that it comes after.
+        A jitter shorter than this keeps the slots in order.
         """
         if isinstance(self.pattern, Every):
             return self.pattern.total
@@ -80,7 +80,7 @@ class Slots:
     def missed(self, first: datetime, now: datetime, n: int) -> list[datetime]:
         """Return the latest ``n`` slots from ``first`` on that are due ``now``, in order.
 
-        ``first`` is due itself, also if it is no slot: somebody has put it there.
+        Returns ``first`` alone if no slot is due: an operator may have set it to a time that is not a slot.
         """
         due = (slot for slot in self._back_from(now) if self.due_at(slot) <= now)
         found = list(itertools.islice(itertools.takewhile(lambda slot: slot >= first, due), n))
@@ -138,28 +138,28 @@ class Slots:
         # A wall-clock time that occurs twice is run the first time only.
         again = _offset(local.replace(fold=0)) - _offset(local.replace(fold=1)) if local.fold else timedelta()
         start = local.replace(tzinfo=None, microsecond=0, fold=0) + again + _SECOND
-        walls = iterator(pattern.fields, start).all_prev(datetime)
+        local_times = iterator(pattern.fields, start).all_prev(datetime)
         last: datetime | None = None
-        for slot in self._instants(walls, after=None):
+        for slot in self._instants(local_times, after=None):
             if slot <= moment and slot != last:
                 yield slot
                 last = slot
 
-    def _instants(self, walls: Iterator[datetime], after: datetime | None) -> Iterator[datetime]:
+    def _instants(self, local_times: Iterator[datetime], after: datetime | None) -> Iterator[datetime]:
         """Convert wall-clock times to instants; with ``after``, each is later than the previous one."""
         try:
-            for wall in walls:
-                slot = self._instant(wall)
+            for local_time in local_times:
+                slot = self._instant(local_time)
                 if slot is not None and (after is None or slot > after):
                     yield slot
                     after = slot if after is not None else None
         except (CroniterBadDateError, OverflowError):
             return
 
-    def _instant(self, wall: datetime) -> datetime | None:
-        local = wall.replace(tzinfo=self.zone, fold=0)
+    def _instant(self, local_time: datetime) -> datetime | None:
+        local = local_time.replace(tzinfo=self.zone, fold=0)
         slot = local.astimezone(UTC)
-        if slot.astimezone(self.zone).replace(tzinfo=None, fold=0) == wall:
+        if slot.astimezone(self.zone).replace(tzinfo=None, fold=0) == local_time:
             return slot
         return None if self.skip_nonexistent else self._end_of_gap(local)
 

@@ -1,8 +1,8 @@
 """Values to JSON and back, and texts that every database takes.
 
-The plain form follows the rules of Django's framework. The rich form (``"serializer": "rich"``) tags what JSON has no
-word for, so that it comes back as what it was: the types below, and registered dataclasses. Both refuse what a database
-would choke on: NaN, infinities, NUL characters and lone surrogates.
+The plain form follows the rules of Django's framework. The rich form (``"serializer": "rich"``) tags values for which
+JSON has no type, so that decoding restores them: the types below, and registered dataclasses. Both reject what some
+database rejects: NaN, infinities, NUL characters and lone surrogates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .registry import path_of, registry
 
 TAG: Final = "$type"
 
-#: The most characters of an error text. The end of a traceback says more than its start, so the end is kept.
+#: Maximum characters of an error text. The end of a traceback says more than its start, so the end is kept.
 MAX_TEXT: Final = 32_768
 
 # json.dumps() would create one for every value.

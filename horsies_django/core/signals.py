@@ -1,14 +1,15 @@
 """The signals of a task's life: the framework's three, and four of ours.
 
-The sender is the class of the task's backend. All have ``task_result``, the framework's result of the task as its row
-is when the signal is sent, which is after the commit: somebody may have changed it since. Each is sent at most once:
-who is killed between the commit and the signal sends none. What a receiver raises is logged and changes nothing.
+The sender is the class of the task's backend. Every signal has ``task_result``, the framework's result, read from the
+row when the signal is sent. That is after the commit, so the row may have changed again. Each signal is sent at most
+once: a process that is killed between the commit and the signal sends none. Errors of receivers are logged and change
+nothing.
 
 - ``task_enqueued``, ``task_started``, ``task_finished``: see ``django.tasks.signals``.
 - ``task_retrying``: an attempt failed and another will follow. ``error`` is its :class:`~horsies_django.TaskError`,
-  ``next_retry_at`` when the next one is due; None if that has begun meanwhile.
+  ``next_retry_at`` the time of the next attempt; None if that has begun meanwhile.
 - ``task_crashed``: an attempt was lost with its worker. ``error`` likewise; ``will_retry`` says whether
-  ``task_retrying`` comes beside it, or ``task_finished``.
+  ``task_retrying`` or ``task_finished`` follows.
 - ``task_expired``: ``good_until`` passed before the body began.
 - ``task_cancelled``: it was cancelled. Its body may run on for a moment, or to its end.
 """

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: The longest wait in seconds before a thread looks around. A signal that arrives just before a thread begins to wait,
+#: The longest wait in seconds before a thread wakes anyway. A signal that arrives just before a thread begins to wait,
 #: or in another thread, is handled when the main thread next runs.
 MAX_WAIT: Final = 1.0
 

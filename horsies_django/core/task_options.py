@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from datetime import timedelta
 from typing import Any, TypedDict
 
+from .option_parsers import DurationOption
 from .retry import RetryPolicy
 from .unique import Unique
 
 #: ``(exception, task_result) -> seconds``, or None to give up.
 Backoff = Callable[[BaseException | None, Any], float | None]
 
-#: Seconds, a timedelta, or a text like "7d"; None is for ever.
-Duration = timedelta | float | str | None
-
-#: How long an ended task is kept: of a completed one, or by state; see the page on retention.
-Retention = Duration | Mapping[str, Duration]
+#: How long an ended task is kept: a completed one, or by state; None is for ever. See the page on retention.
+Retention = DurationOption | None | Mapping[str, DurationOption | None]
 
 #: Names of arguments and of keys in results, or ``(name, value) -> bool``: values that are hidden from viewers.
 Sensitive = Collection[str] | Callable[[str, Any], bool]

@@ -33,7 +33,7 @@ _ACCEPTED: Final[dict[Any, tuple[type, ...]]] = {
 _PLAIN: Final = (str, int, float, list, tuple, dict, type(None))
 
 
-#: The most frequent types of values, for which one lookup is enough.
+#: The commonest types of values, for which one lookup is enough.
 _COMMON: Final = (str, int, float, bool, type(None), list, tuple, dict)
 
 
@@ -119,8 +119,8 @@ def _rule(hint: Any) -> TypeRule | None:
     if takes is None:
         return None
     items = _rule(inner[0]) if len(inner) == 1 and origin in (list, Sequence) else None
-    judged_by_item = (list, tuple) if items else ()
-    at_once = frozenset(kind for kind in _COMMON if issubclass(kind, takes) and kind not in judged_by_item)
+    checked_by_item = (list, tuple) if items else ()
+    at_once = frozenset(kind for kind in _COMMON if issubclass(kind, takes) and kind not in checked_by_item)
     return TypeRule(lambda value: _fits(value, takes, items), at_once)
 
 
@@ -163,7 +163,7 @@ def mismatches(
 ) -> Iterator[str]:
     """Yield a clause for each argument that does not fit its parameter's type. ``names`` are those of ``args``.
 
-    What ``mask`` hides is not in it.
+    Sensitive values are masked.
     """
     rules = rules_of(func)
     for name, value in (*zip(names, args, strict=True), *kwargs.items()):
@@ -174,7 +174,7 @@ def mismatches(
 def return_problem(func: Callable[..., Any], value: Any, mask: Callable[[], Mask] = lambda: BY_NAME) -> str | None:
     """Return a sentence if ``value`` does not fit the function's return type; None fits any.
 
-    What the mask that ``mask`` makes hides is not in it.
+    ``mask`` returns the mask for sensitive values.
     """
     rule = return_rule(func)
     if rule is None or value is None or rule.allows(value):

@@ -1,4 +1,4 @@
-"""``Unique``: which calls of a task are the same, for how long, and what happens to the second."""
+"""``Unique``: which calls of a task count as equal, for how long, and how a conflict is resolved."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
-from .option_parsers import parse_duration
+from .option_parsers import DurationOption, parse_duration
 from .status import TASK_LIVE_STATES, TaskStatus
-
-#: A number of seconds, a timedelta, or a text like ``"1h"``.
-Span = float | timedelta | str
 
 
 class UniqueUntil(StrEnum):
     """The event that makes a task release its unique key, as stored in its row; NULL means DONE.
 
-    RELEASED is no rule: the task has given its key back, though its state alone would not say so.
+    RELEASED is not an option: it marks a row that has released its key earlier than its state implies.
     """
 
     STARTED = "started"
@@ -47,17 +44,16 @@ _CONFLICTS: Final = ("skip", "replace", "raise")
 class Unique:
     """At most one task at a time for equal calls.
 
-    ``by`` says what has to be the same: ``"args"`` or ``"kwargs"`` (all arguments, however they are passed), names of
-    parameters, ``"queue"``; the task itself always has to be, so ``("task",)`` is one task whatever its arguments.
-    ``key`` is a text of your own instead, with ``{parameter}`` in it, or a callable over the arguments that returns
-    one; other tasks may have the same.
+    ``by`` lists what equal calls share besides the task: ``"args"`` or ``"kwargs"`` (all arguments, however they are
+    passed), names of parameters, ``"queue"``. ``("task",)`` makes all calls of the task equal. ``key`` replaces ``by``:
+    a format string over the parameters, or a callable over the arguments that returns a text. Tasks can share a key.
 
-    ``until`` is when the next may come: ``"started"``, ``"done"`` (however it ends) or ``"success"``. ``states``, those
-    in which it may not, say the same. ``period`` is the longest that a task keeps the others away, from when it is due;
-    with no ``until`` it is the only rule, whatever has become of the task.
+    ``until`` is the event that releases the key: ``"started"``, ``"done"`` (whatever the outcome) or ``"success"``.
+    ``states`` says the same by listing the states that hold the key. ``period`` limits how long a task holds the key,
+    from its due time on; without ``until`` the task holds it for that period, whatever its state.
 
-    ``on_conflict`` is what becomes of a call that finds another: ``"skip"`` gives the handle of that one, ``"replace"``
-    gives that one the arguments, options and time of the new call, ``"raise"`` raises UniqueConflict.
+    ``on_conflict`` resolves a call whose key is taken: ``"skip"`` returns the handle of the existing task,
+    ``"replace"`` gives that task the arguments, options and time of the new call, ``"raise"`` raises UniqueConflict.
 
     Durations are seconds, a timedelta or a text like ``"1h"``. Raises ValueError, saying what is allowed.
 
@@ -69,10 +65,10 @@ class Unique:
     key: str | Callable[..., str] | None = None
     until: Literal["started", "done", "success"] | UniqueUntil | None = None
     states: Collection[TaskStatus] | None = None
-    period: Span | None = None
+    period: DurationOption | None = None
     on_conflict: Literal["skip", "replace", "raise"] = "skip"
-    wait: Span | None = None
-    max_wait: Span | None = None
+    wait: DurationOption | None = None
+    max_wait: DurationOption | None = None
 
     def __post_init__(self) -> None:
         _set(self, "by", _names(self.by))
@@ -91,9 +87,9 @@ class Unique:
     @classmethod
     def debounce(
         cls,
-        wait: Span,
+        wait: DurationOption,
         *,
-        max_wait: Span | None = None,
+        max_wait: DurationOption | None = None,
         by: Collection[str] = ("args",),
         key: str | Callable[..., str] | None = None,
     ) -> Self:
@@ -102,7 +98,7 @@ class Unique:
 
     @classmethod
     def throttle(
-        cls, period: Span, *, by: Collection[str] = ("args",), key: str | Callable[..., str] | None = None
+        cls, period: DurationOption, *, by: Collection[str] = ("args",), key: str | Callable[..., str] | None = None
     ) -> Self:
         """Run at most once in each ``period``: the first call runs, later ones get its handle."""
         return cls(by=by, key=key, period=period)

@@ -60,15 +60,15 @@ class DefinitionErrorCode(StrEnum):
 HINTS: Final[dict[DefinitionErrorCode, str]] = {
     DefinitionErrorCode.NO_NAME: "Give the workflow a name: Workflow('import', …).",
     DefinitionErrorCode.NO_NODES: "Give it nodes: task.node()(…), or a flow of them, a >> b.",
-    DefinitionErrorCode.INVALID_NODE_ID: "Give another node_id, or none for one of our making.",
+    DefinitionErrorCode.INVALID_NODE_ID: "Give another node_id, or none to get a generated one.",
     DefinitionErrorCode.DUPLICATE_NODE_ID: "Give each node an id of its own.",
     DefinitionErrorCode.NO_ROOT: "Let at least one node wait for nothing.",
     DefinitionErrorCode.INVALID_DEPENDENCY: "Put the node into the workflow too, or don't wait for it.",
-    DefinitionErrorCode.CYCLE: "Take one of these orders away.",
+    DefinitionErrorCode.CYCLE: "Remove one of these dependencies.",
     DefinitionErrorCode.INVALID_ARGS_FROM: "Pass the node as a plain argument: then it is waited for too.",
     DefinitionErrorCode.INVALID_CTX_FROM: "Put the node into waits_for too.",
     DefinitionErrorCode.CTX_PARAM_MISSING: "Give the function a parameter named workflow_ctx.",
-    DefinitionErrorCode.INVALID_OUTPUT: "Name a node of this workflow, or leave output out to get all last results.",
+    DefinitionErrorCode.INVALID_OUTPUT: "Name a node of this workflow, or omit output to get all last results.",
     DefinitionErrorCode.INVALID_SUCCESS_POLICY: "SuccessPolicy([SuccessCase(required=[node, …]), …])",
     DefinitionErrorCode.INVALID_JOIN: "join is Join.ALL, Join.ANY, or Join.QUORUM with min_success.",
     DefinitionErrorCode.INVALID_QUEUE: "Use a name of QUEUES, or add the name there.",
@@ -76,7 +76,7 @@ HINTS: Final[dict[DefinitionErrorCode, str]] = {
     DefinitionErrorCode.NO_DEFINITION_KEY: "Give the class a Meta with definition_key = 'app.name'.",
     DefinitionErrorCode.DUPLICATE_DEFINITION_KEY: "Give each definition a key of its own.",
     DefinitionErrorCode.UNREGISTERED_SUBWORKFLOW: "A subworkflow is a WorkflowDefinition with a definition_key.",
-    DefinitionErrorCode.UNKNOWN_PARAMETER: "Give the function such a parameter, or take the argument away.",
+    DefinitionErrorCode.UNKNOWN_PARAMETER: "Give the function such a parameter, or remove the argument.",
     DefinitionErrorCode.MISSING_PARAMETER: "Give a value, give a node, or give the parameter a default.",
     DefinitionErrorCode.GIVEN_TWICE: "Give each parameter once.",
     DefinitionErrorCode.PARAMS_WITHOUT_BUILD_WITH: "Override build_with, with these parameters.",
@@ -97,7 +97,7 @@ HINTS: Final[dict[DefinitionErrorCode, str]] = {
     DefinitionErrorCode.INVALID_EVENT: "wait_for_event('approved', timeout=3600)",
     DefinitionErrorCode.INVALID_BACKEND: "A workflow and its tasks are in one database, in backends of this package.",
     DefinitionErrorCode.ARGUMENT_TYPE: "Pass a value of the parameter's type, or widen its hint.",
-    DefinitionErrorCode.CONTAINS_ITSELF: "Take the node away, or give it an argument with which it comes to an end.",
+    DefinitionErrorCode.CONTAINS_ITSELF: "Remove the node, or give it an argument that ends the recursion.",
 }
 
 

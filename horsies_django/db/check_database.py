@@ -44,7 +44,7 @@ def database_problem(alias: str) -> tuple[str, str] | None:
 
 def _psycopg_problem(where: str) -> tuple[str, str] | None:
     try:
-        import psycopg  # noqa: F401  # to see whether it can be
+        import psycopg  # noqa: F401  # tests whether it loads
     except ImportError as error:
         reason = str(error).partition("\n")[0]  # the rest lists the attempts
         problem = f"{where} needs psycopg 3, which can't be loaded: {reason}."
@@ -76,14 +76,15 @@ def grants_problem(database: str, tables: Collection[str]) -> str | None:
     """Return a sentence if this role lacks a privilege on one of ``tables`` that a worker needs."""
     if connections[database].vendor != "postgresql":
         return None
-    lacking: defaultdict[str, list[str]] = defaultdict(list)
-    role = ""
     with connections[database].cursor() as cursor:
         cursor.execute(_MISSING, [list(tables), list(_PRIVILEGES)])
-        for role, name, privilege in cursor.fetchall():  # noqa: B007  # the same in all of them
-            lacking[privilege].append(name)
-    if not lacking:
+        rows = cursor.fetchall()
+    if not rows:
         return None
+    role = rows[0][0]
+    lacking: defaultdict[str, list[str]] = defaultdict(list)
+    for _, name, privilege in rows:
+        lacking[privilege].append(name)
     needs = "; ".join(
         f"{privilege} on {', '.join(lacking[privilege])}" for privilege in _PRIVILEGES if lacking[privilege]
     )

@@ -17,12 +17,12 @@ from django.db.models.sql.compiler import SQLCompiler
 from .expressions import BoundParam, Param
 from .statements import Statement
 
-#: The most tasks that a run claims, and the queue, or queues, that it claims from.
+#: Maximum tasks that a run claims, and the queue, or queues, that it claims from.
 LIMIT: Final = Param("room")
 QUEUE: Final = Param("queue")
 QUEUES: Final = Param("queues")
 
-#: The most tasks of each of several queues, and of all of them, that are compared before any is locked.
+#: Maximum tasks of each of several queues, and of all of them, that are compared before any is locked.
 CAPS: Final = Param("most")
 CANDIDATES: Final = Param("candidates")
 
@@ -36,7 +36,7 @@ _NAME: Final = re.compile(r' AS "\w+"')
 
 
 class AfterCursor(models.Func):
-    """Whether a row comes after the mark, among the rows of the mark's priority."""
+    """Whether a row comes after the cursor, among the rows of the cursor's priority."""
 
     template = "(%(expressions)s)"
     arg_joiner = ", "
@@ -102,7 +102,7 @@ class IsQueueCandidate(models.Func):
         firsts, limits = self._firsts.sql, self._firsts.params
         if self._is_capped:
             queues = (
-                " (SELECT * FROM unnest(%s::text[], %s::integer[]) AS named (name, most)"  # noqa: S608  # the ORM's
+                " (SELECT * FROM unnest(%s::text[], %s::integer[]) AS named (name, most)"  # noqa: S608  # compiled by the ORM
                 f" WHERE name NOT IN ({self._paused.sql})) AS waiting (name, most)"  # the ORM's
             )
             firsts, limits = f"{firsts.rpartition('%s')[0]}waiting.most", limits[:-1]
@@ -142,7 +142,7 @@ class IsPicked(models.Func):
 
 def completed_rows(table: str) -> str:
     """Return the prefix of an INSERT inside :func:`one_statement`: ``table`` stands for the rows completed just now."""
-    return f'WITH "{table}" AS (SELECT * FROM completed) '  # noqa: S608  # our own
+    return f'WITH "{table}" AS (SELECT * FROM completed) '  # noqa: S608  # SQL of this package
 
 
 def one_statement(
@@ -161,15 +161,15 @@ def one_statement(
         f"picked ({names}) AS MATERIALIZED ({_shortened(pick.sql, table)})",
         f"taken AS ({take.sql} RETURNING id)",
     ]
-    whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # the ORM's
+    whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # compiled by the ORM
     return Statement(whole, (*complete.params, *record.params, *pick.params, *take.params)).inline_constants()
 
 
 def _shortened(select: str, table: str) -> str:
-    """Leave out what a SELECT from one table need not say: the names of its columns, and their table.
+    """Leave out the column aliases and table prefixes that a SELECT from one table does not need.
 
-    psycopg parses a statement of more than 4,096 characters anew each time it runs, which takes as long as the rest of
-    the client's work. In ORDER BY a bare name could be that of a result, so the table stays there.
+    psycopg parses a statement of more than 4,096 characters anew on each run, which doubles the client's work. ORDER BY
+    keeps the prefix, because a bare name there could refer to a result column.
     """
     head, found, rest = _NAME.sub("", select).partition(f' FROM "{table}" ')
     before, select, columns = head.rpartition("SELECT ")

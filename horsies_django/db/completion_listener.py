@@ -33,7 +33,7 @@ class Subscriber(Protocol):
 
 
 class CompletionListener:
-    """Listens while there are subscribers. When it can't listen, subscribers poll, as they do anyway."""
+    """Listens while there are subscribers. When it can't listen, subscribers poll, as they always do."""
 
     def __init__(self, database: str) -> None:
         self._database = database
@@ -61,7 +61,7 @@ class CompletionListener:
                 self._listen(connection)
         except Exception as error:  # subscribers go on polling
             if postgres.is_lost(error):
-                logger.info("completions not received, polling instead: %s", error)
+                logger.info("completions not received, polling instead error=%s", error)
             else:
                 logger.exception("completion listener failed, polling instead")
             with self._lock:

@@ -1,4 +1,4 @@
-"""Notifications that tasks or workflows have ended: their payloads, and who sends them for how long."""
+"""Notifications that tasks or workflows have ended: their payloads, and the processes that send them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CompletionSink(Protocol):
     """Sends completions while a process has subscribed to them."""
 
     def publish(self, keys: Iterable[UUID]) -> None:
-        """Send that these have ended, for good and in the table."""
+        """Send the completions of these tasks or workflows, whose ends are committed."""
 
 
 _sinks: Final[dict[tuple[str, int], CompletionSink]] = {}

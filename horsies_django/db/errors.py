@@ -37,8 +37,8 @@ def is_permanent_error(error: Error) -> bool:
 def is_outage(error: BaseException) -> bool:
     """Whether a retry may succeed: the database is down or read-only, or another transaction was in the way.
 
-    Lost connections, shutdowns, lock timeouts, deadlocks and serialization failures are operational errors; what a
-    read-only server says is not.
+    Lost connections, shutdowns, lock timeouts, deadlocks and serialization failures are operational errors; the
+    error of a read-only server is not.
     """
     if isinstance(error, OperationalError | InterfaceError):
         return not is_permanent_error(error)

@@ -43,17 +43,17 @@ class Param:
 class BoundParam(Expression):
     """An expression for a value that each run of a statement gives."""
 
-    def __init__(self, blank: Param, output_field: Field[Any, Any]) -> None:
+    def __init__(self, param: Param, output_field: Field[Any, Any]) -> None:
         super().__init__(output_field=output_field)
-        self._blank = blank
+        self._param = param
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """Render the parameter: most databases infer its type."""
-        return "%s", (self._blank,)
+        return "%s", (self._param,)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """Render a cast: PostgreSQL plans before it knows the value."""
-        return f"%s::{self.output_field.db_type(connection)}", (self._blank,)
+        return f"%s::{self.output_field.db_type(connection)}", (self._param,)
 
 
 class NowPlus(Func):
@@ -311,7 +311,7 @@ class StoredSize(Func):
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
         """Render a cast before SQLite 3.43, which has no OCTET_LENGTH."""
-        if connection.Database.sqlite_version_info >= (3, 43):  # type: ignore[attr-defined]  # sqlite3's
+        if connection.Database.sqlite_version_info >= (3, 43):  # type: ignore[attr-defined]  # the driver module of SQLite
             return self.as_sql(compiler, connection)
         return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))")
 

@@ -61,7 +61,7 @@ class Insert:
                 fragments.append(value if type(value) is SqlFragment else _fragment(field, value, compiler))
         rows = f"VALUES ({_listed(fragments)})"
         if source:
-            rows = f"SELECT {_listed(fragments)} FROM {source.sql}"  # noqa: S608  # our own
+            rows = f"SELECT {_listed(fragments)} FROM {source.sql}"  # noqa: S608  # SQL of this package
             fragments.append(source)
         self.sql = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({', '.join(names)}) {rows}"
         if if_free:

@@ -27,7 +27,7 @@ def count_query(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
     flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
     inner = Statement.select(rows.annotate(**flags).values_list("pk", *flags)[:limit])
     sums = "".join(f", COUNT(CASE WHEN counted.{flag} THEN 1 END)" for flag in flags)
-    return Statement(f"SELECT {json_of.values}(COUNT(*){sums}) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608  # the ORM's
+    return Statement(f"SELECT {json_of.values}(COUNT(*){sums}) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608  # compiled by the ORM
 
 
 def grouped_count_query(rows: QuerySet[Any], column: str, limit: int, **conditions: Q) -> Statement:
@@ -38,7 +38,7 @@ def grouped_count_query(rows: QuerySet[Any], column: str, limit: int, **conditio
     sums = "".join(f", COUNT(CASE WHEN counted.{flag} THEN 1 END) AS {flag}" for flag in flags)
     names = "".join(f", grouped.{flag}" for flag in flags)
     return Statement(
-        f"SELECT {json_of.rows}({json_of.values}(grouped.{column}, grouped.number{names})) FROM"  # noqa: S608  # the ORM's
+        f"SELECT {json_of.rows}({json_of.values}(grouped.{column}, grouped.number{names})) FROM"  # noqa: S608  # compiled by the ORM
         f" (SELECT counted.{column}, COUNT(*) AS number{sums} FROM ({inner.sql}) AS counted"
         f" GROUP BY counted.{column}) AS grouped",
         inner.params,
@@ -64,7 +64,7 @@ def rows_query(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -
         f"CASE WHEN abs(listed.c_{name}) < 1e300 THEN listed.c_{name} END" if name in floats else f"listed.c_{name}"
         for name in columns
     )
-    return Statement(f"SELECT {json_of.rows}({json_of.values}({names})) FROM ({inner.sql}) AS listed", inner.params)  # noqa: S608  # the ORM's
+    return Statement(f"SELECT {json_of.rows}({json_of.values}({names})) FROM ({inner.sql}) AS listed", inner.params)  # noqa: S608  # compiled by the ORM
 
 
 def decode_rows(listed: Any) -> list[Any]:

@@ -10,12 +10,12 @@ from typing import Final
 from . import postgres
 from .on_commit import on_commit_robust
 
-#: The fewest seconds between two notifications of one process for one queue. A NOTIFY takes a cluster-wide lock at
+#: Minimum seconds between two notifications of one process for one queue. A NOTIFY takes a cluster-wide lock at
 #: commit. A worker that was woken polls again after a few times as long, so a skipped notification costs milliseconds.
 MIN_INTERVAL: Final = 0.01
 
 
-#: The most queue names whose last notification a process remembers. With more, some are notified more often.
+#: Maximum queue names whose last notification a process remembers. With more, some are notified more often.
 MAX_REMEMBERED: Final = 1_000
 
 #: The queue name that stands for every queue.
@@ -26,7 +26,7 @@ ANY_QUEUE: Final = "*"
 _PREFIX_BY_KIND: Final = {None: "=", False: "-", True: "~"}
 _KIND_BY_PREFIX: Final = {prefix: kind for kind, prefix in _PREFIX_BY_KIND.items()} | {"+": None}
 
-#: The most characters of a queue's name.
+#: Maximum characters of a queue's name.
 MAX_NAME_LENGTH: Final = 100
 
 

@@ -258,7 +258,7 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, psycopg.Error | OSError)
 
 
-#: The most notifications that are kept until the next receive: each prompts a poll, and one poll serves them all.
+#: Maximum notifications that are kept until the next receive: each prompts a poll, and one poll serves them all.
 MAX_RECEIVED: Final = 1_000
 
 

@@ -1,7 +1,7 @@
-"""Statements that the ORM compiles once, for those that a worker runs a thousand times a second.
+"""Statements that the ORM compiles once, because a worker runs them a thousand times a second.
 
-To build a queryset and compile it takes the ORM longer than PostgreSQL takes to carry it out. What differs from run to
-run is a :class:`~horsies_django.db.expressions.Param` among the parameters.
+Building and compiling a queryset takes longer than PostgreSQL needs to execute it. A value that differs between runs is
+a :class:`~horsies_django.db.expressions.Param` among the parameters.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ class CompiledSelect:
             return self.read(cursor, self.statement, given)
 
     def read(self, cursor: CursorWrapper, statement: Statement, given: Mapping[str, Any]) -> list[Any]:
-        """Run it as part of another statement, after these columns, and return the rows."""
+        """Run a statement that returns the columns of this SELECT, and return the rows."""
         cursor.execute(statement.sql, statement.bind(given))
         return self.fetch(cursor)
 
     def execute(self, cursor: CursorWrapper, given: Mapping[str, Any]) -> None:
-        """Run it and leave the rows to :meth:`fetched`, so that a pipeline sends several in one round trip."""
+        """Run it and leave the rows to :meth:`fetch`, so that a pipeline sends several in one round trip."""
         cursor.execute(self.statement.sql, self.statement.bind(given))
 
     def fetch(self, cursor: CursorWrapper) -> list[Any]:

@@ -63,7 +63,7 @@ class HorsiesBackend(SendingBackend):
         While Django imports the modules of apps, a task for an unknown queue is only recorded: the system check
         horsies.E010 reports it.
         """
-        if not apps.ready and loading.is_going_on and self._lacks_queue_of(task):
+        if not apps.ready and loading.is_active and self._lacks_queue_of(task):
             loading.note_queue(task, self.queues)
             return
         self._validate(task)

@@ -60,7 +60,7 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
         )
     messages += _check_order(alias, parsed.options)
     if parsed.options.database in settings.DATABASES:
-        messages += check_database(parsed.options.database, parsed.options.worker.threads)
+        messages += check_database_settings(parsed.options.database, parsed.options.worker.threads)
     return messages
 
 
@@ -74,7 +74,7 @@ def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:
                 yield checks.Warning(
                     f"{where}['queues'][{name!r}]['{key}'] is {value!r}, which counts where the workers' order is "
                     f"{order!r} alone; it is {options.worker.order!r}.",
-                    hint=f"Set {where}['worker']['order'] = {order!r}, or take it out.",
+                    hint=f"Set {where}['worker']['order'] = {order!r}, or remove it.",
                     obj=alias,
                     id="horsies.W010",
                 )
@@ -89,7 +89,7 @@ def _check_middleware(alias: str, paths: Iterable[str]) -> Iterator[CheckMessage
             yield Error(f"{where}: {error}", hint="See the page on middleware.", obj=alias, id="horsies.E002")
 
 
-def check_database(alias: str, threads: int) -> Iterable[CheckMessage]:
+def check_database_settings(alias: str, threads: int) -> Iterable[CheckMessage]:
     """Yield a message for each setting that makes a database unfit for a queue, or slow. Does not connect."""
     if problem := database_problem(alias):
         yield Error(problem[0], hint=problem[1] or None, obj=alias, id="horsies.E007")

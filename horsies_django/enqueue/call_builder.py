@@ -183,9 +183,9 @@ class CallBuilder(Target):
         return found
 
     def limited(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments of a call with its limit key. Also raises the errors of :func:`~.limits.key_of`."""
+        """Return the arguments of a call with its limit key. Raises the errors of :func:`~.limits.limit_key_of` too."""
         arguments = self.arguments(args, kwargs)
-        return arguments._replace(limit_key=limits.key_of(self._task, self.parameters, args, kwargs))
+        return arguments._replace(limit_key=limits.limit_key_of(self._task, self.parameters, args, kwargs))
 
     def partial_limit_key(self, kwargs: Mapping[str, Any], later: Set[str]) -> str | None:
         """Return the limit key of a call whose parameters ``later`` get their values at run time; None without a limit.
@@ -216,7 +216,7 @@ class CallBuilder(Target):
             **stored_retention(task.retention, defaults.retention),
             "unique_key": task.unique_key,
             "good_until": task.good_until,
-            "metadata": None if task.metadata is None else headers.stored(task.metadata, self._options),
+            "metadata": None if task.metadata is None else headers.encode_metadata(task.metadata, self._options),
         }
         debounce = None if task.unique is None else task.unique.delay
         return columns | _time_columns(task.run_after if debounce is None else debounce)

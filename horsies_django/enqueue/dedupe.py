@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: The columns that must be equal in two sends with the same ``task_id``.
 _PAYLOAD: Final = ("task_name", "args", "kwargs", "queue_name", "priority", "good_until", "run_after")
 
-#: How often an INSERT is tried again because the task in conflict ended, or started, before it was locked.
+#: Maximum retries of an INSERT because the task in conflict ended, or started, before it was locked.
 _TRIES: Final = 50
 
 #: The columns that ``on_conflict="replace"`` leaves unchanged.
@@ -37,31 +37,31 @@ _UNLIMITED: Final[Mapping[str, Any]] = {"limit_key": None, "blocked": False}
 _NEW_TASK: Final[Mapping[str, Any]] = {"retry_count": 0, "next_retry_at": None, "progress": None, "checkpoint": None}
 
 
-def insert_once(draft: PendingInsert) -> EnqueueResult:
+def insert_once(pending: PendingInsert) -> EnqueueResult:
     """Insert a row, or resolve the conflict if its ``task_id`` or unique key is taken.
 
     Raises PayloadMismatch and UniqueConflict.
     """
     for _ in range(_TRIES):
-        if sent := draft.insert_if_free() or resolve_conflict(draft):
+        if sent := pending.insert_if_free() or resolve_conflict(pending):
             return sent
-    return draft.insert()  # raises the database's own error if the conflict persists
+    return pending.insert()  # raises the database's own error if the conflict persists
 
 
-def resolve_conflict(draft: PendingInsert) -> EnqueueResult | None:
+def resolve_conflict(pending: PendingInsert) -> EnqueueResult | None:
     """Return the task that takes the row's place; None if the row can be inserted by now. Raises as above."""
     from ..models import Task
 
-    rows = Task.objects.using(draft.database)
-    if same := rows.filter(pk=draft.id).first() if draft.has_given_id else None:
-        sent = {**draft.values}
+    rows = Task.objects.using(pending.database)
+    if same := rows.filter(pk=pending.id).first() if pending.has_given_id else None:
+        sent = {**pending.values}
         if same.task_name in registry.names_of(sent["task_name"]):
             sent["task_name"] = same.task_name  # the row is from before the task was renamed
         differing = [name for name in _PAYLOAD if not _is_same(sent.get(name), getattr(same, name))]
         if differing:
             raise PayloadMismatch(same.pk, differing)
         return EnqueueResult(same.pk, same, is_new=False)
-    key = draft.values["unique_key"]
+    key = pending.values["unique_key"]
     if key is None:
         return None
     is_over = Case(When(unique_expires_at__lte=Now(), then=True), default=False, output_field=BooleanField())
@@ -72,17 +72,17 @@ def resolve_conflict(draft: PendingInsert) -> EnqueueResult | None:
     if holder.is_over:
         _release_keys(mine.filter(unique_expires_at__lte=Now()))
         return None
-    return _resolve(draft, holder, mine)
+    return _resolve(pending, holder, mine)
 
 
-def _resolve(draft: PendingInsert, holder: TaskRow, rows: TaskQuerySet) -> EnqueueResult | None:
-    unique = draft.unique
+def _resolve(pending: PendingInsert, holder: TaskRow, rows: TaskQuerySet) -> EnqueueResult | None:
+    unique = pending.unique
     if unique is None or unique.on_conflict == "skip":
         return EnqueueResult(holder.pk, holder, is_new=False)
     if unique.on_conflict == "raise":
         raise UniqueConflict(holder.pk, holder.status, str(holder.unique_key))
     if holder.status == TaskStatus.PENDING:
-        return _replace(draft, unique, holder, rows.filter(status=TaskStatus.PENDING))
+        return _replace(pending, unique, holder, rows.filter(status=TaskStatus.PENDING))
     if holder.unique_until == UniqueUntil.STARTED:
         # A worker has claimed it and read its arguments, so it counts as started.
         _release_keys(rows.filter(status=TaskStatus.CLAIMED))
@@ -94,16 +94,16 @@ def _release_keys(rows: TaskQuerySet) -> None:
     rows.update(unique_until=UniqueUntil.RELEASED.value)
 
 
-def _replace(draft: PendingInsert, unique: Unique, holder: TaskRow, rows: TaskQuerySet) -> EnqueueResult | None:
+def _replace(pending: PendingInsert, unique: Unique, holder: TaskRow, rows: TaskQuerySet) -> EnqueueResult | None:
     """Give a pending task the arguments, options and time of this call; return None if it is no longer pending."""
-    given = {name: value for name, value in draft.values.items() if name not in _REPLAYED}
+    given = {name: value for name, value in pending.values.items() if name not in _REPLAYED}
     values = {**_UNLIMITED, **given}
     if not rows.update(**_NEW_TASK, **values | _time_columns(values, unique)):
         return None
-    release_after_commit(draft.database, [holder.limit_key, draft.values.get("limit_key")], draft.limit)
-    wake = draft.task_ready
-    notifications.wake_after_commit(draft.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
-    if draft.with_row:
+    release_after_commit(pending.database, [holder.limit_key, pending.values.get("limit_key")], pending.limit)
+    wake = pending.task_ready
+    notifications.wake_after_commit(pending.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
+    if pending.with_row:
         holder.refresh_from_db()
     return EnqueueResult(holder.pk, holder, is_new=False)
 

@@ -26,12 +26,12 @@ from .insert import build_insert, check_call, check_for_many, inject_headers, pe
 from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, task_ready_of
 from .task import HorsiesTask
 
-#: The most calls that are decoded at a time, and the most rows of one INSERT.
+#: Maximum calls that are decoded at a time, and maximum rows of one INSERT.
 _CALLS_AHEAD: Final = 10_000
 _ROWS: Final = 1_000
 
 
-class _Call(NamedTuple):
+class _KeyedCall(NamedTuple):
     """A checked call in a compact form, sortable by key, then by position."""
 
     key: str
@@ -57,75 +57,79 @@ def insert_many_once(
     sent: dict[int, EnqueueResult] = {}
     with transaction.atomic(using=options.database):
         while chunk := list(itertools.islice(waiting, _CALLS_AHEAD)):
-            drafts = [_pending_insert(options, task, call, own) for call in chunk]
-            sent |= zip((call.place for call in chunk), _insert(options.database, drafts), strict=True)
+            inserts = [_pending_insert(options, task, call, own) for call in chunk]
+            sent |= zip((call.place for call in chunk), _insert(options.database, inserts), strict=True)
         wake = task_ready_of(CallBuilder.of(task, options).columns)
         notifications.wake_after_commit(options.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return [sent[place] for place in range(len(sent))]
 
 
-def _check_calls(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> Iterator[_Call]:
+def _check_calls(
+    options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]
+) -> Iterator[_KeyedCall]:
     for place, kwargs in enumerate(calls):
         arguments, key = check_call(options, task, (), kwargs)
-        yield _Call(str(key), place, uuid7(), arguments.kwargs_text, arguments.limit_key)
+        yield _KeyedCall(str(key), place, uuid7(), arguments.kwargs_text, arguments.limit_key)
 
 
 def _pending_insert(
-    options: Options, task: HorsiesTask[..., Any], call: _Call, own: Mapping[str, Any]
+    options: Options, task: HorsiesTask[..., Any], call: _KeyedCall, own: Mapping[str, Any]
 ) -> PendingInsert:
     arguments = Arguments([], json.loads(call.text), "[]", call.text, call.limit_key)
     return build_insert(options, task, arguments, call.key, own={**own, "id": call.id})
 
 
-def _insert(database: str, drafts: Sequence[PendingInsert]) -> Iterator[EnqueueResult]:
+def _insert(database: str, inserts: Sequence[PendingInsert]) -> Iterator[EnqueueResult]:
     """Insert rows in the order of their keys, or resolve their conflicts."""
-    _insert_free(database, drafts)
-    new, others = _inserted_ids(database, drafts), _ids_of_holders(database, drafts)
-    blocked = [draft.values["limit_key"] for draft in drafts if draft.id in new and draft.values.get("blocked")]
-    release_after_commit(database, blocked, drafts[0].limit)
-    for draft in drafts:
-        if draft.id in new:
-            yield EnqueueResult(draft.id)
-        elif key := others.get(draft.values["unique_key"]):
+    _insert_free(database, inserts)
+    new, others = _inserted_ids(database, inserts), _ids_of_holders(database, inserts)
+    blocked = [
+        pending.values["limit_key"] for pending in inserts if pending.id in new and pending.values.get("blocked")
+    ]
+    release_after_commit(database, blocked, inserts[0].limit)
+    for pending in inserts:
+        if pending.id in new:
+            yield EnqueueResult(pending.id)
+        elif key := others.get(pending.values["unique_key"]):
             yield EnqueueResult(key, is_new=False)
         else:
-            yield resolve_conflict(draft) or insert_once(draft)
+            yield resolve_conflict(pending) or insert_once(pending)
 
 
-def _insert_free(database: str, drafts: Sequence[PendingInsert]) -> None:
+def _insert_free(database: str, inserts: Sequence[PendingInsert]) -> None:
     """Insert the first row of each key that is free. With ``on_conflict="replace"``, lock the rows that hold keys."""
     from ..models import Task
 
-    firsts = [next(same) for _, same in itertools.groupby(drafts, key=lambda draft: draft.values["unique_key"])]
+    firsts = [next(same) for _, same in itertools.groupby(inserts, key=lambda pending: pending.values["unique_key"])]
     for start in range(0, len(firsts), _ROWS):
-        rows = [Task(**draft.values) for draft in firsts[start : start + _ROWS]]
+        rows = [Task(**pending.values) for pending in firsts[start : start + _ROWS]]
         if postgres.can_listen(database) and _changes_existing(firsts[0]):
             postgres.insert_or_lock(database, rows, "horsies_live_task_has_its_key_alone")
         else:
             Task.objects.using(database).bulk_create(rows, ignore_conflicts=True)
 
 
-def _changes_existing(draft: PendingInsert) -> bool:
-    return draft.unique is not None and draft.unique.on_conflict == "replace"
+def _changes_existing(pending: PendingInsert) -> bool:
+    return pending.unique is not None and pending.unique.on_conflict == "replace"
 
 
-def _inserted_ids(database: str, drafts: Sequence[PendingInsert]) -> set[UUID]:
+def _inserted_ids(database: str, inserts: Sequence[PendingInsert]) -> set[UUID]:
     """Return the ids of the calls that were inserted."""
     from ..models import Task
 
-    keys = [draft.id for draft in drafts]
+    keys = [pending.id for pending in inserts]
     parts = (keys[first : first + _ROWS] for first in range(0, len(keys), _ROWS))
     return {
         key for part in parts for key in Task.objects.using(database).filter(pk__in=part).values_list("pk", flat=True)
     }
 
 
-def _ids_of_holders(database: str, drafts: Sequence[PendingInsert]) -> dict[str, UUID]:
+def _ids_of_holders(database: str, inserts: Sequence[PendingInsert]) -> dict[str, UUID]:
     """Return the ids of the tasks that hold keys, by key, for calls with ``on_conflict="skip"``."""
     from ..models import Task
 
     keys = list(
-        {str(d.values["unique_key"]) for d in drafts if d.unique is not None and d.unique.on_conflict == "skip"}
+        {str(d.values["unique_key"]) for d in inserts if d.unique is not None and d.unique.on_conflict == "skip"}
     )
     is_valid = Q(unique_expires_at__isnull=True) | Q(unique_expires_at__gt=Now())
     found: dict[str, UUID] = {}

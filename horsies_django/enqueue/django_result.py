@@ -64,7 +64,7 @@ _EXCEPTION_BY_CODE: Final[dict[str | None, type[Exception]]] = {
 }
 
 
-class Result(FrameworkTaskResult):  # type: ignore[type-arg]  # the backport has one parameter, Django two
+class HorsiesTaskResult(FrameworkTaskResult):  # type: ignore[type-arg]  # the backport has one parameter, Django two
     """The framework's result with a ``repr()`` that omits arguments and return value: they may be sensitive."""
 
     def __repr__(self) -> str:
@@ -93,7 +93,7 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
     """Return the framework's result for ``row``. ``task`` is the enqueued task, if the caller has it."""
     attempts = _attempts(row)
     started_at = attempts[0].started_at if attempts else row.started_at
-    result = Result(
+    result = HorsiesTaskResult(
         task=_with_row_options(task or task_at(row.task_name), row),
         id=str(row.pk),
         status=STATUSES[row.status],
@@ -124,7 +124,7 @@ def _values(row: Task) -> dict[str, Any]:
         if row.status == TaskStatus.COMPLETED and row.result:
             values["_return_value"] = decode(row.result.get("ok"), typed=typed)
     except Exception as error:  # noqa: BLE001  # a class was removed or rejects its old values; the rest is readable
-        logger.warning("a value of task id=%s can't be decoded: %r", row.pk, error)
+        logger.warning("stored value can't be decoded id=%s error=%r", row.pk, error)
     return values
 
 

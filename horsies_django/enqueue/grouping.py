@@ -73,7 +73,7 @@ def join(
     checks, by_key = CallBuilder.of(task, options), dict[str, list[int]]()
     given: list[Arguments] = []
     for args, kwargs in calls:
-        arguments, key = check_call(checks, task, args, kwargs)
+        arguments, key = check_grouped_call(checks, task, args, kwargs)
         given.append(arguments)
         by_key.setdefault(key, []).append(len(given) - 1)
     if is_dry_run():
@@ -88,7 +88,7 @@ def join(
     return [found[place] for place in range(len(given))]
 
 
-def check_call(
+def check_grouped_call(
     calls: CallBuilder, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Arguments, str]:
     """Return a call's arguments as an item, and the key of its group. Raises the errors of :func:`join`."""

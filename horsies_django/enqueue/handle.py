@@ -121,7 +121,7 @@ class TaskHandle(Generic[T]):
             worker_id=row.claimed_by_worker_id,
             error_code=row.error_code,
             progress=_progress(row.progress),
-            result=self._stored_result(wait.Row(row.status, row.stored_result, row.typed_payload)),
+            result=self._stored_result(wait.TaskSnapshot(row.status, row.stored_result, row.typed_payload)),
         )
 
     def get(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
@@ -207,18 +207,20 @@ class TaskHandle(Generic[T]):
 
         return Task.objects.using(self._database).filter(pk=self.id)
 
-    def _to_result(self, answer: wait.Answer[wait.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
+    def _to_result(
+        self, answer: wait.Answer[wait.TaskSnapshot], timeout: float | None
+    ) -> TaskResult[T, TaskError[Any]]:
         """Return the result for an answer, and cache it if it is the task's own."""
         if isinstance(answer, wait.NoAnswer):
             return result_reader.timed_out("task", timeout, None)
-        if not isinstance(answer, wait.Row):
+        if not isinstance(answer, wait.TaskSnapshot):
             return result_reader.not_found(f"task {self.id}", answer)
         if (result := self._stored_result(answer)) is None:
             return result_reader.timed_out("task", timeout, answer.status)
         self._final = result
         return result
 
-    def _stored_result(self, row: wait.Row) -> TaskResult[T, TaskError[Any]] | None:
+    def _stored_result(self, row: wait.TaskSnapshot) -> TaskResult[T, TaskError[Any]] | None:
         """Return the result of a task that has ended, None before."""
         from ..core.backends import reads_typed
 

@@ -22,7 +22,7 @@ from .call_builder import Arguments, CallBuilder
 from .dedupe import insert_once
 from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, task_ready_of
 from .task import HorsiesTask
-from .unique_keys import key_of, unique_columns
+from .unique_keys import unique_columns, unique_key_of
 
 #: Rows of one INSERT of ``send_many()``.
 ROWS_PER_INSERT: Final = 1_000
@@ -57,7 +57,7 @@ def insert(
     A task with the same ``task_id`` or unique key may take the place of a new one. A call with ``gather`` joins the
     open group of its key (see :mod:`~.grouping`), or joins it when its ``run_after`` has come. Raises PayloadMismatch
     if its ``task_id`` belongs to a different call, UniqueConflict, and the errors of :meth:`Target.arguments`,
-    :func:`grouping.check_call` and :func:`headers.inject`.
+    :func:`grouping.check_grouped_call` and :func:`headers.inject`.
     """
     if options.middleware:
         own = {**inject_headers(options, task), **(own or {})}
@@ -65,12 +65,12 @@ def insert(
         if task.run_after is None:
             return _join_group(options, task, args, kwargs, with_row=with_row, own=own)
         own = {**(own or {}), **grouping.DELAYED_COLUMNS}
-    draft = pending_insert_of(options, task, args, kwargs, with_row=with_row, own=own)
+    pending = pending_insert_of(options, task, args, kwargs, with_row=with_row, own=own)
     if is_dry_run():
-        return draft.dry_run()
-    if draft.values["unique_key"] is None and task.task_id is None:
-        return draft.insert()
-    return insert_once(draft)
+        return pending.dry_run()
+    if pending.values["unique_key"] is None and task.task_id is None:
+        return pending.insert()
+    return insert_once(pending)
 
 
 def pending_insert_of(
@@ -95,7 +95,7 @@ def check_call(
     arguments = _checker_of(task, calls)(args, kwargs)
     if task.unique is None:
         return arguments, None
-    return arguments, task.unique_key or key_of(task, calls, arguments, args, kwargs)
+    return arguments, task.unique_key or unique_key_of(task, calls, arguments, args, kwargs)
 
 
 def _checker_of(
@@ -103,7 +103,7 @@ def _checker_of(
 ) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
     """Return the function that checks the arguments of this task's calls."""
     if task.gather is not None:
-        return lambda args, kwargs: grouping.check_call(calls, task, args, kwargs)[0]
+        return lambda args, kwargs: grouping.check_grouped_call(calls, task, args, kwargs)[0]
     return calls.limited if terms_of(task) else calls.arguments
 
 

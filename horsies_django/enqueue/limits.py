@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SCOPE_SHOWN: Final = 200
 
 
-def key_of(
+def limit_key_of(
     task: HorsiesTask[..., Any], parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str | None:
     """Return the limit key of a call, None if it has no limit.
@@ -58,13 +58,13 @@ def partial_key(
 ) -> str | None:
     """Return the limit key of a call whose parameters ``later`` get their values at run time.
 
-    Raises ValueError if the key may need one of them, and the errors of :func:`key_of`.
+    Raises ValueError if the key may need one of them, and the errors of :func:`limit_key_of`.
     """
     key = task.concurrency_key
     if key is not None and (unknown := sorted(later if callable(key) else later & set(_names_in(key)))):
         problem = f"concurrency_key of {task.task_name} needs {', '.join(unknown)}, known only when the call begins"
         raise ValueError(f"{problem}; allowed: a key of arguments that are known before.")
-    return key_of(task, parameters, (), kwargs)
+    return limit_key_of(task, parameters, (), kwargs)
 
 
 def _formatted(key: str, task: HorsiesTask[..., Any], bound: Mapping[str, Any]) -> str:

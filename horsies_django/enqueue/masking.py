@@ -22,7 +22,7 @@ def mask_of(task_name: str) -> Mask:
     try:
         return mask_of_task(registry.find_task(task_name))
     except NotRegistered as error:
-        logger.debug("mask_not_found task=%r error=%r: everything is hidden", task_name, error)
+        logger.debug("mask not found task=%r error=%r: everything is hidden", task_name, error)
         return HideAll()
 
 

@@ -39,7 +39,7 @@ class TaskNodeFactory(Generic[P, T_co]):
 
 def task_nodes(task: HorsiesTask[P, Any], options: Mapping[str, Any]) -> TaskNodeFactory[P, Any]:
     """Return a factory of a task's nodes. Raises TypeError for an unknown option."""
-    check_names("node()", options, TaskNodeOptions.__optional_keys__)
+    check_option_names("node()", options, TaskNodeOptions.__optional_keys__)
     return TaskNodeFactory(task, options)
 
 
@@ -51,7 +51,7 @@ def map_node(
     options: Mapping[str, Any],
 ) -> MapNode[Any]:
     """Return the node of ``task.map()``. Raises TypeError for an unknown option."""
-    check_names("map()", options, TaskNodeOptions.__optional_keys__)
+    check_option_names("map()", options, TaskNodeOptions.__optional_keys__)
     node_errors: list[NodeError] = []
     if not isinstance(kwargs, Mapping | None):
         node_errors.append(
@@ -74,7 +74,7 @@ def sleep(until: float | timedelta | datetime, **options: Unpack[StepOptions]) -
 
     It holds no worker. Its value is None.
     """
-    check_names("sleep()", options, STEP_OPTIONS)
+    check_option_names("sleep()", options, STEP_OPTIONS)
     return SleepNode(until=until, **node_fields(options, (), {}))
 
 
@@ -83,11 +83,11 @@ def wait_for_event(name: str, timeout: float | timedelta | None = None, **option
 
     It holds no worker; an event that was sent before its start counts. Its value is the payload.
     """
-    check_names("wait_for_event()", options, STEP_OPTIONS)
+    check_option_names("wait_for_event()", options, STEP_OPTIONS)
     return EventNode(event_name=name, timeout=timeout, **node_fields(options, (), {}))
 
 
-def check_names(where: str, options: Mapping[str, Any], allowed: frozenset[str]) -> None:
+def check_option_names(where: str, options: Mapping[str, Any], allowed: frozenset[str]) -> None:
     """Raise TypeError for an option that is not allowed."""
     if unknown := options.keys() - allowed:
         names, others = ", ".join(sorted(unknown)), ", ".join(sorted(allowed))
@@ -138,8 +138,8 @@ def _nodes(name: str, value: Any, code: DefinitionErrorCode, node_errors: list[N
         node_errors.append((code, f"{name} is {shown(value)}; {_ONE_OR_MORE}"))
         return []
     nodes = list(value)
-    if strangers := [node for node in nodes if not isinstance(node, Node)]:
-        node_errors.append((code, f"{name} has {shown(strangers[0])}; {_ONE_OR_MORE}"))
+    if invalid := [node for node in nodes if not isinstance(node, Node)]:
+        node_errors.append((code, f"{name} has {shown(invalid[0])}; {_ONE_OR_MORE}"))
     return [node for node in nodes if isinstance(node, Node)]
 
 

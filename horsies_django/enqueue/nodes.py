@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-#: How many characters the name of an event may have.
+#: The maximum length of the name of an event, in characters.
 EVENT_NAME_LENGTH: Final = 100
 
 #: The node, or the nodes, whose values fill a parameter.

@@ -134,7 +134,7 @@ class PendingInsert:
             # still find the row.
             if not connections[self.database].is_usable():
                 raise
-            logger.warning("task id=%s is inserted without its notification", self.id, exc_info=True)
+            logger.warning("task inserted without its notification id=%s", self.id, exc_info=True)
             return self._run_insert(None, if_free=if_free)
 
     def _run_insert(self, payload: str | None, *, if_free: bool) -> Sequence[Any] | None:

@@ -20,7 +20,7 @@ from ..models import Task, TaskAttempt
 from .backend import HorsiesBackend
 from .django_result import result_of
 
-#: The most tasks that one query reads.
+#: Maximum tasks that one query reads.
 BATCH: Final = 500
 
 _STATUSES: Final[dict[Signal, TaskStatus]] = {task_cancelled: TaskStatus.CANCELLED, task_expired: TaskStatus.EXPIRED}

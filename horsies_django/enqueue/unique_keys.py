@@ -18,14 +18,14 @@ from ..db.expressions import NowPlus
 from .call_builder import Arguments, CallBuilder, parameters_of
 from .task import HorsiesTask
 
-#: The most characters that the column takes.
+#: Maximum characters that the column takes.
 KEY_LENGTH: Final = 255
 
 #: The characters of a task's path that are kept before the hash of a key.
 _PATH_SHOWN: Final = 200
 
 
-def key_of(
+def unique_key_of(
     task: HorsiesTask[..., Any],
     calls: CallBuilder,
     arguments: Arguments,

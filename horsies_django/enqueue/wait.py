@@ -41,15 +41,15 @@ _LONGEST_POLL: Final = 0.5
 #: The same on SQLite, which can't notify, and where a poll is no round trip.
 _LONGEST_POLL_SQLITE: Final = 0.05
 
-#: The most ids in one query.
+#: Maximum ids in one query.
 _IDS_PER_QUERY: Final = 500
 
-#: The most seconds that a follower sleeps at a time. A thread can be interrupted only between two sleeps.
+#: Maximum seconds that a follower sleeps at a time. A thread can be interrupted only between two sleeps.
 _FOLLOWER_SLEEP: Final = 1.0
 
-#: The fewest seconds between two polls for completions, however many notifications arrive.
+#: Minimum seconds between two polls for completions, however many notifications arrive.
 _MIN_COMPLETION_INTERVAL: Final = 0.005
-#: The fewest seconds that a query gets to be answered. A wait may outlast its timeout by as much.
+#: Minimum seconds that a query gets to be answered. A wait may outlast its timeout by as much.
 _QUERY_GRACE: Final = 1.0
 
 #: Seconds without a poll after which another waiter takes the lead: the leader's connection may hang.
@@ -78,7 +78,7 @@ class NoAnswer(OperationalError):
 Answer: TypeAlias = N | Error | None
 
 
-class Row(NamedTuple):
+class TaskSnapshot(NamedTuple):
     """The snapshot of a task. ``result`` is JSON text: each waiter parses its own."""
 
     status: str
@@ -91,13 +91,13 @@ class Row(NamedTuple):
         return self.status in TASK_TERMINAL_STATES
 
 
-def of_tasks(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Row]:
+def of_tasks(database: str, keys: Sequence[UUID]) -> Mapping[UUID, TaskSnapshot]:
     """Read the snapshots of tasks."""
     from ..models import Task
 
     rows = Task.objects.using(database).filter(pk__in=keys)
     columns = ("pk", "status", Cast("result", TextField()), "typed_payload")
-    return {key: Row(*values) for key, *values in rows.values_list(*columns)}
+    return {key: TaskSnapshot(*values) for key, *values in rows.values_list(*columns)}
 
 
 def deadline_of(timeout: float | None) -> float:
@@ -135,7 +135,7 @@ class _Waiter:
             self.answer, self.is_done = answer, True
 
 
-class _Step(NamedTuple):
+class _NextAction(NamedTuple):
     """What a waiter does next: poll for these waiters now, or else sleep for ``pause`` seconds."""
 
     waiters: Collection[_Waiter] = ()
@@ -183,7 +183,7 @@ class _WaitGroup:
             if notified and self.leader is not None:
                 self.call(self.leader.wake.set)
 
-    def next_step(self, waiter: _Waiter) -> _Step | None:
+    def next_step(self, waiter: _Waiter) -> _NextAction | None:
         """Return what ``waiter`` has to do next; None once it has its answer."""
         with self.lock:
             waiter.wake.clear()
@@ -197,21 +197,21 @@ class _WaitGroup:
                     waiter.on_result(NoAnswer(), now)
                     self.waiters.pop(waiter, None)
                     return None
-                return _Step(pause=min(_FOLLOWER_SLEEP, left))
+                return _NextAction(pause=min(_FOLLOWER_SLEEP, left))
             if self.completed and now < (next_at := self.completed_at + _MIN_COMPLETION_INTERVAL):
-                return _Step(pause=next_at - now)
+                return _NextAction(pause=next_at - now)
             completed, self.completed = [other for other in self.completed if other in self.waiters], {}
             if completed:
                 self.completed_at = now
-                return _Step(completed, now, is_for_all=False)
+                return _NextAction(completed, now, is_for_all=False)
             soonest = min(other.deadline for other in self.waiters)
             due = self.polled_at + max(_FIRST_POLL, min(self.interval, soonest - self.polled_at))
             if now < due:
-                return _Step(pause=due - now)
+                return _NextAction(pause=due - now)
             self.polled_at, self.interval = now, min(self.interval * 1.5, self.max_interval)
-            return _Step(list(self.waiters), now)
+            return _NextAction(list(self.waiters), now)
 
-    def deliver(self, step: _Step, answers: Mapping[UUID, Any] | Error) -> None:
+    def deliver(self, step: _NextAction, answers: Mapping[UUID, Any] | Error) -> None:
         with self.lock:
             if step.is_for_all:
                 self.polled_at = time.monotonic()

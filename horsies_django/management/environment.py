@@ -49,9 +49,9 @@ def parse_names(given: str | Iterable[str] | None) -> list[str]:
 
 def parse_duration_flag(where: str, given: str | float | timedelta) -> timedelta:
     """Parse a duration. Raises ValueError naming the flag or variable."""
-    is_number = isinstance(given, str) and given.replace(".", "", 1).isdigit()
+    value = float(given) if isinstance(given, str) and given.replace(".", "", 1).isdigit() else given
     try:
-        found = parse_duration(float(given) if is_number else given)  # type: ignore[arg-type]  # a text here
+        found = parse_duration(value)
     except ValueError:
         found = None
     if found is None:

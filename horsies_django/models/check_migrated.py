@@ -13,7 +13,7 @@ from .task import Task
 
 
 class MissingPrivilege(ImproperlyConfigured):
-    """The role lacks a privilege that it needs. The message is one line with what to grant."""
+    """The role lacks a privilege that it needs. The message is one line that names what to grant."""
 
 
 def check_tables(database: str, *, needs_grants: bool = False) -> None:

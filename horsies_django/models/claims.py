@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from ..core.results import TaskError
 from ..core.serialization import dumps
 from .attempt import AttemptError
+
+#: The queue of a task, and whether it is async.
+TaskRoute: TypeAlias = tuple[str, bool]
 
 
 class ClaimLost(Exception):
@@ -89,7 +92,7 @@ class Completion:
     """The outcome of one execution: an ok or err ``result`` as JSON text, and the ``error`` if it failed.
 
     ``delay`` is the number of seconds until the task runs again, None if it has ended. A retry has an ``error``, a
-    snooze has none. A task that goes back for a worker with other code has none either: ``unknown_to`` is then the
+    snooze has none. A task that is handed back to a worker with other code has none either: ``unknown_to`` is then the
     new value of that column, as JSON text.
     """
 

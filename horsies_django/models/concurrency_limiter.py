@@ -23,6 +23,7 @@ from ..core.status import TaskStatus
 from ..db.expressions import BoundParam, NowPlus, Param
 from ..db.statements import CompiledSelect, Statement
 from .claim.query import ORDER, not_past_deadline
+from .claims import TaskRoute
 from .limit import Limit
 
 if TYPE_CHECKING:
@@ -39,18 +40,15 @@ MIN_RECHECK: Final = 0.01
 _KEY: Final = Param("key")
 _PLACES: Final = Param("places")
 
-#: The queue of a task, and whether it is async.
-Lane = tuple[str, bool]
-
 
 class Released(NamedTuple):
-    """How many tasks were released, by lane.
+    """How many tasks were released, by route.
 
     ``busy`` are the keys whose limits another transaction has locked. ``recheck_in`` is the number of
     seconds until time alone makes room.
     """
 
-    lanes: Counter[Lane]
+    routes: Counter[TaskRoute]
     busy: frozenset[str] = frozenset()
     recheck_in: float | None = None
 
@@ -91,24 +89,24 @@ def release(database: str, keys: Collection[str], terms: LimitTerms | None = Non
     """
     with transaction.atomic(using=database):
         rows = Limit.objects.using(database)
-        known, busy = rows.locked(keys, terms, lambda unknown: declared(database, unknown))
+        known, busy = rows.locked(keys, terms, lambda unknown: declared_terms_of(database, unknown))
         inside = _occupancy(database, [limit.pk for limit in known])
         rooms = {limit.pk: _room(limit, inside.get(limit.pk, UNOCCUPIED)) for limit in known}
-        counts, lanes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
+        counts, routes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
         rechecks = {
             limit.pk: _recheck_in(limit, rooms[limit.pk], inside.get(limit.pk, UNOCCUPIED), counts) for limit in known
         }
         waits = _with_blocked(database, [key for key, after in rechecks.items() if after is not None])
         again = {key: after for key, after in rechecks.items() if after is not None and key in waits}
         _store(database, known, rooms, counts, again)
-    return Released(lanes, busy, min(again.values(), default=None))
+    return Released(routes, busy, min(again.values(), default=None))
 
 
-def declared(database: str, keys: Collection[str]) -> dict[str, LimitTerms]:
+def declared_terms_of(database: str, keys: Collection[str]) -> dict[str, LimitTerms]:
     """Return the limits that the blocked tasks of these keys declare, for keys without a stored limit."""
     waiting = _tasks(database).blocked().filter(limit_key__in=keys).order_by().values_list("limit_key")
     paths = dict(waiting.annotate(path=Min("task_name"))) if keys else {}
-    return {key: limit_terms.declared(paths[key]) if key in paths else LimitTerms(None, None) for key in keys}
+    return {key: limit_terms.declared_terms(paths[key]) if key in paths else LimitTerms(None, None) for key in keys}
 
 
 def idle(database: str, keys: Collection[str]) -> set[str]:
@@ -164,8 +162,8 @@ def _room(limit: Limit, inside: Occupancy) -> _Room:
     return _Room(min(free, int(min(tokens, rate.burst - inside.waiting + inside.late))), tokens)
 
 
-def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[Lane]]:
-    """Release the first blocked tasks of each key; return their number by key and by lane."""
+def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[TaskRoute]]:
+    """Release the first blocked tasks of each key; return their number by key and by route."""
     found = _lock_first(database, places) if places else []
     if found:
         _tasks(database).blocked().filter(pk__in=[pk for pk, *_ in found]).update(blocked=False, deferred=False)
@@ -186,7 +184,7 @@ def _lock_first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, s
     selection = CompiledSelect(ordered, ("pk", "limit_key", "queue_name", "is_async"), _PLACES)
     one = selection.statement
     arms = [one.bind({_KEY.name: key, _PLACES.name: count}) for key, count in places.items()]
-    sql = " UNION ALL ".join([f"SELECT * FROM ({one.sql}) AS blocked"] * len(arms))  # noqa: S608  # the ORM's
+    sql = " UNION ALL ".join([f"SELECT * FROM ({one.sql}) AS blocked"] * len(arms))  # noqa: S608  # compiled by the ORM
     union = Statement(sql, tuple(chain.from_iterable(arms)))
     with connections[database].cursor() as cursor:
         return selection.read(cursor, union, {})

@@ -20,13 +20,13 @@ from .queue_scan import NAME, skip_scan
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
 
-#: The most rows that are counted of a queue, of each kind.
+#: Maximum rows that are counted of a queue, of each kind.
 MAX_COUNTED: Final = 1_000
 
-#: The most queues with waiting tasks that are counted. If there are more, as many of the known queues are counted too.
+#: Maximum queues with waiting tasks that are counted. If there are more, as many of the known queues are counted too.
 MAX_QUEUES: Final = 100
 
-#: The most queues, of each kind of task, that the search for the oldest task visits: one index lookup each.
+#: Maximum queues, of each kind of task, that the search for the oldest task visits: one index lookup each.
 MAX_SEARCHED: Final = 1_000
 
 _QUEUE: Final = Param("queue")
@@ -97,7 +97,7 @@ def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = (
 def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
     """Return the names of queues with waiting tasks; one more than ``MAX_QUEUES`` if there are more."""
     names = skip_scan(tasks, is_async)
-    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {MAX_QUEUES + 1}"  # noqa: S608  # the ORM's
+    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {MAX_QUEUES + 1}"  # noqa: S608  # compiled by the ORM
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(sql, names.params)
         return [name for (name,) in cursor.fetchall()]
@@ -107,7 +107,7 @@ def _oldest(tasks: TaskQuerySet) -> tuple[float | None, bool]:
     """Return how long the oldest task of all queues has waited, and whether the search visited all queues."""
     parts = [(skip_scan(tasks, is_async), _first_due(tasks, NAME, is_async)) for is_async in (False, True)]
     sql = " UNION ALL ".join(
-        f"SELECT * FROM (WITH RECURSIVE {names.sql} SELECT MIN(({first.sql})), COUNT(*)"  # noqa: S608  # the ORM's
+        f"SELECT * FROM (WITH RECURSIVE {names.sql} SELECT MIN(({first.sql})), COUNT(*)"  # noqa: S608  # compiled by the ORM
         f" FROM (SELECT name FROM names WHERE name IS NOT NULL LIMIT {MAX_SEARCHED + 1}) AS names) AS kind"
         for names, first in parts
     )
@@ -129,7 +129,7 @@ def _depth(tasks: TaskQuerySet, is_async: bool) -> Statement:
     )  # in index order, so that the read stops at the bound
     counted = Statement.select(due.values_list("pk")[: MAX_COUNTED + 1])
     first = _first_due(tasks, name, is_async)
-    sql = f"SELECT %s AS name, (SELECT COUNT(*) FROM ({counted.sql}) AS counted) AS due, ({first.sql})"  # noqa: S608  # the ORM's
+    sql = f"SELECT %s AS name, (SELECT COUNT(*) FROM ({counted.sql}) AS counted) AS due, ({first.sql})"  # noqa: S608  # compiled by the ORM
     return Statement(sql, (_QUEUE, *counted.params, *first.params))
 
 
@@ -145,7 +145,7 @@ def _first_due(tasks: TaskQuerySet, name: Expression, is_async: bool) -> Stateme
         rows.filter(priority=here).order_by("enqueued_at").values_list(SecondsUntil("enqueued_at"))[:1]
     )
     sql = (
-        f"WITH RECURSIVE ranks (priority) AS (SELECT ({highest.sql}) UNION ALL SELECT ({lower.sql}) FROM ranks"  # noqa: S608  # the ORM's
+        f"WITH RECURSIVE ranks (priority) AS (SELECT ({highest.sql}) UNION ALL SELECT ({lower.sql}) FROM ranks"  # noqa: S608  # compiled by the ORM
         f" WHERE ranks.priority IS NOT NULL) SELECT MIN(({oldest.sql})) FROM ranks WHERE ranks.priority IS NOT NULL"
     )
     return Statement(sql, (*highest.params, *lower.params, *oldest.params))

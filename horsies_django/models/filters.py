@@ -50,7 +50,7 @@ IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
 )
 
 
-class TaskFilters(ClaimQuerySet[RowT]):
+class TaskFilterQuerySet(ClaimQuerySet[RowT]):
     """Filters of tasks. They change nothing."""
 
     def claimed(self) -> Self:

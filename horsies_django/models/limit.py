@@ -18,7 +18,7 @@ from ..core.limit_terms import LENGTH, LimitTerms
 from ..core.rates import TOKEN_RANGE, Rate
 from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField
-from .filters import TaskFilters
+from .filters import TaskFilterQuerySet
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -72,7 +72,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
         """Limits whose next check is due."""
         return self.filter(next_at__lte=Now())
 
-    def forget(self, tasks: TaskFilters[Any]) -> int:
+    def forget(self, tasks: TaskFilterQuerySet[Any]) -> int:
         """Delete limits without tasks for a day and with a full bucket; return how many."""
         total, last = 0, ""
         while True:
@@ -86,7 +86,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
                 return total
             last = old[-1].pk
 
-    def _forget(self, idle: set[str], tasks: TaskFilters[Any]) -> int:
+    def _forget(self, idle: set[str], tasks: TaskFilterQuerySet[Any]) -> int:
         for rows in (tasks.blocked(), tasks.released()):
             idle -= set(rows.filter(limit_key__in=idle).values_list("limit_key", flat=True)) if idle else set()
         return self.filter(pk__in=idle).delete()[0] if idle else 0
@@ -164,5 +164,5 @@ def _read(rate: str) -> Rate | None:
     try:
         return Rate.parse(rate)
     except ValueError as error:
-        logger.warning("the rate of a limit is not acted on: %s", error)
+        logger.warning("invalid rate of a limit ignored error=%s", error)
         return None

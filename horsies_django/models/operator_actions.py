@@ -12,14 +12,14 @@ from ..core.status import TASK_TERMINAL_STATES
 from ..core.workflow_status import WorkflowTaskStatus
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from .claim.query import RowT, not_past_deadline
-from .filters import TaskFilters
+from .filters import TaskFilterQuerySet
 from .release_blocked import IS_LIMITED, release_after_commit
 
 #: The start of the paths of the workflow engine's own tasks.
 ENGINE_TASK_PREFIX: Final = "horsies_django.workflows.engine_tasks."
 
 
-class OperatorActions(TaskFilters[RowT]):
+class OperatorActions(TaskFilterQuerySet[RowT]):
     """Guarded updates of tasks that have not started, and the filter of tasks that may be deleted."""
 
     def engine_tasks(self) -> Self:

@@ -84,7 +84,7 @@ class QueueLimiter:
             row = self._queues.filter(name=name).lock(skip=not self._waits)
             self._row = CompiledSelect(row, (*_COLUMNS, SecondsUntil("refilled_at"), Now()))
         held = Statement.select(tasks.all_rows().active().filter(queue_name=name).order_by().values_list("pk"))
-        count = Statement(f"SELECT COUNT(*) FROM ({held.sql}) AS held", held.params)  # noqa: S608  # the ORM's
+        count = Statement(f"SELECT COUNT(*) FROM ({held.sql}) AS held", held.params)  # noqa: S608  # compiled by the ORM
         self._lock = self._row.statement.inline_constants() if self._waits else self._row.statement
         self._count = count.inline_constants() if self._waits else count
 

@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from ..db import postgres
 from ..db.expressions import BoundParam, OuterColumn, Param, SecondsUntil
 from ..db.statements import JSON, Statement
-from .filters import TaskFilters
+from .filters import TaskFilterQuerySet
 from .limit import Limit
 from .queue import Queue
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from .worker import WorkerQuerySet
 
 
-#: The most queues that one scan sees.
+#: Maximum queues that one scan sees.
 QUEUES_PER_SCAN: Final = 128
 
 
-class Waiting(NamedTuple):
+class DueQueue(NamedTuple):
     """A queue with due tasks, and the rank of the first."""
 
     queue_name: str
@@ -47,7 +47,7 @@ class ScanResult(NamedTuple):
     ``is_partial`` is whether the scan has not seen all queues, ``continues`` whether some come after those seen.
     """
 
-    queues: tuple[tuple[Waiting, ...], ...]
+    queues: tuple[tuple[DueQueue, ...], ...]
     deferred_in: float | None
     release_in: float | None
     is_stop_requested: bool
@@ -60,7 +60,9 @@ class ScanResult(NamedTuple):
 class QueueScan:
     """The scan: one statement that takes no lock, compiled once."""
 
-    def __init__(self, tasks: TaskFilters[Any], workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]) -> None:
+    def __init__(
+        self, tasks: TaskFilterQuerySet[Any], workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]
+    ) -> None:
         self._connection = connections[tasks.db]
         self._is_prepared = self._connection.vendor == "postgresql"
         deferred = tasks.deferred().order_by("enqueued_at")[:1]
@@ -71,38 +73,38 @@ class QueueScan:
             Statement.select(own),
             Statement.select(Queue.objects.using(tasks.db).with_rules().values_list("pk")[:1]),
         )
-        self._after = [""] * len(kinds)
-        self._blanks = [Param(f"after_{number}") for number, _ in enumerate(kinds)]
+        self._last_names = [""] * len(kinds)
+        self._name_params = [Param(f"after_{number}") for number, _ in enumerate(kinds)]
         parts = [
-            *(self._waiting(tasks, is_async, blank) for is_async, blank in zip(kinds, self._blanks, strict=True)),
+            *(self._waiting(tasks, is_async, param) for is_async, param in zip(kinds, self._name_params, strict=True)),
             Statement.select(in_seconds),
             Statement.select(limits.values_list(SecondsUntil("next_at"))),
         ]
         columns = ", ".join(f"({part.sql})" for part in parts)
         params = [param for part in [*parts, with_rules, row] for param in part.params]
         columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({with_rules.sql}), worker.now"
-        whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # the ORM's
+        whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # compiled by the ORM
         self._statement = whole.inline_constants() if self._is_prepared else whole
 
     def run(self) -> ScanResult | None:
         """Run the scan; return None if the worker has no row."""
         connection = self._connection
         with postgres.preparing_cursor(connection) if self._is_prepared else connection.cursor() as cursor:
-            given = dict(zip([blank.name for blank in self._blanks], self._after, strict=True))
+            given = dict(zip([param.name for param in self._name_params], self._last_names, strict=True))
             cursor.execute(self._statement.sql, self._statement.bind(given))
             row = cursor.fetchone()
         if row is None:
             return None
         *kinds, deferred_in, release_in, is_stop_requested, has_rules, now = row
         seen = [json.loads(queues or "[]") for queues in kinds]
-        is_partial = any(self._after)
-        self._after = list(map(_last_name, seen))
+        is_partial = any(self._last_names)
+        self._last_names = list(map(_last_name, seen))
         queues = tuple(map(_due_queues, seen))
-        goes_on = any(self._after)
+        continues = any(self._last_names)
         facts = (deferred_in, release_in, bool(is_stop_requested), bool(has_rules), str(now))
-        return ScanResult(queues, *facts, is_partial or goes_on, goes_on)
+        return ScanResult(queues, *facts, is_partial or continues, continues)
 
-    def _waiting(self, tasks: TaskFilters[Any], is_async: bool, after: Param) -> Statement:
+    def _waiting(self, tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param) -> Statement:
         """Return the queues with due tasks of this kind, as a JSON array of arrays."""
         make = JSON[self._connection.vendor]
         names, name = skip_scan(tasks, is_async, after), NAME
@@ -110,7 +112,7 @@ class QueueScan:
         due = tasks.next_up(is_async=is_async).filter(queue_name=name)[:1]
         priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
         sql = (
-            f"WITH RECURSIVE {names.sql}"  # noqa: S608  # the ORM's
+            f"WITH RECURSIVE {names.sql}"  # noqa: S608  # compiled by the ORM
             f" SELECT CAST({make.rows}({make.values}(place, name, is_paused, priority, enqueued_at)) AS {make.text})"
             f" FROM (SELECT names.place, names.name, EXISTS ({is_paused.sql}) AS is_paused,"
             f" ({priority.sql}) AS priority, ({enqueued_at.sql}) AS enqueued_at FROM names"
@@ -120,9 +122,9 @@ class QueueScan:
         return Statement(sql, tuple(param for part in parts for param in part.params))
 
 
-def _due_queues(seen: list[list[Any]]) -> tuple[Waiting, ...]:
+def _due_queues(seen: list[list[Any]]) -> tuple[DueQueue, ...]:
     """Return the queues with due tasks, in the order of their first tasks."""
-    waiting = (Waiting(name, bool(is_paused), *rank) for _, name, is_paused, *rank in seen if rank[0] is not None)
+    waiting = (DueQueue(name, bool(is_paused), *rank) for _, name, is_paused, *rank in seen if rank[0] is not None)
     return tuple(sorted(waiting, key=lambda queue: (-queue.priority, queue.enqueued_at)))
 
 
@@ -141,7 +143,7 @@ _NAMES: Final = models.CharField(max_length=100)
 NAME: Final = OuterColumn("names.name", models.CharField())
 
 
-def skip_scan(tasks: TaskFilters[Any], is_async: bool, after: Param | None = None) -> Statement:
+def skip_scan(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param | None = None) -> Statement:
     """Return ``names (name) AS …``: the queues with waiting tasks of this kind, and a NULL at the end.
 
     With ``after``, a parameter of each run, return ``names (name, place) AS …``: the first :data:`QUEUES_PER_SCAN`
@@ -152,13 +154,13 @@ def skip_scan(tasks: TaskFilters[Any], is_async: bool, after: Param | None = Non
     following = Statement.select(names.filter(queue_name__gt=NAME)[:1])
     if after is not None:
         sql = (
-            f"names (name, place) AS (SELECT ({first.sql}), 1 UNION ALL"  # noqa: S608  # the ORM's
+            f"names (name, place) AS (SELECT ({first.sql}), 1 UNION ALL"  # noqa: S608  # compiled by the ORM
             f" SELECT ({following.sql}), names.place + 1 FROM names"
             f" WHERE names.name IS NOT NULL AND names.place < {QUEUES_PER_SCAN})"
         )
         return Statement(sql, (*first.params, *following.params))
     sql = (
-        f"names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
+        f"names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # compiled by the ORM
         f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"
     )
     return Statement(sql, (*first.params, *following.params))

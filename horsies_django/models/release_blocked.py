@@ -25,13 +25,13 @@ from ..db.expressions import OuterColumn
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.on_commit import on_commit_robust
 from ..db.statements import Statement
+from .claims import TaskRoute
 from .concurrency_limiter import (
     KEYS_PER_TRANSACTION,
     UNOCCUPIED,
-    Lane,
     Occupancy,
     Released,
-    declared,
+    declared_terms_of,
     occupancy_of,
     release,
 )
@@ -56,7 +56,7 @@ TRIES: Final = 50
 #: Tasks that must not start after their deadline.
 HAS_DEADLINE: Final = Q(status=TaskStatus.PENDING, good_until__isnull=False)
 
-#: The most keys that a change handles itself; of more, workers handle all.
+#: Maximum keys that a change handles itself; of more, workers handle all.
 MAX_INLINE_KEYS: Final = 20
 
 #: Keys in one statement.
@@ -68,16 +68,16 @@ def release_all(database: str, keys: Iterable[str], terms: LimitTerms | None = N
 
     A key whose limit stays locked too long is left to the reaper.
     """
-    lanes, is_timed, ordered = Counter[Lane](), False, sorted(keys)
+    routes, is_timed, ordered = Counter[TaskRoute](), False, sorted(keys)
     for start in range(0, len(ordered), KEYS_PER_TRANSACTION):
         for released in _retrying_locked(database, ordered[start : start + KEYS_PER_TRANSACTION], terms):
-            lanes += released.lanes
+            routes += released.routes
             is_timed = is_timed or released.recheck_in is not None
-    for queue, is_async in lanes:
+    for queue, is_async in routes:
         wake_after_commit(database, queue, is_async=is_async)
     if is_timed:
         wake_after_commit(database, ANY_QUEUE, later=True)
-    return lanes.total()
+    return routes.total()
 
 
 def _retrying_locked(database: str, keys: Collection[str], terms: LimitTerms | None) -> Iterator[Released]:
@@ -86,7 +86,7 @@ def _retrying_locked(database: str, keys: Collection[str], terms: LimitTerms | N
         if not (keys := released.busy):
             return
         time.sleep(PAUSE)
-    logger.warning("limit %r stays locked by another transaction: the reaper releases its tasks", min(keys))
+    logger.warning("limit stays locked key=%r: left to the reaper", min(keys))
 
 
 def release_after_commit(database: str, keys: Iterable[str | None], terms: LimitTerms | None = None) -> None:
@@ -134,7 +134,9 @@ def mark_due(database: str, keys: Collection[str], terms: LimitTerms | None) -> 
     for start in range(0, len(ordered), KEYS_PER_STATEMENT):
         some = ordered[start : start + KEYS_PER_STATEMENT]
         with transaction.atomic(using=database):
-            terms_by_key = dict.fromkeys(some, terms) if terms is not None else declared(database, _unknown(rows, some))
+            terms_by_key = (
+                dict.fromkeys(some, terms) if terms is not None else declared_terms_of(database, _unknown(rows, some))
+            )
             rows.bulk_create(
                 [Limit(key=key, next_at=Now(), **known._asdict()) for key, known in terms_by_key.items()],
                 ignore_conflicts=True,
@@ -168,7 +170,7 @@ def _release_singly(database: str, keys: Collection[str]) -> int:
             (key,) = keys
             if repair_limit(database, key):
                 return _release_singly(database, keys)
-            logger.exception("limit %r can't be checked", key)
+            logger.exception("limit can't be checked key=%r", key)
             return 0
     return sum(_release_singly(database, [key]) for key in keys)
 
@@ -186,7 +188,7 @@ def _waiting(database: str, after: str) -> list[str]:
     first = Statement.select(keys.filter(limit_key__gt=after)[:1])
     following = Statement.select(keys.filter(limit_key__gt=OuterColumn("keys.key", models.CharField()))[:1])
     sql = (
-        f"WITH RECURSIVE keys (key) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
+        f"WITH RECURSIVE keys (key) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # compiled by the ORM
         f" SELECT ({following.sql}) FROM keys WHERE keys.key IS NOT NULL)"
         f" SELECT keys.key FROM keys WHERE keys.key IS NOT NULL LIMIT {KEYS_PER_STATEMENT}"
     )

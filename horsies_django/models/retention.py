@@ -36,8 +36,8 @@ def kept_until(status: TaskStatus, database: str) -> Expression:
     backend's settings for that state. For successes a worker caches the queues' rows, so that the statement that runs
     thousands of times a second reads neither these rows nor JSON.
     """
-    learned = _cached_queues.get(database) if status == TaskStatus.COMPLETED else None
-    return _settings(database).until[status] if learned is None else learned.until
+    cached = _cached_queues.get(database) if status == TaskStatus.COMPLETED else None
+    return _settings(database).until[status] if cached is None else cached.until
 
 
 def workflow_kept_until(status: str, database: str) -> Expression:
@@ -54,8 +54,8 @@ def deletes_at_once(ends: Iterable[tuple[ClaimedTask, TaskStatus]], database: st
 
     It does not read the retention by state of a task's or a queue's row: the reaper applies that.
     """
-    settings, learned = _settings(database), _cached_queues.get(database)
-    rows = learned.queues if learned else {}
+    settings, cached = _settings(database), _cached_queues.get(database)
+    rows = cached.queues if cached else {}
 
     def is_deleted(claim: ClaimedTask, status: TaskStatus) -> bool:
         own = None

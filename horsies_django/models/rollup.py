@@ -13,7 +13,7 @@ from ..core.status import AttemptOutcome
 from ..db.fields import DateTimeField, JSONField
 
 
-class Span(models.TextChoices):
+class RollupSpan(models.TextChoices):
     """The length of time that one roll-up covers."""
 
     MINUTE = "M", _("Minute")
@@ -21,7 +21,7 @@ class Span(models.TextChoices):
 
 
 #: The minutes in each span.
-MINUTES: Final = {Span.MINUTE: 1, Span.HOUR: 60}
+MINUTES: Final = {RollupSpan.MINUTE: 1, RollupSpan.HOUR: 60}
 
 
 def start_of(minute: int) -> datetime:
@@ -37,7 +37,7 @@ class Rollup(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    span = models.CharField(_("span"), max_length=1, choices=Span.choices)
+    span = models.CharField(_("span"), max_length=1, choices=RollupSpan.choices)
     start = DateTimeField(_("start"))
     queue_name = models.CharField(_("queue"), max_length=100)
     task_name = models.CharField(_("task"), max_length=255)

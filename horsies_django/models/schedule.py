@@ -164,7 +164,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
 
 
 class Schedule(models.Model):
-    """A task, or a workflow, that is sent at each slot of a timing. A guarded update makes sure of once per slot."""
+    """A task, or a workflow, that is sent at each slot of a timing. A guarded update sends each slot once."""
 
     name = models.CharField(_("name"), max_length=255, unique=True)
     backend = models.CharField(_("backend"), max_length=64, default="default")

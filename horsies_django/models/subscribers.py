@@ -53,10 +53,10 @@ class Subscribers:
     #: Sends a signal for each of these tasks of a database, once the current transaction has committed.
     send_ended: SendEnded = field(init=False)
 
-    #: Takes a Schedule and says what is wrong with it, as sentences by column. Nothing is sent.
+    #: Returns the errors of a Schedule, as sentences by column. Sends nothing.
     schedule_problems: ScheduleProblems = field(init=False)
 
-    #: Takes a Schedule, sends what it says now, and notes that on the row.
+    #: Sends a run of a Schedule now, and stores the run in its row.
     run_schedule: RunSchedule = field(init=False)
 
 

@@ -39,7 +39,7 @@ from .unreadable import IS_READABLE, error_results, values_in_range
 if TYPE_CHECKING:
     from .task import Task  # noqa: F401  # the base class below names it
 
-#: The most rows that one statement of a reaper's duty changes.
+#: Maximum rows that one statement of a reaper's duty changes.
 BATCH: Final = 500
 
 #: PostgreSQL's SQLSTATE for a deadlock, and the number of retries.

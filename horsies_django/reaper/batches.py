@@ -60,7 +60,7 @@ def run_batch(
         return BatchResult(len(keys), _act_on_all(rows, keys, act), size=size)
     except Exception as error:
         _raise_if_outage(rows.db, error)
-        logger.exception("batch of %d rows failed: retrying them one by one", len(keys))
+        logger.exception("batch failed rows=%d: retried one by one", len(keys))
     done = failed = 0
     for key in keys:
         try:
@@ -68,10 +68,10 @@ def run_batch(
         except Exception as error:
             _raise_if_outage(rows.db, error)
             if give_up is not None and is_out_of_range(error) and give_up(rows.filter(pk=key), error):
-                logger.exception("%s id=%s can't be processed: marked FAILED", rows.model._meta.verbose_name, key)
+                logger.exception("%s can't be processed id=%s: marked FAILED", rows.model._meta.verbose_name, key)
                 done += 1
                 continue
-            logger.exception("%s id=%s can't be processed: skipped", rows.model._meta.verbose_name, key)
+            logger.exception("%s can't be processed id=%s: skipped", rows.model._meta.verbose_name, key)
             skipped.add(key)
             failed += 1
     return BatchResult(len(keys), done, failed, size)

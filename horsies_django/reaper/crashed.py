@@ -122,8 +122,8 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
         tasks.all_rows().release(unstarted, worker_id)
     running = [task for task in stale if task.status == TaskStatus.RUNNING]
     if evidence:
-        for worker_id, untouched in _by_worker(task for task in running if not evidence.has_begun(task)):
-            tasks.all_rows().revert_start(untouched, worker_id)
+        for worker_id, not_begun in _by_worker(task for task in running if not evidence.has_begun(task)):
+            tasks.all_rows().revert_start(not_begun, worker_id)
         running = [task for task in running if evidence.has_begun(task)]
     known = Worker.objects.using(tasks.db).in_bulk({task.worker_id or "" for task in stale})
     groups: dict[tuple[str, AttemptOutcome, bool], list[Completion]] = defaultdict(list)

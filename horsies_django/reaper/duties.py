@@ -184,10 +184,10 @@ def _run(name: str, duty: Duty, options: Options, is_mine: Callable[[], bool]) -
                 break
     except Exception as error:
         raise_if_forbidden(options.database, error)
-        logger.exception("duty %r failed; the other duties still run", name)
+        logger.exception("reaper duty failed duty=%r: the other duties still run", name)
         return DutyReport(name, total, repr(error))
     if total:
-        logger.info("reaper %s: %d", name, total)
+        logger.info("reaper duty=%r count=%d", name, total)
     return DutyReport(name, total)
 
 

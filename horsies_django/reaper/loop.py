@@ -71,7 +71,7 @@ class Reaper:
             except Error as error:
                 raise_if_forbidden(self._options.database, error)
                 if is_outage(error):
-                    logger.warning("reaper pass skipped, the database is unavailable: %s", error)
+                    logger.warning("reaper pass skipped, the database is unavailable error=%s", error)
                 else:
                     logger.exception("reaper pass skipped, the database rejected a statement")
                 detector.fail()

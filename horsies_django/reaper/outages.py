@@ -81,10 +81,7 @@ class OutageDetector:
         leases.end_probe(self._lease_name, is_outage=is_outage)
         self._has_failed = False
         if is_outage:
-            logger.warning(
-                "outage: workers may have been unable to send heartbeats; no stale task is recovered for %.1f s",
-                self._grace,
-            )
+            logger.warning("outage detected grace=%.1fs: workers may have been unable to send heartbeats", self._grace)
         # An outage far in the future was stored before the clock was set back; one just ahead, by another session.
         return not is_outage and not -self._limit <= seen.since_outage < self._grace
 

@@ -18,7 +18,7 @@ from ..core.histogram import bucket_expression
 from ..core.options import Options
 from ..db.expressions import MinuteOf, NowPlus, SecondsBetween
 from ..models import Rollup, Task, TaskAttempt, Watermark
-from ..models.rollup import MINUTES, Span, start_of
+from ..models.rollup import MINUTES, RollupSpan, start_of
 from ..models.transitions import BATCH
 from .batches import BatchResult, SkippedRows
 
@@ -40,7 +40,7 @@ FUTURE: Final = 86_400.0
 BACKLOG: Final = 100_000
 
 #: How long the roll-ups of each span are kept.
-ROLLUP_RETENTION: Final = {Span.MINUTE: timedelta(hours=3), Span.HOUR: timedelta(days=35)}
+ROLLUP_RETENTION: Final = {RollupSpan.MINUTE: timedelta(hours=3), RollupSpan.HOUR: timedelta(days=35)}
 
 
 def roll_up(options: Options, _: SkippedRows) -> BatchResult:
@@ -115,14 +115,16 @@ def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Windo
     if first is None:
         return None
     found = attempts.filter(pk__gte=first, pk__lt=first + size)
-    young = found.filter(finished_at__gte=NowPlus(-SETTLE_DELAY)).order_by("pk").values_list("pk", flat=True).first()
-    if young is not None:
-        found = found.filter(pk__lt=young)
+    first_unsettled = (
+        found.filter(finished_at__gte=NowPlus(-SETTLE_DELAY)).order_by("pk").values_list("pk", flat=True).first()
+    )
+    if first_unsettled is not None:
+        found = found.filter(pk__lt=first_unsettled)
     last = found.order_by("-pk").values_list("pk", flat=True).first()
-    return None if last is None else _Window(found, last, is_cut=young is None)
+    return None if last is None else _Window(found, last, is_cut=first_unsettled is None)
 
 
-class _Group(NamedTuple):
+class _AttemptGroup(NamedTuple):
     """One row of the GROUP BY query: how many attempts share these values. Durations are histogram buckets."""
 
     minute: int
@@ -136,7 +138,7 @@ class _Group(NamedTuple):
     number: int
 
 
-def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_Group]:
+def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_AttemptGroup]:
     """Group and count attempts in SQL.
 
     Subqueries look up each task by primary key; with a join, the planner might read the whole table. Only the latest
@@ -154,17 +156,17 @@ def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_Group]:
     columns = {"minute": MinuteOf("finished_at"), "queue": names["queue_name"], "name": names["task_name"]}
     keys = ("minute", "queue", "name", "outcome", "will_retry", "error_code", "wait", "run")
     grouped = attempts.order_by().annotate(**columns, wait=wait, run=run).values(*keys)
-    return itertools.starmap(_Group, grouped.annotate(n=Count("pk")).values_list(*keys, "n").iterator())
+    return itertools.starmap(_AttemptGroup, grouped.annotate(n=Count("pk")).values_list(*keys, "n").iterator())
 
 
 #: Maximum roll-ups of one span and start that keep their queue and task name. Beyond it, attempts are counted without
 #: queue name, and beyond twice as many without task name too. Names may be generated, and each chart reads all rows.
-MAX_NAMES: Final = {Span.MINUTE.value: 500, Span.HOUR.value: 2_000}
+MAX_NAMES: Final = {RollupSpan.MINUTE.value: 500, RollupSpan.HOUR.value: 2_000}
 
 #: Columns that a roll-up groups by, in addition to span and start.
 KIND: Final = ("queue_name", "task_name", "outcome", "will_retry", "error_code")
 
-_Key = tuple[str, datetime, str, str, str, bool, str]
+_RollupKey = tuple[str, datetime, str, str, str, bool, str]
 
 
 @dataclass(slots=True)
@@ -185,9 +187,9 @@ class _RollupBuilder:
 
     def __init__(self) -> None:
         self.count = 0
-        self._by: dict[_Key, _Histograms] = {}
+        self._by: dict[_RollupKey, _Histograms] = {}
 
-    def add(self, group: _Group) -> None:
+    def add(self, group: _AttemptGroup) -> None:
         """Add the attempts of one group."""
         self.count += group.number
         for span, minutes in MINUTES.items():
@@ -202,11 +204,11 @@ class _RollupBuilder:
     def store(self, database: str, now: datetime) -> None:
         """Merge the counts into the table by replacing existing rows. Counts past their retention are dropped."""
         rollups = Rollup.objects.using(database)
-        kept = {key: new for key, new in self._by.items() if now - key[1] < ROLLUP_RETENTION[Span(key[0])]}
+        kept = {key: new for key, new in self._by.items() if now - key[1] < ROLLUP_RETENTION[RollupSpan(key[0])]}
         columns = ("pk", "count", "waits", "runs", "span", "start", *KIND)
         starts = {(key[0], key[1]) for key in kept}
         stored = rollups.none()
-        for span in Span:
+        for span in RollupSpan:
             stored |= rollups.filter(span=span, start__in=[start for of, start in starts if of == span])
         known = list(stored.values_list(*columns))
         kept = _bounded(kept, [tuple(key) for _, _, _, _, *key in known])
@@ -220,15 +222,15 @@ class _RollupBuilder:
         rollups.bulk_create([_row(key, new) for key, new in kept.items()], batch_size=BATCH)
 
 
-def _bounded(new: Mapping[_Key, _Histograms], known: Iterable[_Key]) -> dict[_Key, _Histograms]:
+def _bounded(new: Mapping[_RollupKey, _Histograms], known: Iterable[_RollupKey]) -> dict[_RollupKey, _Histograms]:
     """Merge roll-ups beyond ``MAX_NAMES`` under empty names; the largest keep their names."""
     taken = set(known)
     sizes = Counter(key[:2] for key in taken)
-    bounded: dict[_Key, _Histograms] = {}
+    bounded: dict[_RollupKey, _Histograms] = {}
     for whole, histograms in sorted(new.items(), key=lambda item: -item[1].count):
         span, start, _, task_name, outcome, will_retry, code = whole
-        without_queue: _Key = (span, start, "", task_name, outcome, will_retry, code)
-        key: _Key = (span, start, "", "", outcome, will_retry, "")
+        without_queue: _RollupKey = (span, start, "", task_name, outcome, will_retry, code)
+        key: _RollupKey = (span, start, "", "", outcome, will_retry, "")
         for candidate, limit in ((whole, MAX_NAMES[span]), (without_queue, 2 * MAX_NAMES[span])):
             if candidate in taken or sizes[span, start] < limit:
                 key = candidate
@@ -240,7 +242,7 @@ def _bounded(new: Mapping[_Key, _Histograms], known: Iterable[_Key]) -> dict[_Ke
     return bounded
 
 
-def _row(key: _Key, new: _Histograms) -> Rollup:
+def _row(key: _RollupKey, new: _Histograms) -> Rollup:
     span, start, *kind = key
     named = dict(zip(KIND, kind, strict=True))
     return Rollup(span=span, start=start, **named, count=new.count, waits=dict(new.waits), runs=dict(new.runs))

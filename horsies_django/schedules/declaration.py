@@ -91,7 +91,7 @@ class DeclaredSchedule:
         """Yield a sentence for each error that can only be found before there is a row."""
         if not isinstance(self.name, str) or not 0 < len(self.name) <= 255:
             yield f"name is {self.name!r}; allowed: a text of 1 to 255 characters."
-        if not _is_task(self.what) and not _is_definition(self.what):
+        if not isinstance(self.what, HorsiesTask) and not _is_definition(self.what):
             yield f"what is {self.what!r}; allowed: a task, or a WorkflowDefinition with a definition_key."
         if not hasattr(self.when, "problems"):
             yield f"when is {self.when!r}; allowed: Every, Cron, Hourly, Daily, Weekly or Monthly."
@@ -184,10 +184,6 @@ def schedule(
     )
     declarations.add(declared)
     return declared
-
-
-def _is_task(what: object) -> bool:
-    return isinstance(what, HorsiesTask)
 
 
 def _is_definition(what: object) -> bool:

@@ -22,8 +22,8 @@ from ..db.errors import primary_message
 from ..enqueue.backend import HorsiesBackend
 from ..enqueue.handle import TaskHandle
 from ..enqueue.task import HorsiesTask
+from ..workflows.definition_registry import definition_at
 from ..workflows.handle import WorkflowHandle
-from ..workflows.registry import definition_at
 from ..workflows.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ WORKFLOW_OPTIONS: Final = frozenset({"queue_name", "priority", "unique_key", "go
 ERROR_LENGTH: Final = 2_000
 
 
-class Call(NamedTuple):
+class ScheduledCall(NamedTuple):
     """A task with the options of its schedule, and the arguments."""
 
     task: HorsiesTask[..., Any]
@@ -55,14 +55,14 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-Prepared: TypeAlias = Call | Workflow[Any]
+Prepared: TypeAlias = ScheduledCall | Workflow[Any]
 
 
 class UnknownTarget(Exception):
     """This process has no task or workflow of that name; another process may have one."""
 
 
-def call_of(row: Schedule, now: datetime) -> Call:
+def call_of(row: Schedule, now: datetime) -> ScheduledCall:
     """Return the call of a schedule with a task.
 
     Raises NotRegistered if there is no task of that name, and InvalidTask, TypeError or ValueError for a wrong call.
@@ -73,7 +73,7 @@ def call_of(row: Schedule, now: datetime) -> Call:
         raise NotRegistered(f"{row.task_name!r} is a task of another backend; allowed: one of HorsiesBackend.")
     args, kwargs = decode_call(row.args, row.kwargs, typed=config_of(row.backend).serializer == "rich")
     options = _options(row, TASK_OPTIONS, now)
-    return Call(task.with_options(backend=row.backend, **options), args, kwargs)
+    return ScheduledCall(task.with_options(backend=row.backend, **options), args, kwargs)
 
 
 def workflow_of(row: Schedule, now: datetime) -> Workflow[Any]:

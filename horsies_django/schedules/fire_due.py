@@ -79,10 +79,11 @@ def _fire_all(rows: ScheduleQuerySet, row: Schedule, slots: Slots, now: datetime
         if due:
             dispatch.find(row)
     except dispatch.UnknownTarget as error:
-        if (now - aware(row.next_run_at)).total_seconds() <= MISSED_AFTER:  # type: ignore[operator]
+        assert row.next_run_at is not None
+        if (now - aware(row.next_run_at)).total_seconds() <= MISSED_AFTER:
             raise
         due, last_error = [], str(error)
-        logger.error("schedule %r can't be sent, its slots up to %s are skipped: %s", row.name, last, error)
+        logger.error("schedule slots skipped name=%r last=%s error=%s", row.name, last, error)
     else:
         last_error = ""
     if not due:
@@ -132,7 +133,7 @@ def _fire(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime, n
             raise
         raise_if_grants_are_missing(rows.db, error)
         message = dispatch.error_text(error)
-        logger.error("schedule %r can't be sent, its slot %s is skipped: %s", row.name, slot.isoformat(), message)
+        logger.error("schedule slot skipped name=%r slot=%s error=%s", row.name, slot.isoformat(), message)
         return _store_error(rows, row, slots, slot, message), row
 
 
@@ -152,15 +153,15 @@ def _send(
             setattr(fresh, name, value)
         _advance(rows, fresh, slots, slot, {"last_error": "", **dispatch.run_id_of(handle)})
     if handle.replayed:
-        log_format = "schedule %r skips its slot %s: id=%s has the same unique key"
+        log_format = "schedule slot skipped name=%r slot=%s: a live run has its unique key id=%s"
         logger.info(log_format, row.name, slot.isoformat(), handle.id)
         return Fired(row.name, slot), fresh
-    logger.info("schedule %r sent its slot %s: id=%s", row.name, slot.isoformat(), handle.id)
+    logger.info("schedule sent name=%r slot=%s id=%s", row.name, slot.isoformat(), handle.id)
     return Fired(row.name, slot, handle), fresh
 
 
 def _skip(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime) -> Fired:
-    logger.info("schedule %r skips its slot %s: the previous run has not finished", row.name, slot.isoformat())
+    logger.info("schedule slot skipped name=%r slot=%s: the previous run has not finished", row.name, slot.isoformat())
     return _store_error(rows, row, slots, slot)
 
 

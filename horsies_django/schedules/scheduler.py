@@ -69,7 +69,7 @@ class SchedulerReport:
 
 
 @dataclass(slots=True)
-class Backoff:
+class ScheduleBackoff:
     """When to retry each schedule that could not be sent; the wait doubles with each failure.
 
     It is kept in memory, so another scheduler may send the schedule meanwhile.
@@ -113,9 +113,9 @@ class Scheduler:
         self._interval = INTERVAL if interval is None else interval
         self._project = project_of(options)
         self._stopped = StopEvent()
-        self._backoff = Backoff()
+        self._backoff = ScheduleBackoff()
         self._is_synced = False
-        self._is_away = False
+        self._is_paused = False
 
     def stop(self) -> None:
         """Stop after the current slot. Safe to call from a signal handler."""
@@ -170,14 +170,14 @@ class Scheduler:
             raise_if_forbidden(self._options.database, error)
             if not is_outage(error) and self._disable_unreadable():
                 return SHORT_PAUSE
-            if not self._is_away:  # log an outage once
-                logger.warning("scheduler paused, the database is unavailable: %s", error)
-            self._is_away = True
+            if not self._is_paused:  # log an outage once
+                logger.warning("scheduler paused, the database is unavailable error=%s", error)
+            self._is_paused = True
             connections[self._options.database].close()
             return self._interval
-        if self._is_away:
+        if self._is_paused:
             logger.info("scheduler resumed, the database is available again")
-            self._is_away = False
+            self._is_paused = False
         if report.fired or report.deferred:
             close_old_connections()  # signal receivers and workflow builders may have opened some
         return report.pause
@@ -188,7 +188,7 @@ class Scheduler:
             self._rows.served_by(self._backend, self._project).unreadable().disable_unreadable("The row can't be read.")
         )
         if count:
-            logger.error("disabled %d schedules whose rows can't be read", count)
+            logger.error("unreadable schedules disabled count=%d", count)
         return count
 
     def _pause(self) -> float:
@@ -237,14 +237,14 @@ class Scheduler:
         if isinstance(error, Error) and not connections[self._options.database].is_usable():
             raise error
         if is_row_error(error):
-            logger.error("schedule %r disabled, its next run can't be computed", name, exc_info=error)
+            logger.error("schedule disabled name=%r: its next run can't be computed", name, exc_info=error)
             self._rows.filter(pk=key).disable_unreadable(error_text(error))
             return Deferred(name, error_text(error))
         is_new = self._backoff.add(key)
         if not isinstance(error, UnknownTarget):
-            logger.error("schedule %r could not be sent and will be retried", name, exc_info=error)
+            logger.error("schedule not sent name=%r: it will be retried", name, exc_info=error)
         elif is_new:
-            logger.warning("schedule %r deferred, this process does not know its task or workflow: %s", name, error)
+            logger.warning("schedule deferred name=%r: this process lacks its task or workflow error=%s", name, error)
         return Deferred(name, str(error) if isinstance(error, UnknownTarget) else error_text(error))
 
     @property

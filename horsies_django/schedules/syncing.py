@@ -87,7 +87,7 @@ def _create(rows: ScheduleQuerySet, new: Iterable[DeclaredSchedule], project: st
         return 0
     before = set(_owned_by_others(rows, [row.name for row in made], project))
     for name in sorted(before):
-        logger.warning("schedule %r not created: a schedule made by hand or by another project has that name", name)
+        logger.warning("schedule not created name=%r: one made by hand or by another project has that name", name)
     made = [row for row in made if row.name not in before]
     now = database_now(rows.db)
     for row in made:
@@ -128,13 +128,13 @@ def _changes(row: Schedule, columns: Mapping[str, Any]) -> dict[str, Any]:
 
 def _switches_enabled(row: Schedule, changes: Mapping[str, Any]) -> bool:
     """Whether the code enables or disables a row, and no choice of an operator overrides it."""
-    is_declared_anew = "declared_enabled" in changes
+    has_new_declaration = "declared_enabled" in changes
     if not changes["enabled"]:
-        return is_declared_anew
+        return has_new_declaration
     if row.disabled_by in (DisabledBy.END, DisabledBy.TIMING):
         # A schedule without further slots, or with a bad timing, needs another plan first.
         return bool(changes.keys() & set(PLAN_COLUMNS) - {"enabled"})
-    return is_declared_anew and row.disabled_by != DisabledBy.OPERATOR
+    return has_new_declaration and row.disabled_by != DisabledBy.OPERATOR
 
 
 def _planned(row: Schedule, changes: Mapping[str, Any], alias: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ..core.schedule_slots import Slots, parse_timezone
 from ..enqueue import grouping
 from ..enqueue.call_builder import CallBuilder, parameters_of
 from ..enqueue.task import HorsiesTask
-from .dispatch import TASK_OPTIONS, WORKFLOW_OPTIONS, Call, call_of, workflow_of
+from .dispatch import TASK_OPTIONS, WORKFLOW_OPTIONS, ScheduledCall, call_of, workflow_of
 
 if TYPE_CHECKING:
     from ..models import Schedule
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: The send time of a call that is only validated.
 _SOME_TIME: Final = datetime(2100, 1, 1, tzinfo=UTC)
 
-Problem = tuple[str, str]
+ColumnProblem = tuple[str, str]
 
 
 def problems_of(row: Schedule) -> Mapping[str, list[str]]:
@@ -48,12 +48,12 @@ def problems_of(row: Schedule) -> Mapping[str, list[str]]:
     return dict(found)
 
 
-def _timing(row: Schedule) -> Iterator[Problem]:
+def _timing(row: Schedule) -> Iterator[ColumnProblem]:
     yield from _error("timing", lambda: parse(row.timing))
     yield from _error("timezone", lambda: parse_timezone(row.timezone))
 
 
-def _window(row: Schedule) -> Iterator[Problem]:
+def _window(row: Schedule) -> Iterator[ColumnProblem]:
     for name in ("start_at", "end_at"):
         if not isinstance(value := getattr(row, name), datetime | None):
             yield name, f"{name} is {value!r}; allowed: an aware datetime, or None."
@@ -66,7 +66,7 @@ def _window(row: Schedule) -> Iterator[Problem]:
         yield "end_at", f"end_at is {row.end_at}, before start_at, {row.start_at}; allowed: a later time."
 
 
-def _policies(row: Schedule) -> Iterator[Problem]:
+def _policies(row: Schedule) -> Iterator[ColumnProblem]:
     for name, kind in (("catch_up", CatchUp), ("overlap", Overlap)):
         if (value := getattr(row, name)) not in kind.values:
             yield name, f"{name} is {value!r}; allowed: {' or '.join(map(repr, kind.values))}."
@@ -81,7 +81,7 @@ def _policies(row: Schedule) -> Iterator[Problem]:
         yield from _jitter(row)
 
 
-def _jitter(row: Schedule) -> Iterator[Problem]:
+def _jitter(row: Schedule) -> Iterator[ColumnProblem]:
     """Check that jitter is shorter than the gap between slots: otherwise slots could fire out of order and be lost."""
     try:
         gap = Slots(
@@ -93,7 +93,7 @@ def _jitter(row: Schedule) -> Iterator[Problem]:
         yield "jitter", f"jitter is {row.jitter!r}; allowed: less than {gap:g} (seconds), the time between two slots."
 
 
-def _columns(row: Schedule) -> Iterator[Problem]:
+def _columns(row: Schedule) -> Iterator[ColumnProblem]:
     try:
         config_of(row.backend)
     except (InvalidTask, ImproperlyConfigured) as error:
@@ -106,14 +106,14 @@ def _columns(row: Schedule) -> Iterator[Problem]:
         yield ("workflow_name" if row.task_name else "task_name"), sentence
 
 
-def _call(row: Schedule) -> Iterator[Problem]:
+def _call(row: Schedule) -> Iterator[ColumnProblem]:
     if row.task_name and not row.workflow_name:
         yield from _task_call(row, row.task_name)
     elif row.workflow_name and not row.task_name:
         yield from _workflow_call(row)
 
 
-def _task_call(row: Schedule, name: str) -> Iterator[Problem]:
+def _task_call(row: Schedule, name: str) -> Iterator[ColumnProblem]:
     try:
         registry.find_task(name)
     except NotRegistered as error:
@@ -136,7 +136,7 @@ def _task_call(row: Schedule, name: str) -> Iterator[Problem]:
         yield from _error(column, lambda: CallBuilder.of(call.task, options).arguments(call.args, call.kwargs))
 
 
-def _grouped_call(row: Schedule, call: Call, options: Options) -> Iterator[Problem]:
+def _grouped_call(row: Schedule, call: ScheduledCall, options: Options) -> Iterator[ColumnProblem]:
     """Check a call of a grouped task, whose function takes the list of the grouped calls."""
     task, (items, *_) = call.task, parameters_of(call.task.func, call.task.takes_context).own
     if row.overlap == Overlap.CANCEL_PREVIOUS:
@@ -147,14 +147,14 @@ def _grouped_call(row: Schedule, call: Call, options: Options) -> Iterator[Probl
         yield "kwargs", f"{problem}; allowed: the keyword arguments of one call."
         return
     try:
-        grouping.check_call(CallBuilder.of(task, options), task, call.args, call.kwargs)
+        grouping.check_grouped_call(CallBuilder.of(task, options), task, call.args, call.kwargs)
     except InvalidTask as error:
         yield "options", str(error)
     except Exception as error:  # noqa: BLE001  # the key may be the project's callable
         yield ("args" if call.args else "kwargs"), str(error) or repr(error)
 
 
-def _reserved_headers(task: HorsiesTask[..., Any], options: Options) -> Iterator[Problem]:
+def _reserved_headers(task: HorsiesTask[..., Any], options: Options) -> Iterator[ColumnProblem]:
     if not options.middleware:
         return
     try:
@@ -163,7 +163,7 @@ def _reserved_headers(task: HorsiesTask[..., Any], options: Options) -> Iterator
         yield "options", str(error) or repr(error)
 
 
-def _workflow_call(row: Schedule) -> Iterator[Problem]:
+def _workflow_call(row: Schedule) -> Iterator[ColumnProblem]:
     try:
         with dry_run():
             workflow_of(row, _SOME_TIME)
@@ -180,7 +180,7 @@ def _describe(error: Exception, allowed: frozenset[str]) -> str:
     return str(error) or f"{error!r}; allowed options: {', '.join(sorted(allowed))}."
 
 
-def _error(column: str, check: Callable[[], Any]) -> Iterator[Problem]:
+def _error(column: str, check: Callable[[], Any]) -> Iterator[ColumnProblem]:
     try:
         check()
     except (TypeError, ValueError) as error:

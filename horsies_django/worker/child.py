@@ -34,7 +34,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     A forked process has its ``descriptors``, the pipe and the memory, under other numbers than that line says.
     """
     os.setpgid(0, 0)
-    # The supervisor's command counts. A handler, unlike SIG_IGN, is not inherited by programs that tasks start.
+    # The supervisor's command decides. A handler, unlike SIG_IGN, is not inherited by programs that tasks start.
     signal.signal(signal.SIGINT, lambda *_: None)
     control = ControlPipe()
     if not (line := control.line()):
@@ -70,7 +70,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     for database in connections.settings.values():
         database["CONN_HEALTH_CHECKS"] = True
     inbox = Inbox()
-    # A SIGTERM to the whole group comes beside the supervisor's command, and means the same.
+    # A SIGTERM to the whole group repeats the supervisor's command.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Command.STOP))
     threading.Thread(
         target=_read_commands, args=(control, inbox, started_registry), name="horsies-control", daemon=True
@@ -82,7 +82,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     started_registry.record_exit(
         runner.run(config, worker_id, inbox, retire, started_registry, verbosity=int(verbosity))
     )
-    # Executions that outlived the shutdown run on daemon threads, which the interpreter's own exit might trip over.
+    # Executions that outlived the shutdown run on daemon threads, on which the interpreter's own exit could crash.
     logging.shutdown()
     os._exit(0)
 

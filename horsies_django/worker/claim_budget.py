@@ -41,11 +41,11 @@ class ClaimBudget:
         retired = self._state.exit_reason
         if self._state.stop_by is not None and retired not in (ExitReason.STOP_REQUESTED, ExitReason.FORBIDDEN):
             return ExitReason.DONE
-        return retired or (ExitReason.WORN_OUT if self.is_spent else ExitReason.DONE)
+        return retired or (ExitReason.SPENT if self.is_spent else ExitReason.DONE)
 
     @property
     def is_spent(self) -> bool:
-        """Whether the runner has had as many tasks, or takes as much memory, as it may."""
+        """Whether the runner has reached ``max_tasks_per_child`` or ``max_memory_mb``."""
         limit, claimed = self._config.max_tasks_per_child, self._state.claimed
         return (limit is not None and claimed >= limit) or (self._state.has_outgrown_memory and claimed > 0)
 

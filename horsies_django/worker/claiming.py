@@ -1,4 +1,4 @@
-"""Claims from queues with limits or an order of their own, in one transaction of as many statements as that takes."""
+"""Claims from queues that have limits or a configured order, with several statements in one transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
 
 #: Claims so many tasks of some queues, and at most the number given for each of them.
-TakeTasks = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]
+TakeCapped = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]
 
 
 def complete_and_claim(
@@ -28,7 +28,7 @@ def complete_and_claim(
     room: int,
 ) -> list[ClaimedTask]:
     """Store successes, then claim and start tasks for a pool."""
-    if ends:  # first: ends may make room for what starts, and no lock is waited for
+    if ends:  # first: ended tasks free places for those that start, and this waits for no lock
         statement.run(ends, 0, ())
 
     def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
@@ -61,7 +61,7 @@ def prefetch(
 
 
 def _claim_within_limits(
-    selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, queues: Sequence[str], room: int, take: TakeTasks
+    selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, queues: Sequence[str], room: int, take: TakeCapped
 ) -> list[ClaimedTask]:
     if not queues:
         return []
@@ -81,7 +81,7 @@ def _claim_within_limits(
     claims: list[ClaimedTask] = []
     try:
         with transaction.atomic(using=tasks.db):
-            allowances = selector.admission(tasks).lock_allowances(limited) if limited else {}
+            allowances = selector.limiter(tasks).lock_allowances(limited) if limited else {}
             known = [name for name in queues if name not in limited or name in allowances]
             claims = selector.claim(pool.is_async, known, room, take_within_limits)
             store_tokens(

@@ -14,11 +14,11 @@ from ..core.options import Options
 from ..core.registry import registry
 from ..core.serialization import dumps
 from ..core.version import __version__
-from ..db.pause_on_outage import snooze_on_outage
+from ..db.snooze_on_outage import snooze_on_outage
 from ..models import Task, Worker
 from ..models.claims import Completion
 from ..workflows.conditions import conditions_of
-from ..workflows.registry import registry as workflows
+from ..workflows.definition_registry import definition_registry
 from .execution import Execution
 from .execution_result import ExecutionResult
 
@@ -28,10 +28,10 @@ logger = logging.getLogger("horsies_django.worker")
 FIRST_DELAY: Final = 1.0
 MAX_DELAY: Final = 60.0
 
-#: The most times that a call is handed back, for about an hour and a half in all.
+#: Maximum number of times that a call is handed back, for about an hour and a half in all.
 MAX_RETURNS: Final = 100
 
-#: The most versions that a row lists, the latest ones.
+#: Maximum versions that a row lists, the latest ones.
 MAX_VERSIONS: Final = 10
 
 
@@ -58,7 +58,7 @@ def _lines() -> Iterator[str]:
         if name not in registry.late:
             modules.add(task.func.__module__)
             yield f"task {name}{_signature_of(task.func)}"
-    for path, definition in list(workflows.definitions.items()):
+    for path, definition in list(definition_registry.definitions.items()):
         if path not in registry.late:
             modules.add(definition.__module__)
             yield f"workflow {definition._meta.options.definition_key}{_signature_of(definition.build_with)}"
@@ -78,8 +78,8 @@ def _signature_of(function: Callable[..., Any]) -> str:
 def release_unknown(execution: Execution, error: BaseException) -> ExecutionResult | None:
     """Return the result that hands a call back which this worker does not know; None if it has to fail here.
 
-    A call is handed back while a live worker serves its queue whose version has not met the call yet, and at most
-    :data:`MAX_RETURNS` times. Raises Snooze while the database is away.
+    A call is handed back while a live worker serves its queue whose version has not tried the call yet, and at most
+    :data:`MAX_RETURNS` times. Raises Snooze while the database is unavailable.
     """
     with snooze_on_outage():
         rows = Task.objects.using(execution.database).filter(pk=execution.task_id)
@@ -104,7 +104,7 @@ def _is_served_by_another(execution: Execution, versions: Collection[str]) -> bo
 
 
 def _read(stored: Any) -> tuple[list[str], int]:
-    """Return the versions that have met a call, and how often it was handed back; nothing if the row is damaged."""
+    """Return the versions that have tried a call, and how often it was handed back; nothing if the row is damaged."""
     match stored:
         case {"versions": list() as versions, "times": int() as times}:
             return [one for one in versions if isinstance(one, str)], max(0, times)

@@ -1,4 +1,4 @@
-"""Sends that tasks and workflows have ended, while any process has subscribed to completions."""
+"""Sends the completions of tasks and workflows while any process has subscribed to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..db import completions, postgres
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: The fewest seconds between two notifications of one process: each takes a lock of the whole cluster.
+#: Minimum seconds between two notifications of one process: each takes a lock of the whole cluster.
 MIN_INTERVAL: Final = 0.01
 
 #: Seconds until the next attempt after a failure.
@@ -51,13 +51,13 @@ class CompletionNotifier:
             threading.Thread(target=self._run, name="horsies-completion-notifier", daemon=True).start()
 
     def publish(self, keys: Iterable[UUID]) -> None:
-        """Send that these have ended, for good and in the table."""
+        """Send the completions of these tasks or workflows, whose ends are committed."""
         if self.has_subscribers:
             for key in keys:
                 self._completed.put(key)
 
     def close(self) -> None:
-        """End soon. A waiter that misses a completion finds it with its next poll."""
+        """Stop soon. A waiter that misses a completion finds it with its next poll."""
         with self._lock:
             self._subscribed_until = float("-inf")
         self._completed.put(None)
@@ -70,7 +70,7 @@ class CompletionNotifier:
                         self._publish(connection)
             except Exception as error:  # waiters go on polling
                 if postgres.is_lost(error):
-                    logger.info("completions not sent: %s", error)
+                    logger.info("completions not sent error=%s", error)
                 else:
                     logger.exception("completion notifier failed")
                 time.sleep(_RETRY_INTERVAL)

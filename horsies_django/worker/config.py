@@ -100,7 +100,7 @@ class WorkerConfig:
 
     @property
     def row_values(self) -> dict[str, Any]:
-        """What the worker's row says of it, by column."""
+        """The columns of the worker's row that describe its configuration."""
         return {
             "backend": self.backend,
             "queues": list(self.queues),

@@ -40,7 +40,7 @@ def own_connection(alias: str, name: str, *, is_busy: bool = False, waits: bool 
         own.settings_dict["OPTIONS"] = options = postgres.own_options(options, name)
         if is_busy:
             options["server_side_binding"] = False  # otherwise all were prepared, and partial indexes would not be used
-    # This setting tells of a pooler, behind which another session may get what this one has prepared or set.
+    # This setting means a pooler, which may hand what this session has prepared or set to another session.
     sets_up = own.vendor == "postgresql" and not own.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
 
     def set_up(connection: BaseDatabaseWrapper, **_: object) -> None:
@@ -80,7 +80,7 @@ def check_identity(alias: str, expected: Mapping[str, str]) -> None:
 def is_in_memory(alias: str) -> bool:
     """Whether ``alias`` is an SQLite database in memory, which other processes don't see and other threads lock."""
     connection = connections[alias]
-    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())  # type: ignore[attr-defined]  # SQLite's own
+    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())  # type: ignore[attr-defined]  # only SQLite's wrapper has it
 
 
 def is_visible_only_here(alias: str) -> bool:

@@ -1,4 +1,4 @@
-"""Cleans up the connections that a task has used: an open transaction would take in what the next tasks write.
+"""Cleans up the connections that a task has used: the next tasks would write into a transaction that it left open.
 
 This sends nothing to the server: Django and the driver know the state of a connection.
 """
@@ -31,8 +31,8 @@ current_execution: Final[ContextVar[Execution | None]] = ContextVar("calling", d
 def drop_connections() -> None:
     """Close this thread's connections and drop what Django keeps of them.
 
-    An interrupt may have come while a transaction began or ended. Django's account of it is then wrong for ever: even
-    after a close, the connection would believe that it is in the transaction.
+    An interrupt may arrive while a transaction begins or ends. Django's state of the connection is then wrong for good:
+    even after a close it would assume that the transaction is open.
     """
     for connection in connections.all(initialized_only=True):
         _drop_connection(connection)

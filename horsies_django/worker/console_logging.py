@@ -19,7 +19,7 @@ _package_logger = logging.getLogger("horsies_django")
 
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 
-#: Characters that are written at once: a pipe takes so many in one piece, whatever else is written to it.
+#: Characters that are written at once: writes to a pipe up to this size are atomic.
 _CHUNK: Final = 4_096
 
 _Line = tuple[float, str, tuple[object, ...]]
@@ -29,7 +29,7 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
     """Writes our lines to stderr, and those of many short tasks together.
 
     A record and a write for each would take longer than the tasks. So ``write_later`` keeps a line for milliseconds,
-    until the next ``flush``; records that come meanwhile are written after it. No error of the stream gets out.
+    until the next ``flush``; records that come meanwhile are written after it. Errors of the stream are not raised.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
                 self._write(lines)
                 super().flush()
             except Exception:  # noqa: BLE001  # as in any handler, errors must not reach the caller
-                self.handleError(logging.makeLogRecord({"msg": "%d lines are lost", "args": (len(lines),)}))
+                self.handleError(logging.makeLogRecord({"msg": "log lines lost count=%d", "args": (len(lines),)}))
         finally:
             self.release()
 
@@ -102,9 +102,9 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
 
 
 def log_to_console(verbosity: int) -> None:
-    """Show the lines of ``horsies_django``, unless the project's LOGGING says where they go.
+    """Show the lines of ``horsies_django``, unless the project's LOGGING configures them.
 
-    ``hasHandlers()`` would not do: Django's default handler belongs to ``django`` and is silent in production.
+    ``hasHandlers()`` is not enough: Django's default handler belongs to ``django`` and is silent in production.
     """
     if _package_logger.handlers or logging.getLogger().handlers:
         return
@@ -115,7 +115,7 @@ def log_to_console(verbosity: int) -> None:
 def log_and_print(message: str, *args: object, verbosity: int) -> None:
     """Log a line of level INFO, and print it to stderr if LOGGING keeps it from the terminal.
 
-    A process without any output looks as if it hung. Verbosity 0 asks for that.
+    Without any output, a process seems to hang. Verbosity 0 asks for no output.
     """
     logger.info(message, *args, stacklevel=2)
     if verbosity and not _is_shown():

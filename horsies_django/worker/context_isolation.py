@@ -41,6 +41,6 @@ def _keep_made(handler: Any, context: Context) -> None:
 
 
 def _made(handler: Any) -> dict[str, Any]:
-    """Return the objects of this context by alias, which ``handler.all()`` does not tell."""
+    """Return the objects of this context by alias, which ``handler.all()`` does not return."""
     kept = handler._connections
     return {alias: getattr(kept, alias) for alias in handler if hasattr(kept, alias)}

@@ -1,4 +1,4 @@
-"""Retries of what a worker does with its database: an outage delays a worker and costs nothing else."""
+"""Retries of a worker's database actions: an outage delays the worker and has no other effect."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class DatabaseRetry:
             if lacks_privilege(error):
                 self._on_privilege_lost(error)
             elif is_outage(error):
-                logger.warning("database unavailable, next attempt in %.1f s: %s", self._pause, error)
+                logger.warning("database unavailable retry_in=%.1fs error=%s", self._pause, error)
             else:
-                logger.exception("database refused a statement, next attempt in %.1f s", self._pause)
+                logger.exception("database refused a statement retry_in=%.1fs", self._pause)
             connections[self._database].close()
             self._wait(self._pause)
             self._pause = min(self._pause * 2, self._longest_pause)
@@ -80,5 +80,5 @@ class DatabaseRetry:
         try:
             return self._fix_rows() > 0
         except Error:
-            logger.warning("unreadable rows could not be isolated", exc_info=True)
+            logger.warning("unreadable rows not isolated", exc_info=True)
             return False

@@ -34,8 +34,8 @@ class Execution:
 
     Times are monotonic, in seconds.
 
-    An exception that is raised in a thread asks its function to stop. It must meet the function and nothing else: it is
-    sent only inside :meth:`interruptible`, whose end waits for an exception on its way and takes it back. Neither side
+    An exception that is raised in a thread asks its function to stop. It must reach the function and nothing else: so
+    it is sent only inside :meth:`interruptible`, whose end waits for a pending exception and catches it. Neither side
     holds a lock, which the exception could leave locked for ever: each first writes what it is about to do, then reads
     what the other has written.
     """

@@ -65,6 +65,6 @@ class ExecutionResult:
         elif again:
             kind = f"{ended.error.exception_class}: " if ended.error.exception_class else ""
             logger.warning(_ENDED, "retries", *values[:-1], f"{error}{again} why={kind}{ended.error.message}")
-            logger.debug("traceback of task id=%s attempt=%s", claim.task_id, claim.attempt, exc_info=self.exception)
+            logger.debug("task traceback id=%s attempt=%s", claim.task_id, claim.attempt, exc_info=self.exception)
         else:
             logger.error(_ENDED, "failed", *values, exc_info=self.exception)

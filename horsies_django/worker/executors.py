@@ -56,7 +56,7 @@ class Executor(Protocol):
         """Whether nothing can start now, because the event loop has not answered yet."""
 
     def is_blocked(self) -> bool:
-        """Whether one execution that does not yield keeps all others from going on."""
+        """Whether one execution that does not yield keeps all others from continuing."""
 
     def close(self) -> None:
         """Stop idle threads. Executions that still run end by themselves or with the process."""
@@ -124,7 +124,7 @@ class ThreadExecutor:
                 self._threads.remove(thread)
             if not self._threads:
                 raise
-            logger.error("thread not started, going on with threads=%d: %s", len(self._threads), error)
+            logger.error("thread not started threads=%d error=%s", len(self._threads), error)
             self._wakeups.put(True)
 
     def _work(self) -> None:
@@ -149,12 +149,12 @@ class ThreadExecutor:
     def _run(self, execution: Execution) -> ExecutionResult | NotStarted:
         try:
             close_old_connections()
-            outcome = isolated(run_task.run_task, execution)
+            result = isolated(run_task.run_task, execution)
             # An interrupt may have come in the middle of a database's answer.
             drop_connections() if execution.stop_reason else clean_up_connections(execution)
         except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
             return result_mapping.fallback(execution, error)
-        return outcome
+        return result
 
 
 class LoopExecutor:
@@ -164,7 +164,7 @@ class LoopExecutor:
     that a slow query holds up no other coroutine.
 
     A coroutine that blocks the loop keeps later ones from starting. Those can be withdrawn, because each leaves the
-    waiting list only when it starts. A ping then tells when the loop goes on.
+    waiting list only when it starts. A ping then shows when the loop responds again.
     """
 
     def __init__(self, on_result: OnResult) -> None:
@@ -227,7 +227,7 @@ class LoopExecutor:
                 try:
                     self._loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):  # raised by an asyncio task that a coroutine has created
-                    logger.exception("an asyncio task that a coroutine had created raised: the event loop goes on")
+                    logger.exception("asyncio task of a coroutine raised: the event loop continues")
 
     def _start(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         for _ in range(count):
@@ -242,15 +242,15 @@ class LoopExecutor:
             return  # it was withdrawn
         execution.has_next = bool(self._waiting)
         current_execution.set(execution)
-        outcome: ExecutionResult | NotStarted
+        result: ExecutionResult | NotStarted
         try:
             async with ThreadSensitiveContext() as context:
-                outcome = await run_task.arun_task(execution)
+                result = await run_task.arun_task(execution)
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
                     await sync_to_async(clean_up_connections)(execution, close=True)
         except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
-            outcome = result_mapping.fallback(execution, error)
-        self._on_result(outcome)
+            result = result_mapping.fallback(execution, error)
+        self._on_result(result)
 
 
 class InlineExecutor:
@@ -269,10 +269,10 @@ class InlineExecutor:
                 timer.start()
             try:
                 with rolling_back_open_transactions(execution):
-                    outcome = isolated(run_task.run_task, execution)
+                    result = isolated(run_task.run_task, execution)
             finally:
                 timer.cancel()
-            self._on_result(outcome)
+            self._on_result(result)
 
     def first_waiting(self) -> Execution | None:
         return None

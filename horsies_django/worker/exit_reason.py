@@ -9,7 +9,7 @@ class ExitReason(StrEnum):
     """Why a runner exits."""
 
     DONE = "done"
-    WORN_OUT = "spent"  # it reached max_tasks_per_child or max_memory_mb
+    SPENT = "spent"  # it reached max_tasks_per_child or max_memory_mb
     STOP_REQUESTED = "dismissed"  # an operator asked for it
     STUCK = "stuck"  # only the end of the process stops one of its executions
     FORBIDDEN = "forbidden"  # its role has lost a privilege that it needs

@@ -13,8 +13,8 @@ def install_fork_hooks() -> None:
     """Install hooks for the processes that tasks fork, usually with ``multiprocessing``.
 
     A forked process would inherit the handlers that stop a runner in order, and ``Process.terminate()`` would have no
-    effect. On Linux it also ends with this process, however that ends. A program started with ``subprocess`` shares
-    neither handlers nor descriptors: the supervisor kills it with the process group.
+    effect. On Linux the forked process also ends with this process, however this ends. A program started with
+    ``subprocess`` shares neither handlers nor descriptors: the supervisor kills it with the process group.
     """
     death_pipe = _ParentDeathPipe() if sys.platform == "linux" else None
     stops = (signal.SIGTERM, signal.SIGINT)

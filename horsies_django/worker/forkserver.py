@@ -116,8 +116,8 @@ def _may_fork() -> bool:
     is_connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
     if _has_sockets():
         return False
-    reaps_by_itself = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN  # as a careless parent may have left it
-    return not is_connected and not reaps_by_itself and _prctl(_SET_CHILD_SUBREAPER, 0)
+    ignores_children = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN  # inherited from a parent process
+    return not is_connected and not ignores_children and _prctl(_SET_CHILD_SUBREAPER, 0)
 
 
 def _has_sockets() -> bool:
@@ -135,7 +135,8 @@ def _has_sockets() -> bool:
 def _prctl(option: int, value: int | bytes) -> bool:
     argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
     nothing = ctypes.c_ulong(0)
-    return ctypes.CDLL(None).prctl(option, argument, nothing, nothing, nothing) == 0  # type: ignore[no-any-return]
+    error: int = ctypes.CDLL(None).prctl(option, argument, nothing, nothing, nothing)
+    return error == 0
 
 
 def _serve(connection: socket.socket) -> NoReturn:
@@ -193,7 +194,7 @@ def _start_child(connection: socket.socket, descriptors: Sequence[int], pipe: tu
             os.dup2(control, 0)
             os.close(control)
         child.main(others)
-    except BaseException:  # noqa: BLE001  # as the interpreter would
+    except BaseException:  # noqa: BLE001  # prints the error and exits, as the interpreter would
         traceback.print_exc()
         sys.stderr.flush()
     finally:

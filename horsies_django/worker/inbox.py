@@ -31,7 +31,7 @@ class Command(Enum):
 InboxItem = ExecutionResult | NotStarted | Command | TaskReady | SlotFreed
 
 
-class Source(Protocol):
+class InboxSource(Protocol):
     """Receives messages in the producer's own thread while that waits."""
 
     def fileno(self) -> int | None:
@@ -49,19 +49,19 @@ class Inbox:
 
     def __init__(self) -> None:
         self._mailbox: Mailbox[InboxItem] = Mailbox()
-        self._source: Source | None = None
+        self._source: InboxSource | None = None
         self._is_waiting = False
         self._first_wait = 0.0
 
     def put(self, item: InboxItem) -> None:
         """Add an item."""
         self._mailbox.put(item)
-        if self._is_waiting:  # a thread that begins to wait sets this first and looks at the items then
+        if self._is_waiting:  # a thread that begins to wait sets this first and then checks the items
             self._is_waiting = False
             with suppress(OSError):  # the socket is full: it wakes already
                 self._wakeup_writer.send(b".")
 
-    def attach(self, source: Source) -> None:
+    def attach(self, source: InboxSource) -> None:
         """Receive from ``source`` as well from now on."""
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         for end in (self._wakeup_reader, self._wakeup_writer):
@@ -92,7 +92,7 @@ class Inbox:
         self._first_wait = _SHORT_WAIT if items else 0.0
         return items
 
-    def _wait(self, source: Source, timeout: float) -> None:
+    def _wait(self, source: InboxSource, timeout: float) -> None:
         self._is_waiting = True
         try:
             ready = self._select(source.fileno(), timeout) if not self._mailbox else []

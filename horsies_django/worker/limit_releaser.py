@@ -10,13 +10,14 @@ from itertools import islice
 from typing import Final
 
 from ..db.errors import is_row_error
+from ..models.claims import TaskRoute
 from ..models.concurrency_limiter import KEYS_PER_TRANSACTION, NONE_RELEASED, Released
 from .slot_pool import SlotPool
 from .store import WorkerStore
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: Seconds after which a turn starts no further batch: executions end meanwhile.
+#: Seconds after which a release starts no further batch: executions end meanwhile.
 TIME_SLICE: Final = 0.005
 
 #: While executions run, limits with many blocked tasks get one of this many time slices.
@@ -29,30 +30,30 @@ LOCKED_PAUSE: Final = 0.005
 class LimitReleaser:
     """Remembers the keys of limits that may have room, and releases blocked tasks there. It waits for no lock.
 
-    A reaper finds what a worker that dies has not come to. Times are monotonic, in seconds.
+    A reaper checks the limits that a dead worker leaves behind. Times are monotonic, in seconds.
     """
 
     def __init__(self, store: WorkerStore, pools: Sequence[SlotPool]) -> None:
         self._store = store
         self._pools = pools
         self._keys: dict[str, None] = {}
-        self._rests_until = float("-inf")
+        self._paused_until = float("-inf")
         self.next_at = float("inf")
 
     def __bool__(self) -> bool:
-        """Whether any limit is left to look at."""
+        """Whether any limit is left to check."""
         return bool(self._keys)
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look at a limit."""
+        """Whether it is time to check a limit."""
         return time.monotonic() >= self.next_at
 
     def add(self, keys: Iterable[str | None]) -> None:
-        """Look at the limits of these keys soon."""
+        """Check the limits of these keys soon."""
         if new := {key: None for key in keys if key is not None}:
             self._keys |= new
-            self.next_at = min(self.next_at, max(self._rests_until, time.monotonic()))
+            self.next_at = min(self.next_at, max(self._paused_until, time.monotonic()))
 
     def release(self) -> Iterator[Released]:
         """Release blocked tasks at limits for one time slice; yield what each transaction has released."""
@@ -67,9 +68,9 @@ class LimitReleaser:
             yield released
             now = time.monotonic()
         has_running = any(pool.running for pool in self._pools)
-        self._rests_until = now + (now - began) * (SLICE_SHARE - 1) if self._keys and has_running else now
+        self._paused_until = now + (now - began) * (SLICE_SHARE - 1) if self._keys and has_running else now
         self._keys |= busy
-        self.next_at = max(self._rests_until, now + LOCKED_PAUSE if busy else now) if self._keys else float("inf")
+        self.next_at = max(self._paused_until, now + LOCKED_PAUSE if busy else now) if self._keys else float("inf")
 
     def _release_batch(self, keys: Sequence[str]) -> Released:
         """Release at these limits. One that fails because of a row does not hold up the others."""
@@ -81,9 +82,9 @@ class LimitReleaser:
             if len(keys) == 1:
                 if self._store.repair_limit(keys[0]):
                     return self._release_batch(keys)
-                logger.exception("limit can't be released, left to the reaper limit=%r", keys[0])
+                logger.exception("limit can't be released key=%r: left to the reaper", keys[0])
                 return NONE_RELEASED
         parts = [self._release_batch([key]) for key in keys]
-        lanes = sum((part.lanes for part in parts), Counter[tuple[str, bool]]())
+        routes = sum((part.routes for part in parts), Counter[TaskRoute]())
         again = [part.recheck_in for part in parts if part.recheck_in is not None]
-        return Released(lanes, frozenset().union(*(part.busy for part in parts)), min(again, default=None))
+        return Released(routes, frozenset().union(*(part.busy for part in parts)), min(again, default=None))

@@ -38,7 +38,7 @@ class Listener:
     LISTEN succeeding proves nothing: behind a pooler that shares connections between transactions, notifications never
     arrive. So the producer notifies its own id now and then, and only its arrival counts.
 
-    Any role that can connect can send notifications. So a notification only prompts a look at the rows, and their
+    Any role that can connect can send notifications. So a notification only makes the producer read the rows, and their
     number a second is limited.
     """
 
@@ -91,7 +91,7 @@ class Listener:
                 self._handle(payload)
         except Error as error:
             self._pinged_at = float("-inf")
-            logger.warning("LISTEN lost, polling until it is back: %s", error)
+            logger.warning("LISTEN lost, polling until it is back error=%s", error)
             self._inbox.put(Command.POLL)
 
     def _handle(self, payload: str) -> None:

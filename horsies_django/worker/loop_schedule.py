@@ -16,7 +16,7 @@ from .result_buffer import ResultBuffer
 from .slot_pool import SlotPool
 from .watchdog import Watchdog
 
-#: The fewest seconds between two ticks while every slot has a task waiting for it.
+#: Minimum seconds between two ticks while every slot has a task waiting for it.
 MIN_TICK_INTERVAL: Final = 0.002
 
 #: Seconds after which the workflow node of a running task is marked as running.
@@ -82,7 +82,7 @@ class LoopSchedule:
         return unmarked[0].submitted_at + NODE_RUNNING_AFTER if unmarked else NEVER
 
     def wait(self) -> float:
-        """Return the seconds until there is something to do, if nothing comes in before."""
+        """Return the seconds until there is something to do, if nothing arrives first."""
         if self._has_work() or self._poller.is_due:
             return max(0.0, self._next_tick_at() - time.monotonic())
         state = self._state

@@ -18,7 +18,7 @@ NEVER: Final = float("inf")
 
 @dataclass(slots=True)
 class LoopState:
-    """What the loop remembers between two turns. Times are monotonic, in seconds; infinity means never."""
+    """What the loop remembers between two rounds. Times are monotonic, in seconds; infinity means never."""
 
     #: The pools in the order in which the next tick fills them.
     pool_order: list[SlotPool]

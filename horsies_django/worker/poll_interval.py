@@ -53,11 +53,11 @@ class PollInterval:
         self._next = time.monotonic() + MIN_PAUSE
 
     def record_poll(self, *, found: bool, due_in: float | None) -> None:
-        """Note that a poll is over: whether it found work, and in how many seconds more is due."""
+        """Record the result of a poll: whether it found work, and in how many seconds more is due."""
         now = self._polled_at = time.monotonic()
         self._pause = MIN_PAUSE if found else min(self._pause * 2, self._max_pause)
         # Runners that were started together must not poll together.
-        self._next = now + self._pause * random.uniform(0.8, 1.2)  # noqa: S311  # guards nothing
+        self._next = now + self._pause * random.uniform(0.8, 1.2)  # noqa: S311  # spreads load, guards nothing
         self._due_at = float("inf") if due_in is None else now + due_in
 
     def poll_by(self, due_at: float) -> None:

@@ -55,7 +55,7 @@ CLAIM_CONFIRMED_FOR: Final = 0.5
 #: Seconds until the next attempt to hand back tasks whose workflow another transaction has locked.
 HAND_BACK_INTERVAL: Final = 0.05
 
-#: The fewest seconds between two reads of the worker's own row, however many notifications say that it asks for a stop.
+#: Minimum seconds between two reads of the worker's own row, however many notifications say that it asks for a stop.
 STOP_CHECK_INTERVAL: Final = 0.5
 
 
@@ -198,7 +198,7 @@ class Producer:
             self._state.signals_seen, self._state.is_poll_requested = sent, True
         return sent != self._signals.taken
 
-    # What comes in.
+    # Events.
 
     def _receive(self, items: Sequence[InboxItem]) -> None:
         for item in items:
@@ -232,13 +232,13 @@ class Producer:
             if command is Command.ABORT:
                 state.is_aborted, state.stop_by = True, 0.0
 
-    def _on_result(self, outcome: ExecutionResult) -> None:
-        execution = outcome.execution
+    def _on_result(self, result: ExecutionResult) -> None:
+        execution = result.execution
         for pool in self._pools:
             if pool.remove(execution) and execution.has_started:
-                pool.start_ahead.record(execution.started_at - execution.submitted_at, outcome.duration)
-        self._unblock(outcome.claim.queue_name)
-        self._buffer.put(outcome)
+                pool.start_ahead.record(execution.started_at - execution.submitted_at, result.duration)
+        self._unblock(result.claim.queue_name)
+        self._buffer.put(result)
 
     def _on_not_started(self, execution: Execution) -> None:
         if not any(pool.hand_back(execution) for pool in self._pools):
@@ -288,7 +288,7 @@ class Producer:
             self._withdraw_all()
 
     def _check_stop_request(self) -> bool:
-        """Read whether the worker's own row asks for a stop: anybody may send the notification that says so."""
+        """Read whether the worker's own row asks for a stop: the notification alone is not trusted."""
         self._state.check_stop_at, self._state.stop_checked_at = NEVER, time.monotonic()
         if self._store.is_stop_requested():
             self.stop_on_request()
@@ -304,7 +304,7 @@ class Producer:
         try:
             raise_if_forbidden(self._config.database, error)
         except MissingPrivilege as problem:
-            logger.error("worker stops id=%s: %s", self._runner.worker_id, problem)
+            logger.error("worker lost a privilege id=%s error=%s", self._runner.worker_id, problem)
         self._state.exit_reason = ExitReason.FORBIDDEN
         self.stop()
 
@@ -330,10 +330,10 @@ class Producer:
         if self._state.stop_by is not None:
             timeout = 1.0 if self._state.is_aborted else self._config.timeout_grace
             ended, still_running = self._interrupt_all(timeout)
-            for outcome in ended:
-                is_cut_short = outcome.execution.stop_reason is TaskRevoked and outcome.completion.error is not None
-                if not is_cut_short or outcome.is_stored:
-                    self._on_result(outcome)
+            for result in ended:
+                is_cut_short = result.execution.stop_reason is TaskRevoked and result.completion.error is not None
+                if not is_cut_short or result.is_stored:
+                    self._on_result(result)
             if self._buffer and (tick := self._retry(self._tick)) is not None:
                 self._apply(tick)
         self._retry(partial(self._put_back, [execution.claim for execution in still_running]))
@@ -384,9 +384,9 @@ class Producer:
                 self._withdraw(pool)
         if self._watchdog.is_due() and self._watchdog.interrupt_due() and state.exit_reason is None:
             has_replacement = self._on_retire(ExitReason.STUCK)
-            state.exit_reason = ExitReason.STUCK if has_replacement else ExitReason.WORN_OUT
-        if self._budget.wants_replacement() and self._on_retire(ExitReason.WORN_OUT):
-            state.exit_reason = ExitReason.WORN_OUT
+            state.exit_reason = ExitReason.STUCK if has_replacement else ExitReason.SPENT
+        if self._budget.wants_replacement() and self._on_retire(ExitReason.SPENT):
+            state.exit_reason = ExitReason.SPENT
         if not state.has_outgrown_memory:
             state.has_outgrown_memory = self._watchdog.exceeds_memory()
         if self._watchdog.is_check_due():
@@ -407,14 +407,14 @@ class Producer:
 
     def _check_locks(self) -> bool:
         """Let those results be stored whose rows no transaction of their executions has locked any more."""
-        locked = self._store.locked_ids([outcome.claim for outcome in self._buffer.maybe_locked])
+        locked = self._store.locked_ids([result.claim for result in self._buffer.maybe_locked])
         self._buffer.release_unlocked(locked)
         return True
 
     def _mark_nodes_running(self) -> bool:
         """Mark the workflow nodes of executions that have run long enough to be seen."""
         running = {execution for pool in self._pools for execution in pool.running.values()}
-        running -= {outcome.execution for outcome in self._buffer.all}
+        running -= {result.execution for result in self._buffer.all}
         unmarked = self._state.unmarked_nodes
         self._store.mark_nodes_running([execution.claim for execution in unmarked if execution in running])
         unmarked.clear()
@@ -460,7 +460,7 @@ class Producer:
         """Claim the released tasks soon, and notify other workers of those for which there is no room here."""
         if released.recheck_in is not None:
             self._poll_interval.poll_by(time.monotonic() + released.recheck_in)
-        for (queue, is_async), count in released.lanes.items():
+        for (queue, is_async), count in released.routes.items():
             room = 0
             for pool in self._pools:
                 if pool.is_async == is_async and self._config.serves(queue):
@@ -502,11 +502,11 @@ class Producer:
             if self._started_registry is not None:
                 self._started_registry.record_heartbeat()
         self._apply_claims(tick)
-        self._releaser.add([*(outcome.claim.limit_key for outcome in ended), *tick.limit_keys])
+        self._releaser.add([*(result.claim.limit_key for result in ended), *tick.limit_keys])
         if tick.has_resolved_doubt:
             state.is_poll_requested = True  # what was handed back can be claimed again
         if (tick.stored or tick.claimed or tick.handed_back) and self._config.until is Until.DRAINED:
-            state.is_poll_requested = True  # the last poll of a drain comes after the last thing that it did
+            state.is_poll_requested = True  # a drain ends with a poll that follows its last change
         if tick.claimed:
             state.claimed += tick.claimed
             self._poll_interval.record_claim()
@@ -572,16 +572,14 @@ class Producer:
 
     def _report(self, ended: Sequence[ExecutionResult]) -> None:
         """Log results that are stored, send their signals, and notify workers and callers that wait for them."""
-        for outcome in ended:
-            self._release_slot(outcome.execution)
-            if outcome.completion.delay is not None:
-                self._poll_interval.poll_by(time.monotonic() + outcome.completion.delay)
-            outcome.log()
-            if self._started_registry is None and outcome.is_final and outcome.exception is not None:
-                recent_exceptions.keep(
-                    outcome.execution.task_id, outcome.exception
-                )  # the handle may be in this process
-        for queue_name in self._store.selector.notify_on_release({outcome.claim.queue_name for outcome in ended}):
+        for result in ended:
+            self._release_slot(result.execution)
+            if result.completion.delay is not None:
+                self._poll_interval.poll_by(time.monotonic() + result.completion.delay)
+            result.log()
+            if self._started_registry is None and result.is_final and result.exception is not None:
+                recent_exceptions.keep(result.execution.task_id, result.exception)  # the handle may be in this process
+        for queue_name in self._store.selector.notify_on_release({result.claim.queue_name for result in ended}):
             notify_slot_freed_after_commit(self._config.database, queue_name)
-        self._listener.publish_completed(outcome.execution.task_id for outcome in ended if outcome.is_final)
+        self._listener.publish_completed(result.execution.task_id for result in ended if result.is_final)
         self._signals.enqueue_results(ended)

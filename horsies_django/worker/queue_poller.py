@@ -23,7 +23,7 @@ class PollResult:
     @property
     def is_overdue(self) -> bool:
         """Whether deferred tasks had become due."""
-        return _has_come(self.view.deferred_in)
+        return _is_due(self.view.deferred_in)
 
 
 class QueuePoller:
@@ -69,11 +69,11 @@ class QueuePoller:
         """Poll, and release deferred tasks that have become due."""
         view = self._store.poll(self._pools)
         released = 0
-        if _has_come(view.deferred_in):
+        if _is_due(view.deferred_in):
             with self._store.transaction():
                 released = self._store.release_deferred()
-        return PollResult(view, released, self._store.due_limits() if _has_come(view.limits_due_in) else ())
+        return PollResult(view, released, self._store.due_limits() if _is_due(view.limits_due_in) else ())
 
 
-def _has_come(seconds: float | None) -> bool:
+def _is_due(seconds: float | None) -> bool:
     return seconds is not None and seconds <= 0

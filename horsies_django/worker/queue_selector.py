@@ -14,7 +14,7 @@ from typing import Any, Final
 from ..core.queue_policy import QueuePolicy
 from ..models.claims import ClaimedTask
 from ..models.queue_limiter import Allowance, QueueLimiter
-from ..models.queue_scan import Waiting
+from ..models.queue_scan import DueQueue
 from ..models.transitions import TaskQuerySet
 from .config import WorkerConfig
 
@@ -53,7 +53,7 @@ class QueueSelector:
         self._credits: dict[bool, dict[str, float]] = {False: {}, True: {}}
         self._aged: dict[bool, tuple[str, ...]] = {False: (), True: ()}
         self._claims = 0
-        self._admission: QueueLimiter | None = None
+        self._limiter: QueueLimiter | None = None
         self._max_pause = MAX_PAUSE_UNNOTIFIED
         self.set_policies({})
 
@@ -95,11 +95,11 @@ class QueueSelector:
         counted = (name for name in self.limited(queues) if self._rules[name].max_concurrency is not None)
         return [name for name in counted if name not in self._half_free]
 
-    def admission(self, tasks: TaskQuerySet) -> QueueLimiter:
+    def limiter(self, tasks: TaskQuerySet) -> QueueLimiter:
         """Return the limiter of queues."""
-        if self._admission is None:
-            self._admission = QueueLimiter(tasks, self.policy_of)
-        return self._admission
+        if self._limiter is None:
+            self._limiter = QueueLimiter(tasks, self.policy_of)
+        return self._limiter
 
     @property
     def has_rates(self) -> bool:
@@ -167,7 +167,7 @@ class QueueSelector:
 
     # The order.
 
-    def in_order(self, is_async: bool, waiting: Sequence[Waiting], now: str) -> tuple[str, ...]:
+    def in_order(self, is_async: bool, waiting: Sequence[DueQueue], now: str) -> tuple[str, ...]:
         """Return the queues that a poll saw, in the order in which to claim from them."""
         names = tuple(queue.queue_name for queue in waiting)
         if self._order == "strict":

@@ -60,41 +60,41 @@ class ResultBuffer:
         """All results."""
         return [*self._ready, *self._maybe_locked, *self._postponed]
 
-    def put(self, outcome: ExecutionResult) -> None:
+    def put(self, result: ExecutionResult) -> None:
         """Add the result of an execution."""
-        if outcome.execution.has_saved and not outcome.is_stored:
-            self._maybe_locked.append(outcome)
+        if result.execution.has_saved and not result.is_stored:
+            self._maybe_locked.append(result)
             self.check_locks_at = 0.0
         else:
-            self._ready.append(outcome)
+            self._ready.append(result)
 
     def release_unlocked(self, locked: Collection[UUID]) -> None:
         """Let those results be stored whose rows are not among the ``locked``."""
-        self._ready += [outcome for outcome in self._maybe_locked if outcome.execution.task_id not in locked]
-        self._maybe_locked = [outcome for outcome in self._maybe_locked if outcome.execution.task_id in locked]
+        self._ready += [result for result in self._maybe_locked if result.execution.task_id not in locked]
+        self._maybe_locked = [result for result in self._maybe_locked if result.execution.task_id in locked]
         self.check_locks_at = time.monotonic() + LOCK_CHECK_INTERVAL if self._maybe_locked else float("inf")
 
     def batch(self) -> list[ExecutionResult]:
         """Return the results for one tick: all that are ready, unless they are very large together."""
         batch: list[ExecutionResult] = []
         size = 0
-        for outcome in self._ready:
-            size += len(outcome.completion.result)
+        for result in self._ready:
+            size += len(result.completion.result)
             if batch and size > MAX_BATCH_SIZE:
                 break
-            batch.append(outcome)
+            batch.append(result)
         return batch
 
     def remove(self, stored: Sequence[ExecutionResult]) -> None:
         """Remove results that are stored."""
         keys = set(map(id, stored))
-        self._ready = [outcome for outcome in self._ready if id(outcome) not in keys]
+        self._ready = [result for result in self._ready if id(result) not in keys]
 
-    def postpone(self, outcomes: Sequence[ExecutionResult]) -> None:
+    def postpone(self, results: Sequence[ExecutionResult]) -> None:
         """Try these again after a pause that grows each time: another transaction has locked their workflows."""
-        if outcomes:
-            self.remove(outcomes)
-            self._postponed += outcomes
+        if results:
+            self.remove(results)
+            self._postponed += results
             self.retry_at = min(self.retry_at, time.monotonic() + self._pause)
             self._pause = min(1.5 * self._pause, _MAX_PAUSE)
         elif not self._postponed:

@@ -182,7 +182,7 @@ def _own_backoff(
         seconds = backoff(raised, result) if callable(backoff) else backoff
         return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_DELAY.total_seconds())
     except BaseException:  # a sys.exit() here would end the thread and lose the result
-        logger.exception("backoff raised: no retry id=%s name=%s", claim.task_id, claim.task_name)
+        logger.exception("backoff raised id=%s name=%s: no retry", claim.task_id, claim.task_name)
         return None
 
 
@@ -215,7 +215,7 @@ def _message(raised: BaseException, code: str, execution: Execution) -> str:
 def fallback(execution: Execution, error: BaseException) -> ExecutionResult:
     """Return a substitute for a result that could not be built, with nothing that could fail again."""
     claim = execution.claim
-    logger.error("result of a task could not be built id=%s", claim.task_id, exc_info=error)
+    logger.error("task result could not be built id=%s", claim.task_id, exc_info=error)
     code = OperationalCode.UNHANDLED_EXCEPTION.value
     message = f"{type(error).__name__} while the result was being built."
     ended = Completion(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message))

@@ -1,4 +1,4 @@
-"""Runs one task: from a claimed row to its result. Nothing that user code raises gets out."""
+"""Runs one task: from a claimed row to its result. No exception of user code escapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..core.results import OperationalCode
 from ..core.serialization import decode_call
 from ..core.status import TaskStatus
 from ..db.errors import is_outage
-from ..db.pause_on_outage import OUTAGE_SNOOZE, snooze_on_outage
+from ..db.snooze_on_outage import OUTAGE_SNOOZE, snooze_on_outage
 from ..enqueue import grouping
 from ..enqueue.context import TaskContext
 from ..enqueue.django_result import result_of
@@ -36,7 +36,7 @@ logger = logging.getLogger("horsies_django.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _PreparedCall:
     task: FrameworkTask[..., Any]
     args: list[Any]
     kwargs: dict[str, Any]
@@ -92,23 +92,23 @@ async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
         execution.end()
 
 
-def _raised(execution: Execution, call: _Call | None, error: BaseException) -> ExecutionResult:
+def _raised(execution: Execution, call: _PreparedCall | None, error: BaseException) -> ExecutionResult:
     """Return the result of an exception; hand a call back that only another version knows. Never raises."""
     task = call.task if call else None
     try:
         if (
             result_mapping.is_unknown_call(execution, error)
-            and (outcome := code_version.release_unknown(execution, error)) is not None
+            and (result := code_version.release_unknown(execution, error)) is not None
         ):
-            return outcome
+            return result
     except Snooze as snooze:
         return result_mapping.from_exception(execution, task, snooze)
     except Exception:
-        logger.exception("search for a worker that knows the task failed id=%s", execution.task_id)
+        logger.exception("task not handed back id=%s: the search for a worker that knows it failed", execution.task_id)
     return result_mapping.from_exception(execution, task, error)
 
 
-def _value(execution: Execution, call: _Call) -> Any:
+def _value(execution: Execution, call: _PreparedCall) -> Any:
     context = [_context(execution)] if call.task.takes_context else []
     is_async = inspect.iscoroutinefunction(call.task.func)
     execution.raise_if_too_late()  # reading the arguments may have taken long
@@ -126,7 +126,7 @@ def _value(execution: Execution, call: _Call) -> Any:
         return call.task.func(*context, *call.args, **call.kwargs)
 
 
-def _call_with_middleware(execution: Execution, call: _Call, function: Callable[[], Any]) -> Awaitable[Any]:
+def _call_with_middleware(execution: Execution, call: _PreparedCall, function: Callable[[], Any]) -> Awaitable[Any]:
     """Return the coroutine that calls the middleware stack."""
     stack = middleware_stack.stack_of(execution.options.middleware, is_async=True)
     awaitable: Awaitable[Any] = stack(
@@ -135,7 +135,7 @@ def _call_with_middleware(execution: Execution, call: _Call, function: Callable[
     return awaitable
 
 
-def _value_in_transaction(execution: Execution, call: _Call) -> Any:
+def _value_in_transaction(execution: Execution, call: _PreparedCall) -> Any:
     """Run an atomic task's function. Raises TransactionManagementError if it leaves an atomic block open."""
     connection = connections[execution.database]
     depth = len(connection.atomic_blocks)
@@ -145,14 +145,14 @@ def _value_in_transaction(execution: Execution, call: _Call) -> Any:
     return value
 
 
-class _TaskFailed(Exception):
+class _BodyFailed(Exception):
     """The function of an atomic task has failed, so its effects must be rolled back."""
 
-    def __init__(self, outcome: ExecutionResult) -> None:
-        self.outcome = outcome
+    def __init__(self, result: ExecutionResult) -> None:
+        self.result = result
 
 
-def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
+def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
     """Run the function, its completion and its attempt as one transaction, fenced by the claim."""
     committed: list[bool] = []
     has_started = False
@@ -169,20 +169,20 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
             has_started = True
             value = _value_in_transaction(execution, call)
             execution.has_returned = True
-            outcome = result_mapping.from_value(execution, call.task, value)
-            if outcome.completion.error is not None:
-                raise _TaskFailed(outcome)
+            result = result_mapping.from_value(execution, call.task, value)
+            if result.completion.error is not None:
+                raise _BodyFailed(result)
             root = execution.claim.workflow_id
             if root is not None:
                 gateway.lock_and_wait(database, root)
             if execution.progress is not None:
                 tasks.store_progress({execution.claim: execution.progress}, execution.runner.worker_id)
-            _require_claim(execution, tasks.complete([outcome.completion], execution.runner))
+            _require_claim(execution, tasks.complete([result.completion], execution.runner))
             if root is not None:
                 gateway.advance_locked(database, [execution.task_id])
-            outcome = replace(outcome, is_stored=True)
-    except _TaskFailed as error:
-        return error.outcome
+            result = replace(result, is_stored=True)
+    except _BodyFailed as error:
+        return error.result
     except BaseException as error:
         is_ours = not has_started or execution.has_returned  # an error of the function itself is its result
         if is_ours and not committed and is_outage(error):
@@ -190,7 +190,7 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
         if not committed:
             raise
         logger.exception("on_commit callback raised after the task had committed id=%s", execution.task_id)
-    return outcome
+    return result
 
 
 def _require_claim(execution: Execution, is_held: object) -> None:
@@ -200,7 +200,7 @@ def _require_claim(execution: Execution, is_held: object) -> None:
         execution.raise_if_stopping()
 
 
-def _prepare(execution: Execution) -> _Call:
+def _prepare(execution: Execution) -> _PreparedCall:
     claim = execution.claim
     console_logging.log_later(
         "task started id=%s name=%s queue=%s attempt=%d",
@@ -223,13 +223,13 @@ def _prepare(execution: Execution) -> _Call:
             with snooze_on_outage():
                 gathered = grouping.arguments(execution, task)
             if not gathered:
-                return _Call(deferred_group_join.join_task(claim.backend), [], {"call": kwargs})
+                return _PreparedCall(deferred_group_join.join_task(claim.backend), [], {"call": kwargs})
             kwargs |= gathered
     except Snooze:
         raise
     except Exception as error:
         raise result_mapping.InvalidCall(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
-    return _Call(task, args, kwargs)
+    return _PreparedCall(task, args, kwargs)
 
 
 def _context(execution: Execution) -> TaskContext:

@@ -34,8 +34,8 @@ def run_worker(config: WorkerConfig, verbosity: int = 1, *, owns_process: bool =
     with stop_signals(
         lambda: inbox.put(next(commands, Command.ABORT)), in_order, ABORT_TIMEOUT, owns_process=owns_process
     ):
-        exit_reason = ExitReason.WORN_OUT
-        while exit_reason is ExitReason.WORN_OUT:  # it reached its limits, and there may be more tasks
+        exit_reason = ExitReason.SPENT
+        while exit_reason is ExitReason.SPENT:  # it reached its limits, and there may be more tasks
             exit_reason = runner.run(config, config.new_worker_id(), inbox, verbosity=verbosity if owns_process else 0)
             if config.until is not Until.DRAINED:
                 break

@@ -34,7 +34,7 @@ def run(
 ) -> ExitReason:
     """Work in this thread until done or stopped; return why it ended.
 
-    ``on_retire`` tells a supervisor why this runner takes no more work and returns whether there is one; through
+    ``on_retire`` reports why this runner takes no more work and returns whether a supervisor exists; through
     ``started_registry`` the supervisor sees which executions have started. Readiness is logged and, unless
     ``verbosity`` is 0, printed to stderr whatever LOGGING says.
     """

@@ -15,7 +15,7 @@ from ..core.compat import task_finished, task_started
 from ..core.results import OperationalCode
 from ..core.signals import task_retrying
 from ..core.status import AttemptOutcome, TaskStatus
-from ..db.pause_on_outage import snooze_on_outage
+from ..db.snooze_on_outage import snooze_on_outage
 from ..enqueue.django_result import result_of
 from ..enqueue.send_signals import Job, failures, send_failure, send_finished, sender_of
 from ..models import Task
@@ -52,7 +52,7 @@ def send_started(claim: ClaimedTask, database: str) -> None:
 
 
 def running_row(claim: ClaimedTask, database: str) -> Task:
-    """Return the row of a task that is about to start. Raises Snooze while the database is away."""
+    """Return the row of a task that is about to start. Raises Snooze while the database is unavailable."""
     with snooze_on_outage():
         return Task.objects.using(database).get(pk=claim.task_id)
 
@@ -73,12 +73,12 @@ class SignalDispatcher:
         self.taken = 0
         self.sent = 0
 
-    def enqueue_results(self, outcomes: Sequence[ExecutionResult]) -> None:
-        """Enqueue the signals of those ``outcomes`` that ended a task, or that failed before another attempt."""
-        if finished := [one for one in outcomes if one.is_final and has_finished_receivers(one.claim)]:
+    def enqueue_results(self, results: Sequence[ExecutionResult]) -> None:
+        """Enqueue the signals of those ``results`` that ended a task, or that failed before another attempt."""
+        if finished := [one for one in results if one.is_final and has_finished_receivers(one.claim)]:
             self.put(partial(self._send_finished, finished))
         # Instead of being retried, such a task has expired if its next attempt would be past ``good_until``.
-        failed = [one for one in outcomes if not one.is_final and one.completion.error is not None]
+        failed = [one for one in results if not one.is_final and one.completion.error is not None]
         if failed := [one for one in failed if has_retrying_receivers(one.claim) or has_finished_receivers(one.claim)]:
             self.put(partial(self._send_failures, failed))
 
@@ -117,29 +117,29 @@ class SignalDispatcher:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self._has_thread:
                 raise  # it was meant for the caller's own thread
-            logger.exception("signals could not be sent")
+            logger.exception("signals not sent")
         finally:
             self.sent += 1
             if self._on_sent is not None:
                 self._on_sent()
 
-    def _send_finished(self, outcomes: Sequence[ExecutionResult]) -> None:
-        raised = {outcome.claim.task_id: outcome for outcome in outcomes}
+    def _send_finished(self, results: Sequence[ExecutionResult]) -> None:
+        raised = {result.claim.task_id: result for result in results}
         rows = Task.objects.using(self._database).filter(pk__in=raised, status__in=_FINISHED)
         for row in rows:
-            outcome = raised[row.pk]
-            is_mine = (row.claim, row.claimed_by_worker_id) == (outcome.claim.claim, outcome.execution.runner.worker_id)
+            result = raised[row.pk]
+            is_mine = (row.claim, row.claimed_by_worker_id) == (result.claim.claim, result.execution.runner.worker_id)
             # A reaper that took this worker for dead has sent the signal of that end.
             if is_mine and row.error_code != OperationalCode.WORKER_CRASHED:
-                _send_handling(outcome.exception, partial(send_finished, [row]))
+                _send_handling(result.exception, partial(send_finished, [row]))
 
-    def _send_failures(self, outcomes: Sequence[ExecutionResult]) -> None:
-        raised = {outcome.claim.task_id: outcome for outcome in outcomes}
-        for attempt in failures(self._database, {key: outcome.claim.attempt for key, outcome in raised.items()}):
-            outcome = raised[attempt.task_id]
-            is_mine = attempt.worker_id == outcome.execution.runner.worker_id
+    def _send_failures(self, results: Sequence[ExecutionResult]) -> None:
+        raised = {result.claim.task_id: result for result in results}
+        for attempt in failures(self._database, {key: result.claim.attempt for key, result in raised.items()}):
+            result = raised[attempt.task_id]
+            is_mine = attempt.worker_id == result.execution.runner.worker_id
             if is_mine and attempt.outcome == AttemptOutcome.FAILED:  # otherwise a reaper took this worker for dead
-                _send_handling(outcome.exception, partial(send_failure, attempt))
+                _send_handling(result.exception, partial(send_failure, attempt))
 
 
 def _send_handling(exception: BaseException | None, send: Job) -> None:

@@ -15,13 +15,13 @@ from .execution import Execution
 from .executors import LOOP_BLOCKED_AFTER, Executor
 from .start_ahead import MAX_WAIT, StartAheadTuner
 
-#: The most queues that one claim takes from. Every poll chooses them anew.
+#: Maximum queues that one claim takes from. Every poll chooses them anew.
 MAX_QUEUES: Final = 16
 
-#: The most queues that are kept to claim from afterwards.
+#: Maximum queues that are kept to claim from afterwards.
 MAX_NEXT_QUEUES: Final = 2 * QUEUES_PER_SCAN
 
-#: The most queues with a backlog that stay in the list although a partial poll did not see them.
+#: Maximum queues with a backlog that stay in the list although a partial poll did not see them.
 MAX_DEEP: Final = 4
 
 
@@ -167,7 +167,7 @@ class SlotPool:
         self.executor.submit(executions)
 
     def watch(self, execution: Execution) -> None:
-        """Have the watchdog look after this execution."""
+        """Let the watchdog check this execution."""
         self.watched.add(execution)
 
     def remove(self, execution: Execution) -> bool:

@@ -117,7 +117,7 @@ class Spawner:
         if pid is not None:
             return ForkedProcess(pid, control_write)
         os.close(control_write)  # a runner that was forked all the same finds its control pipe closed and exits
-        logger.warning("fork server lost: runners are started from scratch")
+        logger.warning("fork server lost: runners start in a new interpreter")
         self.close()
         return None
 

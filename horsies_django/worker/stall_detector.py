@@ -34,14 +34,14 @@ class StallDetector:
         self._stall_timeout = max(config.max_stall, MIN_SILENCE)
         self._beat_every = config.options.recovery.heartbeat_interval
         self._pulse = 0.0
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         self._silent = 0.0
         self._next_heartbeat = 0.0
 
     def check(self) -> str | None:
         """Check once; return why the runner has to be killed, or None."""
-        passed = min(time.monotonic() - self._looked_at, MAX_WAIT)
-        self._looked_at = time.monotonic()
+        passed = min(time.monotonic() - self._checked_at, MAX_WAIT)
+        self._checked_at = time.monotonic()
         pulse = self._started_registry.last_pulse
         is_alive, self._pulse = pulse != self._pulse, pulse
         self._silent = 0.0 if is_alive or not pulse else self._silent + passed
@@ -54,8 +54,10 @@ class StallDetector:
     @property
     def heartbeat_at(self) -> float:
         """When the supervisor has to send a heartbeat for the runner; infinite until the runner's first one."""
-        beaten_at = self._started_registry.last_heartbeat
-        return max(beaten_at + LATE_FACTOR * self._beat_every, self._next_heartbeat) if beaten_at else math.inf
+        last_heartbeat = self._started_registry.last_heartbeat
+        return (
+            max(last_heartbeat + LATE_FACTOR * self._beat_every, self._next_heartbeat) if last_heartbeat else math.inf
+        )
 
     def is_heartbeat_due(self) -> bool:
         """Whether the supervisor has to send a heartbeat for the runner now."""

@@ -1,9 +1,9 @@
 """Memory that a runner shares with its supervisor: which executions have started, and whether the runner is alive.
 
 A task is RUNNING in the table a moment before its function starts. When a runner has died, its supervisor reads here
-which tasks were touched by user code; the others go back as if they had never been claimed. A function that holds the
-interpreter's lock, or a signal that stops the process, stops every thread of the runner, so the runner can't report it:
-the supervisor reads here that the pulse has stopped, and which execution is over its time limit.
+which functions may have started; the tasks of the others are released as if they had never been claimed. A function
+that holds the interpreter's lock, or a signal that stops the process, stops every thread of the runner, so the runner
+can't report it: the supervisor reads here that the pulse has stopped, and which execution is over its time limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SLOTS: Final = 10_000
 #: The header: 1 once an execution has started without a slot of its own; 1 once the worker's row is written; why the
 #: runner exits, as an index of _EXIT_REASONS; how many slots were ever taken; the last pulse; the last heartbeat.
 _HEAD: Final = struct.Struct("=BBBxIdd")
-_OVERFLOW_AT, _REGISTERED_AT, _LEAVING_AT, _TAKEN_AT, _PULSE_AT, _BEAT_AT = 0, 1, 2, 4, 8, 16
+_OVERFLOW_AT, _REGISTERED_AT, _EXIT_REASON_AT, _TAKEN_AT, _PULSE_AT, _BEAT_AT = 0, 1, 2, 4, 8, 16
 _COUNT: Final = struct.Struct("=I")
 _TIME: Final = struct.Struct("=d")
 
@@ -99,7 +99,7 @@ class StartedRegistry:
 
     def record_exit(self, exit_reason: ExitReason) -> None:
         """Record why the process exits. A process that ends without this has crashed, whatever its status."""
-        self._memory[_LEAVING_AT] = _EXIT_REASONS.index(exit_reason)
+        self._memory[_EXIT_REASON_AT] = _EXIT_REASONS.index(exit_reason)
 
     # Read by the supervisor.
 
@@ -121,22 +121,25 @@ class StartedRegistry:
     @property
     def exit_reason(self) -> ExitReason | None:
         """Why the runner exited; None if it crashed."""
-        return _EXIT_REASONS[self._memory[_LEAVING_AT]]
+        return _EXIT_REASONS[self._memory[_EXIT_REASON_AT]]
 
     def is_over_limit(self, grace: float) -> bool:
         """Whether an execution has run ``grace`` seconds longer than its time limit."""
         late = time.monotonic() - grace
         return any(began + limit <= late for _, _, began, limit in self._slots())
 
-    def evidence(self, judged_at: float | None = None, *, is_stopped: bool = False) -> StartedEvidence:
+    def evidence(self, limits_checked_at: float | None = None, *, is_stopped: bool = False) -> StartedEvidence:
         """Return the evidence of a dead runner's executions.
 
-        With ``judged_at`` it tells which were over their limits then. ``is_stopped`` tells that the runner was asked to
-        stop and that nothing else has ended it.
+        ``limits_checked_at`` is the time for the check of time limits. ``is_stopped`` means that the runner was asked
+        to stop and that nothing else has ended it.
         """
         places = {(key, claim): began + limit for key, claim, began, limit in self._slots()}
         return StartedEvidence(
-            places, all_began=bool(self._memory[_OVERFLOW_AT]), judged_at=judged_at, is_stopped=is_stopped
+            places,
+            all_began=bool(self._memory[_OVERFLOW_AT]),
+            limits_checked_at=limits_checked_at,
+            is_stopped=is_stopped,
         )
 
     def close(self) -> None:
@@ -175,11 +178,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class StartedEvidence:
-    """What the shared memory tells of a dead runner's executions, for :func:`~..reaper.crashed.recover_all`."""
+    """The evidence in shared memory of a dead runner's executions, for :func:`~..reaper.crashed.recover_all`."""
 
     over_at: dict[tuple[bytes, int], float] = field(repr=False)
     all_began: bool
-    judged_at: float | None
+    limits_checked_at: float | None
     is_stopped: bool = False
 
     def has_begun(self, lost: StaleTask) -> bool:
@@ -189,4 +192,4 @@ class StartedEvidence:
     def is_over_limit(self, lost: StaleTask) -> bool:
         """Whether the execution was over its time limit when the process ended."""
         over_at = self.over_at.get((lost.task_id.bytes, lost.claim), math.inf)
-        return self.judged_at is not None and over_at <= self.judged_at
+        return self.limits_checked_at is not None and over_at <= self.limits_checked_at

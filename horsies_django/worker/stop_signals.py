@@ -99,12 +99,12 @@ class _Deadline:
             left = ends_at - time.monotonic()
             self._reader.settimeout(None if ends_at == float("inf") else max(0.001, left))
             try:
-                heard = self._reader.recv(64)
+                received = self._reader.recv(64)
             except TimeoutError:
                 break
-            if not heard:
+            if not received:
                 return
-            for number in heard:  # other signals may be among them
+            for number in received:  # other signals may be among them
                 if number in STOP_SIGNALS and (timeout := next(self._timeouts, None)) is not None:
                     ends_at = min(ends_at, time.monotonic() + timeout)
         self._has_passed = True

@@ -25,13 +25,12 @@ from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
-from ..models.claims import ClaimedTask, ClaimRef, Completion, WorkerInfo
+from ..models.claims import ClaimedTask, ClaimRef, Completion, TaskRoute, WorkerInfo
 from ..models.concurrency_limiter import NONE_RELEASED, Released, idle, release
 from ..models.queue import BOUNDS
 from ..models.queue_limiter import refund_tokens
 from ..models.queue_scan import QueueScan
-from ..models.release_blocked import KEYS_PER_STATEMENT
-from ..models.release_blocked import repair_limit as isolate_gate
+from ..models.release_blocked import KEYS_PER_STATEMENT, repair_limit
 from ..models.transitions import TaskQuerySet
 from ..models.unreadable import DATES, NUMBERS
 from ..models.worker import BeatResult, WorkerQuerySet
@@ -51,7 +50,7 @@ from .watchdog import resident_bytes
 #: Seconds for which policies of queues are not read again; a busy worker polls more often.
 POLICY_TTL: Final = 0.2
 
-#: The fewest tasks of a queue that are tried one by one after a claim has failed.
+#: Minimum tasks of a queue that are tried one by one after a claim has failed.
 MIN_ISOLATED: Final = 20
 
 
@@ -71,8 +70,8 @@ class PollView:
     @property
     def has_work(self) -> bool:
         """Whether there is something to claim."""
-        comes = any(after is not None and after <= 0 for after in (self.deferred_in, self.limits_due_in))
-        return comes or (self.may_have_tasks and any(self.queues))
+        is_due = any(after is not None and after <= 0 for after in (self.deferred_in, self.limits_due_in))
+        return is_due or (self.may_have_tasks and any(self.queues))
 
 
 class HeldClaim(NamedTuple):
@@ -94,7 +93,7 @@ class WorkerStore:
         self._config = config
         self._runner = runner
         self._statements: dict[bool, CompleteAndClaim] = {}
-        self._survey: QueueScan | None = None
+        self._scan: QueueScan | None = None
         self._gateway = EngineGateway(config.database)
         self.selector = QueueSelector(config)
         self._policies_expire_at = float("-inf")
@@ -123,30 +122,30 @@ class WorkerStore:
 
     def poll(self, pools: Sequence[SlotPool]) -> PollView:
         """Read, in one statement and without a lock, what there is to do."""
-        if self._survey is None:
+        if self._scan is None:
             kinds = [pool.is_async for pool in pools]
-            self._survey = QueueScan(self._tasks(), self._workers, self._runner.worker_id, kinds)
-        while (surveyed := self._survey.run()) is None:
+            self._scan = QueueScan(self._tasks(), self._workers, self._runner.worker_id, kinds)
+        while (scanned := self._scan.run()) is None:
             self.register()  # the row was removed
-        self._refresh_policies(is_ruled=surveyed.has_rules)
+        self._refresh_policies(has_rules=scanned.has_rules)
         serves = self._config.serves
         due: list[tuple[str, ...]] = []
         is_held_back = False
-        for pool, waiting in zip(pools, surveyed.queues, strict=True):
+        for pool, waiting in zip(pools, scanned.queues, strict=True):
             served = [queue for queue in waiting if not queue.is_paused and serves(queue.queue_name)]
-            names = self.selector.in_order(pool.is_async, served, surveyed.now)
+            names = self.selector.in_order(pool.is_async, served, scanned.now)
             due.append(self.selector.unblocked(names))
             is_held_back = is_held_back or self.selector.will_resume(set(names).difference(due[-1]))
-        is_promising = any(map(self.selector.may_have_tasks, due))
+        may_have_tasks = any(map(self.selector.may_have_tasks, due))
         return PollView(
             tuple(due),
-            surveyed.deferred_in,
-            surveyed.is_stop_requested,
-            surveyed.release_in,
+            scanned.deferred_in,
+            scanned.is_stop_requested,
+            scanned.release_in,
             is_held_back,
-            surveyed.is_partial,
-            surveyed.continues,
-            is_promising,
+            scanned.is_partial,
+            scanned.continues,
+            may_have_tasks,
         )
 
     def reset_policies(self) -> None:
@@ -159,13 +158,13 @@ class WorkerStore:
         """Whether the policies have to be read again."""
         return self._policies_expire_at == float("-inf")
 
-    def _refresh_policies(self, *, is_ruled: bool) -> None:
+    def _refresh_policies(self, *, has_rules: bool) -> None:
         """Read the policies of queues whose rows have any, unless they were read just now."""
-        if is_ruled and time.monotonic() < self._policies_expire_at:
+        if has_rules and time.monotonic() < self._policies_expire_at:
             return
         self._policies_expire_at = time.monotonic() + POLICY_TTL
         rows = (
-            Queue.objects.using(self._config.database).with_rules().values("name", *POLICY_COLUMNS) if is_ruled else ()
+            Queue.objects.using(self._config.database).with_rules().values("name", *POLICY_COLUMNS) if has_rules else ()
         )
         is_new = self.selector.set_policies({row.pop("name"): row for row in rows})
         if is_new and retention.refresh_queue_settings(self._config.database, self.selector.retention):
@@ -238,26 +237,24 @@ class WorkerStore:
         if failed := [end for end in ends if end.error is not None and end.delay is None]:
             tasks.fail(failed, runner)
 
-    def lock_workflows(self, outcomes: Sequence[ExecutionResult]) -> list[ExecutionResult]:
+    def lock_workflows(self, results: Sequence[ExecutionResult]) -> list[ExecutionResult]:
         """Lock the workflows of these nodes' tasks; return those whose workflow another transaction has locked."""
-        blocked = self._blocked([outcome.claim for outcome in outcomes])
-        return [outcome for outcome in outcomes if outcome.claim.workflow_id in blocked]
+        blocked = self._blocked([result.claim for result in results])
+        return [result for result in results if result.claim.workflow_id in blocked]
 
     def _blocked(self, claims: Sequence[ClaimedTask | HeldClaim]) -> set[UUID]:
         roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
         return self._gateway.lock_unless_locked(roots) if roots else set()
 
-    def advance(self, outcomes: Sequence[ExecutionResult]) -> NewTasks:
+    def advance(self, results: Sequence[ExecutionResult]) -> NewTasks:
         """Advance the workflows of nodes whose tasks have ended; return the tasks that follow.
 
         Raises :class:`~..workflows.gateway.AdvanceFailed`.
         """
-        has_pending = any(outcome.completion.delay is not None for outcome in outcomes)
-        return self._gateway.advance_locked(
-            [outcome.execution.task_id for outcome in outcomes], has_pending=has_pending
-        )
+        has_pending = any(result.completion.delay is not None for result in results)
+        return self._gateway.advance_locked([result.execution.task_id for result in results], has_pending=has_pending)
 
-    def notify_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
+    def notify_others(self, tasks: Iterable[TaskRoute]) -> None:
         """Wake workers that serve the queues of these tasks, once the tasks are committed."""
         for queue, is_async in set(tasks):
             wake_after_commit(self._config.database, queue, is_async=is_async)
@@ -268,9 +265,9 @@ class WorkerStore:
             gateway.mark_running(self._config.database, [claim.task_id for claim in claims])
         return True
 
-    def delete_unretained(self, outcomes: Sequence[ExecutionResult]) -> None:
+    def delete_unretained(self, results: Sequence[ExecutionResult]) -> None:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
-        ended = [one for one in outcomes if one.is_final and not signal_dispatcher.has_finished_receivers(one.claim)]
+        ended = [one for one in results if one.is_final and not signal_dispatcher.has_finished_receivers(one.claim)]
         ends = ((one.claim, TaskStatus.COMPLETED if one.completion.is_success else TaskStatus.FAILED) for one in ended)
         if retention.deletes_at_once(ends, self._config.database):
             with self.transaction():
@@ -287,7 +284,7 @@ class WorkerStore:
                 self._save_and_advance(end)
             except Error as error:
                 if not is_permanent_error(error):
-                    raise  # the database is away: that says nothing of the result
+                    raise  # an outage is not the fault of the result
                 self._save_refused(end, error)
 
     def _save_refused(self, end: Completion, error: Error) -> None:
@@ -326,7 +323,7 @@ class WorkerStore:
 
     def repair_limit(self, key: str) -> int:
         """Fail the unreadable tasks that this limit blocks and repair the limit; return the number of rows changed."""
-        return isolate_gate(self._config.database, key)
+        return repair_limit(self._config.database, key)
 
     def _fail_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
         row = self._tasks().filter(pk=key)
@@ -360,7 +357,7 @@ class WorkerStore:
 
     def start(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Start prefetched tasks; return those that this worker still holds."""
-        # A task that was taken away and claimed again is there twice: the later claim counts.
+        # A task that was taken away and claimed again appears twice: the later claim counts.
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest, self._runner.worker_id)
         nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
@@ -371,12 +368,12 @@ class WorkerStore:
         """Store successes, then claim and start tasks for a pool: in one statement if the database supports it."""
         if pool.is_async not in self._statements:
             with self.transaction():
-                exchange = compile_for(self._tasks(), self._runner, is_async=pool.is_async)
-            self._statements[pool.is_async] = exchange
-        exchange = self._statements[pool.is_async]
+                statement = compile_for(self._tasks(), self._runner, is_async=pool.is_async)
+            self._statements[pool.is_async] = statement
+        statement = self._statements[pool.is_async]
         if self.selector.is_plain or not room:
-            return exchange.run(ends, room, pool.queues)
-        return claiming.complete_and_claim(self.selector, self._tasks(), pool, exchange, ends, room)
+            return statement.run(ends, room, pool.queues)
+        return claiming.complete_and_claim(self.selector, self._tasks(), pool, statement, ends, room)
 
     def prefetch(self, pool: SlotPool) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
         """Claim tasks for a pool; return those that were started and those that were prefetched."""

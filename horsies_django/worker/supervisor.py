@@ -64,13 +64,13 @@ class _Retiring:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _StopRequestAnswer:
     worker_id: str
     is_stop_requested: bool
 
 
 #: None: the store has recovered the tasks of a dead runner.
-_Event: TypeAlias = _Exited | _Retiring | _Answer | Command | None
+_Event: TypeAlias = _Exited | _Retiring | _StopRequestAnswer | Command | None
 
 
 class Supervisor:
@@ -154,7 +154,7 @@ class Supervisor:
             self._on_exit(event.child)
         elif isinstance(event, Command):
             self._stop(event)
-        elif isinstance(event, _Answer):
+        elif isinstance(event, _StopRequestAnswer):
             self._replace_dead(event.worker_id, is_stop_requested=event.is_stop_requested)
         elif isinstance(event, _Retiring) and event.child in self._children:
             event.child.is_retiring = True
@@ -186,7 +186,7 @@ class Supervisor:
         try:
             child = self._spawner.start()
         except OSError as error:  # no more processes or memory for now: the existing runners go on
-            logger.error("runner not started: %s", error)
+            logger.error("runner not started error=%s", error)
             self._failed_starts += 1
             self._start_after(_pause(max(self._failed_starts, 2)))
             return
@@ -215,9 +215,9 @@ class Supervisor:
         exit_reason, has_started = child.started_registry.exit_reason, child.started_registry.is_registered
         # A crash exceeds no time limit. If the process had to end for its executions, those over their limits are at
         # fault.
-        is_judged = exit_reason is not None or child.is_killed
-        is_stopped = is_judged and self._stopping is not None
-        evidence = child.started_registry.evidence(time.monotonic() if is_judged else None, is_stopped=is_stopped)
+        is_deliberate = exit_reason is not None or child.is_killed
+        is_stopped = is_deliberate and self._stopping is not None
+        evidence = child.started_registry.evidence(time.monotonic() if is_deliberate else None, is_stopped=is_stopped)
         dead = DeadRunner(child.worker_id, evidence)
         child.started_registry.close()
         if exit_reason is None:
@@ -225,7 +225,7 @@ class Supervisor:
             if not self._stopping and not child.is_replaced:
                 self._failed_starts = 0 if has_started else self._failed_starts + 1
                 dead.on_stop_request_known = lambda is_stop_requested: self._events.put(
-                    _Answer(child.worker_id, is_stop_requested)
+                    _StopRequestAnswer(child.worker_id, is_stop_requested)
                 )
                 self._unanswered[child.worker_id] = time.monotonic() + ANSWER_TIMEOUT
         elif exit_reason is ExitReason.STOP_REQUESTED:
@@ -259,7 +259,7 @@ class Supervisor:
         """Log that a runner which stopped on request gets no replacement."""
         left = len(self._children) + len(self._start_at)
         end = "" if left else ", and with the last one the worker ends"
-        logger.info("runner stopped on request id=%s: not replaced, runners left=%d%s", worker_id, left, end)
+        logger.info("runner stopped on request id=%s runners_left=%d: not replaced%s", worker_id, left, end)
 
     def _start_after(self, pause: float) -> None:
         self._start_at = sorted([*self._start_at, time.monotonic() + pause])

@@ -45,7 +45,7 @@ class DeadRunner:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heartbeat:
+class _HeartbeatJob:
     worker_id: str
     pid: int
 
@@ -56,7 +56,7 @@ class SupervisorStore:
     def __init__(self, config: WorkerConfig, on_recovered: Callable[[], None]) -> None:
         self._config = config
         self._on_recovered = on_recovered
-        self._jobs: Mailbox[DeadRunner | _Heartbeat | None] = Mailbox()
+        self._jobs: Mailbox[DeadRunner | _HeartbeatJob | None] = Mailbox()
         self._dead: list[DeadRunner] = []
         self._posted = 0
         self._recovered = 0
@@ -78,7 +78,7 @@ class SupervisorStore:
 
     def heartbeat(self, worker_id: str, pid: int) -> None:
         """Send a heartbeat for a runner and for all that it holds."""
-        self._jobs.put(_Heartbeat(worker_id, pid))
+        self._jobs.put(_HeartbeatJob(worker_id, pid))
 
     def close(self, timeout: float) -> None:
         """End the thread after its last job; wait for it at most ``timeout`` seconds."""
@@ -91,14 +91,14 @@ class SupervisorStore:
             while True:
                 jobs = self._jobs.take(RETRY_INTERVAL if self._dead else _IDLE)
                 self._dead += [job for job in jobs if isinstance(job, DeadRunner)]
-                for heartbeat in {job for job in jobs if isinstance(job, _Heartbeat)}:
+                for heartbeat in {job for job in jobs if isinstance(job, _HeartbeatJob)}:
                     self._send_heartbeat(heartbeat)
                 self._recover_all()
                 if None in jobs:
                     break
         dispatcher.close(timeout=_IDLE)
 
-    def _send_heartbeat(self, heartbeat: _Heartbeat) -> None:
+    def _send_heartbeat(self, heartbeat: _HeartbeatJob) -> None:
         database = self._config.database
         held = Task.objects.using(database).held_by(heartbeat.worker_id)
         roles = {BeatRole.RUNNER: TaskStatus.RUNNING, BeatRole.CLAIMER: TaskStatus.CLAIMED}
@@ -108,7 +108,7 @@ class SupervisorStore:
                 tasks = held.filter(status=status)
                 Heartbeat.objects.using(database).beat(tasks, role, heartbeat.worker_id, HOSTNAME, heartbeat.pid)
         except Error as error:
-            logger.warning("no heartbeat for runner id=%s, database unavailable: %s", heartbeat.worker_id, error)
+            logger.warning("runner heartbeat not sent id=%s error=%s", heartbeat.worker_id, error)
             connections[database].close()
 
     def _recover_all(self) -> None:
@@ -123,10 +123,10 @@ class SupervisorStore:
             except Error as error:
                 connections[self._config.database].close()
                 if lacks_privilege(error):  # no other attempt would succeed
-                    logger.error("tasks of runner left to a reaper id=%s: %s", dead.worker_id, error)
+                    logger.error("tasks of dead runner left to a reaper id=%s error=%s", dead.worker_id, error)
                     self._finish(dead)
                     continue
-                logger.warning("tasks of dead runners not recovered yet: %s", error)
+                logger.warning("tasks of dead runners not recovered yet error=%s", error)
                 if time.monotonic() - began > RETRY_INTERVAL:
                     return  # heartbeats come first
                 continue
@@ -145,7 +145,7 @@ class SupervisorStore:
             dead.on_stop_request_known = None
         rows = Task.objects.using(self._config.database).held_by(dead.worker_id)
         if count := recover_all(rows, dead.evidence):
-            logger.warning("recovered tasks of dead runner id=%s count=%d", dead.worker_id, count)
+            logger.warning("tasks of dead runner recovered id=%s count=%d", dead.worker_id, count)
         dead.tries += 1
         if rows.exists() and dead.tries < MAX_TRIES:
             return False  # another transaction has them locked

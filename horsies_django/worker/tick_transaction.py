@@ -16,7 +16,7 @@ from uuid import UUID
 from django.db import Error
 
 from ..db.errors import is_permanent_error
-from ..models.claims import ClaimedTask, Completion
+from ..models.claims import ClaimedTask, Completion, TaskRoute
 from ..workflows.gateway import AdvanceFailed
 from .claim_budget import ClaimBudget
 from .config import WorkerConfig
@@ -89,9 +89,9 @@ class TickTransaction:
         """
         batch = self._buffer.batch()
         tick = Tick(has_heartbeat=is_heartbeat_due, has_resolved_doubt=is_in_doubt)
-        nodes = [outcome for outcome in batch if outcome.claim.workflow_id is not None]
-        noted = [outcome.execution for outcome in batch if outcome.execution.progress is not None]
-        are_successes = all(outcome.completion.is_success for outcome in batch)
+        nodes = [result for result in batch if result.claim.workflow_id is not None]
+        noted = [result.execution for result in batch if result.execution.progress is not None]
+        are_successes = all(result.completion.is_success for result in batch)
         is_one_statement = not (
             is_in_doubt or nodes or noted or is_heartbeat_due or not are_successes or self._has_more_than_claims()
         )
@@ -99,10 +99,8 @@ class TickTransaction:
         try:
             with nullcontext() if is_one_statement else self._store.transaction():
                 tick.postponed = self._store.lock_workflows(nodes) if nodes else []
-                tick.stored = (
-                    [outcome for outcome in batch if outcome not in tick.postponed] if tick.postponed else batch
-                )
-                ends = latest([outcome.completion for outcome in tick.stored if not outcome.is_stored])
+                tick.stored = [result for result in batch if result not in tick.postponed] if tick.postponed else batch
+                ends = latest([result.completion for result in tick.stored if not result.is_stored])
                 successes = [end for end in ends if end.is_success]
                 if is_in_doubt or is_heartbeat_due:  # a transaction in doubt may commit later still
                     self._store.hand_back_unknown(self.known_claims())
@@ -114,7 +112,7 @@ class TickTransaction:
                     if nodes:  # tasks that follow from these ends are claimed with the rest
                         self._store_successes(successes)
                         successes = []
-                        advanced = [outcome for outcome in nodes if outcome not in tick.postponed]
+                        advanced = [result for result in nodes if result not in tick.postponed]
                         new_tasks, tick.limit_keys = self._store.advance(advanced)
                         for queue, is_async in set(new_tasks.values()):
                             mark_ready(queue, is_async)
@@ -136,7 +134,7 @@ class TickTransaction:
         """Return every claim that this runner knows of."""
         running = [execution.claim for pool in self._pools for execution in pool.running.values()]
         prefetched = [claim for pool in self._pools for claim in pool.prefetched]
-        return [*running, *prefetched, *(outcome.claim for outcome in self._buffer.all)]
+        return [*running, *prefetched, *(result.claim for result in self._buffer.all)]
 
     def _has_more_than_claims(self) -> bool:
         return any(pool.withdrawn or pool.prefetched or pool.prefetch for pool in self._pools)
@@ -150,7 +148,7 @@ class TickTransaction:
         if successes:
             self._store.complete_and_claim(self._pools[0], successes, 0)
 
-    def _notify_others(self, new_tasks: Mapping[UUID, tuple[str, bool]], tick: Tick) -> None:
+    def _notify_others(self, new_tasks: Mapping[UUID, TaskRoute], tick: Tick) -> None:
         """Notify other workers of the new tasks that this one has not claimed at once."""
         mine = {claim.task_id for _, started in tick.started for claim in started}
         self._store.notify_others(kind for task_id, kind in new_tasks.items() if task_id not in mine)

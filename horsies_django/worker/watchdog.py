@@ -21,7 +21,7 @@ logger = logging.getLogger("horsies_django.worker")
 #: Seconds between two checks whether this worker still holds what it runs, once an execution has taken that long.
 CHECK_INTERVAL: Final = 1.0
 
-#: The fewest seconds between two such checks, however many notifications say that tasks were revoked.
+#: Minimum seconds between two such checks, however many notifications say that tasks were revoked.
 MIN_CHECK_INTERVAL: Final = 0.1
 
 #: Seconds between two attempts to interrupt an execution that was asked to stop.

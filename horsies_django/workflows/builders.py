@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-from ..core.registry import registry as names
-from .registry import Builder, registry
+from ..core.registry import registry
+from .definition_registry import Builder, definition_registry
 from .workflow import Workflow
 
 P = ParamSpec("P")
@@ -25,8 +25,8 @@ def workflow_builder(function: Any = None, /, *, cases: Sequence[Mapping[str, An
 
     def register(func: Callable[..., Any]) -> Callable[..., Any]:
         builder = Builder(func, cases)
-        registry.builders[builder.path] = builder
-        names.read_hints_of(func)
+        definition_registry.builders[builder.path] = builder
+        registry.read_hints_of(func)
         return func
 
     return register if function is None else register(function)

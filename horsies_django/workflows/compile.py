@@ -17,7 +17,7 @@ from ..enqueue.call_builder import Target
 from ..enqueue.nodes import CallNode, EventNode, MapNode, Node, SleepNode, Source, event_name_error
 from . import recursion_check
 from .blueprint import NodeBlueprint, SourceIndex
-from .conditions import path_of
+from .conditions import condition_path
 from .errors import ErrorList
 from .inputs import check_inputs, value_types
 from .node_options import NodeOptionsResolver
@@ -100,7 +100,7 @@ def _step_options(node: Node[Any], deps: int, node_errors: list[NodeError]) -> d
     for name in ("run_when", "skip_when"):
         if (condition := getattr(node, name)) is not None:
             try:
-                values[name] = path_of(condition)
+                values[name] = condition_path(condition)
             except ValueError as error:
                 node_errors.append((DefinitionErrorCode.INVALID_CONDITION, f"{name} is {error}."))
     return values

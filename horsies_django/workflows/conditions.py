@@ -73,12 +73,12 @@ def conditions_of(module: str) -> Iterator[str]:
         yield f"{module}.{name}"
 
 
-def path_of(condition: Any) -> str:
+def condition_path(condition: Any) -> str:
     """Return the dotted path of a condition. Raises ValueError, with what is allowed, for any other value."""
     # Before the cached part, since the value may not be hashable.
     if not isinstance(condition, FunctionType):
         raise ValueError(f"{shown(condition)}; allowed: {_ALLOWED}")
-    path = _path_of(condition)
+    path = _condition_path(condition)
     try:
         condition_at(path)
     except NotRegistered:
@@ -87,7 +87,7 @@ def path_of(condition: Any) -> str:
 
 
 @functools.cache
-def _path_of(condition: FunctionType) -> str:
+def _condition_path(condition: FunctionType) -> str:
     path = f"{condition.__module__}.{condition.__qualname__}"
     if condition.__module__ == "__main__" or not _is_module_level(condition):
         raise ValueError(f"{path}, which a worker can't find; allowed: {_ALLOWED}")

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
 
 from ..core.exceptions import InvalidWorkflow
-from ..core.registry import registry as names
+from ..core.registry import registry
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..enqueue.flow import FlowPart
 from ..enqueue.node_option_types import SubWorkflowNodeOptions
 from .conditions import register_conditions_of
 from .definition_meta import DefinitionMeta, meta_of
+from .definition_registry import definition_registry
 from .errors import ErrorList
 from .inputs import value_types
 from .recursion_check import building
-from .registry import registry
 from .subworkflow_node import SubWorkflowNodeFactory, subworkflow_nodes
 from .type_compat import are_disjoint, describe, produced_types
 from .workflow import Workflow
@@ -51,12 +51,12 @@ class WorkflowDefinition(Generic[T]):
         if own := vars(cls).get("build_with"):
             class_errors += _build_with_errors(own)
             if isinstance(own, classmethod):
-                names.read_hints_of(own.__func__)
+                registry.read_hints_of(own.__func__)
                 setattr(cls, "build_with", classmethod(_checked(own.__func__)))  # noqa: B010  # mypy allows no other way
         takes_params = any("build_with" in vars(kind) for kind in cls.__mro__ if kind is not WorkflowDefinition)
         cls._meta = meta_of(cls, WorkflowDefinition, class_errors, takes_params=takes_params)
         if not cls._meta.options.abstract:
-            registry.add(cls)
+            definition_registry.add(cls)
 
     @classmethod
     def build(cls) -> Workflow[T]:
@@ -109,7 +109,7 @@ def _errors_of_class(cls: type[WorkflowDefinition[Any]]) -> ErrorList:
     key = meta.options.definition_key
     if key is None:
         errors.add(DefinitionErrorCode.NO_DEFINITION_KEY, f"{meta.path} has no definition_key; allowed: a text.")
-    elif others := [one._meta.path for one in registry.with_key(key) if one is not cls]:
+    elif others := [one._meta.path for one in definition_registry.with_key(key) if one is not cls]:
         problem = (
             f"definition_key {key!r} of {meta.path} is also that of {', '.join(others)}; allowed: a key of its own."
         )

@@ -10,7 +10,7 @@ from ..core.backends import reads_typed
 from ..core.results import TaskError, TaskResult
 from ..core.retry import RetryPolicy
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
-from ..db.pause_on_outage import snooze_on_outage
+from ..db.snooze_on_outage import snooze_on_outage
 from ..enqueue.call_builder import parameters_of
 from ..enqueue.context import TaskContext
 from ..enqueue.task import task
@@ -86,8 +86,8 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     """
     from ..core.ids import uuid7
     from ..models import Workflow, WorkflowTask
+    from .definition_registry import definition_at
     from .engine.nodes import IN_PROGRESS
-    from .registry import definition_at
     from .start import insert_or_get
 
     database = context.run.database
@@ -118,8 +118,8 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
             code = STOPPED_BY.get(node.workflow.status, WorkflowCode.WORKFLOW_CANCELLED)
             return _failed(code, "The workflow had ended.")
         if not Workflow.objects.using(database).filter(parent=node, is_replaced=False).exists():
-            travelling = node.metadata if isinstance(node.metadata, dict) else None
-            launched = insert_or_get(database, blueprint, uuid7(), node, travelling)
+            inherited_headers = node.metadata if isinstance(node.metadata, dict) else None
+            launched = insert_or_get(database, blueprint, uuid7(), node, inherited_headers)
             if not launched.is_new:
                 holder = f"{launched.workflow.name!r} ({launched.workflow.pk})"
                 problem = (

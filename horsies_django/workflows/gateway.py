@@ -26,6 +26,7 @@ from ..db.errors import is_permanent_error
 from . import lifecycle
 
 if TYPE_CHECKING:
+    from ..models.claims import TaskRoute
     from ..models.transitions import TaskQuerySet
 
 
@@ -39,7 +40,7 @@ class AdvanceFailed(Exception):
 class NewTasks(NamedTuple):
     """Tasks that can be claimed, each with its queue and whether it is async; limit keys that have blocked tasks."""
 
-    tasks: Mapping[UUID, tuple[str, bool]]
+    tasks: Mapping[UUID, TaskRoute]
     limit_keys: Collection[str]
 
 
@@ -57,7 +58,7 @@ class EngineGateway:
         from ..models import Workflow
 
         missing = set(roots) - self._queries.lock(roots)
-        # A deleted workflow blocks nobody.
+        # A deleted workflow has no lock to wait for.
         workflows = Workflow.objects.using(self._database)
         return set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
 
@@ -121,7 +122,7 @@ def _advance(database: str, ids: Sequence[UUID]) -> bool:
     except Exception as error:
         if _is_outage(error):
             raise
-        logger.exception("advance failed tasks=%d id=%s", len(ids), ids[0])
+        logger.exception("workflows not advanced tasks=%d first=%s", len(ids), ids[0])
         return False
     return True
 

@@ -140,7 +140,7 @@ class WorkflowHandle(Generic[T]):
         return self._log("pause", control.pause(self._database, self.id))
 
     def resume(self) -> bool:
-        """Go on; return whether it was paused. Does nothing below a workflow that does not run."""
+        """Resume the workflow; return whether it was paused. Does nothing below a workflow that does not run."""
         from . import control
 
         return self._log("resume", control.resume(self._database, self.id))
@@ -148,8 +148,8 @@ class WorkflowHandle(Generic[T]):
     def cancel(self, *, include_running: bool = False) -> bool:
         """Cancel it: nothing else starts, running tasks come to their end. Return whether it was live.
 
-        With ``include_running`` the running tasks are told to stop, as cancelled single tasks are; this also works on a
-        workflow that was cancelled without it. Then it returns whether there was anything to cancel.
+        With ``include_running`` the running tasks are asked to stop, as cancelled single tasks are. This also works on
+        a workflow that was cancelled without it; it then returns whether there was anything to cancel.
         """
         from . import control
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _META: Final = "workflow_meta"
 _CONTEXT: Final = "workflow_ctx"
 
-Result = TaskResult[Any, TaskError[Any]]
-
 
 def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
     """Return the arguments of a node's task that its workflow fills.
@@ -54,7 +52,7 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
     nodes = WorkflowTask.objects.using(node._state.db)
     rows = nodes.filter(workflow=node.workflow, task_index__in=indexes | set(node.ctx_from or ()))
     columns = ("task_index", "node_id", "status", Cast("result", TextField()), "backend", "typed_payload")
-    results, ids = dict[int, Result](), dict[int, str]()
+    results, ids = dict[int, result_reader.Result](), dict[int, str]()
     for index, node_id, status, text, backend, typed in rows.values_list(*columns):
         ids[index] = node_id
         if WorkflowTaskStatus(status).is_terminal and text is not None:
@@ -107,7 +105,7 @@ def _fill(given: dict[str, Any], name: str, source: int | list[int], known: Mapp
         given[name] = known[source]
 
 
-def read(text: str, typed: bool) -> Result:
+def read(text: str, typed: bool) -> result_reader.Result:
     """Read a node's result."""
     stored = json.loads(text)
     if not isinstance(stored, dict) or not stored.keys() & {"ok", "err"}:

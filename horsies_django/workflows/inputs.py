@@ -97,9 +97,9 @@ def _source_errors(node: CallNode[Any], target: Target, waits_for: Set[Node[Any]
     takers = type_compat.accepted_by_parameter(target.func)
     for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
         for param, source in sources.items():
-            if strangers := [one for one in nodes_in(source) if one not in waits_for]:
+            if outsiders := [one for one in nodes_in(source) if one not in waits_for]:
                 problem = (
-                    f"{name}[{param!r}] is {strangers[0]!r}, which it does not wait for; allowed: nodes of waits_for."
+                    f"{name}[{param!r}] is {outsiders[0]!r}, which it does not wait for; allowed: nodes of waits_for."
                 )
                 yield DefinitionErrorCode.INVALID_ARGS_FROM, problem
             if param in own:

@@ -1,4 +1,4 @@
-"""The tables of workflow and node transitions: every change of status, who makes it, and what it writes.
+"""The tables of workflow and node transitions: every change of status, its actor, and the columns that it writes.
 
 The engine takes the states of each update from here, docs/workflows-semantics.md prints the tables, and a test compares
 them with the changes that the database sees.

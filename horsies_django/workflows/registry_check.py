@@ -15,16 +15,16 @@ from ..core.exceptions import InvalidWorkflow
 from ..core.type_check import hints_of
 from ..core.workflow_errors import DefinitionError, DefinitionErrorCode, shown
 from .definition_meta import Definition
-from .registry import Builder, registry
+from .definition_registry import Builder, definition_registry
 from .workflow import Workflow
 
 
 def find_errors() -> Iterator[DefinitionError]:
     """Yield the errors of all imported definitions and builders. Tasks that they send are discarded."""
     with dry_run():
-        for definition in registry.definitions.values():
+        for definition in definition_registry.definitions.values():
             yield from _of_definition(definition)
-        for builder in registry.builders.values():
+        for builder in definition_registry.builders.values():
             yield from _of_builder(builder)
     yield from _undecorated_builders()
 
@@ -93,7 +93,7 @@ def _needs_arguments(function: Callable[..., Any]) -> bool:
 
 def _undecorated_builders() -> Iterator[DefinitionError]:
     """Yield an error for each public function that is annotated to return a Workflow and has no decorator."""
-    known = {builder.func for builder in registry.builders.values()}
+    known = {builder.func for builder in definition_registry.builders.values()}
     for module in _modules():
         for name, function in list(vars(module).items()):
             is_own = isinstance(function, FunctionType) and function.__module__ == module.__name__
@@ -109,8 +109,8 @@ def _returns_workflow(function: FunctionType) -> bool:
 
 def _modules() -> Iterator[ModuleType]:
     names = {f"{config.name}.tasks" for config in apps.get_app_configs()}
-    names |= {definition.__module__ for definition in registry.definitions.values()}
-    names |= {builder.func.__module__ for builder in registry.builders.values()}
+    names |= {definition.__module__ for definition in definition_registry.definitions.values()}
+    names |= {builder.func.__module__ for builder in definition_registry.builders.values()}
     for name in sorted(names - {"horsies_django.workflows.workflow"}):
         if (module := sys.modules.get(name)) is not None:
             yield module

@@ -18,7 +18,7 @@ from ..models import Workflow, WorkflowTask
 from .blueprint import WorkflowBlueprint
 from .engine import start_workflow
 
-#: How often to look for the conflicting workflow, which may end in between.
+#: Maximum tries to find the conflicting workflow, which may end in between.
 _TRIES = 3
 
 
@@ -52,15 +52,15 @@ def start(
     if is_dry_run():
         return Started(key, is_new=True)
     options = config_of(blueprint.backend)
-    travelling = headers.collect(options) if options.middleware else {}
+    sent_headers = headers.collect(options) if options.middleware else {}
     for node in blueprint.nodes if options.middleware else ():
         try:
-            headers.check_reserved(options, node.metadata, travelling)
+            headers.check_reserved(options, node.metadata, sent_headers)
         except ValueError as error:
             error.add_note(f"node {node.node_id!r} of workflow {blueprint.name!r} could not be started")
             raise
-    travelling = {**travelling, **headers.of_slot(scheduled_for)}
-    launched = insert_or_get(options.database, blueprint, key, headers=travelling)
+    sent_headers = {**sent_headers, **headers.of_slot(scheduled_for)}
+    launched = insert_or_get(options.database, blueprint, key, headers=sent_headers)
     workflow = launched.workflow
     if workflow.name != blueprint.name:
         by = "this id" if workflow.pk == key else f"unique_key {blueprint.unique_key!r}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ..core.workflow_status import NodeKind
-from ..enqueue.node_factories import check_names, node_fields
+from ..enqueue.node_factories import check_option_names, node_fields
 from ..enqueue.node_option_types import SubWorkflowNodeOptions
 from ..enqueue.nodes import CallNode
 from .definition_meta import Definition
@@ -44,5 +44,5 @@ class SubWorkflowNodeFactory(Generic[T_co]):
 
 def subworkflow_nodes(definition: type[Any], options: Mapping[str, Any]) -> SubWorkflowNodeFactory[Any]:
     """Return a factory of a subworkflow's nodes. Raises TypeError for an unknown option."""
-    check_names("node()", options, SubWorkflowNodeOptions.__optional_keys__)
+    check_option_names("node()", options, SubWorkflowNodeOptions.__optional_keys__)
     return SubWorkflowNodeFactory(definition, options)

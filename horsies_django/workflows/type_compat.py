@@ -1,4 +1,4 @@
-"""Type compatibility: whether the value of a node can be what a parameter takes, by both hints.
+"""Type compatibility: whether the value of a node fits a parameter, by their type hints.
 
 Hints are reduced to the types that JSON has; a hint without such a type fits everything.
 """

@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 from ..core.results import TaskError, TaskResult
 from ..core.workflow_status import OnError
 from ..enqueue.flow import FlowPart
-from ..enqueue.node_factories import check_names
+from ..enqueue.node_factories import check_option_names
 from ..enqueue.nodes import Node, NodeKey, NodeRef
 from . import validation
 from .blueprint import WorkflowBlueprint
@@ -96,7 +96,7 @@ class Workflow(Generic[T]):
     ) -> None: ...
     def __init__(self, name: str, nodes: Nodes, **options: Any) -> None:
         """Raise InvalidWorkflow with all errors, and TypeError for an unknown option."""
-        check_names("Workflow()", options, WorkflowKeywords.__optional_keys__ | {"output"})
+        check_option_names("Workflow()", options, WorkflowKeywords.__optional_keys__ | {"output"})
         self._set(WorkflowOptions(name=name, nodes=_frozen(nodes), **options))
 
     def _set(self, options: WorkflowOptions) -> None:
@@ -108,7 +108,7 @@ class Workflow(Generic[T]):
 
         Raises TypeError for an unknown option, and InvalidWorkflow.
         """
-        check_names("with_options()", options, CopyKeywords.__optional_keys__)
+        check_option_names("with_options()", options, CopyKeywords.__optional_keys__)
         copy: Workflow[T] = object.__new__(Workflow)
         copy._set(replace(self._options, **options))
         return copy

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once]
 NEWEST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 #: Form fields of an action on all matching rows, after they were counted.
-COUNTED = {"counted": '{"PENDING": 9000}', "looked": "9000"}
+COUNTED = {"counted": '{"PENDING": 9000}', "scanned": "9000"}
 
 #: Later than any row that a test sends.
 SOON = (timezone.now() + timedelta(days=1)).isoformat()

@@ -18,7 +18,7 @@ from django.utils import translation
 
 import horsies_django
 from horsies_django.models import Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
-from horsies_django.workflows.registry import registry
+from horsies_django.workflows.definition_registry import definition_registry
 
 from .factories import create_rows
 
@@ -267,7 +267,7 @@ def test_every_text_of_every_page_can_be_translated(visit, settings, tmp_path):
     bracketed.save_as_mofile(str(folder / "django.mo"))
     settings.LOCALE_PATHS = [tmp_path]
 
-    names = {definition._meta.name for definition in registry.definitions.values()}
+    names = {definition._meta.name for definition in definition_registry.definitions.values()}
     texts = {(name, text) for name, html in visit("xx").items() for text in texts_on(html) - names}
 
     assert {(name, text) for name, text in texts if has_bare_text(text)} == set()

@@ -18,7 +18,7 @@ from horsies_django import TaskStatus
 from horsies_django.admin.workers_queues import load
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Queue, Rollup, Task, Worker, depths
-from horsies_django.models.rollup import Span
+from horsies_django.models.rollup import RollupSpan
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
@@ -101,7 +101,7 @@ def test_the_list_the_overview_and_the_status_show_a_bounded_number_of_queues(st
     Rollup.objects.bulk_create(
         Rollup(span=span, start=TruncMinute(Now()), queue_name=name, task_name="t", outcome="COMPLETED", count=1)
         for name in names
-        for span in (Span.MINUTE, Span.HOUR)
+        for span in (RollupSpan.MINUTE, RollupSpan.HOUR)
     )
     client = staff("view_task", "view_queue")
 

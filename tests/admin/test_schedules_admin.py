@@ -361,7 +361,7 @@ def test_the_preview_stops_at_the_end_of_the_schedule(staff):
         ({"start_at_0": "soon", "start_at_1": "x"}, "Enter a valid date"),
         ({"timing": ""}, "Say when, and the next five times stand here."),
         ({"jitter": "much"}, "Enter a number"),
-        ({"timing": "<script>alert(1)</script>"}, "is no timing"),
+        ({"timing": "<script>alert(1)</script>"}, "is not a timing"),
     ],
 )
 def test_the_preview_shows_what_is_wrong_with_the_typed_values(staff, typed, error):

@@ -35,7 +35,7 @@ PERMISSIONS = {
 #: Later than every task of a test.
 SOON = (timezone.now() + timedelta(days=1)).isoformat()
 #: The form fields of a finished count.
-COUNTED = {"counted": '{"PENDING": 9, "CANCELLED": 9}', "looked": "9"}
+COUNTED = {"counted": '{"PENDING": 9, "CANCELLED": 9}', "scanned": "9"}
 FORM_FIELDS = {"move": {"queue_name": "emails", "priority": "7"}}
 
 
@@ -672,7 +672,7 @@ def test_no_button_is_shown_when_no_task_matches(staff):
 
 
 @pytest.mark.parametrize(
-    "posted", [{"counted": "[]"}, {"counted": "x"}, {"counted": '{"FAILED": "9"}'}, {"looked": "x"}]
+    "posted", [{"counted": "[]"}, {"counted": "x"}, {"counted": '{"FAILED": "9"}'}, {"scanned": "x"}]
 )
 def test_an_unreadable_count_is_counted_again(staff, posted):
     rows = failed_tasks(3)

@@ -20,7 +20,7 @@ def test_a_rate_is_a_count_a_period_and_an_optional_burst(text, rate):
 
 @pytest.mark.parametrize("text", ["", "0/m", "5", "5/w", "-1/m", "5/0m", "5/m, 0", "1.5/s", None, 7])
 def test_an_invalid_rate_is_rejected_with_the_allowed_format(text):
-    with pytest.raises(ValueError, match="is no rate; allowed: a count"):
+    with pytest.raises(ValueError, match="is not a rate; allowed: a count"):
         Rate.parse(text)
 
 

@@ -7,7 +7,7 @@ import pytest
 from django.db import DataError, connections
 
 from horsies_django import TaskStatus, Workflow
-from horsies_django.db.pause_on_outage import snooze_on_outage
+from horsies_django.db.snooze_on_outage import snooze_on_outage
 from horsies_django.exceptions import Snooze
 from horsies_django.models import Task, Worker
 from horsies_django.models import Workflow as WorkflowRow

@@ -21,7 +21,7 @@ def test_the_status_command_works_with_no_tasks_and_no_worker(manage):
     process = manage("horsies_status")
 
     assert process.wait() == 0
-    assert "No worker is there" in process.output
+    assert "There is no worker" in process.output
     assert "reaper's last pass: never" in process.output
     assert {"completed 0", "overdue (past good_until) 0"} <= {
         " ".join(line.split()) for line in process.output.splitlines()

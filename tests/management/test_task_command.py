@@ -273,7 +273,7 @@ def test_enqueue_accepts_a_delay_and_options_of_the_call(task):
     first, second = task(*arguments), task(*arguments)
 
     assert first == (0, f"{key}\n", "")
-    assert second[1] == f"{key} (it was there already)\n"
+    assert second[1] == f"{key} (it existed already)\n"
     row = Task.objects.get()
     assert (row.queue_name, row.priority, row.timeout, row.max_retries) == ("slow", -5, 90.0, 4)
     assert (row.retention.days, row.retention_by_state) == (7, {"failed": 3_153_600_000})

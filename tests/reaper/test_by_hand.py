@@ -63,7 +63,7 @@ def test_a_pass_reports_a_count_for_each_duty_even_if_it_is_disabled(settings, c
 def test_a_running_reaper_logs_what_it_did(manage):
     WORK["recovered stale runs"](1)
     process = manage("horsies_reaper", "--interval", "0.5")
-    wait_until(lambda: "reaper recovered stale runs: 1" in process.output)
+    wait_until(lambda: "reaper duty='recovered stale runs' count=1" in process.output)
 
 
 def test_a_timeout_ends_a_body_with_heartbeats_but_a_stale_threshold_does_not(worker, tmp_path, capsys):

@@ -48,7 +48,7 @@ def test_the_timing_text_of_a_pattern_parses_back_to_itself(pattern, timing):
         ("*/0 * * * *", "the minute is '*/0'"),
         ("R * * * *", "the minute is 'R'"),
         ("H H * * *", "the hour is 'H'"),
-        ("0 0 30 2 *", "never comes"),
+        ("0 0 30 2 *", "never matches"),
         ("* * * *", "has 4 fields"),
         ("* * * * * * *", "has 7 fields"),
         ("", "has 0 fields"),

@@ -223,8 +223,8 @@ KINDS = [
 @pytest.fixture
 def _always_start_at_the_mark(monkeypatch):
     """Let claims start at the mark for a long time; normally that depends on how long a claim takes."""
-    monkeypatch.setattr(claim_cursor, "_WORTH", 1_000_000)
-    monkeypatch.setattr(claim_cursor, "_LONGEST", 3_600.0)
+    monkeypatch.setattr(claim_cursor, "_DURATION_FACTOR", 1_000_000)
+    monkeypatch.setattr(claim_cursor, "_MAX_DURATION", 3_600.0)
 
 
 @pytest.mark.usefixtures("_always_start_at_the_mark")

@@ -70,7 +70,7 @@ def statements() -> dict[str, Statement]:
         if connection.vendor == "postgresql":
             return {
                 "of one queue": compiled._one._first,
-                "of one queue, from the mark on": compiled._one._after_mark,
+                "of one queue, from the mark on": compiled._one._after_cursor,
                 "of several queues": compiled._several._first,
                 "of several queues, a few of each at most": compiled._capped._first,
             }

@@ -179,7 +179,7 @@ def exchanges(queues=("default",)):
         with rolled_back():
             exchange.run(ends_of(held), BATCH, queues)
         if is_postgres() and len(queues) == 1:
-            exchange._one._mark, exchange._one._mark_until = held[-1], float("inf")
+            exchange._one._position, exchange._one._valid_until = held[-1], float("inf")
             with rolled_back():
                 exchange.run(ends_of(held), BATCH, queues)
     return [(sql, params) for sql, params in statements if "horsies_task" in sql]

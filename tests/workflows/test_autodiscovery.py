@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horsies_django import Workflow
-from horsies_django.workflows.registry import definition_at
+from horsies_django.workflows.definition_registry import definition_at
 from tests.workflows.runs import start_and_drain, value
 
 

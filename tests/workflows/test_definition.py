@@ -6,7 +6,7 @@ import pytest
 
 from horsies_django import OnError, RetryPolicy, SuccessCase, SuccessPolicy, Workflow, WorkflowDefinition
 from horsies_django.core.workflow_errors import DefinitionErrorCode
-from horsies_django.workflows.registry import definition_at, registry
+from horsies_django.workflows.definition_registry import definition_at, definition_registry
 from tests.workflows import jobs
 from tests.workflows.conftest import mistakes_of, only
 
@@ -115,7 +115,7 @@ def test_a_subclass_inherits_nodes_and_can_override_them():
             definition_key = "longer"
 
     assert Longer.build().node_ids == ("fetch", "store")
-    assert Base not in registry.definitions.values()
+    assert Base not in definition_registry.definitions.values()
 
 
 def test_one_node_in_two_definitions_has_an_id_in_each():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import model_ngettext, quote, unquote
@@ -106,10 +106,10 @@ class ActionAdmin(ReadOnlyAdmin):
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         """Drop selected keys that are not valid ids; Django would fail on them."""
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        if (sound := [key for key in keys if _is_valid_key(self.model, key)]) != keys:
+        if (valid := [key for key in keys if _is_valid_key(self.model, key)]) != keys:
             posted = request.POST.copy()
-            posted.setlist(ACTION_CHECKBOX_NAME, sound)
-            request.POST = posted  # type: ignore[assignment]  # a mutable copy that is not changed any more
+            posted.setlist(ACTION_CHECKBOX_NAME, valid)
+            request.POST = posted  # type: ignore[assignment]  # a mutable copy, which Django only reads
         return super().response_action(request, queryset, *args, **kwargs)
 
     def apply_to_selected(self, request: HttpRequest, rows: QuerySet[Any], action: AdminAction) -> HttpResponse | None:
@@ -163,7 +163,8 @@ class ActionAdmin(ReadOnlyAdmin):
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Redirect with a message that there is no such row, as every admin page does."""
-        return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]  # not in the stubs
+        response: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]  # not in the stubs
+        return response
 
     def apply_and_log(self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None) -> None:
         """Apply the action, log it, and show a message."""
@@ -174,7 +175,7 @@ class ActionAdmin(ReadOnlyAdmin):
                 count, logged = action.apply(rows.filter(pk__in=keys[at : at + LOG_BATCH]), values)
             done += count
             for message, changed in logged.items():
-                LogEntry.objects.log_actions(request.user.pk, changed, action.flag, message)  # type: ignore[arg-type]  # a list will do
+                LogEntry.objects.log_actions(request.user.pk, changed, action.flag, message)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
         left = len(keys) - done
         log_action(request, self.model, action.log_label(values), done, left)
         self.show_outcome(request, action.message(done), left, action.skipped_reason(rows) if left > 0 else "")
@@ -212,17 +213,16 @@ def _is_valid_key(model: type[Model], key: str) -> bool:
 
 
 def _permission_check(action: AdminAction) -> Any:
-    def has_permission(admin: ActionAdmin, request: HttpRequest) -> bool:
-        return action.is_allowed(request, admin.model)
+    def has_permission(modeladmin: ActionAdmin, request: HttpRequest) -> bool:
+        return action.is_allowed(request, modeladmin.model)
 
     return has_permission
 
 
 def _list_action(action: AdminAction) -> Any:
-    def act(admin: ActionAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
-        return admin.apply_to_selected(request, rows, action)
+    @admin.action(permissions=[f"action_{action.permission_name}"], description=action.list_label)
+    def act(modeladmin: ActionAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
+        return modeladmin.apply_to_selected(request, rows, action)
 
     act.__name__ = action.name
-    act.short_description = action.list_label  # type: ignore[attr-defined]  # admin.action sets the same attributes
-    act.allowed_permissions = [f"action_{action.permission_name}"]  # type: ignore[attr-defined]
     return act

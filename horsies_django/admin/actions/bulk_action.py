@@ -111,9 +111,9 @@ class BulkProgress:
             return None
         with suppress(ValueError):
             asked = parse_datetime(posted.get("asked", ""))
-            names = ("done", "left", "confirmed_at", "looked", "of")
-            done, left, confirmed, looked, of = (_number(posted.get(name)) for name in names)
-            estimate = Estimate(_statuses(posted.get("counted", "")), looked, of or None, counted_to)
+            names = ("done", "left", "confirmed_at", "scanned", "of")
+            done, left, confirmed, scanned, of = (_number(posted.get(name)) for name in names)
+            estimate = Estimate(_statuses(posted.get("counted", "")), scanned, of or None, counted_to)
             if asked is not None and is_aware(asked) == settings.USE_TZ:
                 return cls(asked, upper, before, done, left, confirmed, estimate)
         return None
@@ -131,7 +131,7 @@ class BulkProgress:
             "confirmed_at": self.confirmed,
             "counted": json.dumps(estimate.by_status),
             "counted_to": estimate.before,
-            "looked": estimate.scanned,
+            "scanned": estimate.scanned,
             "of": estimate.planner_rows,
         }
         return [(name, "" if value is None else str(value)) for name, value in given.items()]
@@ -172,8 +172,8 @@ def apply_to_matching(
     values = form.cleaned_data if form else {}
     is_over = False
     try:
-        for progress, is_over in _apply_batches(changelist.scan, action, values, before, admin.batch):  # noqa: B007  # the last one counts
-            pass
+        for step in _apply_batches(changelist.scan, action, values, before, admin.batch):
+            progress, is_over = step
     finally:  # a failure leaves earlier batches committed: log them
         _log(request, changelist, action.log_label(values), action.flag, before, progress)
     if is_over:

@@ -35,7 +35,7 @@ def _last_node(nodes: Sequence[GraphNode]) -> GraphNode | None:
 def _latest_source(node: GraphNode, sources: Sequence[GraphNode]) -> GraphNode | None:
     """Return the dependency that ended last before the node began; with ``join`` ANY others may have ended later."""
     ended = [source for source in sources if source.ended is not None]
-    in_time = [source for source in ended if node.began is not None and source.ended <= node.began]  # type: ignore[operator]  # all have ended
+    in_time = [source for source in ended if source.ended and node.began and source.ended <= node.began]
     return max(in_time or ended, key=_end_key, default=None)
 
 

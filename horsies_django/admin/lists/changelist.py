@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from ...ops.keyset.keys import Key, lowest_key, parse_key
-from ...ops.keyset.scan import PAGE, Bounds, KeysetScan, Page
+from ...ops.keyset.scan import PAGE, KeyRange, KeysetScan, Page
 from ..formatting import format_time
 from .search import Search
 
@@ -61,9 +61,9 @@ class KeysetChangeList(ChangeList):
     def scan(self) -> KeysetScan:
         """The scan: the filtered rows with their scope and bounds."""
         sources = [*self.filter_specs, self.search]
-        bounds = Bounds()
+        bounds = KeyRange()
         for source in sources:
-            bounds &= getattr(source, "bounds", Bounds())
+            bounds &= getattr(source, "bounds", KeyRange())
         known = [source.scope for source in sources if hasattr(source, "scope")]
         scope = min(known, key=lambda scope: scope.cost)
         for spec in self.filter_specs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
@@ -18,8 +18,9 @@ from ...db.expressions import NowPlus
 from ...models import Queue, Worker
 from ...models.claim.query import not_past_deadline
 from ...models.operator_actions import ENGINE_TASK_PREFIX
+from ...models.transitions import TaskQuerySet
 from ...ops.keyset import scopes
-from ...ops.keyset.scan import Bounds
+from ...ops.keyset.scan import KeyRange
 from ...ops.keyset.scopes import ScanScope
 from ..base import queue_database
 from .registered_tasks import error_codes, task_names
@@ -90,9 +91,9 @@ class ChoiceFilter(admin.SimpleListFilter):
         return scopes.TABLE
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> KeyRange:
         """The bounds of the ids of the matching rows."""
-        return Bounds()
+        return KeyRange()
 
     def narrow(self, scope: ScanScope) -> ScanScope:
         """Return the part of a scope that has the matching rows."""
@@ -287,8 +288,7 @@ class ProblemFilter(ChoiceFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Filter by the selected problem; ``overdue()`` defines the overdue ones."""
         if self.selected == "overdue" and not self.is_unknown:
-            rows: QuerySet[Any] = queryset.overdue()  # type: ignore[attr-defined]  # TaskQuerySet has it
-            return rows
+            return cast("TaskQuerySet", queryset).overdue()
         return super().queryset(request, queryset)
 
     def condition(self, chosen: str) -> Q:

@@ -22,7 +22,7 @@ from ...enqueue.masking import Mask, mask_of
 from ...models import TaskAttempt
 from ...ops.keyset import scopes
 from ...ops.keyset.keys import Key
-from ...ops.keyset.scan import PAGE, Bounds, RowFilter
+from ...ops.keyset.scan import PAGE, KeyRange, RowFilter
 from ...ops.keyset.scopes import ScanScope
 from ...ops.payload_view.contents import contents_of
 from ...ops.payload_view.excerpt import with_short_arguments
@@ -46,7 +46,7 @@ class Search:
 
     rows: Q = field(default_factory=Q)
     scope: ScanScope = scopes.TABLE
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: KeyRange = field(default_factory=KeyRange)
     row_filter: RowFilter | None = None
     is_slow: bool = False
 
@@ -65,7 +65,7 @@ def parse_search(text: str) -> Search:
     if colon and qualifier.lower() in _QUALIFIERS and (rest := rest.strip()):
         return _QUALIFIERS[qualifier.lower()](rest)
     if is_id(text):
-        return Search(Q(pk=UUID(text)), bounds=Bounds(UUID(text), UUID(text)))
+        return Search(Q(pk=UUID(text)), bounds=KeyRange(UUID(text), UUID(text)))
     return Search(Q(task_name__contains=text))
 
 

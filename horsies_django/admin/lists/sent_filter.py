@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from ...db.expressions import NowPlus
 from ...ops.keyset import scopes
 from ...ops.keyset.keys import SKEW, id_at
-from ...ops.keyset.scan import Bounds
+from ...ops.keyset.scan import KeyRange
 from ...ops.keyset.scopes import ScanScope
 from ..times import display_zone
 
@@ -100,11 +100,11 @@ class SentFilter(admin.ListFilter):
         return scopes.TABLE
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> KeyRange:
         """The bounds of ids from that time, with a margin for clock skew."""
         start = datetime.now(UTC) - WINDOWS[self.window][1] if self.window else None
         starts = [moment for moment in (start, self.start) if moment]
-        return Bounds(
+        return KeyRange(
             max((_id(moment, -SKEW) for moment in starts), default=None), _id(self.end, SKEW) if self.end else None
         )
 

@@ -19,7 +19,7 @@ from ...models import Schedule
 from ..base import is_read_only, queue_database
 from ..json_field import JSON_BOX, JSONPayloadField
 from ..lists.search import is_unreadable
-from .filters import ProblemFilter, SourceFilter, StateFilter
+from .filters import ScheduleProblemFilter, ScheduleStateFilter, SourceFilter
 from .form import ScheduleForm, backends
 from .schedule_actions import ENABLE, SCHEDULE_ACTIONS
 from .schedule_page import SchedulePage
@@ -44,7 +44,7 @@ class ScheduleAdmin(SchedulePage):
         "shown_count",
         "shown_error",
     )
-    list_filter = (StateFilter, ProblemFilter, SourceFilter)
+    list_filter = (ScheduleStateFilter, ScheduleProblemFilter, SourceFilter)
     ordering = ("name",)
     sortable_by = ()
     search_fields = ("name",)
@@ -63,8 +63,8 @@ class ScheduleAdmin(SchedulePage):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether this user may delete this schedule; code would declare its own again."""
-        may_go = isinstance(obj, Schedule) and (not obj.source or obj.declared_enabled is None)
-        return self._has_right(request, "delete") and may_go
+        is_deletable = isinstance(obj, Schedule) and (not obj.source or obj.declared_enabled is None)
+        return self._has_right(request, "delete") and is_deletable
 
     def _has_right(self, request: HttpRequest, name: str) -> bool:
         return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_schedule")
@@ -85,7 +85,8 @@ class ScheduleAdmin(SchedulePage):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Annotate the database's current time."""
         rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.annotate(read_at=Now(), next_in=SecondsUntil("next_run_at"))  # type: ignore[no-any-return]
+        annotated: QuerySet[Any] = rows.annotate(read_at=Now(), next_in=SecondsUntil("next_run_at"))
+        return annotated
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -12,7 +12,7 @@ from ..lists.filters import ChoiceFilter
 from .state_badge import DISABLED
 
 
-class StateFilter(ChoiceFilter):
+class ScheduleStateFilter(ChoiceFilter):
     """Filters by enabled or by the reason for being disabled."""
 
     title = _("state")
@@ -30,7 +30,7 @@ class StateFilter(ChoiceFilter):
         return Q(enabled=False) if chosen == "disabled" else Q(enabled=False, disabled_by=chosen)
 
 
-class ProblemFilter(ChoiceFilter):
+class ScheduleProblemFilter(ChoiceFilter):
     """Finds schedules whose latest run could not be sent."""
 
     title = _("trouble")

@@ -10,13 +10,13 @@ from django.forms import ModelForm
 from django.utils.translation import gettext_lazy as _
 
 from ...core.compat import task_backends
-from ...core.registry import registry as known
+from ...core.registry import registry
 from ...core.schedule_patterns import with_kind
 from ...enqueue.backend import HorsiesBackend
 from ...enqueue.task import HorsiesTask
 from ...models import Schedule
 from ...models.operator_actions import ENGINE_TASK_PREFIX
-from ...workflows.registry import registry
+from ...workflows.definition_registry import definition_registry
 from ..base import queue_database
 from ..lists.registered_tasks import task_names
 from ..times import validate_date
@@ -105,9 +105,9 @@ def backends() -> list[str]:
 
 
 def _is_loaded_task(name: str) -> bool:
-    return isinstance(known.tasks.get(name), HorsiesTask) and not name.startswith(ENGINE_TASK_PREFIX)
+    return isinstance(registry.tasks.get(name), HorsiesTask) and not name.startswith(ENGINE_TASK_PREFIX)
 
 
 def _workflow_names() -> set[str]:
-    keys = (definition._meta.options.definition_key for definition in registry.definitions.values())
+    keys = (definition._meta.options.definition_key for definition in definition_registry.definitions.values())
     return set(filter(None, keys))

@@ -68,7 +68,8 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Annotate the database's current time, for the heartbeats' age."""
         heartbeats: QuerySet[Any] = super().get_queryset(request)
-        return heartbeats.annotate(read_at=Now())  # type: ignore[no-any-return]
+        annotated: QuerySet[Any] = heartbeats.annotate(read_at=Now())
+        return annotated
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

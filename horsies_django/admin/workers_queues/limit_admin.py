@@ -52,7 +52,8 @@ class LimitAdmin(ReadOnlyAdmin):
         holding = Task.objects.using(rows.db).released().filter(limit_key=OuterRef("pk")).order_by()
         count = holding.values("limit_key").annotate(count=Count("pk")).values("count")
         held_count = Coalesce(Subquery(count), 0, output_field=IntegerField())
-        return rows.annotate(held_count=held_count)  # type: ignore[no-any-return]
+        annotated: QuerySet[Any] = rows.annotate(held_count=held_count)
+        return annotated
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -19,7 +19,7 @@ from ...db.expressions import NowPlus, SecondsUntil
 from ...enqueue.backend import HorsiesBackend
 from ...models import Queue, Rollup, Task, Worker
 from ...models.depths import Depth, Depths, depths
-from ...models.rollup import Span
+from ...models.rollup import RollupSpan
 from ...ops.queue_status import QueueStatus, row_values, seconds_since_refill, status_from_row
 
 #: Maximum number of counted deferred tasks, the earliest first.
@@ -200,7 +200,7 @@ def _tally(names: Iterable[str]) -> dict[str, int]:
 
 def _last_hour(rollups: QuerySet[Rollup]) -> dict[str, tuple[int, int]]:
     """Return by queue how many attempts ended in the last hour, and how many of them failed for good."""
-    rows = rollups.filter(span=Span.MINUTE, start__gte=NowPlus(-3_600))
+    rows = rollups.filter(span=RollupSpan.MINUTE, start__gte=NowPlus(-3_600))
     lost = Q(will_retry=False) & ~Q(outcome=AttemptOutcome.COMPLETED)
     sums = rows.values_list("queue_name").annotate(ended=Sum("count"), lost=Sum("count", filter=lost))
     return {name: (ended or 0, failed or 0) for name, ended, failed in sums}

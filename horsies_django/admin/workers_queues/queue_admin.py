@@ -115,8 +115,8 @@ class QueueAdmin(LiveAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether this user may delete the row; deleting a paused queue's row would resume it."""
-        may_go = isinstance(obj, Queue) and not obj._state.adding and not obj.paused
-        return self._has_right(request, "delete") and may_go
+        is_deletable = isinstance(obj, Queue) and not obj._state.adding and not obj.paused
+        return self._has_right(request, "delete") and is_deletable
 
     def _has_right(self, request: HttpRequest, name: str) -> bool:
         return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_queue")
@@ -167,7 +167,7 @@ class QueueAdmin(LiveAdmin):
         if is_allowed and any(key.startswith("~") for key in keys):
             posted = request.POST.copy()
             posted.setlist(ACTION_CHECKBOX_NAME, [self._row_of(key) for key in keys])
-            request.POST = posted  # type: ignore[assignment]  # actions need rows
+            request.POST = posted  # type: ignore[assignment]  # a mutable copy, which Django only reads
         return super().response_action(request, queryset, *args, **kwargs)
 
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -178,8 +178,8 @@ class QueueAdmin(LiveAdmin):
 
     def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Make the row if there is none, then act."""
-        key, may_look = unquote(object_id), self.has_view_permission(request)
-        if may_look and key.startswith("~") and any(known.name == action for known in self.allowed_actions(request)):
+        key, may_view = unquote(object_id), self.has_view_permission(request)
+        if may_view and key.startswith("~") and any(known.name == action for known in self.allowed_actions(request)):
             if request.method != "POST":
                 return HttpResponseRedirect(self._page_of(key))
             object_id = self._row_of(key)

@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind
 from ...models import Task, Workflow, WorkflowTask
-from ...ops.keyset.scan import Bounds
+from ...ops.keyset.scan import KeyRange
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
 from ..actions.action_admin import ActionAdmin
@@ -37,7 +37,7 @@ from ..lists.search import Search, is_id, is_unreadable
 from ..lists.sent_filter import SentFilter
 from ..status_text import status_badge
 from .event_form import EventForm
-from .filters import NameFilter, StatusFilter, TreeFilter
+from .filters import NameFilter, TreeFilter, WorkflowStatusFilter
 from .masking import mask_of_workflow
 from .workflow_actions import RETRY, WORKFLOW_ACTIONS
 from .workflow_page import WorkflowPage
@@ -62,7 +62,7 @@ class WorkflowAdmin(ActionAdmin):
     )
     list_display_links = ("shown_name",)
     change_list_template = "admin/horsies_django/keyset_change_list.html"
-    list_filter = (StatusFilter, TreeFilter, SentFilter, NameFilter, ScheduleFilter)
+    list_filter = (WorkflowStatusFilter, TreeFilter, SentFilter, NameFilter, ScheduleFilter)
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("name",)
@@ -101,12 +101,12 @@ class WorkflowAdmin(ActionAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Leave out fields about subworkflows for a root workflow, and ``is_replaced`` if it is false."""
-        untrue = set[str]()
+        hidden = set[str]()
         if obj is not None:
-            untrue |= set() if obj.depth else {"root_id", "depth"}
-            untrue |= set() if obj.is_replaced else {"is_replaced"}
+            hidden |= set() if obj.depth else {"root_id", "depth"}
+            hidden |= set() if obj.is_replaced else {"is_replaced"}
         return [
-            (title, {**options, "fields": _without(options["fields"], untrue)})
+            (title, {**options, "fields": _without(options["fields"], hidden)})
             for title, options in super().get_fieldsets(request, obj)
         ]
 
@@ -194,7 +194,7 @@ class WorkflowAdmin(ActionAdmin):
             )
             self.message_user(request, message % node_id, messages.WARNING)
             return
-        LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # it accepts a list
+        LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
         self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
@@ -315,4 +315,4 @@ def parse_search(text: str, database: str) -> Search:
 
 
 def _by_id(key: UUID) -> Search:
-    return Search(Q(pk=key), bounds=Bounds(key, key))
+    return Search(Q(pk=key), bounds=KeyRange(key, key))

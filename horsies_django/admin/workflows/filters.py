@@ -11,12 +11,12 @@ from django.utils.translation import gettext_lazy as _
 from ...core.workflow_status import WorkflowStatus
 from ...ops.keyset import scopes
 from ...ops.keyset.scopes import ScanScope
-from ...workflows.registry import registry
+from ...workflows.definition_registry import definition_registry
 from ..lists.filters import ChoiceFilter, FoldedFilter
 from ..lists.search import is_id
 
 
-class StatusFilter(ChoiceFilter):
+class WorkflowStatusFilter(ChoiceFilter):
     """Filters by status. All but COMPLETED have an index."""
 
     title = _("status")
@@ -63,7 +63,7 @@ class NameFilter(FoldedFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the names; the search finds workflows with other names."""
         return self.choices_with_selected(
-            request, {definition._meta.name for definition in registry.definitions.values()}
+            request, {definition._meta.name for definition in definition_registry.definitions.values()}
         )
 
     @property

@@ -64,9 +64,9 @@ def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
 
 def _describe_work(line: NodeLine) -> SafeString | str:
     """Name its task, subworkflow or event, with a link to it."""
-    leads_away = not line.address.startswith("?node=")
+    is_other_page = not line.address.startswith("?node=")
     words = line.task or line.kind
-    shown: SafeString | str = format_html('<a href="{}">{}</a>', line.address, words) if leads_away else words
+    shown: SafeString | str = format_html('<a href="{}">{}</a>', line.address, words) if is_other_page else words
     return format_html("{} ({})", shown, line.kind) if line.task and line.kind else shown
 
 
@@ -106,7 +106,7 @@ def _is_something(value: Any) -> bool:
 
 
 def _shown(node: WorkflowTask, name: str) -> Any:
-    value = node._meta.get_field(name).value_from_object(node)  # type: ignore[union-attr]  # a concrete field
+    value = node._meta.get_field(name).value_from_object(node)  # type: ignore[union-attr]  # only concrete fields are listed
     if isinstance(value, datetime):
         return format_time(value, exactly=False)
     if not isinstance(value, dict | list):

@@ -122,10 +122,10 @@ def _matching_keys(workflow: Workflow, choice: NodeFilter) -> list[int]:
 
 
 def _urgency_case(head: int | None) -> Case:
-    whens = [When(status=state, then=Value(_urgency(state))) for state in _URGENCY_ORDER]
+    branches = [When(status=state, then=Value(_urgency(state))) for state in _URGENCY_ORDER]
     if head is not None:
-        whens.insert(0, When(task_index=head, kind=NodeKind.MAP, then=Value(0)))
-    return Case(*whens, default=Value(len(_URGENCY_ORDER) + 1))
+        branches.insert(0, When(task_index=head, kind=NodeKind.MAP, then=Value(0)))
+    return Case(*branches, default=Value(len(_URGENCY_ORDER) + 1))
 
 
 def _urgency(status: str) -> int:

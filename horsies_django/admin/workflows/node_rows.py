@@ -62,7 +62,7 @@ class WorkflowNodes:
         return sum(self.counts.values())
 
 
-def read_nodes(workflow: Workflow) -> WorkflowNodes:
+def read_workflow_nodes(workflow: Workflow) -> WorkflowNodes:
     """Read a workflow's nodes in order, at most ``MAX_NODES``."""
     mine = node_rows(workflow)
     items: dict[int | None, dict[str, int]] = {}
@@ -72,14 +72,14 @@ def read_nodes(workflow: Workflow) -> WorkflowNodes:
     for index, status, count, characters in groups:
         items.setdefault(index, {})[status] = count
         size += characters or 0
-    is_tangled = size > MAX_EDGE_CHARACTERS
-    sources = Value(None, TextField()) if is_tangled else AS_TEXT
+    has_too_many_edges = size > MAX_EDGE_CHARACTERS
+    sources = Value(None, TextField()) if has_too_many_edges else AS_TEXT
     rows = (
         mine.filter(map_index__isnull=True).order_by("task_index").values_list(*GRAPH_COLUMNS, sources)[: MAX_NODES + 1]
     )
     found = _nodes(list(rows), items)
     totals = {state: sum(counts.get(state, 0) for counts in items.values()) for state in STATES}
-    return WorkflowNodes(tuple(found[:MAX_NODES]), totals, len(found) > MAX_NODES, is_tangled)
+    return WorkflowNodes(tuple(found[:MAX_NODES]), totals, len(found) > MAX_NODES, has_too_many_edges)
 
 
 def _nodes(rows: list[tuple[Any, ...]], items: Mapping[int | None, Mapping[str, int]]) -> list[GraphNode]:
@@ -105,8 +105,8 @@ def valid_indexes(value: Any) -> tuple[int, ...]:
     """Return the node indexes in a column's value. Invalid ones are left out, because a row may be damaged."""
     if not isinstance(value, list):
         return ()
-    is_sound = {int}.issuperset(map(type, value))
-    return tuple(value) if is_sound else tuple(place for place in value if type(place) is int)
+    is_valid = {int}.issuperset(map(type, value))
+    return tuple(value) if is_valid else tuple(place for place in value if type(place) is int)
 
 
 def node_rows(workflow: Workflow) -> QuerySet[WorkflowTask]:

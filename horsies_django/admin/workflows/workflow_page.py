@@ -27,7 +27,7 @@ from .completion_reason import completion_reason
 from .masking import mask_of_workflow
 from .node_detail import NodeDetail, node_detail
 from .node_paging import PAGE_SIZE, NodeCursor, NodeFilter, find_node, find_row, page_rows
-from .node_rows import MAX_NODES, WorkflowNodes, read_nodes
+from .node_rows import MAX_NODES, WorkflowNodes, read_workflow_nodes
 from .node_table import NodeLine, NodeTable, elapsed
 
 #: Maximum number of boxes that are drawn; a larger graph would not be readable.
@@ -257,7 +257,7 @@ class WorkflowPage:
 
     @cached_property
     def _nodes(self) -> WorkflowNodes:
-        return read_nodes(self.workflow)
+        return read_workflow_nodes(self.workflow)
 
     @cached_property
     def _table(self) -> NodeTable:

@@ -103,13 +103,13 @@ class Command(QueueCommand):
         if action == "list":
             self._list(backend, is_json=is_json)
             return
-        rows, (act, done, undone) = Queue.objects.using(backend.config.database), _queue_change(action, rules)
+        rows, (act, done, unchanged) = Queue.objects.using(backend.config.database), _queue_change(action, rules)
         changed = {name: bool(act(rows.named(name))) for name in names}
         if is_json:
             self.stdout.write(json.dumps({"action": action, "changed": changed}))
             return
         for name, is_changed in changed.items():
-            self.stdout.write(one_line((done if is_changed else undone) % name))
+            self.stdout.write(one_line((done if is_changed else unchanged) % name))
 
     def _delete(self, names: Sequence[str], backend: ConfiguredBackend, *, force: bool, is_json: bool) -> None:
         for name in names:
@@ -139,7 +139,7 @@ def _queue_change(action: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQu
     if action == "pause":
         return QueueQuerySet.pause, "The queue %s is paused.", "The queue %s is paused already."
     if action == "resume":
-        return QueueQuerySet.resume, "The queue %s goes on.", "The queue %s is not paused."
+        return QueueQuerySet.resume, "The queue %s is resumed.", "The queue %s is not paused."
     values = ", ".join(f"{name} = {INHERIT if value is None else value}" for name, value in rules.items())
     return (lambda row: row.set(**rules)), f"The queue %s: {values.replace('%', '%%')}.", ""
 

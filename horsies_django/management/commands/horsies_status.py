@@ -17,7 +17,7 @@ from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.text_table import table
 from horsies_django.models.check_migrated import check_tables
-from horsies_django.ops.metrics import Snapshot, collect
+from horsies_django.ops.metrics import MetricsSnapshot, collect
 from horsies_django.ops.metrics.snapshot import QueueMetrics
 from horsies_django.ops.metrics.workers import WorkerStatus
 from horsies_django.worker.connection import own_connection
@@ -67,7 +67,7 @@ class Command(QueueCommand):
                 self.stdout.write(line)
 
 
-def _lines(snapshot: Snapshot) -> Iterable[str]:
+def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
     states = [(_WORDS.get(name, name), str(count)) for name, count in snapshot.counts.items()]
     yield from table(("state", "tasks"), states, 1)
     yield ""
@@ -82,7 +82,7 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
     if snapshot.workers:
         yield from table(_WORKER, [_worker_row(worker) for worker in snapshot.workers], 2)
     else:
-        yield "No worker is there: start one with `manage.py horsies_worker`."
+        yield "There is no worker: start one with `manage.py horsies_worker`."
     yield ""
     yield "workflows: " + ", ".join(f"{count} {name}" for name, count in snapshot.workflows.items())
     if unserved := snapshot.unserved:
@@ -96,16 +96,16 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
 
 def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
     due = f"{queue.depth.due:,}" + ("+" if queue.depth.is_more else "")
-    pace = queue.throughput
+    throughput = queue.throughput
     return (
         queue.name,
         due,
         format_brief(queue.depth.waits),
         str(queue.held),
-        f"{pace.counts['completed']:,}",
-        f"{pace.counts['failed']:,}",
-        format_brief(pace.wait_p95),
-        format_brief(pace.run_p95),
+        f"{throughput.counts['completed']:,}",
+        f"{throughput.counts['failed']:,}",
+        format_brief(throughput.wait_p95),
+        format_brief(throughput.run_p95),
         "; ".join([*(["paused"] if queue.is_paused else []), *queue.status.descriptions]),
     )
 

@@ -51,8 +51,8 @@ def act(inspector: Inspector, action: str, options: dict[str, Any], out: OutputW
     report = Report(action=task_action.name, is_dry=is_dry)
     failure = ""
     try:
-        for report in _with_progress(selection.apply_in_batches(task_action, dry_run=is_dry, limit=limit), err):  # noqa: B007  # the last one counts
-            pass
+        for latest in _with_progress(selection.apply_in_batches(task_action, dry_run=is_dry, limit=limit), err):
+            report = latest
     except DatabaseError as error:
         failure = f"The database: {error}".rstrip()
     except KeyboardInterrupt:
@@ -80,7 +80,7 @@ def _selection(inspector: Inspector, task_action: TaskAction, options: dict[str,
         raise ValueError("Give either ids, or --all with or without filters.")
     if not options["all"]:
         if is_narrowed:
-            raise ValueError("Filters go with --all: a task that is named by its id is meant whatever it is.")
+            raise ValueError("Filters need --all; they do not apply to tasks given by id.")
         return inspector.with_ids(parse_ids(options["ids"]))
     filters = parse_filters(options)
     narrow_to_action(filters, task_action)  # raises ValueError before the user is asked
@@ -117,8 +117,8 @@ def _print(report: Report, options: dict[str, Any], out: OutputWrapper) -> None:
     if not report.left:
         return
     out.write(f"left alone: {report.left}")
-    if report.left > min(MAX_NAMED, len(report.left_alone)):
+    if report.left > min(MAX_NAMED, len(report.skipped)):
         for why, count in report.reasons.items():
             out.write(f"  {count} of them: {why}")
-    for left in report.left_alone[:MAX_NAMED]:
+    for left in report.skipped[:MAX_NAMED]:
         out.write(one_line(f"  {left}"))

@@ -47,7 +47,7 @@ def enqueue(inspector: Inspector, options: dict[str, Any], out: OutputWrapper) -
     if options["json"]:
         out.write(json.dumps({"id": str(handle.id), "replayed": handle.replayed}))
     else:
-        out.write(f"{handle.id}{' (it was there already)' if handle.replayed else ''}")
+        out.write(f"{handle.id}{' (it existed already)' if handle.replayed else ''}")
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:

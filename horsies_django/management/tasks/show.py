@@ -138,7 +138,7 @@ def _detail_lines(task: TaskDetail) -> Iterator[str]:
     yield from (f"  why: {words}" for words in task.why)
     facts = {name: getattr(task, name) for name in _FACTS}
     yield from (f"  {name}: {value}" for name, value in facts.items() if value is not None)
-    for name, value in task.carried.items():
+    for name, value in task.payload.items():
         yield f"  {name}: {json.dumps(value, ensure_ascii=False)}"
     for position, call in enumerate(task.items):
         yield f"  call {position}: {json.dumps(call, ensure_ascii=False)}"

@@ -47,7 +47,7 @@ _PICKED: Final = Param("picked")
 _NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}"}
 
 #: Candidates per task to claim, if there are several queues: other workers may lock some first.
-_SPARE: Final = 2
+_OVERFETCH: Final = 2
 
 _NO_CAPS: Final[Mapping[str, int]] = {}
 
@@ -112,7 +112,7 @@ class _OneStatement(CompleteAndClaim):
         self._stored = stored = tasks.filter(IsStored())
         one = stored.claimable(None, is_async=is_async)
         self._reader = CompiledSelect(one, CLAIMED_COLUMNS, LIMIT)
-        self._one = self._cursor(one, stored.claimable_after_mark(is_async=is_async))
+        self._one = self._cursor(one, stored.claimable_after_cursor(is_async=is_async))
         self._several = self._cursor(stored.claimable_of_queues(tasks.all_rows(), is_async=is_async))
         self._was_short = False
 
@@ -125,9 +125,9 @@ class _OneStatement(CompleteAndClaim):
         if self._was_short:
             claims = self._one_by_one(bound, queues, most)
         else:
-            bound |= {QUEUES.name: list(queues), CANDIDATES.name: room * _SPARE}
+            bound |= {QUEUES.name: list(queues), CANDIDATES.name: room * _OVERFETCH}
             if most:
-                bound[CAPS.name] = [min(room * _SPARE, most.get(queue, room * _SPARE)) for queue in queues]
+                bound[CAPS.name] = [min(room * _OVERFETCH, most.get(queue, room * _OVERFETCH)) for queue in queues]
             claims = (self._capped if most else self._several).claim(self._execute, bound, _NOTHING)
         possible = min(room, sum(most.get(queue, room) for queue in queues)) if most else room
         self._was_short = len(claims) < possible and not self._was_short
@@ -164,8 +164,8 @@ class _OneStatement(CompleteAndClaim):
             raise_unless_all_claimed(rows[0][-1], len(rows))
         return claimed_tasks((row[:-1] for row in rows), asked_at)
 
-    def _cursor(self, first: TaskQuerySet, after_mark: TaskQuerySet | None = None) -> ClaimCursor:
-        return ClaimCursor(self._as_one(first), None if after_mark is None else self._as_one(after_mark))
+    def _cursor(self, first: TaskQuerySet, after_cursor: TaskQuerySet | None = None) -> ClaimCursor:
+        return ClaimCursor(self._as_one(first), None if after_cursor is None else self._as_one(after_cursor))
 
     def _as_one(self, rows: TaskQuerySet) -> Statement:
         return one_statement(
@@ -207,7 +207,7 @@ class _FourStatements(CompleteAndClaim):
             bound[QUEUE.name] = queues[0]
             bound[LIMIT.name] = min(bound[LIMIT.name], most.get(queues[0], bound[LIMIT.name]))
         else:
-            choice = bound[LIMIT.name] * _SPARE
+            choice = bound[LIMIT.name] * _OVERFETCH
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
             firsts = [self._firsts.run(bound | {QUEUE.name: queue, LIMIT.name: rooms[queue]}) for queue in queues]
             pick, bound[_PICKED.name] = self._among, self._listed(first_of(*firsts)[:choice])

@@ -10,28 +10,28 @@ from ...db.claim_expressions import CURSOR_ID, CURSOR_PRIORITY, CURSOR_TIME, LIM
 from ...db.statements import Statement
 from ..claims import ClaimedTask
 
-#: Claims continue from the mark for this many times the duration of a claim from the first row.
-_WORTH: Final = 10
+#: Claims continue from the cursor for this many times the duration of a claim from the first row.
+_DURATION_FACTOR: Final = 10
 
-#: The longest time, in seconds, for which claims continue from the mark.
-_LONGEST: Final = 1.0
+#: The longest time, in seconds, for which claims continue from the cursor.
+_MAX_DURATION: Final = 1.0
 
 Execute = Callable[[Statement, dict[str, Any]], list[ClaimedTask]]
 
 
 class ClaimCursor:
-    """Executes the claim from the first row, or from the mark while that is faster.
+    """Executes the claim from the first row, or from the cursor while that is faster.
 
     While an old transaction blocks vacuum, a claim from the first row walks over the index entries of all tasks that
-    were claimed before. So the cursor spends at most a tenth of the time on such claims. A task that sorts before the
-    mark, because of its priority or because its transaction committed late, then waits some ten milliseconds more.
+    were claimed before. So such claims take at most a tenth of the time. A task that sorts before the cursor, because
+    of its priority or because its transaction committed late, then waits some ten milliseconds more.
     """
 
-    def __init__(self, first: Statement, after_mark: Statement | None = None) -> None:
+    def __init__(self, first: Statement, after_cursor: Statement | None = None) -> None:
         self._first = first
-        self._after_mark = after_mark
-        self._mark: ClaimedTask | None = None
-        self._mark_until = float("-inf")
+        self._after_cursor = after_cursor
+        self._position: ClaimedTask | None = None
+        self._valid_until = float("-inf")
 
     def claim(self, execute: Execute, bound: dict[str, Any], stored: dict[str, Any]) -> list[ClaimedTask]:
         """Claim as many tasks as there is room for.
@@ -41,22 +41,22 @@ class ClaimCursor:
         """
         claims: list[ClaimedTask] = []
         room = bound[LIMIT.name]
-        is_worth_it = room and time.monotonic() < self._mark_until
-        if self._after_mark and is_worth_it and (mark := self._mark) and mark.queue_name == bound[QUEUE.name]:
-            position = {
-                CURSOR_PRIORITY.name: mark.priority,
-                CURSOR_TIME.name: mark.enqueued_at,
-                CURSOR_ID.name: mark.task_id,
+        is_cursor_valid = room and time.monotonic() < self._valid_until
+        if self._after_cursor and is_cursor_valid and (last := self._position) and last.queue_name == bound[QUEUE.name]:
+            cursor = {
+                CURSOR_PRIORITY.name: last.priority,
+                CURSOR_TIME.name: last.enqueued_at,
+                CURSOR_ID.name: last.task_id,
             }
-            claims = execute(self._after_mark, bound | position)
+            claims = execute(self._after_cursor, bound | cursor)
             if len(claims) == room:
-                self._mark = claims[-1]
+                self._position = claims[-1]
                 return claims
             bound = bound | stored | {LIMIT.name: room - len(claims)}
         began = time.monotonic()
         claims += execute(self._first, bound)
         now = time.monotonic()
         if room:
-            self._mark_until = now + min((now - began) * _WORTH, _LONGEST)
-            self._mark = claims[-1] if len(claims) == room else None
+            self._valid_until = now + min((now - began) * _DURATION_FACTOR, _MAX_DURATION)
+            self._position = claims[-1] if len(claims) == room else None
         return claims

@@ -73,8 +73,8 @@ class ClaimQuerySet(models.QuerySet[RowT]):
         """The next tasks of one queue that no other worker has locked, locked: what a claim takes."""
         return self.in_open_queue(queue, is_async=is_async).lock()
 
-    def claimable_after_mark(self, *, is_async: bool) -> Self:
-        """The same from the mark on: the position of the last task that this worker has claimed."""
+    def claimable_after_cursor(self, *, is_async: bool) -> Self:
+        """The same after the cursor: the position of the last task that this worker has claimed."""
         priority = BoundParam(CURSOR_PRIORITY, models.SmallIntegerField())
         return self.in_open_queue(None, is_async=is_async).filter(AfterCursor(), priority=priority).lock()
 

@@ -5,7 +5,7 @@
 >>> tasks().retry(page[0].id).done  # doctest: +SKIP
 1
 >>> tasks().matching(status="scheduled", task="shop.tasks.remind").run()  # doctest: +SKIP
-Report(action='run', done=4012, left=0, reasons={}, left_alone=(), is_dry=False)
+Report(action='run', done=4012, left=0, reasons={}, skipped=(), is_dry=False)
 
 ``manage.py horsies_task`` offers the same from the shell.
 """

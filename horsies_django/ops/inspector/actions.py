@@ -39,7 +39,7 @@ class TaskAction:
     states: frozenset[State]
     act: Callable[[TaskQuerySet], int]
     objection: Objection = _no_objection
-    fallback_reason: str = "it changed at that moment"
+    fallback_reason: str = "it changed meanwhile"
     default_states: frozenset[State] = frozenset()
     log_fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ DELETE: Final = TaskAction(
     states=ENDED | WAITING,
     act=delete_waiting_or_ended,
     objection=_delete_objection,
-    fallback_reason="its workflow has still to hear of it, or somebody else has its row",
+    fallback_reason="its workflow has not processed its end yet, or another transaction has locked its row",
     default_states=ENDED,
 )
 

@@ -63,6 +63,6 @@ def _refuse(name: str, database: str, states: frozenset[State], more: str = "") 
         return
     task = found[0]
     is_held = task.claimed
-    how = "Pause it and cancel them, or let them end" if is_held else "Cancel or move them, or say force"
+    how = "Pause it and cancel them, or wait until they end" if is_held else "Cancel or move them, or use force"
     live = "that a worker holds" if is_held else "that wait"
     raise QueueNotEmpty(f"The queue {name!r} has tasks {live}, such as {task.pk}: it is not deleted. {how}.{more}")

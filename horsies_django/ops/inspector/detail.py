@@ -54,18 +54,18 @@ class TaskDetail(TaskSummary):
 
     Attributes:
         why: Why it is not running, as translated sentences, the most immediate first; empty if it runs or has ended.
-        carried: The non-empty values among arguments, result, metadata and checkpoint, masked.
+        payload: The non-empty values among arguments, result, metadata and checkpoint, masked.
         progress: The progress that its body reported.
         items: The first calls of its group, masked, in the order of arrival.
         attempts: Its attempts, the oldest first.
         retries: A description of the retry policy in force.
         timeout: Time limit of an attempt in seconds. None: the worker's default.
-        traceback: The traceback of its error, which ``carried["result"]`` leaves out.
+        traceback: The traceback of its error, which ``payload["result"]`` leaves out.
         is_registered: Whether a task with its name is registered in this process.
     """
 
     why: Sequence[str]
-    carried: Mapping[str, Any]
+    payload: Mapping[str, Any]
     progress: Any
     items: Sequence[Any]
     attempts: Sequence[Mapping[str, Any]]
@@ -79,7 +79,7 @@ class TaskDetail(TaskSummary):
         values = {entry.name: as_text(getattr(self, entry.name)) for entry in fields(self)}
         attempts = [{name: as_text(value) for name, value in attempt.items()} for attempt in self.attempts]
         lists = {"why": list(self.why), "items": list(self.items), "attempts": attempts}
-        return {**values, **lists, "carried": dict(self.carried)}
+        return {**values, **lists, "payload": dict(self.payload)}
 
 
 def task_detail(rows: TaskQuerySet) -> TaskDetail | None:
@@ -94,7 +94,7 @@ def task_detail(rows: TaskQuerySet) -> TaskDetail | None:
         call=", ".join(_line(contents, part) for part in ("args", "kwargs") if contents.is_filled(part)),
         is_orphaned=bool(orphaned_ids([task])),
         why=tuple(reason.words for reason in reasons_of(task, task.seen_at)),
-        carried={part: _masked_part(contents, part) for part in PAYLOADS if contents.is_filled(part)},
+        payload={part: _masked_part(contents, part) for part in PAYLOADS if contents.is_filled(part)},
         progress=task.progress,
         items=[] if task.item_count is None else _items(task, contents),
         attempts=list(task.attempts.order_by("attempt").values(*ATTEMPT_FIELDS)),

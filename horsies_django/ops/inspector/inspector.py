@@ -75,7 +75,7 @@ class Inspector:
     ) -> Iterator[Sequence[TaskSummary]]:
         """Yield pages until there are no more tasks."""
         scan = filters.scan(self.rows)
-        scan = replace(scan, rows=with_summary_columns(scan.rows))  # type: ignore[arg-type]  # of tasks, as was given
+        scan = replace(scan, rows=with_summary_columns(scan.rows))  # type: ignore[arg-type]  # the scan of a TaskFilters reads tasks
         before = None if after is None else parse_uuid(after, "after")
         while rows := scan.first(size, before):
             yield task_summaries(rows)

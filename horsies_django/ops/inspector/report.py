@@ -35,7 +35,7 @@ class Report:
         done: How many tasks it changed, or would have changed on a dry run.
         left: How many tasks it skipped.
         reasons: The number of skipped tasks by reason.
-        left_alone: The first ``MAX_NAMED`` skipped tasks, without those that changed concurrently.
+        skipped: The first ``MAX_NAMED`` skipped tasks, without those that changed concurrently.
         is_dry: Whether it was a dry run.
     """
 
@@ -43,7 +43,7 @@ class Report:
     done: int = 0
     left: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
-    left_alone: tuple[Skipped, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
     is_dry: bool = False
 
     @property
@@ -51,17 +51,17 @@ class Report:
         """Whether no task was skipped."""
         return self.left == 0
 
-    def with_batch(self, done: int, left_alone: Iterable[Skipped], unnamed: Mapping[str, int]) -> Self:
+    def with_batch(self, done: int, skipped: Iterable[Skipped], unnamed: Mapping[str, int]) -> Self:
         """Return the report with a batch added. ``unnamed`` counts unidentified skipped tasks by reason."""
-        more = tuple(left_alone)
+        more = tuple(skipped)
         reasons = Counter(self.reasons) + Counter(left.why for left in more) + Counter(unnamed)
-        room = MAX_NAMED - len(self.left_alone)
+        room = MAX_NAMED - len(self.skipped)
         return replace(
             self,
             done=self.done + done,
             left=self.left + len(more) + sum(unnamed.values()),
             reasons=dict(reasons),
-            left_alone=(*self.left_alone, *more[:room]),
+            skipped=(*self.skipped, *more[:room]),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -71,6 +71,6 @@ class Report:
             "done": self.done,
             "left": self.left,
             "reasons": dict(self.reasons),
-            "left_alone": [{"id": str(left.id), "state": left.state, "why": left.why} for left in self.left_alone],
+            "skipped": [{"id": str(left.id), "state": left.state, "why": left.why} for left in self.skipped],
             "is_dry": self.is_dry,
         }

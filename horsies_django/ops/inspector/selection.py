@@ -56,8 +56,8 @@ class Selection(ABC):
     def apply(self, action: TaskAction, *, dry_run: bool = False, limit: int | None = None) -> Report:
         """Apply an action to the selected tasks, to at most ``limit`` of them."""
         report = Report(action=action.name, is_dry=dry_run)
-        for report in self.apply_in_batches(action, dry_run=dry_run, limit=limit):  # noqa: B007  # the last one counts
-            pass
+        for latest in self.apply_in_batches(action, dry_run=dry_run, limit=limit):
+            report = latest
         return report
 
     def apply_in_batches(
@@ -68,7 +68,7 @@ class Selection(ABC):
         try:
             for rows, keys in self.batches(action):
                 room = None if limit is None else limit - report.done
-                step = _Batch(action, self.rows, rows, keys, room)
+                step = _ActionBatch(action, self.rows, rows, keys, room)
                 report = step.preview(report) if dry_run else step.apply(report)
                 yield report
                 if limit is not None and report.done >= limit:
@@ -146,7 +146,7 @@ def narrow_to_action(filters: TaskFilters, action: TaskAction) -> TaskFilters:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _ActionBatch:
     """One batch: it is split into tasks to change and tasks to skip, then changed with one call."""
 
     action: TaskAction
@@ -189,12 +189,12 @@ class _Batch:
         found = {task.id: task for task in candidates(self.all_rows.filter(pk__in=fit))}
         if len(fit) == 1:
             return [self._skip(fit[0], found.get(fit[0]))], {}
-        as_they_were = [task for key in fit if (task := found.get(key)) and not self.action.why_not(task)]
-        if len(as_they_were) > count:  # a moved task can be moved again, so the unchanged ones can't be told apart
+        unchanged = [task for key in fit if (task := found.get(key)) and not self.action.why_not(task)]
+        if len(unchanged) > count:  # a moved task can be moved again, so the unchanged ones can't be told apart
             return [], {self.action.fallback_reason: count}
-        named = [Skipped(task.id, task.state, self.action.fallback_reason) for task in as_they_were]
+        named = [Skipped(task.id, task.state, self.action.fallback_reason) for task in unchanged]
         rest = count - len(named)
-        return named, {"it changed at that moment": rest} if rest else {}
+        return named, {"it changed meanwhile": rest} if rest else {}
 
     def _skip(self, key: UUID, task: Candidate | None) -> Skipped:
         if task is None:

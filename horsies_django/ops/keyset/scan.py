@@ -47,16 +47,16 @@ BATCH: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class KeyRange:
     """The lowest and the highest id that can match. None: no bound."""
 
     low: Key | None = None
     high: Key | None = None
 
-    def __and__(self, other: Bounds) -> Bounds:
+    def __and__(self, other: KeyRange) -> KeyRange:
         lows = [low for low in (self.low, other.low) if low is not None]
         highs = [high for high in (self.high, other.high) if high is not None]
-        return Bounds(max(lows, default=None), min(highs, default=None))
+        return KeyRange(max(lows, default=None), min(highs, default=None))
 
 
 class Chunk(NamedTuple):
@@ -94,7 +94,7 @@ class KeysetScan:
 
     rows: QuerySet[Any]
     scope: ScanScope = TABLE
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: KeyRange = field(default_factory=KeyRange)
     row_filter: RowFilter | None = None
     is_slow: bool = False
 

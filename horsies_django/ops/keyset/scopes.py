@@ -61,15 +61,17 @@ _CLAIMABLE: Final = IndexRange(
 )
 _DEFERRED: Final = IndexRange(Q(status=TaskStatus.PENDING, deferred=True, blocked=False), ("enqueued_at",))
 #: Tasks that wait for their limit; all of them are due.
-_GATED: Final = IndexRange(Q(status=TaskStatus.PENDING, blocked=True), ("limit_key", "-priority", "enqueued_at", "pk"))
+_BLOCKED: Final = IndexRange(
+    Q(status=TaskStatus.PENDING, blocked=True), ("limit_key", "-priority", "enqueued_at", "pk")
+)
 #: Deferred tasks that are due already and that no worker has made claimable yet.
 _JUST_DUE: Final = IndexRange(_DEFERRED.rows & Q(enqueued_at__lte=Now()), _DEFERRED.order)
 _TOO_LATE: Final = IndexRange(Q(status=TaskStatus.PENDING, good_until__lte=Now()), ("good_until",))
 
 TABLE: Final = ScanScope()
-PENDING: Final = ScanScope((_CLAIMABLE, _DEFERRED, _GATED))
+PENDING: Final = ScanScope((_CLAIMABLE, _DEFERRED, _BLOCKED))
 DEFERRED: Final = ScanScope((_DEFERRED,))
-DUE: Final = ScanScope((_CLAIMABLE, _JUST_DUE, _GATED))
+DUE: Final = ScanScope((_CLAIMABLE, _JUST_DUE, _BLOCKED))
 OVERDUE: Final = ScanScope((_TOO_LATE,))
 HELD: Final = ScanScope((IndexRange(IS_HELD, ("claimed_by_worker_id",)),))
 #: Tasks with an error code: failed ones, and those that wait for a retry.

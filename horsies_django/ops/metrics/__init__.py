@@ -5,6 +5,6 @@ are estimated by the planner, and the history comes from the reaper's roll-ups.
 """
 
 from .counts import Count, Exactness
-from .snapshot import Snapshot, collect
+from .snapshot import MetricsSnapshot, collect
 
-__all__ = ["Count", "Exactness", "Snapshot", "collect"]
+__all__ = ["Count", "Exactness", "MetricsSnapshot", "collect"]

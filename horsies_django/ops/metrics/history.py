@@ -14,7 +14,7 @@ from ...core.histogram import merge, percentile
 from ...core.status import AttemptOutcome
 from ...db.expressions import NowPlus
 from ...models import Rollup
-from ...models.rollup import MINUTES, Span, start_of
+from ...models.rollup import MINUTES, RollupSpan, start_of
 
 #: The outcome of an attempt: it completed, it is retried, or it failed for good.
 COMPLETED, RETRIED, FAILED = "completed", "retried", "failed"
@@ -64,8 +64,8 @@ def outcome_of(outcome: str, will_retry: bool) -> str:
 
 def last_hour(database: str, minute: int) -> tuple[list[TimeBucket], dict[str, Counter[str]]]:
     """Return the attempts of the last 60 minutes up to ``minute`` of the database's clock, per minute and per queue."""
-    rows = _rollups_since(database, Span.MINUTE, 60).order_by()
-    bars, queues = _empty_buckets(Span.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
+    rows = _rollups_since(database, RollupSpan.MINUTE, 60).order_by()
+    bars, queues = _empty_buckets(RollupSpan.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
     columns = ("start", "queue_name", "outcome", "will_retry")
     for start, queue, outcome, will_retry, count in rows.values_list(*columns).annotate(Sum("count")):
         result = outcome_of(outcome, will_retry)
@@ -77,7 +77,7 @@ def last_hour(database: str, minute: int) -> tuple[list[TimeBucket], dict[str, C
 
 def last_week(database: str, minute: int) -> list[TimeBucket]:
     """Return the attempts of each of the last 168 hours."""
-    rows, bars = _rollups_since(database, Span.HOUR, 168).order_by(), _empty_buckets(Span.HOUR, 168, minute)
+    rows, bars = _rollups_since(database, RollupSpan.HOUR, 168).order_by(), _empty_buckets(RollupSpan.HOUR, 168, minute)
     for start, outcome, will_retry, count in rows.values_list("start", "outcome", "will_retry").annotate(Sum("count")):
         if start in bars:
             bars[start].counts[outcome_of(outcome, will_retry)] += count
@@ -93,7 +93,7 @@ def merge_buckets(bars: Sequence[TimeBucket], number: int) -> list[TimeBucket]:
 def throughput_by_queue(database: str, hour: dict[str, Counter[str]]) -> dict[str, Throughput]:
     """Return the throughput of each queue, given its attempts of the last hour."""
     waits, runs = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
-    for queue, wait, run in _rollups_since(database, Span.HOUR, 2).values_list("queue_name", "waits", "runs"):
+    for queue, wait, run in _rollups_since(database, RollupSpan.HOUR, 2).values_list("queue_name", "waits", "runs"):
         waits[queue].append(wait)
         runs[queue].append(run)
     return {
@@ -104,7 +104,7 @@ def throughput_by_queue(database: str, hour: dict[str, Counter[str]]) -> dict[st
 
 def most_failing(database: str, limit: int = 10) -> list[FailingTask]:
     """Return the tasks and error codes with the most failed attempts of the last day, retried ones included."""
-    rows = _rollups_since(database, Span.HOUR, 24).filter(outcome__in=_FAILURES).order_by()
+    rows = _rollups_since(database, RollupSpan.HOUR, 24).filter(outcome__in=_FAILURES).order_by()
     sums = rows.values_list("task_name", "error_code").annotate(
         total=Sum("count"), again=Sum("count", filter=Q(will_retry=True))
     )
@@ -118,13 +118,13 @@ def _median_and_p95(histograms: list[Any]) -> tuple[float | None, float | None]:
     return percentile(histogram, 0.5), percentile(histogram, 0.95)
 
 
-def _rollups_since(database: str, span: Span, number: int) -> Any:
+def _rollups_since(database: str, span: RollupSpan, number: int) -> Any:
     """Return the roll-ups of the last ``number`` minutes or hours, including the one that began before."""
     seconds = number * MINUTES[span] * 60
     return Rollup.objects.using(database).filter(span=span, start__gt=NowPlus(-seconds))
 
 
-def _empty_buckets(span: Span, number: int, minute: int) -> dict[datetime, TimeBucket]:
+def _empty_buckets(span: RollupSpan, number: int, minute: int) -> dict[datetime, TimeBucket]:
     """Return empty buckets up to ``minute`` of the database's clock, by their start."""
     length = MINUTES[span]
     last = minute // length

@@ -57,7 +57,7 @@ class QueueMetrics:
 
     def as_json(self) -> dict[str, Any]:
         """Return the dict that ``horsies_status --json`` prints. Times are in seconds."""
-        pace = self.throughput
+        throughput = self.throughput
         return {
             "name": self.name,
             "paused": self.is_paused,
@@ -67,16 +67,16 @@ class QueueMetrics:
             "held": self.held,
             "counts": {state: count.as_json() for state, count in self.counts.items()},
             "limits": {name: value for name, value in self.status.as_json().items() if name in _LIMITS},
-            "last_hour": {outcome: pace.counts[outcome] for outcome in ("completed", "retried", "failed")},
-            "wait_p50": pace.wait_p50,
-            "wait_p95": pace.wait_p95,
-            "run_p50": pace.run_p50,
-            "run_p95": pace.run_p95,
+            "last_hour": {outcome: throughput.counts[outcome] for outcome in ("completed", "retried", "failed")},
+            "wait_p50": throughput.wait_p50,
+            "wait_p95": throughput.wait_p95,
+            "run_p50": throughput.run_p50,
+            "run_p95": throughput.run_p95,
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class MetricsSnapshot:
     """Metrics of the whole database. ``reaper_ago`` is in seconds; None if the reaper never ran."""
 
     counts: Mapping[str, Count]
@@ -129,7 +129,7 @@ class Snapshot:
         }
 
 
-def collect(options: Options) -> Snapshot:
+def collect(options: Options) -> MetricsSnapshot:
     """Collect a snapshot in nine statements, or ten if tasks wait in very many queues."""
     database = options.database
     answers = run_queries(database, _queries(database))
@@ -138,18 +138,18 @@ def collect(options: Options) -> Snapshot:
     minutes, hour = last_hour(database, minute)
     rows = {name: dict(zip(_ROW, row, strict=True)) for name, *row in decode_rows(answers["queues"])}
     due = depths(Task.objects.using(database), also=[*sorted(_configured_queues()), *rows])
-    for name, waits in decode_rows(answers["latecomers"]):
+    for name, waits in decode_rows(answers["just_due"]):
         due[name] = due.of(name) + Depth(1, False, max(0.0, -waits))
     reaper_in = answers["reaper"]
-    pace = throughput_by_queue(database, hour)
+    throughput = throughput_by_queue(database, hour)
     named = {*rows, *_configured_queues()}
-    others = dict.fromkeys([*due, *holding.queues, *sorted(name for name in pace if name)])
+    others = dict.fromkeys([*due, *holding.queues, *sorted(name for name in throughput if name)])
     unnamed = [name for name in others if name not in named]
     names = sorted({*named, *islice(unnamed, MAX_OTHER_QUEUES)})
     by_state = counts.counts_by_queue(answers, names, holding, due)
-    return Snapshot(
+    return MetricsSnapshot(
         counts.counts_by_state(answers, holding.states),
-        tuple(_queue_metrics(names, rows, due, holding, pace, by_state, database)),
+        tuple(_queue_metrics(names, rows, due, holding, throughput, by_state, database)),
         due.is_more or len(unnamed) > MAX_OTHER_QUEUES,
         due.waits,
         due.is_searched,
@@ -165,7 +165,7 @@ def collect(options: Options) -> Snapshot:
 
 def _queries(database: str) -> dict[str, Statement]:
     pending = Task.objects.using(database).deferred().filter(enqueued_at__lte=Now())
-    latecomers = pending.order_by("enqueued_at")[:MAX_JUST_DUE]
+    just_due = pending.order_by("enqueued_at")[:MAX_JUST_DUE]
     queues = Queue.objects.using(database).order_by("name")[:MAX_QUEUES]
     columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}
     # A pass with --once takes no lease.
@@ -174,7 +174,7 @@ def _queries(database: str) -> dict[str, Statement]:
     return {
         **counts.queries(database),
         **workflows.queries(database),
-        "latecomers": rows_query(latecomers, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
+        "just_due": rows_query(just_due, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
         "queues": rows_query(queues, {"name": F("name"), **columns}, database),
         "minute": scalar(MinuteOf(Now()), Task.objects.using(database)),
         "reaper": Statement.select(reaper.values_list(SecondsUntil("renewed_at"))[:1]),
@@ -186,7 +186,7 @@ def _queue_metrics(
     rows: Mapping[str, dict[str, Any]],
     due: Depths,
     holding: HeldTasks,
-    pace: Mapping[str, Throughput],
+    throughput: Mapping[str, Throughput],
     by_state: Mapping[str, Mapping[str, Count]],
     database: str,
 ) -> Iterable[QueueMetrics]:
@@ -196,7 +196,7 @@ def _queue_metrics(
             bool(rows[name]["paused"]) if name in rows else False,
             due.of(name),
             holding.queues[name],
-            pace.get(name, Throughput(Counter())),
+            throughput.get(name, Throughput(Counter())),
             status_from_row(name, rows.get(name), holding.queues[name], database),
             by_state[name],
         )

@@ -17,7 +17,7 @@ from ...core.workflow_status import NodeKind, OnError, WorkflowStatus, WorkflowT
 from .. import lifecycle
 from . import cancel_pause, complete_workflow, node_end, start_nodes
 from .context import EngineContext
-from .nodes import Node, NodeEnd, Position, is_item_of, read_nodes, where_in
+from .nodes import NodeEnd, NodeState, Position, is_item_of, read_nodes, where_in
 from .queries import EngineQueries, Query
 
 #: Up to this level the engine reads the waiting nodes one level at a time; then it reads everything below at once.
@@ -90,7 +90,7 @@ class Engine(EngineContext):
             self.expired_tasks.clear()
             self.advance_after_tasks(expired)
 
-    def _read_startable(self, keys: Collection[int]) -> list[Node]:
+    def _read_startable(self, keys: Collection[int]) -> list[NodeState]:
         waiting = self.nodes.filter(lifecycle.ENQUEUE_NODE.is_possible, where_in(self.database, keys))
         rows = waiting.filter(workflow__status=WorkflowStatus.RUNNING)
         return read_nodes(rows) if keys else []
@@ -126,7 +126,7 @@ class Engine(EngineContext):
         Return the nodes that ended in place of their start, and the skipped ones. A workflow that was deleted has no
         nodes.
         """
-        waiting, ready, skipped, collected = list[Node](), list[Node](), list[Node](), list[Node]()
+        waiting, ready, skipped, collected = list[NodeState](), list[NodeState](), list[NodeState](), list[NodeState]()
         for position, found in by_position.items():
             node = self.waiting.get(position)
             if node is None:

@@ -202,11 +202,11 @@ def cancel(
     taken = _cancel_tasks(context, _with_unstarted_task(of_workflows).values_list("task_id", "pk"))
     waits = lifecycle.ENQUEUE_NODE.is_possible
     children = workflows.filter(parent=OuterRef("pk"), is_replaced=False)
-    untasked = Q(~Exists(children), status__in=IN_PROGRESS, task__isnull=True)
+    without_task = Q(~Exists(children), status__in=IN_PROGRESS, task__isnull=True)
     skipped = [
         NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
         for pk, workflow_id, index, dependents, map_index in of_workflows.filter(
-            waits | untasked | where_in(database, taken)
+            waits | without_task | where_in(database, taken)
         ).values_list("pk", "workflow_id", "task_index", "dependents", "map_index")
     ]
     node_end.skip(nodes, skipped, lifecycle.SKIP_STOPPED, STOPPED_BY[status], f"The workflow is {status}.")

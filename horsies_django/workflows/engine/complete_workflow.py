@@ -119,7 +119,8 @@ def _load(context: EngineContext, workflows: Sequence[WorkflowState], below: Que
 
 def _deciding_nodes(workflow: WorkflowState) -> set[int]:
     """Return the indexes of the nodes that decide how a workflow ends."""
-    return workflow.required | ({workflow.failed_index, workflow.output_index} - {None})  # type: ignore[operator]
+    indexes = (workflow.failed_index, workflow.output_index)
+    return workflow.required | {index for index in indexes if index is not None}
 
 
 def _outputs_leaves(workflow: WorkflowState) -> bool:
@@ -175,7 +176,7 @@ def _output(context: EngineContext, workflow: WorkflowState) -> Any:
 
 def _end_parents(context: EngineContext, workflows: Sequence[WorkflowState]) -> list[NodeEnd]:
     """End the parent nodes of these workflows, but for those that rebuild them; return the ends."""
-    endings: list[NodeResult] = []
+    results: list[NodeResult] = []
     failed: list[tuple[ParentNode, WorkflowState, RetryPolicy]] = []
     for workflow in workflows:
         parent = context.parents.get(workflow.parent_id or 0)
@@ -183,7 +184,7 @@ def _end_parents(context: EngineContext, workflows: Sequence[WorkflowState]) -> 
             continue
         context.parents[parent.pk] = None
         if workflow.status == WorkflowStatus.COMPLETED:
-            endings.append(NodeResult(parent.end_as(WorkflowTaskStatus.COMPLETED), workflow.output))
+            results.append(NodeResult(parent.end_as(WorkflowTaskStatus.COMPLETED), workflow.output))
         elif policy := _rebuild_policy(context, parent, workflow):
             failed.append((parent, workflow, policy))
         else:
@@ -191,8 +192,8 @@ def _end_parents(context: EngineContext, workflows: Sequence[WorkflowState]) -> 
             message = (workflow.error or {}).get("message") or f"The subworkflow is {workflow.status}."
             data = {**_summary(workflow, context.status_counts[workflow.key]), "workflow_id": str(workflow.key)}
             text = dumps(node_end.err_result(code, message, data))
-            endings.append(NodeResult(parent.end_as(WorkflowTaskStatus.FAILED), text, code))
-    ends = context.end_nodes(endings)
+            results.append(NodeResult(parent.end_as(WorkflowTaskStatus.FAILED), text, code))
+    ends = context.end_nodes(results)
     _rebuild(context, failed)
     return ends
 

@@ -1,8 +1,8 @@
 """The context of the engine: its state during one transaction, in which it holds the locks of the trees.
 
-The engine caches the rows that it has read, since nobody else can change them meanwhile. It collects changes of
-counters, nodes and workflows, and writes them together in :meth:`EngineContext.flush`. So neither statements nor round
-trips grow with the number of levels.
+The engine caches the rows that it has read: its locks keep other transactions from changing them. It collects changes
+of counters, nodes and workflows, and writes them together in :meth:`EngineContext.flush`. So neither statements nor
+round trips grow with the number of levels.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from uuid import UUID
 
 from ...core.serialization import dumps
 from ...core.workflow_status import WorkflowStatus, WorkflowTaskStatus
+from ...models.claims import TaskRoute
 from .. import lifecycle
 from ..error_codes import WorkflowCode
 from . import node_end
-from .nodes import Node, NodeEnd, NodeResult, NodeRows, Position
+from .nodes import NodeEnd, NodeResult, NodeRows, NodeState, Position
 from .queries import EngineQueries, Query
 
 _SKIPPED_MESSAGE: Final = "The nodes that it waits for did not complete."
@@ -103,11 +104,11 @@ class EngineContext:
 
     queries: EngineQueries
     caller_notifies: bool = False
-    enqueued: dict[UUID, tuple[str, bool]] = field(default_factory=dict)
+    enqueued: dict[UUID, TaskRoute] = field(default_factory=dict)
     limit_keys: set[str] = field(default_factory=set)
 
     workflows: dict[UUID, WorkflowState] = field(default_factory=dict)
-    waiting: dict[Position, Node | None] = field(default_factory=dict)
+    waiting: dict[Position, NodeState | None] = field(default_factory=dict)
     has_all_waiting: bool = False
     outcomes: dict[Position, NodeOutcome] = field(default_factory=dict)
     leaves: dict[UUID, list[int]] = field(default_factory=dict)
@@ -121,7 +122,7 @@ class EngineContext:
     # Changes to be written.
     _ended_counts: Counter[UUID] = field(default_factory=Counter)
     _first_failed: dict[UUID, int] = field(default_factory=dict)
-    _counters: dict[int, Node] = field(default_factory=dict)
+    _counters: dict[int, NodeState] = field(default_factory=dict)
     _left: set[Position] = field(default_factory=set)
     _timed: list[int] = field(default_factory=list)
     _enqueued: dict[str, tuple[Mapping[str, Any], dict[int, UUID]]] = field(default_factory=dict)
@@ -186,12 +187,12 @@ class EngineContext:
                 self.queries.end_workflows(transition, {workflow.key: workflow.output for workflow in workflows})
         self._finished = []
 
-    def keep_waiting(self, nodes: Iterable[Node]) -> None:
+    def keep_waiting(self, nodes: Iterable[NodeState]) -> None:
         """Store the counters of nodes that go on waiting."""
         for node in nodes:
             self._counters[node.pk] = self.waiting[node.workflow_id, node.task_index] = node
 
-    def stop_waiting(self, nodes: Iterable[Node]) -> None:
+    def stop_waiting(self, nodes: Iterable[NodeState]) -> None:
         """Remove nodes from the waiting ones."""
         for node in nodes:
             self._counters.pop(node.pk, None)
@@ -206,7 +207,7 @@ class EngineContext:
         """Set when the waits of these nodes end, unless they have a fixed time."""
         self._timed += keys
 
-    def start_nodes(self, nodes: Iterable[Node]) -> None:
+    def start_nodes(self, nodes: Iterable[NodeState]) -> None:
         """PENDING, READY → RUNNING."""
         self._started += [node.pk for node in nodes]
 
@@ -325,7 +326,7 @@ class EngineContext:
         self.has_all_waiting = True
 
     def _add_waiting(self, rows: Iterable[Sequence[Any]]) -> None:
-        for node in (Node(*row) for row in rows):
+        for node in (NodeState(*row) for row in rows):
             if node.position not in self._left and self.waiting.get(node.position) is None:
                 self.waiting[node.position] = node
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import models
@@ -17,14 +17,12 @@ from ...db.expressions import NowPlus, ValueByPk
 from ...db.notifications import wake_after_commit
 from ...db.statements import Statement
 from ...models import Task
+from ...models.claims import TaskRoute
 from ..blueprint import TASK_COLUMNS
 from .nodes import NodeRows
 
 if TYPE_CHECKING:
     from .context import EngineContext
-
-#: The queue of a task, and whether it is async.
-TaskRoute: TypeAlias = tuple[str, bool]
 
 #: The columns of a task that its node has under the same name.
 _NODE_COLUMNS: Final = (*TASK_COLUMNS, "kwargs")

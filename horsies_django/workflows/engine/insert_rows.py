@@ -35,16 +35,16 @@ def insert(database: str, rows: Sequence[Mapping[str, Any]]) -> None:
         Insert(WorkflowTask, {**first, **pieces}, database, source=source).run(database)
 
 
-_Source: TypeAlias = tuple[Mapping[str, SqlFragment], SqlFragment]
+_RowSource: TypeAlias = tuple[Mapping[str, SqlFragment], SqlFragment]
 
 
-def _of_postgres(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], database: str) -> _Source:
+def _of_postgres(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], database: str) -> _RowSource:
     types = {name: _type(field, database) for name, field in fields.items()}
     text = json.dumps([{name: row[name] for name in fields} for row in rows], default=_plain)
     return {name: SqlFragment(f'sent."{name}"') for name in fields}, postgres.records(types, text)
 
 
-def _of_sqlite(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], database: str) -> _Source:
+def _of_sqlite(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], database: str) -> _RowSource:
     """Read columns from JSON. JSON columns are stored as they arrive; other values are converted for storage before."""
     connection = connections[database]
 

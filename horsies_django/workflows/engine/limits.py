@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import F, Value
 
 from ...core.ids import uuid7s
-from ...core.limit_terms import LimitTerms, declared
+from ...core.limit_terms import LimitTerms, declared_terms
 from ...models import release_blocked
 from .context import EngineContext
 from .nodes import where_in
@@ -49,7 +49,7 @@ def release_after_commit(database: str, limits_of: Iterable[tuple[str | None, st
     by_terms: dict[LimitTerms, list[str]] = defaultdict(list)
     for limit_key, path in limits_of:
         if limit_key is not None and path is not None:
-            by_terms[declared(path)].append(limit_key)
+            by_terms[declared_terms(path)].append(limit_key)
     for terms, limit_keys in by_terms.items():
         # Without a declared limit, or without the code, the stored limit stays.
         release_blocked.release_after_commit(database, limit_keys, terms or None)

@@ -1,4 +1,4 @@
-"""The ends of nodes: a node takes over how its task ended."""
+"""The ends of nodes: a node takes its status and result from its task."""
 
 from __future__ import annotations
 
@@ -127,10 +127,14 @@ def _fail_nodes(nodes: NodeRows, keys: Collection[int]) -> None:
     )
     codes = Case(*(When(status=status, then=Value(str(code))) for status, code in _DEFAULT_CODES.items()))
     unreadable = OperationalCode.RESULT_DESERIALIZATION_ERROR
-    garbage = Value(err_result(unreadable, "The stored result of the task can't be read."), models.JSONField())
+    unreadable_result = Value(
+        err_result(unreadable, "The stored result of the task can't be read."), models.JSONField()
+    )
     has_code = When(result__err__error_code__isnull=False, then="result")
     stored = Left(KeyTextTransform("error_code", KeyTransform("err", "result")), _CODE_LENGTH)
-    result = Case(When(result__isnull=True, then=lacking), has_code, default=garbage, output_field=models.JSONField())
+    result = Case(
+        When(result__isnull=True, then=lacking), has_code, default=unreadable_result, output_field=models.JSONField()
+    )
     named = Case(
         When(result__isnull=True, then=Coalesce("error_code", codes)),
         When(result__err__error_code__isnull=False, then=stored),

@@ -64,7 +64,7 @@ class NodeResult(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeState:
     """A node that has not ended."""
 
     pk: int
@@ -91,7 +91,7 @@ class Node:
     event_name: str | None
     event_timeout: float | None
 
-    def with_ends(self, ends: Iterable[NodeEnd]) -> Node:
+    def with_ends(self, ends: Iterable[NodeEnd]) -> NodeState:
         """Return the node with its counters updated, after some of the nodes that it waits for have ended."""
         closed = list(ends)
         ctx = set(self.ctx_from or ())
@@ -132,7 +132,7 @@ class Node:
         return NodeEnd(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index, is_neutral)
 
 
-#: The columns of a :class:`Node`.
+#: The columns of a :class:`NodeState`.
 NODE_COLUMNS: Final = (
     "pk",
     "workflow_id",
@@ -180,9 +180,9 @@ PARENT_COLUMNS: Final = (
 IS_WAITING: Final = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
 
 
-def read_nodes(rows: NodeRows) -> list[Node]:
+def read_nodes(rows: NodeRows) -> list[NodeState]:
     """Read nodes."""
-    return [Node(*row) for row in rows.values_list(*NODE_COLUMNS)]
+    return [NodeState(*row) for row in rows.values_list(*NODE_COLUMNS)]
 
 
 def where_in(database: str, keys: Collection[UUID] | Collection[int], column: str = "pk") -> Q:
@@ -201,6 +201,6 @@ def blocks_dependents(end: NodeEnd) -> bool:
     return end.status != WorkflowTaskStatus.COMPLETED and not end.is_neutral
 
 
-def is_item_of(end: NodeEnd, node: Node) -> bool:
+def is_item_of(end: NodeEnd, node: NodeState) -> bool:
     """Whether an end is that of an item of this map."""
     return node.kind == NodeKind.MAP and end.map_index == node.task_index

@@ -45,9 +45,9 @@ from .nodes import (
     NODE_COLUMNS,
     OUTCOME_COLUMNS,
     PARENT_COLUMNS,
-    Node,
     NodeResult,
     NodeRows,
+    NodeState,
     Position,
 )
 
@@ -218,7 +218,7 @@ class EngineQueries:
     # Waiting nodes.
 
     def waiting_at(self, positions: Collection[Position]) -> Query:
-        """Query the waiting nodes and running maps at these positions, as rows of :class:`~.nodes.Node`."""
+        """Query the waiting nodes and running maps at these positions, as rows of :class:`~.nodes.NodeState`."""
         return Query(self._waiting_at, self._position_values(positions))
 
     @cached_property
@@ -325,7 +325,7 @@ class EngineQueries:
             self.nodes.filter(IsAtOrAbove(_KEYS, WorkflowTask), status__in=IN_PROGRESS), (*PARENT_COLUMNS, *workflow)
         )
 
-    def store_counters(self, nodes: Sequence[Node]) -> None:
+    def store_counters(self, nodes: Sequence[NodeState]) -> None:
         """Store the counters of waiting nodes."""
         if nodes:
             maps = {name: self._map({node.pk: getattr(node, name) for node in nodes}) for name in _COUNTERS}
@@ -404,16 +404,16 @@ class EngineQueries:
         """Inline the constants on PostgreSQL, so that a worker's connection can prepare the statement."""
         return statement.inline_constants() if self._is_postgres else statement
 
-    def fetch(self, *questions: Query) -> list[list[Any]]:
+    def fetch(self, *queries: Query) -> list[list[Any]]:
         """Return the rows of each query, in one round trip: the queries form a pipeline."""
         with ExitStack() as stack:
-            cursors = [stack.enter_context(self._cursor(question)) for question in questions]
-            for (selection, given), cursor in zip(questions, cursors, strict=True):
+            cursors = [stack.enter_context(self._cursor(query)) for query in queries]
+            for (selection, given), cursor in zip(queries, cursors, strict=True):
                 selection.execute(cursor, given or {})
-            return [question.select.fetch(cursor) for question, cursor in zip(questions, cursors, strict=True)]
+            return [query.select.fetch(cursor) for query, cursor in zip(queries, cursors, strict=True)]
 
-    def _cursor(self, question: Query) -> CursorWrapper:
-        is_kept = question.values is not None
+    def _cursor(self, query: Query) -> CursorWrapper:
+        is_kept = query.values is not None
         return postgres.preparing_cursor(self._connection) if is_kept else self._connection.cursor()
 
     def _select(self, selection: CompiledSelect, given: Mapping[str, Any]) -> list[Any]:

@@ -73,15 +73,15 @@ def repair(database: str, most: int = MAX_TREES) -> list[Repaired]:
                     repaired.append(_repair_tree(database, root))
         except Exception as error:
             _raise_if_outage(database, error)
-            logger.exception("workflow id=%s can't be repaired", root)
+            logger.exception("workflow can't be repaired id=%s", root)
             repaired.append(_fail_tree(database, root, error))
     return [each for each in repaired if each.has_changes]
 
 
 def _raise_if_outage(database: str, error: Exception) -> None:
-    is_away = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
-    is_away = is_away or sqlstate(error) in (READ_ONLY, LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE)
-    if is_away or connections[database].in_atomic_block:
+    is_unavailable = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
+    is_unavailable = is_unavailable or sqlstate(error) in (READ_ONLY, LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE)
+    if is_unavailable or connections[database].in_atomic_block:
         raise error
 
 
@@ -97,7 +97,7 @@ def _fail_tree(database: str, root: UUID, error: Exception) -> Repaired:
             finished = _fail_unreadable(database, root, f"The rows of the workflow are damaged: {why}")
     except Exception as problem:
         _raise_if_outage(database, problem)
-        logger.exception("workflow id=%s can't be failed either: left as it is", root)
+        logger.exception("workflow can't be failed id=%s: left as it is", root)
         return Repaired(root, error=repr(problem))
     return Repaired(root, ended_workflows=finished, error=why)
 
@@ -158,7 +158,7 @@ def _expire_or_fail(
         return _expire(which, key, root, error)
     except Exception as problem:
         _raise_if_outage(which.db, problem)
-        logger.exception("workflow id=%s can't be expired", key)
+        logger.exception("workflow can't be expired id=%s", key)
         return bool(_fail_tree(which.db, root, problem).ended_workflows)
 
 

@@ -17,7 +17,7 @@ from ..error_codes import WorkflowCode
 from . import node_end, start_nodes
 from .advance import Engine
 from .cancel_pause import resume_suspended, subtree_ids
-from .nodes import Node, NodeEnd, NodeRows, read_nodes, where_in
+from .nodes import NodeEnd, NodeRows, NodeState, read_nodes, where_in
 
 _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
@@ -75,7 +75,7 @@ def decide_waiting(database: str, keys: Collection[UUID]) -> int:
     return len(ready) + len(skipped)
 
 
-def recount_maps(nodes: NodeRows) -> list[Node]:
+def recount_maps(nodes: NodeRows) -> list[NodeState]:
     """Recount the items of those of these nodes that are running maps; return the maps without open items."""
     is_open, is_ok = ~Q(status__in=_ENDED), Q(status=WorkflowTaskStatus.COMPLETED)
     done = []
@@ -92,7 +92,7 @@ def recount_maps(nodes: NodeRows) -> list[Node]:
     return done
 
 
-def recount(waiting: NodeRows, everything: Iterable[Node]) -> None:
+def recount(waiting: NodeRows, everything: Iterable[NodeState]) -> None:
     """Recount the counters of waiting nodes from the nodes that they wait for."""
     ends = {node.task_index: node for node in everything if node.map_index is None}
     by_change: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)

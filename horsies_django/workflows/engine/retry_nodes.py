@@ -14,7 +14,7 @@ from ...models import Workflow, WorkflowTask
 from .. import lifecycle
 from ..error_codes import STOPPED_BY, WorkflowCode
 from .cancel_pause import subtree_ids
-from .nodes import IN_PROGRESS, Node, NodeRows, read_nodes, where_in
+from .nodes import IN_PROGRESS, NodeRows, NodeState, read_nodes, where_in
 from .resume_workflow import decide_waiting, recount, recount_maps
 
 #: The states of a workflow whose failed nodes can be retried.
@@ -145,7 +145,7 @@ def _keys_of_node(database: str, workflow: Workflow, node_id: str) -> set[int] |
     return keys | _stopped_keys(database, workflow)
 
 
-def _is_undecided_after(nodes: Sequence[Node], keys: set[int]) -> bool:
+def _is_undecided_after(nodes: Sequence[NodeState], keys: set[int]) -> bool:
     """Whether all dependents of these nodes are still undecided."""
     by_index = {node.task_index: node for node in nodes}
     after = (by_index[index] for node in nodes if node.pk in keys for index in node.dependents)
@@ -189,9 +189,9 @@ def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_wh
     if workflow.status != WorkflowStatus.RUNNING:
         theirs |= Q(parent__status__in=IN_PROGRESS)
     for child in children.filter(theirs, status__in=RETRYABLE):
-        goes_along = is_whole or child.parent_id in keys
-        again = _failed_keys(database, child) if goes_along else _stopped_keys(database, child)
-        _reopen(database, child, again, is_whole=goes_along)
+        is_included = is_whole or child.parent_id in keys
+        again = _failed_keys(database, child) if is_included else _stopped_keys(database, child)
+        _reopen(database, child, again, is_whole=is_included)
     alive = children.filter(where_in(database, keys, "parent"), status=WorkflowStatus.RUNNING)
     return set(alive.values_list("parent_id", flat=True))
 
@@ -202,13 +202,13 @@ def _expanded_maps(nodes: NodeRows, keys: set[int]) -> set[int]:
     return set(nodes.filter(Exists(items), where_in(nodes.db, keys), kind=NodeKind.MAP).values_list("pk", flat=True))
 
 
-def _downstream(skipped: Iterable[Node], start: NodeRows) -> set[int]:
+def _downstream(skipped: Iterable[NodeState], start: NodeRows) -> set[int]:
     """Return the keys of a failed node and of the skipped ones after it."""
     by_index = {node.task_index: node for node in skipped}
     todo = [node for node in read_nodes(start) if node.task_index in by_index]
     # An item is retried with its map, and with the other failed items of that.
     todo += [by_index[node.map_index] for node in todo if node.map_index in by_index]
-    found: dict[int, Node] = {}
+    found: dict[int, NodeState] = {}
     while todo:
         node = todo.pop()
         if node.pk not in found:

@@ -17,14 +17,15 @@ from ...core.serialization import dumps
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
 from ...db.expressions import ValueByPk
 from ...models import Workflow, WorkflowEvent
+from ...models.claims import TaskRoute
 from .. import lifecycle
 from ..blueprint import CALL_COLUMNS
 from ..error_codes import WorkflowCode
 from . import insert_rows, limits
 from .context import EngineContext
-from .enqueue_nodes import BUILD_COLUMNS, TaskRoute, engine_task, enqueue, insert_tasks
+from .enqueue_nodes import BUILD_COLUMNS, engine_task, enqueue, insert_tasks
 from .node_end import err_result
-from .nodes import Node, NodeEnd, NodeResult, NodeRows, Position, where_in
+from .nodes import NodeEnd, NodeResult, NodeRows, NodeState, Position, where_in
 
 #: The module of the engine's own tasks.
 _TASKS_MODULE: Final = "horsies_django.workflows.engine_tasks"
@@ -41,7 +42,7 @@ _NOW: Final = Now()
 _DUE_AT_UNTIL: Final[dict[str, Any]] = {"enqueued_at": F("until"), "run_after": F("until"), "deferred": Value(True)}
 
 
-def start(context: EngineContext, ready: Collection[Node]) -> list[NodeEnd]:
+def start(context: EngineContext, ready: Collection[NodeState]) -> list[NodeEnd]:
     """Start these nodes, whose workflows run; return the ends of those that ended at once."""
     if not ready:
         return []
@@ -64,7 +65,7 @@ def start(context: EngineContext, ready: Collection[Node]) -> list[NodeEnd]:
     return [*_wait_for_events(context, events), *_expand_maps(context, maps)]
 
 
-def _load_events_and_sources(context: EngineContext, events: Sequence[Node], maps: Sequence[Node]) -> None:
+def _load_events_and_sources(context: EngineContext, events: Sequence[NodeState], maps: Sequence[NodeState]) -> None:
     """Load the events of these workflows, and the results that these maps go over, in one round trip."""
     queries = context.queries
     unread = {node.workflow_id for node in events}.difference(context.events)
@@ -81,7 +82,7 @@ def _load_events_and_sources(context: EngineContext, events: Sequence[Node], map
         context.results[workflow_id, index] = (text, is_neutral)
 
 
-def _wait_for_events(context: EngineContext, events: Sequence[Node]) -> list[NodeEnd]:
+def _wait_for_events(context: EngineContext, events: Sequence[NodeState]) -> list[NodeEnd]:
     if not events:
         return []
     context.start_nodes(events)
@@ -126,10 +127,10 @@ def _fail(context: EngineContext, failed: Sequence[tuple[NodeEnd, tuple[str, str
 _ITEM_COLUMNS: Final = ("node_id", "kwargs", "param", "args_from", "values_from", "ctx_from", *CALL_COLUMNS)
 
 
-def _expand_maps(context: EngineContext, maps: Sequence[Node]) -> list[NodeEnd]:
+def _expand_maps(context: EngineContext, maps: Sequence[NodeState]) -> list[NodeEnd]:
     """Insert a node for each item of the lists that these maps go over; return the ends of maps without items."""
     unwanted, empty, bad = list[NodeEnd](), list[NodeEnd](), list[NodeEnd]()
-    full: list[tuple[Node, Sequence[Any]]] = []
+    full: list[tuple[NodeState, Sequence[Any]]] = []
     for node in maps:
         text, is_unwanted = context.results[node.workflow_id, node.over_index or 0]
         items = json.loads(text or "{}").get("ok")
@@ -150,7 +151,7 @@ def _expand_maps(context: EngineContext, maps: Sequence[Node]) -> list[NodeEnd]:
     return [*unwanted, *done, *_fail(context, [(end, no_list) for end in bad])]
 
 
-def _insert_items(context: EngineContext, maps: Sequence[tuple[Node, Sequence[Any]]]) -> None:
+def _insert_items(context: EngineContext, maps: Sequence[tuple[NodeState, Sequence[Any]]]) -> None:
     """Insert the items of these maps, with their tasks."""
     if not maps:
         return
@@ -208,7 +209,7 @@ def _insert_items(context: EngineContext, maps: Sequence[tuple[Node, Sequence[An
     )
 
 
-def collect_maps(context: EngineContext, maps: Sequence[Node]) -> list[NodeEnd]:
+def collect_maps(context: EngineContext, maps: Sequence[NodeState]) -> list[NodeEnd]:
     """Complete maps whose items have all ended, with the list of their values; fail those with failed items."""
     good = {(node.workflow_id, node.task_index): node for node in maps if not node.failed_deps}
     bad = {(node.workflow_id, node.task_index): node for node in maps if node.failed_deps}
@@ -232,7 +233,7 @@ def collect_maps(context: EngineContext, maps: Sequence[Node]) -> list[NodeEnd]:
     return [*_complete(context, done), *_fail(context, failed)]
 
 
-def _map_error(node: Node, states: Sequence[str]) -> tuple[str, str, Any]:
+def _map_error(node: NodeState, states: Sequence[str]) -> tuple[str, str, Any]:
     message = f"{node.failed_deps:,} of {node.failed_deps + node.ok_deps:,} items did not complete."
     failed = [position for position, status in enumerate(states) if status != WorkflowTaskStatus.COMPLETED]
     return WorkflowCode.MAP_ITEM_FAILED, message, {"ok": node.ok_deps, "failed": failed[:_MAX_NAMED_FAILURES]}

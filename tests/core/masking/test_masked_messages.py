@@ -78,7 +78,7 @@ def test_a_sensitive_error_value_is_masked_in_the_data_and_not_in_the_message(dr
 
     assert PIN not in error.message
     assert PIN not in without_values(handle._rows().get().attempts.get())
-    assert PIN not in str(shown.carried["result"])
+    assert PIN not in str(shown.payload["result"])
 
 
 def test_the_error_of_a_failing_schedule_masks_sensitive_arguments():

@@ -13,7 +13,7 @@ from horsies_django import OperationalCode, TaskStatus
 from horsies_django.core.backends import config_of
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Rollup, Schedule, Task, TaskAttempt, Worker
-from horsies_django.models.rollup import Span
+from horsies_django.models.rollup import RollupSpan
 from horsies_django.reaper.duties import run_pass
 from tests.jobs import tasks
 
@@ -78,4 +78,4 @@ def test_the_rollup_counts_attempts_even_if_one_started_at_minus_infinity(transa
     reports = run_pass(config_of("default"))
 
     assert [report for report in reports if report.error] == []
-    assert sum(Rollup.objects.filter(span=Span.HOUR).values_list("count", flat=True)) == 2
+    assert sum(Rollup.objects.filter(span=RollupSpan.HOUR).values_list("count", flat=True)) == 2

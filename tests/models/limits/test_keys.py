@@ -5,14 +5,14 @@ import pytest
 from horsies_django import Gather, task
 from horsies_django.core.compat import InvalidTask
 from horsies_django.enqueue.call_builder import parameters_of
-from horsies_django.enqueue.limits import key_of
+from horsies_django.enqueue.limits import limit_key_of
 from tests.jobs import limited
 
 pytestmark = pytest.mark.once
 
 
 def key(job, *args, **kwargs):
-    return key_of(job, parameters_of(job.func, job.takes_context), args, kwargs)
+    return limit_key_of(job, parameters_of(job.func, job.takes_context), args, kwargs)
 
 
 def make_task(**options):
@@ -54,7 +54,7 @@ def test_a_concurrency_key_callable_can_exempt_a_call_from_the_limit():
     [
         ({"max_concurrency": 0}, "max_concurrency is 0; allowed: a whole number from 1 on"),
         ({"max_concurrency": True}, "max_concurrency is True"),
-        ({"rate_limit": "often"}, "rate_limit: 'often' is no rate"),
+        ({"rate_limit": "often"}, "rate_limit: 'often' is not a rate"),
         ({"concurrency_key": "{customer}"}, "but there is no limit; allowed: with max_concurrency, rate_limit or both"),
         ({"concurrency_scope": "orders"}, "but there is no limit"),
         ({"concurrency_key": "{client}", "max_concurrency": 1}, "names 'client'; allowed: the parameters customer, or"),

@@ -391,7 +391,7 @@ def test_releasing_one_of_many_blocked_tasks_uses_the_index():
     Task.objects.filter(pk=claim(1)[0].task_id).update(status="COMPLETED", completed_at=timezone.now())
 
     with CaptureQueriesContext(connection) as captured:
-        assert release_blocked.release("default", [TWO + "a"]).lanes.total() == 1
+        assert release_blocked.release("default", [TWO + "a"]).routes.total() == 1
 
     if connection.vendor == "postgresql":
         chosen = [
@@ -411,7 +411,7 @@ def test_releasing_many_limit_keys_takes_as_many_statements_as_one():
 
     def statements(some):
         with CaptureQueriesContext(connection) as captured:
-            assert release_blocked.release("default", some).lanes.total() == 2 * len(some)
+            assert release_blocked.release("default", some).routes.total() == 2 * len(some)
         return len(captured)
 
     assert statements(keys[1:]) == statements(keys[:1])

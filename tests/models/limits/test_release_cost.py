@@ -32,13 +32,13 @@ def test_a_worker_queries_limit_keys_without_blocked_tasks_once():
     complete(claim(len(keys)))
 
     with CaptureQueriesContext(connection) as captured:
-        assert store.release_blocked(keys).lanes.total() == 0
+        assert store.release_blocked(keys).routes.total() == 0
     assert len(captured) == 1
 
     for _ in range(3):
         limited.two_per_user.send(keys[-1].removeprefix(TWO))
     Task.objects.filter(blocked=False).update(status="COMPLETED", completed_at=timezone.now())
-    assert store.release_blocked(keys).lanes.total() == 1
+    assert store.release_blocked(keys).routes.total() == 1
 
 
 def test_releasing_many_limit_keys_leaves_a_busy_worker_most_of_its_time(monkeypatch):
@@ -49,7 +49,7 @@ def test_releasing_many_limit_keys_leaves_a_busy_worker_most_of_its_time(monkeyp
     releaser = LimitReleaser(WorkerStore(config, RUNNER), [pool])
 
     def released():
-        return sum(admitted.lanes.total() for admitted in releaser.release())
+        return sum(admitted.routes.total() for admitted in releaser.release())
 
     clock = itertools.count()
     # Each reading of this clock is one second later, so a release is one transaction and takes a second.

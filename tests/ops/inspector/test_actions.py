@@ -41,7 +41,7 @@ def test_an_action_changes_tasks_in_its_states_and_reports_the_others(name):
     report = tasks().with_ids([task.pk for task in made.values()]).apply(action)
 
     assert (report.action, report.done, report.left) == (action.name, len(made) - len(others), len(others))
-    assert {left.id: (left.state, left.why) for left in report.left_alone} == {
+    assert {left.id: (left.state, left.why) for left in report.skipped} == {
         task.pk: (state, f"it is {state}") for state, task in others.items()
     }
     assert {status(made[state]) for state in action.states} == {becomes}
@@ -99,7 +99,7 @@ def test_an_action_on_several_ids_reports_each_skipped_task():
     report = tasks().run([waiting.pk, str(running.pk)], gone, str(waiting.pk))
 
     assert report.done == 1
-    assert [(left.id, left.state, left.why) for left in report.left_alone] == [
+    assert [(left.id, left.state, left.why) for left in report.skipped] == [
         (running.pk, State.RUNNING, "it is running"),
         (gone, None, "there is no such task"),
     ]
@@ -134,13 +134,13 @@ def test_run_skips_a_due_task_and_a_task_past_its_deadline():
 
     report = tasks().run(due.pk, late.pk)
 
-    assert [left.why for left in report.left_alone] == ["it is pending", "its good_until has passed"]
+    assert [left.why for left in report.skipped] == ["it is pending", "its good_until has passed"]
 
 
 def test_run_skips_a_step_of_a_workflow():
     step = make("scheduled", task_name="horsies_django.workflows.engine_tasks.wake")
 
-    assert "step of a workflow" in tasks().run(step.pk).left_alone[0].why
+    assert "step of a workflow" in tasks().run(step.pk).skipped[0].why
 
 
 def test_running_an_open_group_closes_it_to_further_calls(drain):
@@ -163,8 +163,8 @@ def test_retry_skips_a_task_whose_unique_key_another_task_has():
     many = tasks().matching(status="failed").retry()
 
     assert (report.done, report.left) == (many.done, many.left) == (0, 1)
-    assert "unique key" in report.left_alone[0].why
-    assert [left.id for left in many.left_alone] == [dead.pk]
+    assert "unique key" in report.skipped[0].why
+    assert [left.id for left in many.skipped] == [dead.pk]
 
 
 def test_deleting_a_waiting_task_frees_its_unique_key():
@@ -203,8 +203,8 @@ def test_delete_skips_the_tasks_of_a_running_workflow(drain):
     drain(once=True)
     ended = tasks().delete(waiting.pk)
 
-    assert "node of a workflow" in report.left_alone[0].why
-    assert "its workflow" in ended.left_alone[0].why
+    assert "node of a workflow" in report.skipped[0].why
+    assert "its workflow" in ended.skipped[0].why
     drain()
     assert handle.get(5).is_ok()
     assert tasks().matching().delete().left == 0
@@ -250,7 +250,7 @@ def test_move_skips_a_task_whose_backend_lacks_the_queue(settings):
 
     report = tasks().move(task.pk, queue="emails")
 
-    assert "no queue 'emails'" in report.left_alone[0].why
+    assert "no queue 'emails'" in report.skipped[0].why
 
 
 @pytest.mark.once
@@ -279,8 +279,8 @@ def test_an_action_skips_tasks_that_changed_before_their_batch():
 
     *_, report = steps
 
-    assert (report.done, report.reasons) == (560, {"it changed at that moment": 40})
-    assert {left.id for left in report.left_alone} <= set(made[:40])
+    assert (report.done, report.reasons) == (560, {"it changed meanwhile": 40})
+    assert {left.id for left in report.skipped} <= set(made[:40])
     assert Task.objects.filter(status="CANCELLED").count() == 560
 
 

@@ -63,7 +63,7 @@ def test_a_delete_skips_a_running_task_without_waiting_for_it(worker, tmp_path):
 
     report = tasks().with_ids(Task.objects.values_list("pk", flat=True)).delete()
 
-    assert (report.done, [left.id for left in report.left_alone]) == (10, [handle.id])
+    assert (report.done, [left.id for left in report.skipped]) == (10, [handle.id])
     gate.touch()
     assert handle.value(30) == "k"
 

@@ -152,7 +152,7 @@ def test_list_and_show_mask_sensitive_arguments():
     (listed,) = tasks().list()
     shown = tasks().show(handle.id)
 
-    for text in (listed.call, str(listed.as_json()), str(shown.as_json()), str(shown.carried), repr(shown)):
+    for text in (listed.call, str(listed.as_json()), str(shown.as_json()), str(shown.payload), repr(shown)):
         assert "secret" not in text
         assert "open" in text
 
@@ -165,7 +165,7 @@ def test_show_has_the_outcome_of_each_attempt(drain):
 
     assert shown.state is State.FAILED
     assert [attempt["outcome"] for attempt in shown.attempts] == ["FAILED"]
-    assert shown.carried["result"]["err"]["message"] == "no luck"
+    assert shown.payload["result"]["err"]["message"] == "no luck"
     assert "ValueError" in shown.traceback
     assert shown.why == ()
     assert shown.as_json()["state"] == "failed"

@@ -82,7 +82,7 @@ def test_update_changes_the_arguments_of_scheduled_tasks_only(drain):
     drain()
 
     assert (report.action, report.done) == ("update", 1)
-    assert [left.why for left in refused.left_alone] == ["it is pending"]
+    assert [left.why for left in refused.skipped] == ["it is pending"]
     assert (waiting.value(5), due.value(5)) == (7, 2)
     assert tasks().update(uuid4(), [2]).reasons == {"there is no such task": 1}
 
@@ -93,7 +93,7 @@ def test_update_skips_a_task_whose_arguments_come_from_its_workflow(columns):
 
     report = tasks().update(waiting.pk, [2])
 
-    assert "come from its workflow" in report.left_alone[0].why
+    assert "come from its workflow" in report.skipped[0].why
     assert Task.objects.get().args == [1]
 
 

@@ -13,7 +13,7 @@ from horsies_django.backend import HorsiesBackend
 from horsies_django.core.compat import task_backends
 from horsies_django.core.histogram import MAX_ERROR, bucket_of, merge, percentile
 from horsies_django.models import Rollup, Task, TaskAttempt, Watermark
-from horsies_django.models.rollup import Span
+from horsies_django.models.rollup import RollupSpan
 from horsies_django.reaper import rollup
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.rollup import BACKLOG, KIND, WATERMARK, roll_up
@@ -70,7 +70,7 @@ def task(*, wait=1.0, started=None, name="tests.jobs.tasks.noop", queue="default
     )
 
 
-def counted(span=Span.HOUR):
+def counted(span=RollupSpan.HOUR):
     return {key: count for *key_parts, count in _rows(span) for key in [tuple(key_parts)]}
 
 
@@ -102,7 +102,7 @@ def test_every_attempt_is_counted_once_retries_included(drain):
 
     assert roll() == TaskAttempt.objects.count()
 
-    for span, minutes in ((Span.MINUTE, 1), (Span.HOUR, 60)):
+    for span, minutes in ((RollupSpan.MINUTE, 1), (RollupSpan.HOUR, 60)):
         assert counted(span) == counted_from_attempts(minutes)
     assert {key[-2] for key in counted()} == {True, False}
     assert roll() == 0
@@ -117,7 +117,7 @@ def test_later_attempts_are_added_to_the_same_rows():
     assert roll() == 2
 
     assert counted() == counted_from_attempts(60)
-    row = Rollup.objects.get(span=Span.HOUR, outcome="COMPLETED")
+    row = Rollup.objects.get(span=RollupSpan.HOUR, outcome="COMPLETED")
     assert merge([row.runs]) == {bucket_of(1): 3, bucket_of(40): 1}
 
 
@@ -141,7 +141,7 @@ def test_minutes_and_hours_include_their_first_moment():
 
     roll()
 
-    minutes = {key[0] - NOON for key in counted(Span.MINUTE)}
+    minutes = {key[0] - NOON for key in counted(RollupSpan.MINUTE)}
     assert minutes == {timedelta(0), -timedelta(minutes=1), timedelta(minutes=59)}
     hours = {key[0] - NOON: count for key, count in counted().items()}
     assert hours == {timedelta(0): 3, -timedelta(hours=1): 1}
@@ -190,8 +190,8 @@ def test_only_the_latest_attempt_of_a_task_counts_its_wait():
 
     roll()
 
-    ended = Rollup.objects.get(span=Span.HOUR, start=NOON)
-    retried = Rollup.objects.get(span=Span.HOUR, will_retry=True)
+    ended = Rollup.objects.get(span=RollupSpan.HOUR, start=NOON)
+    retried = Rollup.objects.get(span=RollupSpan.HOUR, will_retry=True)
     assert merge([ended.waits]) == {bucket_of(300): 1, 0: 1}
     assert retried.waits == {}
     assert sum(retried.runs.values()) == 1
@@ -246,7 +246,7 @@ def test_a_reaper_counts_nothing_while_another_holds_the_watermark():
         other.close()
 
     assert roll() == 1
-    assert Rollup.objects.filter(span=Span.HOUR).aggregate(n=Sum("count"))["n"] == 2
+    assert Rollup.objects.filter(span=RollupSpan.HOUR).aggregate(n=Sum("count"))["n"] == 2
 
 
 def test_concurrent_reapers_count_each_attempt_once(monkeypatch):
@@ -299,7 +299,12 @@ def test_the_next_pass_counts_a_batch_that_failed(monkeypatch):
 
 def test_the_reaper_deletes_old_roll_ups():
     now = datetime.now(UTC)
-    for span, age in ((Span.MINUTE, 2.9), (Span.MINUTE, 3.1), (Span.HOUR, 24 * 34.9), (Span.HOUR, 24 * 35.1)):
+    for span, age in (
+        (RollupSpan.MINUTE, 2.9),
+        (RollupSpan.MINUTE, 3.1),
+        (RollupSpan.HOUR, 24 * 34.9),
+        (RollupSpan.HOUR, 24 * 35.1),
+    ):
         Rollup.objects.create(span=span, start=now - timedelta(hours=age), outcome="COMPLETED", count=1)
 
     reports = {report.duty: report.count for report in run_pass(options())}
@@ -317,7 +322,7 @@ def test_percentiles_from_roll_ups_are_within_the_promised_error():
 
     roll()
 
-    histogram = merge(Rollup.objects.filter(span=Span.HOUR).values_list("runs", flat=True))
+    histogram = merge(Rollup.objects.filter(span=RollupSpan.HOUR).values_list("runs", flat=True))
     assert sum(histogram.values()) == len(runs)
     for share in (0.5, 0.9, 0.95, 1.0):
         exact = sorted(runs)[max(1, -(-int(share * 100) * len(runs) // 100)) - 1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.exceptions import NotRegistered
-from ..core.registry import registry as names
+from ..core.registry import registry
 from .definition_meta import Definition
 
 
@@ -25,7 +25,7 @@ class Builder:
 
 
 @dataclass(slots=True)
-class Registry:
+class DefinitionRegistry:
     """Definitions and builders by their paths, so that a module that is imported again replaces its own."""
 
     definitions: dict[str, type[Definition]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Registry:
     def add(self, definition: type[Definition]) -> None:
         """Add a definition. A duplicate key is reported when one of the two is built."""
         path = definition._meta.path
-        names.record_registration(path, is_new=path not in self.definitions)
+        registry.record_registration(path, is_new=path not in self.definitions)
         self.definitions[path] = definition
 
     def with_key(self, definition_key: str) -> Iterator[type[Definition]]:
@@ -44,12 +44,12 @@ class Registry:
                 yield definition
 
 
-registry = Registry()
+definition_registry = DefinitionRegistry()
 
 
 def definition_at(definition_key: str) -> type[Definition]:
     """Return the definition with this key. Raises NotRegistered unless there is exactly one."""
-    found = list(registry.with_key(definition_key))
+    found = list(definition_registry.with_key(definition_key))
     if len(found) != 1:
         what = " and ".join(one._meta.path for one in found) or "no imported definition"
         raise NotRegistered(f"definition_key {definition_key!r} belongs to {what}; allowed: one definition.")
