@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 
 from .chart import svg
+from .command_line import parsed
 from .expected import expected
-from .options import parsed
 from .results import Results
 from .runs import run, say, turns
 from .servers import ServerError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from .measures import MEASURES
+from .measures.catalog import MEASURES
 from .results import Figure, Results
 from .table import number
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .expected import enough
-from .measures import MEASURES
+from .measures.catalog import MEASURES
 from .options import Options
 from .registry import REDIS, Peer
 from .results import Results
@@ -49,9 +49,9 @@ def run(options: Options, keep: Callable[[Results], None]) -> Results:
 def turns(options: Options) -> Iterator[tuple[str, Peer]]:
     """Tell what is measured of whom, one after the other."""
     # Round by round, so that what ends early has something of everything.
-    for round_ in range(max(map(options.rounds_of, options.measures), default=0)):
+    for round_ in range(max((MEASURES[name].rounds_for(options) for name in options.measures), default=0)):
         for name in options.measures:
-            if round_ < options.rounds_of(name):
+            if round_ < MEASURES[name].rounds_for(options):
                 for peer in _turns(options.peers, round_):
                     if MEASURES[name].takes_part(peer) and name not in peer.alike:
                         yield name, peer
@@ -159,7 +159,7 @@ def settings(options: Options, server: Postgres) -> dict[str, object]:
     """Return how it was run."""
     found = server.settings()
     told = {
-        "rounds": ", ".join(f"{name} {options.rounds_of(name)}" for name in options.measures),
+        "rounds": ", ".join(f"{name} {MEASURES[name].rounds_for(options)}" for name in options.measures),
         "tasks": f"{options.tasks:,}",
         "worker processes": options.processes,
         "threads of ours in a drain": options.threads,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .measures import MEASURES
+from .measures.catalog import MEASURES
 from .registry import OURS, PEERS
 from .results import Figure, Results
 

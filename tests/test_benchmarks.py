@@ -14,11 +14,11 @@ from django.db import connection
 from benchmarks import probe
 from benchmarks.__main__ import main, store
 from benchmarks.chart import svg
+from benchmarks.command_line import QUICK_MEASURES, parsed
 from benchmarks.expected import expected
-from benchmarks.measures import MEASURES
+from benchmarks.measures.catalog import MEASURES
 from benchmarks.measures.drains import drain
 from benchmarks.measures.workflows import run_one
-from benchmarks.options import QUICK_MEASURES, parsed
 from benchmarks.processes import last_line, running
 from benchmarks.registry import PEERS
 from benchmarks.results import Results
@@ -81,8 +81,8 @@ def test_the_quick_flag_measures_three_projects_and_other_flags_override_it():
 
 
 def test_rates_take_more_rounds_than_counts_unless_a_number_is_given():
-    assert parsed([]).rounds_of("drain") > parsed([]).rounds_of("cost")
-    assert {parsed(["--rounds", "2"]).rounds_of(name) for name in MEASURES} == {2}
+    assert MEASURES["drain"].rounds_for(parsed([])) > MEASURES["cost"].rounds_for(parsed([]))
+    assert {measure.rounds_for(parsed(["--rounds", "2"])) for measure in MEASURES.values()} == {2}
 
 
 def test_every_measure_runs_once_before_any_runs_again():

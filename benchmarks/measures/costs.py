@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..options import Options
+from ..stage import Stage
 
 
 def cost(stage: Stage, options: Options) -> dict[str, float]:

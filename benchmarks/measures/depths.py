@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psycopg
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..options import Options
+from ..stage import Stage
 
 #: What lies about: pending behind the drained ones, ended, due tomorrow with the highest priority, and, in front of the
 #: drained ones, pending in a queue that the worker does not serve.

@@ -7,11 +7,9 @@ started onto a queue that is full already, and how long it took from there is to
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..options import Options
+from ..stage import Stage
 
 
 def drain(stage: Stage, options: Options) -> dict[str, float]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..options import Options
+from ..stage import Stage
 
 WARM_UP: Final = 50
 SINGLE: Final = 1_000

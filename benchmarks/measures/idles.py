@@ -7,11 +7,10 @@ import time
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..options import Options
+from ..stage import Stage
 
 #: Seconds of rest before it counts, and seconds that count.
 _SETTLE: Final = 5.0

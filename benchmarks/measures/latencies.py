@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..options import Options
+from ..stage import Stage
 
 #: Tasks before those that count, so that every process has made its connections.
 WARM_UP: Final = 20

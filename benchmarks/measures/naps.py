@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ..options import Options
 from ..probe import NAP
-
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..stage import Stage
 
 #: Bodies at once, over all processes of a peer that lets one choose.
 SLOTS: Final = 16

@@ -6,12 +6,11 @@ Every peer that has workflows takes a small fan; this queue also a chain, and a 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..processes import Group
-    from ..stage import Stage
+from ..options import Options
+from ..processes import Group
+from ..stage import Stage
 
 #: Nodes beside the one at which a fan, or a map, comes together.
 SMALL: Final = 500

@@ -1,0 +1,132 @@
+"""All measures, by their name on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..options import Options
+from ..probe import NAP
+from ..registry import POSTGRES, SQLITE, Peer
+from ..stage import Stage
+from . import costs, depths, drains, enqueues, idles, latencies, naps, workflows
+
+
+def _everywhere_but_sqlite(peer: Peer) -> bool:
+    return peer.store != SQLITE
+
+
+def _on_postgres(peer: Peer) -> bool:
+    return peer.store == POSTGRES
+
+
+def _told_deep(peer: Peer) -> bool:
+    return peer.deep
+
+
+def _has_workflows(peer: Peer) -> bool:
+    return peer.workflows
+
+
+def _on_sqlite(peer: Peer) -> bool:
+    return peer.store == SQLITE
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One measure: who takes part, how many bodies it may number, and what it is told as.
+
+    ``figure`` is the one of its numbers that peers are compared by. ``rounds`` is how often it is taken unless someone
+    says otherwise: rates need more rounds than counts, which come out the same each time.
+    """
+
+    about: str
+    run: Callable[[Stage, Options], Mapping[str, float]]
+    slots: Callable[[Options], int]
+    figure: str
+    takes_part: Callable[[Peer], bool] = _everywhere_but_sqlite
+    less_is_better: bool = False
+    rounds: int = 3
+
+    def rounds_for(self, options: Options) -> int:
+        """Return how many rounds to run: ``--rounds`` if given, else the default of this measure."""
+        return options.rounds or self.rounds
+
+
+MEASURES: Final = {
+    "drain": Measure(
+        "how fast a full queue of no-ops empties",
+        drains.drain,
+        lambda options: options.tasks,
+        "tasks/s",
+    ),
+    "sqlite": Measure(
+        "the same on SQLite, one worker process",
+        drains.drain,
+        lambda options: options.tasks,
+        "tasks/s",
+        _on_sqlite,
+    ),
+    "latency": Measure(
+        "from the call of enqueue to the begin of the body, the workers idle",
+        latencies.latency,
+        lambda options: latencies.WARM_UP + latencies.SAMPLES,
+        "p50 ms",
+        less_is_better=True,
+    ),
+    "enqueue": Measure(
+        "single calls of enqueue", enqueues.single, lambda options: enqueues.SINGLE + enqueues.WARM_UP, "calls/s"
+    ),
+    "bulk": Measure(
+        "the documented way to enqueue many", enqueues.bulk, lambda options: enqueues.WARM_UP + enqueues.BULK, "tasks/s"
+    ),
+    "sleep": Measure(
+        f"tasks that wait {1_000 * NAP:.0f} ms, {naps.SLOTS} at once",
+        naps.naps,
+        lambda options: naps.MOST,
+        "share of the ideal",
+        rounds=2,
+    ),
+    "cost": Measure(
+        "what a task costs PostgreSQL",
+        costs.cost,
+        lambda options: options.tasks,
+        "WAL bytes/task",
+        _on_postgres,
+        less_is_better=True,
+        rounds=1,
+    ),
+    "idle": Measure(
+        "a worker that has nothing to do",
+        idles.idle,
+        lambda options: idles.WARM_UP,
+        "MiB",
+        less_is_better=True,
+        rounds=1,
+    ),
+    "depth": Measure(
+        "a drain with many rows about, against an empty table",
+        depths.depth,
+        lambda options: options.tasks + 1,
+        "pending rows about, ratio",
+        _told_deep,
+        rounds=2,
+    ),
+    "pinned": Measure(
+        "a drain while one old transaction stays open",
+        depths.pinned,
+        lambda options: depths.PINNED * options.tasks,
+        "last tenth to first",
+        _told_deep,
+        rounds=2,
+    ),
+    "workflows": Measure(
+        "workflows of no-ops, from the call that starts one to its end",
+        workflows.workflows,
+        lambda options: workflows.SLOTS,
+        f"fan of {workflows.SMALL:,}, s",
+        _has_workflows,
+        less_is_better=True,
+    ),
+}
