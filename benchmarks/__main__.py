@@ -12,22 +12,22 @@ from pathlib import Path
 import psycopg
 
 from .chart import svg
-from .command_line import parsed
-from .expected import expected
+from .command_line import parse
+from .estimate import estimate
 from .results import Results
-from .runs import run, say, turns
+from .runs import log, run, turns
 from .servers import ServerError
 from .table import markdown
 
 
 def main() -> int:
     """Measure, print, store."""
-    options = parsed(sys.argv[1:])
+    options = parse(sys.argv[1:])
     folder = options.folder / "results"
     if not any(turns(options)):
-        say("none of these peers takes part in any of these measures")
+        log("none of these peers takes part in any of these measures")
         return 1
-    say(expected(turns(options), folder))
+    log(estimate(turns(options), folder))
     if options.dry:
         return 0
     # Told to end in whichever way, it ends what it has started and tells what it knows.
@@ -36,15 +36,15 @@ def main() -> int:
     try:
         results = run(options, partial(store, path))
     except (ServerError, psycopg.OperationalError) as error:
-        say(f"no server to measure on: {error}")
+        log(f"no server to measure on: {error}")
         return 1
     except KeyboardInterrupt:
-        say("interrupted before anything was measured, or while it was being ended")
+        log("interrupted before anything was measured, or while it was being ended")
         return 130
     if results.rounds or results.failures:
         store(path, results)
         print(markdown(results))
-        say(f"stored as {path}.json, .md and .svg")
+        log(f"stored as {path}.json, .md and .svg")
     if results.interrupted:
         return 130
     return 0 if results.rounds else 1

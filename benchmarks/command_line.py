@@ -15,7 +15,7 @@ from .registry import CHECKOUT, PEERS
 QUICK_MEASURES: Final = ("drain", "latency", "enqueue", "bulk")
 
 
-def parsed(arguments: Sequence[str]) -> Options:
+def parse(arguments: Sequence[str]) -> Options:
     """Read the command line; ends the process where it asks for what there is not."""
     parser = _parser()
     given = parser.parse_args(arguments)

@@ -15,7 +15,7 @@ import traceback
 from typing import Any
 
 
-def answer(module: Any, call: dict[str, Any]) -> dict[str, Any]:
+def handle_call(module: Any, call: dict[str, Any]) -> dict[str, Any]:
     """Make one call."""
     began = time.monotonic()
     try:
@@ -29,14 +29,14 @@ def answer(module: Any, call: dict[str, Any]) -> dict[str, Any]:
 
 def send_each(module: Any, first: int, count: int, pause: float) -> list[float]:
     """Enqueue one by one, with pauses between them, and return when each call began."""
-    moments = []
+    called_at = []
     for number in range(first, first + count):
         if pause:
             # Never in step with a peer's polling.
             time.sleep(pause * (0.5 + (number * 0.618_033_988_7) % 1))
-        moments.append(time.monotonic())
+        called_at.append(time.monotonic())
         module.send(number)
-    return moments
+    return called_at
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
         return
     print(json.dumps({"value": "ready", "seconds": 0}), file=out)
     for line in sys.stdin:
-        print(json.dumps(answer(module, json.loads(line))), file=out)
+        print(json.dumps(handle_call(module, json.loads(line))), file=out)
 
 
 if __name__ == "__main__":

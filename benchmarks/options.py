@@ -1,4 +1,4 @@
-"""The parsed options of a run."""
+"""The parse options of a run."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pathlib import Path
 VARIABLE = "BENCHMARK_PROBE"
 
 #: What a body that is not a no-op sleeps.
-NAP = 0.010
+SLEEP_SECONDS = 0.010
 
 
 def create(path: Path, slots: int) -> None:
@@ -34,47 +34,47 @@ def _views(path: str) -> tuple[memoryview[float], memoryview[int]]:
 
 
 @functools.cache
-def _mine() -> tuple[memoryview[float], memoryview[int]]:
+def _probe_views() -> tuple[memoryview[float], memoryview[int]]:
     return _views(os.environ[VARIABLE])
 
 
 def mark(number: int) -> None:
     """Note that body ``number`` begins now."""
-    times, runs = _mine()
+    times, starts = _probe_views()
     times[number] = time.monotonic()
-    if runs[number] < 255:
-        runs[number] += 1
+    if starts[number] < 255:
+        starts[number] += 1
 
 
-def nap(number: int) -> None:
+def sleep(number: int) -> None:
     """The body of a task that waits."""
     mark(number)
-    time.sleep(NAP)
+    time.sleep(SLEEP_SECONDS)
 
 
-class Reading:
-    """The same memory, as the one who measures reads it."""
+class ProbeReader:
+    """The same memory, as the harness reads it."""
 
     def __init__(self, path: Path) -> None:
-        self._times, self._runs = _views(str(path))
+        self._times, self._starts = _views(str(path))
 
     def clear(self) -> None:
         """Forget what was marked."""
         self._times[:] = memoryview(bytes(self._times.nbytes)).cast("d")
-        self._runs[:] = bytes(len(self._runs))
+        self._starts[:] = bytes(len(self._starts))
 
-    def began(self, first: int, count: int) -> int:
+    def count_started(self, first: int, count: int) -> int:
         """Return how many of ``count`` bodies have begun."""
         return count - array("d", self._times[first : first + count]).count(0.0)
 
-    def at(self, number: int) -> float:
+    def started_at(self, number: int) -> float:
         """Return when a body began; 0.0 if it has not."""
         return float(self._times[number])
 
-    def times(self, first: int, count: int) -> list[float]:
+    def start_times(self, first: int, count: int) -> list[float]:
         """Return when each body began, in the order in which they did."""
         return sorted(moment for moment in self._times[first : first + count].tolist() if moment)
 
-    def repeated(self, first: int, count: int) -> int:
+    def count_repeated(self, first: int, count: int) -> int:
         """Return how many bodies began more than once."""
-        return sum(1 for runs in self._runs[first : first + count] if runs > 1)
+        return sum(1 for starts in self._starts[first : first + count] if starts > 1)

@@ -19,7 +19,7 @@ _ERROR = re.compile(r"[\w.]*(Error|Exception|Failed)\b|error\b", re.IGNORECASE)
 _GRACE = 10.0
 
 
-class Group:
+class WorkerGroup:
     """The worker processes of one peer, each the leader of a process group of its own."""
 
     def __init__(self, commands: Sequence[Sequence[str]], env: Mapping[str, str], folder: Path, log: Path) -> None:
@@ -44,11 +44,11 @@ class Group:
                 start_new_session=True,
             )
 
-    def check(self) -> None:
+    def raise_if_exited(self) -> None:
         """Raise RuntimeError if one of them has ended."""
         for leader in self._leaders:
             if leader.poll() is not None:
-                raise RuntimeError(f"a worker ended with status {leader.returncode}: {last_line(self._log)}")
+                raise RuntimeError(f"a worker ended with status {leader.returncode}: {last_error_line(self._log)}")
 
     def wait(self) -> None:
         """Wait until all of them have ended by themselves."""
@@ -84,16 +84,18 @@ def _session(pid: int) -> int:
 
 
 @contextmanager
-def running(commands: Sequence[Sequence[str]], env: Mapping[str, str], folder: Path, log: Path) -> Iterator[Group]:
+def run_workers(
+    commands: Sequence[Sequence[str]], env: Mapping[str, str], folder: Path, log: Path
+) -> Iterator[WorkerGroup]:
     """Run worker processes for the length of the block."""
-    group = Group(commands, env, folder, log)
+    group = WorkerGroup(commands, env, folder, log)
     try:
         yield group
     finally:
         group.stop()
 
 
-def last_line(log: Path) -> str:
+def last_error_line(log: Path) -> str:
     """Return the last line of a log that says what went wrong, or else the last that says anything."""
     if not log.exists():
         return ""

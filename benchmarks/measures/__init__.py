@@ -1,1 +1,1 @@
-"""The measures. Each module has a function that takes a Stage and returns named numbers."""
+"""The measures. Each module has a function that takes a Harness and returns named numbers."""

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ..harness import Harness
 from ..options import Options
-from ..probe import NAP
+from ..probe import SLEEP_SECONDS
 from ..registry import POSTGRES, SQLITE, Peer
-from ..stage import Stage
-from . import costs, depths, drains, enqueues, idles, latencies, naps, workflows
+from . import costs, depths, drains, enqueues, idles, latencies, sleeps, workflows
 
 
-def _everywhere_but_sqlite(peer: Peer) -> bool:
+def _not_on_sqlite(peer: Peer) -> bool:
     return peer.store != SQLITE
 
 
@@ -21,8 +21,8 @@ def _on_postgres(peer: Peer) -> bool:
     return peer.store == POSTGRES
 
 
-def _told_deep(peer: Peer) -> bool:
-    return peer.deep
+def _measured_in_depth(peer: Peer) -> bool:
+    return peer.in_depth
 
 
 def _has_workflows(peer: Peer) -> bool:
@@ -42,11 +42,11 @@ class Measure:
     """
 
     about: str
-    run: Callable[[Stage, Options], Mapping[str, float]]
+    run: Callable[[Harness, Options], Mapping[str, float]]
     slots: Callable[[Options], int]
-    figure: str
-    takes_part: Callable[[Peer], bool] = _everywhere_but_sqlite
-    less_is_better: bool = False
+    main_metric: str
+    takes_part: Callable[[Peer], bool] = _not_on_sqlite
+    lower_is_better: bool = False
     rounds: int = 3
 
     def rounds_for(self, options: Options) -> int:
@@ -73,7 +73,7 @@ MEASURES: Final = {
         latencies.latency,
         lambda options: latencies.WARM_UP + latencies.SAMPLES,
         "p50 ms",
-        less_is_better=True,
+        lower_is_better=True,
     ),
     "enqueue": Measure(
         "single calls of enqueue", enqueues.single, lambda options: enqueues.SINGLE + enqueues.WARM_UP, "calls/s"
@@ -82,9 +82,9 @@ MEASURES: Final = {
         "the documented way to enqueue many", enqueues.bulk, lambda options: enqueues.WARM_UP + enqueues.BULK, "tasks/s"
     ),
     "sleep": Measure(
-        f"tasks that wait {1_000 * NAP:.0f} ms, {naps.SLOTS} at once",
-        naps.naps,
-        lambda options: naps.MOST,
+        f"tasks that wait {1_000 * SLEEP_SECONDS:.0f} ms, {sleeps.SLOTS} at once",
+        sleeps.sleep,
+        lambda options: sleeps.MAX_TASKS,
         "share of the ideal",
         rounds=2,
     ),
@@ -94,7 +94,7 @@ MEASURES: Final = {
         lambda options: options.tasks,
         "WAL bytes/task",
         _on_postgres,
-        less_is_better=True,
+        lower_is_better=True,
         rounds=1,
     ),
     "idle": Measure(
@@ -102,7 +102,7 @@ MEASURES: Final = {
         idles.idle,
         lambda options: idles.WARM_UP,
         "MiB",
-        less_is_better=True,
+        lower_is_better=True,
         rounds=1,
     ),
     "depth": Measure(
@@ -110,15 +110,15 @@ MEASURES: Final = {
         depths.depth,
         lambda options: options.tasks + 1,
         "pending rows about, ratio",
-        _told_deep,
+        _measured_in_depth,
         rounds=2,
     ),
     "pinned": Measure(
         "a drain while one old transaction stays open",
         depths.pinned,
-        lambda options: depths.PINNED * options.tasks,
+        lambda options: depths.PINNED_FACTOR * options.tasks,
         "last tenth to first",
-        _told_deep,
+        _measured_in_depth,
         rounds=2,
     ),
     "workflows": Measure(
@@ -127,6 +127,6 @@ MEASURES: Final = {
         lambda options: workflows.SLOTS,
         f"fan of {workflows.SMALL:,}, s",
         _has_workflows,
-        less_is_better=True,
+        lower_is_better=True,
     ),
 }

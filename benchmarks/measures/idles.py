@@ -9,32 +9,32 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
+from ..harness import Harness
 from ..options import Options
-from ..stage import Stage
 
 #: Seconds of rest before it counts, and seconds that count.
-_SETTLE: Final = 5.0
-_WATCH: Final = 10.0
+_SETTLE_SECONDS: Final = 5.0
+_MEASURED_SECONDS: Final = 10.0
 WARM_UP: Final = 20
 
 
-def idle(stage: Stage, options: Options) -> dict[str, float]:
+def idle(harness: Harness, options: Options) -> dict[str, float]:
     """Let the workers do a few tasks, and watch them do nothing."""
-    counting = stage.postgres.statements(stage.database) if stage.postgres else nullcontext(lambda: None)
-    with counting as statements, stage.workers(options.processes) as (group, _):
-        stage.call("send_each", first=0, count=WARM_UP, pause=0.05)
-        stage.wait_until_begun(group, 0, WARM_UP)
-        stage.wait_until_stored(group)
-        time.sleep(_SETTLE)
-        pids, said = group.pids(), statements()
-        spent, began = _cpu_seconds(pids), time.monotonic()
-        time.sleep(_WATCH)
+    counting = harness.postgres.count_statements(harness.database) if harness.postgres else nullcontext(lambda: None)
+    with counting as count_statements, harness.workers(options.processes) as (group, _):
+        harness.call("send_each", first=0, count=WARM_UP, pause=0.05)
+        harness.wait_until_started(group, 0, WARM_UP)
+        harness.wait_until_finished(group)
+        time.sleep(_SETTLE_SECONDS)
+        pids, statements_before = group.pids(), count_statements()
+        cpu_before, began = _cpu_seconds(pids), time.monotonic()
+        time.sleep(_MEASURED_SECONDS)
         seconds = time.monotonic() - began
-        told, busy = statements(), _cpu_seconds(group.pids()) - spent
+        statements_after, cpu_used = count_statements(), _cpu_seconds(group.pids()) - cpu_before
         memory = sum(map(_pss, group.pids()))
-    figures = {"MiB": memory / 2**20, "CPU %": 100 * busy / seconds, "processes": len(pids)}
-    if told is not None and said is not None:
-        figures["statements/s"] = (told - said) / seconds
+    figures = {"MiB": memory / 2**20, "CPU %": 100 * cpu_used / seconds, "processes": len(pids)}
+    if statements_after is not None and statements_before is not None:
+        figures["statements/s"] = (statements_after - statements_before) / seconds
     return figures
 
 

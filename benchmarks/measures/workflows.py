@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from typing import Final, NamedTuple
 
+from ..harness import Harness
 from ..options import Options
-from ..processes import Group
-from ..stage import Stage
+from ..processes import WorkerGroup
 
 #: Nodes beside the one at which a fan, or a map, comes together.
 SMALL: Final = 500
@@ -21,23 +21,23 @@ WIDE: Final = 10_000
 SLOTS: Final = WIDE + 1
 
 
-class Took(NamedTuple):
+class Duration(NamedTuple):
     """Seconds from the call: until it had returned, until the workflow had ended."""
 
     start: float
     whole: float
 
 
-def workflows(stage: Stage, options: Options) -> dict[str, float]:
+def workflows(harness: Harness, options: Options) -> dict[str, float]:
     """Run one workflow after the other with the same workers, which have run a small one before."""
-    with stage.workers(options.processes) as (group, slots):
-        run_one(stage, group, "fan", 2 * slots)
-        small = run_one(stage, group, "fan", SMALL)
+    with harness.workers(options.processes) as (group, slots):
+        run_workflow(harness, group, "fan", 2 * slots)
+        small = run_workflow(harness, group, "fan", SMALL)
         figures = {f"fan of {SMALL:,}, s": small.whole, "its start, s": small.start}
-        if stage.peer.deep:
-            chain = run_one(stage, group, "chain", CHAIN)
-            wide = run_one(stage, group, "fan", WIDE)
-            mapped = run_one(stage, group, "map", WIDE)
+        if harness.peer.in_depth:
+            chain = run_workflow(harness, group, "chain", CHAIN)
+            wide = run_workflow(harness, group, "fan", WIDE)
+            mapped = run_workflow(harness, group, "map", WIDE)
             figures |= {
                 f"chain of {CHAIN:,}, s": chain.whole,
                 f"fan of {WIDE:,}, s": wide.whole,
@@ -47,13 +47,13 @@ def workflows(stage: Stage, options: Options) -> dict[str, float]:
         return figures | {"slots": slots}
 
 
-def run_one(stage: Stage, group: Group, shape: str, count: int) -> Took:
+def run_workflow(harness: Harness, group: WorkerGroup, shape: str, count: int) -> Duration:
     """Run one, by itself. Bodies are numbered from 0, the one at the end is the last."""
-    stage.settle()
-    stage.probe.clear()
+    harness.settle()
+    harness.probe.clear()
     began = time.monotonic()
     # What the peer does to write its nodes down in Python is part of its start.
-    _, started = stage.timed("start", shape=shape, count=count)
-    stage.wait_until_begun(group, 0, count if shape == "chain" else count + 1)
-    stage.wait_until_ended(group)
-    return Took(started, time.monotonic() - began)
+    _, started = harness.timed("start_workflow", shape=shape, count=count)
+    harness.wait_until_started(group, 0, count if shape == "chain" else count + 1)
+    harness.wait_until_workflows_ended(group)
+    return Duration(started, time.monotonic() - began)

@@ -4,7 +4,7 @@ All have the same functions::
 
     setup()                           create the tables, in an empty database
     send(number)                      enqueue one no-op, as a web request would
-    send_many(first, count, body)     enqueue ``count`` bodies, "noop" or "nap", the fastest way that it documents
+    send_many(first, count, body)     enqueue ``count`` bodies, "noop" or "sleep", the fastest way that it documents
     left()                            how many are not yet finished in its own store; 0 is what ends a drain
     workers(processes, slots)         the command line of each worker process, and how many bodies run at once in all;
                                       ``slots`` is None where the peer's own recommendation holds

@@ -24,16 +24,16 @@ def noop(number: int) -> int:
     return number
 
 
-@app.task(name="nap")
-def nap(number: int) -> int:
-    probe.nap(number)
+@app.task(name="sleep")
+def sleep(number: int) -> int:
+    probe.sleep(number)
     return number
 
 
 @app.task(name="gather")
-def gather(of: list[int], number: int) -> int:
+def gather(numbers: list[int], number: int) -> int:
     probe.mark(number)
-    return len(of)
+    return len(numbers)
 
 
 _chords: list[celery.result.AsyncResult] = []
@@ -64,21 +64,21 @@ def send_many(first: int, count: int, body: str) -> None:
     _sent += count
 
 
-def left() -> int:
+def count_unfinished() -> int:
     # That database holds nothing but results.
     return _sent - int(_results().dbsize())
 
 
-def start(shape: str, count: int) -> None:
+def start_workflow(shape: str, count: int) -> None:
     assert shape == "fan"
     _chords.append(celery.chord(noop.s(number) for number in range(count))(gather.s(number=count)))
 
 
-def running() -> int:
+def count_running_workflows() -> int:
     return sum(not chord.ready() for chord in _chords[-1:])
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> Workers:
     at_once = slots * processes if slots else processes
     command = [script("celery"), "--app", "benchmarks.peers.celery", "worker", "--concurrency", str(at_once)]
     return Workers([[*command, "--loglevel", "WARNING"]], at_once)

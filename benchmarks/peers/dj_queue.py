@@ -27,11 +27,11 @@ def send_many(first: int, count: int, body: str) -> None:
         task.get_backend().enqueue_all([(task, [number], {}) for number in numbers])
 
 
-def left() -> int:
-    return site.number("SELECT count(*) FROM dj_queue_jobs WHERE finished_at IS NULL")
+def count_unfinished() -> int:
+    return site.fetch_number("SELECT count(*) FROM dj_queue_jobs WHERE finished_at IS NULL")
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> Workers:
     at_once = slots or THREADS
     # The settings read them, for its command line does not take them.
     given = ["env", f"DJ_QUEUE_PROCESSES={processes}", f"DJ_QUEUE_THREADS={at_once}"]

@@ -27,9 +27,9 @@ def send_many(first: int, count: int, body: str) -> None:
             BODIES[body].enqueue(number)
 
 
-def left() -> int:
-    return site.number(f"SELECT count(*) FROM {_TABLE} WHERE status IN ('READY', 'RUNNING')")  # noqa: S608
+def count_unfinished() -> int:
+    return site.fetch_number(f"SELECT count(*) FROM {_TABLE} WHERE status IN ('READY', 'RUNNING')")  # noqa: S608
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> Workers:
     return Workers([site.manage("db_worker")] * processes, processes)

@@ -22,11 +22,11 @@ def noop(number: int) -> None:
 
 
 @dramatiq.actor
-def nap(number: int) -> None:
-    probe.nap(number)
+def sleep(number: int) -> None:
+    probe.sleep(number)
 
 
-_ACTORS = {"noop": noop, "nap": nap}
+_ACTORS = {"noop": noop, "sleep": sleep}
 
 
 def setup() -> None:
@@ -42,12 +42,12 @@ def send_many(first: int, count: int, body: str) -> None:
         _ACTORS[body].send(number)
 
 
-def left() -> int:
+def count_unfinished() -> int:
     # A message leaves this hash when it is acknowledged.
     return int(broker.client.hlen("dramatiq:default.msgs"))
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> Workers:
     threads = slots or THREADS
     command = [script("dramatiq"), "benchmarks.peers.dramatiq", "--processes", str(processes)]
     return Workers([[*command, "--threads", str(threads)]], threads * processes)

@@ -25,13 +25,13 @@ def noop(*, number: int) -> TaskResult[int, TaskError]:
     return TaskResult(ok=number)
 
 
-@app.task("nap")
-def nap(*, number: int) -> TaskResult[int, TaskError]:
-    probe.nap(number)
+@app.task("sleep")
+def sleep(*, number: int) -> TaskResult[int, TaskError]:
+    probe.sleep(number)
     return TaskResult(ok=number)
 
 
-_TASKS = {"noop": noop, "nap": nap}
+_TASKS = {"noop": noop, "sleep": sleep}
 
 
 @functools.cache
@@ -55,11 +55,11 @@ def send_many(first: int, count: int, body: str) -> None:
         _TASKS[body].send(number=number)
 
 
-def left() -> int:
-    return _number("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
+def count_unfinished() -> int:
+    return _fetch_number("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
 
 
-def start(shape: str, count: int) -> None:
+def start_workflow(shape: str, count: int) -> None:
     assert shape == "fan"
     nodes = [noop.node(node_id=str(number))(number=number) for number in range(count)]
     last = noop.node(waits_for=nodes, node_id="last")(number=count)
@@ -67,17 +67,17 @@ def start(shape: str, count: int) -> None:
     assert not started.is_err(), started
 
 
-def running() -> int:
-    return _number("SELECT count(*) FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING')")
+def count_running_workflows() -> int:
+    return _fetch_number("SELECT count(*) FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING')")
 
 
-def _number(sql: str) -> int:
+def _fetch_number(sql: str) -> int:
     row = _connection().execute(sql).fetchone()
     assert row is not None
     return int(row[0])
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> Workers:
     # Each slot is a process, and all of them have to be up within 30 s: on two cores, 16 are not for sure.
     at_once = slots * processes // 2 if slots else processes
     command = [script("horsies"), "worker", "benchmarks.peers.horsies:app", "--processes", str(at_once)]

@@ -43,11 +43,11 @@ async def main() -> AsyncIterator[PgQueuer]:
             assert job.payload is not None
             probe.mark(int(job.payload))
 
-        @pgq.entrypoint("nap")
-        async def nap(job: Job) -> None:
+        @pgq.entrypoint("sleep")
+        async def sleep(job: Job) -> None:
             assert job.payload is not None
             probe.mark(int(job.payload))
-            await asyncio.sleep(probe.NAP)
+            await asyncio.sleep(probe.SLEEP_SECONDS)
 
         yield pgq
     finally:
@@ -84,11 +84,11 @@ def send_many(first: int, count: int, body: str) -> None:
     _runner.run(enqueue())
 
 
-def clear() -> None:
+def clear_tasks() -> None:
     _execute("TRUNCATE pgqueuer, pgqueuer_log")
 
 
-def lie(kind: str, count: int, number: int) -> None:
+def preload(kind: str, count: int, number: int) -> None:
     if kind == "finished":
         # A job that has ended is a line of the log.
         _execute(f"{_ENDED} generate_series(1, {count}) AS job")
@@ -117,7 +117,7 @@ def _execute(sql: str) -> None:
     _runner.run(execute())
 
 
-def left() -> int:
+def count_unfinished() -> int:
     async def count() -> int:
         await _queries()
         return int(await _connections[0].fetchval("SELECT count(*) FROM pgqueuer"))
@@ -125,7 +125,7 @@ def left() -> int:
     return _runner.run(count())
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> Workers:
     # It wants room for two batches at least.
     room = max(slots or 0, 2 * BATCH)
     command = [sys.executable, "-m", "benchmarks.peers.pgqueuer", str(room if slots else 0)]

@@ -22,10 +22,10 @@ async def noop(number: int) -> None:
     probe.mark(number)
 
 
-@app.task(name="nap")
-def nap(number: int) -> None:
+@app.task(name="sleep")
+def sleep(number: int) -> None:
     probe.mark(number)
-    time.sleep(probe.NAP)
+    time.sleep(probe.SLEEP_SECONDS)
 
 
 @functools.cache
@@ -46,7 +46,7 @@ def send_many(first: int, count: int, body: str) -> None:
         _sender().tasks[body].batch_defer(*({"number": number} for number in numbers))
 
 
-def left() -> int:
+def count_unfinished() -> int:
     row = (
         _sender()
         .connector.get_sync_connector()
@@ -55,7 +55,7 @@ def left() -> int:
     return int(row["left"])
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> Workers:
     at_once = slots or CONCURRENCY
     command = [script("procrastinate"), "--app", "benchmarks.peers.procrastinate.app"]
     command += ["worker", "--concurrency", str(at_once)]

@@ -8,7 +8,7 @@ from rq.registry import FinishedJobRegistry
 
 from .base import REDIS, Workers, chunks, script
 
-_FUNCTIONS = {"noop": "benchmarks.jobs.plain.noop", "nap": "benchmarks.jobs.plain.nap"}
+_FUNCTIONS = {"noop": "benchmarks.jobs.plain.noop", "sleep": "benchmarks.jobs.plain.sleep"}
 
 _connection = redis.Redis.from_url(REDIS)
 _queue = Queue("default", connection=_connection)
@@ -32,11 +32,11 @@ def send_many(first: int, count: int, body: str) -> None:
     _sent += count
 
 
-def left() -> int:
+def count_unfinished() -> int:
     return _sent - FinishedJobRegistry(queue=_queue).get_job_count(cleanup=False)
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> Workers:
     at_once = slots * processes if slots else processes
     command = [script("rq"), "worker-pool", "default", "--num-workers", str(at_once), "--url", REDIS, "--quiet"]
     return Workers([command], at_once)

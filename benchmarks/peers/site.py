@@ -31,7 +31,7 @@ def execute(sql: str) -> None:
         cursor.execute(sql)
 
 
-def number(sql: str) -> int:
+def fetch_number(sql: str) -> int:
     """Return the one number that a query selects."""
     from django.db import connection
 

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from . import probe
-from .processes import Group, last_line, running
+from .processes import WorkerGroup, last_error_line, run_workers
 from .registry import CHECKOUT, POSTGRES, REDIS, Peer
 from .servers import Counters, Postgres
 
 #: Seconds in which a peer has to come at least a little further.
-STALL: Final = 30.0
+STALL_TIMEOUT: Final = 30.0
 
 #: And seconds until it begins with the first: some start a process for each slot.
-START: Final = 60.0
+START_TIMEOUT: Final = 60.0
 
 
 #: How the databases made here are called, for no database that anyone else made may be dropped.
@@ -45,29 +45,29 @@ class Stores:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What a measure asks of a stage: bodies to number, threads of ours, and where logs of failures go."""
+class HarnessConfig:
+    """What a measure asks of a harness: bodies to number, threads of ours, and where logs of failures go."""
 
     slots: int
     threads: int
     logs: Path
 
 
-class Stage:
+class Harness:
     """One peer with its store, its tables and its driver. What is measured is asked of it."""
 
-    def __init__(self, peer: Peer, python: Path, stores: Stores, needs: Needs, stack: ExitStack) -> None:
+    def __init__(self, peer: Peer, python: Path, stores: Stores, config: HarnessConfig, stack: ExitStack) -> None:
         self.peer = peer
         self.postgres = stores.postgres if peer.store == POSTGRES else None
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-")))
         self.database = _PREFIX + re.sub(r"\W", "_", peer.name)
         self.log = self.folder / "log"
         self._python = python
-        self.logs = needs.logs
-        probe.create(self.folder / "probe", needs.slots)
-        self.probe = probe.Reading(self.folder / "probe")
+        self.logs = config.logs
+        probe.create(self.folder / "probe", config.slots)
+        self.probe = probe.ProbeReader(self.folder / "probe")
         self.url = stack.enter_context(self.postgres.database(self.database)) if self.postgres else ""
-        self._env = self._environment(stores, needs.threads)
+        self._env = self._environment(stores, config.threads)
         stack.push(self._keep_log)
         self._drivers = stack.enter_context(ExitStack())
         self._start_driver()
@@ -100,11 +100,11 @@ class Stage:
             shutil.copy(self.log, self.logs / f"{self.peer.name}.log")
 
     def _start_driver(self) -> None:
-        self._driver = self._drivers.enter_context(self._started_driver())
-        self._answered()
+        self._driver = self._drivers.enter_context(self._run_driver())
+        self._read_response()
 
     @contextmanager
-    def _started_driver(self) -> Iterator[subprocess.Popen[str]]:
+    def _run_driver(self) -> Iterator[subprocess.Popen[str]]:
         with self.log.open("a") as log:
             driver = subprocess.Popen(  # noqa: S603
                 [str(self._python), "-m", "benchmarks.driver", self.peer.module],
@@ -126,44 +126,44 @@ class Stage:
                 if pipe:
                     pipe.close()
 
-    def _answered(self) -> tuple[Any, float]:
+    def _read_response(self) -> tuple[Any, float]:
         assert self._driver.stdout is not None
         line = self._driver.stdout.readline()
         if not line:
-            raise PeerError(f"its driver ended: {last_line(self.log)}")
-        said = json.loads(line)
-        if "error" in said:
+            raise PeerError(f"its driver ended: {last_error_line(self.log)}")
+        response = json.loads(line)
+        if "error" in response:
             with self.log.open("a") as log:
-                log.write(said["error"])
-            raise PeerError(last_line(self.log))
-        return said["value"], said["seconds"]
+                log.write(response["error"])
+            raise PeerError(last_error_line(self.log))
+        return response["value"], response["seconds"]
 
     def timed(self, do: str, **arguments: Any) -> tuple[Any, float]:
         """Call a function of the peer's module; return what it returned and the seconds it took there."""
         assert self._driver.stdin is not None
         print(json.dumps({"do": do, "with": arguments}), file=self._driver.stdin)
-        return self._answered()
+        return self._read_response()
 
     def call(self, do: str, **arguments: Any) -> Any:
         """Call a function of the peer's module and return what it returned."""
         return self.timed(do, **arguments)[0]
 
-    def fill(self, count: int, body: str = "noop", first: int = 0) -> None:
+    def enqueue(self, count: int, body: str = "noop", first: int = 0) -> None:
         """Enqueue tasks and let the store settle."""
         self.call("send_many", first=first, count=count, body=body)
         self.settle()
 
-    def begin_with(self, key: str, fill: Callable[[], None]) -> None:
+    def start_from_snapshot(self, key: str, fill: Callable[[], None]) -> None:
         """Begin with a database as ``fill`` leaves it. That is called once in a run; later, what it made is copied."""
         assert self.postgres is not None
-        if not self.postgres.kept(self.database, key):
-            self.call("clear")
+        if not self.postgres.has_snapshot(self.database, key):
+            self.call("clear_tasks")
             fill()
             self.settle()
             self._drivers.close()
-            self.postgres.keep(self.database, key)
+            self.postgres.save_snapshot(self.database, key)
         self._drivers.close()
-        self.postgres.copy(self.database, key)
+        self.postgres.restore_snapshot(self.database, key)
         self._start_driver()
         self.probe.clear()
 
@@ -177,17 +177,17 @@ class Stage:
         return self.postgres.counters(self.database) if self.postgres else None
 
     @contextmanager
-    def workers(self, processes: int, slots: int | None = None) -> Iterator[tuple[Group, int]]:
+    def workers(self, processes: int, slots: int | None = None) -> Iterator[tuple[WorkerGroup, int]]:
         """Run the peer's workers during the block; yield them, and how many bodies run at once in all."""
-        commands, at_once = self.call("workers", processes=self.peer.processes or processes, slots=slots)
-        with running(commands, self._env, self.folder, self.log) as group:
-            yield group, at_once
+        commands, slots_in_all = self.call("worker_commands", processes=self.peer.processes or processes, slots=slots)
+        with run_workers(commands, self._env, self.folder, self.log) as group:
+            yield group, slots_in_all
 
-    def wait_until_begun(self, group: Group, first: int, count: int, within: float = math.inf) -> None:
+    def wait_until_started(self, group: WorkerGroup, first: int, count: int, within: float = math.inf) -> None:
         """Wait until so many bodies have begun, or until so many seconds have passed since the first."""
-        self._wait(group, self._yet_to_begin(first, count, within), "bodies had not begun", 0.002, count)
+        self._wait(group, self._unstarted_counter(first, count, within), "bodies had not begun", 0.002, count)
 
-    def _yet_to_begin(self, first: int, count: int, within: float) -> Callable[[], int]:
+    def _unstarted_counter(self, first: int, count: int, within: float) -> Callable[[], int]:
         """Return who tells how many have not begun; to count them takes time from the workers, so it is done seldom."""
         known, when, until = count, 0.0, math.inf
 
@@ -197,35 +197,37 @@ class Stage:
                 until = min(until, time.monotonic() + within)
             if time.monotonic() > until:
                 return 0
-            if self.probe.at(first + count - 1) or time.monotonic() > when + 0.25:
-                known, when = count - self.probe.began(first, count), time.monotonic()
+            if self.probe.started_at(first + count - 1) or time.monotonic() > when + 0.25:
+                known, when = count - self.probe.count_started(first, count), time.monotonic()
             return known
 
         return left
 
-    def wait_until_stored(self, group: Group) -> None:
+    def wait_until_finished(self, group: WorkerGroup) -> None:
         """Wait until the peer's own store has every task as finished."""
-        self._wait(group, lambda: int(self.call("left")), "tasks were not stored as finished", 0.002)
+        self._wait(group, lambda: int(self.call("count_unfinished")), "tasks were not stored as finished", 0.002)
 
-    def wait_until_ended(self, group: Group) -> None:
+    def wait_until_workflows_ended(self, group: WorkerGroup) -> None:
         """Wait until the peer's own store has no workflow that has not ended."""
-        self._wait(group, lambda: int(self.call("running")), "workflows were not stored as ended", 0.002)
+        self._wait(
+            group, lambda: int(self.call("count_running_workflows")), "workflows were not stored as ended", 0.002
+        )
 
-    def _wait(self, group: Group, left: Callable[[], int], what: str, pause: float, all_: int = 0) -> None:
+    def _wait(self, group: WorkerGroup, left: Callable[[], int], what: str, pause: float, all_: int = 0) -> None:
         """Wait until nothing is left. Raises PeerError if that comes no nearer for a while, or if a worker ends."""
         least, since = left(), time.monotonic()
         while least > 0:
-            group.check()
+            group.raise_if_exited()
             time.sleep(pause)
             now_left = left()
             if now_left < least:
                 least, since = now_left, time.monotonic()
-            elif time.monotonic() - since > (patience := START if least == all_ else STALL):
-                raise PeerError(f"{least} {what} for {patience:.0f} s: {last_line(self.log)}")
+            elif time.monotonic() - since > (timeout := START_TIMEOUT if least == all_ else STALL_TIMEOUT):
+                raise PeerError(f"{least} {what} for {timeout:.0f} s: {last_error_line(self.log)}")
 
 
 @contextmanager
-def staged(peer: Peer, python: Path, stores: Stores, needs: Needs) -> Iterator[Stage]:
+def open_harness(peer: Peer, python: Path, stores: Stores, config: HarnessConfig) -> Iterator[Harness]:
     """Set a peer up for the length of the block."""
     with ExitStack() as stack:
-        yield Stage(peer, python, stores, needs, stack)
+        yield Harness(peer, python, stores, config, stack)

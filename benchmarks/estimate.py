@@ -20,19 +20,19 @@ _UNKNOWN: Final = 15.0
 _LONG: Final = 30.0
 
 
-def enough(peer: Peer, took: Iterable[float]) -> bool:
+def has_enough_turns(peer: Peer, took: Iterable[float]) -> bool:
     """Return whether a peer has had turns enough of a measure. Those that are measured in depth have all."""
-    return not peer.deep and max(took, default=0.0) > _LONG
+    return not peer.in_depth and max(took, default=0.0) > _LONG
 
 
-def expected(turns: Iterable[tuple[str, Peer]], folder: Path) -> str:
+def estimate(turns: Iterable[tuple[str, Peer]], folder: Path) -> str:
     """Tell how many minutes the turns will take, in all and for each measure."""
     known = seconds(folder)
     took: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     unknown = 0
     for measure, peer in turns:
         key = measure, peer.name
-        if not enough(peer, took[key]):
+        if not has_enough_turns(peer, took[key]):
             unknown += key not in known
             took[key].append(known.get(key, _UNKNOWN))
     spent: defaultdict[str, float] = defaultdict(float)
