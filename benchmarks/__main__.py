@@ -1,4 +1,4 @@
-"""``python -m benchmarks``."""
+"""The entry point of ``python -m benchmarks``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .table import markdown
 
 
 def main() -> int:
-    """Measure, print, store."""
+    """Run the measures, print the table and store the results."""
     options = parse(sys.argv[1:])
     folder = options.folder / "results"
     if not any(turns(options)):
@@ -30,16 +30,16 @@ def main() -> int:
     log(estimate(turns(options), folder))
     if options.dry:
         return 0
-    # Told to end in whichever way, it ends what it has started and tells what it knows.
+    # Handle SIGTERM like Ctrl-C: stop all child processes, then store and print the results so far.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     path = folder / time.strftime("%Y-%m-%d-%H%M%S")
     try:
         results = run(options, partial(store, path))
     except (ServerError, psycopg.OperationalError) as error:
-        log(f"no server to measure on: {error}")
+        log(f"no usable server: {error}")
         return 1
     except KeyboardInterrupt:
-        log("interrupted before anything was measured, or while it was being ended")
+        log("interrupted before the first result or during shutdown")
         return 130
     if results.rounds or results.failures:
         store(path, results)
@@ -51,17 +51,17 @@ def main() -> int:
 
 
 def store(path: Path, results: Results) -> None:
-    """Write the results to three files, whose path is given without its ending."""
+    """Write the results to three files: ``path`` with the suffixes .json, .md and .svg."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for ending, text in (
+    for suffix, text in (
         (".json", json.dumps(results.as_json(), indent=1)),
         (".md", markdown(results)),
         (".svg", svg(results)),
     ):
-        # Whoever reads them meanwhile, or comes after an end by force, finds them whole.
-        half = path.with_suffix(f"{ending}.half")
-        half.write_text(text)
-        half.replace(path.with_suffix(ending))
+        # Replace atomically, so that readers never see a partial file, even after a crash.
+        partial_file = path.with_suffix(f"{suffix}.partial")
+        partial_file.write_text(text)
+        partial_file.replace(path.with_suffix(suffix))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The chart: bars, one group for each measure, as SVG that any browser shows."""
+"""Draws the results as an SVG bar chart with a group of bars for each measure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STYLE: Final = (
 
 
 def svg(results: Results) -> str:
-    """Draw the summary that each measure is compared by."""
+    """Return the chart: the main metric of each measure, the best peer first."""
     groups: list[str] = []
     top = 0
     for name in MEASURES:
@@ -46,7 +46,7 @@ def _ranked(results: Results, measure: str) -> list[tuple[str, Summary]]:
 def _group(name: str, ranked: list[tuple[str, Summary]], top: int) -> str:
     measure = MEASURES[name]
     longest = max(summary.high for _, summary in ranked) or 1.0
-    title = f"{name}: {measure.about} [{measure.main_metric}{', less is better' if measure.lower_is_better else ''}]"
+    title = f"{name}: {measure.about} [{measure.main_metric}{', lower is better' if measure.lower_is_better else ''}]"
     parts = [f'<text class="title" x="10" y="{top + 28}">{escape(title)}</text>']
     scale = (_WIDTH - _LEFT - 90) / longest
     for row, (peer, summary) in enumerate(ranked):

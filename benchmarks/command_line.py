@@ -16,79 +16,102 @@ QUICK_MEASURES: Final = ("drain", "latency", "enqueue", "bulk")
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read the command line; ends the process where it asks for what there is not."""
+    """Parse the command line; exit with a usage error if a value is invalid."""
     parser = _parser()
-    given = parser.parse_args(arguments)
-    quick = given.quick
-    names = given.only or [peer.name for peer in PEERS.values() if peer.quick or not quick]
-    measures = given.measure or (QUICK_MEASURES if quick else tuple(MEASURES))
-    _refuse_unknown(parser, "peer", names, PEERS)
-    _refuse_unknown(parser, "measure", measures, MEASURES)
+    parsed = parser.parse_args(arguments)
+    quick = parsed.quick
+    names = parsed.only or [peer.name for peer in PEERS.values() if peer.quick or not quick]
+    measures = parsed.measure or (QUICK_MEASURES if quick else tuple(MEASURES))
+    _reject_unknown(parser, "peer", names, PEERS)
+    _reject_unknown(parser, "measure", measures, MEASURES)
     for name in ("rounds", "tasks", "threads", "processes", "depth"):
-        if getattr(given, name) is not None and getattr(given, name) < 1:
-            parser.error(f"--{name} has to be at least 1.")
+        if getattr(parsed, name) is not None and getattr(parsed, name) < 1:
+            parser.error(f"--{name} must be at least 1.")
     return Options(
         peers=tuple(PEERS[name] for name in names),
         measures=tuple(measures),
-        rounds=given.rounds or (3 if quick else None),
-        tasks=given.tasks,
-        threads=given.threads,
-        processes=given.processes,
-        depth=given.depth,
-        folder=given.folder.resolve(),
-        database_url=given.database_url,
-        renew=given.renew,
-        lock=given.lock,
-        minutes=given.minutes,
-        dry=given.dry,
+        rounds=parsed.rounds or (3 if quick else None),
+        tasks=parsed.tasks,
+        threads=parsed.threads,
+        processes=parsed.processes,
+        depth=parsed.depth,
+        folder=parsed.folder.resolve(),
+        database_url=parsed.database_url,
+        renew=parsed.renew,
+        lock=parsed.lock,
+        minutes=parsed.minutes,
+        dry=parsed.dry,
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure this queue and its peers side by side: each from PyPI in a virtual environment of its "
-        "own, on the same servers, in turns, several rounds. docs/benchmarks.md says how, and what each figure means.",
+        description="Compare this queue with its peers. Each peer is installed from PyPI into a virtual environment. "
+        "They take turns on the same servers, for several rounds. docs/benchmarks.md describes each measure.",
         epilog=f"peers: {', '.join(PEERS)}. measures: "
         + "; ".join(f"{name}: {measure.about}" for name, measure in MEASURES.items())
         + ".",
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="this queue, PgQueuer and procrastinate, in less than three minutes")
-    add("--only", type=_names, metavar="A,B", help="these peers")
-    add("--measure", type=_names, metavar="A,B", help="these measures, in this order")
-    add("--rounds", type=int, metavar="N", help="how often each is measured (3 with --quick; else by measure)")
-    add("--minutes", type=float, default=40.0, metavar="N", help="begin nothing more after so many (%(default)g)")
-    add("--tasks", type=int, default=20_000, metavar="N", help="tasks of a drain; the slow drain a share (%(default)s)")
-    add("--threads", type=int, default=32, metavar="N", help="--threads of our worker in a drain (%(default)s)")
+    add("--only", type=_names, metavar="A,B", help="run only these peers")
+    add("--measure", type=_names, metavar="A,B", help="run only these measures, in this order")
+    add(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help="rounds of each measure (3 with --quick, else set by each measure)",
+    )
+    add(
+        "--minutes",
+        type=float,
+        default=40.0,
+        metavar="N",
+        help="start no turn after N minutes (%(default)g)",
+    )
+    add(
+        "--tasks",
+        type=int,
+        default=20_000,
+        metavar="N",
+        help="tasks in a drain; slow peers get fewer (%(default)s)",
+    )
+    add(
+        "--threads",
+        type=int,
+        default=32,
+        metavar="N",
+        help="--threads of horsies_worker in a drain (%(default)s)",
+    )
     add("--processes", type=int, default=2, metavar="N", help="worker processes of each peer (%(default)s)")
     add(
         "--depth",
         type=int,
         default=1_000_000,
         metavar="N",
-        help="rows that lie about in the measure depth (%(default)s)",
+        help="preloaded rows in the measure depth (%(default)s)",
     )
     add(
         "--database-url",
         metavar="URL",
-        help="a PostgreSQL to use instead of one started here; a role that may create "
-        "databases; not a server that anything else needs",
+        help="use this PostgreSQL server instead of starting one. The role needs CREATEDB, and nothing else should "
+        "use the server",
     )
     add(
         "--folder",
         type=Path,
         default=CHECKOUT / ".benchmarks",
-        help="where virtual environments and results are kept (.benchmarks in the checkout)",
+        help="directory for virtual environments and results (.benchmarks in the checkout)",
     )
-    add("--renew", action="store_true", help="install the newest peers, even those that are installed")
+    add("--renew", action="store_true", help="reinstall every peer at its newest version")
     add(
         "--lock",
         type=Path,
         metavar="FILE",
-        help="hold a lock on this file during each timed run, for machines that several people measure on",
+        help="lock this file during each turn, on a machine where several people run benchmarks",
     )
-    add("--dry", action="store_true", help="only tell how long it would take, by the runs that are stored")
+    add("--dry", action="store_true", help="only print the expected duration, estimated from stored runs")
     return parser
 
 
@@ -96,7 +119,7 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _refuse_unknown(parser: argparse.ArgumentParser, kind: str, names: Sequence[str], known: object) -> None:
+def _reject_unknown(parser: argparse.ArgumentParser, kind: str, names: Sequence[str], known: object) -> None:
     assert isinstance(known, dict)
     if unknown := [name for name in names if name not in known]:
-        parser.error(f"no {kind} {', '.join(unknown)}; there are: {', '.join(known)}.")
+        parser.error(f"no {kind} {', '.join(unknown)}; available: {', '.join(known)}.")

@@ -1,4 +1,4 @@
-"""How long a run will take, by how long the same took before on this machine."""
+"""Estimates the duration of a run from the durations of earlier runs on this machine."""
 
 from __future__ import annotations
 
@@ -12,39 +12,38 @@ from typing import Final
 
 from .registry import Peer
 
-#: Seconds for what was never measured here.
-_UNKNOWN: Final = 15.0
+#: Assumed seconds of a turn for which no earlier result is stored.
+_DEFAULT_SECONDS: Final = 15.0
+
+#: A peer with a turn that took more seconds than this gets no further turn of that measure.
+_MAX_SECONDS: Final = 30.0
 
 
-#: Seconds of one turn after which a peer has no further turn of that measure.
-_LONG: Final = 30.0
-
-
-def has_enough_turns(peer: Peer, took: Iterable[float]) -> bool:
-    """Return whether a peer has had turns enough of a measure. Those that are measured in depth have all."""
-    return not peer.in_depth and max(took, default=0.0) > _LONG
+def is_too_slow_to_repeat(peer: Peer, durations: Iterable[float]) -> bool:
+    """Return whether a measure of this peer is too slow to repeat. Peers measured in depth always get every turn."""
+    return not peer.in_depth and max(durations, default=0.0) > _MAX_SECONDS
 
 
 def estimate(turns: Iterable[tuple[str, Peer]], folder: Path) -> str:
-    """Tell how many minutes the turns will take, in all and for each measure."""
-    known = seconds(folder)
-    took: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    """Return a line with the expected minutes, in total and for each measure."""
+    known = mean_durations(folder)
+    durations: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     unknown = 0
     for measure, peer in turns:
         key = measure, peer.name
-        if not has_enough_turns(peer, took[key]):
+        if not is_too_slow_to_repeat(peer, durations[key]):
             unknown += key not in known
-            took[key].append(known.get(key, _UNKNOWN))
-    spent: defaultdict[str, float] = defaultdict(float)
-    for (measure, _), turns_took in took.items():
-        spent[measure] += sum(turns_took)
-    told = f"some {math.ceil(sum(spent.values()) / 60)} minutes ("
-    told += ", ".join(f"{measure} {all_ / 60:.1f}" for measure, all_ in spent.items()) + ")"
-    return f"{told}; {unknown} turns are of what was never measured here" if unknown else told
+            durations[key].append(known.get(key, _DEFAULT_SECONDS))
+    total: defaultdict[str, float] = defaultdict(float)
+    for (measure, _), seconds in durations.items():
+        total[measure] += sum(seconds)
+    by_measure = ", ".join(f"{measure} {seconds / 60:.1f}" for measure, seconds in total.items())
+    line = f"about {math.ceil(sum(total.values()) / 60)} minutes ({by_measure})"
+    return f"{line}; no stored result for {unknown} turns" if unknown else line
 
 
-def seconds(folder: Path) -> dict[tuple[str, str], float]:
-    """Return how long each peer last took for each measure, on average."""
+def mean_durations(folder: Path) -> dict[tuple[str, str], float]:
+    """Return the mean seconds of a turn in the latest stored run, by measure and peer."""
     found: dict[tuple[str, str], float] = {}
     for path in sorted(folder.glob("*.json")):
         for measure, peers in json.loads(path.read_text()).get("seconds", {}).items():

@@ -1,4 +1,4 @@
-"""A peer on an empty store, ready to be measured."""
+"""Runs one peer on an empty store for a measure."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ from .processes import WorkerGroup, last_error_line, run_workers
 from .registry import CHECKOUT, POSTGRES, REDIS, Peer
 from .servers import Counters, Postgres
 
-#: Seconds in which a peer has to come at least a little further.
+#: Seconds without progress after which a measure fails.
 STALL_TIMEOUT: Final = 30.0
 
-#: And seconds until it begins with the first: some start a process for each slot.
+#: Seconds until the first progress. Some peers start a process for each slot.
 START_TIMEOUT: Final = 60.0
 
-
-#: How the databases made here are called, for no database that anyone else made may be dropped.
+#: The prefix of all benchmark databases, so that no other database is ever dropped.
 _PREFIX: Final = "horsies_django_benchmark_"
 
 
 class PeerError(Exception):
-    """A peer did not do what its documents say."""
+    """A peer failed or made no progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where tasks can be kept."""
+    """The available stores; None for one that is missing."""
 
     postgres: Postgres | None
     redis: str | None
@@ -46,15 +45,15 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class HarnessConfig:
-    """What a measure asks of a harness: bodies to number, threads of ours, and where logs of failures go."""
+    """The most tasks of a measure, the threads of our worker, and the directory for logs of failures."""
 
-    slots: int
+    max_tasks: int
     threads: int
     logs: Path
 
 
 class Harness:
-    """One peer with its store, its tables and its driver. What is measured is asked of it."""
+    """One peer with its store, its tables and its driver process."""
 
     def __init__(self, peer: Peer, python: Path, stores: Stores, config: HarnessConfig, stack: ExitStack) -> None:
         self.peer = peer
@@ -64,7 +63,7 @@ class Harness:
         self.log = self.folder / "log"
         self._python = python
         self.logs = config.logs
-        probe.create(self.folder / "probe", config.slots)
+        probe.create(self.folder / "probe", config.max_tasks)
         self.probe = probe.ProbeReader(self.folder / "probe")
         self.url = stack.enter_context(self.postgres.database(self.database)) if self.postgres else ""
         self._env = self._environment(stores, config.threads)
@@ -74,7 +73,7 @@ class Harness:
         self.call("setup")
 
     def _environment(self, stores: Stores, threads: int) -> dict[str, str]:
-        # Neither this process's settings nor its packages are the peer's.
+        # Keep this process's settings and packages out of the peer's processes.
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "HORSIES_", "PG"))}
         site = {"DJANGO_SETTINGS_MODULE": f"benchmarks.sites.{self.peer.site}"} if self.peer.site else {}
         return (
@@ -94,7 +93,7 @@ class Harness:
         )
 
     def _keep_log(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Leave what a peer has said to those who want to know why it failed."""
+        """Copy the log of a peer that failed."""
         if kind is not None and issubclass(kind, Exception):
             self.logs.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.log, self.logs / f"{self.peer.name}.log")
@@ -130,7 +129,7 @@ class Harness:
         assert self._driver.stdout is not None
         line = self._driver.stdout.readline()
         if not line:
-            raise PeerError(f"its driver ended: {last_error_line(self.log)}")
+            raise PeerError(f"its driver exited: {last_error_line(self.log)}")
         response = json.loads(line)
         if "error" in response:
             with self.log.open("a") as log:
@@ -139,13 +138,13 @@ class Harness:
         return response["value"], response["seconds"]
 
     def timed(self, do: str, **arguments: Any) -> tuple[Any, float]:
-        """Call a function of the peer's module; return what it returned and the seconds it took there."""
+        """Call a function of the peer's module; return its value and its seconds inside the driver."""
         assert self._driver.stdin is not None
         print(json.dumps({"do": do, "with": arguments}), file=self._driver.stdin)
         return self._read_response()
 
     def call(self, do: str, **arguments: Any) -> Any:
-        """Call a function of the peer's module and return what it returned."""
+        """Call a function of the peer's module and return its value."""
         return self.timed(do, **arguments)[0]
 
     def enqueue(self, count: int, body: str = "noop", first: int = 0) -> None:
@@ -154,7 +153,7 @@ class Harness:
         self.settle()
 
     def start_from_snapshot(self, key: str, fill: Callable[[], None]) -> None:
-        """Begin with a database as ``fill`` leaves it. That is called once in a run; later, what it made is copied."""
+        """Start with the database that ``fill`` makes. The first call saves a snapshot; later calls restore it."""
         assert self.postgres is not None
         if not self.postgres.has_snapshot(self.database, key):
             self.call("clear_tasks")
@@ -168,27 +167,30 @@ class Harness:
         self.probe.clear()
 
     def settle(self) -> None:
-        """Let the store write down what it has to, and know what it has."""
+        """Let a PostgreSQL store finish its pending maintenance."""
         if self.postgres:
             self.postgres.settle(self.url)
 
     def counters(self) -> Counters | None:
-        """Return what the peer's database has counted, if it is in PostgreSQL."""
+        """Return the counters of the peer's database; None if it is not on PostgreSQL."""
         return self.postgres.counters(self.database) if self.postgres else None
 
     @contextmanager
     def workers(self, processes: int, slots: int | None = None) -> Iterator[tuple[WorkerGroup, int]]:
-        """Run the peer's workers during the block; yield them, and how many bodies run at once in all."""
-        commands, slots_in_all = self.call("worker_commands", processes=self.peer.processes or processes, slots=slots)
+        """Run the peer's workers during the block; yield them and their total number of slots."""
+        commands, total_slots = self.call("worker_commands", processes=self.peer.processes or processes, slots=slots)
         with run_workers(commands, self._env, self.folder, self.log) as group:
-            yield group, slots_in_all
+            yield group, total_slots
 
     def wait_until_started(self, group: WorkerGroup, first: int, count: int, within: float = math.inf) -> None:
-        """Wait until so many bodies have begun, or until so many seconds have passed since the first."""
-        self._wait(group, self._unstarted_counter(first, count, within), "bodies had not begun", 0.002, count)
+        """Wait until all ``count`` tasks have started, or ``within`` seconds after the first has."""
+        self._wait(group, self._unstarted_counter(first, count, within), "tasks were not started", 0.002, count)
 
     def _unstarted_counter(self, first: int, count: int, within: float) -> Callable[[], int]:
-        """Return who tells how many have not begun; to count them takes time from the workers, so it is done seldom."""
+        """Return a function that counts tasks not yet started.
+
+        Counting takes CPU time from the workers, so it recounts only four times a second or when the last has started.
+        """
         known, when, until = count, 0.0, math.inf
 
         def left() -> int:
@@ -208,13 +210,13 @@ class Harness:
         self._wait(group, lambda: int(self.call("count_unfinished")), "tasks were not stored as finished", 0.002)
 
     def wait_until_workflows_ended(self, group: WorkerGroup) -> None:
-        """Wait until the peer's own store has no workflow that has not ended."""
+        """Wait until the peer's own store has every workflow as ended."""
         self._wait(
             group, lambda: int(self.call("count_running_workflows")), "workflows were not stored as ended", 0.002
         )
 
-    def _wait(self, group: WorkerGroup, left: Callable[[], int], what: str, pause: float, all_: int = 0) -> None:
-        """Wait until nothing is left. Raises PeerError if that comes no nearer for a while, or if a worker ends."""
+    def _wait(self, group: WorkerGroup, left: Callable[[], int], what: str, pause: float, total: int = 0) -> None:
+        """Wait until ``left()`` is 0. Raises PeerError if it stops falling, and RuntimeError if a worker exits."""
         least, since = left(), time.monotonic()
         while least > 0:
             group.raise_if_exited()
@@ -222,12 +224,12 @@ class Harness:
             now_left = left()
             if now_left < least:
                 least, since = now_left, time.monotonic()
-            elif time.monotonic() - since > (timeout := START_TIMEOUT if least == all_ else STALL_TIMEOUT):
+            elif time.monotonic() - since > (timeout := START_TIMEOUT if least == total else STALL_TIMEOUT):
                 raise PeerError(f"{least} {what} for {timeout:.0f} s: {last_error_line(self.log)}")
 
 
 @contextmanager
 def open_harness(peer: Peer, python: Path, stores: Stores, config: HarnessConfig) -> Iterator[Harness]:
-    """Set a peer up for the length of the block."""
+    """Set a peer up, and clean up after the block."""
     with ExitStack() as stack:
         yield Harness(peer, python, stores, config, stack)

@@ -1,4 +1,4 @@
-"""The parse options of a run."""
+"""The options of a run, as parsed from the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .registry import Peer
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The validated command line."""
+    """Validated options of a run."""
 
     peers: tuple[Peer, ...]
     measures: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The peers by name, and what each needs."""
+"""All peers by name, with their requirements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 
-# Where a peer keeps its tasks.
+# The stores of tasks.
 POSTGRES: Final = "postgres"
 REDIS: Final = "redis"
 SQLITE: Final = "sqlite"
@@ -16,12 +16,12 @@ SQLITE: Final = "sqlite"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One row of the table.
+    """A task queue in one configuration: a row of the table.
 
-    Peers with one ``module`` share a virtual environment and differ by ``variant``. ``share`` is the part of the
-    tasks that a slow one drains: a rate does not need as many to be told. A ``deep`` one has ``lie()`` and ``clear()``,
-    one with ``workflows`` has ``start()`` and ``running()``. ``alike`` names the measures in which it can not but be
-    like the other of its module, and so is left out.
+    Peers with the same ``module`` share a virtual environment and differ by ``variant``. ``skips`` names the measures
+    that the variant cannot affect. A slow peer drains only the fraction ``task_share`` of the tasks. ``in_depth`` peers
+    take part in ``depth`` and ``pinned`` and are never dropped for being slow; their modules have ``preload()`` and
+    ``clear_tasks()``. ``keeps`` says what the peer stores of each task.
     """
 
     name: str
@@ -103,7 +103,7 @@ _ALL: Final = [
     Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", task_share=0.01),
 ]
 
-#: Those that the others are set beside, the first of them that was measured.
+#: The baseline of the table's ratio: the first of these with results.
 OURS: Final = ("horsies-django", "horsies-django-sqlite")
 
 PEERS: Final = {peer.name: peer for peer in _ALL}

@@ -1,4 +1,4 @@
-"""One run: every measure, every round, every peer in turn."""
+"""Runs every round of every measure for every peer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .estimate import has_enough_turns
+from .estimate import is_too_slow_to_repeat
 from .harness import HarnessConfig, Stores, open_harness
 from .measures.catalog import MEASURES
 from .options import Options
@@ -22,9 +22,9 @@ from .venvs import InstallError, ensure_venv, versions
 
 
 def run(options: Options, store: Callable[[Results], None]) -> Results:
-    """Measure all that is asked for, or as much as there is time for before someone interrupts.
+    """Run all turns until the time limit or an interrupt, and return the results.
 
-    ``store`` is given the results as they grow: whatever ends a run, what it has measured is not lost.
+    It calls ``store`` after each turn, so that a crash loses no results.
     """
     needs_redis = any(peer.store == REDIS for _, peer in turns(options))
     with postgres(options.database_url) as server, redis(needs_redis) as redis_url:
@@ -35,9 +35,9 @@ def run(options: Options, store: Callable[[Results], None]) -> Results:
             until = time.monotonic() + 60 * options.minutes
             for name, peer in turns(options):
                 if time.monotonic() > until:
-                    results.settings["ended"] = f"after {options.minutes:g} minutes, before the last rounds"
+                    results.settings["ended"] = f"by the limit of {options.minutes:g} minutes, before the last rounds"
                     break
-                if peer.name in pythons and not has_enough_turns(peer, results.seconds[name][peer.name]):
+                if peer.name in pythons and not is_too_slow_to_repeat(peer, results.seconds[name][peer.name]):
                     _measure(name, peer, pythons[peer.name], stores, options, results)
                     store(results)
             results.interrupted = False
@@ -47,8 +47,8 @@ def run(options: Options, store: Callable[[Results], None]) -> Results:
 
 
 def turns(options: Options) -> Iterator[tuple[str, Peer]]:
-    """Tell what is measured of whom, one after the other."""
-    # Round by round, so that what ends early has something of everything.
+    """Yield each turn, a measure with a peer, in running order."""
+    # Complete a round of all measures before the next, so that a run that ends early has results for each measure.
     for round_ in range(max((MEASURES[name].rounds_for(options) for name in options.measures), default=0)):
         for name in options.measures:
             if round_ < MEASURES[name].rounds_for(options):
@@ -58,19 +58,19 @@ def turns(options: Options) -> Iterator[tuple[str, Peer]]:
 
 
 def _rotated(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:
-    """Who is first changes from round to round, for the machine is not the same after others have run."""
+    """Start each round with another peer, because earlier peers change the state of the machine."""
     shift = round_ % len(peers)
     return peers[shift:] + peers[:shift]
 
 
 def install_peers(options: Options, stores: Stores, results: Results) -> dict[str, Path]:
-    """Install those that take part, and return the Python of each that could be."""
+    """Install the peers that take part, and return the Python of each that succeeds."""
     pythons: dict[str, Path] = {}
     renewed: set[str] = set()
     wanted = {peer for _, peer in turns(options)}
     for peer in filter(wanted.__contains__, options.peers):
         if peer.store == REDIS and stores.redis is None:
-            results.fail("install", peer.name, "it needs Redis, and no redis-server was found that starts here")
+            results.fail("install", peer.name, "it needs Redis, and no redis-server was found or it did not start")
             log(f"{peer.name}: {results.failures['install'][peer.name]}")
             continue
         try:
@@ -91,29 +91,30 @@ def _measure(name: str, peer: Peer, python: Path, stores: Stores, options: Optio
         return
     measure = MEASURES[name]
     try:
-        config = HarnessConfig(measure.slots(options), options.threads, options.folder / "logs")
+        config = HarnessConfig(measure.max_tasks(options), options.threads, options.folder / "logs")
         with hold_lock(options.lock):
             began = time.monotonic()
             with open_harness(peer, python, stores, config) as harness:
-                figures = measure.run(harness, options)
+                metrics = measure.run(harness, options)
             seconds = time.monotonic() - began
-    except Exception as error:  # noqa: BLE001 - one peer's failure is a line of the table, and the others go on
+    except Exception as error:  # noqa: BLE001 - the table reports one peer's failure, and the others continue
         reason = (str(error).strip().splitlines() or [repr(error)])[-1]
         results.fail(name, peer.name, reason)
         log(f"{name} {peer.name}: {reason}")
         return
-    results.add(name, peer.name, figures, seconds)
-    log(f"{name} {peer.name}, {seconds:.0f} s: " + ", ".join(f"{value:,.4g} {what}" for what, value in figures.items()))
+    results.add(name, peer.name, metrics, seconds)
+    shown = ", ".join(f"{value:,.4g} {metric}" for metric, value in metrics.items())
+    log(f"{name} {peer.name}, {seconds:.0f} s: {shown}")
 
 
 def log(line: str) -> None:
-    """Tell how far it is."""
+    """Print a line with the time to standard error."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def hold_lock(lock: Path | None) -> Iterator[None]:
-    """Hold the lock, if there is one, for the length of the block."""
+    """Hold an exclusive lock on the file, if one is given, during the block."""
     if lock is None:
         yield
         return
@@ -123,14 +124,14 @@ def hold_lock(lock: Path | None) -> Iterator[None]:
 
 
 def describe_machine(folder: Path) -> dict[str, str]:
-    """Return what the figures depend on."""
+    """Return the properties of the machine that affect results."""
     return {
         "system": platform.platform(),
         "processor": _processor(),
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "python": platform.python_version(),
-        "a synced write of 8 KiB": f"{time_synced_write(folder) * 1e6:.0f} µs",
+        "synced write of 8 KiB": f"{time_synced_write(folder) * 1e6:.0f} µs",
     }
 
 
@@ -141,7 +142,7 @@ def _processor() -> str:
 
 
 def time_synced_write(folder: Path, times: int = 200) -> float:
-    """Return the seconds that the disk takes to promise 8 KiB: what each commit waits for."""
+    """Return the mean seconds of a synced 8 KiB write, the cost of a commit."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "synced"
     with path.open("wb", buffering=0) as file:
@@ -156,17 +157,17 @@ def time_synced_write(folder: Path, times: int = 200) -> float:
 
 
 def describe_settings(options: Options, server: Postgres) -> dict[str, object]:
-    """Return how it was run."""
+    """Return the options of the run and the settings of the server."""
     found = server.settings()
     described = {
         "rounds": ", ".join(f"{name} {MEASURES[name].rounds_for(options)}" for name in options.measures),
         "tasks": f"{options.tasks:,}",
         "worker processes": options.processes,
-        "threads of ours in a drain": options.threads,
+        "horsies-django threads in a drain": options.threads,
         "PostgreSQL": ", ".join(f"{name} {value}" for name, value in found.items()),
     }
     if lax := [name for name, value in DURABLE.items() if found.get(name) != value]:
         described["not durable"] = ", ".join(lax)
     if not server.can_checkpoint:
-        described["no checkpoint before a drain"] = "the role may not; GRANT pg_checkpoint would let it"
+        described["no checkpoint before a drain"] = "the role lacks permission; GRANT pg_checkpoint allows it"
     return described

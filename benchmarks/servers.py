@@ -1,4 +1,4 @@
-"""The servers that the queues keep their tasks in: a PostgreSQL and a Redis, started here and ended here."""
+"""Starts and stops the PostgreSQL and Redis servers that store the tasks."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from urllib.parse import quote, urlencode, urlsplit
 import psycopg
 from psycopg import sql
 
-#: What a durable server has on. A run on anything else says so in its table.
+#: The settings of a durable server. The table reports any that differ.
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 
-#: What a URL says of encryption.
+#: The TLS parameters of a URL.
 _TLS_PARAMETERS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
+#: Further settings that the table reports.
 _REPORTED = ("shared_buffers", "max_wal_size", "wal_compression", "autovacuum", "jit")
 
 
 class ServerError(Exception):
-    """A server that nothing can be measured on."""
+    """The server cannot be used for benchmarks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the server has done so far in one database."""
+    """Cumulative commits of one database, and cumulative WAL bytes of its server."""
 
     commits: int
     wal_bytes: int
 
 
 def _complete_url(info: psycopg.ConnectionInfo) -> str:
-    """Return the URL of a connection with all that was taken from the environment or a file of passwords.
+    """Return the URL of a connection, including values that libpq took from the environment or a password file.
 
-    The drivers of the peers look for that in other places, or not at all.
+    Not all drivers of the peers read those.
     """
     login = quote(info.user, safe="") + (f":{quote(info.password, safe='')}" if info.password else "")
     more = {name: value for name, value in info.get_parameters().items() if name in _TLS_PARAMETERS}
@@ -54,7 +55,7 @@ def _complete_url(info: psycopg.ConnectionInfo) -> str:
 
 
 class Postgres:
-    """A PostgreSQL server, and the databases of the peers in it."""
+    """A PostgreSQL server with a database for each peer."""
 
     def __init__(self, url: str, log: Path | None = None) -> None:
         self._log = log
@@ -73,7 +74,7 @@ class Postgres:
             "SELECT rolcreatedb OR rolsuper, rolname FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
         if not row[0]:
-            raise ServerError(f"role {row[1]} may not create databases; ALTER ROLE {row[1]} CREATEDB would let it")
+            raise ServerError(f"role {row[1]} may not create databases; ALTER ROLE {row[1]} CREATEDB allows it")
 
     def _try_checkpoint(self) -> bool:
         try:
@@ -83,7 +84,7 @@ class Postgres:
         return True
 
     def close(self) -> None:
-        """Leave the server as it was."""
+        """Drop all snapshots and disconnect."""
         try:
             while self._snapshots:
                 self._drop(self._snapshots.pop())
@@ -91,7 +92,7 @@ class Postgres:
             self._connection.close()
 
     def settings(self) -> dict[str, str]:
-        """Return the version, and the settings that rates depend on."""
+        """Return the version and the settings that affect rates."""
         return {name: self._show(name) for name in ("server_version", *DURABLE, *_REPORTED)}
 
     def _show(self, name: str) -> str:
@@ -100,7 +101,7 @@ class Postgres:
 
     @contextmanager
     def database(self, name: str) -> Iterator[str]:
-        """Make a database for the length of the block and yield its URL."""
+        """Create a database, yield its URL, and drop it after the block."""
         self._drop(name)
         self._connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         try:
@@ -109,11 +110,11 @@ class Postgres:
             self._drop(name)
 
     def has_snapshot(self, name: str, key: str) -> bool:
-        """Return whether a database was kept under this key."""
+        """Return whether the database has a snapshot with this key."""
         return f"{name}_{key}" in self._snapshots
 
     def save_snapshot(self, name: str, key: str) -> None:
-        """Keep a database as it is, to be copied until the server is left. Who is still connected to it is put out."""
+        """Rename the database to a snapshot, which exists until ``close()``. Terminates all connections to it."""
         template = f"{name}_{key}"
         self._drop(template)
         self._connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
@@ -122,9 +123,9 @@ class Postgres:
         self._snapshots.add(template)
 
     def restore_snapshot(self, name: str, key: str) -> None:
-        """Make a database anew, as a copy of what was kept."""
+        """Replace the database with a copy of a snapshot."""
         self._drop(name)
-        # Before 15 there was no other; it does not write each page to the log.
+        # FILE_COPY does not write each page to the WAL. Before PostgreSQL 15 it was the only strategy.
         strategy = "STRATEGY FILE_COPY" if self._connection.info.server_version >= 150_000 else ""
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} {}")
         template = sql.Identifier(f"{name}_{key}")
@@ -134,14 +135,14 @@ class Postgres:
         self._connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def settle(self, url: str) -> None:
-        """Begin from a clean state: statistics as autovacuum would have them, nothing left to be written."""
+        """Vacuum, analyze and checkpoint, so that none of this happens during a measure."""
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM (ANALYZE)")
         if self.can_checkpoint:
             self._connection.execute("CHECKPOINT")
 
     def counters(self, name: str) -> Counters:
-        """Read what has been counted. Only the ended backends of a database have told everything."""
+        """Read the counters. A backend reports the last of its counts only when it exits."""
         self._connection.execute("SELECT pg_stat_clear_snapshot()")
         row: Any = self._connection.execute(
             "SELECT xact_commit, (pg_current_wal_insert_lsn() - '0/0')::bigint"
@@ -152,10 +153,11 @@ class Postgres:
 
     @contextmanager
     def count_statements(self, name: str) -> Iterator[Callable[[], int | None]]:
-        """Have the statements counted that a database is sent during the block, and yield who tells how many so far.
+        """Count statements during the block; yield a function that returns the count so far.
 
-        They are counted in the server's log, for a server from a wheel has no extensions; a server that is not ours
-        counts none. Only what connects during the block is counted, and nothing timed should run meanwhile.
+        The count comes from the server's log, because the server from the wheel has no extensions. On an external
+        server the function returns None. It only includes connections opened during the block. Logging slows the
+        server down, so don't time anything in the block.
         """
         log = self._log
         if log is None:
@@ -180,7 +182,7 @@ class Postgres:
 
 
 def _is_statement(line: bytes) -> bool:
-    """Whether a line of the server's log tells of a statement that does something."""
+    """Return whether a log line has a statement other than transaction control."""
     for mark in (b"LOG:  statement: ", b"LOG:  execute "):
         if mark in line:
             text = line.split(mark, 1)[1]
@@ -192,7 +194,7 @@ def _is_statement(line: bytes) -> bool:
 
 @contextmanager
 def postgres(url: str | None) -> Iterator[Postgres]:
-    """Yield the server that ``url`` names, or one that is started here from a wheel."""
+    """Yield the server at ``url``, or start one from the wheel."""
     if url:
         server = Postgres(url)
         try:
@@ -217,7 +219,7 @@ def postgres(url: str | None) -> Iterator[Postgres]:
 
 @contextmanager
 def redis(wanted: bool) -> Iterator[str | None]:
-    """Yield the URL of a Redis that is started here, or None where none is wanted, installed or able to start."""
+    """Start Redis and yield its URL; yield None if it is not wanted, not installed or does not start."""
     program = shutil.which("redis-server") if wanted else None
     if program is None:
         yield None
@@ -225,7 +227,7 @@ def redis(wanted: bool) -> Iterator[str | None]:
     with tempfile.TemporaryDirectory(prefix="benchmarks-redis-") as folder:
         port = _free_port()
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
-        # In a session of its own, for an interrupt from the keyboard is not meant for it.
+        # A session of its own, so that Ctrl-C does not stop it.
         server = subprocess.Popen(  # noqa: S603
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )

@@ -1,4 +1,4 @@
-"""The table: what people read."""
+"""Renders the results as Markdown tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .results import Results, Summary
 
 
 def markdown(results: Results) -> str:
-    """Return the whole table: a part for each measure, then who took part with what."""
+    """Return the report: a table for each measure, then the peers, the machine and the settings."""
     title = "# Benchmarks" + (", interrupted before the end" if results.interrupted else "")
     parts = [title, *(_measure(results, name) for name in MEASURES if _has_results(results, name)), _peers(results)]
     if left_out := results.failures.get("install"):
@@ -53,7 +53,7 @@ def _sort_key(summary: Summary | None, lower_is_better: bool) -> float:
 
 def _peers(results: Results) -> str:
     rows = [[name, version, PEERS[name].store, PEERS[name].keeps] for name, version in results.versions.items()]
-    return "## Who took part\n\n" + markdown_table(["", "version", "store", "keeps of each task"], rows)
+    return "## Peers\n\n" + markdown_table(["", "version", "store", "keeps of each task"], rows)
 
 
 def _bullet_list(title: str, pairs: Iterable[tuple[str, object]]) -> str:
@@ -61,7 +61,7 @@ def _bullet_list(title: str, pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def format_summary(summary: Summary | None) -> str:
-    """Show a median with the lowest and the highest beside it, where they differ."""
+    """Format the median, with the range if there is one."""
     if summary is None:
         return "–"
     middle, low, high = map(format_number, (summary.median, summary.low, summary.high))
@@ -69,14 +69,14 @@ def format_summary(summary: Summary | None) -> str:
 
 
 def format_number(value: float) -> str:
-    """Show three digits that say something."""
+    """Format with three significant digits, or all digits before the decimal point."""
     if value == int(value) or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table that is a table to the eye too."""
+    """Return a Markdown table with aligned columns."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     rule = [("-" * width) if not column else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
     return "\n".join(_line(row, widths) for row in [head, rule, *rows])

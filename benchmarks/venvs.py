@@ -1,4 +1,4 @@
-"""A virtual environment for each peer, kept from run to run."""
+"""Creates a virtual environment for each peer and reuses it in later runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .registry import Peer
 
-#: The file in it that says it is whole.
+#: A file that marks a complete installation.
 DONE = "installed.json"
 
 
@@ -24,7 +24,7 @@ class InstallError(Exception):
 
 
 def ensure_venv(peer: Peer, folder: Path, *, renew: bool = False) -> Path:
-    """Return the Python of the peer's environment, which is made if it is not there. Raises InstallError."""
+    """Return the Python of the peer's environment; create it if it is missing. Raises InstallError."""
     venv_dir = venv_path(peer, folder)
     if renew or not (venv_dir / DONE).exists():
         with _restore_on_failure(venv_dir):
@@ -33,14 +33,17 @@ def ensure_venv(peer: Peer, folder: Path, *, renew: bool = False) -> Path:
 
 
 def venv_path(peer: Peer, folder: Path) -> Path:
-    """Return where the peer's environment is, or will be."""
+    """Return the directory of the peer's environment."""
     key = hashlib.sha256(json.dumps([peer.requirements, sys.version]).encode()).hexdigest()[:8]
     return folder / "venvs" / f"{peer.module}-{sys.version_info[0]}{sys.version_info[1]}-{key}"
 
 
 @contextmanager
 def _restore_on_failure(venv_dir: Path) -> Iterator[None]:
-    """Bring what was installed before back if the new can not be installed: an environment can't be moved, but back."""
+    """Restore the previous environment if the block fails.
+
+    The new environment is created in its final place, because environments can't be moved.
+    """
     backup = venv_dir.with_name(f"{venv_dir.name}.old")
     if (venv_dir / DONE).exists():
         shutil.rmtree(backup, ignore_errors=True)
@@ -66,6 +69,6 @@ def _install(peer: Peer, venv_dir: Path) -> None:
 
 
 def versions(python: Path) -> dict[str, str]:
-    """Return what is installed beside a Python."""
+    """Return the versions of the packages in the environment of a Python."""
     packages = next((python.parent.parent / "lib").glob("python*/site-packages"))
     return {found.metadata["Name"].lower(): found.version for found in distributions(path=[str(packages)])}

@@ -1,4 +1,4 @@
-"""The same two tasks for every peer that is a backend of Django's own task framework."""
+"""The tasks of all peers that are backends of Django's task framework."""
 
 from django.tasks import task
 

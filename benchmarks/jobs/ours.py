@@ -1,4 +1,4 @@
-"""This queue's tasks."""
+"""The tasks of horsies-django."""
 
 from benchmarks import probe
 from horsies_django import task

@@ -35,15 +35,15 @@ def _on_sqlite(peer: Peer) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One measure: who takes part, how many bodies it may number, and what it is told as.
+    """One measure.
 
-    ``figure`` is the one of its numbers that peers are compared by. ``rounds`` is how often it is taken unless someone
-    says otherwise: rates need more rounds than counts, which come out the same each time.
+    ``max_tasks`` returns the most tasks it numbers. Peers are ranked by ``main_metric``. ``rounds`` is the default
+    number of rounds: rates vary and need more than counts.
     """
 
     about: str
     run: Callable[[Harness, Options], Mapping[str, float]]
-    slots: Callable[[Options], int]
+    max_tasks: Callable[[Options], int]
     main_metric: str
     takes_part: Callable[[Peer], bool] = _not_on_sqlite
     lower_is_better: bool = False
@@ -56,40 +56,43 @@ class Measure:
 
 MEASURES: Final = {
     "drain": Measure(
-        "how fast a full queue of no-ops empties",
+        "rate of draining a full queue of no-ops",
         drains.drain,
         lambda options: options.tasks,
         "tasks/s",
     ),
     "sqlite": Measure(
-        "the same on SQLite, one worker process",
+        "the same on SQLite, with one worker process",
         drains.drain,
         lambda options: options.tasks,
         "tasks/s",
         _on_sqlite,
     ),
     "latency": Measure(
-        "from the call of enqueue to the begin of the body, the workers idle",
+        "from the enqueue call to the start of the body, with idle workers",
         latencies.latency,
         lambda options: latencies.WARM_UP + latencies.SAMPLES,
         "p50 ms",
         lower_is_better=True,
     ),
     "enqueue": Measure(
-        "single calls of enqueue", enqueues.single, lambda options: enqueues.SINGLE + enqueues.WARM_UP, "calls/s"
+        "single enqueue calls", enqueues.single, lambda options: enqueues.SINGLE + enqueues.WARM_UP, "calls/s"
     ),
     "bulk": Measure(
-        "the documented way to enqueue many", enqueues.bulk, lambda options: enqueues.WARM_UP + enqueues.BULK, "tasks/s"
+        "the fastest documented bulk enqueue",
+        enqueues.bulk,
+        lambda options: enqueues.WARM_UP + enqueues.BULK,
+        "tasks/s",
     ),
     "sleep": Measure(
-        f"tasks that wait {1_000 * SLEEP_SECONDS:.0f} ms, {sleeps.SLOTS} at once",
+        f"tasks that sleep {1_000 * SLEEP_SECONDS:.0f} ms, in {sleeps.SLOTS} slots",
         sleeps.sleep,
         lambda options: sleeps.MAX_TASKS,
         "share of the ideal",
         rounds=2,
     ),
     "cost": Measure(
-        "what a task costs PostgreSQL",
+        "statements, commits and WAL bytes of a task on PostgreSQL",
         costs.cost,
         lambda options: options.tasks,
         "WAL bytes/task",
@@ -98,7 +101,7 @@ MEASURES: Final = {
         rounds=1,
     ),
     "idle": Measure(
-        "a worker that has nothing to do",
+        "memory, CPU and statements of idle workers",
         idles.idle,
         lambda options: idles.WARM_UP,
         "MiB",
@@ -106,15 +109,15 @@ MEASURES: Final = {
         rounds=1,
     ),
     "depth": Measure(
-        "a drain with many rows about, against an empty table",
+        "a drain beside many other rows, relative to an empty table",
         depths.depth,
         lambda options: options.tasks + 1,
-        "pending rows about, ratio",
+        "pending rows, ratio",
         _measured_in_depth,
         rounds=2,
     ),
     "pinned": Measure(
-        "a drain while one old transaction stays open",
+        "a drain while an old transaction stays open",
         depths.pinned,
         lambda options: depths.PINNED_FACTOR * options.tasks,
         "last tenth to first",
@@ -122,9 +125,9 @@ MEASURES: Final = {
         rounds=2,
     ),
     "workflows": Measure(
-        "workflows of no-ops, from the call that starts one to its end",
+        "workflows of no-ops, from the start call to the end",
         workflows.workflows,
-        lambda options: workflows.SLOTS,
+        lambda options: workflows.MAX_TASKS,
         f"fan of {workflows.SMALL:,}, s",
         _has_workflows,
         lower_is_better=True,

@@ -1,4 +1,4 @@
-"""What a task costs the database: statements, commits, bytes of its log."""
+"""Counts statements, commits and WAL bytes of a task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..options import Options
 
 
 def cost(harness: Harness, options: Options) -> dict[str, float]:
-    """Drain no-ops while the server writes down each statement; nothing is timed."""
+    """Drain no-ops while the server logs each statement; nothing is timed."""
     assert harness.postgres is not None
     count = max(100, int(options.tasks * harness.peer.task_share))
     harness.enqueue(count)

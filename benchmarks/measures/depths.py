@@ -1,4 +1,4 @@
-"""Whether what lies about in the tables slows a drain: rows behind, in front, ended, not yet due."""
+"""Measures how other rows in the table, or an old transaction, slow a drain down."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import psycopg
 from ..harness import Harness
 from ..options import Options
 
-#: What lies about: pending behind the drained ones, ended, due tomorrow with the highest priority, and, in front of the
-#: drained ones, pending in a queue that the worker does not serve.
+#: The preloaded rows: pending and enqueued later; finished; scheduled for tomorrow with the highest priority; pending
+#: and enqueued earlier in a queue that the worker does not serve.
 KINDS: Final = ("pending", "finished", "scheduled", "unserved")
 
-#: Seconds after which a rate is told by what was drained so far.
+#: Seconds after which a drain ends; its rate is that of the tasks started so far.
 _MAX_SECONDS: Final = 10.0
 
-#: A pinned drain is this many times as long as any other, for what it looks for comes with time.
+#: A pinned drain has this many times the tasks of others, because dead rows slow it down only over time.
 PINNED_FACTOR: Final = 5
 
 
 def depth(harness: Harness, options: Options) -> dict[str, float]:
-    """Drain with each kind of rows about, in turn with an empty table."""
+    """Drain an otherwise empty table, then beside each kind of preloaded rows."""
     count = options.tasks
     rates: dict[str, float] = {}
     for kind in ("", *KINDS):
         harness.start_from_snapshot(kind or "empty", partial(_enqueue, harness, kind, options))
         rates[kind] = _rate(_drain(harness, options, count, _MAX_SECONDS))
     return {
-        **{f"{kind} rows about, ratio": rates[kind] / rates[""] for kind in KINDS},
+        **{f"{kind} rows, ratio": rates[kind] / rates[""] for kind in KINDS},
         "tasks/s, empty": rates[""],
         "rows": options.depth,
     }
 
 
 def _enqueue(harness: Harness, kind: str, options: Options) -> None:
-    """Enqueue what is drained, and what lies about: behind it, or else before it."""
+    """Enqueue the tasks to drain, and preload the other rows: pending ones after them, all others before."""
     count = options.tasks
     if kind and kind != "pending":
         harness.call("preload", kind=kind, count=options.depth, number=count)
@@ -48,7 +48,7 @@ def _enqueue(harness: Harness, kind: str, options: Options) -> None:
 
 
 def pinned(harness: Harness, options: Options) -> dict[str, float]:
-    """Drain while a transaction that is older than all tasks stays open, so that no dead row can be cleaned away."""
+    """Drain while a transaction older than all tasks stays open, so that vacuum can remove no dead row."""
     assert harness.postgres is not None
     count = PINNED_FACTOR * options.tasks
     with psycopg.connect(harness.url) as old:
@@ -57,7 +57,7 @@ def pinned(harness: Harness, options: Options) -> dict[str, float]:
         harness.enqueue(count)
         start_times = _drain(harness, options, count)
     tenth = count // 10
-    # The very first tasks are begun while processes still start.
+    # Skip the first tasks, which start while worker processes are still starting.
     first, last = start_times[tenth // 2 : tenth // 2 + tenth], start_times[-tenth:]
     return {"last tenth to first": _rate(last) / _rate(first), "tasks/s": _rate(start_times), "tasks": count}
 

@@ -1,7 +1,7 @@
-"""How fast a full queue empties.
+"""Measures how fast workers drain a full queue.
 
-From the moment the first body begins to the moment the peer's own store has all tasks as finished. The workers are
-started onto a queue that is full already, and how long it took from there is told too.
+The main rate runs from the start of the first body until the peer's own store has all tasks as finished. Workers start
+after the queue is full; a second rate includes their start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..options import Options
 
 
 def drain(harness: Harness, options: Options) -> dict[str, float]:
-    """Empty a queue of no-ops."""
+    """Drain a queue of no-ops."""
     count = max(100, int(options.tasks * harness.peer.task_share))
     harness.enqueue(count)
     before = harness.counters()

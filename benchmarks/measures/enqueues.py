@@ -1,4 +1,4 @@
-"""How fast tasks get into the queue; no worker runs meanwhile."""
+"""Measures enqueue rates while no worker runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WARM_UP: Final = 50
 SINGLE: Final = 1_000
 BULK: Final = 50_000
 
-#: The most for a peer that is not among the fastest: enough to be seen.
+#: The limit for slower peers.
 _MAX_BULK_IF_SLOW: Final = 10_000
 
 
@@ -23,7 +23,7 @@ def single(harness: Harness, options: Options) -> dict[str, float]:
 
 
 def bulk(harness: Harness, options: Options) -> dict[str, float]:
-    """Enqueue many in the way that the peer documents for many."""
+    """Enqueue in bulk, in the fastest way that the peer documents."""
     share = harness.peer.task_share
     count = BULK if share == 1 else min(_MAX_BULK_IF_SLOW, max(500, int(BULK * share)))
     harness.call("send_many", first=0, count=WARM_UP, body="noop")

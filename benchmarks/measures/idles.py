@@ -1,4 +1,4 @@
-"""What a worker takes that has nothing to do."""
+"""Measures memory, CPU time and statements of idle workers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Final
 from ..harness import Harness
 from ..options import Options
 
-#: Seconds of rest before it counts, and seconds that count.
+#: Seconds idle before the measurement, and seconds measured.
 _SETTLE_SECONDS: Final = 5.0
 _MEASURED_SECONDS: Final = 10.0
 WARM_UP: Final = 20
 
 
 def idle(harness: Harness, options: Options) -> dict[str, float]:
-    """Let the workers do a few tasks, and watch them do nothing."""
+    """Run a few tasks, then measure the idle workers."""
     counting = harness.postgres.count_statements(harness.database) if harness.postgres else nullcontext(lambda: None)
     with counting as count_statements, harness.workers(options.processes) as (group, _):
         harness.call("send_each", first=0, count=WARM_UP, pause=0.05)
@@ -41,15 +41,15 @@ def idle(harness: Harness, options: Options) -> dict[str, float]:
 def _cpu_seconds(pids: Iterable[int]) -> float:
     ticks = 0
     for pid in pids:
-        # One that has ended meanwhile counts with its parent.
+        # The times of an exited process are included in its parent's.
         with suppress(FileNotFoundError, ProcessLookupError):
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            ticks += sum(map(int, fields[11:15]))  # user and system, and those of ended children
+            ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _pss(pid: int) -> int:
-    """Return a process's share of memory: its own, and its part of what several use."""
+    """Return the proportional set size: private memory plus a share of shared memory."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

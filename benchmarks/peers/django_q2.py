@@ -1,11 +1,11 @@
-"""django-q2 with its ORM broker: worker processes behind a pusher and a monitor."""
+"""django-q2 with its ORM broker: worker processes between a pusher and a monitor."""
 
 from __future__ import annotations
 
 from django.db import transaction
 
-from . import site  # first, for it sets Django up
-from .base import Workers
+from . import site  # first, because it sets up Django
+from .base import WorkerCommands
 
 from django_q.tasks import async_task  # isort: skip
 
@@ -30,5 +30,5 @@ def count_unfinished() -> int:
     return site.fetch_number("SELECT count(*) FROM django_q_ormq")
 
 
-def worker_commands(processes: int, slots: int | None) -> Workers:
-    return Workers([["env", f"Q_WORKERS={processes}", *site.manage("qcluster")]], processes)
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    return WorkerCommands([["env", f"Q_WORKERS={processes}", *site.manage("qcluster")]], processes)

@@ -1,4 +1,4 @@
-"""dramatiq on Redis; it stores no results unless told to."""
+"""dramatiq on Redis, without a result backend, which is its default."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dramatiq.brokers.redis import RedisBroker
 
 from benchmarks import probe
 
-from .base import REDIS, Workers, script
+from .base import REDIS, WorkerCommands, script
 
 #: Its default number of threads.
 THREADS = 8
@@ -43,11 +43,11 @@ def send_many(first: int, count: int, body: str) -> None:
 
 
 def count_unfinished() -> int:
-    # A message leaves this hash when it is acknowledged.
+    # Acknowledging a message removes it from this hash.
     return int(broker.client.hlen("dramatiq:default.msgs"))
 
 
-def worker_commands(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
     threads = slots or THREADS
     command = [script("dramatiq"), "benchmarks.peers.dramatiq", "--processes", str(processes)]
-    return Workers([[*command, "--threads", str(threads)]], threads * processes)
+    return WorkerCommands([[*command, "--threads", str(threads)]], threads * processes)

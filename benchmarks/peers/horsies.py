@@ -1,4 +1,4 @@
-"""horsies, the library of that name on PyPI: worker processes with one task each at a time, tuned to prefetch."""
+"""horsies from PyPI: each worker process runs one task at a time. The variant "tuned" prefetches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
 
 from benchmarks import probe
 
-from .base import DATABASE, VARIANT, Workers, script
+from .base import DATABASE, VARIANT, WorkerCommands, script
 
-#: Tasks that a worker claims ahead in the tuned form.
+#: Tasks that a worker of the variant "tuned" claims ahead.
 PREFETCH = 32
 
 _URL = DATABASE.replace("postgresql://", "postgresql+psycopg://", 1)
@@ -40,9 +40,9 @@ def _connection() -> psycopg.Connection:
 
 
 def setup() -> None:
-    # Its broker makes the tables with the first task.
-    probe_task = noop.send(number=0)
-    assert not probe_task.is_err(), probe_task
+    # Its broker creates the tables with the first task.
+    first = noop.send(number=0)
+    assert not first.is_err(), first
     _connection().execute("DELETE FROM horsies_tasks")
 
 
@@ -77,10 +77,10 @@ def _fetch_number(sql: str) -> int:
     return int(row[0])
 
 
-def worker_commands(processes: int, slots: int | None) -> Workers:
-    # Each slot is a process, and all of them have to be up within 30 s: on two cores, 16 are not for sure.
-    at_once = slots * processes // 2 if slots else processes
-    command = [script("horsies"), "worker", "benchmarks.peers.horsies:app", "--processes", str(at_once)]
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    # Each slot is a process, and all must start within 30 s. On two cores 16 processes may take longer.
+    total_slots = slots * processes // 2 if slots else processes
+    command = [script("horsies"), "worker", "benchmarks.peers.horsies:app", "--processes", str(total_slots)]
     if VARIANT == "tuned":
-        command += ["--max-claim-batch", str(at_once + PREFETCH)]
-    return Workers([[*command, "--loglevel", "WARNING"]], at_once)
+        command += ["--max-claim-batch", str(total_slots + PREFETCH)]
+    return WorkerCommands([[*command, "--loglevel", "WARNING"]], total_slots)

@@ -1,4 +1,4 @@
-"""huey on Redis, SQLite or PostgreSQL; a task's result is stored, for it is not None."""
+"""huey on Redis, SQLite or PostgreSQL. Tasks return a number, because huey stores no result that is None."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from huey import Huey, PostgresHuey, RedisHuey, SqliteHuey
 
 from benchmarks import probe
 
-from .base import DATABASE, FOLDER, REDIS, VARIANT, Workers, script
+from .base import DATABASE, FOLDER, REDIS, VARIANT, WorkerCommands, script
 
 #: Worker threads of a consumer.
 THREADS = 4
@@ -61,7 +61,7 @@ def count_unfinished() -> int:
     return _sent - int(huey.storage.result_store_size())
 
 
-def worker_commands(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
     threads = slots or THREADS
     command = [script("huey_consumer"), "benchmarks.peers.huey.huey", "--workers", str(threads), "--quiet"]
-    return Workers([command] * processes, threads * processes)
+    return WorkerCommands([command] * processes, threads * processes)

@@ -1,4 +1,4 @@
-"""Oban for Python, the open-source edition: two nodes of ``oban start``."""
+"""Oban for Python, the open-source edition, with a node of ``oban start`` for each worker process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from psycopg_pool import AsyncConnectionPool
 
 from benchmarks import probe
 
-from .base import DATABASE, Workers, chunks, script
+from .base import DATABASE, WorkerCommands, chunks, script
 
-#: The limit of a queue that its documents show.
+#: The queue limit in its documentation.
 LIMIT = 10
 
 
@@ -38,10 +38,10 @@ _runner = asyncio.Runner()
 
 @functools.cache
 def _pool() -> AsyncConnectionPool:
-    return _runner.run(_opened())
+    return _runner.run(_open_pool())
 
 
-async def _opened() -> AsyncConnectionPool:
+async def _open_pool() -> AsyncConnectionPool:
     pool = AsyncConnectionPool(DATABASE, min_size=1, max_size=2, open=False)
     await pool.open()
     return pool
@@ -76,7 +76,7 @@ def count_unfinished() -> int:
     return _runner.run(count())
 
 
-def worker_commands(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
     limit = slots or LIMIT
     start = [script("oban"), "start", "--dsn", DATABASE, "--queues", f"default:{limit}", "--log-level", "WARNING"]
-    return Workers([[*start, "--node", f"node-{node}"] for node in range(processes)], limit * processes)
+    return WorkerCommands([[*start, "--node", f"node-{node}"] for node in range(processes)], limit * processes)

@@ -1,4 +1,4 @@
-"""This queue, through the real ``horsies_worker``: all of its options at their defaults but the threads."""
+"""horsies-django with ``horsies_worker``; all options have their defaults except the threads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from . import site  # first, for it sets Django up
-from .base import THREADS, VARIANT, Workers, chunks
+from . import site  # first, because it sets up Django
+from .base import THREADS, VARIANT, WorkerCommands, chunks
 
 from benchmarks.jobs.ours import BODIES, gather, list_numbers  # isort: skip
 from horsies_django import Workflow  # isort: skip
@@ -71,8 +71,8 @@ def count_running_workflows() -> int:
     return site.fetch_number("SELECT count(*) FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING')")
 
 
-def worker_commands(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
     threads = slots or (8 if VARIANT == "default" else THREADS)
     command = site.manage("horsies_worker", "--queues", "default")
     command += ["--processes", str(processes), "--threads", str(threads)]
-    return Workers([command], threads * processes)
+    return WorkerCommands([command], threads * processes)

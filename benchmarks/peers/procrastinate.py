@@ -1,4 +1,4 @@
-"""Procrastinate with its psycopg connector; its no-op is a coroutine, what waits is a function in a thread."""
+"""Procrastinate with its psycopg connector. The no-op is a coroutine; the sleeping task is a function in a thread."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import procrastinate
 
 from benchmarks import probe
 
-from .base import DATABASE, Workers, chunks, script
+from .base import DATABASE, WorkerCommands, chunks, script
 
-#: Its default is 1 at a time; of 1, 4, 10 and 20 this was the fastest.
+#: The fastest of 1, 4, 10 and 20; its default is 1.
 CONCURRENCY = 4
 
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=DATABASE))
@@ -55,8 +55,8 @@ def count_unfinished() -> int:
     return int(row["left"])
 
 
-def worker_commands(processes: int, slots: int | None) -> Workers:
-    at_once = slots or CONCURRENCY
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    concurrency = slots or CONCURRENCY
     command = [script("procrastinate"), "--app", "benchmarks.peers.procrastinate.app"]
-    command += ["worker", "--concurrency", str(at_once)]
-    return Workers([command] * processes, at_once * processes)
+    command += ["worker", "--concurrency", str(concurrency)]
+    return WorkerCommands([command] * processes, concurrency * processes)
