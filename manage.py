@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The test project's command line."""
+"""The command line of the test project."""
 
 import os
 import sys

@@ -1,1 +1,1 @@
-"""``python -m benchmarks``: this queue and its peers, side by side on one machine."""
+"""``python -m benchmarks`` compares this queue with its peers on one machine."""

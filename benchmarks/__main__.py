@@ -1,4 +1,4 @@
-"""``python -m benchmarks``."""
+"""The entry point of ``python -m benchmarks``."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ from pathlib import Path
 import psycopg
 
 from .chart import svg
-from .expected import expected
-from .options import parsed
+from .command_line import parse
+from .estimate import estimate
 from .results import Results
-from .runs import run, say, turns
+from .runs import log, run, turns
 from .servers import ServerError
 from .table import markdown
 
 
 def main() -> int:
-    """Measure, print, store."""
-    options = parsed(sys.argv[1:])
+    """Run the measures, print the table and store the results."""
+    options = parse(sys.argv[1:])
     folder = options.folder / "results"
     if not any(turns(options)):
-        say("none of these peers takes part in any of these measures")
+        log("none of these peers takes part in any of these measures")
         return 1
-    say(expected(turns(options), folder))
+    log(estimate(turns(options), folder))
     if options.dry:
         return 0
-    # Told to end in whichever way, it ends what it has started and tells what it knows.
+    # Handle SIGTERM like Ctrl-C: stop all child processes, then store and print the results so far.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     path = folder / time.strftime("%Y-%m-%d-%H%M%S")
     try:
         results = run(options, partial(store, path))
     except (ServerError, psycopg.OperationalError) as error:
-        say(f"no server to measure on: {error}")
+        log(f"no usable server: {error}")
         return 1
     except KeyboardInterrupt:
-        say("interrupted before anything was measured, or while it was being ended")
+        log("interrupted before the first result or during shutdown")
         return 130
     if results.rounds or results.failures:
         store(path, results)
         print(markdown(results))
-        say(f"stored as {path}.json, .md and .svg")
+        log(f"stored as {path}.json, .md and .svg")
     if results.interrupted:
         return 130
     return 0 if results.rounds else 1
 
 
 def store(path: Path, results: Results) -> None:
-    """Write the results to three files, whose path is given without its ending."""
+    """Write the results to three files: ``path`` with the suffixes .json, .md and .svg."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for ending, text in (
+    for suffix, text in (
         (".json", json.dumps(results.as_json(), indent=1)),
         (".md", markdown(results)),
         (".svg", svg(results)),
     ):
-        # Whoever reads them meanwhile, or comes after an end by force, finds them whole.
-        half = path.with_suffix(f"{ending}.half")
-        half.write_text(text)
-        half.replace(path.with_suffix(ending))
+        # Replace atomically, so that readers never see a partial file, even after a crash.
+        partial_file = path.with_suffix(f"{suffix}.partial")
+        partial_file.write_text(text)
+        partial_file.replace(path.with_suffix(suffix))
 
 
 if __name__ == "__main__":

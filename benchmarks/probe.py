@@ -1,7 +1,7 @@
-"""What every measured body calls: the moment at which it began, written into memory that all processes share.
+"""Records the start time of each task body in memory that all processes share.
 
-It costs about 0.2 µs, the same for every peer, and needs neither a lock nor a system call. It imports nothing else of
-this package, for it runs inside each peer's own virtual environment.
+Recording takes about 0.2 µs for every peer, without a lock or a system call. This module imports nothing else from the
+package, because it runs inside each peer's virtual environment.
 """
 
 from __future__ import annotations
@@ -13,68 +13,68 @@ import time
 from array import array
 from pathlib import Path
 
-#: The variable that names the file.
+#: The environment variable with the path of the shared file.
 VARIABLE = "BENCHMARK_PROBE"
 
-#: What a body that is not a no-op sleeps.
-NAP = 0.010
+#: Duration of a body that sleeps.
+SLEEP_SECONDS = 0.010
 
 
-def create(path: Path, slots: int) -> None:
-    """Make a file of ``slots`` doubles and as many one-byte counters, all 0."""
-    path.write_bytes(bytes(9 * slots))
+def create(path: Path, tasks: int) -> None:
+    """Create a file with a double and a one-byte counter for each task, all 0."""
+    path.write_bytes(bytes(9 * tasks))
 
 
 @functools.cache
 def _views(path: str) -> tuple[memoryview[float], memoryview[int]]:
     with open(path, "r+b") as file:
         memory = memoryview(mmap.mmap(file.fileno(), 0))
-    slots = len(memory) // 9
-    return memory[: 8 * slots].cast("d"), memory[8 * slots :]
+    tasks = len(memory) // 9
+    return memory[: 8 * tasks].cast("d"), memory[8 * tasks :]
 
 
 @functools.cache
-def _mine() -> tuple[memoryview[float], memoryview[int]]:
+def _probe_views() -> tuple[memoryview[float], memoryview[int]]:
     return _views(os.environ[VARIABLE])
 
 
 def mark(number: int) -> None:
-    """Note that body ``number`` begins now."""
-    times, runs = _mine()
+    """Record that the body of task ``number`` starts now."""
+    times, starts = _probe_views()
     times[number] = time.monotonic()
-    if runs[number] < 255:
-        runs[number] += 1
+    if starts[number] < 255:
+        starts[number] += 1
 
 
-def nap(number: int) -> None:
-    """The body of a task that waits."""
+def sleep(number: int) -> None:
+    """The body of a task that sleeps."""
     mark(number)
-    time.sleep(NAP)
+    time.sleep(SLEEP_SECONDS)
 
 
-class Reading:
-    """The same memory, as the one who measures reads it."""
+class ProbeReader:
+    """Reads the recorded start times."""
 
     def __init__(self, path: Path) -> None:
-        self._times, self._runs = _views(str(path))
+        self._times, self._starts = _views(str(path))
 
     def clear(self) -> None:
-        """Forget what was marked."""
+        """Reset all start times and counters."""
         self._times[:] = memoryview(bytes(self._times.nbytes)).cast("d")
-        self._runs[:] = bytes(len(self._runs))
+        self._starts[:] = bytes(len(self._starts))
 
-    def began(self, first: int, count: int) -> int:
-        """Return how many of ``count`` bodies have begun."""
+    def count_started(self, first: int, count: int) -> int:
+        """Return how many of ``count`` tasks have started."""
         return count - array("d", self._times[first : first + count]).count(0.0)
 
-    def at(self, number: int) -> float:
-        """Return when a body began; 0.0 if it has not."""
+    def started_at(self, number: int) -> float:
+        """Return the start time of a task; 0.0 if it has not started."""
         return float(self._times[number])
 
-    def times(self, first: int, count: int) -> list[float]:
-        """Return when each body began, in the order in which they did."""
-        return sorted(moment for moment in self._times[first : first + count].tolist() if moment)
+    def start_times(self, first: int, count: int) -> list[float]:
+        """Return the start times in ascending order, without tasks that have not started."""
+        return sorted(started for started in self._times[first : first + count].tolist() if started)
 
-    def repeated(self, first: int, count: int) -> int:
-        """Return how many bodies began more than once."""
-        return sum(1 for runs in self._runs[first : first + count] if runs > 1)
+    def count_repeated(self, first: int, count: int) -> int:
+        """Return how many tasks started more than once."""
+        return sum(1 for starts in self._starts[first : first + count] if starts > 1)

@@ -1,4 +1,4 @@
-"""Processes that are started here, and ended here whatever happens."""
+"""Starts worker processes and always stops them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-#: How the last line of a traceback begins.
+#: The start of a line that reports an error, such as the last line of a traceback.
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Failed)\b|error\b", re.IGNORECASE)
 
-#: Seconds that a process gets to end by itself.
+#: Seconds between SIGTERM and SIGKILL.
 _GRACE = 10.0
 
 
-class Group:
-    """The worker processes of one peer, each the leader of a process group of its own."""
+class WorkerGroup:
+    """The worker processes of one peer. Each leads its own session and process group."""
 
     def __init__(self, commands: Sequence[Sequence[str]], env: Mapping[str, str], folder: Path, log: Path) -> None:
         self._log = log
@@ -44,24 +44,24 @@ class Group:
                 start_new_session=True,
             )
 
-    def check(self) -> None:
-        """Raise RuntimeError if one of them has ended."""
+    def raise_if_exited(self) -> None:
+        """Raise RuntimeError if a worker has exited."""
         for leader in self._leaders:
             if leader.poll() is not None:
-                raise RuntimeError(f"a worker ended with status {leader.returncode}: {last_line(self._log)}")
+                raise RuntimeError(f"a worker exited with status {leader.returncode}: {last_error_line(self._log)}")
 
     def wait(self) -> None:
-        """Wait until all of them have ended by themselves."""
+        """Wait until every worker has exited by itself."""
         for leader in self._leaders:
             leader.wait()
 
     def pids(self) -> list[int]:
-        """Return every process of theirs, by session."""
+        """Return the ids of all processes in the workers' sessions."""
         sessions = {leader.pid for leader in self._leaders}
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _session(pid) in sessions]
 
     def stop(self) -> None:
-        """Ask them to end; after a while, end them, and whatever they left behind."""
+        """Terminate the workers, kill them after a grace period, and kill any processes that they leave behind."""
         for leader in self._leaders:
             leader.terminate()
         until = time.monotonic() + _GRACE
@@ -84,19 +84,21 @@ def _session(pid: int) -> int:
 
 
 @contextmanager
-def running(commands: Sequence[Sequence[str]], env: Mapping[str, str], folder: Path, log: Path) -> Iterator[Group]:
+def run_workers(
+    commands: Sequence[Sequence[str]], env: Mapping[str, str], folder: Path, log: Path
+) -> Iterator[WorkerGroup]:
     """Run worker processes for the length of the block."""
-    group = Group(commands, env, folder, log)
+    group = WorkerGroup(commands, env, folder, log)
     try:
         yield group
     finally:
         group.stop()
 
 
-def last_line(log: Path) -> str:
-    """Return the last line of a log that says what went wrong, or else the last that says anything."""
+def last_error_line(log: Path) -> str:
+    """Return the last line of a log that reports an error, else the last line with text."""
     if not log.exists():
         return ""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    told = [line for line in lines if any(map(str.isalpha, line))]
-    return next(filter(_ERROR.match, reversed(told)), told[-1] if told else "")
+    texts = [line for line in lines if any(map(str.isalpha, line))]
+    return next(filter(_ERROR.match, reversed(texts)), texts[-1] if texts else "")

@@ -1,4 +1,4 @@
-"""The peers by name, and what each needs."""
+"""All peers by name, with their requirements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 
-# Where a peer keeps its tasks.
+# The stores of tasks.
 POSTGRES: Final = "postgres"
 REDIS: Final = "redis"
 SQLITE: Final = "sqlite"
@@ -16,12 +16,12 @@ SQLITE: Final = "sqlite"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One row of the table.
+    """A task queue in one configuration: a row of the table.
 
-    Peers with one ``module`` share a virtual environment and differ by ``variant``. ``share`` is the part of the
-    tasks that a slow one drains: a rate does not need as many to be told. A ``deep`` one has ``lie()`` and ``clear()``,
-    one with ``workflows`` has ``start()`` and ``running()``. ``alike`` names the measures in which it can not but be
-    like the other of its module, and so is left out.
+    Peers with the same ``module`` share a virtual environment and differ by ``variant``. ``skips`` names the measures
+    that the variant cannot affect. A slow peer drains only the fraction ``task_share`` of the tasks. ``in_depth`` peers
+    take part in ``depth`` and ``pinned`` and are never dropped for being slow; their modules have ``preload()`` and
+    ``clear_tasks()``. ``keeps`` says what the peer stores of each task.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Peer:
     keeps: str
     site: str = ""
     variant: str = ""
-    share: float = 1.0
+    task_share: float = 1.0
     quick: bool = False
     processes: int | None = None
-    deep: bool = False
+    in_depth: bool = False
     workflows: bool = False
-    alike: frozenset[str] = frozenset()
+    skips: frozenset[str] = frozenset()
 
 
 _OURS: Final = ("-e", str(CHECKOUT))
@@ -55,9 +55,9 @@ def _pgqueuer(name: str, **more: Any) -> Peer:
     return Peer(name, "pgqueuer", ("pgqueuer[asyncpg]",), "pgqueuer", POSTGRES, keeps, quick=True, **more)
 
 
-def _django(name: str, keeps: str, share: float) -> Peer:
+def _django(name: str, keeps: str, task_share: float) -> Peer:
     module = name.replace("-", "_")
-    return Peer(name, module, (name, *_DJANGO), name, POSTGRES, keeps, site=module, share=share)
+    return Peer(name, module, (name, *_DJANGO), name, POSTGRES, keeps, site=module, task_share=task_share)
 
 
 def _huey(store: str, **more: Any) -> Peer:
@@ -68,16 +68,16 @@ def _huey(store: str, **more: Any) -> Peer:
 def _horsies(name: str, **more: Any) -> Peer:
     requirements = ("horsies[pg-binary]",)
     return Peer(
-        name, "horsies", requirements, "horsies", POSTGRES, "result, attempts", share=0.01, workflows=True, **more
+        name, "horsies", requirements, "horsies", POSTGRES, "result, attempts", task_share=0.01, workflows=True, **more
     )
 
 
 _ALL: Final = [
-    _ours("horsies-django", quick=True, deep=True, workflows=True),
-    _ours("horsies-django-8", variant="default", alike=_SENDS | {"sleep"}),
+    _ours("horsies-django", quick=True, in_depth=True, workflows=True),
+    _ours("horsies-django-8", variant="default", skips=_SENDS | {"sleep"}),
     _ours("horsies-django-sqlite", SQLITE, processes=1),
-    _pgqueuer("pgqueuer", deep=True),
-    _pgqueuer("pgqueuer-100", variant="batch100", alike=_SENDS | {"latency", "sleep", "idle"}),
+    _pgqueuer("pgqueuer", in_depth=True),
+    _pgqueuer("pgqueuer-100", variant="batch100", skips=_SENDS | {"latency", "sleep", "idle"}),
     Peer(
         "procrastinate",
         "procrastinate",
@@ -85,25 +85,25 @@ _ALL: Final = [
         "procrastinate",
         POSTGRES,
         "row, events, no result",
-        share=0.1,
+        task_share=0.1,
         quick=True,
     ),
-    Peer("oban", "oban", ("oban",), "oban", POSTGRES, "row, times, no result", share=0.25),
+    Peer("oban", "oban", ("oban",), "oban", POSTGRES, "row, times, no result", task_share=0.25),
     _django("django-tasks-db", "result, times", 0.04),
     _django("django-ox", "result, times", 0.05),
     _django("dj-queue", "result, times", 0.03),
     _django("django-q2", "result, times", 0.02),
     _horsies("horsies"),
-    _horsies("horsies-tuned", variant="tuned", alike=_SENDS | {"idle"}),
-    _huey(REDIS, share=0.5),
-    _huey(POSTGRES, share=0.15),
+    _horsies("horsies-tuned", variant="tuned", skips=_SENDS | {"idle"}),
+    _huey(REDIS, task_share=0.5),
+    _huey(POSTGRES, task_share=0.15),
     _huey(SQLITE, processes=1),
-    Peer("celery", "celery", ("celery[redis]",), "celery", REDIS, "result", share=0.15, workflows=True),
-    Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", share=0.25),
-    Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", share=0.01),
+    Peer("celery", "celery", ("celery[redis]",), "celery", REDIS, "result", task_share=0.15, workflows=True),
+    Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", task_share=0.25),
+    Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", task_share=0.01),
 ]
 
-#: Those that the others are set beside, the first of them that was measured.
+#: The baseline of the table's ratio: the first of these with results.
 OURS: Final = ("horsies-django", "horsies-django-sqlite")
 
 PEERS: Final = {peer.name: peer for peer in _ALL}

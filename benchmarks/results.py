@@ -1,4 +1,4 @@
-"""The numbers of a run: gathered, summed up, and kept."""
+"""The results of a run and their summaries."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """What several rounds say."""
+class Summary:
+    """The median and the range of a metric over several rounds."""
 
     median: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, values: list[float]) -> Figure:
-        """Sum up at least one value."""
+    def of(cls, values: list[float]) -> Summary:
+        """Summarize one or more values."""
         return cls(statistics.median(values), min(values), max(values))
 
 
 @dataclass(slots=True)
 class Results:
-    """Every number of every round, by measure and peer, and what went wrong instead."""
+    """The metrics, durations and failures of every round, by measure and peer."""
 
     machine: dict[str, str]
     settings: dict[str, Any]
@@ -37,30 +37,30 @@ class Results:
     seconds: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     failures: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
 
-    def add(self, measure: str, peer: str, figures: Mapping[str, float], seconds: float) -> None:
-        """Keep the numbers of one round, and how long it took from first to last."""
-        self.rounds[measure][peer].append(figures)
+    def add(self, measure: str, peer: str, metrics: Mapping[str, float], seconds: float) -> None:
+        """Add the metrics of one round and its total duration."""
+        self.rounds[measure][peer].append(metrics)
         self.seconds[measure][peer].append(round(seconds, 1))
 
     def fail(self, measure: str, peer: str, reason: str) -> None:
-        """Keep why there are none."""
+        """Record why a peer has no results."""
         self.failures[measure][peer] = reason
 
-    def figure(self, measure: str, peer: str, name: str) -> Figure | None:
-        """Sum one number up over the rounds."""
-        values = [figures[name] for figures in self.rounds[measure][peer] if name in figures]
-        return Figure.of(values) if values else None
+    def summary(self, measure: str, peer: str, metric: str) -> Summary | None:
+        """Summarize a metric over all rounds; None if no round has it."""
+        values = [metrics[metric] for metrics in self.rounds[measure][peer] if metric in metrics]
+        return Summary.of(values) if values else None
 
-    def names(self, measure: str) -> list[str]:
-        """Return the names of a measure's numbers, in the order in which they came."""
+    def metrics(self, measure: str) -> list[str]:
+        """Return the names of a measure's metrics, in order of first appearance."""
         found: dict[str, None] = {}
         for rounds in self.rounds[measure].values():
-            for figures in rounds:
-                found.update(dict.fromkeys(figures))
+            for metrics in rounds:
+                found.update(dict.fromkeys(metrics))
         return list(found)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything, for a file."""
+        """Return all results as JSON-serializable values."""
         return {
             "machine": self.machine,
             "settings": self.settings,

@@ -1,4 +1,4 @@
-"""One run: every measure, every round, every peer in turn."""
+"""Runs every round of every measure for every peer."""
 
 from __future__ import annotations
 
@@ -11,78 +11,78 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .expected import enough
-from .measures import MEASURES
+from .estimate import is_too_slow_to_repeat
+from .harness import HarnessConfig, Stores, open_harness
+from .measures.catalog import MEASURES
 from .options import Options
 from .registry import REDIS, Peer
 from .results import Results
 from .servers import DURABLE, Postgres, postgres, redis
-from .stage import Needs, Stores, staged
-from .venvs import InstallError, environment, versions
+from .venvs import InstallError, ensure_venv, versions
 
 
-def run(options: Options, keep: Callable[[Results], None]) -> Results:
-    """Measure all that is asked for, or as much as there is time for before someone interrupts.
+def run(options: Options, store: Callable[[Results], None]) -> Results:
+    """Run all turns until the time limit or an interrupt, and return the results.
 
-    ``keep`` is given the results as they grow: whatever ends a run, what it has measured is not lost.
+    It calls ``store`` after each turn, so that a crash loses no results.
     """
     needs_redis = any(peer.store == REDIS for _, peer in turns(options))
     with postgres(options.database_url) as server, redis(needs_redis) as redis_url:
         stores = Stores(server, redis_url)
-        results = Results(machine(options.folder), settings(options, server), interrupted=True)
+        results = Results(describe_machine(options.folder), describe_settings(options, server), interrupted=True)
         try:
-            pythons = installed(options, stores, results)
+            pythons = install_peers(options, stores, results)
             until = time.monotonic() + 60 * options.minutes
             for name, peer in turns(options):
                 if time.monotonic() > until:
-                    results.settings["ended"] = f"after {options.minutes:g} minutes, before the last rounds"
+                    results.settings["ended"] = f"by the limit of {options.minutes:g} minutes, before the last rounds"
                     break
-                if peer.name in pythons and not enough(peer, results.seconds[name][peer.name]):
+                if peer.name in pythons and not is_too_slow_to_repeat(peer, results.seconds[name][peer.name]):
                     _measure(name, peer, pythons[peer.name], stores, options, results)
-                    keep(results)
+                    store(results)
             results.interrupted = False
         except KeyboardInterrupt:
-            say("interrupted")
+            log("interrupted")
     return results
 
 
 def turns(options: Options) -> Iterator[tuple[str, Peer]]:
-    """Tell what is measured of whom, one after the other."""
-    # Round by round, so that what ends early has something of everything.
-    for round_ in range(max(map(options.rounds_of, options.measures), default=0)):
+    """Yield each turn, a measure with a peer, in running order."""
+    # Complete a round of all measures before the next, so that a run that ends early has results for each measure.
+    for round_ in range(max((MEASURES[name].rounds_for(options) for name in options.measures), default=0)):
         for name in options.measures:
-            if round_ < options.rounds_of(name):
-                for peer in _turns(options.peers, round_):
-                    if MEASURES[name].takes_part(peer) and name not in peer.alike:
+            if round_ < MEASURES[name].rounds_for(options):
+                for peer in _rotated(options.peers, round_):
+                    if MEASURES[name].takes_part(peer) and name not in peer.skips:
                         yield name, peer
 
 
-def _turns(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:
-    """Who is first changes from round to round, for the machine is not the same after others have run."""
+def _rotated(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:
+    """Start each round with another peer, because earlier peers change the state of the machine."""
     shift = round_ % len(peers)
     return peers[shift:] + peers[:shift]
 
 
-def installed(options: Options, stores: Stores, results: Results) -> dict[str, Path]:
-    """Install those that take part, and return the Python of each that could be."""
+def install_peers(options: Options, stores: Stores, results: Results) -> dict[str, Path]:
+    """Install the peers that take part, and return the Python of each that succeeds."""
     pythons: dict[str, Path] = {}
     renewed: set[str] = set()
     wanted = {peer for _, peer in turns(options)}
     for peer in filter(wanted.__contains__, options.peers):
         if peer.store == REDIS and stores.redis is None:
-            results.fail("install", peer.name, "it needs Redis, and no redis-server was found that starts here")
-            say(f"{peer.name}: {results.failures['install'][peer.name]}")
+            results.fail("install", peer.name, "it needs Redis, and no redis-server was found or it did not start")
+            log(f"{peer.name}: {results.failures['install'][peer.name]}")
             continue
         try:
-            python = environment(peer, options.folder, renew=options.renew and peer.module not in renewed)
+            python = ensure_venv(peer, options.folder, renew=options.renew and peer.module not in renewed)
             renewed.add(peer.module)
         except InstallError as error:
             results.fail("install", peer.name, str(error))
-            say(f"{peer.name}: {error}")
+            log(f"{peer.name}: {error}")
             continue
         pythons[peer.name] = python
         results.versions[peer.name] = versions(python).get(peer.distribution, "?")
-        say(f"{peer.name} {results.versions[peer.name]}")
+        log(f"{peer.name} {results.versions[peer.name]}")
     return pythons
 
 
@@ -91,29 +91,30 @@ def _measure(name: str, peer: Peer, python: Path, stores: Stores, options: Optio
         return
     measure = MEASURES[name]
     try:
-        needs = Needs(measure.slots(options), options.threads, options.folder / "logs")
-        with held(options.lock):
+        config = HarnessConfig(measure.max_tasks(options), options.threads, options.folder / "logs")
+        with hold_lock(options.lock):
             began = time.monotonic()
-            with staged(peer, python, stores, needs) as stage:
-                figures = measure.run(stage, options)
+            with open_harness(peer, python, stores, config) as harness:
+                metrics = measure.run(harness, options)
             seconds = time.monotonic() - began
-    except Exception as error:  # noqa: BLE001 - one peer's failure is a line of the table, and the others go on
+    except Exception as error:  # noqa: BLE001 - the table reports one peer's failure, and the others continue
         reason = (str(error).strip().splitlines() or [repr(error)])[-1]
         results.fail(name, peer.name, reason)
-        say(f"{name} {peer.name}: {reason}")
+        log(f"{name} {peer.name}: {reason}")
         return
-    results.add(name, peer.name, figures, seconds)
-    say(f"{name} {peer.name}, {seconds:.0f} s: " + ", ".join(f"{value:,.4g} {what}" for what, value in figures.items()))
+    results.add(name, peer.name, metrics, seconds)
+    shown = ", ".join(f"{value:,.4g} {metric}" for metric, value in metrics.items())
+    log(f"{name} {peer.name}, {seconds:.0f} s: {shown}")
 
 
-def say(line: str) -> None:
-    """Tell how far it is."""
+def log(line: str) -> None:
+    """Print a line with the time to standard error."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def held(lock: Path | None) -> Iterator[None]:
-    """Hold the lock, if there is one, for the length of the block."""
+def hold_lock(lock: Path | None) -> Iterator[None]:
+    """Hold an exclusive lock on the file, if one is given, during the block."""
     if lock is None:
         yield
         return
@@ -122,15 +123,15 @@ def held(lock: Path | None) -> Iterator[None]:
         yield
 
 
-def machine(folder: Path) -> dict[str, str]:
-    """Return what the figures depend on."""
+def describe_machine(folder: Path) -> dict[str, str]:
+    """Return the properties of the machine that affect results."""
     return {
         "system": platform.platform(),
         "processor": _processor(),
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "python": platform.python_version(),
-        "a synced write of 8 KiB": f"{synced_write(folder) * 1e6:.0f} µs",
+        "synced write of 8 KiB": f"{time_synced_write(folder) * 1e6:.0f} µs",
     }
 
 
@@ -140,8 +141,8 @@ def _processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def synced_write(folder: Path, times: int = 200) -> float:
-    """Return the seconds that the disk takes to promise 8 KiB: what each commit waits for."""
+def time_synced_write(folder: Path, times: int = 200) -> float:
+    """Return the mean seconds of a synced 8 KiB write, the cost of a commit."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "synced"
     with path.open("wb", buffering=0) as file:
@@ -155,18 +156,18 @@ def synced_write(folder: Path, times: int = 200) -> float:
     return seconds / times
 
 
-def settings(options: Options, server: Postgres) -> dict[str, object]:
-    """Return how it was run."""
+def describe_settings(options: Options, server: Postgres) -> dict[str, object]:
+    """Return the options of the run and the settings of the server."""
     found = server.settings()
-    told = {
-        "rounds": ", ".join(f"{name} {options.rounds_of(name)}" for name in options.measures),
+    described = {
+        "rounds": ", ".join(f"{name} {MEASURES[name].rounds_for(options)}" for name in options.measures),
         "tasks": f"{options.tasks:,}",
         "worker processes": options.processes,
-        "threads of ours in a drain": options.threads,
+        "horsies-django threads in a drain": options.threads,
         "PostgreSQL": ", ".join(f"{name} {value}" for name, value in found.items()),
     }
     if lax := [name for name, value in DURABLE.items() if found.get(name) != value]:
-        told["not durable"] = ", ".join(lax)
-    if not server.checkpoints:
-        told["no checkpoint before a drain"] = "the role may not; GRANT pg_checkpoint would let it"
-    return told
+        described["not durable"] = ", ".join(lax)
+    if not server.can_checkpoint:
+        described["no checkpoint before a drain"] = "the role lacks permission; GRANT pg_checkpoint allows it"
+    return described

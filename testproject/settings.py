@@ -1,4 +1,4 @@
-"""A small real site: SQLite unless DATABASE_URL names something else."""
+"""Settings of a small site. It uses SQLite unless DATABASE_URL is set."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ TASKS = {
     }
 }
 
-# Where the demo delivers its report to, once there is such a folder.
+# The directory that the demo delivers its report to. It does not exist at first, on purpose.
 OUTBOX = env.str("OUTBOX", str(BASE_DIR / "outbox"))
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

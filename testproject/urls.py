@@ -1,4 +1,4 @@
-"""The admin is the whole site."""
+"""URLs of the site: only the admin."""
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
@@ -6,13 +6,13 @@ from django.urls import path
 from django.views.generic import RedirectView
 
 
-def no_icon(request: HttpRequest) -> HttpResponse:
-    """Browsers ask for one, and complain of none."""
+def empty_icon(request: HttpRequest) -> HttpResponse:
+    """Respond to the browser's request for an icon, so that it logs no error."""
     return HttpResponse(status=204)
 
 
 urlpatterns = [
     path("admin/", admin.site.urls),
-    path("favicon.ico", no_icon),
+    path("favicon.ico", empty_icon),
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]

@@ -1,11 +1,11 @@
 """Mutation testing: ``python -m tests.mutants`` breaks the code in 200 places, one at a time, and runs the tests.
 
-A first run of the tests records which of them execute which line. The mutants are drawn from the code that decides what
-becomes of a task, with a fixed seed; each runs the tests that execute its lines, the quickest first, and is caught once
-one of them fails or hangs. The mutants that survive are printed with their change: each is either a gap in the tests or
-changes nothing that can be observed.
+A first run of the tests records which tests execute which lines. The mutants are a random sample, with a fixed seed, of
+the code that decides the states of tasks. For each mutant it runs the tests that execute the changed lines, the fastest
+first. A mutant is caught when a test fails or hangs. The report shows each surviving mutant with its diff: it either
+reveals a gap in the tests or has no observable effect.
 
-It needs the extra ``mutants``, and runs on a PostgreSQL of its own for each of two lanes.
+It requires the extra ``mutants``, and starts a PostgreSQL server for each of two workers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.__main__ import postgres
 
 ROOT: Final = Path(__file__).parent.parent
 
-#: The code that is broken: transitions, the claim, the limiters, the engine and the reaper.
+#: The code to mutate: transitions, the claim, the limiters, the engine and the reaper.
 CODE: Final = (
     "horsies_django/core/lifecycle.py",
     "horsies_django/models/transitions.py",
@@ -52,7 +52,7 @@ CODE: Final = (
     "horsies_django/reaper",
 )
 
-#: Of cosmic-ray's operators, those whose mutants are seldom equal to the code.
+#: The operators of cosmic-ray that rarely create equivalent mutants.
 OPERATORS: Final = (
     *("AddNot", "NumberReplacer", "ReplaceAndWithOr", "ReplaceOrWithAnd", "ReplaceTrueWithFalse"),
     *("ReplaceFalseWithTrue", "ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ZeroIterationForLoop"),
@@ -63,16 +63,16 @@ OPERATORS: Final = (
     ),
 )
 
-#: Methods of querysets whose keyword arguments are guards, or what an update writes.
-QUERYING: Final = frozenset({"filter", "exclude", "update", "Q", "get"})
+#: Queryset methods whose keyword arguments are conditions, or the columns of an update.
+QUERY_METHODS: Final = frozenset({"filter", "exclude", "update", "Q", "get"})
 
-#: Seconds of tests that a mutant is given, and how long they may take before they count as hanging.
+#: Seconds of tests to run for a mutant, and seconds after which they count as hanging.
 BUDGET: Final = 30.0
 HANGS_AFTER: Final = 90.0
 
 
 class DropKeyword(Operator):  # type: ignore[misc]  # the library has no types
-    """``filter(status=…, claim=…)`` → ``filter(status=…)``: a guard, or a column, is left out."""
+    """``filter(status=…, claim=…)`` → ``filter(status=…)``: drops a condition or a column."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
         for argument in self._keywords(node):
@@ -80,22 +80,22 @@ class DropKeyword(Operator):  # type: ignore[misc]  # the library has no types
 
     def mutate(self, node: Any, index: int) -> Any:
         argument = list(self._keywords(node))[index]
-        inside = node.children[1]
-        if inside is argument:
+        argument_list = node.children[1]
+        if argument_list is argument:
             node.children = [node.children[0], node.children[2]]
             return node
-        at = inside.children.index(argument)
-        del inside.children[at : at + 2]
+        index_in_list = argument_list.children.index(argument)
+        del argument_list.children[index_in_list : index_in_list + 2]
         return node
 
     def _keywords(self, node: Any) -> Iterator[Any]:
         if node.type != "trailer" or len(node.children) != 3 or node.children[0].value != "(":
             return
         before = node.parent.children[node.parent.children.index(node) - 1]
-        if before.get_last_leaf().value not in QUERYING:
+        if before.get_last_leaf().value not in QUERY_METHODS:
             return
-        inside = node.children[1]
-        for child in inside.children if inside.type == "arglist" else [inside]:
+        argument_list = node.children[1]
+        for child in argument_list.children if argument_list.type == "arglist" else [argument_list]:
             if child.type == "argument" and getattr(child.children[1], "value", "") == "=":
                 yield child
 
@@ -105,7 +105,7 @@ class DropKeyword(Operator):  # type: ignore[misc]  # the library has no types
 
 
 class DropStatement(Operator):  # type: ignore[misc]  # the library has no types
-    """A call whose result is not used → ``pass``."""
+    """Replaces a call whose result is unused with ``pass``."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
         if node.type == "simple_stmt" and node.children[0].type in ("atom_expr", "power"):
@@ -123,7 +123,7 @@ class DropStatement(Operator):  # type: ignore[misc]  # the library has no types
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file."""
+    """One change in one file."""
 
     path: Path
     operator: str
@@ -139,16 +139,16 @@ class Mutant:
 
     @property
     def lines(self) -> range:
-        """The lines of the code that it changes."""
+        """The line numbers that it changes."""
         matcher = difflib.SequenceMatcher(None, self.before.splitlines(), self.after.splitlines(), autojunk=False)
         changed = [block for block in matcher.get_opcodes() if block[0] != "equal"]
         return range(changed[0][1] + 1, max(changed[-1][2], changed[0][1] + 1) + 1)
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """Yield every mutant of a file; annotations, docstrings and module constants stay as they are."""
+    """Yield all mutants of a file, without those of annotations, docstrings and module constants."""
     code = (ROOT / path).read_text()
-    skipped = set(_skipped(ast.parse(code)))
+    skipped = set(_skipped_lines(ast.parse(code)))
     operators = {name: plugins.get_operator(f"core/{name}")() for name in OPERATORS}
     operators |= {"DropKeyword": DropKeyword(), "DropStatement": DropStatement()}
     for name, operator in operators.items():
@@ -157,7 +157,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
             if line in skipped:
                 continue
             after = MutationVisitor.mutate_code(code, operator, occurrence)
-            if after is not None and after != code and _is_code(after):
+            if after is not None and after != code and _parses(after):
                 yield Mutant(path, name, line, code, after)
 
 
@@ -166,7 +166,7 @@ def _with_parents(code: str) -> BaseNode:
     return tree
 
 
-def _is_code(code: str) -> bool:
+def _parses(code: str) -> bool:
     try:
         ast.parse(code)
     except SyntaxError:
@@ -174,8 +174,8 @@ def _is_code(code: str) -> bool:
     return True
 
 
-def _skipped(tree: ast.Module) -> Iterator[int]:
-    """Yield the lines of what runs in no test, or only tunes: annotations of arguments, constants, type checking."""
+def _skipped_lines(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines of signatures, type-checking blocks and constants, which tests don't cover."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from range(node.lineno, node.body[0].lineno)
@@ -188,7 +188,7 @@ def _skipped(tree: ast.Module) -> Iterator[int]:
 
 
 class Coverage:
-    """Which tests execute which lines, and how long each takes."""
+    """The tests that execute each line, and the duration of each test."""
 
     def __init__(self, database: Path, report: Path) -> None:
         from coverage import CoverageData
@@ -200,7 +200,7 @@ class Coverage:
         }
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that execute a changed line, or else its function's file: those that take least first."""
+        """Return the tests that execute a changed line, the fastest first."""
         by_line = self._data.contexts_by_lineno(str(mutant.path))
         found = {context for line in mutant.lines for context in by_line.get(line, ())}
         ids = {context.partition("|")[0] for context in found} & self.seconds.keys()
@@ -213,8 +213,8 @@ def _node_id(case: ElementTree.Element) -> str:
     return f"{path}.py::{case.get('name')}"
 
 
-def within(budget: float, tests: Iterable[str], seconds: dict[str, float]) -> list[str]:
-    """Return as many tests, from the first on, as take ``budget`` seconds; spread over files where there are more."""
+def fit_budget(budget: float, tests: Iterable[str], seconds: dict[str, float]) -> list[str]:
+    """Return the first tests that take at most ``budget`` seconds together."""
     chosen: list[str] = []
     for test in tests:
         budget -= seconds[test] + 0.05
@@ -224,16 +224,16 @@ def within(budget: float, tests: Iterable[str], seconds: dict[str, float]) -> li
     return chosen
 
 
-class Lane:
-    """A copy of the checkout and a PostgreSQL, for one mutant at a time."""
+class Worker:
+    """A copy of the checkout and a PostgreSQL server. It tests one mutant at a time."""
 
     def __init__(self, stack: ExitStack, number: int) -> None:
         self.root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"mutants-{number}-")))
         shutil.copytree(ROOT, self.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*", "__pycache__"))
         self.url = stack.enter_context(postgres())
 
-    def pytest(self, *arguments: str, limit: float | None = None) -> int | None:
-        """Run pytest here; return its exit status, None if it took longer than ``limit`` seconds."""
+    def pytest(self, *arguments: str, timeout: float | None = None) -> int | None:
+        """Run pytest in the copy; return its exit status, or None if it takes longer than ``timeout`` seconds."""
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments],
             cwd=self.root,
@@ -243,26 +243,26 @@ class Lane:
             start_new_session=True,
         )
         try:
-            return process.wait(limit)
+            return process.wait(timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             process.wait()
             return None
 
     def is_caught(self, mutant: Mutant, tests: Sequence[str]) -> bool:
-        """Whether one of these tests fails, or hangs, on a mutant."""
+        """Return whether one of the tests fails or hangs on a mutant."""
         path = self.root / mutant.path
         path.write_text(mutant.after)
         try:
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-                compiled.unlink()  # a file of the same size and second would pass for unchanged
-            return self.pytest("--create-db", *tests, limit=HANGS_AFTER) != 0
+                compiled.unlink()  # Python reuses bytecode if size and mtime in seconds are equal
+            return self.pytest("--create-db", *tests, timeout=HANGS_AFTER) != 0
         finally:
             path.write_text(mutant.before)
 
 
-def record(lane: Lane, folder: Path, jobs: int) -> Coverage:
-    """Run the tests once and return which of them execute which lines."""
+def record(worker: Worker, folder: Path, jobs: int) -> Coverage:
+    """Run the tests once and return their coverage."""
     report, data = folder / "tests.xml", folder / "coverage"
     rc = folder / "coveragerc"
     rc.write_text(f"[run]\ndata_file = {data}\nrelative_files = true\nsource = horsies_django\nbranch = false\n")
@@ -282,48 +282,48 @@ def record(lane: Lane, folder: Path, jobs: int) -> Coverage:
             ),
             *("--cov", "--cov-context=test", f"--cov-config={rc}", "--cov-report=", f"--junitxml={report}", "tests"),
         ],
-        cwd=lane.root,
-        env={**os.environ, "DATABASE_URL": lane.url, "PYTHONPATH": str(lane.root)},
+        cwd=worker.root,
+        env={**os.environ, "DATABASE_URL": worker.url, "PYTHONPATH": str(worker.root)},
         check=False,
     )
     return Coverage(data, report)
 
 
 def main() -> int:
-    """Print each survivor, and the share that was caught; exit 1 if it is less than 95 %."""
+    """Print the surviving mutants and the rate of caught ones; return 1 if it is below 95 %."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200, help="Mutants to try (200).")
-    parser.add_argument("--seed", type=int, default=17, help="Draws the same mutants of the same code (17).")
-    parser.add_argument("--lanes", type=int, default=2, help="Mutants that are tried at once (2).")
-    parser.add_argument("--keep", type=Path, help="A folder for the coverage; one that has it is not recorded anew.")
+    parser.add_argument("--count", type=int, default=200, help="Number of mutants (200).")
+    parser.add_argument("--seed", type=int, default=17, help="Seed of the sample (17).")
+    parser.add_argument("--lanes", type=int, default=2, help="Number of parallel workers (2).")
+    parser.add_argument("--keep", type=Path, help="Directory for the coverage data; reused if it has some.")
     options = parser.parse_args()
     paths = sorted({path for pattern in CODE for path in _files(pattern)})
-    everything = [mutant for path in paths for mutant in mutants_of(path)]
-    chosen = random.Random(options.seed).sample(everything, min(options.count, len(everything)))
-    print(f"{len(chosen)} of {len(everything)} mutants of {len(paths)} files", flush=True)
-    began = time.monotonic()
+    candidates = [mutant for path in paths for mutant in mutants_of(path)]
+    chosen = random.Random(options.seed).sample(candidates, min(options.count, len(candidates)))
+    print(f"{len(chosen)} of {len(candidates)} mutants of {len(paths)} files", flush=True)
+    started = time.monotonic()
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(exist_ok=True)
-        lanes: SimpleQueue[Lane] = SimpleQueue()
-        made = [Lane(stack, number) for number in range(options.lanes)]
+        idle_workers: SimpleQueue[Worker] = SimpleQueue()
+        workers = [Worker(stack, number) for number in range(options.lanes)]
         if (folder / "coverage").exists():
             coverage = Coverage(folder / "coverage", folder / "tests.xml")
         else:
-            coverage = record(made[0], folder, options.lanes)
-        for lane in made:
-            lanes.put(lane)
-        print(f"{len(coverage.seconds)} tests recorded in {time.monotonic() - began:.0f} s", flush=True)
+            coverage = record(workers[0], folder, options.lanes)
+        for worker in workers:
+            idle_workers.put(worker)
+        print(f"{len(coverage.seconds)} tests recorded in {time.monotonic() - started:.0f} s", flush=True)
 
         def survives(mutant: Mutant) -> str | None:
-            tests = within(BUDGET, coverage.tests_of(mutant), coverage.seconds)
+            tests = fit_budget(BUDGET, coverage.tests_of(mutant), coverage.seconds)
             if not tests:
-                return "no test in pytest's own process executes it"
-            lane = lanes.get()
+                return "no test executes it in pytest's process"
+            worker = idle_workers.get()
             try:
-                return None if lane.is_caught(mutant, tests) else f"{len(tests)} tests pass"
+                return None if worker.is_caught(mutant, tests) else f"{len(tests)} tests pass"
             finally:
-                lanes.put(lane)
+                idle_workers.put(worker)
 
         with ThreadPoolExecutor(options.lanes) as pool:
             results = list(zip(chosen, pool.map(survives, chosen), strict=True))
@@ -331,7 +331,7 @@ def main() -> int:
     for mutant, why in sorted(survivors, key=lambda one: (str(one[0].path), one[0].line)):
         print(f"\nSURVIVED {mutant.path}:{mutant.line} {mutant.operator}: {why}\n{mutant.diff}")
     caught = len(chosen) - len(survivors)
-    minutes = (time.monotonic() - began) / 60
+    minutes = (time.monotonic() - started) / 60
     print(f"\n{caught} of {len(chosen)} caught, {caught / len(chosen):.1%}, in {minutes:.0f} minutes")
     return 0 if caught >= 0.95 * len(chosen) else 1
 

@@ -14,19 +14,19 @@ from django.db import connection
 from benchmarks import probe
 from benchmarks.__main__ import main, store
 from benchmarks.chart import svg
-from benchmarks.expected import expected
-from benchmarks.measures import MEASURES
+from benchmarks.command_line import QUICK_MEASURES, parse
+from benchmarks.estimate import estimate
+from benchmarks.harness import HarnessConfig, PeerError, Stores, open_harness
+from benchmarks.measures.catalog import MEASURES
 from benchmarks.measures.drains import drain
-from benchmarks.measures.workflows import run_one
-from benchmarks.options import QUICK_MEASURES, parsed
-from benchmarks.processes import last_line, running
+from benchmarks.measures.workflows import run_workflow
+from benchmarks.processes import last_error_line, run_workers
 from benchmarks.registry import PEERS
 from benchmarks.results import Results
-from benchmarks.runs import installed, turns
+from benchmarks.runs import install_peers, turns
 from benchmarks.servers import Postgres, ServerError, redis
-from benchmarks.stage import Needs, PeerError, Stores, staged
 from benchmarks.table import markdown
-from benchmarks.venvs import DONE, InstallError, environment, home_of
+from benchmarks.venvs import DONE, InstallError, ensure_venv, venv_path
 from tests.conftest import database_url
 
 OURS = PEERS["horsies-django-sqlite"]
@@ -67,32 +67,32 @@ def test_the_chart_has_a_bar_for_each_measured_peer(results):
 
 def test_an_unknown_peer_is_rejected_by_name(capsys):
     with pytest.raises(SystemExit):
-        parsed(["--only", "rq,sidekiq"])
+        parse(["--only", "rq,sidekiq"])
 
     assert "no peer sidekiq" in capsys.readouterr().err
 
 
 def test_the_quick_flag_measures_three_projects_and_other_flags_override_it():
-    quick = parsed(["--quick"])
+    quick = parse(["--quick"])
 
     assert {peer.module for peer in quick.peers} == {"ours", "pgqueuer", "procrastinate"}
     assert (quick.measures, quick.rounds) == (QUICK_MEASURES, 3)
-    assert parsed(["--quick", "--rounds", "1", "--measure", "drain"]).rounds == 1
+    assert parse(["--quick", "--rounds", "1", "--measure", "drain"]).rounds == 1
 
 
 def test_rates_take_more_rounds_than_counts_unless_a_number_is_given():
-    assert parsed([]).rounds_of("drain") > parsed([]).rounds_of("cost")
-    assert {parsed(["--rounds", "2"]).rounds_of(name) for name in MEASURES} == {2}
+    assert MEASURES["drain"].rounds_for(parse([])) > MEASURES["cost"].rounds_for(parse([]))
+    assert {measure.rounds_for(parse(["--rounds", "2"])) for measure in MEASURES.values()} == {2}
 
 
 def test_every_measure_runs_once_before_any_runs_again():
-    names = [name for name, _ in turns(parsed(["--only", "oban", "--measure", "drain,sleep,idle"]))]
+    names = [name for name, _ in turns(parse(["--only", "oban", "--measure", "drain,sleep,idle"]))]
 
     assert names == ["drain", "sleep", "idle", "drain", "sleep", "drain"]
 
 
 def test_a_variant_of_a_peer_runs_only_measures_in_which_it_differs():
-    measured = set(turns(parsed(["--only", "pgqueuer,pgqueuer-100", "--measure", "drain,enqueue", "--rounds", "1"])))
+    measured = set(turns(parse(["--only", "pgqueuer,pgqueuer-100", "--measure", "drain,enqueue", "--rounds", "1"])))
 
     assert {(name, peer.name) for name, peer in measured} == {
         ("drain", "pgqueuer"),
@@ -103,18 +103,18 @@ def test_a_variant_of_a_peer_runs_only_measures_in_which_it_differs():
 
 def test_the_expected_duration_of_a_run_comes_from_stored_results(tmp_path, results):
     store(tmp_path / "2026-01-01", results)
-    options = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "12"])
+    options = parse(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "12"])
 
-    assert expected(turns(options), tmp_path) == "some 1 minutes (drain 1.0)"
-    assert "turns are of what was never measured" in expected(turns(options), tmp_path / "nowhere")
+    assert estimate(turns(options), tmp_path) == "about 1 minutes (drain 1.0)"
+    assert "no stored result for 24 turns" in estimate(turns(options), tmp_path / "nowhere")
 
 
 def test_a_slow_peer_gets_fewer_turns_unless_it_is_measured_in_depth(tmp_path, results):
     results.seconds["drain"] = {"rq": [40.0], "horsies-django": [40.0], "oban": []}
     store(tmp_path / "2026-01-01", results)
-    options = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "5"])
+    options = parse(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "5"])
 
-    assert expected(turns(options), tmp_path) == "some 4 minutes (drain 4.0)"
+    assert estimate(turns(options), tmp_path) == "about 4 minutes (drain 4.0)"
 
 
 def test_an_interrupted_run_stores_its_results_so_far(tmp_path, results):
@@ -130,8 +130,8 @@ def test_peers_that_need_redis_are_left_out_with_a_reason_if_it_is_missing(tmp_p
     monkeypatch.setenv("PATH", str(tmp_path))
     left_out = Results({}, {})
     with redis(True) as url:
-        options = parsed(["--only", "rq,celery,dramatiq,huey-redis", "--folder", str(tmp_path)])
-        pythons = installed(options, Stores(None, url), left_out)
+        options = parse(["--only", "rq,celery,dramatiq,huey-redis", "--folder", str(tmp_path)])
+        pythons = install_peers(options, Stores(None, url), left_out)
 
     assert not pythons
     assert set(left_out.failures["install"]) == {"rq", "celery", "dramatiq", "huey-redis"}
@@ -151,7 +151,7 @@ def test_an_unreachable_server_is_reported_in_one_line(monkeypatch, capsys, tmp_
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--only", "oban", "--database-url", url, "--folder", str(tmp_path)])
 
     assert main() == 1
-    assert "no server to measure on: connection" in capsys.readouterr().err
+    assert "no usable server: connection" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -172,13 +172,13 @@ def test_a_kept_database_can_be_copied_and_is_dropped_at_the_end(server):
     name = "horsies_django_benchmark_test"
     with server.database(name) as url, psycopg.connect(url, autocommit=True) as left_open:
         left_open.execute("CREATE TABLE kept AS SELECT 1 AS number")
-        server.keep(name, "one")
+        server.save_snapshot(name, "one")
         for _ in range(2):
-            server.copy(name, "one")
+            server.restore_snapshot(name, "one")
             with psycopg.connect(url, autocommit=True) as copy:
                 assert copy.execute("SELECT number FROM kept").fetchall() == [(1,)]
                 copy.execute("DROP TABLE kept")
-        assert server.kept(name, "one")
+        assert server.has_snapshot(name, "one")
         assert {name, f"{name}_one"} <= databases(server)
     server.close()
 
@@ -215,11 +215,11 @@ def test_the_probe_records_when_each_body_began_and_which_began_twice(tmp_path, 
     monkeypatch.setenv(probe.VARIABLE, str(tmp_path / "probe"))
     for number in (2, 0, 0):
         probe.mark(number)
-    reading = probe.Reading(tmp_path / "probe")
+    reader = probe.ProbeReader(tmp_path / "probe")
 
-    assert reading.began(0, 3) == 2
-    assert reading.at(2) < reading.at(0)
-    assert reading.repeated(0, 3) == 1
+    assert reader.count_started(0, 3) == 2
+    assert reader.started_at(2) < reader.started_at(0)
+    assert reader.count_repeated(0, 3) == 1
 
 
 @pytest.mark.nightly
@@ -228,68 +228,70 @@ def test_a_peer_that_pip_cannot_install_is_reported_with_the_reason(tmp_path):
     peer = replace(OURS, requirements=("-e", str(tmp_path / "nowhere")))
 
     with pytest.raises(InstallError, match="nowhere"):
-        environment(peer, tmp_path)
+        ensure_venv(peer, tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_failed_renewal_keeps_the_old_environment(tmp_path):
     peer = replace(OURS, requirements=("-e", str(tmp_path / "nowhere")))
-    home = home_of(peer, tmp_path)
-    home.mkdir(parents=True)
-    (home / DONE).write_text("of old")
+    venv_dir = venv_path(peer, tmp_path)
+    venv_dir.mkdir(parents=True)
+    (venv_dir / DONE).write_text("of old")
 
     with pytest.raises(InstallError):
-        environment(peer, tmp_path, renew=True)
+        ensure_venv(peer, tmp_path, renew=True)
 
-    assert environment(peer, tmp_path) == home / "bin" / "python"
-    assert (home / DONE).read_text() == "of old"
-    assert list(home.parent.iterdir()) == [home]
+    assert ensure_venv(peer, tmp_path) == venv_dir / "bin" / "python"
+    assert (venv_dir / DONE).read_text() == "of old"
+    assert list(venv_dir.parent.iterdir()) == [venv_dir]
 
 
 def test_a_worker_that_exits_is_reported_with_its_last_line(tmp_path):
     command = [sys.executable, "-c", "raise ValueError('no such queue')"]
 
-    with running([command], {}, tmp_path, tmp_path / "log") as group:
+    with run_workers([command], {}, tmp_path, tmp_path / "log") as group:
         group.wait()
         with pytest.raises(RuntimeError, match="ValueError: no such queue"):
-            group.check()
-    assert last_line(tmp_path / "log") == "ValueError: no such queue"
+            group.raise_if_exited()
+    assert last_error_line(tmp_path / "log") == "ValueError: no such queue"
 
 
 @pytest.mark.slow
 def test_our_worker_drains_the_tasks_of_a_benchmark(tmp_path):
-    with staged(OURS, Path(sys.executable), NOWHERE, Needs(slots=200, threads=4, logs=tmp_path)) as stage:
-        figures = drain(stage, parsed(["--tasks", "200"]))
+    with open_harness(
+        OURS, Path(sys.executable), NOWHERE, HarnessConfig(max_tasks=200, threads=4, logs=tmp_path)
+    ) as harness:
+        figures = drain(harness, parse(["--tasks", "200"]))
 
         assert figures["tasks"] == 200
         assert figures["began more than once"] == 0
-        assert stage.call("left") == 0
+        assert harness.call("count_unfinished") == 0
 
 
 @pytest.mark.slow
 def test_our_worker_runs_the_workflows_of_a_benchmark_to_their_end(tmp_path):
-    needs = Needs(slots=31, threads=4, logs=tmp_path)
-    with staged(OURS, Path(sys.executable), NOWHERE, needs) as stage, stage.workers(1) as (group, _):
+    config = HarnessConfig(max_tasks=31, threads=4, logs=tmp_path)
+    with open_harness(OURS, Path(sys.executable), NOWHERE, config) as harness, harness.workers(1) as (group, _):
         for shape, bodies in {"chain": 30, "fan": 31, "map": 31}.items():
-            took = run_one(stage, group, shape, 30)
+            durations = run_workflow(harness, group, shape, 30)
 
-            assert 0 < took.start < took.whole
-            assert (stage.probe.began(0, 31), stage.probe.repeated(0, 31)) == (bodies, 0)
-            assert stage.call("running") == 0
+            assert 0 < durations.start < durations.total
+            assert (harness.probe.count_started(0, 31), harness.probe.count_repeated(0, 31)) == (bodies, 0)
+            assert harness.call("count_running_workflows") == 0
 
 
 def test_four_peers_take_part_in_the_workflow_measure():
-    names = {peer.name for _, peer in turns(parsed(["--measure", "workflows"]))}
+    names = {peer.name for _, peer in turns(parse(["--measure", "workflows"]))}
 
     assert names == {"horsies-django", "horsies", "horsies-tuned", "celery"}
 
 
 def test_an_exception_of_a_peer_is_reported_with_its_last_line(tmp_path):
-    needs = Needs(slots=1, threads=1, logs=tmp_path)
+    config = HarnessConfig(max_tasks=1, threads=1, logs=tmp_path)
 
     with (
-        staged(OURS, Path(sys.executable), NOWHERE, needs) as stage,
+        open_harness(OURS, Path(sys.executable), NOWHERE, config) as harness,
         pytest.raises(PeerError, match="KeyError: 'nope'"),
     ):
-        stage.call("send_many", first=0, count=1, body="nope")
+        harness.call("send_many", first=0, count=1, body="nope")

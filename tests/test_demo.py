@@ -26,7 +26,7 @@ def test_the_demo_counts_the_same_as_a_plain_loop(manage, tmp_path):
     assert re.search(rf"reports .* {expected}/{expected}", process.output)
     assert re.search(r"A plain loop without the queue counts the same. [\d,]+ tasks/s", process.output)
     assert "The ten largest modules" in process.output
-    assert "Nobody approved in time." in process.output
+    assert "Not approved in time." in process.output
     assert len(re.findall("^FAILED .*DOES_NOT_PARSE", process.output, re.M)) == len(list(BROKEN.glob("*.txt"))) == 4
     assert reports().completed().count() == expected - 4
     failed = reports().archived()

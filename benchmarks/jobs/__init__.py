@@ -1,1 +1,1 @@
-"""The measured bodies of the peers whose tasks need a Django that is set up already."""
+"""The tasks of peers that import them only after ``django.setup()`` or by path."""

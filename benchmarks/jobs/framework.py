@@ -1,4 +1,4 @@
-"""The same two tasks for every peer that is a backend of Django's own task framework."""
+"""The tasks of all peers that are backends of Django's task framework."""
 
 from django.tasks import task
 
@@ -12,9 +12,9 @@ def noop(number: int) -> int:
 
 
 @task
-def nap(number: int) -> int:
-    probe.nap(number)
+def sleep(number: int) -> int:
+    probe.sleep(number)
     return number
 
 
-BODIES = {"noop": noop, "nap": nap}
+BODIES = {"noop": noop, "sleep": sleep}

@@ -1,4 +1,4 @@
-"""This queue's tasks."""
+"""The tasks of horsies-django."""
 
 from benchmarks import probe
 from horsies_django import task
@@ -11,20 +11,20 @@ def noop(number: int) -> int:
 
 
 @task
-def nap(number: int) -> int:
-    probe.nap(number)
+def sleep(number: int) -> int:
+    probe.sleep(number)
     return number
 
 
 @task
-def listed(count: int) -> list[int]:
+def list_numbers(count: int) -> list[int]:
     return list(range(count))
 
 
 @task
-def gather(of: list[int], number: int) -> int:
+def gather(numbers: list[int], number: int) -> int:
     probe.mark(number)
-    return len(of)
+    return len(numbers)
 
 
-BODIES = {"noop": noop, "nap": nap}
+BODIES = {"noop": noop, "sleep": sleep}

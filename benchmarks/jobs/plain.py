@@ -1,4 +1,4 @@
-"""The same two bodies as plain functions, for peers that name a function by its path."""
+"""The task bodies as plain functions, for peers that take the import path of a function."""
 
 from benchmarks import probe
 
@@ -8,6 +8,6 @@ def noop(number: int) -> int:
     return number
 
 
-def nap(number: int) -> int:
-    probe.nap(number)
+def sleep(number: int) -> int:
+    probe.sleep(number)
     return number

@@ -1,73 +1,72 @@
-"""Whether what lies about in the tables slows a drain: rows behind, in front, ended, not yet due."""
+"""Measures how other rows in the table, or an old transaction, slow a drain down."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psycopg
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..harness import Harness
+from ..options import Options
 
-#: What lies about: pending behind the drained ones, ended, due tomorrow with the highest priority, and, in front of the
-#: drained ones, pending in a queue that the worker does not serve.
+#: The preloaded rows: pending and enqueued later; finished; scheduled for tomorrow with the highest priority; pending
+#: and enqueued earlier in a queue that the worker does not serve.
 KINDS: Final = ("pending", "finished", "scheduled", "unserved")
 
-#: Seconds after which a rate is told by what was drained so far.
-_SEEN: Final = 10.0
+#: Seconds after which a drain ends; its rate is that of the tasks started so far.
+_MAX_SECONDS: Final = 10.0
 
-#: A pinned drain is this many times as long as any other, for what it looks for comes with time.
-PINNED: Final = 5
+#: A pinned drain has this many times the tasks of others, because dead rows slow it down only over time.
+PINNED_FACTOR: Final = 5
 
 
-def depth(stage: Stage, options: Options) -> dict[str, float]:
-    """Drain with each kind of rows about, in turn with an empty table."""
+def depth(harness: Harness, options: Options) -> dict[str, float]:
+    """Drain an otherwise empty table, then beside each kind of preloaded rows."""
     count = options.tasks
     rates: dict[str, float] = {}
     for kind in ("", *KINDS):
-        stage.begin_with(kind or "empty", partial(_lay, stage, kind, options))
-        rates[kind] = _rate(_drained(stage, options, count, _SEEN))
+        harness.start_from_snapshot(kind or "empty", partial(_enqueue, harness, kind, options))
+        rates[kind] = _rate(_drain(harness, options, count, _MAX_SECONDS))
     return {
-        **{f"{kind} rows about, ratio": rates[kind] / rates[""] for kind in KINDS},
+        **{f"{kind} rows, ratio": rates[kind] / rates[""] for kind in KINDS},
         "tasks/s, empty": rates[""],
         "rows": options.depth,
     }
 
 
-def _lay(stage: Stage, kind: str, options: Options) -> None:
-    """Enqueue what is drained, and what lies about: behind it, or else before it."""
+def _enqueue(harness: Harness, kind: str, options: Options) -> None:
+    """Enqueue the tasks to drain, and preload the other rows: pending ones after them, all others before."""
     count = options.tasks
     if kind and kind != "pending":
-        stage.call("lie", kind=kind, count=options.depth, number=count)
-    stage.call("send_many", first=0, count=count, body="noop")
+        harness.call("preload", kind=kind, count=options.depth, number=count)
+    harness.call("send_many", first=0, count=count, body="noop")
     if kind == "pending":
-        stage.call("lie", kind=kind, count=options.depth, number=count)
+        harness.call("preload", kind=kind, count=options.depth, number=count)
 
 
-def pinned(stage: Stage, options: Options) -> dict[str, float]:
-    """Drain while a transaction that is older than all tasks stays open, so that no dead row can be cleaned away."""
-    assert stage.postgres is not None
-    count = PINNED * options.tasks
-    with psycopg.connect(stage.url) as old:
+def pinned(harness: Harness, options: Options) -> dict[str, float]:
+    """Drain while a transaction older than all tasks stays open, so that vacuum can remove no dead row."""
+    assert harness.postgres is not None
+    count = PINNED_FACTOR * options.tasks
+    with psycopg.connect(harness.url) as old:
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         old.execute("SELECT pg_current_xact_id()")
-        stage.fill(count)
-        moments = _drained(stage, options, count)
+        harness.enqueue(count)
+        start_times = _drain(harness, options, count)
     tenth = count // 10
-    # The very first tasks are begun while processes still start.
-    first, last = moments[tenth // 2 : tenth // 2 + tenth], moments[-tenth:]
-    return {"last tenth to first": _rate(last) / _rate(first), "tasks/s": _rate(moments), "tasks": count}
+    # Skip the first tasks, which start while worker processes are still starting.
+    first, last = start_times[tenth // 2 : tenth // 2 + tenth], start_times[-tenth:]
+    return {"last tenth to first": _rate(last) / _rate(first), "tasks/s": _rate(start_times), "tasks": count}
 
 
-def _drained(stage: Stage, options: Options, count: int, within: float = math.inf) -> list[float]:
-    with stage.workers(options.processes) as (group, _):
-        stage.wait_until_begun(group, 0, count, within)
-    return stage.probe.times(0, count)
+def _drain(harness: Harness, options: Options, count: int, within: float = math.inf) -> list[float]:
+    with harness.workers(options.processes) as (group, _):
+        harness.wait_until_started(group, 0, count, within)
+    return harness.probe.start_times(0, count)
 
 
-def _rate(moments: Sequence[float]) -> float:
-    return (len(moments) - 1) / (moments[-1] - moments[0])
+def _rate(start_times: Sequence[float]) -> float:
+    return (len(start_times) - 1) / (start_times[-1] - start_times[0])

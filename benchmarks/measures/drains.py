@@ -1,39 +1,37 @@
-"""How fast a full queue empties.
+"""Measures how fast workers drain a full queue.
 
-From the moment the first body begins to the moment the peer's own store has all tasks as finished. The workers are
-started onto a queue that is full already, and how long it took from there is told too.
+The main rate runs from the start of the first body until the peer's own store has all tasks as finished. Workers start
+after the queue is full; a second rate includes their start.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..harness import Harness
+from ..options import Options
 
 
-def drain(stage: Stage, options: Options) -> dict[str, float]:
-    """Empty a queue of no-ops."""
-    count = max(100, int(options.tasks * stage.peer.share))
-    stage.fill(count)
-    before = stage.counters()
+def drain(harness: Harness, options: Options) -> dict[str, float]:
+    """Drain a queue of no-ops."""
+    count = max(100, int(options.tasks * harness.peer.task_share))
+    harness.enqueue(count)
+    before = harness.counters()
     started = time.monotonic()
-    with stage.workers(options.processes) as (group, slots):
-        stage.wait_until_begun(group, 0, count)
-        stage.wait_until_stored(group)
+    with harness.workers(options.processes) as (group, slots):
+        harness.wait_until_started(group, 0, count)
+        harness.wait_until_finished(group)
         ended = time.monotonic()
-    moments = stage.probe.times(0, count)
+    start_times = harness.probe.start_times(0, count)
     figures = {
-        "tasks/s": count / (ended - moments[0]),
-        "tasks/s to the last start": (count - 1) / (moments[-1] - moments[0]),
+        "tasks/s": count / (ended - start_times[0]),
+        "tasks/s to the last start": (count - 1) / (start_times[-1] - start_times[0]),
         "tasks/s from the start of the worker": count / (ended - started),
         "slots": slots,
         "tasks": count,
-        "began more than once": stage.probe.repeated(0, count),
+        "began more than once": harness.probe.count_repeated(0, count),
     }
-    if before and (after := stage.counters()):
+    if before and (after := harness.counters()):
         figures["commits/task"] = (after.commits - before.commits) / count
         figures["WAL bytes/task"] = (after.wal_bytes - before.wal_bytes) / count
     return figures

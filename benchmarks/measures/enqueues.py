@@ -1,32 +1,31 @@
-"""How fast tasks get into the queue; no worker runs meanwhile."""
+"""Measures enqueue rates while no worker runs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..harness import Harness
+from ..options import Options
 
 WARM_UP: Final = 50
 SINGLE: Final = 1_000
 BULK: Final = 50_000
 
-#: The most for a peer that is not among the fastest: enough to be seen.
-_BULK_OF_SLOWER: Final = 10_000
+#: The limit for slower peers.
+_MAX_BULK_IF_SLOW: Final = 10_000
 
 
-def single(stage: Stage, options: Options) -> dict[str, float]:
+def single(harness: Harness, options: Options) -> dict[str, float]:
     """Enqueue one by one, each in a transaction of its own."""
-    stage.call("send_each", first=0, count=WARM_UP, pause=0)
-    _, seconds = stage.timed("send_each", first=WARM_UP, count=SINGLE, pause=0)
+    harness.call("send_each", first=0, count=WARM_UP, pause=0)
+    _, seconds = harness.timed("send_each", first=WARM_UP, count=SINGLE, pause=0)
     return {"calls/s": SINGLE / seconds}
 
 
-def bulk(stage: Stage, options: Options) -> dict[str, float]:
-    """Enqueue many in the way that the peer documents for many."""
-    share = stage.peer.share
-    count = BULK if share == 1 else min(_BULK_OF_SLOWER, max(500, int(BULK * share)))
-    stage.call("send_many", first=0, count=WARM_UP, body="noop")
-    _, seconds = stage.timed("send_many", first=WARM_UP, count=count, body="noop")
+def bulk(harness: Harness, options: Options) -> dict[str, float]:
+    """Enqueue in bulk, in the fastest way that the peer documents."""
+    share = harness.peer.task_share
+    count = BULK if share == 1 else min(_MAX_BULK_IF_SLOW, max(500, int(BULK * share)))
+    harness.call("send_many", first=0, count=WARM_UP, body="noop")
+    _, seconds = harness.timed("send_many", first=WARM_UP, count=count, body="noop")
     return {"tasks/s": count / seconds, "tasks": count}

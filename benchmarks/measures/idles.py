@@ -1,4 +1,4 @@
-"""What a worker takes that has nothing to do."""
+"""Measures memory, CPU time and statements of idle workers."""
 
 from __future__ import annotations
 
@@ -7,50 +7,49 @@ import time
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..stage import Stage
+from ..harness import Harness
+from ..options import Options
 
-#: Seconds of rest before it counts, and seconds that count.
-_SETTLE: Final = 5.0
-_WATCH: Final = 10.0
+#: Seconds idle before the measurement, and seconds measured.
+_SETTLE_SECONDS: Final = 5.0
+_MEASURED_SECONDS: Final = 10.0
 WARM_UP: Final = 20
 
 
-def idle(stage: Stage, options: Options) -> dict[str, float]:
-    """Let the workers do a few tasks, and watch them do nothing."""
-    counting = stage.postgres.statements(stage.database) if stage.postgres else nullcontext(lambda: None)
-    with counting as statements, stage.workers(options.processes) as (group, _):
-        stage.call("send_each", first=0, count=WARM_UP, pause=0.05)
-        stage.wait_until_begun(group, 0, WARM_UP)
-        stage.wait_until_stored(group)
-        time.sleep(_SETTLE)
-        pids, said = group.pids(), statements()
-        spent, began = _cpu_seconds(pids), time.monotonic()
-        time.sleep(_WATCH)
+def idle(harness: Harness, options: Options) -> dict[str, float]:
+    """Run a few tasks, then measure the idle workers."""
+    counting = harness.postgres.count_statements(harness.database) if harness.postgres else nullcontext(lambda: None)
+    with counting as count_statements, harness.workers(options.processes) as (group, _):
+        harness.call("send_each", first=0, count=WARM_UP, pause=0.05)
+        harness.wait_until_started(group, 0, WARM_UP)
+        harness.wait_until_finished(group)
+        time.sleep(_SETTLE_SECONDS)
+        pids, statements_before = group.pids(), count_statements()
+        cpu_before, began = _cpu_seconds(pids), time.monotonic()
+        time.sleep(_MEASURED_SECONDS)
         seconds = time.monotonic() - began
-        told, busy = statements(), _cpu_seconds(group.pids()) - spent
+        statements_after, cpu_used = count_statements(), _cpu_seconds(group.pids()) - cpu_before
         memory = sum(map(_pss, group.pids()))
-    figures = {"MiB": memory / 2**20, "CPU %": 100 * busy / seconds, "processes": len(pids)}
-    if told is not None and said is not None:
-        figures["statements/s"] = (told - said) / seconds
+    figures = {"MiB": memory / 2**20, "CPU %": 100 * cpu_used / seconds, "processes": len(pids)}
+    if statements_after is not None and statements_before is not None:
+        figures["statements/s"] = (statements_after - statements_before) / seconds
     return figures
 
 
 def _cpu_seconds(pids: Iterable[int]) -> float:
     ticks = 0
     for pid in pids:
-        # One that has ended meanwhile counts with its parent.
+        # The times of an exited process are included in its parent's.
         with suppress(FileNotFoundError, ProcessLookupError):
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            ticks += sum(map(int, fields[11:15]))  # user and system, and those of ended children
+            ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _pss(pid: int) -> int:
-    """Return a process's share of memory: its own, and its part of what several use."""
+    """Return the proportional set size: private memory plus a share of shared memory."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

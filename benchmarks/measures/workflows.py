@@ -1,60 +1,59 @@
-"""How long a workflow of no-ops takes, from the call that starts it to its end in the peer's own store.
+"""Measures a workflow of no-ops, from the start call to its end in the peer's own store.
 
-Every peer that has workflows takes a small fan; this queue also a chain, and a fan and a map of ten thousand.
+Every peer with workflows runs a small fan. Peers measured in depth also run a chain, and a large fan and map.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from ..options import Options
-    from ..processes import Group
-    from ..stage import Stage
+from ..harness import Harness
+from ..options import Options
+from ..processes import WorkerGroup
 
-#: Nodes beside the one at which a fan, or a map, comes together.
+#: Nodes, without the final node of a fan or a map.
 SMALL: Final = 500
 CHAIN: Final = 1_000
 WIDE: Final = 10_000
 
-#: As many as any of them may number.
-SLOTS: Final = WIDE + 1
+#: The most tasks of any of these workflows.
+MAX_TASKS: Final = WIDE + 1
 
 
-class Took(NamedTuple):
-    """Seconds from the call: until it had returned, until the workflow had ended."""
+class Durations(NamedTuple):
+    """Seconds of the start call, and until the workflow ended."""
 
     start: float
-    whole: float
+    total: float
 
 
-def workflows(stage: Stage, options: Options) -> dict[str, float]:
-    """Run one workflow after the other with the same workers, which have run a small one before."""
-    with stage.workers(options.processes) as (group, slots):
-        run_one(stage, group, "fan", 2 * slots)
-        small = run_one(stage, group, "fan", SMALL)
-        figures = {f"fan of {SMALL:,}, s": small.whole, "its start, s": small.start}
-        if stage.peer.deep:
-            chain = run_one(stage, group, "chain", CHAIN)
-            wide = run_one(stage, group, "fan", WIDE)
-            mapped = run_one(stage, group, "map", WIDE)
+def workflows(harness: Harness, options: Options) -> dict[str, float]:
+    """Warm the workers up with a small workflow, then run one workflow after the other."""
+    with harness.workers(options.processes) as (group, slots):
+        run_workflow(harness, group, "fan", 2 * slots)
+        small = run_workflow(harness, group, "fan", SMALL)
+        figures = {f"fan of {SMALL:,}, s": small.total, "start call, s": small.start}
+        if harness.peer.in_depth:
+            chain = run_workflow(harness, group, "chain", CHAIN)
+            wide = run_workflow(harness, group, "fan", WIDE)
+            mapped = run_workflow(harness, group, "map", WIDE)
             figures |= {
-                f"chain of {CHAIN:,}, s": chain.whole,
-                f"fan of {WIDE:,}, s": wide.whole,
-                "start of that, s": wide.start,
-                f"map over {WIDE:,}, s": mapped.whole,
+                f"chain of {CHAIN:,}, s": chain.total,
+                f"fan of {WIDE:,}, s": wide.total,
+                f"start call of fan of {WIDE:,}, s": wide.start,
+                f"map over {WIDE:,}, s": mapped.total,
             }
         return figures | {"slots": slots}
 
 
-def run_one(stage: Stage, group: Group, shape: str, count: int) -> Took:
-    """Run one, by itself. Bodies are numbered from 0, the one at the end is the last."""
-    stage.settle()
-    stage.probe.clear()
+def run_workflow(harness: Harness, group: WorkerGroup, shape: str, count: int) -> Durations:
+    """Run one workflow. Its tasks are numbered from 0; the final node has the highest number."""
+    harness.settle()
+    harness.probe.clear()
     began = time.monotonic()
-    # What the peer does to write its nodes down in Python is part of its start.
-    _, started = stage.timed("start", shape=shape, count=count)
-    stage.wait_until_begun(group, 0, count if shape == "chain" else count + 1)
-    stage.wait_until_ended(group)
-    return Took(started, time.monotonic() - began)
+    # Building the workflow in Python is part of the start call.
+    _, started = harness.timed("start_workflow", shape=shape, count=count)
+    harness.wait_until_started(group, 0, count if shape == "chain" else count + 1)
+    harness.wait_until_workflows_ended(group)
+    return Durations(started, time.monotonic() - began)

@@ -1,22 +1,22 @@
-"""One module for each peer, each run inside that peer's own virtual environment and nowhere else.
+"""One module for each peer, imported only inside that peer's virtual environment.
 
-All have the same functions::
+Each module has these functions::
 
-    setup()                           create the tables, in an empty database
+    setup()                           create the tables in an empty database
     send(number)                      enqueue one no-op, as a web request would
-    send_many(first, count, body)     enqueue ``count`` bodies, "noop" or "nap", the fastest way that it documents
-    left()                            how many are not yet finished in its own store; 0 is what ends a drain
-    workers(processes, slots)         the command line of each worker process, and how many bodies run at once in all;
-                                      ``slots`` is None where the peer's own recommendation holds
+    send_many(first, count, body)     enqueue ``count`` bodies, "noop" or "sleep", in the fastest documented way
+    count_unfinished()                return how many tasks its own store does not have as finished
+    worker_commands(processes, slots) return the command line of each worker process, and the total number of slots;
+                                      with ``slots`` None, use the peer's recommendation
 
-Two of them have, for the measures that look into deep tables::
+Peers that are measured in depth also have::
 
-    clear()                           forget every task
-    lie(kind, count, number)          put so many rows about that are "pending", "finished" or "scheduled"
+    clear_tasks()                     delete all tasks
+    preload(kind, count, number)      add ``count`` rows that are "pending", "finished", "scheduled" or "unserved"
 
-Those that have workflows, for the measure of these::
+Peers with workflows also have::
 
-    start(shape, count)               start a "chain" of so many no-ops, or a "fan" of so many and one that waits for
-                                      them; all are numbered from 0, and that one is the last
-    running()                         how many workflows have not ended in its own store
+    start_workflow(shape, count)      start a "chain" of ``count`` no-ops, or a "fan" of ``count`` and a final one that
+                                      waits for all; tasks are numbered from 0, and the final one has the highest number
+    count_running_workflows()         return how many workflows its own store does not have as ended
 """

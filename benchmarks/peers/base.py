@@ -1,4 +1,4 @@
-"""What the peers' modules share: where their stores are."""
+"""Settings and helpers that the modules of all peers share."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ VARIANT = os.environ.get("BENCHMARK_VARIANT", "")
 THREADS = int(os.environ.get("BENCHMARK_THREADS", "8"))
 
 
-class Workers(NamedTuple):
-    """The command lines of one peer's worker processes."""
+class WorkerCommands(NamedTuple):
+    """The command lines of a peer's worker processes, and their total number of slots."""
 
     commands: list[list[str]]
     slots: int
 
 
 def script(name: str) -> str:
-    """Return a command of this virtual environment."""
+    """Return the path of a command in this virtual environment."""
     return str(Path(sys.executable).with_name(name))
 
 
 def chunks(first: int, count: int, size: int) -> list[range]:
-    """Cut ``count`` numbers into ranges of ``size``."""
+    """Split ``count`` numbers into ranges of at most ``size``."""
     return [range(start, min(start + size, first + count)) for start in range(first, first + count, size)]

@@ -1,4 +1,4 @@
-"""Celery on Redis, results in Redis: its prefork pool."""
+"""Celery with Redis as broker and result backend, and the prefork pool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import redis
 
 from benchmarks import probe
 
-from .base import REDIS, Workers, script
+from .base import REDIS, WorkerCommands, script
 
 _RESULTS = REDIS.removesuffix("/0") + "/1"
 
@@ -24,16 +24,16 @@ def noop(number: int) -> int:
     return number
 
 
-@app.task(name="nap")
-def nap(number: int) -> int:
-    probe.nap(number)
+@app.task(name="sleep")
+def sleep(number: int) -> int:
+    probe.sleep(number)
     return number
 
 
 @app.task(name="gather")
-def gather(of: list[int], number: int) -> int:
+def gather(numbers: list[int], number: int) -> int:
     probe.mark(number)
-    return len(of)
+    return len(numbers)
 
 
 _chords: list[celery.result.AsyncResult] = []
@@ -57,28 +57,28 @@ def send(number: int) -> None:
 def send_many(first: int, count: int, body: str) -> None:
     global _sent
     task = app.tasks[body]
-    # As its documents advise: one connection and one producer for all.
+    # Its documentation recommends one connection and producer for many calls.
     with app.producer_pool.acquire(block=True) as producer:
         for number in range(first, first + count):
             task.apply_async((number,), producer=producer)
     _sent += count
 
 
-def left() -> int:
-    # That database holds nothing but results.
+def count_unfinished() -> int:
+    # This Redis database has only results.
     return _sent - int(_results().dbsize())
 
 
-def start(shape: str, count: int) -> None:
+def start_workflow(shape: str, count: int) -> None:
     assert shape == "fan"
     _chords.append(celery.chord(noop.s(number) for number in range(count))(gather.s(number=count)))
 
 
-def running() -> int:
+def count_running_workflows() -> int:
     return sum(not chord.ready() for chord in _chords[-1:])
 
 
-def workers(processes: int, slots: int | None) -> Workers:
-    at_once = slots * processes if slots else processes
-    command = [script("celery"), "--app", "benchmarks.peers.celery", "worker", "--concurrency", str(at_once)]
-    return Workers([[*command, "--loglevel", "WARNING"]], at_once)
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    total_slots = slots * processes if slots else processes
+    command = [script("celery"), "--app", "benchmarks.peers.celery", "worker", "--concurrency", str(total_slots)]
+    return WorkerCommands([[*command, "--loglevel", "WARNING"]], total_slots)

@@ -1,11 +1,11 @@
-"""dj-queue: one supervisor forks the workers, a dispatcher and a scheduler."""
+"""dj-queue: a supervisor with forked workers, a dispatcher and a scheduler."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from . import site  # first, for it sets Django up
-from .base import Workers, chunks
+from . import site  # first, because it sets up Django
+from .base import WorkerCommands, chunks
 
 from benchmarks.jobs.framework import BODIES  # isort: skip
 
@@ -27,12 +27,12 @@ def send_many(first: int, count: int, body: str) -> None:
         task.get_backend().enqueue_all([(task, [number], {}) for number in numbers])
 
 
-def left() -> int:
-    return site.number("SELECT count(*) FROM dj_queue_jobs WHERE finished_at IS NULL")
+def count_unfinished() -> int:
+    return site.fetch_number("SELECT count(*) FROM dj_queue_jobs WHERE finished_at IS NULL")
 
 
-def workers(processes: int, slots: int | None) -> Workers:
-    at_once = slots or THREADS
-    # The settings read them, for its command line does not take them.
-    given = ["env", f"DJ_QUEUE_PROCESSES={processes}", f"DJ_QUEUE_THREADS={at_once}"]
-    return Workers([[*given, *site.manage("dj_queue")]], at_once * processes)
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    threads = slots or THREADS
+    # The settings read these variables, because the command line has no options for them.
+    environment = ["env", f"DJ_QUEUE_PROCESSES={processes}", f"DJ_QUEUE_THREADS={threads}"]
+    return WorkerCommands([[*environment, *site.manage("dj_queue")]], threads * processes)

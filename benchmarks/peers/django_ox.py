@@ -1,9 +1,9 @@
-"""django-ox: a supervisor with worker processes, threads in each."""
+"""django-ox: a supervisor with multithreaded worker processes."""
 
 from __future__ import annotations
 
-from . import site  # first, for it sets Django up
-from .base import Workers
+from . import site  # first, because it sets up Django
+from .base import WorkerCommands
 
 from benchmarks.jobs.framework import BODIES  # isort: skip
 from django_ox.bulk import enqueue_many  # isort: skip
@@ -24,11 +24,11 @@ def send_many(first: int, count: int, body: str) -> None:
     enqueue_many(BODIES[body], [((number,), {}) for number in range(first, first + count)])
 
 
-def left() -> int:
-    return site.number("SELECT count(*) FROM django_ox_oxtask WHERE status IN ('READY', 'RUNNING')")
+def count_unfinished() -> int:
+    return site.fetch_number("SELECT count(*) FROM django_ox_oxtask WHERE status IN ('READY', 'RUNNING')")
 
 
-def workers(processes: int, slots: int | None) -> Workers:
-    at_once = slots or CONCURRENCY
-    command = site.manage("ox_worker", "--processes", str(processes), "--concurrency", str(at_once))
-    return Workers([command], at_once * processes)
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    concurrency = slots or CONCURRENCY
+    command = site.manage("ox_worker", "--processes", str(processes), "--concurrency", str(concurrency))
+    return WorkerCommands([command], concurrency * processes)

@@ -1,15 +1,15 @@
-"""django-q2 with its ORM broker: worker processes behind a pusher and a monitor."""
+"""django-q2 with its ORM broker: worker processes between a pusher and a monitor."""
 
 from __future__ import annotations
 
 from django.db import transaction
 
-from . import site  # first, for it sets Django up
-from .base import Workers
+from . import site  # first, because it sets up Django
+from .base import WorkerCommands
 
 from django_q.tasks import async_task  # isort: skip
 
-_FUNCTIONS = {"noop": "benchmarks.jobs.plain.noop", "nap": "benchmarks.jobs.plain.nap"}
+_FUNCTIONS = {"noop": "benchmarks.jobs.plain.noop", "sleep": "benchmarks.jobs.plain.sleep"}
 
 
 def setup() -> None:
@@ -26,9 +26,9 @@ def send_many(first: int, count: int, body: str) -> None:
             async_task(_FUNCTIONS[body], number)
 
 
-def left() -> int:
-    return site.number("SELECT count(*) FROM django_q_ormq")
+def count_unfinished() -> int:
+    return site.fetch_number("SELECT count(*) FROM django_q_ormq")
 
 
-def workers(processes: int, slots: int | None) -> Workers:
-    return Workers([["env", f"Q_WORKERS={processes}", *site.manage("qcluster")]], processes)
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    return WorkerCommands([["env", f"Q_WORKERS={processes}", *site.manage("qcluster")]], processes)

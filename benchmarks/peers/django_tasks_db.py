@@ -1,11 +1,11 @@
-"""django-tasks-db: one task at a time in each of its workers. It documents no way to enqueue many."""
+"""django-tasks-db: each worker runs one task at a time. It documents no bulk enqueue."""
 
 from __future__ import annotations
 
 from django.db import transaction
 
-from . import site  # first, for it sets Django up
-from .base import Workers
+from . import site  # first, because it sets up Django
+from .base import WorkerCommands
 
 from benchmarks.jobs.framework import BODIES  # isort: skip
 from django_tasks_db.models import DBTaskResult  # isort: skip
@@ -27,9 +27,9 @@ def send_many(first: int, count: int, body: str) -> None:
             BODIES[body].enqueue(number)
 
 
-def left() -> int:
-    return site.number(f"SELECT count(*) FROM {_TABLE} WHERE status IN ('READY', 'RUNNING')")  # noqa: S608
+def count_unfinished() -> int:
+    return site.fetch_number(f"SELECT count(*) FROM {_TABLE} WHERE status IN ('READY', 'RUNNING')")  # noqa: S608
 
 
-def workers(processes: int, slots: int | None) -> Workers:
-    return Workers([site.manage("db_worker")] * processes, processes)
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    return WorkerCommands([site.manage("db_worker")] * processes, processes)

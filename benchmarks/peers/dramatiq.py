@@ -1,4 +1,4 @@
-"""dramatiq on Redis; it stores no results unless told to."""
+"""dramatiq on Redis, without a result backend, which is its default."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dramatiq.brokers.redis import RedisBroker
 
 from benchmarks import probe
 
-from .base import REDIS, Workers, script
+from .base import REDIS, WorkerCommands, script
 
 #: Its default number of threads.
 THREADS = 8
@@ -22,11 +22,11 @@ def noop(number: int) -> None:
 
 
 @dramatiq.actor
-def nap(number: int) -> None:
-    probe.nap(number)
+def sleep(number: int) -> None:
+    probe.sleep(number)
 
 
-_ACTORS = {"noop": noop, "nap": nap}
+_ACTORS = {"noop": noop, "sleep": sleep}
 
 
 def setup() -> None:
@@ -42,12 +42,12 @@ def send_many(first: int, count: int, body: str) -> None:
         _ACTORS[body].send(number)
 
 
-def left() -> int:
-    # A message leaves this hash when it is acknowledged.
+def count_unfinished() -> int:
+    # Acknowledging a message removes it from this hash.
     return int(broker.client.hlen("dramatiq:default.msgs"))
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
     threads = slots or THREADS
     command = [script("dramatiq"), "benchmarks.peers.dramatiq", "--processes", str(processes)]
-    return Workers([[*command, "--threads", str(threads)]], threads * processes)
+    return WorkerCommands([[*command, "--threads", str(threads)]], threads * processes)

@@ -1,4 +1,4 @@
-"""horsies, the library of that name on PyPI: worker processes with one task each at a time, tuned to prefetch."""
+"""horsies from PyPI: each worker process runs one task at a time. The variant "tuned" prefetches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
 
 from benchmarks import probe
 
-from .base import DATABASE, VARIANT, Workers, script
+from .base import DATABASE, VARIANT, WorkerCommands, script
 
-#: Tasks that a worker claims ahead in the tuned form.
+#: Tasks that a worker of the variant "tuned" claims ahead.
 PREFETCH = 32
 
 _URL = DATABASE.replace("postgresql://", "postgresql+psycopg://", 1)
@@ -25,13 +25,13 @@ def noop(*, number: int) -> TaskResult[int, TaskError]:
     return TaskResult(ok=number)
 
 
-@app.task("nap")
-def nap(*, number: int) -> TaskResult[int, TaskError]:
-    probe.nap(number)
+@app.task("sleep")
+def sleep(*, number: int) -> TaskResult[int, TaskError]:
+    probe.sleep(number)
     return TaskResult(ok=number)
 
 
-_TASKS = {"noop": noop, "nap": nap}
+_TASKS = {"noop": noop, "sleep": sleep}
 
 
 @functools.cache
@@ -40,9 +40,9 @@ def _connection() -> psycopg.Connection:
 
 
 def setup() -> None:
-    # Its broker makes the tables with the first task.
-    probe_task = noop.send(number=0)
-    assert not probe_task.is_err(), probe_task
+    # Its broker creates the tables with the first task.
+    first = noop.send(number=0)
+    assert not first.is_err(), first
     _connection().execute("DELETE FROM horsies_tasks")
 
 
@@ -55,11 +55,11 @@ def send_many(first: int, count: int, body: str) -> None:
         _TASKS[body].send(number=number)
 
 
-def left() -> int:
-    return _number("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
+def count_unfinished() -> int:
+    return _fetch_number("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
 
 
-def start(shape: str, count: int) -> None:
+def start_workflow(shape: str, count: int) -> None:
     assert shape == "fan"
     nodes = [noop.node(node_id=str(number))(number=number) for number in range(count)]
     last = noop.node(waits_for=nodes, node_id="last")(number=count)
@@ -67,20 +67,20 @@ def start(shape: str, count: int) -> None:
     assert not started.is_err(), started
 
 
-def running() -> int:
-    return _number("SELECT count(*) FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING')")
+def count_running_workflows() -> int:
+    return _fetch_number("SELECT count(*) FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING')")
 
 
-def _number(sql: str) -> int:
+def _fetch_number(sql: str) -> int:
     row = _connection().execute(sql).fetchone()
     assert row is not None
     return int(row[0])
 
 
-def workers(processes: int, slots: int | None) -> Workers:
-    # Each slot is a process, and all of them have to be up within 30 s: on two cores, 16 are not for sure.
-    at_once = slots * processes // 2 if slots else processes
-    command = [script("horsies"), "worker", "benchmarks.peers.horsies:app", "--processes", str(at_once)]
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    # Each slot is a process, and all must start within 30 s. On two cores 16 processes may take longer.
+    total_slots = slots * processes // 2 if slots else processes
+    command = [script("horsies"), "worker", "benchmarks.peers.horsies:app", "--processes", str(total_slots)]
     if VARIANT == "tuned":
-        command += ["--max-claim-batch", str(at_once + PREFETCH)]
-    return Workers([[*command, "--loglevel", "WARNING"]], at_once)
+        command += ["--max-claim-batch", str(total_slots + PREFETCH)]
+    return WorkerCommands([[*command, "--loglevel", "WARNING"]], total_slots)

@@ -1,4 +1,4 @@
-"""huey on Redis, SQLite or PostgreSQL; a task's result is stored, for it is not None."""
+"""huey on Redis, SQLite or PostgreSQL. Tasks return a number, because huey stores no result that is None."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from huey import Huey, PostgresHuey, RedisHuey, SqliteHuey
 
 from benchmarks import probe
 
-from .base import DATABASE, FOLDER, REDIS, VARIANT, Workers, script
+from .base import DATABASE, FOLDER, REDIS, VARIANT, WorkerCommands, script
 
 #: Worker threads of a consumer.
 THREADS = 4
@@ -31,12 +31,12 @@ def noop(number: int) -> int:
 
 
 @huey.task()
-def nap(number: int) -> int:
-    probe.nap(number)
+def sleep(number: int) -> int:
+    probe.sleep(number)
     return number
 
 
-_TASKS = {"noop": noop, "nap": nap}
+_TASKS = {"noop": noop, "sleep": sleep}
 
 
 def setup() -> None:
@@ -57,11 +57,11 @@ def send_many(first: int, count: int, body: str) -> None:
     _sent += count
 
 
-def left() -> int:
+def count_unfinished() -> int:
     return _sent - int(huey.storage.result_store_size())
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
     threads = slots or THREADS
     command = [script("huey_consumer"), "benchmarks.peers.huey.huey", "--workers", str(threads), "--quiet"]
-    return Workers([command] * processes, threads * processes)
+    return WorkerCommands([command] * processes, threads * processes)

@@ -1,4 +1,4 @@
-"""Oban for Python, the open-source edition: two nodes of ``oban start``."""
+"""Oban for Python, the open-source edition, with a node of ``oban start`` for each worker process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from psycopg_pool import AsyncConnectionPool
 
 from benchmarks import probe
 
-from .base import DATABASE, Workers, chunks, script
+from .base import DATABASE, WorkerCommands, chunks, script
 
-#: The limit of a queue that its documents show.
+#: The queue limit in its documentation.
 LIMIT = 10
 
 
@@ -26,22 +26,22 @@ class Noop:
 
 
 @worker(queue="default")
-class Nap:
+class Sleep:
     async def process(self, job: Any) -> None:
         probe.mark(job.args["number"])
-        await asyncio.sleep(probe.NAP)
+        await asyncio.sleep(probe.SLEEP_SECONDS)
 
 
-_WORKERS: dict[str, Any] = {"noop": Noop, "nap": Nap}
+_WORKERS: dict[str, Any] = {"noop": Noop, "sleep": Sleep}
 _runner = asyncio.Runner()
 
 
 @functools.cache
 def _pool() -> AsyncConnectionPool:
-    return _runner.run(_opened())
+    return _runner.run(_open_pool())
 
 
-async def _opened() -> AsyncConnectionPool:
+async def _open_pool() -> AsyncConnectionPool:
     pool = AsyncConnectionPool(DATABASE, min_size=1, max_size=2, open=False)
     await pool.open()
     return pool
@@ -65,7 +65,7 @@ def send_many(first: int, count: int, body: str) -> None:
         _runner.run(_oban().enqueue_many(_WORKERS[body].new({"number": number}) for number in numbers))
 
 
-def left() -> int:
+def count_unfinished() -> int:
     async def count() -> int:
         async with _pool().connection() as connection, connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute("SELECT count(*) FROM oban_jobs WHERE state IN ('available', 'executing')")
@@ -76,7 +76,7 @@ def left() -> int:
     return _runner.run(count())
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
     limit = slots or LIMIT
     start = [script("oban"), "start", "--dsn", DATABASE, "--queues", f"default:{limit}", "--log-level", "WARNING"]
-    return Workers([[*start, "--node", f"node-{node}"] for node in range(processes)], limit * processes)
+    return WorkerCommands([[*start, "--node", f"node-{node}"] for node in range(processes)], limit * processes)

@@ -1,4 +1,4 @@
-"""This queue, through the real ``horsies_worker``: all of its options at their defaults but the threads."""
+"""horsies-django with ``horsies_worker``; all options have their defaults except the threads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from django.utils import timezone
 
-from . import site  # first, for it sets Django up
-from .base import THREADS, VARIANT, Workers, chunks
+from . import site  # first, because it sets up Django
+from .base import THREADS, VARIANT, WorkerCommands, chunks
 
-from benchmarks.jobs.ours import BODIES, gather, listed  # isort: skip
+from benchmarks.jobs.ours import BODIES, gather, list_numbers  # isort: skip
 from horsies_django import Workflow  # isort: skip
 
 
@@ -27,11 +27,11 @@ def send_many(first: int, count: int, body: str) -> None:
         BODIES[body].send_many({"number": number} for number in numbers)
 
 
-def clear() -> None:
+def clear_tasks() -> None:
     site.execute("TRUNCATE horsies_tasks, horsies_task_attempts, horsies_heartbeats")
 
 
-def lie(kind: str, count: int, number: int) -> None:
+def preload(kind: str, count: int, number: int) -> None:
     task = BODIES["noop"]
     if kind == "scheduled":
         task = task.with_options(priority=100, run_after=timezone.now() + timedelta(days=1))
@@ -46,11 +46,11 @@ def lie(kind: str, count: int, number: int) -> None:
         )
 
 
-def left() -> int:
-    return site.number("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
+def count_unfinished() -> int:
+    return site.fetch_number("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
 
 
-def start(shape: str, count: int) -> None:
+def start_workflow(shape: str, count: int) -> None:
     noop = BODIES["noop"]
     nodes: list[Any]
     if shape == "chain":
@@ -61,18 +61,18 @@ def start(shape: str, count: int) -> None:
         nodes = [noop.node()(number=number) for number in range(count)]
         nodes.append(noop.node(waits_for=nodes)(number=count))
     else:
-        items = listed.node()(count=count)
+        items = list_numbers.node()(count=count)
         mapped = noop.map(over=items)
-        nodes = [items, mapped, gather.node()(of=mapped.value, number=count)]
+        nodes = [items, mapped, gather.node()(numbers=mapped.value, number=count)]
     Workflow(shape, nodes, output=nodes[-1]).start()
 
 
-def running() -> int:
-    return site.number("SELECT count(*) FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING')")
+def count_running_workflows() -> int:
+    return site.fetch_number("SELECT count(*) FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING')")
 
 
-def workers(processes: int, slots: int | None) -> Workers:
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
     threads = slots or (8 if VARIANT == "default" else THREADS)
     command = site.manage("horsies_worker", "--queues", "default")
     command += ["--processes", str(processes), "--threads", str(threads)]
-    return Workers([command], threads * processes)
+    return WorkerCommands([command], threads * processes)

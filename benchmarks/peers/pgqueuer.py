@@ -1,4 +1,4 @@
-"""PgQueuer on asyncpg with its own event loop of uvloop: at its defaults, or tuned to batches of 100."""
+"""PgQueuer on asyncpg and uvloop, with its default batch size or, in the variant "batch100", with batches of 100."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pgqueuer.queries import Queries
 
 from benchmarks import probe
 
-from .base import DATABASE, VARIANT, Workers, chunks
+from .base import DATABASE, VARIANT, WorkerCommands, chunks
 
-#: "batch100": dequeued and logged by the hundred.
+#: Jobs in a dequeue and in a write to the log.
 BATCH = 100 if VARIANT == "batch100" else 10
 
-_ENDED = (
+_INSERT_FINISHED = (
     "INSERT INTO pgqueuer_log (job_id, status, priority, entrypoint, aggregated)"
     " SELECT job, 'successful', 0, 'noop', true FROM"
 )
@@ -33,7 +33,7 @@ _connections: list[asyncpg.Connection] = []
 
 @asynccontextmanager
 async def main() -> AsyncIterator[PgQueuer]:
-    """What ``pgq run`` runs."""
+    """The factory that ``pgq run`` takes."""
     connection = await asyncpg.connect(DATABASE)
     try:
         pgq = PgQueuer(AsyncpgDriver(connection))
@@ -43,11 +43,11 @@ async def main() -> AsyncIterator[PgQueuer]:
             assert job.payload is not None
             probe.mark(int(job.payload))
 
-        @pgq.entrypoint("nap")
-        async def nap(job: Job) -> None:
+        @pgq.entrypoint("sleep")
+        async def sleep(job: Job) -> None:
             assert job.payload is not None
             probe.mark(int(job.payload))
-            await asyncio.sleep(probe.NAP)
+            await asyncio.sleep(probe.SLEEP_SECONDS)
 
         yield pgq
     finally:
@@ -84,18 +84,18 @@ def send_many(first: int, count: int, body: str) -> None:
     _runner.run(enqueue())
 
 
-def clear() -> None:
+def clear_tasks() -> None:
     _execute("TRUNCATE pgqueuer, pgqueuer_log")
 
 
-def lie(kind: str, count: int, number: int) -> None:
+def preload(kind: str, count: int, number: int) -> None:
     if kind == "finished":
-        # A job that has ended is a line of the log.
-        _execute(f"{_ENDED} generate_series(1, {count}) AS job")
+        # A finished job is a row of the log.
+        _execute(f"{_INSERT_FINISHED} generate_series(1, {count}) AS job")
         return
     later = timedelta(days=1) if kind == "scheduled" else None
     priority = 100 if kind == "scheduled" else 0
-    # A worker takes the entrypoints that it has.
+    # A worker only dequeues jobs of entrypoints that it has registered.
     entrypoint = "other" if kind == "unserved" else "noop"
 
     async def enqueue() -> None:
@@ -117,7 +117,7 @@ def _execute(sql: str) -> None:
     _runner.run(execute())
 
 
-def left() -> int:
+def count_unfinished() -> int:
     async def count() -> int:
         await _queries()
         return int(await _connections[0].fetchval("SELECT count(*) FROM pgqueuer"))
@@ -125,14 +125,14 @@ def left() -> int:
     return _runner.run(count())
 
 
-def workers(processes: int, slots: int | None) -> Workers:
-    # It wants room for two batches at least.
-    room = max(slots or 0, 2 * BATCH)
-    command = [sys.executable, "-m", "benchmarks.peers.pgqueuer", str(room if slots else 0)]
-    return Workers([command] * processes, room * processes)
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    # It requires room for at least two batches.
+    limit = max(slots or 0, 2 * BATCH)
+    command = [sys.executable, "-m", "benchmarks.peers.pgqueuer", str(limit if slots else 0)]
+    return WorkerCommands([command] * processes, limit * processes)
 
 
 if __name__ == "__main__":
-    # As ``pgq run`` does, whose command line needs an older typer than the one that its requirements bring.
+    # The same as ``pgq run``, whose command line fails with the typer version that its requirements install.
     limit = int(sys.argv[1]) or None
     _runner.run(run(main, batch_size=BATCH, max_concurrent_tasks=limit))

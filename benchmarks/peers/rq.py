@@ -1,4 +1,4 @@
-"""rq: a worker pool whose workers fork for each job, as its documents have it."""
+"""rq with a worker pool. Workers fork for each job, which is its default."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import redis
 from rq import Queue
 from rq.registry import FinishedJobRegistry
 
-from .base import REDIS, Workers, chunks, script
+from .base import REDIS, WorkerCommands, chunks, script
 
-_FUNCTIONS = {"noop": "benchmarks.jobs.plain.noop", "nap": "benchmarks.jobs.plain.nap"}
+_FUNCTIONS = {"noop": "benchmarks.jobs.plain.noop", "sleep": "benchmarks.jobs.plain.sleep"}
 
 _connection = redis.Redis.from_url(REDIS)
 _queue = Queue("default", connection=_connection)
@@ -32,11 +32,11 @@ def send_many(first: int, count: int, body: str) -> None:
     _sent += count
 
 
-def left() -> int:
+def count_unfinished() -> int:
     return _sent - FinishedJobRegistry(queue=_queue).get_job_count(cleanup=False)
 
 
-def workers(processes: int, slots: int | None) -> Workers:
-    at_once = slots * processes if slots else processes
-    command = [script("rq"), "worker-pool", "default", "--num-workers", str(at_once), "--url", REDIS, "--quiet"]
-    return Workers([command], at_once)
+def worker_commands(processes: int, slots: int | None) -> WorkerCommands:
+    total_slots = slots * processes if slots else processes
+    command = [script("rq"), "worker-pool", "default", "--num-workers", str(total_slots), "--url", REDIS, "--quiet"]
+    return WorkerCommands([command], total_slots)

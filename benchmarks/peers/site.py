@@ -1,4 +1,4 @@
-"""What the peers that are Django apps share."""
+"""Helpers for the peers that are Django apps. Importing this module sets up Django."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import django
 
-# The one who measures names its settings in the environment.
+# The harness sets DJANGO_SETTINGS_MODULE.
 django.setup()
 
 
 def migrate() -> None:
-    """Create every table of the site."""
+    """Create all tables."""
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0, interactive=False)
@@ -31,8 +31,8 @@ def execute(sql: str) -> None:
         cursor.execute(sql)
 
 
-def number(sql: str) -> int:
-    """Return the one number that a query selects."""
+def fetch_number(sql: str) -> int:
+    """Run a query and return its only value as a number."""
     from django.db import connection
 
     with connection.cursor() as cursor:

@@ -1,1 +1,1 @@
-"""The settings of each peer that is a Django app, and what they share."""
+"""Django settings of the peers that are Django apps."""

@@ -1,4 +1,4 @@
-"""What every Django site of these has: one database, its connections kept open."""
+"""Settings for all peers that are Django apps: one database with persistent connections."""
 
 from __future__ import annotations
 

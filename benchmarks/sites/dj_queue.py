@@ -1,4 +1,4 @@
-"""dj-queue's site."""
+"""Settings for dj-queue."""
 
 import os
 

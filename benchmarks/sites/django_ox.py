@@ -1,4 +1,4 @@
-"""django-ox's site."""
+"""Settings for django-ox."""
 
 from .base import *  # noqa: F403
 from .base import INSTALLED_APPS

@@ -1,4 +1,4 @@
-"""django-q2's site: every result is kept, ten tasks are fetched at once."""
+"""Settings for django-q2: keep every result, fetch ten tasks at once."""
 
 import os
 

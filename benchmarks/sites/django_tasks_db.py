@@ -1,4 +1,4 @@
-"""django-tasks-db's site."""
+"""Settings for django-tasks-db."""
 
 from .base import *  # noqa: F403
 from .base import INSTALLED_APPS

@@ -1,4 +1,4 @@
-"""This queue's own site."""
+"""Settings for horsies-django."""
 
 from .base import *  # noqa: F403
 from .base import INSTALLED_APPS

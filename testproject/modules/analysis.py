@@ -1,4 +1,4 @@
-"""What can be read off the source of a Python module."""
+"""Counts definitions and docstrings in the source of a Python module."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 BROKEN = Path(__file__).parent / "broken"
 
-# Tests hold files that are broken on purpose; installed packages are not the standard library.
-_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+# Test directories have intentionally broken files; installed packages are not part of the standard library.
+_EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Report:
     documented: int = 0
 
     def __add__(self, other: Report) -> Report:
-        mine, others = asdict(self), asdict(other)
-        return Report(**{name: mine[name] + others[name] for name in mine})
+        own, others = asdict(self), asdict(other)
+        return Report(**{name: own[name] + others[name] for name in own})
 
     @property
     def coverage(self) -> float:
@@ -36,13 +36,13 @@ class Report:
 
 
 def sources() -> list[Path]:
-    """Return every module of the standard library, and a few files that do not parse."""
-    modules = (path for path in STDLIB.rglob("*.py") if not _LEFT_OUT & set(path.relative_to(STDLIB).parts))
+    """Return all modules of the standard library, and a few files that do not parse."""
+    modules = (path for path in STDLIB.rglob("*.py") if not _EXCLUDED & set(path.relative_to(STDLIB).parts))
     return sorted(modules) + sorted(BROKEN.glob("*.py.txt"))
 
 
 def analyse(path: Path) -> Report:
-    """Count what is in one file. Raises SyntaxError or ValueError if it is not Python."""
+    """Count the definitions in a file. Raises SyntaxError or ValueError if it is not Python."""
     source = path.read_bytes()
     tree = ast.parse(source, filename=str(path))
     functions = classes = imports = documented = 0

@@ -1,4 +1,4 @@
-"""The demo's tasks and workflows: analyse every module, add up, check the sum, wait for a person, publish."""
+"""The demo's tasks and workflows: analyse all modules, add up, check the totals, wait for approval, publish."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from horsies_django import (
 
 from .analysis import Report, analyse, sources
 
-#: The event by which a person approves of a report; its payload is who it was.
+#: The event that approves a report; its payload is the name of the user.
 APPROVED = "approved"
 
 
 @task
 def modules() -> list[str]:
-    """Find the modules."""
+    """Return the paths of all modules."""
     return [str(path) for path in sources()]
 
 
@@ -43,25 +43,25 @@ def report(path: str) -> dict[str, int]:
 
 @task
 def add_up(workflow_meta: WorkflowMeta, paths: Sequence[str] = ()) -> dict[str, Any]:
-    """Make one report of all. What failed is listed: a map of which an item failed gives no list, but has its items."""
+    """Combine all reports and list the failures. A map with a failed item has no value, so read its items instead."""
     results = WorkflowHandle[Any](workflow_meta.workflow_id).results()
-    each = [(path, results[f"reports[{place}]"]) for place, path in enumerate(paths)]
-    reports = [(path, result.unwrap()) for path, result in each if result.is_ok()]
+    outcomes = [(path, results[f"reports[{index}]"]) for index, path in enumerate(paths)]
+    reports = [(path, result.unwrap()) for path, result in outcomes if result.is_ok()]
     largest = sorted(reports, key=lambda entry: entry[1]["lines"], reverse=True)[:10]
     return {
         "totals": asdict(sum((Report(**counts) for _, counts in reports), Report())),
         "largest": [[path, counts] for path, counts in largest],
-        "failed": {path: _told(result) for path, result in each if not result.is_ok()},
+        "failed": {path: _error_text(result) for path, result in outcomes if not result.is_ok()},
     }
 
 
-def _told(result: TaskResult[Any, TaskError[Any]]) -> str:
+def _error_text(result: TaskResult[Any, TaskError[Any]]) -> str:
     return f"{result.err.error_code}: {result.err.message}"
 
 
 @task
 def count_plainly(paths: list[str]) -> list[Any]:
-    """Return what a plain loop counts, and how many modules it can't read."""
+    """Return the totals of a plain loop, and the number of modules that it can't parse."""
     totals, failed = Report(), 0
     for path in paths:
         try:
@@ -73,7 +73,7 @@ def count_plainly(paths: list[str]) -> list[Any]:
 
 @task
 def compare(totals: dict[str, int], failed: int, plain: list[Any]) -> TaskResult[bool, TaskError[Any]]:
-    """Fail if the workflow has not counted what a plain loop has."""
+    """Fail if the totals of the workflow differ from those of the plain loop."""
     if [totals, failed] == plain:
         return TaskResult(ok=True)
     message = f"The workflow counted {totals} and {failed} failures; a plain loop {plain[0]} and {plain[1]}."
@@ -82,26 +82,29 @@ def compare(totals: dict[str, int], failed: int, plain: list[Any]) -> TaskResult
 
 @task
 def answer(approval: TaskResult[str, TaskError[Any]]) -> str | None:
-    """Return who has approved, or None if nobody did in time."""
+    """Return the name of the user who approved, or None on timeout."""
     return approval.ok if approval.is_ok() else None
 
 
 @task
 def publish(report: dict[str, Any], approved_by: str | None) -> dict[str, Any]:
-    """Return the whole report."""
+    """Add the approval to the report."""
     return {**report, "approved_by": approved_by}
 
 
 @task
 def deliver(report: dict[str, Any]) -> str:
-    """Put the report into the outbox. There is none, on purpose: somebody has to find out, make it, and retry this."""
+    """Write the report into the outbox directory.
+
+    The directory is missing on purpose, so that the user can find the error, create the directory and retry the task.
+    """
     file = Path(settings.OUTBOX) / "report.json"
     file.write_text(json.dumps(report, indent=2))
     return str(file)
 
 
 class Check(WorkflowDefinition[bool]):
-    """Count again, without the queue, and compare."""
+    """Compare the report with the totals of a plain loop."""
 
     class Meta:
         definition_key = "testproject.check"
@@ -116,7 +119,7 @@ class Check(WorkflowDefinition[bool]):
 
 
 class Inspection(WorkflowDefinition[dict[str, Any]]):
-    """One task for each module, one report, a check of it, and some seconds in which a person may approve."""
+    """A task for each module, a report, a check of the report, and a limited time for approval."""
 
     class Meta:
         definition_key = "testproject.inspection"
@@ -143,6 +146,6 @@ class Inspection(WorkflowDefinition[dict[str, Any]]):
                 "published": published,
             },
             output=published,
-            # Modules that do not parse, and a person who does not answer, are no failure of the whole.
+            # Modules that do not parse, or a missing approval, do not fail the workflow.
             success_policy=SuccessPolicy([SuccessCase(required=[checked, published])]),
         )

@@ -174,7 +174,7 @@ def exchanges(queues=("default",)):
     exchange = exchange_of()
     held = exchange.run([], BATCH, queues)
     if is_postgres():
-        exchange._one._mark = None
+        exchange._one._valid_until = float("-inf")
     with recorded_statements() as statements:
         with rolled_back():
             exchange.run(ends_of(held), BATCH, queues)

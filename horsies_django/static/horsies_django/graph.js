@@ -6,10 +6,10 @@
 "use strict";
 document.addEventListener("DOMContentLoaded", function () {
   document.querySelectorAll(".horsies-zoom").forEach(zoom);
-  document.querySelectorAll(".horsies-canvas").forEach(showWhatMatters);
+  document.querySelectorAll(".horsies-canvas").forEach(scrollToActiveNode);
 });
 
-function showWhatMatters(canvas) {
+function scrollToActiveNode(canvas) {
   const [node] = ["failed", "running", "enqueued", "ready", "pending", "completed"]
     .map((state) => canvas.querySelector(`a.horsies-is-${state}`)).filter(Boolean);
   if (!node) return;
@@ -33,10 +33,10 @@ function zoom(controls) {
     return graph ? graph.getBoundingClientRect().width / graph.viewBox.baseVal.width : 1;
   };
   // The next visibly different size.
-  const next = (step) => step > 0 ? SIZES.find((each) => each > size() + 0.02)
-    : SIZES.findLast((each) => each < size() - 0.02);
+  const next = (step) => step > 0 ? SIZES.find((candidate) => candidate > size() + 0.02)
+    : SIZES.findLast((candidate) => candidate < size() - 0.02);
 
-  function tell() {
+  function updateControls() {
     output.textContent = `${Math.round(100 * size())} %`;
     for (const button of buttons) button.setAttribute("aria-disabled", String(!next(Number(button.dataset.horsiesZoom))));
   }
@@ -46,19 +46,19 @@ function zoom(controls) {
     button.addEventListener("click", () => {
       const before = size(), after = next(Number(button.dataset.horsiesZoom));
       if (!after) return;
-      const middle = [canvas.scrollLeft + canvas.clientWidth / 2, canvas.scrollTop + canvas.clientHeight / 2];
+      const center = [canvas.scrollLeft + canvas.clientWidth / 2, canvas.scrollTop + canvas.clientHeight / 2];
       canvas.style.setProperty("--horsies-zoom", after);
       canvas.classList.add("horsies-zoomed");
       for (const radio of radios) radio.checked = false;
-      const [left, top] = middle.map((each) => each * after / before);
+      const [left, top] = center.map((position) => position * after / before);
       canvas.scrollTo({ left: left - canvas.clientWidth / 2, top: top - canvas.clientHeight / 2, behavior: "instant" });
-      tell();
+      updateControls();
     });
   }
   for (const radio of radios) radio.addEventListener("change", () => {
     canvas.classList.remove("horsies-zoomed");
-    tell();
+    updateControls();
   });
-  window.addEventListener("resize", tell);
-  tell();
+  window.addEventListener("resize", updateControls);
+  updateControls();
 }

@@ -17,16 +17,16 @@
  */
 "use strict";
 // The admin loads scripts in the head.
-if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", keepFresh);
-else keepFresh();
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", startRefreshing);
+else startRefreshing();
 
-function keepFresh() {
+function startRefreshing() {
   const controls = document.querySelector("[data-horsies-live-controls]");
   const texts = controls?.dataset ?? {};
   const PAUSED = "horsies-paused";
   const period = 1000 * (Number(texts.seconds) || 5);
-  const state = { paused: sessionStorage.getItem(PAUSED) === "1", failures: 0, last: new Date(), timer: 0, asking: null };
-  const note = document.createElement("span");
+  const state = { paused: sessionStorage.getItem(PAUSED) === "1", failures: 0, last: new Date(), timer: 0, request: null };
+  const message = document.createElement("span");
   const button = document.createElement("button");
 
   const isInUse = (element) =>
@@ -37,7 +37,7 @@ function keepFresh() {
   function replace(element, fresh) {
     if (element.innerHTML === fresh.innerHTML) return;
     const open = new Map([...element.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
-    const scrolled = [...element.querySelectorAll("[id]")].filter((each) => each.scrollLeft || each.scrollTop)
+    const scrollPositions = [...element.querySelectorAll("[id]")].filter((each) => each.scrollLeft || each.scrollTop)
       .map((each) => [each.id, each.scrollLeft, each.scrollTop]);
     const active = element.contains(document.activeElement) ? document.activeElement : null;
     const focus = active && (active.id ? `#${CSS.escape(active.id)}` :
@@ -46,17 +46,17 @@ function keepFresh() {
         .map((name) => `[${name}="${CSS.escape(active.getAttribute(name))}"]`)[0]);
     element.replaceChildren(...document.importNode(fresh, true).childNodes);
     for (const each of element.querySelectorAll("details[id]")) if (open.has(each.id)) each.open = open.get(each.id);
-    for (const [id, left, top] of scrolled) document.getElementById(id)?.scrollTo({ left, top, behavior: "instant" });
+    for (const [id, left, top] of scrollPositions) document.getElementById(id)?.scrollTo({ left, top, behavior: "instant" });
     if (focus) element.querySelector(focus)?.focus({ preventScroll: true });
   }
 
   async function refresh() {
-    const asking = (state.asking = new AbortController());
-    const limit = setTimeout(() => asking.abort(), 30000);
+    const request = (state.request = new AbortController());
+    const timeout = setTimeout(() => request.abort(), 30000);
     try {
-      const answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store", signal: asking.signal });
-      if (!answer.ok || answer.redirected) throw new Error(`${answer.status} ${answer.url}`);
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const response = await fetch(location.href, { credentials: "same-origin", cache: "no-store", signal: request.signal });
+      if (!response.ok || response.redirected) throw new Error(`${response.status} ${response.url}`);
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
       if (state.paused) return;
       for (const element of document.querySelectorAll("[data-horsies-live][id]")) {
         const fresh = page.getElementById(element.id);
@@ -67,26 +67,26 @@ function keepFresh() {
       Object.assign(state, { failures: 0, last: new Date() });
       document.dispatchEvent(new CustomEvent("horsies:live"));
     } catch {
-      if (state.asking === asking && !state.paused && !document.hidden) state.failures += 1;
+      if (state.request === request && !state.paused && !document.hidden) state.failures += 1;
     } finally {
-      clearTimeout(limit);
-      if (state.asking === asking) state.asking = null;
+      clearTimeout(timeout);
+      if (state.request === request) state.request = null;
     }
     const time = state.last.toLocaleTimeString(document.documentElement.lang || undefined);
-    note.textContent = state.failures ? (texts.stale ?? "").replace("{time}", time) : "";
-    plan(period * Math.min(2 ** state.failures, 24));
+    message.textContent = state.failures ? (texts.stale ?? "").replace("{time}", time) : "";
+    scheduleRefresh(period * Math.min(2 ** state.failures, 24));
   }
 
-  function plan(pause) {
+  function scheduleRefresh(delay) {
     clearTimeout(state.timer);
     if (!document.querySelector("[data-horsies-live][id]")) {
       button.hidden = true;
       return;
     }
-    if (!state.paused && !document.hidden && !state.asking) state.timer = setTimeout(refresh, pause);
+    if (!state.paused && !document.hidden && !state.request) state.timer = setTimeout(refresh, delay);
   }
 
-  function show() {
+  function updateButton() {
     button.textContent = (state.paused ? texts.resume : texts.pause) ?? "";
     document.documentElement.classList.toggle("horsies-is-paused", state.paused);
   }
@@ -97,13 +97,13 @@ function keepFresh() {
     button.addEventListener("click", () => {
       state.paused = !state.paused;
       sessionStorage.setItem(PAUSED, state.paused ? "1" : "0");
-      if (state.paused) state.asking?.abort();
-      show();
-      plan(0);
+      if (state.paused) state.request?.abort();
+      updateButton();
+      scheduleRefresh(0);
     });
-    controls.append(button, " ", note);
-    show();
+    controls.append(button, " ", message);
+    updateButton();
   }
-  document.addEventListener("visibilitychange", () => plan(0));
-  plan(period);
+  document.addEventListener("visibilitychange", () => scheduleRefresh(0));
+  scheduleRefresh(period);
 }

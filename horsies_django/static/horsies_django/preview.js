@@ -14,27 +14,27 @@ function preview() {
   const form = box?.closest("form");
   if (!form) return;
   let timer = 0;
-  let asking = null;
+  let request = null;
 
-  function query() {
-    const given = new FormData(form);
-    const some = new URLSearchParams();
-    for (const name of box.dataset.fields.split(" ")) if (given.has(name)) some.set(name, given.get(name));
-    return some.toString();
+  function formQuery() {
+    const formData = new FormData(form);
+    const query = new URLSearchParams();
+    for (const name of box.dataset.fields.split(" ")) if (formData.has(name)) query.set(name, formData.get(name));
+    return query.toString();
   }
-  let shown = query();
+  let shown = formQuery();
 
   async function show() {
-    const asked = query();
-    if (asked === shown) return;
-    shown = asked;
-    asking?.abort();
-    asking = new AbortController();
+    const requested = formQuery();
+    if (requested === shown) return;
+    shown = requested;
+    request?.abort();
+    request = new AbortController();
     try {
-      const options = { credentials: "same-origin", cache: "no-store", signal: asking.signal };
-      const answer = await fetch(`${box.dataset.horsiesPreview}?${asked}`, options);
-      if (!answer.ok || answer.redirected) throw new Error(`${answer.status} ${answer.url}`);
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const options = { credentials: "same-origin", cache: "no-store", signal: request.signal };
+      const response = await fetch(`${box.dataset.horsiesPreview}?${requested}`, options);
+      if (!response.ok || response.redirected) throw new Error(`${response.status} ${response.url}`);
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
       box.replaceChildren(...document.importNode(page.body, true).childNodes);
     } catch (error) {
       if (error.name === "AbortError") return;

@@ -1,4 +1,4 @@
-"""``manage.py demo``: the main job, end to end, on input that every machine has."""
+"""``manage.py demo`` runs a workflow over the standard library, from enqueueing to the result."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
 
 class Command(BaseCommand):
-    """Analyses the standard library in a workflow that checks its totals against a plain loop."""
+    """Analyses the standard library in a workflow that compares its totals with a plain loop."""
 
     help = (
-        "Analyse every module of the standard library in a workflow: a task for each, one report of all, a check of it "
-        "against a plain loop, and some seconds in which a person may approve of it."
+        "Analyse the standard library in a workflow: a task for each module, a report, a comparison with a plain loop, "
+        "and an event by which a user can approve the report."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -44,7 +44,7 @@ class Command(BaseCommand):
             metavar="SECONDS",
             help="How long to wait for --approve (default: 3).",
         )
-        parser.add_argument("--approve", action="store_true", help="Approve of the report of the demo that runs now.")
+        parser.add_argument("--approve", action="store_true", help="Approve the report of the running demo.")
 
     def handle(self, *args: Any, processes: int, patience: float, approve: bool, **options: Any) -> None:
         console = Console(file=self.stdout, width=None if sys.stdout.isatty() else 100)
@@ -58,10 +58,12 @@ class Command(BaseCommand):
             raise CommandError(f"--patience is {patience:g}; allowed: more than 0 seconds.")
         call_command("migrate", verbosity=0)
         handle = Inspection.build_with(patience=patience).start()
-        console.print(f"Started a workflow: a task for each module of {STDLIB}, a report, a check, an approval.")
         console.print(
-            "Four files do not parse, on purpose. Until the report has been checked, "
-            f"and {patience:g} s longer (--patience), you may approve of it:"
+            f"Started a workflow: a task for each module of {STDLIB}, then a report, a check and an approval."
+        )
+        console.print(
+            "Four files do not parse, on purpose. "
+            f"To approve the report, run this until {patience:g} s after its check (--patience):"
         )
         _show_command(console, "demo --approve")
         with _worker(processes) as worker:
@@ -77,11 +79,11 @@ class Command(BaseCommand):
         for path, error in report["failed"].items():
             console.print(f"[red]FAILED[/] {Path(path).name}: {error}", highlight=False)
         console.print(f"A plain loop without the queue counts the same. [bold]{_speed(handle):,.0f}[/] tasks/s.")
-        console.print(f"Approved by {report['approved_by']}." if report["approved_by"] else "Nobody approved in time.")
+        console.print(f"Approved by {report['approved_by']}." if report["approved_by"] else "Not approved in time.")
         if delivered.is_ok():
             console.print(f"Delivered: {delivered.ok}", soft_wrap=True, highlight=False)
         else:
-            console.print("[red]FAILED[/] deliver: this one you can mend. The admin says why; then retry it there.")
+            console.print("[red]FAILED[/] deliver: fix the cause that the admin shows, then retry the task there.")
         _explain_admin(console)
 
 
@@ -95,9 +97,9 @@ def _approve(console: Console) -> None:
 
 @contextmanager
 def _worker(processes: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker; it is told to stop at the end."""
+    """Run a worker during the block, then stop it."""
     command = [sys.executable, sys.argv[0], "horsies_worker", "-v0", "--processes", str(processes)]
-    # What fails here fails on purpose; the admin has the tracebacks.
+    # All failures of the demo are intended; the admin shows their tracebacks.
     worker = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         yield worker
@@ -107,7 +109,7 @@ def _worker(processes: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _watch(console: Console, handle: WorkflowHandle[Any], worker: subprocess.Popen[bytes]) -> None:
-    """Show how far each node is until the workflow has ended: a bar for each, that of a map with its items."""
+    """Show a progress bar for each node until the workflow has ended. A map's bar counts its items."""
     nodes = WorkflowTask.objects.filter(workflow=handle.id)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[status]}"), console=console) as progress:
@@ -119,9 +121,10 @@ def _watch(console: Console, handle: WorkflowHandle[Any], worker: subprocess.Pop
         while not is_over:
             if worker.poll() is not None:
                 raise CommandError(f"The worker ended with exit status {worker.returncode}.")
+            # Read the status before the nodes, so that the last update shows their final states.
             status = handle.status()
-            is_over = status is None or status.is_terminal  # asked first: the last look is at all that has ended
-            for index, (state, error_code, done, total) in _how_far(handle).items():
+            is_over = status is None or status.is_terminal
+            for index, (state, error_code, done, total) in _progress(handle).items():
                 if state not in (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.SKIPPED):
                     progress.start_task(bars[index])
                 progress.update(
@@ -132,10 +135,10 @@ def _watch(console: Console, handle: WorkflowHandle[Any], worker: subprocess.Pop
             time.sleep(0.1)
 
 
-def _how_far(handle: WorkflowHandle[Any]) -> dict[int, tuple[str, str, int, int]]:
-    """Return of each node its status and error code, and how many of how many things in it have ended.
+def _progress(handle: WorkflowHandle[Any]) -> dict[int, tuple[str, str, int, int]]:
+    """Return the status, the error code, and the ended and total counts of each node.
 
-    These are itself, or the items of a map.
+    The counts are those of a map's items; any other node counts as one.
     """
     nodes = WorkflowTask.objects.filter(workflow=handle.id)
     items = nodes.filter(map_index__isnull=False).values("map_index").order_by()
@@ -148,10 +151,10 @@ def _how_far(handle: WorkflowHandle[Any]) -> dict[int, tuple[str, str, int, int]
 
 
 def _speed(handle: WorkflowHandle[Any]) -> float:
-    """Return how many modules were analysed in a second, from the first start to the last end."""
+    """Return the modules analysed per second, from the first start to the last end."""
     items = WorkflowTask.objects.filter(workflow=handle.id, map_index__isnull=False)
-    moments = TaskAttempt.objects.filter(task_id__in=items.values("task_id")).values_list("started_at", "finished_at")
-    starts, ends = zip(*moments, strict=True)
+    times = TaskAttempt.objects.filter(task_id__in=items.values("task_id")).values_list("started_at", "finished_at")
+    starts, ends = zip(*times, strict=True)
     return len(starts) / max((max(ends) - min(starts)).total_seconds(), 0.001)
 
 
@@ -169,16 +172,16 @@ def _largest_table(largest: list[tuple[str, dict[str, int]]]) -> Table:
     table.add_column("module")
     for heading in ("lines", "functions", "classes", "imports", "with docstring"):
         table.add_column(heading, justify="right")
-    for path, found in largest:
-        entry = Report(**found)
-        counts = (entry.lines, entry.functions, entry.classes, entry.imports)
+    for path, counts in largest:
+        entry = Report(**counts)
+        columns = (entry.lines, entry.functions, entry.classes, entry.imports)
         name = str(Path(path).relative_to(STDLIB))
-        table.add_row(name, *(f"{count:,}" for count in counts), f"{entry.coverage:.1f} %")
+        table.add_row(name, *(f"{count:,}" for count in columns), f"{entry.coverage:.1f} %")
     return table
 
 
 def _show_command(console: Console, command: str) -> None:
-    """Show what to type, in one line however long it is: it is to be copied."""
+    """Print a command without wrapping it, so that it can be copied."""
     console.print(f"  {sys.executable} manage.py {command}", soft_wrap=True, highlight=False)
 
 
@@ -186,7 +189,7 @@ def _explain_admin(console: Console) -> None:
     users = get_user_model()
     if not users.objects.filter(is_superuser=True).exists():
         users.objects.create_superuser("demo", "demo@example.com", "demo")
-    console.print("Look at it in the admin (user demo, password demo), with a worker beside it, each in a terminal:")
+    console.print("To see it in the admin (user demo, password demo), run these in two terminals:")
     _show_command(console, "runserver")
     _show_command(console, "horsies_worker")
     console.print("  http://127.0.0.1:8000/admin/horsies_django/overview/", soft_wrap=True)

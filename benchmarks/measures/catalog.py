@@ -1,0 +1,135 @@
+"""All measures, by their name on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..harness import Harness
+from ..options import Options
+from ..probe import SLEEP_SECONDS
+from ..registry import POSTGRES, SQLITE, Peer
+from . import costs, depths, drains, enqueues, idles, latencies, sleeps, workflows
+
+
+def _not_on_sqlite(peer: Peer) -> bool:
+    return peer.store != SQLITE
+
+
+def _on_postgres(peer: Peer) -> bool:
+    return peer.store == POSTGRES
+
+
+def _measured_in_depth(peer: Peer) -> bool:
+    return peer.in_depth
+
+
+def _has_workflows(peer: Peer) -> bool:
+    return peer.workflows
+
+
+def _on_sqlite(peer: Peer) -> bool:
+    return peer.store == SQLITE
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One measure.
+
+    ``max_tasks`` returns the most tasks it numbers. Peers are ranked by ``main_metric``. ``rounds`` is the default
+    number of rounds: rates vary and need more than counts.
+    """
+
+    about: str
+    run: Callable[[Harness, Options], Mapping[str, float]]
+    max_tasks: Callable[[Options], int]
+    main_metric: str
+    takes_part: Callable[[Peer], bool] = _not_on_sqlite
+    lower_is_better: bool = False
+    rounds: int = 3
+
+    def rounds_for(self, options: Options) -> int:
+        """Return how many rounds to run: ``--rounds`` if given, else the default of this measure."""
+        return options.rounds or self.rounds
+
+
+MEASURES: Final = {
+    "drain": Measure(
+        "rate of draining a full queue of no-ops",
+        drains.drain,
+        lambda options: options.tasks,
+        "tasks/s",
+    ),
+    "sqlite": Measure(
+        "the same on SQLite, with one worker process",
+        drains.drain,
+        lambda options: options.tasks,
+        "tasks/s",
+        _on_sqlite,
+    ),
+    "latency": Measure(
+        "from the enqueue call to the start of the body, with idle workers",
+        latencies.latency,
+        lambda options: latencies.WARM_UP + latencies.SAMPLES,
+        "p50 ms",
+        lower_is_better=True,
+    ),
+    "enqueue": Measure(
+        "single enqueue calls", enqueues.single, lambda options: enqueues.SINGLE + enqueues.WARM_UP, "calls/s"
+    ),
+    "bulk": Measure(
+        "the fastest documented bulk enqueue",
+        enqueues.bulk,
+        lambda options: enqueues.WARM_UP + enqueues.BULK,
+        "tasks/s",
+    ),
+    "sleep": Measure(
+        f"tasks that sleep {1_000 * SLEEP_SECONDS:.0f} ms, in {sleeps.SLOTS} slots",
+        sleeps.sleep,
+        lambda options: sleeps.MAX_TASKS,
+        "share of the ideal",
+        rounds=2,
+    ),
+    "cost": Measure(
+        "statements, commits and WAL bytes of a task on PostgreSQL",
+        costs.cost,
+        lambda options: options.tasks,
+        "WAL bytes/task",
+        _on_postgres,
+        lower_is_better=True,
+        rounds=1,
+    ),
+    "idle": Measure(
+        "memory, CPU and statements of idle workers",
+        idles.idle,
+        lambda options: idles.WARM_UP,
+        "MiB",
+        lower_is_better=True,
+        rounds=1,
+    ),
+    "depth": Measure(
+        "a drain beside many other rows, relative to an empty table",
+        depths.depth,
+        lambda options: options.tasks + 1,
+        "pending rows, ratio",
+        _measured_in_depth,
+        rounds=2,
+    ),
+    "pinned": Measure(
+        "a drain while an old transaction stays open",
+        depths.pinned,
+        lambda options: depths.PINNED_FACTOR * options.tasks,
+        "last tenth to first",
+        _measured_in_depth,
+        rounds=2,
+    ),
+    "workflows": Measure(
+        "workflows of no-ops, from the start call to the end",
+        workflows.workflows,
+        lambda options: workflows.MAX_TASKS,
+        f"fan of {workflows.SMALL:,}, s",
+        _has_workflows,
+        lower_is_better=True,
+    ),
+}
