@@ -35,6 +35,6 @@ def test_limits_are_found_by_a_prefix_of_their_key(client):
 
     found = client.get(reverse(LIST), {"q": "tests.jobs.limited.two_per_user:a"}).content.decode()
 
-    assert "two_of:acme" in found
-    assert "two_of:bolt" not in found
+    assert "two_per_user:acme" in found
+    assert "two_per_user:bolt" not in found
     assert client.get(reverse(LIST), {"q": "\0"}).status_code == 200
