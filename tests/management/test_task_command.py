@@ -219,7 +219,7 @@ def test_the_confirmation_shows_the_number_of_tasks_and_their_states(task, monke
     [
         (["cancel"], "either ids, or --all"),
         (["cancel", uuid4(), "--all"], "either ids, or --all"),
-        (["cancel", uuid4(), "--queue", "emails"], "Filters go with --all"),
+        (["cancel", uuid4(), "--queue", "emails"], "Filters need --all"),
         (["cancel", "--all"], "--yes, or --dry-run"),
         (["cancel", "nonsense"], "id is 'nonsense'"),
         (["run", "--all", "--status", "running", "--yes"], "run takes"),
