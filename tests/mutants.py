@@ -5,7 +5,7 @@ the code that decides the states of tasks. For each mutant it runs the tests tha
 first. A mutant is caught when a test fails or hangs. The report shows each surviving mutant with its diff: it either
 reveals a gap in the tests or has no observable effect.
 
-It requires the extra ``mutants``, and starts a PostgreSQL server for each of two workers.
+It requires the extra ``mutants``, and starts a PostgreSQL server for each of two sandboxes.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def fit_budget(budget: float, tests: Iterable[str], seconds: dict[str, float]) -
     return chosen
 
 
-class Worker:
+class Sandbox:
     """A copy of the checkout and a PostgreSQL server. It tests one mutant at a time."""
 
     def __init__(self, stack: ExitStack, number: int) -> None:
@@ -261,7 +261,7 @@ class Worker:
             path.write_text(mutant.before)
 
 
-def record(worker: Worker, folder: Path, jobs: int) -> Coverage:
+def record(sandbox: Sandbox, folder: Path, jobs: int) -> Coverage:
     """Run the tests once and return their coverage."""
     report, data = folder / "tests.xml", folder / "coverage"
     rc = folder / "coveragerc"
@@ -282,8 +282,8 @@ def record(worker: Worker, folder: Path, jobs: int) -> Coverage:
             ),
             *("--cov", "--cov-context=test", f"--cov-config={rc}", "--cov-report=", f"--junitxml={report}", "tests"),
         ],
-        cwd=worker.root,
-        env={**os.environ, "DATABASE_URL": worker.url, "PYTHONPATH": str(worker.root)},
+        cwd=sandbox.root,
+        env={**os.environ, "DATABASE_URL": sandbox.url, "PYTHONPATH": str(sandbox.root)},
         check=False,
     )
     return Coverage(data, report)
@@ -294,7 +294,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="Number of mutants (200).")
     parser.add_argument("--seed", type=int, default=17, help="Seed of the sample (17).")
-    parser.add_argument("--lanes", type=int, default=2, help="Number of parallel workers (2).")
+    parser.add_argument("--lanes", type=int, default=2, help="Number of mutants to try at a time (2).")
     parser.add_argument("--keep", type=Path, help="Directory for the coverage data; reused if it has some.")
     options = parser.parse_args()
     paths = sorted({path for pattern in CODE for path in _files(pattern)})
@@ -305,32 +305,35 @@ def main() -> int:
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(exist_ok=True)
-        idle_workers: SimpleQueue[Worker] = SimpleQueue()
-        workers = [Worker(stack, number) for number in range(options.lanes)]
+        idle_sandboxes: SimpleQueue[Sandbox] = SimpleQueue()
+        sandboxes = [Sandbox(stack, number) for number in range(options.lanes)]
         if (folder / "coverage").exists():
             coverage = Coverage(folder / "coverage", folder / "tests.xml")
         else:
-            coverage = record(workers[0], folder, options.lanes)
-        for worker in workers:
-            idle_workers.put(worker)
+            coverage = record(sandboxes[0], folder, options.lanes)
+        for sandbox in sandboxes:
+            idle_sandboxes.put(sandbox)
         print(f"{len(coverage.seconds)} tests recorded in {time.monotonic() - started:.0f} s", flush=True)
 
         def survives(mutant: Mutant) -> str | None:
             tests = fit_budget(BUDGET, coverage.tests_of(mutant), coverage.seconds)
             if not tests:
                 return "no test executes it in pytest's process"
-            worker = idle_workers.get()
+            sandbox = idle_sandboxes.get()
             try:
-                return None if worker.is_caught(mutant, tests) else f"{len(tests)} tests pass"
+                return None if sandbox.is_caught(mutant, tests) else f"{len(tests)} tests pass"
             finally:
-                idle_workers.put(worker)
+                idle_sandboxes.put(sandbox)
 
+        caught = 0
         with ThreadPoolExecutor(options.lanes) as pool:
-            results = list(zip(chosen, pool.map(survives, chosen), strict=True))
-    survivors = [(mutant, why) for mutant, why in results if why is not None]
-    for mutant, why in sorted(survivors, key=lambda one: (str(one[0].path), one[0].line)):
-        print(f"\nSURVIVED {mutant.path}:{mutant.line} {mutant.operator}: {why}\n{mutant.diff}")
-    caught = len(chosen) - len(survivors)
+            for number, (mutant, why) in enumerate(zip(chosen, pool.map(survives, chosen), strict=True), 1):
+                if why is None:
+                    caught += 1
+                else:
+                    print(f"\nSURVIVED {mutant.path}:{mutant.line} {mutant.operator}: {why}\n{mutant.diff}", flush=True)
+                if number % 20 == 0:
+                    print(f"{caught} of {number} caught", flush=True)
     minutes = (time.monotonic() - started) / 60
     print(f"\n{caught} of {len(chosen)} caught, {caught / len(chosen):.1%}, in {minutes:.0f} minutes")
     return 0 if caught >= 0.95 * len(chosen) else 1
