@@ -149,4 +149,4 @@ def test_the_reaper_runs_passes_until_sigterm_and_exits_0(manage):
     process.signal()
 
     assert process.wait() == 0
-    assert "expired overdue tasks: 1" in process.output
+    assert "duty='expired overdue tasks' count=1" in process.output

@@ -83,6 +83,7 @@ def drained(manage, tally, count, *flags):
     return statements, (after[0] - before[0]) / count, float(after[1] - before[1]) / count if is_clean else None
 
 
+@pytest.mark.alone  # PostgreSQL counts the WAL of all tests together
 @pytest.mark.slow
 @pytest.mark.parametrize("runners", ["1", "2"])
 def test_a_task_of_a_deep_queue_costs_few_statements_commits_and_bytes_of_wal(manage, tmp_path, runners):
