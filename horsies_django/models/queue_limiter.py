@@ -145,15 +145,13 @@ def store_tokens(database: str, taken: Iterable[Allowance]) -> None:
             row.update(tokens=allowance.tokens, refilled_at=allowance.now)
 
 
-def refund_tokens(held: TaskQuerySet) -> int:
-    """Refund the tokens of tasks that a worker holds and will not start; return how many.
+def refund_tokens(held: TaskQuerySet) -> None:
+    """Refund the tokens of tasks that a worker holds and will not start.
 
     Call it in the transaction that releases the tasks, before the release. A bucket may then exceed its burst; the next
     claim reads it as full.
     """
     queues = Queue.objects.using(held.db).filter(tokens__isnull=False)
     names = held.filter(queue_name__in=queues.values("name")).lock(skip=False).values_list("queue_name", flat=True)
-    counts = Counter(names)
-    for name, count in sorted(counts.items()):
+    for name, count in sorted(Counter(names).items()):
         queues.filter(name=name).update(tokens=F("tokens") + count)
-    return counts.total()

@@ -25,7 +25,7 @@ from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
-from ..models.claims import ClaimedTask, ClaimRef, Completion, TaskRoute, WorkerInfo
+from ..models.claims import ClaimedTask, Completion, TaskRoute, WorkerInfo
 from ..models.concurrency_limiter import NONE_RELEASED, Released, idle, release
 from ..models.queue import BOUNDS
 from ..models.queue_limiter import refund_tokens
@@ -396,8 +396,9 @@ class WorkerStore:
         blocked = self._blocked(claims)
         free = [claim for claim in claims if claim.workflow_id not in blocked]
         gone = claims if at_last else free
-        self._return_tokens(gone, status)
         tasks = self._tasks()
+        if self.selector.has_rates:
+            refund_tokens(tasks.under_claims(gone, status, self._runner.worker_id))
         (tasks.revert_start if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
         dated = {claim.task_id: claim.start_deadline for claim in free if claim.start_deadline is not None}
         if late := [task_id for task_id, start_deadline in dated.items() if time.monotonic() >= start_deadline]:
@@ -407,13 +408,6 @@ class WorkerStore:
         )
         wake_after_commit(self._config.database, ANY_QUEUE)
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
-
-    def _return_tokens(self, claims: Collection[ClaimRef], status: TaskStatus) -> None:
-        """Return the rate-limit tokens of tasks that have not started, and wake workers that wait for tokens."""
-        if self.selector.has_rates and refund_tokens(
-            self._tasks().under_claims(claims, status, self._runner.worker_id)
-        ):
-            wake_after_commit(self._config.database, ANY_QUEUE)
 
     def recover_held(self, still: Collection[ClaimedTask] = (), *, is_stopped: bool = False) -> int:
         """Recover the tasks that this worker holds as after a crash, except those that are ``still`` running.

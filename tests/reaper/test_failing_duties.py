@@ -32,6 +32,22 @@ def test_a_row_that_refuses_changes_stops_no_other_row_or_duty(poison, caplog, d
     assert Task.objects.get(pk=rows[2].pk).status == rows[2].status
 
 
+def test_a_read_only_database_stops_a_duty_without_a_try_of_each_row(caplog):
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite has no such setting")
+    WORK["expired overdue tasks"](3)
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+    try:
+        reports = reap()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = off")
+
+    assert "read-only" in reports["expired overdue tasks"].error
+    assert "batch failed" not in caplog.text
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("duty", WORK)

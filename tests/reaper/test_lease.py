@@ -7,8 +7,11 @@ from itertools import pairwise
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
+from horsies_django.core.backends import config_of
 from horsies_django.models import Lease, Task
+from horsies_django.reaper.loop import Reaper
 from tests.conftest import wait_until
 from tests.reaper.conftest import WORK
 
@@ -61,6 +64,22 @@ def renewals(limit):
 
     wait_until(look, limit=40)
     return seen
+
+
+def test_a_reaper_rests_between_two_passes():
+    passes = []
+
+    def note(line):
+        passes.append(line)
+        if len(passes) == 2:
+            reaper.stop()
+
+    reaper = Reaper(config_of("default"), "default", 0.3, note)
+    with CaptureQueriesContext(connection) as statements:
+        reaper.run()
+
+    probes = [one for one in statements if 'SET "probing_since" = COALESCE' in one["sql"]]
+    assert 2 <= len(probes) <= 6, "it rests at least until the lease is free again"
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from horsies_django.core.compat import task_backends
 from horsies_django.core.options import RecoveryOptions
 from horsies_django.models import Lease, Task
 from horsies_django.ops.metrics import collect
+from horsies_django.reaper.loop import Reaper
 from horsies_django.reaper.outages import outage_grace
 from tests.conftest import database_url, wait_until
 from tests.jobs import tasks
@@ -106,6 +107,25 @@ def test_tasks_of_dead_workers_are_recovered_after_the_outage_grace(since):
     reap()
 
     assert statuses() == {TaskStatus.FAILED}
+
+
+def test_a_connection_lost_during_a_pass_counts_as_an_outage():
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite has no connection to lose")
+    passes = []
+
+    def lose_connection_once(line):
+        passes.append(line)
+        if len(passes) == 2:
+            reaper.stop()
+            return
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    reaper = Reaper(task_backends["default"].config, "default", 0.1, lose_connection_once)
+    reaper.run()
+
+    assert Lease.objects.filter(outage_at__isnull=False).exists()
 
 
 def test_a_hanging_probe_of_another_reaper_counts_as_an_outage():

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.apps import apps
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 
 from horsies_django import OperationalCode, TaskStatus
 from horsies_django.core.backends import config_of
@@ -109,8 +109,9 @@ def test_the_reaper_fails_a_run_it_can_not_recover_and_recovers_the_others(write
     Task.objects.update(started_at=NowPlus(-3_600))
     write(Task, hostile, retention="'-178000000 years'")
 
-    run_pass(config_of("default"))
+    reports = {report.duty: report for report in run_pass(config_of("default"))}
 
+    assert reports["recovered stale runs"].count == 2
     codes = dict(Task.objects.values_list("pk", "error_code"))
     assert codes[good] == OperationalCode.WORKER_CRASHED
     # Without a constraint nothing refuses the row: the retention of failures is in another column.
@@ -189,3 +190,37 @@ def test_a_hostile_blocked_row_does_not_block_others_of_its_limit_key(write, dra
     drain(processes=1)
 
     _assert_failed_alone([hostile], good)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_reaper_releases_the_blocked_tasks_of_other_limit_keys_beside_a_hostile_row(write, request):
+    hostile, good = (limited.two_per_user.send(key).id for key in "ab")
+    Task.objects.update(blocked=True, deferred=True)
+    assert write(Task, hostile, **_columns("timeout 1e300")) == 1
+
+    assert not [report for report in run_pass(config_of("default")) if report.error]
+
+    assert Task.objects.released().filter(pk=good).exists()
+    # Without a constraint nothing refuses the row: a worker finds that it is unreadable.
+    is_refused = "older than the constraints" in request.node.name
+    assert Task.objects.get(pk=hostile).status == (TaskStatus.FAILED if is_refused else TaskStatus.PENDING)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_failing_an_unreadable_row_waits_for_its_lock():
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite locks no rows")
+    handle = tasks.noop.send()
+    other = connection.copy()
+    try:
+        with transaction.atomic(), other.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT 1 FROM horsies_tasks WHERE id = %s FOR UPDATE", [handle.id])
+            connection.cursor().execute("SET LOCAL lock_timeout = '50ms'")
+            with pytest.raises(OperationalError, match="lock timeout"):
+                Task.objects.filter(pk=handle.id).fail_unreadable()
+            transaction.set_rollback(True)
+    finally:
+        other.close()
+
+    assert Task.objects.filter(pk=handle.id).fail_unreadable() == 1

@@ -248,16 +248,25 @@ def test_a_blocked_task_schedules_a_check_at_the_deadline_of_the_task_ahead():
 
 def test_the_reaper_releases_blocked_tasks_after_a_sender_or_worker_died(monkeypatch):
     monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
-    for key in ["a", "b", "a", "a"]:
+    for key in "abbbaac":
         limited.two_per_user.send(key)
-    assert (blocked("a"), blocked("b"), Limit.objects.count()) == (3, 1, 0)
+    assert (blocked("a"), blocked("b"), blocked("c"), Limit.objects.count()) == (3, 3, 1, 0)
 
     run_pass(Options())
-    assert (admitted("a"), blocked("a"), admitted("b")) == (2, 1, 1)
+    assert (admitted("a"), blocked("a"), admitted("b"), blocked("b"), admitted("c")) == (2, 1, 2, 1, 1)
 
     Task.objects.filter(limit_key=TWO + "a", blocked=False).update(status="COMPLETED", completed_at=timezone.now())
     run_pass(Options())
     assert (admitted("a"), blocked("a")) == (1, 0)
+
+
+def test_a_due_check_that_releases_no_task_is_not_due_again():
+    limited.two_per_user.send("a")
+    Limit.objects.update(next_at=timezone.now() - timedelta(seconds=1))
+
+    assert release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True)) == 0
+
+    assert not Limit.objects.due().exists()
 
 
 def test_blocked_tasks_of_removed_code_are_released(monkeypatch):

@@ -186,6 +186,16 @@ def test_one_pass_deletes_many_workflows_and_long_ones_in_parts(drain):
     assert len(deletes) == 5  # two batches of 200, then three parts of the long one, the last with the short ones
 
 
+def test_deleting_a_long_workflow_in_parts_keeps_the_nodes_of_others(monkeypatch, drain):
+    monkeypatch.setattr("horsies_django.reaper.prune.NODES", 3)
+    ended(1, nodes=8)
+    (kept,) = ended(1, nodes=8, kept_until=timezone.now() + DAY)
+
+    assert reap() == 1
+
+    assert list(WorkflowTask.objects.values_list("workflow", flat=True)) == [kept.pk] * 8
+
+
 def test_a_locked_workflow_is_not_deleted(drain):
     if connection.vendor != "postgresql":
         pytest.skip("SQLite locks no rows")

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import time
 from itertools import pairwise
 
 import pytest
 from django.db import connection, connections, transaction
 
 from horsies_django.models import Queue, Task, TaskAttempt
+from horsies_django.models.claim.complete_and_claim import compile_for
 from horsies_django.models.claims import WorkerInfo
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.executors import InlineExecutor
@@ -43,6 +45,17 @@ def ran(queue="default"):
 
 def running(queue="default"):
     return Task.objects.active().filter(queue_name=queue).count()
+
+
+RUNNER = WorkerInfo("me", "host", 1)
+
+
+def claim_ten():
+    """Poll and claim as a worker with ten free slots; return its store, its pool and the claims."""
+    store = WorkerStore(WorkerConfig.of("default"), RUNNER)
+    pool = SlotPool(False, 10, 0, InlineExecutor(Inbox().put), StartAheadTuner(10, 0))
+    pool.set_queues(*store.poll([pool]).queues)
+    return store, pool, store.complete_and_claim(pool, [], 10)
 
 
 def test_max_concurrency_limits_the_running_tasks_of_all_workers(worker, tmp_path):
@@ -156,6 +169,36 @@ def test_a_limit_in_the_settings_applies_until_the_queue_row_overrides_it(drain,
     assert Task.objects.completed().count() == 1
 
 
+def test_the_first_claim_takes_as_many_tasks_as_a_limit_in_the_settings_allows(settings):
+    queues = {"default": {"max_concurrency": 2}}
+    settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": {"queues": queues}}}
+    tasks.noop.send_many({} for _ in range(5))
+    assert not Queue.objects.exists()
+
+    _, _, claims = claim_ten()
+
+    assert len(claims) == 2
+
+
+def test_one_of_several_queues_can_fill_all_slots_of_a_claim_though_another_has_a_limit():
+    tasks.noop.send_many({} for _ in range(10))
+    with transaction.atomic():
+        claim = compile_for(Task.objects.all(), RUNNER, is_async=False)
+
+    assert len(claim.run([], 10, ["default", "limited"], {"limited": 3})) == 10
+
+
+def test_a_worker_asks_a_queue_without_tokens_again_only_when_the_next_token_is_due():
+    Queue.objects.named("default").set(rate_limit="10/h")
+    tasks.noop.send_many({} for _ in range(12))
+
+    store, pool, claims = claim_ten()
+
+    assert len(claims) == 10
+    assert store.poll([pool]).queues == ((),)
+    assert 300 < store.selector.unblocks_at - time.monotonic() <= 360
+
+
 def test_prefetched_tasks_count_against_max_concurrency(worker, tmp_path):
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(max_concurrency=3)
@@ -203,11 +246,8 @@ def test_prefetched_tasks_that_never_began_return_their_rate_limit_tokens(worker
 def test_released_tasks_return_their_rate_limit_tokens_once():
     row = Queue.objects.named("default")
     row.set(rate_limit="10/h")
-    store = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
-    pool = SlotPool(False, 10, 0, InlineExecutor(Inbox().put), StartAheadTuner(10, 0))
     tasks.noop.send_many({} for _ in range(12))
-    pool.set_queues(*store.poll([pool]).queues)
-    claims = store.complete_and_claim(pool, [], 10)
+    store, _, claims = claim_ten()
     assert len(claims) == 10
     assert row.get().tokens < 1
 
