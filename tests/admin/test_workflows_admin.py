@@ -20,7 +20,7 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.jobs import limited
-from tests.workflows.bodies import Silent, echo, fail, flaky, flaky_item, record_evaluation
+from tests.workflows.bodies import Silent, echo, fail, flaky, flaky_item, no, record_evaluation
 from tests.workflows.runs import children, claim_as_dead_worker, start_and_drain, states, value
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]  # ``drain`` adds real transactions
@@ -546,6 +546,18 @@ def test_one_failed_node_is_retried_alone(staff, drain):
     assert states(handle) == {"c": "COMPLETED", "d": "FAILED"}
     assert log() == ["Retry node c."]
     assert "was left alone" in client.post(url, follow=True).content.decode()
+
+
+def test_only_a_node_that_its_condition_has_skipped_has_no_button_to_retry_it(staff, drain):
+    unwanted = echo.node(node_id="unwanted", run_when=no)()
+    bad = fail.node(node_id="bad")(code="CONDITION_NOT_MET")
+    after = echo.node(node_id="after", waits_for=[bad])()
+    handle = start_and_drain(Workflow("three", [unwanted, bad, after]), drain)
+
+    html = page(staff(*ALL), handle)
+
+    urls = [reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, index]) for index in range(3)]
+    assert [f'formaction="{url}"' in html for url in urls] == [False, True, True]
 
 
 def test_one_item_of_a_map_is_retried_alone(staff, drain):

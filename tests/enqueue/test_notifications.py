@@ -1,14 +1,16 @@
-"""Which notifications a send makes on PostgreSQL, and when."""
+"""Which notifications sends and workflows make on PostgreSQL, and when."""
 
 import time
 
 import pytest
 from django.db import connection, transaction
 
+from horsies_django import RetryPolicy, Workflow, wait_for_event
 from horsies_django.db import notifications, postgres
 from horsies_django.db.notifications import MIN_INTERVAL
 from horsies_django.models import Task
 from tests.enqueue import jobs
+from tests.workflows import bodies
 
 
 @pytest.fixture
@@ -119,6 +121,27 @@ def test_a_replayed_send_does_not_notify(notified, request):
 
     assert again.replayed
     assert notified() == []
+
+
+def test_the_items_of_a_map_notify_their_queue_once(notified, request, long_interval):
+    queue_name = request.node.name[:90]
+    items = wait_for_event("items")
+    handle = Workflow("map", [items, bodies.echo.map(over=items, queue_name=queue_name)]).start()
+
+    handle.send_event("items", [1, 2, 3])
+
+    assert notified() == [f"-{queue_name}"]
+
+
+def test_the_retry_of_a_subworkflow_is_notified_as_a_task_for_later(notified, request, drain):
+    queue_name = request.node.name[:90]
+    policy = RetryPolicy.fixed([60], auto_retry_for=["*"])
+    leaf = bodies.Leaf.node(retry_policy=policy)(key="leaf", fails=1)
+    Workflow("retry", [leaf], queue_name=queue_name).start()
+
+    drain()
+
+    assert f"+{queue_name}" in notified()
 
 
 @pytest.fixture

@@ -37,9 +37,9 @@ def echo(value: Any = None) -> Any:
 
 
 @task
-def fail(message: str = "no") -> TaskResult[Any, TaskError[Any]]:
+def fail(message: str = "no", code: str = "NO") -> TaskResult[Any, TaskError[Any]]:
     """Always fail."""
-    return TaskResult(err=TaskError(error_code="NO", message=message))
+    return TaskResult(err=TaskError(error_code=code, message=message))
 
 
 @task

@@ -103,6 +103,14 @@ def test_a_node_does_not_start_if_its_condition_cancels_the_workflow(drain):
     assert inconsistencies(handle) == []
 
 
+def test_the_cancel_of_another_workflow_does_not_keep_a_node_with_a_condition_from_starting(drain):
+    Workflow("cancelled", {"one": bodies.echo.node()()}).start().cancel()
+
+    handle = start_and_drain(Workflow("running", {"one": bodies.echo.node(run_when=bodies.yes)()}), drain)
+
+    assert (str(handle.status()), states(handle)) == ("COMPLETED", {"one": "COMPLETED"})
+
+
 def test_a_map_is_skipped_if_a_condition_skips_its_source(drain):
     items = bodies.echo.node(node_id="items", run_when=bodies.no)(value=[1])
     each = bodies.echo.map(over=items, node_id="each")

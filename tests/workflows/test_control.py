@@ -370,6 +370,14 @@ def test_a_retry_keeps_a_node_that_its_condition_has_skipped(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+def test_a_node_whose_body_fails_with_the_code_of_a_condition_can_be_retried(drain):
+    handle = start_and_drain(Workflow("retry", {"bad": bodies.fail.node()(code="CONDITION_NOT_MET")}), drain)
+
+    assert handle.retry()
+
+    assert (str(handle.status()), states(handle)) == ("RUNNING", {"bad": "ENQUEUED"})
+
+
 def test_a_retry_evaluates_joins_again(drain):
     one, two = (
         bodies.flaky.node(node_id="one")(key="one", fails=1),

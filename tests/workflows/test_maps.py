@@ -67,6 +67,16 @@ def test_a_map_over_a_failed_node_is_skipped(drain):
     assert codes(handle) == {"source": "NO", "each": "UPSTREAM_SKIPPED"}
 
 
+def test_a_source_whose_body_fails_with_the_code_of_a_condition_does_not_skip_its_map(drain):
+    source = bodies.fail.node(node_id="source")(code="CONDITION_NOT_MET")
+    each = bodies.echo.map(over=source, node_id="each", allow_failed_deps=True)
+
+    handle = start_and_drain(Workflow("map", [source, each]), drain)
+
+    assert states(handle) == {"source": "FAILED", "each": "FAILED"}
+    assert codes(handle) == {"source": "CONDITION_NOT_MET", "each": "MAP_NOT_A_LIST"}
+
+
 def test_a_map_takes_values_besides_its_item_and_can_be_mapped_over(drain):
     numbers, more = bodies.echo.node(node_id="numbers")(value=[1, 2, 3]), bodies.echo.node(node_id="more")(value="x")
     pairs = bodies.describe_arguments.map(

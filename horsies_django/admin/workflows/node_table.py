@@ -92,7 +92,8 @@ class NodeTable:
 
 def _can_retry(row: Mapping[str, Any]) -> bool:
     """Return whether the node failed, or was skipped for another reason than its own condition."""
-    return row["status"] in ("FAILED", "SKIPPED") and row["error_code"] != WorkflowCode.CONDITION_NOT_MET
+    is_unwanted = row["error_code"] == WorkflowCode.CONDITION_NOT_MET
+    return row["status"] == "FAILED" or (row["status"] == "SKIPPED" and not is_unwanted)
 
 
 def elapsed(began: datetime | None, ended: datetime | None) -> timedelta | None:

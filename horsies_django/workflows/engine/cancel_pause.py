@@ -109,7 +109,7 @@ def _expire(context: EngineContext, claimed: Collection[UUID]) -> set[UUID]:
     if not claimed:
         return set()
     tasks = Task.objects.using(context.database).filter(where_in(context.database, claimed))
-    if not tasks.filter(status=TaskStatus.CLAIMED).expire_claimed():
+    if not tasks.expire_claimed():
         return set()
     expired = set(tasks.filter(status=TaskStatus.EXPIRED).values_list("pk", flat=True))
     context.expired_tasks.update(expired)

@@ -123,7 +123,6 @@ class EngineContext:
     _ended_counts: Counter[UUID] = field(default_factory=Counter)
     _first_failed: dict[UUID, int] = field(default_factory=dict)
     _counters: dict[int, NodeState] = field(default_factory=dict)
-    _left: set[Position] = field(default_factory=set)
     _timed: list[int] = field(default_factory=list)
     _enqueued: dict[str, tuple[Mapping[str, Any], dict[int, UUID]]] = field(default_factory=dict)
     _started: list[int] = field(default_factory=list)
@@ -180,7 +179,6 @@ class EngineContext:
         if self._results:
             self.queries.end(list(self._results.values()))
             self._results = {}
-        self._left.clear()
         # By now the ends of their last nodes are counted.
         for transition in (lifecycle.COMPLETE_WORKFLOW, lifecycle.FAIL_WORKFLOW):
             if workflows := [workflow for workflow in self._finished if workflow.status == transition.target]:
@@ -197,7 +195,6 @@ class EngineContext:
         for node in nodes:
             self._counters.pop(node.pk, None)
             self.waiting[node.position] = None
-            self._left.add(node.position)
 
     def enqueue(self, kind: str, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
         """PENDING, READY → ENQUEUED with these tasks. ``changes`` are columns, the same for a ``kind``."""
@@ -270,8 +267,7 @@ class EngineContext:
             self.queries.waiting_at(missing) if missing else None,
         )
         self.add_workflows(workflows)
-        self.waiting |= dict.fromkeys(missing)
-        self._add_waiting(waiting)
+        self.waiting |= {**dict.fromkeys(missing), **_by_position(waiting)}
 
     def _count_ended(self, workflow: WorkflowState, count: int, failed: int | None) -> None:
         workflow.open_count -= count
@@ -321,14 +317,9 @@ class EngineContext:
         )
 
     def add_all_waiting(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Cache the rows of :meth:`query_waiting_below`."""
-        self._add_waiting(rows)
+        """Cache the rows of :meth:`query_waiting_below`, unless they are cached: nodes may have left since."""
+        self.waiting = {**_by_position(rows), **self.waiting}
         self.has_all_waiting = True
-
-    def _add_waiting(self, rows: Iterable[Sequence[Any]]) -> None:
-        for node in (NodeState(*row) for row in rows):
-            if node.position not in self._left and self.waiting.get(node.position) is None:
-                self.waiting[node.position] = node
 
     def add_outcomes(self, rows: Iterable[Sequence[Any]]) -> None:
         """Cache the outcomes of nodes, updated by the results that are still to be written."""
@@ -344,3 +335,8 @@ class EngineContext:
             new[workflow_id][status] = count
         self.status_counts |= new
         self.count_ends(one.end for one in self._results.values() if one.end.workflow_id in new)
+
+
+def _by_position(rows: Iterable[Sequence[Any]]) -> dict[Position, NodeState]:
+    nodes = [NodeState(*row) for row in rows]
+    return {node.position: node for node in nodes}

@@ -111,7 +111,7 @@ def _is_key_taken(database: str, keys: Collection[UUID]) -> bool:
 def _failures(database: str) -> NodeRows:
     """Return the failed and skipped nodes, but for those that their own conditions have skipped."""
     ended = WorkflowTask.objects.using(database).filter(lifecycle.RETRY_NODE.is_possible)
-    return ended.exclude(error_code=str(WorkflowCode.CONDITION_NOT_MET))
+    return ended.exclude(status=WorkflowTaskStatus.SKIPPED, error_code=str(WorkflowCode.CONDITION_NOT_MET))
 
 
 def _failed_keys(database: str, workflow: Workflow) -> set[int]:

@@ -1,6 +1,7 @@
 """Limit keys of workflow nodes and batch calls."""
 
 import pytest
+from django.db import transaction
 
 from horsies_django import Batch, InvalidWorkflow, Workflow, register_condition, task
 from horsies_django.models import Limit, Task, WorkflowTask, release_blocked
@@ -133,6 +134,23 @@ def test_cancelling_or_pausing_a_workflow_frees_its_concurrency_slots_at_once():
 
     paused.resume()
     assert counts() == (2, 2)
+
+
+def test_nodes_that_a_pause_takes_from_a_worker_wait_for_a_concurrency_slot_after_the_resume(drain):
+    handle = Workflow("limited", nodes(2)).start()
+    with transaction.atomic():
+        assert len(Task.objects.claim("worker", start=0, prefetch=2)) == 2
+    handle.pause()
+    others = [limited.two_per_user.send("a") for _ in range(2)]
+    assert counts() == (2, 0)
+
+    handle.resume()
+    assert counts() == (2, 2)
+
+    others[0].cancel()
+    assert counts() == (2, 1)
+    drain()
+    assert handle.get(timeout=0).is_ok()
 
 
 def test_a_retried_node_waits_for_a_concurrency_slot_again(drain):
