@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db import connections, models
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Count, F, TextField, Value
+from django.db.models import Count, F, TextField
 from django.db.models.functions import Cast, Coalesce, Least, Now
 
 from ...core.serialization import dumps
@@ -368,7 +368,7 @@ class EngineQueries:
 
     @cached_property
     def _set_due_times(self) -> Statement:
-        seconds = Coalesce("seconds", "event_timeout", Value(0.0))
+        seconds = Coalesce("seconds", "event_timeout")
         rows = self.nodes.filter(AnyOf(_KEYS), until__isnull=True)
         return self._inlined(Statement.update(rows, until=NowPlus(seconds)))
 
