@@ -61,6 +61,15 @@ def test_a_send_outside_a_transaction_notifies_its_queue(notified, request):
     assert notified() == [f"-{job.queue_name}"]
 
 
+@pytest.mark.parametrize(("task", "kind"), [(jobs.triple, "-"), (jobs.acoroutine, "~")])
+def test_the_start_of_a_workflow_notifies_with_the_kind_of_its_node(notified, request, task, kind):
+    queue = request.node.name[:90]
+
+    Workflow("notifies", {"one": task.node(queue_name=queue)(a=1)}).start()
+
+    assert notified() == [f"{kind}{queue}"]
+
+
 def test_a_scheduled_send_is_notified_as_one_for_later(notified, request):
     job = job_on_own_queue(request)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.db.models import F
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django import RetryPolicy, Workflow, sleep
+from horsies_django import RetryPolicy, Workflow, sleep, wait_for_event
 from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
@@ -218,10 +220,13 @@ def test_repair_completes_a_node_whose_subworkflow_has_ended(drain):
 def test_repair_ends_a_running_workflow_whose_nodes_have_all_ended(drain, fails):
     one = bodies.fail.node()() if fails else bodies.echo.node()(value=1)
     handle = start_and_drain(Workflow("stuck", {"one": one}), drain)
-    WorkflowRow.objects.update(status="RUNNING", open_count=5, completed_at=None, result=None, error=None)
+    reopened = {"status": "RUNNING", "open_count": 5, "completed_at": None, "result": None, "error": None}
+    WorkflowRow.objects.update(**reopened)
+    other = Workflow("healthy", {"approval": wait_for_event("approval")}).start()
 
     repair_and_drain(handle, drain)
 
+    assert str(other.status()) == "RUNNING"
     assert str(handle.status()) == ("FAILED" if fails else "COMPLETED")
     assert handle.get(timeout=0).is_ok() is not fails
 
@@ -276,19 +281,30 @@ def test_repair_fails_a_node_whose_task_was_deleted(drain):
     assert all_ran_once()
 
 
+def running_map():
+    """Start a map, and leave its items open."""
+    items = bodies.echo.node(node_id="items")(value=[0, 2])
+    handle = Workflow("healthy", [items, bodies.echo.map(over=items, node_id="each")]).start()
+    step()
+    assert states(handle) == {"items": "COMPLETED", "each": "RUNNING", "each[0]": "ENQUEUED", "each[1]": "ENQUEUED"}
+    return handle
+
+
 def test_repair_completes_a_map_whose_items_have_ended(drain):
     items = bodies.echo.node(node_id="items")(value=[0, 2])
     each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
     handle = start_and_drain(Workflow("stuck", [items, each]), drain)
-    WorkflowTask.objects.filter(node_id="each").update(
+    other = running_map()
+    WorkflowTask.objects.filter(workflow=handle.id, node_id="each").update(
         status="RUNNING", result=None, completed_at=None, open_deps=1, ok_deps=1
     )
-    WorkflowRow.objects.update(status="RUNNING", open_count=1, completed_at=None, result=None)
+    WorkflowRow.objects.filter(pk=handle.id).update(status="RUNNING", open_count=1, completed_at=None, result=None)
 
-    repair_and_drain(handle, drain)
+    (report,) = repair_and_drain(handle, drain)
 
+    assert report.root_id == handle.id
     assert value(handle, "each") == [0, 20]
-    assert str(handle.status()) == "COMPLETED"
+    assert str(handle.status()) == str(other.status()) == "COMPLETED"
 
 
 @pytest.mark.parametrize("action", ["pause", "cancel"])
@@ -318,6 +334,68 @@ def test_repair_leaves_healthy_workflows_alone(drain):
     assert states(paused)["top"] == "READY"
 
 
+def with_event():
+    handle = Workflow("healthy", {"approval": wait_for_event("approval")}).start()
+    assert states(handle) == {"approval": "RUNNING"}
+
+
+def with_running_task():
+    Workflow("healthy", diamond()).start()
+    assert len(claim_as_dead_worker()) == 1
+
+
+def with_child(node):
+    """Start a workflow with a subworkflow, and run the tasks of one claim."""
+    handle = Workflow("healthy", {"child": node}).start()
+    step()
+    return handle, *children(handle)
+
+
+def with_waiting_child():
+    with_child(bodies.Waiting.node()())
+
+
+def with_failed_child_that_is_built_again_later():
+    policy = RetryPolicy.fixed([60], auto_retry_for=["*"])
+    handle, below = with_child(bodies.Leaf.node(retry_policy=policy)(key="leaf", fails=1))
+    step()
+    assert (states(handle), str(below.status())) == ({"child": "ENQUEUED"}, "FAILED")
+
+
+def with_cancelled_child_whose_body_runs():
+    handle, below = with_child(bodies.Leaf.node()(key="leaf"))
+    claim_as_dead_worker()
+    assert below.cancel()
+    assert (states(handle)["child"], states(below)["one"]) == ("RUNNING", "RUNNING")
+
+
+def with_paused_child_without_open_nodes():
+    handle, below = with_child(bodies.Fragile.node()(key="fragile"))
+    step()
+    assert (states(handle)["child"], states(below), str(below.status())) == ("RUNNING", {"one": "FAILED"}, "PAUSED")
+
+
+HEALTHY = [
+    with_event,
+    with_running_task,
+    running_map,
+    with_waiting_child,
+    with_failed_child_that_is_built_again_later,
+    with_cancelled_child_whose_body_runs,
+    with_paused_child_without_open_nodes,
+]
+
+
+@pytest.mark.parametrize("start", HEALTHY, ids=lambda start: start.__name__)
+def test_repair_only_reads_healthy_workflows(transactional_db, start):
+    start()
+
+    with CaptureQueriesContext(connection) as captured:
+        assert recover_stuck_workflows() == []
+
+    assert {query["sql"].split()[0] for query in captured} == {"SELECT"}
+
+
 def test_a_damaged_row_does_not_stop_other_workflows(drain):
     """The worker stores the result, repair fails the workflow, and a retry completes it once the row is fixed."""
     one = bodies.echo.node(node_id="one")(value=1)
@@ -329,7 +407,8 @@ def test_a_damaged_row_does_not_stop_other_workflows(drain):
     drain()
 
     assert healthy.status() == "COMPLETED"
-    assert states(damaged) == {"one": "ENQUEUED", "two": "PENDING"}
+    assert states(damaged)["one"] in ("ENQUEUED", "RUNNING")  # RUNNING if the body took longer than 20 ms
+    assert states(damaged)["two"] == "PENDING"
     assert Task.objects.get(pk=first.get().task_id).status == "COMPLETED"
     assert recover_stuck_workflows()[0].error
     assert damaged.status() == "FAILED"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import connection, transaction
@@ -12,12 +13,13 @@ from django.db import connection, transaction
 from horsies_django import TaskHandle, Workflow
 from horsies_django.models import Task
 from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.conftest import wait_until
 from tests.database import count_commits
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.workflows import bodies
-from tests.workflows.runs import inconsistencies, states, times
+from tests.workflows.runs import end_without_notifying, inconsistencies, states, times
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -56,6 +58,44 @@ def test_an_atomic_body_waits_for_its_workflow_lock_without_locking_its_task(wor
     assert inconsistencies(handle) == []
     output = process.stop()
     assert "deadlock" not in output, output
+
+
+def test_a_worker_ends_other_tasks_while_a_workflow_is_locked(worker, tmp_path):
+    gate = tmp_path / "gate"
+    handle = Workflow("locked", [bodies.flaky.node()(key="locked")]).start()
+    other = tasks.hold.send("other", str(gate))
+
+    with transaction.atomic():
+        WorkflowRow.objects.lock([handle.id])
+        worker("--threads", "2")
+        wait_until(lambda: times("locked") == 1)
+        gate.touch()
+        wait_until(lambda: other.status() == "COMPLETED" or another_connection_waits_for_our_lock())
+
+        assert (other.status(), handle.status()) == ("COMPLETED", "RUNNING")
+    wait_until(lambda: handle.status() == "COMPLETED")
+
+
+def test_repair_leaves_a_locked_workflow_to_the_next_pass():
+    handle = Workflow("locked", {"one": bodies.echo.node()()}).start()
+    end_without_notifying("one", status="COMPLETED", result={"ok": 1})
+
+    def repair():
+        try:
+            return recover_stuck_workflows()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        WorkflowRow.objects.lock([handle.id])
+        first = pool.submit(repair)
+        wait_until(lambda: first.done() or another_connection_waits_for_our_lock())
+        has_waited = not first.done()
+
+    assert not has_waited
+    assert first.result() == []
+    assert [report.root_id for report in recover_stuck_workflows()] == [handle.id]
+    assert handle.status() == "COMPLETED"
 
 
 @pytest.mark.slow

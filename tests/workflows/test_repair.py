@@ -118,6 +118,8 @@ def test_a_workflow_that_cannot_be_repaired_does_not_block_others(drain, caplog)
 
     assert reports.keys() == {poison.id, *(other.id for other in others)}
     assert [root for root, report in reports.items() if report.error] == [poison.id]
+    failed = reports[poison.id]
+    assert (failed.ended_nodes, failed.decided_nodes, failed.ended_workflows) == (0, 0, 1)
     assert poison.status() == "FAILED"
     drain()
     assert {str(other.status()) for other in others} == {"COMPLETED"}

@@ -231,6 +231,19 @@ def test_a_completed_node_of_a_cancelled_workflow_cannot_be_retried(drain):
     assert str(handle.status()) == "CANCELLED"
 
 
+def test_a_retry_completes_a_map_whose_items_have_ended_after_the_cancel(drain):
+    items = bodies.echo.node(node_id="items")(value=["cancel"])
+    each = bodies.stop.map(over=items, param="action", node_id="each")
+    handle = start_and_drain(Workflow("cancel", [items, each]), drain)
+    assert states(handle) == {"items": "COMPLETED", "each": "SKIPPED", "each[0]": "COMPLETED"}
+
+    assert handle.retry()
+
+    assert value(handle, "each") == ["True"]
+    assert str(handle.status()) == "COMPLETED"
+    assert inconsistencies(handle) == []
+
+
 def test_a_retry_works_while_a_cancelled_subworkflow_still_runs(drain):
     """The child's body cancels and retries the root, and keeps running although its child was cancelled with it."""
     sub = bodies.Restarting.node(node_id="sub")()
@@ -389,6 +402,20 @@ def test_a_subworkflow_of_a_paused_workflow_cannot_be_resumed_or_retried(drain, 
     assert (str(handle.status()), str(below.status())) == ("PAUSED", "PAUSED")
     assert handle.resume()
     assert str(below.status()) == "RUNNING" or states(handle)["fragile"] == "FAILED"
+
+
+def test_a_retry_keeps_a_completed_subworkflow_whose_unique_key_another_run_holds(drain):
+    nodes = {"held": bodies.Held.node()(), "bad": bodies.flaky.node()(key="bad", fails=1)}
+    handle = start_and_drain(Workflow("top", nodes), drain)
+    (below,) = children(handle)
+    below.send_event("approval", 1)
+    bodies.Held.build().start()
+    assert (str(handle.status()), str(below.status())) == ("FAILED", "COMPLETED")
+
+    assert handle.retry()
+    drain()
+
+    assert (str(handle.status()), value(handle, "held"), times("bad")) == ("COMPLETED", 1, 2)
 
 
 def test_a_retry_is_refused_if_another_run_holds_the_unique_key_of_the_root(drain):

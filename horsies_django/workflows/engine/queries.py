@@ -368,7 +368,7 @@ class EngineQueries:
 
     @cached_property
     def _set_due_times(self) -> Statement:
-        seconds = Coalesce("seconds", "event_timeout", Value(0.0))
+        seconds = Coalesce("seconds", "event_timeout", Value(0.0))  # a damaged row must not wait for ever
         rows = self.nodes.filter(AnyOf(_KEYS), until__isnull=True)
         return self._inlined(Statement.update(rows, until=NowPlus(seconds)))
 

@@ -112,7 +112,7 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
     live = tree.filter(lifecycle.FAIL_UNREADABLE.is_possible)
     keys = list(live.values_list("pk", flat=True))
     nodes = WorkflowTask.objects.using(database).filter(_IS_OPEN, workflow__in=list(tree.values_list("pk", flat=True)))
-    tasks = list(nodes.filter(task_id__isnull=False).values_list("task_id", flat=True))
+    tasks = list(nodes.values_list("task_id", flat=True))
     Task.objects.using(database).filter(pk__in=tasks).cancel_for_workflow()
     lifecycle.SKIP_UNREADABLE.apply(
         nodes,
@@ -216,7 +216,7 @@ def _repair_tree(database: str, root: UUID) -> Repaired:
         engine, node_end.with_ended_tasks(nodes).values_list(*node_end.TASK_END_COLUMNS)
     )
     engine.advance([*lost, *ends], ready)
-    for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
+    for key in workflows.filter(pk__in=keys, node_count=0).values_list("pk", flat=True):
         _fail_empty(database, key)
     decided = resume_workflow.decide_waiting(database, keys)
     engine.complete_workflows(workflows.filter(pk__in=keys, open_count=0).values_list("pk", flat=True))

@@ -65,9 +65,8 @@ def decide_waiting(database: str, keys: Collection[UUID]) -> int:
     )
     ready += items.values_list("pk", flat=True)
     running = engine.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
-    collected = start_nodes.collect_maps(
-        engine, read_nodes(running.filter(open_deps=0))
-    )  # its items ended while it was paused
+    # A retry reopens a map whose last items have ended after a cancel.
+    collected = start_nodes.collect_maps(engine, read_nodes(running.filter(open_deps=0)))
     message = "The nodes that it waits for did not complete."
     node_end.skip(engine.nodes, skipped, lifecycle.SKIP_UPSTREAM, WorkflowCode.UPSTREAM_SKIPPED, message)
     engine.advance([*collected, *skipped], ready)

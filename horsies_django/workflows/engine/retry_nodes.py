@@ -164,7 +164,7 @@ def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool
     lifecycle.RETRY_NODE.apply(waiting, **_CLEARED_VALUES)
     nodes.exclude(status__in=_ENDED).filter(good_until__lte=Now()).update(good_until=None)
     recount_maps(nodes)
-    recount(nodes.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read_nodes(nodes))
+    recount(nodes.filter(status=WorkflowTaskStatus.PENDING), read_nodes(nodes))
     failed = nodes.filter(status=WorkflowTaskStatus.FAILED, map_index__isnull=True).order_by("task_index")
     may_run = lifecycle.RETRY_WORKFLOW.is_possible | Q(status=lifecycle.RETRY_WORKFLOW.target)  # it may run already
     workflows.filter(may_run, pk=workflow.pk).update(
