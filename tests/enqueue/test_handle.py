@@ -109,7 +109,7 @@ def test_get_and_info_return_a_damaged_result_as_an_error(get, settings, stored,
     settings.TASKS = RICH
     handle = ended(result=stored, typed_payload=typed)
 
-    result, info = get(handle, 0), TaskHandle(handle.id).info()
+    result, info = get(handle, 20), TaskHandle(handle.id).info()
 
     assert result.err.error_code == info.result.err.error_code == "RESULT_DESERIALIZATION_ERROR"
     assert "can't be read" in result.err.message
