@@ -202,8 +202,8 @@ def test_the_reaper_releases_the_blocked_tasks_of_other_limit_keys_beside_a_host
     assert not [report for report in run_pass(config_of("default")) if report.error]
 
     assert Task.objects.released().filter(pk=good).exists()
-    # Without a constraint nothing refuses the row: a worker finds that it is unreadable.
-    is_refused = "older than the constraints" in request.node.name
+    # Without a constraint nothing refuses the row, and SQLite checks only changed columns: a worker will find it.
+    is_refused = connection.vendor == "postgresql" and "older than the constraints" in request.node.name
     assert Task.objects.get(pk=hostile).status == (TaskStatus.FAILED if is_refused else TaskStatus.PENDING)
 
 

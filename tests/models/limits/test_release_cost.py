@@ -9,7 +9,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django.core.ids import uuid7
-from horsies_django.models import Task, release_blocked
+from horsies_django.models import Limit, Task, release_blocked
+from horsies_django.models.concurrency_limiter import idle
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.executors import InlineExecutor
@@ -39,6 +40,26 @@ def test_a_worker_queries_limit_keys_without_blocked_tasks_once():
         limited.two_per_user.send(keys[-1].removeprefix(TWO))
     Task.objects.filter(blocked=False).update(status="COMPLETED", completed_at=timezone.now())
     assert store.release_blocked(keys).routes.total() == 1
+
+
+def test_a_search_for_limits_without_blocked_tasks_reads_only_those_asked_for():
+    limited.two_per_user.send_many({"user": key} for key in "aabbb")
+
+    assert idle("default", [TWO + "b"]) == set()
+    complete(claim())
+
+    assert idle("default", [TWO + "b"]) == {TWO + "b"}
+    assert idle("default", [TWO + "a", TWO + "b"]) == {TWO + "a", TWO + "b"}
+
+
+def test_limits_that_exist_become_due_without_an_insert():
+    limited.two_per_user.send_many({"user": key} for key in "aaab")
+
+    with CaptureQueriesContext(connection) as captured:
+        release_blocked.mark_due("default", [TWO + "a", TWO + "b"], None)
+
+    assert Limit.objects.due().count() == 2
+    assert not [query["sql"] for query in captured if query["sql"].startswith("INSERT")]
 
 
 def test_releasing_many_limit_keys_leaves_a_busy_worker_most_of_its_time(monkeypatch):
