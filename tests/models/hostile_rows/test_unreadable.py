@@ -192,7 +192,6 @@ def test_a_hostile_blocked_row_does_not_block_others_of_its_limit_key(write, dra
     _assert_failed_alone([hostile], good)
 
 
-@pytest.mark.once  # SQLite does not refuse the value
 @pytest.mark.django_db(transaction=True)
 def test_the_reaper_releases_the_blocked_tasks_of_other_limit_keys_beside_a_hostile_row(write, request):
     hostile, good = (limited.two_per_user.send(key).id for key in "ab")
