@@ -91,9 +91,9 @@ class NodeTable:
 
 
 def _can_retry(row: Mapping[str, Any]) -> bool:
-    """Return whether the node failed, or was skipped for another reason than its own condition."""
-    is_unwanted = row["error_code"] == WorkflowCode.CONDITION_NOT_MET
-    return row["status"] == "FAILED" or (row["status"] == "SKIPPED" and not is_unwanted)
+    """Return whether the node failed, or was skipped for a reason other than its own condition."""
+    is_skipped: bool = row["status"] == "SKIPPED" and row["error_code"] != WorkflowCode.CONDITION_NOT_MET
+    return row["status"] == "FAILED" or is_skipped
 
 
 def elapsed(began: datetime | None, ended: datetime | None) -> timedelta | None:
