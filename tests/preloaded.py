@@ -120,6 +120,7 @@ def _preload() -> Any:
     fingerprint()
     sys.stdout.flush()  # or each command would write what is buffered
     gc.collect()
+    gc.freeze()  # a collection in a command would copy the pages that it shares with this process
     return ManagementUtility
 
 

@@ -110,10 +110,9 @@ class _OneStatement(CompleteAndClaim):
         self._take = Statement.update(self._startable.filter(IsPicked()), **self._started)
         self._is_async = is_async
         self._stored = stored = tasks.filter(IsStored())
-        one = stored.claimable(None, is_async=is_async)
-        self._reader = CompiledSelect(one, CLAIMED_COLUMNS, LIMIT)
-        self._one = self._cursor(one, stored.claimable_after_cursor(is_async=is_async))
-        self._several = self._cursor(stored.claimable_of_queues(tasks.all_rows(), is_async=is_async))
+        self._reader = self._select(stored.claimable(None, is_async=is_async))
+        after_cursor = self._select(stored.claimable_after_cursor(is_async=is_async))
+        self._one = ClaimCursor(self._as_one(self._reader), self._as_one(after_cursor))
         self._was_short = False
 
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
@@ -134,12 +133,21 @@ class _OneStatement(CompleteAndClaim):
         return claims
 
     @cached_property
+    def _several(self) -> ClaimCursor:
+        """The claim from several queues, compiled on first use because many workers have one queue."""
+        return self._of_queues(is_capped=False)
+
+    @cached_property
     def _capped(self) -> ClaimCursor:
         """The claim from queues with a limit, compiled on first use because few queues have one."""
+        return self._of_queues(is_capped=True)
+
+    def _of_queues(self, *, is_capped: bool) -> ClaimCursor:
         with transaction.atomic(using=self._alias):
-            stored = self._stored
-            rows = stored.claimable_of_queues(stored.all_rows(), is_async=self._is_async, is_capped=True)
-            return self._cursor(rows)
+            rows = self._stored.claimable_of_queues(
+                self._stored.all_rows(), is_async=self._is_async, is_capped=is_capped
+            )
+            return ClaimCursor(self._as_one(self._select(rows)))
 
     def _one_by_one(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         """Claim from one queue after the other, skipping locked rows."""
@@ -164,16 +172,16 @@ class _OneStatement(CompleteAndClaim):
             raise_unless_all_claimed(rows[0][-1], len(rows))
         return claimed_tasks((row[:-1] for row in rows), asked_at)
 
-    def _cursor(self, first: TaskQuerySet, after_cursor: TaskQuerySet | None = None) -> ClaimCursor:
-        return ClaimCursor(self._as_one(first), None if after_cursor is None else self._as_one(after_cursor))
+    def _select(self, rows: TaskQuerySet) -> CompiledSelect:
+        return CompiledSelect(rows, CLAIMED_COLUMNS, LIMIT)
 
-    def _as_one(self, rows: TaskQuerySet) -> Statement:
+    def _as_one(self, pick: CompiledSelect) -> Statement:
         return one_statement(
             complete=self._complete,
             record=self._record,
-            pick=CompiledSelect(rows, CLAIMED_COLUMNS, LIMIT).statement,
+            pick=pick.statement,
             take=self._take,
-            table=rows.model._meta.db_table,
+            table=self._stored.model._meta.db_table,
             columns=len(CLAIMED_COLUMNS),
         )
 
