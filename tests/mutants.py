@@ -2,8 +2,9 @@
 
 A first run of the tests records which tests execute which lines. The mutants are a random sample, with a fixed seed, of
 the code that decides the states of tasks. For each mutant it runs the tests that execute the changed lines, within a
-budget. A mutant is caught when a test fails or hangs. The report shows each surviving mutant with its diff: it either
-reveals a gap in the tests or has no observable effect.
+budget: on PostgreSQL and, if they pass, on SQLite, for which some of the code exists. A mutant is caught when a test
+fails or hangs. The report shows each surviving mutant with its diff: it either reveals a gap in the tests or has no
+observable effect.
 
 It requires the extra ``mutants``, and starts a PostgreSQL server for each of two sandboxes.
 """
@@ -13,8 +14,8 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import hashlib
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -146,15 +147,15 @@ class Mutant:
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """Yield all mutants of a file, without those of annotations, docstrings and module constants."""
+    """Yield all mutants of a file, without those of annotations, decorators, module constants and ``strict=True``."""
     code = (ROOT / path).read_text()
-    skipped = set(_skipped_lines(ast.parse(code)))
+    source, skipped = code.splitlines(), set(_skipped_lines(ast.parse(code)))
     operators = {name: plugins.get_operator(f"core/{name}")() for name in OPERATORS}
     operators |= {"DropKeyword": DropKeyword(), "DropStatement": DropStatement()}
     for name, operator in operators.items():
         positions = [start for node in ast_nodes(_with_parents(code)) for start, _ in operator.mutation_positions(node)]
-        for occurrence, (line, _) in enumerate(positions):
-            if line in skipped:
+        for occurrence, (line, column) in enumerate(positions):
+            if line in skipped or source[line - 1][:column].endswith("strict="):
                 continue
             after = MutationVisitor.mutate_code(code, operator, occurrence)
             if after is not None and after != code and _parses(after):
@@ -175,10 +176,12 @@ def _parses(code: str) -> bool:
 
 
 def _skipped_lines(tree: ast.Module) -> Iterator[int]:
-    """Yield the lines of signatures, type-checking blocks and constants: these only tune, or run in no test."""
+    """Yield the lines of signatures, decorators, type-checking blocks and constants: these only tune, or never run."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from range(node.lineno, node.body[0].lineno)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.decorator_list:
+            yield from range(node.decorator_list[0].lineno, node.lineno)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
     for node in tree.body:
@@ -193,6 +196,15 @@ def _is_constant(value: ast.expr) -> bool:
     return names <= {"timedelta"} and not any(
         isinstance(node, ast.Dict | ast.List | ast.Set) for node in ast.walk(value)
     )
+
+
+def sample(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
+    """Return a random sample. A change of the code leaves the mutants of all other lines in it."""
+
+    def draw(mutant: Mutant) -> bytes:
+        return hashlib.sha256(f"{seed} {mutant.path} {mutant.operator} {mutant.diff}".encode()).digest()
+
+    return sorted(mutants, key=draw)[:count]
 
 
 class Coverage:
@@ -268,12 +280,12 @@ class Sandbox:
         shutil.copytree(ROOT, self.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*", "__pycache__"))
         self.url = stack.enter_context(postgres())
 
-    def pytest(self, *arguments: str, timeout: float | None = None) -> int | None:
+    def pytest(self, url: str, *arguments: str, timeout: float | None = None) -> int | None:
         """Run pytest in the copy; return its exit status, or None if it takes longer than ``timeout`` seconds."""
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments],
             cwd=self.root,
-            env={**os.environ, "DATABASE_URL": self.url, "PYTHONPATH": str(self.root)},
+            env={**os.environ, "DATABASE_URL": url, "PYTHONPATH": str(self.root)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -292,7 +304,10 @@ class Sandbox:
         try:
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
                 compiled.unlink()  # Python reuses bytecode if size and mtime in seconds are equal
-            return self.pytest("--create-db", *tests, timeout=HANGS_AFTER) != 0
+            return any(
+                self.pytest(url, "--create-db", *tests, timeout=HANGS_AFTER) != 0
+                for url in (self.url, f"sqlite:///{self.root}/unused.sqlite3")
+            )
         finally:
             path.write_text(mutant.before)
 
@@ -335,7 +350,7 @@ def main() -> int:
     options = parser.parse_args()
     paths = sorted({path for pattern in CODE for path in _files(pattern)})
     candidates = [mutant for path in paths for mutant in mutants_of(path)]
-    chosen = random.Random(options.seed).sample(candidates, min(options.count, len(candidates)))
+    chosen = sample(candidates, options.count, options.seed)
     print(f"{len(chosen)} of {len(candidates)} mutants of {len(paths)} files", flush=True)
     started = time.monotonic()
     with ExitStack() as stack:
