@@ -167,7 +167,7 @@ def pause(context: EngineContext, roots: Collection[UUID]) -> list[UUID]:
     database = context.database
     if not roots:
         return []
-    statuses = _subtree_statuses(database, roots)
+    statuses = subtree_statuses(database, roots)
     keys = [key for key, status in statuses.items() if status == WorkflowStatus.RUNNING]
     lifecycle.PAUSE_WORKFLOW.apply(Workflow.objects.using(database).filter(where_in(database, keys)), paused_at=Now())
     notify_after_commit(database, keys)
@@ -215,10 +215,10 @@ def cancel(
 
 def subtree_ids(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
     """Return the ids of these workflows and of all below them, without replaced ones."""
-    return list(_subtree_statuses(database, roots))
+    return list(subtree_statuses(database, roots))
 
 
-def _subtree_statuses(database: str, roots: Collection[UUID]) -> dict[UUID, str]:
+def subtree_statuses(database: str, roots: Collection[UUID]) -> dict[UUID, str]:
     """Return the statuses of these workflows and of all below them, without replaced ones."""
     workflows = Workflow.objects.using(database)
     given = workflows.filter(where_in(database, roots))
