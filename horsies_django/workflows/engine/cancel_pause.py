@@ -59,13 +59,11 @@ def skip_in_ended(context: EngineContext, some: NodeRows) -> list[NodeEnd]:
     unstarted = _with_unstarted_task(some).filter(workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES))
     taken = _cancel_tasks(context, unstarted.values_list("task_id", "pk"))
     rows = nodes.filter(where_in(nodes.db, taken))
-    columns = ("pk", "workflow_id", "task_index", "dependents", "map_index")
-    skipped = [
-        NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
-        for pk, workflow_id, index, dependents, map_index in rows.values_list(*columns)
-    ]
-    node_end.skip_stopped(nodes, skipped)
-    return skipped
+    columns = ("workflow__status", "pk", "workflow_id", "task_index", "dependents", "map_index")
+    skipped: dict[str, list[NodeEnd]] = defaultdict(list)
+    for status, pk, workflow_id, index, dependents, map_index in rows.values_list(*columns):
+        skipped[status].append(NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index))
+    return node_end.skip_stopped(nodes, skipped)
 
 
 def _cancel_tasks(context: EngineContext, rows: Iterable[tuple[Any, int]]) -> list[int]:
