@@ -74,9 +74,24 @@ class RecoveryOptions:
     paused_workflow_auto_cancel_after: timedelta | None = _option(None, WAIT)
 
     @property
+    def claimed_stale_after(self) -> float:
+        """The seconds without a heartbeat after which a CLAIMED task is taken from its worker."""
+        return self.claimed_stale_threshold_ms / 1_000
+
+    @property
+    def running_stale_after(self) -> float:
+        """The seconds without a heartbeat after which a RUNNING task is taken from its worker."""
+        return self.running_stale_threshold_ms / 1_000
+
+    @property
     def stale_after(self) -> float:
         """The seconds without a heartbeat after which a worker counts as dead."""
-        return min(self.claimed_stale_threshold_ms, self.running_stale_threshold_ms) / 1_000
+        return min(self.claimed_stale_after, self.running_stale_after)
+
+    @property
+    def check_interval(self) -> float:
+        """The seconds between two passes of the reaper."""
+        return self.check_interval_ms / 1_000
 
     @property
     def heartbeat_interval(self) -> float:

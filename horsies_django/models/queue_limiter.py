@@ -106,7 +106,7 @@ class QueueLimiter:
         rules = self._rules_of(name, columns)
         allowance = Allowance(name, rules, now, is_open=not columns["paused"])
         if rules.rate is not None:
-            allowance.tokens = rules.rate.tokens(columns["tokens"], 0.0 if until is None else -until)
+            allowance.tokens = rules.rate.tokens(columns["tokens"], None if until is None else -until)
         if rules.max_concurrency is not None:
             allowance.places = rules.max_concurrency - held
         return allowance

@@ -118,8 +118,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         due = self.deferred().filter(enqueued_at__lte=Now()).order_by("enqueued_at")
         found = dict(due.lock().values_list("pk", "limit_key")[:limit])
         release_after_commit(self.db, found.values())
-        rows = self.filter(pk__in=found, status=TaskStatus.PENDING)
-        return rows.update(deferred=IS_LIMITED, blocked=IS_LIMITED) if found else 0
+        return self.filter(pk__in=found).update(deferred=IS_LIMITED, blocked=IS_LIMITED) if found else 0
 
     def claim(
         self,

@@ -107,7 +107,7 @@ def status_from_row(name: str, row: dict[str, Any] | None, held: int, database: 
     tokens = None
     if rules.rate is not None:
         left, until = (row["tokens"], row["until"]) if row else (None, None)
-        tokens = rules.rate.tokens(left, -(until or 0.0))
+        tokens = rules.rate.tokens(left, None if until is None else -until)
     return QueueStatus(name, bool(row and row["paused"]), rules, held, tokens)
 
 

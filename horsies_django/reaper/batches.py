@@ -61,7 +61,7 @@ def run_batch(
     except Exception as error:
         _raise_if_outage(rows.db, error)
         logger.exception("batch failed rows=%d: retried one by one", len(keys))
-    done = failed = 0
+    done, failed = 0, SkippedRows()
     for key in keys:
         try:
             done += _act_on_all(rows, [key], act)
@@ -72,9 +72,9 @@ def run_batch(
                 done += 1
                 continue
             logger.exception("%s can't be processed id=%s: skipped", rows.model._meta.verbose_name, key)
-            skipped.add(key)
-            failed += 1
-    return BatchResult(len(keys), done, failed, size)
+            failed.add(key)
+    skipped.update(failed)
+    return BatchResult(len(keys), done, len(failed), size)
 
 
 def _act_on_all(rows: Rows, keys: list[UUID], act: Callable[[Rows], int]) -> int:

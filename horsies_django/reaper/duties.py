@@ -49,7 +49,7 @@ def requeue_stale_claimed(
     recovery = options.recovery
     if not recovery.auto_requeue_stale_claimed:
         return NO_BATCH
-    stale = _tasks(options).stale_claimed(recovery.claimed_stale_threshold_ms / 1_000)
+    stale = _tasks(options).stale_claimed(recovery.claimed_stale_after)
     return run_batch(stale, _requeue, skipped, may_act=may_detect_stale, give_up=fail_unreadable)
 
 
@@ -60,7 +60,7 @@ def recover_stale_running(
     recovery = options.recovery
     if not recovery.auto_fail_stale_running:
         return NO_BATCH
-    stale = _tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000)
+    stale = _tasks(options).stale_running(recovery.running_stale_after)
     return recover_batch(stale, skipped, may_act=may_detect_stale)
 
 

@@ -42,7 +42,7 @@ class Reaper:
     ) -> None:
         self._options = options
         self._on_pass = on_pass or partial(logger.debug, "%s")
-        self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
+        self._interval = options.recovery.check_interval if interval is None else interval
         self._lease_name = f"{LEASE_PREFIX}:{backend}"[:100]  # each backend has its own thresholds
         self._id = uuid4().hex
         self._stopped = StopEvent()

@@ -56,8 +56,8 @@ def heartbeat_retention(options: Options) -> float | None:
     recovery = options.recovery
     if recovery.heartbeat_retention_hours is None:
         return None
-    longest_ms = max(recovery.claimed_stale_threshold_ms, recovery.running_stale_threshold_ms)
-    return max(recovery.heartbeat_retention_hours * 3_600, longest_ms / 1_000)
+    hours = timedelta(hours=recovery.heartbeat_retention_hours)
+    return max(hours.total_seconds(), recovery.claimed_stale_after, recovery.running_stale_after)
 
 
 def prune_workers(options: Options, _: SkippedRows) -> BatchResult:

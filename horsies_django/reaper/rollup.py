@@ -25,6 +25,9 @@ from .batches import BatchResult, SkippedRows
 #: Name of the watermark, which stores the primary key up to which attempts are counted.
 WATERMARK: Final = "rolled up attempts"
 
+#: The position before the first attempt, whose primary key is 1.
+START: Final = 0
+
 #: Maximum attempts counted in one transaction. Smaller on SQLite, where a long transaction blocks every writer.
 SIZE: Final = 20_000
 SIZE_OF_SQLITE: Final = 2_000
@@ -48,7 +51,7 @@ def roll_up(options: Options, _: SkippedRows) -> BatchResult:
     attempts = _attempts(options.database)
     watermarks = Watermark.objects.using(options.database)
     position = Subquery(watermarks.filter(name=WATERMARK).values("position"))
-    settled = attempts.filter(pk__gt=Coalesce(position, Value(-1)), finished_at__lt=NowPlus(-SETTLE_DELAY))
+    settled = attempts.filter(pk__gt=Coalesce(position, Value(START)), finished_at__lt=NowPlus(-SETTLE_DELAY))
     if not settled.order_by("pk").values_list("pk").first():
         return BatchResult(0, 0)
     if not watermarks.filter(name=WATERMARK).exists():
@@ -75,8 +78,8 @@ def _attempts(database: str) -> QuerySet[TaskAttempt]:
 
 def _create_watermark(database: str) -> None:
     """Start at the newest ``BACKLOG`` attempts, because there may be millions."""
-    newest = TaskAttempt.objects.using(database).order_by("-pk").values_list("pk", flat=True).first() or 0
-    watermark = Watermark(name=WATERMARK, position=max(0, newest - BACKLOG))
+    newest = TaskAttempt.objects.using(database).order_by("-pk").values_list("pk", flat=True).first() or START
+    watermark = Watermark(name=WATERMARK, position=max(START, newest - BACKLOG))
     Watermark.objects.using(database).bulk_create([watermark], ignore_conflicts=True)
 
 

@@ -90,7 +90,7 @@ class WorkerConfig:
     @property
     def max_stall(self) -> float:
         """Seconds that a runner may be stalled before its supervisor kills it."""
-        return self.stall_timeout or self.options.recovery.running_stale_threshold_ms / 1_000
+        return self.stall_timeout or self.options.recovery.running_stale_after
 
     def serves(self, queue_name: str) -> bool:
         """Whether this worker serves the queue, or any queue for :data:`ANY_QUEUE`."""

@@ -65,7 +65,7 @@ class Execution:
 
     def __post_init__(self) -> None:
         """Set until when the function may start: before its deadline, and before a reaper may take its task."""
-        self.start_by = self.submitted_at + self.options.recovery.running_stale_threshold_ms / 2_000
+        self.start_by = self.submitted_at + self.options.recovery.running_stale_after / 2
         if self.claim.start_deadline is not None:
             self.start_by = min(self.start_by, self.claim.start_deadline)
 

@@ -70,7 +70,7 @@ class TickTransaction:
         self._pools = pools
         self._buffer = buffer
         self._budget = budget
-        self._max_wait = MAX_STALE_THRESHOLDS * config.options.recovery.claimed_stale_threshold_ms / 1_000
+        self._max_wait = MAX_STALE_THRESHOLDS * config.options.recovery.claimed_stale_after
 
     def write_heartbeat(self) -> Tick:
         """Write the heartbeat of an idle worker: one statement, without a transaction."""

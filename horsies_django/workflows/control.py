@@ -41,8 +41,8 @@ def pause(database: str, key: UUID) -> bool:
 
 def resume(database: str, key: UUID) -> bool:
     """PAUSED → RUNNING; return False if it was not paused, or its parent does not run."""
-    with locked(database, key):
-        return resume_workflow.resume(database, key)
+    with locked(database, key) as workflow:
+        return workflow is not None and resume_workflow.resume(database, workflow)
 
 
 def cancel(database: str, key: UUID, *, include_running: bool = False) -> bool:

@@ -10,6 +10,7 @@ from horsies_django.db import notifications, postgres
 from horsies_django.db.notifications import MIN_INTERVAL
 from horsies_django.models import Task
 from tests.enqueue import jobs
+from tests.jobs import limited
 from tests.workflows import bodies
 
 
@@ -76,6 +77,17 @@ def test_a_scheduled_send_is_notified_as_one_for_later(notified, request):
     job.schedule(60, 1)
 
     assert notified() == [f"+{job.queue_name}"]
+
+
+def test_tasks_that_wait_for_time_alone_are_notified_as_ones_for_later(notified, monkeypatch):
+    monkeypatch.setattr(notifications, "MIN_INTERVAL", 0)
+
+    limited.two_per_user.send_many([{"user": "a"}] * 3)
+    full = notified()
+    limited.rate_limited.send_many([{"user": "a"}] * 6)
+    spent = notified()
+
+    assert ("+*" in full, "+*" in spent) == (False, True)
 
 
 def test_sends_in_a_transaction_notify_once_after_its_commit(notified, request, long_interval):

@@ -28,6 +28,7 @@ def test_a_row_that_refuses_changes_stops_no_other_row_or_duty(poison, caplog, d
 
     assert (reports[duty].count, reports[duty].error) == (4, "")
     assert all(reports[name].count == 2 for name in others)
+    assert "batch failed rows=5: retried one by one" in caplog.text
     assert f"task can't be processed id={rows[2].pk}: skipped" in caplog.text
     assert Task.objects.get(pk=rows[2].pk).status == rows[2].status
 

@@ -128,6 +128,24 @@ def test_a_connection_lost_during_a_pass_counts_as_an_outage():
     assert Lease.objects.filter(outage_at__isnull=False).exists()
 
 
+def test_a_reaper_connects_anew_after_its_server_became_read_only():
+    """As after a failover: the old primary still answers, and lives on as a standby."""
+    passes, give_up = [], threading.Timer(20, lambda: reaper.stop())
+    reaper = Reaper(task_backends["default"].config, "default", 0.1, lambda line: (passes.append(line), reaper.stop()))
+    read_only = "SET default_transaction_read_only = on" if connection.vendor == "postgresql" else "PRAGMA query_only=1"
+    with connection.cursor() as cursor:
+        cursor.execute(read_only)
+
+    give_up.start()
+    try:
+        reaper.run()
+    finally:
+        give_up.cancel()
+        connection.close()
+
+    assert passes
+
+
 def test_a_hanging_probe_of_another_reaper_counts_as_an_outage():
     abandoned(1, TaskStatus.RUNNING)
     set_lease(probing_since=ago(NOTICED))

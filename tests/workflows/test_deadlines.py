@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from horsies_django import OnError, Workflow, wait_for_event
@@ -224,7 +225,8 @@ def limit_pauses(settings, after):
 
 
 def set_paused_for(handle, ago):
-    WorkflowRow.objects.filter(root_id=handle.id, status="PAUSED").update(paused_at=timezone.now() - ago)
+    rows = WorkflowRow.objects.filter(Q(pk=handle.id) | Q(root_id=handle.id), status="PAUSED")
+    rows.update(paused_at=timezone.now() - ago)
 
 
 def test_a_workflow_paused_for_too_long_expires_and_gives_the_reason(drain, settings):
@@ -266,6 +268,23 @@ def test_a_subworkflow_paused_for_too_long_fails_its_node(drain, settings):
     assert child.retry()
     drain()
     assert (str(handle.status()), value(handle, "sub")) == ("COMPLETED", 2)
+
+
+def test_a_subworkflow_of_a_paused_workflow_expires_only_with_it(drain, settings):
+    limit_pauses(settings, "2h")
+    nodes = {"sub": bodies.Fragile.node()(key="fragile"), "approval": wait_for_event("approval")}
+    handle = start_and_drain(Workflow("top", nodes), drain)
+    (child,) = children(handle)
+    handle.pause()
+    set_paused_for(child, timedelta(hours=3))
+
+    reap()
+    before = str(child.status())
+    set_paused_for(handle, timedelta(hours=3))
+    reap()
+
+    assert before == "PAUSED"
+    assert (str(handle.status()), str(child.status())) == ("EXPIRED", "EXPIRED")
 
 
 def test_by_default_a_paused_workflow_never_expires(drain):

@@ -17,7 +17,7 @@ from horsies_django.reaper.recovery import recover_stuck_workflows
 from horsies_django.workflows.engine.repair import repair
 from tests.conftest import wait_until
 from tests.workflows import bodies
-from tests.workflows.runs import codes, end_without_notifying, inconsistencies, states, times
+from tests.workflows.runs import codes, end_without_notifying, inconsistencies, start_and_drain, states, times
 
 ERROR = {"error_code": "NO", "message": "no", "data": None}
 
@@ -75,6 +75,31 @@ def test_an_unreadable_result_fails_its_own_node_and_not_the_dependent(drain):
 
     assert codes(handle) == {"source": "RESULT_DESERIALIZATION_ERROR", "taker": None}
     assert handle.result_for("taker").ok == "err RESULT_DESERIALIZATION_ERROR"
+
+
+def test_repair_counts_the_workflows_that_it_ends(drain):
+    ended = start_and_drain(chain(), drain)
+    ending, going_on = chain().start(), chain().start()
+    Task.objects.filter(workflow_id=going_on.id).update(
+        status="COMPLETED", result={"ok": 5}, completed_at=timezone.now()
+    )
+    Task.objects.filter(workflow_id=ending.id).update(status="FAILED", error_code="NO", failed_at=timezone.now())
+
+    reports = repair("default")
+
+    assert {report.root_id: report.ended_workflows for report in reports} == {ending.id: 1, going_on.id: 0}
+    assert [str(handle.status()) for handle in (ended, ending, going_on)] == ["COMPLETED", "FAILED", "RUNNING"]
+
+
+def test_a_node_whose_task_was_deleted_fails_although_other_tasks_are_kept(drain):
+    handle, other = chain().start(), chain().start()
+    Task.objects.filter(workflow_id=handle.id).delete()
+
+    (report,) = repair("default")
+
+    assert (report.root_id, report.ended_nodes) == (handle.id, 1)
+    assert codes(handle) == {"first": "RESULT_NOT_AVAILABLE", "second": "UPSTREAM_SKIPPED"}
+    assert states(other) == {"first": "ENQUEUED", "second": "PENDING"}
 
 
 def test_a_failure_that_recovery_finds_pauses_the_workflow(drain):

@@ -37,6 +37,36 @@ def fragile(key, fails=1, **options):
     return Workflow("fragile", [first, second, third], on_error=OnError.PAUSE, **options)
 
 
+def test_a_retried_workflow_no_longer_shows_how_it_ended(drain):
+    handle = start_and_drain(Workflow("failed", {"one": bodies.flaky.node()(key="one", fails=1)}), drain)
+    row = handle._rows().get()
+    assert row.error["error_code"] == "NOT_YET"
+    assert None not in (row.completed_at, row.kept_until, row.failed_index)
+
+    assert handle.retry()
+
+    row = handle._rows().get()
+    assert (row.error, row.completed_at, row.kept_until, row.failed_index) == (None, None, None, None)
+
+
+def test_a_retried_node_waits_again_for_all_nodes_of_its_context(drain):
+    first = bodies.flaky.node(node_id="first")(key="first", fails=1)
+    second = bodies.flaky.node(node_id="second", queue_name="slow")(key="second", fails=1)
+    both = [first, second]
+    last = bodies.describe_context.node(node_id="last", waits_for=both, workflow_ctx_from=both)()
+    handle = Workflow("context", [*both, last]).start()
+    drain(queues="default")
+    drain()
+    assert states(handle) == {"first": "FAILED", "second": "FAILED", "last": "SKIPPED"}
+
+    assert handle.retry()
+    assert WorkflowTask.objects.get(workflow=handle.id, node_id="last").open_ctx == 2
+    drain()
+
+    assert value(handle, "last")["results"] == {"first": "ok 2", "second": "ok 2"}
+    assert inconsistencies(handle) == []
+
+
 # Paused workflows.
 
 

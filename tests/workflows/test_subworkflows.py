@@ -393,14 +393,14 @@ def test_the_policy_sets_number_and_delay_of_subworkflow_retries(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy)(key="policy", fails=99)
     handle = start_and_drain(Workflow("top", [leaf]), drain)
 
-    delays = []
+    retries = []
     for _ in range(2):
         build = WorkflowTask.objects.get(node_id="leaf").task
-        delays.append(round((build.run_after - build.sent_at).total_seconds()))
+        retries.append((build.retry_count, round((build.run_after - build.sent_at).total_seconds())))
         make_due()
         drain()
 
-    assert delays == [60, 3_600]
+    assert retries == [(1, 60), (2, 3_600)]
     below = WorkflowRow.objects.filter(parent__workflow=handle.id).order_by("sent_at")
     assert [row.is_replaced for row in below] == [True, True, False]
     assert times("policy") == 3

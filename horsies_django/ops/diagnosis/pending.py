@@ -160,7 +160,7 @@ def _count_ahead(task: Task, rows: TaskQuerySet) -> int:
 
 def _live_workers(task: Task) -> list[Worker]:
     """Return the workers with a recent heartbeat. The table has one row per process, so it is small."""
-    threshold = backend_options(task.backend).recovery.claimed_stale_threshold_ms / 1_000
+    threshold = backend_options(task.backend).recovery.claimed_stale_after
     alive = Worker.objects.using(database_of(task)).alive(threshold)
     return list(alive.order_by("-last_beat_at")[:MAX_WORKERS])
 

@@ -120,8 +120,8 @@ def orphaned_ids(rows: Iterable[Task]) -> set[UUID]:
         recovery = backend_options(backend).recovery
         mine = [row for row in held if row.backend == backend]
         every = Task.objects.using(mine[0]._state.db).filter(pk__in=[row.pk for row in mine])
-        stale = every.stale_running(recovery.running_stale_threshold_ms / 1_000)
+        stale = every.stale_running(recovery.running_stale_after)
         if any(row.status == TaskStatus.CLAIMED for row in mine):
-            stale = stale | every.stale_claimed(recovery.claimed_stale_threshold_ms / 1_000)
+            stale = stale | every.stale_claimed(recovery.claimed_stale_after)
         found.update(stale.values_list("pk", flat=True))
     return found

@@ -157,7 +157,7 @@ def collect(options: Options) -> MetricsSnapshot:
         workflows.counts(answers),
         tuple(workflows.newest_ids(answers)),
         None if reaper_in is None else max(0.0, -float(reaper_in)),
-        options.recovery.check_interval_ms / 1_000,
+        options.recovery.check_interval,
         tuple(minutes),
         minute,
     )

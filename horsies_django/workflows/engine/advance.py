@@ -76,9 +76,9 @@ class Engine(EngineContext):
             touched = self._count_level(ends, by_position)
             self._pause_failed(ends)
             started, skipped = self._decide_waiting(by_position)
-            done = [key for key in touched if key in self.workflows and self.workflows[key].open_count == 0]
             self.count_ends([*skipped, *started])
-            finished = complete_workflow.complete_workflows(self, done) if done else []
+            known = [key for key in touched if key in self.workflows]
+            finished = complete_workflow.complete_workflows(self, known)
             self.count_ends(finished)
             ends = [*skipped, *started, *finished]
         self.flush()

@@ -59,13 +59,11 @@ def skip_in_ended(context: EngineContext, some: NodeRows) -> list[NodeEnd]:
     unstarted = _with_unstarted_task(some).filter(workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES))
     taken = _cancel_tasks(context, unstarted.values_list("task_id", "pk"))
     rows = nodes.filter(where_in(nodes.db, taken))
-    columns = ("pk", "workflow_id", "task_index", "dependents", "map_index")
-    skipped = [
-        NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
-        for pk, workflow_id, index, dependents, map_index in rows.values_list(*columns)
-    ]
-    node_end.skip_stopped(nodes, skipped)
-    return skipped
+    columns = ("workflow__status", "pk", "workflow_id", "task_index", "dependents", "map_index")
+    skipped: dict[str, list[NodeEnd]] = defaultdict(list)
+    for status, pk, workflow_id, index, dependents, map_index in rows.values_list(*columns):
+        skipped[status].append(NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index))
+    return node_end.skip_stopped(nodes, skipped)
 
 
 def _cancel_tasks(context: EngineContext, rows: Iterable[tuple[Any, int]]) -> list[int]:
@@ -167,7 +165,7 @@ def pause(context: EngineContext, roots: Collection[UUID]) -> list[UUID]:
     database = context.database
     if not roots:
         return []
-    statuses = _subtree_statuses(database, roots)
+    statuses = subtree_statuses(database, roots)
     keys = [key for key, status in statuses.items() if status == WorkflowStatus.RUNNING]
     lifecycle.PAUSE_WORKFLOW.apply(Workflow.objects.using(database).filter(where_in(database, keys)), paused_at=Now())
     notify_after_commit(database, keys)
@@ -215,10 +213,10 @@ def cancel(
 
 def subtree_ids(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
     """Return the ids of these workflows and of all below them, without replaced ones."""
-    return list(_subtree_statuses(database, roots))
+    return list(subtree_statuses(database, roots))
 
 
-def _subtree_statuses(database: str, roots: Collection[UUID]) -> dict[UUID, str]:
+def subtree_statuses(database: str, roots: Collection[UUID]) -> dict[UUID, str]:
     """Return the statuses of these workflows and of all below them, without replaced ones."""
     workflows = Workflow.objects.using(database)
     given = workflows.filter(where_in(database, roots))

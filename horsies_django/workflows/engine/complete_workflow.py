@@ -25,7 +25,7 @@ from .. import lifecycle
 from ..error_codes import STOPPED_BY, WorkflowCode
 from . import node_end
 from .context import EngineContext, ParentNode, WorkflowState
-from .enqueue_nodes import BUILD_TASK, due_in, notify_workers
+from .enqueue_nodes import BUILD_TASK, due_in, notify_workers_later
 from .nodes import NodeEnd, NodeResult, Position
 from .queries import Query
 
@@ -227,8 +227,7 @@ def _rebuild(context: EngineContext, failed: Sequence[tuple[ParentNode, Workflow
     if paused := [key for key, is_so in is_paused.items() if is_so]:
         lifecycle.RETURN_TO_READY.apply(nodes.filter(pk__in=paused), task_id=None)
     due = [(parent, policy) for parent, _, policy in failed if not is_paused[parent.pk]]
-    routes = {parent.pk: (parent.queue_name, False) for parent, _ in due}
-    task_ids = dict(zip(routes, uuid7s(len(routes)), strict=True))
+    task_ids = dict(zip((parent.pk for parent, _ in due), uuid7s(len(due)), strict=True))
     retries = ValueByPk({parent.pk: str(parent.rebuilds + 1) for parent, _ in due}, models.IntegerField())
     delays = {parent.pk: str(policy.delay(parent.rebuilds + 1)) for parent, policy in due}
     if due:
@@ -238,7 +237,7 @@ def _rebuild(context: EngineContext, failed: Sequence[tuple[ParentNode, Workflow
             **due_in(ValueByPk(delays, models.FloatField())),
         }
         context.queries.enqueue(None, task_ids, changes)
-        notify_workers(context, {task_ids[key]: route for key, route in routes.items()}, is_later=True)
+        notify_workers_later(context, (parent.queue_name for parent, _ in due))
 
 
 def summary(workflow: Workflow) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -66,23 +66,31 @@ def enqueue(context: EngineContext, kind: str, nodes: Mapping[int, TaskRoute], *
         return
     ids = dict(zip(nodes, uuid7s(len(nodes)), strict=True))
     context.enqueue(kind, ids, changes)
-    notify_workers(context, {task_id: nodes[key] for key, task_id in ids.items()}, is_later="deferred" in changes)
+    if "deferred" in changes:
+        notify_workers_later(context, (queue for queue, _ in nodes.values()))
+    else:
+        _notify_workers(context, {task_id: nodes[key] for key, task_id in ids.items()})
 
 
 def insert_tasks(context: EngineContext, tasks: Mapping[UUID, TaskRoute]) -> None:
     """Insert the tasks of nodes that were inserted as ENQUEUED, with these ids."""
     if tasks:
         context.queries.insert_tasks({}, tasks)
-        notify_workers(context, tasks, is_later=False)
+        _notify_workers(context, tasks)
 
 
-def notify_workers(context: EngineContext, tasks: Mapping[UUID, TaskRoute], *, is_later: bool) -> None:
-    """Notify workers of these tasks; ``is_later`` means that none of them is due yet."""
-    if not is_later:
-        context.enqueued |= tasks
-    if is_later or not context.caller_notifies:
+def _notify_workers(context: EngineContext, tasks: Mapping[UUID, TaskRoute]) -> None:
+    """Notify workers of these tasks, which are due."""
+    context.enqueued |= tasks
+    if not context.caller_notifies:
         for queue, is_async in set(tasks.values()):
-            wake_after_commit(context.database, queue, later=is_later, is_async=is_async)
+            wake_after_commit(context.database, queue, is_async=is_async)
+
+
+def notify_workers_later(context: EngineContext, queues: Iterable[str]) -> None:
+    """Notify workers that these queues have tasks that become due later."""
+    for queue in set(queues):
+        wake_after_commit(context.database, queue, later=True)
 
 
 def insert_statement(nodes: NodeRows, task_ids: ValueByPk | F, changes: Mapping[str, Any]) -> Statement:

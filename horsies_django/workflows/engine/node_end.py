@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import models
@@ -163,8 +163,7 @@ def _apply_conditions(nodes: NodeRows, decided: Sequence[tuple[NodeEnd, str, str
             runs.append(end.pk)
         else:
             skipped.append(end._replace(is_neutral=True))
-    for status, ends in stopped.items():
-        _skip_stopped(nodes, ends, status)
+    ended = skip_stopped(nodes, stopped)
     if runs:
         lifecycle.ALLOW_NODE.apply(nodes.filter(pk__in=runs), is_decided=True, task_id=None)
     skip(
@@ -174,7 +173,7 @@ def _apply_conditions(nodes: NodeRows, decided: Sequence[tuple[NodeEnd, str, str
         WorkflowCode.CONDITION_NOT_MET,
         "The conditions of the node did not let it run.",
     )
-    return [*(end for ends in stopped.values() for end in ends), *skipped], runs
+    return [*ended, *skipped], runs
 
 
 def time_out_events(nodes: NodeRows, ends: Sequence[NodeEnd]) -> list[NodeEnd]:
@@ -203,13 +202,9 @@ def skip(
         transition.apply(rows, completed_at=Now(), result=err_result(code, message), error_code=str(code))
 
 
-def skip_stopped(nodes: NodeRows, ends: Sequence[NodeEnd]) -> None:
-    """Skip nodes whose workflow has ended, with the code of how it ended."""
-    statuses = dict(nodes.filter(pk__in=[end.pk for end in ends]).values_list("pk", "workflow__status")) if ends else {}
-    for status in sorted(set(statuses.values())):
-        _skip_stopped(nodes, [end for end in ends if statuses[end.pk] == status], status)
-
-
-def _skip_stopped(nodes: NodeRows, ends: Sequence[NodeEnd], status: str) -> None:
-    code = STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED)
-    skip(nodes, ends, lifecycle.SKIP_STOPPED, code, "The workflow had ended.")
+def skip_stopped(nodes: NodeRows, by_status: Mapping[str, Sequence[NodeEnd]]) -> list[NodeEnd]:
+    """Skip nodes whose workflow has ended, given by how it ended, with the code of that; return them."""
+    for status, ends in by_status.items():
+        code = STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED)
+        skip(nodes, ends, lifecycle.SKIP_STOPPED, code, "The workflow had ended.")
+    return [end for ends in by_status.values() for end in ends]

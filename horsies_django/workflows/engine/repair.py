@@ -143,7 +143,7 @@ def expire_paused(database: str, after: timedelta, most: int = MAX_TREES) -> int
     """
     stale = Workflow.objects.using(database).filter(
         lifecycle.EXPIRE_PAUSED.is_possible,
-        Q(parent__isnull=True) | ~Q(parent__workflow__status=WorkflowStatus.PAUSED),
+        ~Q(parent__workflow__status=WorkflowStatus.PAUSED),  # true for a root too
         paused_at__lte=NowPlus(-after.total_seconds()),
     )
     rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:most])
@@ -207,9 +207,9 @@ def _stuck_roots(database: str, most: int) -> list[UUID]:
 def _repair_tree(database: str, root: UUID) -> Repaired:
     engine = Engine.on(database)
     workflows = Workflow.objects.using(database)
-    keys = cancel_pause.subtree_ids(database, [root])
+    statuses = cancel_pause.subtree_statuses(database, [root])
+    keys = list(statuses)
     nodes = engine.nodes.filter(workflow__in=keys)
-    before = _count_ended(database, keys)
     _recount(database, keys)
     lost = [*start_nodes.collect_maps(engine, resume_workflow.recount_maps(nodes)), *_fail_lost_tasks(nodes)]
     ends, ready = node_end.apply_results(
@@ -220,11 +220,9 @@ def _repair_tree(database: str, root: UUID) -> Repaired:
         _fail_empty(database, key)
     decided = resume_workflow.decide_waiting(database, keys)
     engine.complete_workflows(workflows.filter(pk__in=keys, open_count=0).values_list("pk", flat=True))
-    return Repaired(root, len(lost) + len(ends), decided + len(ready), _count_ended(database, keys) - before)
-
-
-def _count_ended(database: str, keys: Collection[UUID]) -> int:
-    return Workflow.objects.using(database).filter(pk__in=keys, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
+    live = [key for key, status in statuses.items() if status not in WORKFLOW_TERMINAL_STATES]
+    ended = workflows.filter(pk__in=live, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
+    return Repaired(root, len(lost) + len(ends), decided + len(ready), ended)
 
 
 def _fail_lost_tasks(nodes: NodeRows) -> Iterator[NodeEnd]:

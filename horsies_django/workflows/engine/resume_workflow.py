@@ -16,21 +16,19 @@ from .. import lifecycle
 from ..error_codes import WorkflowCode
 from . import node_end, start_nodes
 from .advance import Engine
-from .cancel_pause import resume_suspended, subtree_ids
+from .cancel_pause import resume_suspended, subtree_statuses
 from .nodes import NodeEnd, NodeRows, NodeState, read_nodes, where_in
 
 _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
 
-def resume(database: str, key: UUID) -> bool:
+def resume(database: str, workflow: Workflow) -> bool:
     """PAUSED → RUNNING for a workflow and all below it; False if it was not paused, or is below a paused one."""
-    workflows = Workflow.objects.using(database)
-    keys = subtree_ids(database, [key])
-    workflow = workflows.filter(pk=key, status=WorkflowStatus.PAUSED).first()
-    was_paused = workflow is not None and _is_parent_running(database, workflow)
-    paused = list(workflows.filter(pk__in=keys, status=WorkflowStatus.PAUSED).values_list("pk", flat=True))
+    statuses = subtree_statuses(database, [workflow.pk])
+    paused = [each for each, status in statuses.items() if status == WorkflowStatus.PAUSED]
+    was_paused = workflow.pk in paused and _is_parent_running(database, workflow)
     if was_paused:
-        lifecycle.RESUME_WORKFLOW.apply(workflows.filter(pk__in=paused), paused_at=None)
+        lifecycle.RESUME_WORKFLOW.apply(Workflow.objects.using(database).filter(pk__in=paused), paused_at=None)
         decide_waiting(database, paused)
     return was_paused
 

@@ -62,7 +62,7 @@ def start(context: EngineContext, ready: Collection[NodeState]) -> list[NodeEnd]
     if not (events or maps):
         return []
     _load_events_and_sources(context, events, maps)
-    return [*_wait_for_events(context, events), *_expand_maps(context, maps)]
+    return [*_wait_for_events(context, events, by_kind[NodeKind.EVENT]), *_expand_maps(context, maps)]
 
 
 def _load_events_and_sources(context: EngineContext, events: Sequence[NodeState], maps: Sequence[NodeState]) -> None:
@@ -82,7 +82,9 @@ def _load_events_and_sources(context: EngineContext, events: Sequence[NodeState]
         context.results[workflow_id, index] = (text, is_neutral)
 
 
-def _wait_for_events(context: EngineContext, events: Sequence[NodeState]) -> list[NodeEnd]:
+def _wait_for_events(
+    context: EngineContext, events: Sequence[NodeState], routes: Mapping[int, TaskRoute]
+) -> list[NodeEnd]:
     if not events:
         return []
     context.start_nodes(events)
@@ -92,7 +94,7 @@ def _wait_for_events(context: EngineContext, events: Sequence[NodeState]) -> lis
         if node.event_name in sent:
             ends.append((node.end_as(WorkflowTaskStatus.COMPLETED), sent[node.event_name]))
         elif node.event_timeout is not None:
-            timed[node.pk] = (node.queue_name, False)
+            timed[node.pk] = routes[node.pk]
     _schedule_wake(context, timed)
     return complete_events(context, ends)
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claim.complete_and_claim import compile_for
@@ -199,6 +200,16 @@ def test_a_worker_asks_a_queue_without_tokens_again_only_when_the_next_token_is_
     assert 300 < store.selector.unblocks_at - time.monotonic() <= 360
 
 
+def test_a_bucket_without_the_time_of_its_last_token_counts_as_full():
+    """A time out of range becomes none: without new tokens the queue would stand still for ever."""
+    Queue.objects.create(name="default", rate_limit="3/h", tokens=0.0, refilled_at=None)
+    tasks.noop.send_many({} for _ in range(5))
+
+    _, _, claims = claim_ten()
+
+    assert len(claims) == 3
+
+
 def test_prefetched_tasks_count_against_max_concurrency(worker, tmp_path):
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(max_concurrency=3)
@@ -260,3 +271,16 @@ def test_released_tasks_return_their_rate_limit_tokens_once():
 
     assert 6 <= row.get().tokens < 7
     assert Task.objects.pending().count() == 8
+
+
+def test_released_tasks_of_a_queue_without_a_rate_limit_change_no_row_of_a_queue():
+    Queue.objects.named("default").set(max_concurrency=10)
+    Queue.objects.named("other").set(rate_limit="10/h")
+    tasks.noop.send_many({} for _ in range(2))
+    store, _, claims = claim_ten()
+
+    with transaction.atomic(), CaptureQueriesContext(connection) as statements:
+        store.hand_back(claims)
+
+    assert Task.objects.pending().count() == 2
+    assert not [one["sql"] for one in statements if one["sql"].startswith('UPDATE "horsies_queues"')]

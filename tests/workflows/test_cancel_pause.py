@@ -1,0 +1,50 @@
+"""Tasks that a pause holds back, and how the engine finds subworkflows."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django import Workflow
+from horsies_django.models import Task
+from horsies_django.workflows import gateway
+from horsies_django.workflows.engine.repair import repair
+from tests.database import is_postgres
+from tests.workflows import bodies
+from tests.workflows.runs import end_without_notifying, inconsistencies, open_tasks, states, times
+
+
+def test_a_repair_of_a_paused_workflow_leaves_its_tasks_held_back(drain):
+    held = bodies.flaky.node(node_id="held", priority=1)(key="held")
+    handle = Workflow("paused", [held, bodies.echo.node(node_id="running", priority=2)()]).start()
+    with transaction.atomic():
+        claims = {claim.task_name: claim.task_id for claim in Task.objects.claim("worker", start=1, prefetch=1)}
+    gateway.mark_running("default", [claims[bodies.echo.module_path]])
+    handle.pause()
+    end_without_notifying("running", status="COMPLETED", result={"ok": 1})
+
+    (report,) = repair("default")
+    drain()
+
+    assert report.ended_nodes == 1
+    assert (states(handle), times("held")) == ({"held": "ENQUEUED", "running": "COMPLETED"}, 0)
+    assert handle.resume()
+    drain()
+    assert (str(handle.status()), times("held"), open_tasks()) == ("COMPLETED", 1, 0)
+    assert inconsistencies(handle) == []
+
+
+def test_subworkflows_are_found_by_the_index_of_trees(transactional_db):
+    if not is_postgres():
+        pytest.skip("a plan of SQLite shows nothing about parameters")
+    handle = Workflow("tree", [bodies.echo.node()()]).start()
+    with CaptureQueriesContext(connection) as captured:
+        handle.pause()
+    (tree,) = [query["sql"] for query in captured if "UNION" in query["sql"]]
+
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {tree}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "horsies_workflow_tree" in plan
