@@ -224,6 +224,7 @@ class Coverage:
 
         Tests of the file that is named after the module come first. The others are ordered so that a few of them
         execute as many different lines of the module as they can: the quickest alone all take its most common path.
+        Last come the other tests of their files: these may execute the line in a worker's process.
         """
         by_line = {
             line: {context.partition("|")[0] for context in contexts} & self.seconds.keys()
@@ -233,11 +234,17 @@ class Coverage:
             *by_line.values()
         )
         lines = {test: {line for line, tests in by_line.items() if test in tests} for test in found}
-        own = f"test_{mutant.path.stem}.py"
+        own = f"/test_{mutant.path.stem}.py::"
+        files = {test.partition("::")[0] for test in found}
+        siblings = {test for test in self.seconds if test.partition("::")[0] in files or own in test} - found
         return [
-            *sorted((test for test in found if own in test), key=lambda test: (self.seconds[test], test)),
+            *self._quickest(test for test in found if own in test),
             *self._spread({test: lines[test] for test in sorted(found) if own not in test}),
+            *self._quickest(siblings),
         ]
+
+    def _quickest(self, tests: Iterable[str]) -> list[str]:
+        return sorted(tests, key=lambda test: (self.seconds[test], test))
 
     def _spread(self, lines: dict[str, set[int]]) -> Iterator[str]:
         """Yield the tests, each time the one that executes most further lines for its time; then start over."""
