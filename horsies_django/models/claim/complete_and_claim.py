@@ -118,7 +118,7 @@ class _OneStatement(CompleteAndClaim):
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         room = bound[LIMIT.name]
         if len(queues) < 2 or not room:
-            bound[QUEUE.name] = queues[0] if queues else ""
+            bound[QUEUE.name] = next(iter(queues), "")
             bound[LIMIT.name] = min(room, most.get(bound[QUEUE.name], room))
             return self._one.claim(self._execute, bound, _NOTHING)
         if self._was_short:
@@ -212,8 +212,8 @@ class _FourStatements(CompleteAndClaim):
     def _next_up(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         pick = self._pick
         if len(queues) == 1:
-            bound[QUEUE.name] = queues[0]
-            bound[LIMIT.name] = min(bound[LIMIT.name], most.get(queues[0], bound[LIMIT.name]))
+            (queue,) = queues
+            bound |= {QUEUE.name: queue, LIMIT.name: min(bound[LIMIT.name], most.get(queue, bound[LIMIT.name]))}
         else:
             choice = bound[LIMIT.name] * _OVERFETCH
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
