@@ -375,6 +375,18 @@ def test_a_subworkflow_of_a_completed_parent_cannot_be_retried(drain):
     assert (str(handle.status()), str(below.status())) == ("COMPLETED", "FAILED")
 
 
+def test_a_failure_that_a_completed_subworkflow_allows_is_not_retried(drain):
+    nodes = {"lenient": bodies.Lenient.node()(), "approval": wait_for_event("approval")}
+    handle = start_and_drain(Workflow("top", nodes), drain)
+    (below,) = children(handle)
+    handle.pause()
+    assert (str(handle.status()), str(below.status())) == ("PAUSED", "COMPLETED")
+    assert states(below) == {"good": "COMPLETED", "bad": "FAILED"}
+
+    assert not handle.retry()
+    assert str(handle.status()) == "PAUSED"
+
+
 def test_a_retry_of_a_cancelled_subworkflow_reopens_the_whole_workflow(drain):
     nodes = {"sub": bodies.Waiting.node()(), "slow": bodies.flaky.node(queue_name="slow")(key="slow")}
     handle = Workflow("top", nodes).start()
