@@ -67,6 +67,7 @@ def test_a_paused_workflow_can_fail_and_be_retried_repeatedly(drain):
 
 
 def test_a_paused_workflow_without_failures_cannot_be_retried(drain):
+    assert str(start_and_drain(fragile("other"), drain).status()) == "PAUSED"  # it has a failure
     handle = fragile("paused").start()
     handle.pause()
 
@@ -438,7 +439,9 @@ def test_a_retry_is_refused_if_another_run_holds_the_unique_key_of_the_root(drai
     handle = start()
     (below,) = children(handle)
     Workflow("top", {"approval": wait_for_event("approval")}, unique_key="one").start()
+    other = start_and_drain(fragile("other", unique_key="other"), drain)
 
     assert not below.retry()
     assert not handle.retry()
     assert (str(handle.status()), str(below.status())) == ("FAILED", "FAILED")
+    assert other.retry()
