@@ -212,8 +212,8 @@ class _FourStatements(CompleteAndClaim):
     def _next_up(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         pick = self._pick
         if len(queues) == 1:
-            (queue,) = queues
-            bound |= {QUEUE.name: queue, LIMIT.name: min(bound[LIMIT.name], most.get(queue, bound[LIMIT.name]))}
+            (bound[QUEUE.name],) = queues
+            bound[LIMIT.name] = min(bound[LIMIT.name], most.get(bound[QUEUE.name], bound[LIMIT.name]))
         else:
             choice = bound[LIMIT.name] * _OVERFETCH
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
