@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from django.db import connections, models, transaction
+from django.db import models, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
@@ -36,8 +36,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
 
     def lock(self) -> LimitQuerySet:
         """Lock the rows that no other transaction has locked, and read the database's clock with them."""
-        has_skip = connections[self.db].features.has_select_for_update_skip_locked
-        locked: LimitQuerySet = self.select_for_update(skip_locked=has_skip).annotate(clock=Now())
+        locked: LimitQuerySet = self.select_for_update(skip_locked=True).annotate(clock=Now())
         return locked
 
     def locked(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db import DEFAULT_DB_ALIAS, connections, models
+from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
@@ -91,9 +91,7 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
         SQLite has no row locks: there one transaction writes at a time.
         """
-        features = connections[self.db].features
-        skip = skip and features.has_select_for_update_skip_locked
-        return self.select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
+        return self.select_for_update(skip_locked=skip, no_key=True)
 
 
 class Queue(models.Model):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from django.core.exceptions import ValidationError
-from django.db import connections, models, transaction
+from django.db import models, transaction
 from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
@@ -152,11 +152,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
 
     def locked(self, *, skip: bool = True) -> Self:
         """These rows, locked as they are read; with ``skip``, without locked ones."""
-        features = connections[self.db].features
-        if not features.has_select_for_update:
-            return self
-        skip = skip and features.has_select_for_update_skip_locked
-        return self.select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
+        return self.select_for_update(skip_locked=skip, no_key=True)
 
     def all_rows(self) -> ScheduleQuerySet:
         """Return all schedules of the same database, without this queryset's filters."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final, Self
 from uuid import UUID
 
-from django.db import connections, models
+from django.db import models
 from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
@@ -52,11 +52,7 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
 
     def locked(self, *, skip: bool) -> Self:
         """These rows, locked as they are read, in the order of their ids, so that two transactions can't deadlock."""
-        features = connections[self.db].features
-        if not features.has_select_for_update:
-            return self
-        skip = skip and features.has_select_for_update_skip_locked
-        return self.order_by("pk").select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
+        return self.order_by("pk").select_for_update(skip_locked=skip, no_key=True)
 
 
 class Workflow(models.Model):

@@ -87,7 +87,7 @@ def _roll_up_window(database: str) -> BatchResult:
     """Count the next attempts, unless another process holds the watermark."""
     features = connections[database].features
     watermarks = Watermark.objects.using(database).filter(name=WATERMARK)
-    free = watermarks.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+    free = watermarks.select_for_update(skip_locked=True)
     watermark = free.values_list("position", Now()).first()
     if watermark is None:
         return BatchResult(0, 0)

@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django.core.backends import config_of
 from horsies_django.models import Lease, Task
 from horsies_django.reaper.loop import Reaper
+from horsies_django.signals import task_expired
 from tests.conftest import wait_until
 from tests.reaper.conftest import WORK
 
@@ -80,6 +81,33 @@ def test_a_reaper_rests_between_two_passes():
 
     probes = [one for one in statements if 'SET "probing_since" = COALESCE' in one["sql"]]
     assert 2 <= len(probes) <= 6, "it rests at least until the lease is free again"
+
+
+@pytest.mark.parametrize("event", ["a stop", "the loss of the lease"])
+def test_a_pass_ends_with_the_duty_that_runs_at(event):
+    passes = []
+
+    def interrupt(**_):
+        if event == "a stop":
+            reaper.stop()
+        else:
+            Lease.objects.filter(name="reaper:default").update(holder="another")
+
+    def note(line):
+        passes.append(line)
+        reaper.stop()
+
+    WORK["expired overdue tasks"](1)
+    (kept,) = WORK["deleted ended tasks"](1)
+    reaper = Reaper(config_of("default"), "default", 60, note)
+    task_expired.connect(interrupt)
+    try:
+        reaper.run()
+    finally:
+        task_expired.disconnect(interrupt)
+
+    assert passes == ["reaper pass: expired overdue tasks: 1"]
+    assert Task.objects.filter(pk=kept.pk).exists()
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from django.db.models.functions import Now
 from horsies_django import (
     OnError,
     RetryPolicy,
+    SuccessCase,
+    SuccessPolicy,
     TaskContext,
     TaskError,
     TaskResult,
@@ -380,6 +382,17 @@ class Fragile(WorkflowDefinition[Any]):
     @classmethod
     def build_with(cls, *, key: str, fails: int = 1) -> Workflow[Any]:
         return Workflow("fragile", {"one": flaky.node()(key=key, fails=fails)}, output="one", on_error=OnError.PAUSE)
+
+
+class Lenient(WorkflowDefinition[Any]):
+    """Completes although a node fails."""
+
+    class Meta:
+        definition_key = "tests.running.lenient"
+        success_policy = SuccessPolicy([SuccessCase(["good"])])
+
+    good = echo.node()()
+    bad = fail.node()()
 
 
 class Informed(WorkflowDefinition[Any]):

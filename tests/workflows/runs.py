@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -116,11 +117,7 @@ def inconsistencies(handle: WorkflowHandle[Any]) -> list[str]:
     nodes = list(WorkflowTask.objects.filter(workflow=workflow).select_related("task").order_by("task_index"))
     by_index = {node.task_index: node for node in nodes}
     is_open = {node.task_index: node.status not in WORKFLOW_TASK_TERMINAL_STATES for node in nodes}
-    found = []
-    if workflow.open_count != sum(is_open.values()):
-        found.append(f"open_count is {workflow.open_count}, but {sum(is_open.values())} nodes are open")
-    if workflow.node_count != len(nodes):
-        found.append(f"node_count is {workflow.node_count}, but there are {len(nodes)} nodes")
+    found = list(_of_workflow(workflow, is_open.values()))
     for node in nodes:
         if (node.completed_at is None) != is_open[node.task_index]:
             found.append(f"{node.node_id} is {node.status}, completed_at is {node.completed_at}")
@@ -136,9 +133,19 @@ def inconsistencies(handle: WorkflowHandle[Any]) -> list[str]:
                 found.append(f"{node.node_id} counts {node.open_deps, node.ok_deps, node.failed_deps}, not {expected}")
         if node.status == WorkflowTaskStatus.ENQUEUED and (node.task is None or node.task.status in _ENDED):
             found.append(f"{node.node_id} is ENQUEUED, its task is {node.task and node.task.status}")
-    if str(workflow.status) in _ENDED and workflow.status != "CANCELLED" and any(is_open.values()):
-        found.append(f"the workflow is {workflow.status} with open nodes")
     return found
+
+
+def _of_workflow(workflow: WorkflowRow, is_open: Collection[bool]) -> Iterator[str]:
+    if workflow.open_count != sum(is_open):
+        yield f"open_count is {workflow.open_count}, but {sum(is_open)} nodes are open"
+    if workflow.node_count != len(is_open):
+        yield f"node_count is {workflow.node_count}, but there are {len(is_open)} nodes"
+    if str(workflow.status) in _ENDED and workflow.status != "CANCELLED" and any(is_open):
+        yield f"the workflow is {workflow.status} with open nodes"
+    is_paused, was_stopped = workflow.status == "PAUSED", workflow.status in ("CANCELLED", "EXPIRED", "FAILED")
+    if not was_stopped and (workflow.paused_at is not None) != is_paused:
+        yield f"the workflow is {workflow.status}, paused_at is {workflow.paused_at}"
 
 
 def all_inconsistencies(handle: WorkflowHandle[Any]) -> list[str]:

@@ -22,11 +22,12 @@ from horsies_django.enqueue.node_factories import wait_for_event
 from horsies_django.exceptions import PayloadMismatch, TaskFailed
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.conftest import wait_until
 from tests.database import querying_threads
 from tests.enqueue.completions.listening import all_runners_notify, listener_pids
 from tests.workflows import bodies, jobs
-from tests.workflows.runs import children, codes, start_and_drain, states
+from tests.workflows.runs import children, codes, end_without_notifying, start_and_drain, states
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -177,6 +178,17 @@ def test_the_end_of_a_workflow_is_notified_after_its_commit(listener):
 
     assert (before, after, undone, again) == (False, True, False, True)
     wait_until(lambda: is_notified(listener, expired))
+
+
+def test_callers_are_notified_if_repair_fails_a_damaged_workflow(listener):
+    handle = one().start()
+    end_without_notifying("one", status="COMPLETED", result={"ok": 1})
+    WorkflowTask.objects.filter(workflow=handle.id).update(dependents=5)
+
+    (report,) = recover_stuck_workflows()
+
+    assert (report.ended_workflows, str(handle.status())) == (1, "FAILED")
+    wait_until(lambda: is_notified(listener, handle))
 
 
 def test_one_notification_covers_a_tree_of_workflows(listener, drain):

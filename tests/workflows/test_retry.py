@@ -97,6 +97,7 @@ def test_a_paused_workflow_can_fail_and_be_retried_repeatedly(drain):
 
 
 def test_a_paused_workflow_without_failures_cannot_be_retried(drain):
+    assert str(start_and_drain(fragile("other"), drain).status()) == "PAUSED"  # it has a failure
     handle = fragile("paused").start()
     handle.pause()
 
@@ -405,6 +406,18 @@ def test_a_subworkflow_of_a_completed_parent_cannot_be_retried(drain):
     assert (str(handle.status()), str(below.status())) == ("COMPLETED", "FAILED")
 
 
+def test_a_failure_that_a_completed_subworkflow_allows_is_not_retried(drain):
+    nodes = {"lenient": bodies.Lenient.node()(), "approval": wait_for_event("approval")}
+    handle = start_and_drain(Workflow("top", nodes), drain)
+    (below,) = children(handle)
+    handle.pause()
+    assert (str(handle.status()), str(below.status())) == ("PAUSED", "COMPLETED")
+    assert states(below) == {"good": "COMPLETED", "bad": "FAILED"}
+
+    assert not handle.retry()
+    assert str(handle.status()) == "PAUSED"
+
+
 def test_a_retry_of_a_cancelled_subworkflow_reopens_the_whole_workflow(drain):
     nodes = {"sub": bodies.Waiting.node()(), "slow": bodies.flaky.node(queue_name="slow")(key="slow")}
     handle = Workflow("top", nodes).start()
@@ -456,7 +469,9 @@ def test_a_retry_is_refused_if_another_run_holds_the_unique_key_of_the_root(drai
     handle = start()
     (below,) = children(handle)
     Workflow("top", {"approval": wait_for_event("approval")}, unique_key="one").start()
+    other = start_and_drain(fragile("other", unique_key="other"), drain)
 
     assert not below.retry()
     assert not handle.retry()
     assert (str(handle.status()), str(below.status())) == ("FAILED", "FAILED")
+    assert other.retry()

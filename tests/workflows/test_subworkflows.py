@@ -12,6 +12,7 @@ from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.workflows import bodies
 from tests.workflows.runs import (
+    all_inconsistencies,
     children,
     codes,
     end_without_notifying,
@@ -200,6 +201,7 @@ def test_a_child_built_during_a_pause_runs_only_after_the_resume(drain):
     drain()
 
     assert "RUNNING" not in [str(row.status) for row in WorkflowRow.objects.filter(root_id=handle.id)]
+    assert all_inconsistencies(handle) == []
     assert times("stopping pause") == 0
     assert handle.resume()
     drain()

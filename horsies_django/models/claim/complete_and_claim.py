@@ -118,7 +118,7 @@ class _OneStatement(CompleteAndClaim):
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         room = bound[LIMIT.name]
         if len(queues) < 2 or not room:
-            bound[QUEUE.name] = queues[0] if queues else ""
+            bound[QUEUE.name] = next(iter(queues), "")
             bound[LIMIT.name] = min(room, most.get(bound[QUEUE.name], room))
             return self._one.claim(self._execute, bound, _NOTHING)
         if self._was_short:

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
-from django.db import connections, models
+from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
@@ -59,11 +59,9 @@ class ClaimQuerySet(models.QuerySet[RowT]):
     def lock(self, *, skip: bool = True) -> Self:
         """Lock the rows and skip locked ones, without blocking inserts that refer to them.
 
-        SQLite has no such clause: there one transaction writes at a time.
+        On SQLite Django leaves out the clause: there one transaction writes at a time.
         """
-        features = connections[self.db].features
-        no_key = features.has_select_for_no_key_update
-        return self.select_for_update(skip_locked=skip and features.has_select_for_update_skip_locked, no_key=no_key)
+        return self.select_for_update(skip_locked=skip, no_key=True)
 
     def in_open_queue(self, queue: str | None, *, is_async: bool = False) -> Self:
         """The next tasks of one queue; none if it is paused. Without a name, each run of the statement binds it."""

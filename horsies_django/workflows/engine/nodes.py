@@ -106,12 +106,7 @@ class NodeState:
     @property
     def next_status(self) -> WorkflowTaskStatus:
         """READY or SKIPPED once that is decided, PENDING until then."""
-        if self.join == Join.ANY:
-            wanted = 1
-        elif self.join == Join.QUORUM:
-            wanted = self.min_success or 1
-        else:
-            wanted = 0
+        wanted = 1 if self.join == Join.ANY else self.min_success  # only a quorum has one
         if wanted:
             is_ready, is_lost = self.ok_deps >= wanted, self.ok_deps + self.open_deps < wanted
         else:

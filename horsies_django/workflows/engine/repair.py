@@ -219,7 +219,6 @@ def _repair_tree(database: str, root: UUID) -> Repaired:
     for key in workflows.filter(pk__in=keys, node_count=0).values_list("pk", flat=True):
         _fail_empty(database, key)
     decided = resume_workflow.decide_waiting(database, keys)
-    engine.complete_workflows(workflows.filter(pk__in=keys, open_count=0).values_list("pk", flat=True))
     live = [key for key, status in statuses.items() if status not in WORKFLOW_TERMINAL_STATES]
     ended = workflows.filter(pk__in=live, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
     return Repaired(root, len(lost) + len(ends), decided + len(ready), ended)

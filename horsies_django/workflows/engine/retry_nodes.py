@@ -103,8 +103,8 @@ def _ancestors(database: str, workflow: Workflow) -> Iterator[WorkflowTask]:
 def _is_key_taken(database: str, keys: Collection[UUID]) -> bool:
     """Whether a workflow other than these has a unique key that one of them needs."""
     workflows = Workflow.objects.using(database)
-    dead = workflows.filter(pk__in=keys, status__in=RETRYABLE, unique_key__isnull=False)
-    wanted = list(dead.values_list("unique_key", flat=True))
+    dead = workflows.filter(pk__in=keys, status__in=RETRYABLE)
+    wanted = list(dead.values_list("unique_key", flat=True))  # None, of those without one, matches no row
     return workflows.live().filter(unique_key__in=wanted).exclude(pk__in=keys).exists()
 
 
@@ -158,10 +158,9 @@ def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool
     nodes = WorkflowTask.objects.using(database).filter(workflow=workflow)
     running = {*_reopen_children(database, workflow, keys, is_whole=is_whole), *_expanded_maps(nodes, keys)}
     items = nodes.filter(where_in(database, keys), map_index__isnull=False)
-    lifecycle.RETRY_ITEM.apply(items, **_CLEARED_VALUES)
+    lifecycle.RETRY_ITEM.apply(items, **_CLEARED_VALUES)  # first: each applies to what is still FAILED or SKIPPED
     lifecycle.RETRY_RUNNING.apply(nodes.filter(where_in(database, keys & running)), **_CLEARED_VALUES)
-    waiting = nodes.filter(where_in(database, keys - running), map_index__isnull=True)
-    lifecycle.RETRY_NODE.apply(waiting, **_CLEARED_VALUES)
+    lifecycle.RETRY_NODE.apply(nodes.filter(where_in(database, keys - running)), **_CLEARED_VALUES)
     nodes.exclude(status__in=_ENDED).filter(good_until__lte=Now()).update(good_until=None)
     recount_maps(nodes)
     recount(nodes.filter(status=WorkflowTaskStatus.PENDING), read_nodes(nodes))

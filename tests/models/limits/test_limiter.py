@@ -11,7 +11,7 @@ from django.utils import timezone
 from horsies_django import Unique, models
 from horsies_django.core.options import Options
 from horsies_django.core.status import TaskStatus
-from horsies_django.models import Limit, Task, release_blocked
+from horsies_django.models import Limit, Task, concurrency_limiter, release_blocked
 from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.reaper.duties import run_pass
 from tests.conftest import wait_until
@@ -278,6 +278,20 @@ def test_blocked_tasks_of_removed_code_are_released(monkeypatch):
     run_pass(Options())
 
     assert blocked("a") == 0
+
+
+def test_blocked_tasks_that_a_release_leaves_for_their_number_are_due_at_once(monkeypatch):
+    monkeypatch.setattr(concurrency_limiter, "MAX_RELEASED", 2)
+    with monkeypatch.context() as unnoticed:
+        unnoticed.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
+        for _ in range(3):
+            limited.two_per_user.send("a")
+    Task.objects.update(task_name="tests.jobs.limited.gone")  # which has no limit
+
+    released = [release_blocked.release("default", [TWO + "a"]) for _ in range(2)]
+
+    assert [one.routes.total() for one in released] == [2, 1]
+    assert [one.recheck_in for one in released] == [concurrency_limiter.MIN_RECHECK, None]
 
 
 def test_a_changed_limit_applies_from_the_next_send():

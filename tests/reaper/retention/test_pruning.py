@@ -137,7 +137,7 @@ def test_heartbeats_are_deleted_after_heartbeat_retention_hours(settings):
     assert old.pk < new.pk
 
 
-def test_heartbeat_retention_hours_none_keeps_heartbeats(settings):
+def test_heartbeat_retention_hours_none_keeps_heartbeats(settings, capsys):
     settings.TASKS = {
         "default": {
             "BACKEND": "horsies_django.backend.HorsiesBackend",
@@ -147,6 +147,7 @@ def test_heartbeat_retention_hours_none_keeps_heartbeats(settings):
     }
     handle = tasks.noop.send()
     send_heartbeat(Task.objects.get(pk=handle.id), timedelta(days=400))
+    assert "heartbeats would be deleted: 0\n" in prune(capsys, "--dry-run")
     assert prune_heartbeats(options(), SkippedRows()).done == 0
 
 
