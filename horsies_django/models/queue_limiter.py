@@ -30,25 +30,22 @@ if TYPE_CHECKING:
 LOCK_WAIT_MS: Final = 30
 
 _NAME: Final = Param("name")
-_COLUMNS: Final = ("name", "paused", *POLICY_COLUMNS, "tokens")
+_COLUMNS: Final = ("name", *POLICY_COLUMNS, "tokens")
 
 
 @dataclass(slots=True)
 class Allowance:
-    """How many tasks one queue allows now. ``places`` and ``tokens`` are None if it has no such limit."""
+    """How many tasks the limits of one queue allow now, paused or not: ``places`` and ``tokens``, None for no limit."""
 
     name: str
     rules: QueuePolicy
     now: datetime
-    is_open: bool
     places: int | None = None
     tokens: float | None = None
 
     @property
     def most(self) -> int | None:
         """How many may be claimed; None if any number may."""
-        if not self.is_open:
-            return 0
         known = [int(limit) for limit in (self.places, self.tokens) if limit is not None]
         return max(0, min(known)) if known else None
 
@@ -98,13 +95,13 @@ class QueueLimiter:
         return {name: allowance for name, allowance in asked.items() if allowance is not None}
 
     def _allowance(self, name: str) -> Allowance | None:
-        row, held = self._lock_and_count(name) or self._create_and_lock(name)
-        if row is None:
+        locked = self._lock_and_count(name) or self._create_and_lock(name)
+        if locked is None:
             return None
-        *values, until, now = row
+        (*values, until, now), held = locked
         columns = dict(zip(_COLUMNS, values, strict=True))
         rules = self._rules_of(name, columns)
-        allowance = Allowance(name, rules, now, is_open=not columns["paused"])
+        allowance = Allowance(name, rules, now)
         if rules.rate is not None:
             allowance.tokens = rules.rate.tokens(columns["tokens"], None if until is None else -until)
         if rules.max_concurrency is not None:
@@ -129,12 +126,12 @@ class QueueLimiter:
             rows = self._row.fetch(lock)
             return (rows[0], count.fetchone()[0]) if rows else None
 
-    def _create_and_lock(self, name: str) -> tuple[Any, int]:
+    def _create_and_lock(self, name: str) -> tuple[Any, int] | None:
         """Create and lock the row of a queue whose limits stand only in the settings."""
         if self._queues.filter(name=name).exists():
-            return None, 0
+            return None
         self._queues.named(name)
-        return self._lock_and_count(name) or (None, 0)
+        return self._lock_and_count(name)
 
 
 def store_tokens(database: str, taken: Iterable[Allowance]) -> None:

@@ -154,6 +154,22 @@ def test_the_items_of_a_map_notify_their_queue_once(notified, request, long_inte
     assert notified() == [f"-{queue_name}"]
 
 
+@pytest.mark.parametrize(
+    ("task", "condition", "kind"),
+    [(jobs.triple, None, "-"), (jobs.acoroutine, None, "~"), (jobs.acoroutine, bodies.yes, "-")],
+    ids=["function", "coroutine", "coroutine with a condition"],
+)
+def test_a_node_that_follows_notifies_with_the_kind_of_its_task(notified, request, task, condition, kind):
+    queue = request.node.name[:90]
+    event = wait_for_event("go")
+    node = task.node(queue_name=queue, waits_for=[event], run_when=condition)(a=1)
+    handle = Workflow("follows", [event, node]).start()
+
+    handle.send_event("go")
+
+    assert notified() == [f"{kind}{queue}"]
+
+
 def test_the_retry_of_a_subworkflow_is_notified_as_a_task_for_later(notified, request, drain):
     queue_name = request.node.name[:90]
     policy = RetryPolicy.fixed([60], auto_retry_for=["*"])

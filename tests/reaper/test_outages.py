@@ -9,7 +9,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 from django.core.management import call_command
-from django.db import connection
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from horsies_django import TaskStatus
@@ -18,7 +18,7 @@ from horsies_django.core.options import RecoveryOptions
 from horsies_django.models import Lease, Task
 from horsies_django.ops.metrics import collect
 from horsies_django.reaper.loop import Reaper
-from horsies_django.reaper.outages import outage_grace
+from horsies_django.reaper.outages import OutageDetector, outage_grace
 from tests.conftest import database_url, wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -201,6 +201,33 @@ def test_a_pass_whose_own_statements_hang_recovers_no_task(settings):
     reaper.join(30)
 
     assert statuses() == {row.status for row in rows}
+
+
+@pytest.mark.parametrize("table", ["horsies_workers", "horsies_tasks", "horsies_heartbeats"])
+def test_a_lock_that_blocks_heartbeats_blocks_the_probe_too(table):
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite has no locks on single tables")
+    detector = OutageDetector(task_backends["default"].config, "reaper:default")
+    with psycopg.connect(database_url()) as other, connection.cursor() as cursor:
+        other.execute(f"LOCK TABLE {table} IN SHARE MODE")  # which readers do not wait for
+        cursor.execute("SET lock_timeout = '20ms'")
+        try:
+            with pytest.raises(OperationalError, match="lock timeout"):
+                detector.probe()
+        finally:
+            cursor.execute("RESET lock_timeout")
+
+    assert not detector.probe(), "a worker without heartbeats counts as dead although none could be sent"
+
+
+def test_an_outage_is_logged_once(caplog):
+    detector = OutageDetector(task_backends["default"].config, "reaper:default")
+    detector.fail()
+
+    for _ in range(3):
+        detector.probe()
+
+    assert caplog.text.count("outage detected grace=60.0s") == 1
 
 
 def _hangs():

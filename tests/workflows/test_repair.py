@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 
+import psycopg
 import pytest
+from django.db import OperationalError, connection
 from django.db.models import JSONField, Value
 from django.utils import timezone
 
@@ -15,7 +17,7 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from horsies_django.workflows.engine.repair import repair
-from tests.conftest import wait_until
+from tests.conftest import database_url, wait_until
 from tests.workflows import bodies
 from tests.workflows.runs import codes, end_without_notifying, inconsistencies, start_and_drain, states, times
 
@@ -148,6 +150,29 @@ def test_a_workflow_that_cannot_be_repaired_does_not_block_others(drain, caplog)
     assert poison.status() == "FAILED"
     drain()
     assert {str(other.status()) for other in others} == {"COMPLETED"}
+
+
+def test_a_lock_timeout_while_a_workflow_fails_ends_the_repair(drain):
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite locks no rows")
+    items = bodies.echo.node(node_id="items")(value=[1])
+    each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "p"})
+    poison = Workflow("poison", [items, each, bodies.echo.node(node_id="open")()]).start()
+    WorkflowTask.objects.filter(workflow=poison.id, kind="map").update(over_index=99)
+    end_without_notifying("items", status="COMPLETED", result={"ok": [1]})
+    with psycopg.connect(database_url()) as other, connection.cursor() as cursor:
+        other.execute("SELECT 1 FROM horsies_tasks WHERE status = 'PENDING' FOR UPDATE")
+        cursor.execute("SET lock_timeout = '20ms'")
+        try:
+            with pytest.raises(OperationalError, match="lock timeout"):
+                repair("default")
+        finally:
+            cursor.execute("RESET lock_timeout")
+    assert poison.status() == "RUNNING"
+
+    repair("default")
+
+    assert poison.status() == "FAILED"
 
 
 def test_workflows_with_running_subworkflows_do_not_use_up_the_repair_limit(drain):

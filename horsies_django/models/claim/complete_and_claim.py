@@ -128,7 +128,7 @@ class _OneStatement(CompleteAndClaim):
             if most:
                 bound[CAPS.name] = [min(room * _OVERFETCH, most.get(queue, room * _OVERFETCH)) for queue in queues]
             claims = (self._capped if most else self._several).claim(self._execute, bound, _NOTHING)
-        possible = min(room, sum(most.get(queue, room) for queue in queues)) if most else room
+        possible = min(room, sum(most.get(queue, room) for queue in queues))
         self._was_short = len(claims) < possible and not self._was_short
         return claims
 

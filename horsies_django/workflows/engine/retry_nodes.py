@@ -181,7 +181,7 @@ def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool
 
 
 def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool) -> set[int]:
-    """Reopen the subworkflows of these nodes, and stopped ones of others; return the nodes whose subworkflows run."""
+    """Reopen the subworkflows of these nodes, and stopped ones of others; return the nodes that have one."""
     tree = Workflow.objects.using(database).filter(root_id=workflow.root_id, depth__gt=0)  # for the partial index
     children = tree.filter(parent__workflow=workflow, is_replaced=False)
     theirs = where_in(database, keys, "parent")
@@ -191,8 +191,7 @@ def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_wh
         is_included = is_whole or child.parent_id in keys
         again = _failed_keys(database, child) if is_included else _stopped_keys(database, child)
         _reopen(database, child, again, is_whole=is_included)
-    alive = children.filter(where_in(database, keys, "parent"), status=WorkflowStatus.RUNNING)
-    return set(alive.values_list("parent_id", flat=True))
+    return set(children.filter(where_in(database, keys, "parent")).values_list("parent_id", flat=True))
 
 
 def _expanded_maps(nodes: NodeRows, keys: set[int]) -> set[int]:

@@ -441,6 +441,20 @@ def test_releasing_many_limit_keys_takes_as_many_statements_as_one():
     assert Task.objects.blocked().count() == len(keys)
 
 
+def test_a_limit_that_stays_locked_is_left_to_the_reaper(other_connection, caplog, monkeypatch):
+    monkeypatch.setattr(release_blocked, "TRIES", 2)
+    for _ in range(3):
+        limited.two_per_user.send("a")
+    Task.objects.released().filter(pk=claim(1)[0].task_id).update(status="COMPLETED", completed_at=timezone.now())
+
+    with transaction.atomic():
+        Limit.objects.select_for_update().get()
+        assert other_connection(lambda: release_blocked.release_all("default", [TWO + "a"])) == 0
+
+    assert f"limit stays locked key={TWO + 'a'!r}" in caplog.text
+    assert release_blocked.sweep("default") == 1
+
+
 @pytest.fixture
 def other_connection():
     """Return a function that runs a call in a thread, on a separate connection."""

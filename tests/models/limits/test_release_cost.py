@@ -1,6 +1,7 @@
 """The cost of releasing blocked tasks."""
 
 import itertools
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -60,6 +61,17 @@ def test_limits_that_exist_become_due_without_an_insert():
 
     assert Limit.objects.due().count() == 2
     assert not [query["sql"] for query in captured if query["sql"].startswith("INSERT")]
+
+
+def test_the_sweep_only_reads_limits_that_have_no_room_or_no_tokens():
+    limited.two_per_user.send_many([{"user": "a"}] * 3)
+    limited.rate_limited.send_many([{"user": "a"}] * 6)
+    Limit.objects.filter(rate__isnull=False).update(next_at=timezone.now() + timedelta(hours=1))
+
+    with CaptureQueriesContext(connection) as captured:
+        assert release_blocked.sweep("default") == 0
+
+    assert {query["sql"].split()[0] for query in captured} == {"SELECT", "WITH"}
 
 
 def test_releasing_many_limit_keys_leaves_a_busy_worker_most_of_its_time(monkeypatch):

@@ -196,6 +196,18 @@ def test_deleting_a_long_workflow_in_parts_keeps_the_nodes_of_others(monkeypatch
     assert list(WorkflowTask.objects.values_list("workflow", flat=True)) == [kept.pk] * 8
 
 
+def test_short_workflows_are_deleted_together_up_to_the_limit_of_a_statement(monkeypatch, drain):
+    monkeypatch.setattr("horsies_django.reaper.prune.NODES", 3)
+    ended(7)
+
+    with CaptureQueriesContext(connection) as statements:
+        assert reap() == 7
+
+    assert not WorkflowTask.objects.exists()
+    deletes = [one["sql"] for one in statements if one["sql"].startswith('DELETE FROM "horsies_workflow_tasks"')]
+    assert len(deletes) == 3
+
+
 def test_a_locked_workflow_is_not_deleted(drain):
     if connection.vendor != "postgresql":
         pytest.skip("SQLite locks no rows")

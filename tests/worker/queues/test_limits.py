@@ -174,11 +174,34 @@ def test_the_first_claim_takes_as_many_tasks_as_a_limit_in_the_settings_allows(s
     queues = {"default": {"max_concurrency": 2}}
     settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": {"queues": queues}}}
     tasks.noop.send_many({} for _ in range(5))
-    assert not Queue.objects.exists()
+    Queue.objects.named("other").pause()
+    assert not Queue.objects.filter(name="default").exists()
 
     _, _, claims = claim_ten()
 
     assert len(claims) == 2
+
+
+def test_tasks_that_other_workers_hold_count_against_max_concurrency():
+    Queue.objects.named("default").set(max_concurrency=6)
+    tasks.noop.send_many({} for _ in range(4))
+    assert len(claim_ten()[-1]) == 4
+    tasks.noop.send_many({} for _ in range(4))
+
+    _, _, claims = claim_ten()
+
+    assert len(claims) == 2
+
+
+def test_a_queue_that_was_paused_after_the_poll_gives_no_tasks():
+    Queue.objects.named("default").set(max_concurrency=5)
+    tasks.noop.send()
+    store, pool, claims = claim_ten()
+    tasks.noop.send()
+    Queue.objects.named("default").pause()
+
+    assert len(claims) == 1
+    assert store.complete_and_claim(pool, [], 10) == []
 
 
 def test_one_of_several_queues_can_fill_all_slots_of_a_claim_though_another_has_a_limit():
@@ -187,6 +210,22 @@ def test_one_of_several_queues_can_fill_all_slots_of_a_claim_though_another_has_
         claim = compile_for(Task.objects.all(), RUNNER, is_async=False)
 
     assert len(claim.run([], 10, ["default", "limited"], {"limited": 3})) == 10
+
+
+def test_a_claim_after_one_that_took_all_its_limits_allow_asks_all_queues_together():
+    if connection.vendor != "postgresql":
+        pytest.skip("elsewhere a claim is several statements")
+    for queue in ("default", "limited"):
+        tasks.noop.using(queue_name=queue).send_many({} for _ in range(3))
+    with transaction.atomic():
+        claim = compile_for(Task.objects.all(), RUNNER, is_async=False)
+    asked = ([], 10, ["default", "limited"], {"default": 1, "limited": 1})
+    assert len(claim.run(*asked)) == 2
+
+    with CaptureQueriesContext(connection) as captured:
+        assert len(claim.run(*asked)) == 2
+
+    assert len(captured) == 1
 
 
 def test_a_worker_asks_a_queue_without_tokens_again_only_when_the_next_token_is_due():
