@@ -1,5 +1,6 @@
 """The concurrency limiter: which tasks it admits, when, and at what cost."""
 
+import time
 from datetime import timedelta
 from functools import partial
 
@@ -278,6 +279,20 @@ def test_blocked_tasks_of_removed_code_are_released(monkeypatch):
     run_pass(Options())
 
     assert blocked("a") == 0
+
+
+def test_a_release_waits_for_a_locked_limit_and_then_leaves_it_to_the_reaper(monkeypatch, other_connection, caplog):
+    limited.two_per_user.send("a")
+    monkeypatch.setattr(release_blocked, "TRIES", 3)
+    monkeypatch.setattr(release_blocked, "PAUSE", 0.1)
+    with transaction.atomic():
+        Limit.objects.select_for_update().get()
+        began = time.monotonic()
+
+        assert other_connection(partial(release_blocked.release_all, "default", [TWO + "a"])) == 0
+
+    assert time.monotonic() - began >= 2 * 0.1
+    assert f"limit stays locked key='{TWO}a': left to the reaper" in caplog.text
 
 
 def test_a_changed_limit_applies_from_the_next_send():

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -179,6 +180,19 @@ def test_the_first_claim_takes_as_many_tasks_as_a_limit_in_the_settings_allows(s
     _, _, claims = claim_ten()
 
     assert len(claims) == 2
+
+
+def test_a_claim_takes_from_each_queue_as_many_tasks_as_its_own_limit_allows():
+    tasks.noop.using(queue_name="free").send_many({} for _ in range(2))
+    assert len(claim_ten()[-1]) == 2  # which count against no limit of another queue
+    limits = {"a": 3, "b": 1, "c": 2}
+    for name, most in limits.items():
+        Queue.objects.named(name).set(max_concurrency=most)
+        tasks.noop.using(queue_name=name).send_many({} for _ in range(4))
+
+    _, _, claims = claim_ten()
+
+    assert Counter(claim.queue_name for claim in claims) == limits
 
 
 def test_one_of_several_queues_can_fill_all_slots_of_a_claim_though_another_has_a_limit():
