@@ -5,18 +5,21 @@ import signal
 import threading
 from collections import Counter
 from datetime import timedelta
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 from django.core.management import call_command
 from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django import TaskStatus
 from horsies_django.core.compat import task_backends
 from horsies_django.core.options import RecoveryOptions
-from horsies_django.models import Lease, Task
+from horsies_django.models import Heartbeat, Lease, Task, Worker
 from horsies_django.ops.metrics import collect
+from horsies_django.reaper import outages
 from horsies_django.reaper.loop import Reaper
 from horsies_django.reaper.outages import OutageDetector, outage_grace
 from tests.conftest import database_url, wait_until
@@ -165,6 +168,33 @@ def test_a_probe_begun_a_moment_ago_does_not_count_as_an_outage():
     reap()
 
     assert statuses() == {TaskStatus.FAILED}
+
+
+def test_a_probe_is_no_heartbeat_of_a_worker_or_task():
+    abandoned(1, TaskStatus.RUNNING)
+    Worker.objects.create(id="dead", hostname="host", pid=1, last_beat_at=ago(timedelta(hours=1)))
+    before = list(Worker.objects.values()), Heartbeat.objects.count()
+
+    OutageDetector(task_backends["default"].config, "reaper:default").probe()
+
+    assert (list(Worker.objects.values()), Heartbeat.objects.count()) == before
+
+
+def test_a_long_pass_probes_again_before_its_pause_could_count_as_an_outage(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(outages, "time", SimpleNamespace(monotonic=lambda: now))
+    detector = OutageDetector(task_backends["default"].config, "reaper:default")
+    detector.probe()
+
+    def probes_after(seconds):
+        nonlocal now
+        now += seconds
+        with CaptureQueriesContext(connection) as captured:
+            detector.probe_while()
+        return bool(captured)
+
+    # An outage is a pause of 30 s; the pass asks between two batches of any length.
+    assert [probes_after(seconds) for seconds in (14.9, 0.2, 14.9, 0.2)] == [False, True, False, True]
 
 
 @pytest.mark.once

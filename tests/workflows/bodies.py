@@ -300,6 +300,18 @@ class Middle(WorkflowDefinition[Any]):
         return Workflow("middle", [leaf, after], output=after)
 
 
+class Pair(WorkflowDefinition[None]):
+    """Two nodes that may fail, neither of which waits for the other."""
+
+    class Meta:
+        definition_key = "tests.running.pair"
+        cases = [{}]
+
+    @classmethod
+    def build_with(cls, *, fails: int = 0) -> Workflow[Any]:
+        return Workflow("pair", {key: flaky.node()(key=key, fails=fails) for key in ("one", "two")})
+
+
 class Silent(WorkflowDefinition[None]):
     """A workflow without an output."""
 

@@ -19,7 +19,7 @@ from horsies_django.reaper.recovery import recover_stuck_workflows
 from horsies_django.workflows.engine.repair import repair
 from tests.conftest import database_url, wait_until
 from tests.workflows import bodies
-from tests.workflows.runs import codes, end_without_notifying, inconsistencies, start_and_drain, states, times
+from tests.workflows.runs import codes, end_without_notifying, inconsistencies, start_and_drain, states, times, value
 
 ERROR = {"error_code": "NO", "message": "no", "data": None}
 
@@ -102,6 +102,27 @@ def test_a_node_whose_task_was_deleted_fails_although_other_tasks_are_kept(drain
     assert (report.root_id, report.ended_nodes) == (handle.id, 1)
     assert codes(handle) == {"first": "RESULT_NOT_AVAILABLE", "second": "UPSTREAM_SKIPPED"}
     assert states(other) == {"first": "ENQUEUED", "second": "PENDING"}
+
+
+def test_repair_completes_a_map_whose_items_have_all_ended_and_no_other(drain):
+    items = bodies.echo.node(node_id="items")(value=[0, 2])
+    done, going = (
+        bodies.flaky_item.map(over=items, param="item", kwargs={"key": name}, node_id=name, queue_name=name)
+        for name in ("done", "going")
+    )
+    handle = Workflow("maps", [items, done, going]).start()
+    drain(queues="default,done")
+    WorkflowTask.objects.filter(node_id="done").update(
+        status="RUNNING", completed_at=None, result=None, open_deps=1, ok_deps=0, failed_deps=1
+    )
+
+    (report,) = repair("default")
+
+    assert (report.ended_nodes + report.decided_nodes, value(handle, "done")) == (1, [0, 20])
+    assert states(handle)["going"] == "RUNNING"
+    assert inconsistencies(handle) == []
+    drain()
+    assert (str(handle.status()), value(handle, "going")) == ("COMPLETED", [0, 20])
 
 
 def test_a_failure_that_recovery_finds_pauses_the_workflow(drain):

@@ -371,6 +371,19 @@ def test_one_node_of_a_subworkflow_can_be_retried(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
+def test_a_retry_of_one_node_of_a_subworkflow_leaves_its_other_failures(drain):
+    handle = start_and_drain(Workflow("top", {"pair": bodies.Pair.node()(fails=1)}), drain)
+    (below,) = children(handle)
+    assert states(below) == {"one": "FAILED", "two": "FAILED"}
+
+    assert below.retry("one")
+    drain()
+
+    assert states(below) == {"one": "COMPLETED", "two": "FAILED"}
+    assert [str(run.status()) for run in (handle, below)] == ["FAILED"] * 2
+    assert all_inconsistencies(handle) == []
+
+
 def test_a_subworkflow_of_a_running_parent_can_be_retried(drain):
     nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "approval": wait_for_event("approval")}
     handle = start_and_drain(Workflow("top", nodes), drain)

@@ -31,7 +31,7 @@ from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from ..error_codes import WorkflowCode
-from . import cancel_pause, node_end, resume_workflow, start_nodes
+from . import cancel_pause, node_end, resume_workflow
 from .advance import Engine
 from .nodes import IN_PROGRESS, NodeEnd, NodeRows, read_nodes
 
@@ -211,7 +211,8 @@ def _repair_tree(database: str, root: UUID) -> Repaired:
     keys = list(statuses)
     nodes = engine.nodes.filter(workflow__in=keys)
     _recount(database, keys)
-    lost = [*start_nodes.collect_maps(engine, resume_workflow.recount_maps(nodes)), *_fail_lost_tasks(nodes)]
+    resume_workflow.recount_maps(nodes)
+    lost = list(_fail_lost_tasks(nodes))
     ends, ready = node_end.apply_results(
         engine, node_end.with_ended_tasks(nodes).values_list(*node_end.TASK_END_COLUMNS)
     )

@@ -40,7 +40,7 @@ def _is_parent_running(database: str, workflow: Workflow) -> bool:
 
 
 def decide_waiting(database: str, keys: Collection[UUID]) -> int:
-    """Decide the waiting nodes of these running workflows; return how many started or were skipped."""
+    """Decide the waiting nodes of these running workflows; return how many started or ended."""
     resume_suspended(database, keys)
     engine = Engine.on(database)
     waiting = engine.nodes.filter(
@@ -63,19 +63,18 @@ def decide_waiting(database: str, keys: Collection[UUID]) -> int:
     )
     ready += items.values_list("pk", flat=True)
     running = engine.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
-    # A retry reopens a map whose last items have ended after a cancel.
+    # A retry reopens a map whose last items have ended after a cancel; a repair recounts maps.
     collected = start_nodes.collect_maps(engine, read_nodes(running.filter(open_deps=0)))
     message = "The nodes that it waits for did not complete."
     node_end.skip(engine.nodes, skipped, lifecycle.SKIP_UPSTREAM, WorkflowCode.UPSTREAM_SKIPPED, message)
     engine.advance([*collected, *skipped], ready)
     engine.complete_workflows(keys)
-    return len(ready) + len(skipped)
+    return len(ready) + len(skipped) + len(collected)
 
 
-def recount_maps(nodes: NodeRows) -> list[NodeState]:
-    """Recount the items of those of these nodes that are running maps; return the maps without open items."""
+def recount_maps(nodes: NodeRows) -> None:
+    """Recount the items of those of these nodes that are running maps."""
     is_open, is_ok = ~Q(status__in=_ENDED), Q(status=WorkflowTaskStatus.COMPLETED)
-    done = []
     for node in read_nodes(nodes.filter(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)):
         items = WorkflowTask.objects.using(nodes.db).filter(workflow=node.workflow_id, map_index=node.task_index)
         count = items.aggregate(
@@ -84,9 +83,6 @@ def recount_maps(nodes: NodeRows) -> list[NodeState]:
             failed_deps=Count("pk", filter=~is_ok & ~is_open),
         )
         nodes.filter(pk=node.pk).update(**count)
-        if not count["open_deps"]:
-            done.append(replace(node, **count))
-    return done
 
 
 def recount(waiting: NodeRows, everything: Iterable[NodeState]) -> None:

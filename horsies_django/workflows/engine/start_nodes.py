@@ -243,9 +243,7 @@ def _map_error(node: NodeState, states: Sequence[str]) -> tuple[str, str, Any]:
 
 def nodes_waiting_for(nodes: NodeRows, workflow_id: UUID, event_name: str) -> list[NodeEnd]:
     """Return the ends of the nodes of a workflow that wait for this event."""
-    rows = nodes.filter(
-        workflow=workflow_id, kind=NodeKind.EVENT, event_name=event_name, status=WorkflowTaskStatus.RUNNING
-    )
+    rows = nodes.filter(workflow=workflow_id, event_name=event_name, status=WorkflowTaskStatus.RUNNING)
     return [
         NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.COMPLETED, dependents, map_index)
         for pk, index, dependents, map_index in rows.values_list("pk", "task_index", "dependents", "map_index")

@@ -1,5 +1,6 @@
 """The concurrency limiter: which tasks it admits, when, and at what cost."""
 
+import time
 from datetime import timedelta
 from functools import partial
 
@@ -292,6 +293,20 @@ def test_blocked_tasks_that_a_release_leaves_for_their_number_are_due_at_once(mo
 
     assert [one.routes.total() for one in released] == [2, 1]
     assert [one.recheck_in for one in released] == [concurrency_limiter.MIN_RECHECK, None]
+
+
+def test_a_release_waits_for_a_locked_limit_and_then_leaves_it_to_the_reaper(monkeypatch, other_connection, caplog):
+    limited.two_per_user.send("a")
+    monkeypatch.setattr(release_blocked, "TRIES", 3)
+    monkeypatch.setattr(release_blocked, "PAUSE", 0.1)
+    with transaction.atomic():
+        Limit.objects.select_for_update().get()
+        began = time.monotonic()
+
+        assert other_connection(partial(release_blocked.release_all, "default", [TWO + "a"])) == 0
+
+    assert time.monotonic() - began >= 2 * 0.1
+    assert f"limit stays locked key='{TWO}a': left to the reaper" in caplog.text
 
 
 def test_a_changed_limit_applies_from_the_next_send():

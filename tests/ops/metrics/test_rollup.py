@@ -249,6 +249,20 @@ def test_a_reaper_counts_nothing_while_another_holds_the_watermark():
     assert Rollup.objects.filter(span=RollupSpan.HOUR).aggregate(n=Sum("count"))["n"] == 2
 
 
+def test_a_reaper_whose_watermark_another_has_just_created_uses_that(monkeypatch):
+    attempt(task())
+    create = rollup._create_watermark
+
+    def after_another(database):
+        create(database)
+        create(database)
+
+    monkeypatch.setattr(rollup, "_create_watermark", after_another)
+
+    assert roll() == 1
+    assert Watermark.objects.count() == 1
+
+
 def test_concurrent_reapers_count_each_attempt_once(monkeypatch):
     for name in ("SIZE", "SIZE_OF_SQLITE"):
         monkeypatch.setattr(rollup, name, 7)

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -202,6 +203,19 @@ def test_a_queue_that_was_paused_after_the_poll_gives_no_tasks():
 
     assert len(claims) == 1
     assert store.complete_and_claim(pool, [], 10) == []
+
+
+def test_a_claim_takes_from_each_queue_as_many_tasks_as_its_own_limit_allows():
+    tasks.noop.using(queue_name="free").send_many({} for _ in range(2))
+    assert len(claim_ten()[-1]) == 2  # which count against no limit of another queue
+    limits = {"a": 3, "b": 1, "c": 2}
+    for name, most in limits.items():
+        Queue.objects.named(name).set(max_concurrency=most)
+        tasks.noop.using(queue_name=name).send_many({} for _ in range(4))
+
+    _, _, claims = claim_ten()
+
+    assert Counter(claim.queue_name for claim in claims) == limits
 
 
 def test_one_of_several_queues_can_fill_all_slots_of_a_claim_though_another_has_a_limit():
