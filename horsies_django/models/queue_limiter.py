@@ -64,7 +64,8 @@ class Allowance:
     @property
     def token_in(self) -> float:
         """The seconds until the rate lets the next task start; 0 if it may start now."""
-        return 0.0 if self.tokens is None or self.rules.rate is None else self.rules.rate.wait(self.tokens)
+        rate = self.rules.rate
+        return 0.0 if rate is None else rate.wait(self.tokens or 0.0)
 
 
 class QueueLimiter:

@@ -108,7 +108,7 @@ def _delete_nodes(nodes: QuerySet[WorkflowTask], counts: Mapping[UUID, int]) -> 
     for key, count in counts.items():
         parts = range(0, count - NODES, NODES)
         for first in parts:
-            _delete(nodes.filter(workflow=key, task_index__gte=first, task_index__lt=first + NODES))
+            _delete(nodes.filter(workflow=key, task_index__range=(first, first + NODES - 1)))
         rest = count - len(parts) * NODES
         if total + rest > NODES:
             _delete(nodes.filter(workflow__in=pending))

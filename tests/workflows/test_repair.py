@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 import psycopg
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 from django.db.models import JSONField, Value
 from django.utils import timezone
 
@@ -16,8 +17,9 @@ from horsies_django.core.compat import task_backends
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.recovery import recover_stuck_workflows
-from horsies_django.workflows.engine.repair import repair
+from horsies_django.workflows.engine.repair import expire, repair
 from tests.conftest import database_url, wait_until
+from tests.database import is_postgres
 from tests.workflows import bodies
 from tests.workflows.runs import codes, end_without_notifying, inconsistencies, start_and_drain, states, times, value
 
@@ -91,6 +93,36 @@ def test_repair_counts_the_workflows_that_it_ends(drain):
 
     assert {report.root_id: report.ended_workflows for report in reports} == {ending.id: 1, going_on.id: 0}
     assert [str(handle.status()) for handle in (ended, ending, going_on)] == ["COMPLETED", "FAILED", "RUNNING"]
+
+
+def test_repair_reports_a_workflow_without_nodes_as_ended(drain):
+    empty = chain().start()
+    WorkflowTask.objects.all().delete()
+
+    (report,) = repair("default")
+
+    assert (report.root_id, report.ended_nodes, report.ended_workflows) == (empty.id, 0, 1)
+    assert str(empty.status()) == "FAILED"
+
+
+def test_expiry_leaves_a_locked_workflow_to_the_next_pass(transactional_db):
+    if not is_postgres():
+        pytest.skip("SQLite locks no rows")
+    handle = chain(good_until=timezone.now() - timedelta(hours=1)).start()
+    other = connection.copy("other")
+    try:
+        with other.cursor() as locking:
+            locking.execute("BEGIN")
+            locking.execute("SELECT 1 FROM horsies_workflows WHERE id = %s FOR UPDATE", [handle.id])
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("SET LOCAL lock_timeout = '1s'")
+                assert expire("default") == 0
+            locking.execute("ROLLBACK")  # the server may notice a closed connection only later
+    finally:
+        other.close()
+
+    assert expire("default") == 1
+    assert str(handle.status()) == "EXPIRED"
 
 
 def test_a_node_whose_task_was_deleted_fails_although_other_tasks_are_kept(drain):

@@ -56,7 +56,7 @@ class Repaired:
     @property
     def has_changes(self) -> bool:
         """Whether repair did anything."""
-        return bool(self.ended_nodes or self.decided_nodes or self.ended_workflows or self.error)
+        return self != Repaired(self.root_id)
 
 
 def repair(database: str, most: int = MAX_TREES) -> list[Repaired]:

@@ -47,7 +47,6 @@ def decide_waiting(database: str, keys: Collection[UUID]) -> int:
         lifecycle.ENQUEUE_NODE.is_possible,
         workflow__in=keys,
         workflow__status=WorkflowStatus.RUNNING,
-        map_index__isnull=True,
     )
     ready, skipped = list[int](), list[NodeEnd]()
     for node in read_nodes(waiting):
@@ -55,13 +54,6 @@ def decide_waiting(database: str, keys: Collection[UUID]) -> int:
             ready.append(node.pk)
         elif node.next_status == WorkflowTaskStatus.SKIPPED:
             skipped.append(node.end_as(WorkflowTaskStatus.SKIPPED))
-    items = engine.nodes.filter(
-        workflow__in=keys,
-        workflow__status=WorkflowStatus.RUNNING,
-        status=WorkflowTaskStatus.READY,
-        map_index__isnull=False,
-    )
-    ready += items.values_list("pk", flat=True)
     running = engine.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
     # A retry reopens a map whose last items have ended after a cancel; a repair recounts maps.
     collected = start_nodes.collect_maps(engine, read_nodes(running.filter(open_deps=0)))

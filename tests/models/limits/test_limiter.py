@@ -320,6 +320,22 @@ def test_a_changed_limit_applies_from_the_next_send():
     assert (admitted("a"), blocked("a")) == (4, 1)
 
 
+@pytest.mark.parametrize(
+    ("job", "option", "value"),
+    [(limited.two_per_user, "max_concurrency", 1), (limited.rate_limited, "rate_limit", "9/h")],
+)
+def test_a_send_stores_a_changed_limit_although_a_check_is_scheduled(job, option, value):
+    job.send("a")
+    Limit.objects.update(next_at=timezone.now() + timedelta(hours=1))
+    changed = job.with_options()
+    object.__setattr__(changed, option, value)
+
+    changed.send("a")
+
+    limit = Limit.objects.get()
+    assert value in (limit.max_concurrency, limit.rate)
+
+
 def test_a_replaced_unique_task_moves_to_its_new_limit_key():
     limited.latest.send("one", "a")
     limited.latest.send_many([{"name": "two", "user": "a"}, {"name": "three", "user": "b"}])
@@ -367,6 +383,15 @@ def test_a_rate_limit_admits_a_burst_and_then_single_tasks():
     assert len(claim()) == 2
     release_due()
     assert Limit.objects.get().next_at is None
+
+
+def test_a_limit_key_out_of_tokens_delays_no_other_key_of_its_task():
+    limited.rate_limited.send("a")
+    Limit.objects.update(next_at=timezone.now() + timedelta(hours=1))
+
+    other = limited.rate_limited.send("b")
+
+    assert Task.objects.released().filter(pk=other.id).exists()
 
 
 def test_rate_limit_tokens_do_not_accumulate_beyond_the_burst():

@@ -186,13 +186,25 @@ def test_one_pass_deletes_many_workflows_and_long_ones_in_parts(drain):
     assert len(deletes) == 5  # two batches of 200, then three parts of the long one, the last with the short ones
 
 
-def test_deleting_a_long_workflow_in_parts_keeps_the_nodes_of_others(monkeypatch, drain):
+@pytest.mark.parametrize(("count", "nodes", "parts"), [(7, 1, [3, 3, 1]), (2, 7, [3, 3, 3, 3, 2])])
+def test_one_statement_deletes_a_bounded_number_of_nodes_and_none_of_other_workflows(
+    monkeypatch, drain, count, nodes, parts
+):
     monkeypatch.setattr("horsies_django.reaper.prune.NODES", 3)
-    ended(1, nodes=8)
+    ended(count, nodes)
     (kept,) = ended(1, nodes=8, kept_until=timezone.now() + DAY)
+    deleted = []
 
-    assert reap() == 1
+    def count_deleted(execute, sql, params, many, context):
+        result = execute(sql, params, many, context)
+        if sql.startswith('DELETE FROM "horsies_workflow_tasks"'):
+            deleted.append(context["cursor"].rowcount)
+        return result
 
+    with connection.execute_wrapper(count_deleted):
+        assert reap() == count
+
+    assert deleted == parts
     assert list(WorkflowTask.objects.values_list("workflow", flat=True)) == [kept.pk] * 8
 
 

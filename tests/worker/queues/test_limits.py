@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claim.complete_and_claim import compile_for
@@ -242,15 +243,27 @@ def test_a_claim_after_one_that_took_all_its_limits_allow_asks_all_queues_togeth
     assert len(captured) == 1
 
 
-def test_a_worker_asks_a_queue_without_tokens_again_only_when_the_next_token_is_due():
-    Queue.objects.named("default").set(rate_limit="10/h")
+def test_a_worker_asks_a_queue_below_its_max_concurrency_again_at_once():
+    Queue.objects.named("default").set(max_concurrency=2)
+    tasks.noop.send()
+
+    store, pool, claims = claim_ten()
+    tasks.noop.send()
+
+    assert len(claims) == 1
+    assert store.poll([pool]).queues == (("default",),)
+
+
+@pytest.mark.parametrize(("tokens", "most", "seconds"), [(10.0, 10, 360), (2.5, 2, 180)])
+def test_a_worker_asks_a_queue_without_tokens_again_only_when_the_next_token_is_due(tokens, most, seconds):
+    Queue.objects.create(name="default", rate_limit="10/h", tokens=tokens, refilled_at=timezone.now())
     tasks.noop.send_many({} for _ in range(12))
 
     store, pool, claims = claim_ten()
 
-    assert len(claims) == 10
+    assert len(claims) == most
     assert store.poll([pool]).queues == ((),)
-    assert 300 < store.selector.unblocks_at - time.monotonic() <= 360
+    assert seconds - 60 < store.selector.unblocks_at - time.monotonic() <= seconds
 
 
 def test_a_bucket_without_the_time_of_its_last_token_counts_as_full():
