@@ -263,9 +263,12 @@ class Coverage:
 
 
 def _node_id(case: ElementTree.Element) -> str:
+    """Return pytest's id of a test in a report, which has ``package.module.Class`` and ``test_name``."""
     parts = case.get("classname", "").split(".")
-    path = "/".join(parts)
-    return f"{path}.py::{case.get('name')}"
+    depth = next(
+        depth for depth in range(len(parts), 0, -1) if (ROOT / "/".join(parts[:depth])).with_suffix(".py").exists()
+    )
+    return "::".join([f"{'/'.join(parts[:depth])}.py", *parts[depth:], case.get("name", "")])
 
 
 def fit_budget(budget: float, tests: Iterable[str], seconds: dict[str, float]) -> list[str]:
@@ -372,6 +375,10 @@ def main() -> int:
         for sandbox in sandboxes:
             idle_sandboxes.put(sandbox)
         print(f"{len(coverage.seconds)} tests recorded in {time.monotonic() - started:.0f} s", flush=True)
+        ids = folder / "ids"
+        ids.write_text("\n".join(coverage.seconds))
+        if sandboxes[0].pytest(sandboxes[0].url, "--collect-only", f"@{ids}") != 0:
+            parser.error("pytest does not find all recorded tests: each mutant would count as caught")
 
         def survives(mutant: Mutant) -> str | None:
             tests = fit_budget(BUDGET, coverage.tests_of(mutant), coverage.seconds)
