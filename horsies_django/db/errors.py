@@ -15,6 +15,9 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 #: The code for a missing privilege.
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 
+#: The class of errors that functions raise, such as a trigger that refuses a row.
+_RAISED: Final = "P0"
+
 #: The errors of Django and the driver for values that they can't read.
 _UNREADABLE: Final = (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError)
 
@@ -31,7 +34,7 @@ def is_permanent_error(error: Error) -> bool:
     """
     if isinstance(error, OperationalError):
         return sqlstate(error).startswith("54")
-    return isinstance(error, DataError | IntegrityError)
+    return isinstance(error, DataError | IntegrityError) or sqlstate(error).startswith(_RAISED)
 
 
 def is_outage(error: BaseException) -> bool:
@@ -65,4 +68,4 @@ def is_out_of_range(error: BaseException) -> bool:
     """Whether a row has values that can't be read or are out of range; False if a trigger rejects it."""
     if isinstance(error, IntegrityError):
         return "_in_range" in str(error)
-    return is_row_error(error)
+    return is_row_error(error) and not sqlstate(error).startswith(_RAISED)

@@ -3,12 +3,14 @@
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.core.compat import task_backends
 from horsies_django.models import Heartbeat, Task
 from horsies_django.models.transitions import BATCH
 from horsies_django.reaper.duties import DUTIES, run_pass
+from tests.jobs import limited
 from tests.reaper.conftest import WORK
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,6 +33,20 @@ def test_a_row_that_refuses_changes_stops_no_other_row_or_duty(poison, caplog, d
     assert "batch failed rows=5: retried one by one" in caplog.text
     assert f"task can't be processed id={rows[2].pk}: skipped" in caplog.text
     assert Task.objects.get(pk=rows[2].pk).status == rows[2].status
+
+
+def test_a_limit_whose_task_refuses_changes_stops_no_other_limit(poison, caplog):
+    blocked = {}
+    for user in ("a", "b"):
+        *released, blocked[user] = [limited.two_per_user.send(user).id for _ in range(3)]
+        Task.objects.filter(pk__in=released).update(status="COMPLETED", completed_at=Now())
+    poison(Task.objects.get(pk=blocked["a"]))
+
+    report = reap()["released blocked tasks"]
+
+    assert (report.count, report.error) == (1, "")
+    assert Task.objects.get(blocked=True).pk == blocked["a"]
+    assert "limit can't be checked key='tests.jobs.limited.two_per_user:a'" in caplog.text
 
 
 def test_a_read_only_database_stops_a_duty_without_a_try_of_each_row(caplog):
