@@ -378,7 +378,7 @@ def main() -> int:
         ids = folder / "ids"
         ids.write_text("\n".join(coverage.seconds))
         if sandboxes[0].pytest(sandboxes[0].url, "--collect-only", f"@{ids}") != 0:
-            parser.error("pytest does not find all recorded tests: each mutant would count as caught")
+            sys.exit("pytest does not find all recorded tests: each mutant would count as caught")
 
         def survives(mutant: Mutant) -> str | None:
             tests = fit_budget(BUDGET, coverage.tests_of(mutant), coverage.seconds)

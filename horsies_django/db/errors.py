@@ -30,6 +30,7 @@ def sqlstate(error: BaseException) -> str:
 def is_permanent_error(error: Error) -> bool:
     """Whether the database rejected the statement and would again. If not, the database is unavailable for now.
 
+    An error that a trigger raises is one, too: it refuses the row, whatever is tried again.
     PostgreSQL counts a value that is too large among the operational errors, by a code of its own.
     """
     if isinstance(error, OperationalError):

@@ -58,6 +58,26 @@ def test_large_results_are_stored_in_several_ticks(drain):
     assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
 
 
+def test_a_trigger_that_refuses_a_result_fails_only_its_task(drain):
+    refused, *others = [tasks.noop.send() for _ in range(3)]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$ LANGUAGE plpgsql"
+        )
+        cursor.execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON horsies_tasks FOR EACH ROW"
+            f" WHEN (OLD.id = '{refused.id}' AND NEW.status = 'COMPLETED') EXECUTE FUNCTION refuse()"
+        )
+    try:
+        drain()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION refuse CASCADE")
+
+    assert refused.status() == TaskStatus.FAILED
+    assert {handle.status() for handle in others} == {TaskStatus.COMPLETED}
+
+
 def test_a_row_deleted_while_its_body_runs_does_not_affect_other_tasks(worker, tmp_path):
     process = worker("--threads", "2", **FAST)
     gate = tmp_path / "gate"
