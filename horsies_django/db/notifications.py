@@ -10,9 +10,17 @@ from typing import Final
 from . import postgres
 from .on_commit import on_commit_robust
 
-#: Minimum seconds between two notifications of one process for one queue. A NOTIFY takes a cluster-wide lock at
-#: commit. A worker that was woken polls again after a few times as long, so a skipped notification costs milliseconds.
-MIN_INTERVAL: Final = 0.01
+#: Notifications that one process may send for one queue in a row.
+BURST: Final = 32
+
+#: After these, one more for each so many times the duration of the last statement that notified. A NOTIFY takes a
+#: cluster-wide lock until its commit is flushed. So the fewer commits the server can take, the fewer are notifications,
+#: and however many processes send at once, most of their commits share a flush.
+DURATION_FACTOR: Final = 4
+
+#: The bounds of that pause, in seconds.
+MIN_INTERVAL: Final = 0.001
+MAX_INTERVAL: Final = 0.025
 
 
 #: Maximum queue names whose last notification a process remembers. With more, some are notified more often.
@@ -31,21 +39,25 @@ MAX_NAME_LENGTH: Final = 100
 
 
 class _Limiter:
-    """Tells whether :data:`MIN_INTERVAL` has passed since the same payload was last sent."""
+    """A token bucket for each payload, as the moment at which it would be full."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sent_at: dict[tuple[str, str], float] = {}
+        self._buckets: dict[tuple[str, str], tuple[float, float]] = {}  # that moment, and the seconds of a token
 
-    def allows(self, key: tuple[str, str]) -> bool:
+    def allows(self, key: tuple[str, str], burst: int) -> bool:
         with self._lock:
-            return time.monotonic() - self._sent_at.get(key, -MIN_INTERVAL) >= MIN_INTERVAL
+            full_at, interval = self._buckets.get(key, (0.0, 0.0))
+        return full_at - time.monotonic() <= (burst - 1) * interval
 
-    def mark_sent(self, key: tuple[str, str]) -> None:
+    def mark_sent(self, key: tuple[str, str], began: float) -> None:
+        now = time.monotonic()
+        interval = max(MIN_INTERVAL, min(DURATION_FACTOR * (now - began), MAX_INTERVAL))
         with self._lock:
-            if len(self._sent_at) >= MAX_REMEMBERED:
-                self._sent_at.clear()
-            self._sent_at[key] = time.monotonic()
+            if len(self._buckets) >= MAX_REMEMBERED:
+                self._buckets.clear()
+            full_at, _ = self._buckets.get(key, (now, interval))
+            self._buckets[key] = (max(full_at, now) + interval, interval)
 
 
 _limiter: Final = _Limiter()
@@ -131,15 +143,17 @@ def piggyback(alias: str, task_ready: TaskReady) -> str | None:
     if not postgres.can_listen(alias):
         return None
     payload = task_ready.dumps()
-    return payload if _limiter.allows((alias, payload)) else None
+    return payload if _limiter.allows((alias, payload), BURST) else None
 
 
-def mark_sent(alias: str, payload: str) -> None:
-    """Record that a payload was sent and committed."""
-    _limiter.mark_sent((alias, payload))
+def mark_sent(alias: str, payload: str, began: float) -> None:
+    """Record that a statement which began at this monotonic time has sent a payload and is committed."""
+    _limiter.mark_sent((alias, payload), began)
 
 
 def _notify(alias: str, payload: str) -> None:
-    if _limiter.allows((alias, payload)):
+    # A transaction may have sent many tasks. One notification is for all: the rows of all are committed.
+    if _limiter.allows((alias, payload), 1):
+        began = time.monotonic()
         postgres.notify(alias, payload)
-        _limiter.mark_sent((alias, payload))
+        mark_sent(alias, payload, began)

@@ -175,21 +175,26 @@ def can_listen(alias: str) -> bool:
     return connections[alias].vendor == "postgresql"
 
 
+_NOTIFY: Final = "SELECT pg_notify(%s, %s)"
+
+#: The same where it is all of a transaction. Its commit need not reach the disk: so the cluster-wide lock is not held
+#: for a flush.
+_NOTIFY_ALONE: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
+
+
 def notify(alias: str, payload: str) -> None:
     """Notify every listener, once the current transaction commits, with a statement of its own."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
-
-
-#: Such a commit need not reach the disk: so the cluster-wide lock is not held for a flush.
-_NOTIFY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
+    connection = connections[alias]
+    sql = _NOTIFY_ALONE if connection.get_autocommit() else _NOTIFY
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [CHANNEL, payload])
 
 
 def notify_at_once(alias: str, channel: str, payloads: Iterable[str]) -> None:
     """Notify the listeners of ``channel``, outside any transaction."""
     with connections[alias].cursor() as cursor:
         for payload in payloads:
-            cursor.execute(_NOTIFY, [channel, payload])
+            cursor.execute(_NOTIFY_ALONE, [channel, payload])
 
 
 def notification(payload: str) -> SqlFragment:
@@ -370,4 +375,4 @@ class NotifyConnection:
     def notify(self, channel: str, payloads: Iterable[str]) -> None:
         """Notify the listeners of ``channel``."""
         for payload in payloads:
-            self._connection.execute(_NOTIFY, [channel, payload])
+            self._connection.execute(_NOTIFY_ALONE, [channel, payload])

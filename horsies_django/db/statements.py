@@ -74,7 +74,7 @@ class Statement:
     ) -> Self:
         """Compile ``INSERT … SELECT``: one row of ``model`` for each of ``rows``, with expressions over it as columns.
 
-        Model instances would cost as much as all the rest of a task's life. A row that is there already stays as it is.
+        Model instances would cost as much as all the rest of a task's life.
         """
         connection = connections[rows.db]
         quote = connection.ops.quote_name

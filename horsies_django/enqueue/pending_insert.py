@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -112,6 +113,7 @@ class PendingInsert:
                 return self._insert_and_notify(None, if_free=if_free)
         is_alone = connections[database].get_autocommit()
         payload = notifications.piggyback(database, wake) if is_alone else None
+        began = time.monotonic()
         with transaction.mark_for_rollback_on_error(using=database):
             returned = self._insert_and_notify(payload, if_free=if_free)
         if returned is None:
@@ -119,7 +121,7 @@ class PendingInsert:
         if not is_alone:
             notifications.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
         elif payload is not None:
-            notifications.mark_sent(database, payload)
+            notifications.mark_sent(database, payload, began)
         return returned
 
     def _insert_and_notify(self, payload: str | None, *, if_free: bool) -> Sequence[Any] | None:

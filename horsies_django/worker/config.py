@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
-from uuid import uuid4
 
 from django.db import connections
 
@@ -111,7 +111,8 @@ class WorkerConfig:
 
     def new_worker_id(self) -> str:
         """Return a new unique id that begins with the worker's name."""
-        return f"{(self.name or HOSTNAME)[:24]}-{uuid4().hex}"
+        # Short, because each task stores it up to four times: in its row, its attempt and an index.
+        return f"{(self.name or HOSTNAME)[:24]}-{secrets.token_hex(6)}"
 
     def dumps(self) -> str:
         """Return the configuration as one line of JSON, with the database that this process works on."""

@@ -36,14 +36,19 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
         super().__init__()
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
         self._pending: deque[_Line] = deque()
+        self._may_wait: bool | None = None
         self._second = 0
         self._before = self._after = ""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._pending.clear)  # the parent writes them
 
-    def write_later(self, message: str, *args: object) -> None:
-        """Keep a line of level INFO until the next ``flush``."""
-        self._pending.append((time.time(), message, args))
+    def write_later(self, message: str, *args: object) -> bool:
+        """Keep a line of level INFO until the next ``flush``; return False if it has to go through a record."""
+        if self._may_wait is None:  # asked once for all the lines until the flush
+            self._may_wait = logger.isEnabledFor(logging.INFO) and self.is_only_handler()
+        if self._may_wait:
+            self._pending.append((time.time(), message, args))
+        return self._may_wait
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, after the lines that were kept."""
@@ -52,6 +57,7 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
 
     def flush(self) -> None:
         """Write the lines that were kept."""
+        self._may_wait = None
         self.acquire()
         try:
             lines = [self._pending.popleft() for _ in range(len(self._pending))]
@@ -142,14 +148,10 @@ def log_later(message: str, *args: object, is_last: bool) -> None:
 
     If our own handler is the only one, the line may wait for the next line with ``is_last``, or for ``flush``.
     """
-    if not logger.isEnabledFor(logging.INFO):
-        return
     console = _handler()
-    if console is None or not console.is_only_handler():
+    if console is None or not console.write_later(message, *args):
         logger.info(message, *args, stacklevel=2)
-        return
-    console.write_later(message, *args)
-    if is_last:
+    elif is_last:
         console.flush()
 
 
@@ -160,4 +162,7 @@ def flush() -> None:
 
 
 def _handler() -> BufferedHandler | None:
-    return next((handler for handler in _package_logger.handlers if isinstance(handler, BufferedHandler)), None)
+    for handler in _package_logger.handlers:
+        if isinstance(handler, BufferedHandler):
+            return handler
+    return None

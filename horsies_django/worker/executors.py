@@ -144,11 +144,11 @@ class ThreadExecutor:
             is_running = self._wakeups.get()
             with self._lock:
                 self._idle -= 1
+            close_old_connections()  # while the thread was idle, they may have become too old
         connections.close_all()
 
     def _run(self, execution: Execution) -> ExecutionResult | NotStarted:
         try:
-            close_old_connections()
             result = isolated(run_task.run_task, execution)
             # An interrupt may have come in the middle of a database's answer.
             drop_connections() if execution.stop_reason else clean_up_connections(execution)

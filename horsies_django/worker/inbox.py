@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import selectors
+import select
 import socket
+import time
+from collections import deque
 from contextlib import suppress
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Protocol
 
-from ..core.sync import Mailbox
+from ..core.sync import WakeEvent
 from ..db.notifications import SlotFreed, TaskReady
 from .execution_result import ExecutionResult, NotStarted
-
-#: A wait shorter than this many seconds is exact but receives no notifications: selectors count whole milliseconds.
-_SHORT_WAIT: Final = 0.003
 
 
 class Command(Enum):
@@ -48,16 +47,20 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        self._mailbox: Mailbox[InboxItem] = Mailbox()
+        self._items: deque[InboxItem] = deque()
+        self._event = WakeEvent()
         self._source: InboxSource | None = None
-        self._is_waiting = False
-        self._first_wait = 0.0
+        self._is_gathering = False
+        self._is_polling = False
 
     def put(self, item: InboxItem) -> None:
         """Add an item."""
-        self._mailbox.put(item)
-        if self._is_waiting:  # a thread that begins to wait sets this first and then checks the items
-            self._is_waiting = False
+        self._items.append(item)
+        if self._is_gathering and type(item) is ExecutionResult and item.execution.has_next:
+            return
+        self._event.set()
+        if self._is_polling:  # a thread that begins to poll sets this first and then checks the items
+            self._is_polling = False
             with suppress(OSError):  # the socket is full: it wakes already
                 self._wakeup_writer.send(b".")
 
@@ -66,50 +69,50 @@ class Inbox:
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         for end in (self._wakeup_reader, self._wakeup_writer):
             end.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wakeup_reader, selectors.EVENT_READ)
         self._source = source
 
     def detach(self) -> None:
         """Stop receiving from the source."""
         if self._source is not None:
             self._source = None
-            self._selector.close()
             self._wakeup_reader.close()
             self._wakeup_writer.close()
 
-    def take(self, timeout: float) -> list[InboxItem]:
-        """Wait for an item, at most ``timeout`` seconds; return all items that are there."""
-        if self._source is None:
-            return self._mailbox.take(timeout)
-        self._source.receive(is_readable=False)
-        is_short = timeout < _SHORT_WAIT
-        items = self._mailbox.take(timeout if is_short else self._first_wait)
-        if not items and not is_short:
-            self._wait(self._source, timeout - self._first_wait)
-            items = self._mailbox.take(0.0)
-        # After results, first wait a moment on the mailbox alone: a wake-up for each would cost more than the results.
-        self._first_wait = _SHORT_WAIT if items else 0.0
-        return items
+    def take(self, timeout: float, *, gathers: bool = False) -> list[InboxItem]:
+        """Wait for an item, at most ``timeout`` seconds; return all items that are there.
 
-    def _wait(self, source: InboxSource, timeout: float) -> None:
-        self._is_waiting = True
-        try:
-            ready = self._select(source.fileno(), timeout) if not self._mailbox else []
-        finally:
-            self._is_waiting = False
-        for end in ready:
-            if end is self._wakeup_reader:
-                self._wakeup_reader.recv(4096)
+        A producer that ``gathers`` has all its slots busy: it receives no notifications, and results wake it only when
+        a thread has nothing left to run. A wake-up for each would cost more than the results.
+        """
+        if self._source is not None:
+            self._source.receive(is_readable=False)
+        if not self._items and timeout > 0:
+            if gathers or self._source is None:
+                self._wait(timeout, gathers=gathers)
             else:
-                source.receive(is_readable=True)
+                self._poll(self._source, timeout)
+        return [self._items.popleft() for _ in range(len(self._items))]
 
-    def _select(self, descriptor: int | None, timeout: float) -> list[Any]:
-        """Wait, and return what has become readable."""
-        if descriptor is not None:  # registered anew each time: the number may belong to another connection
-            self._selector.register(descriptor, selectors.EVENT_READ)
+    def _wait(self, timeout: float, *, gathers: bool) -> None:
+        deadline = time.monotonic() + timeout
+        self._is_gathering = gathers
+        # The event may have been set for an item that was taken since.
+        while not self._items and self._event.wait(deadline - time.monotonic()):
+            pass
+        self._is_gathering = False
+
+    def _poll(self, source: InboxSource, timeout: float) -> None:
+        poll = select.poll()
+        poll.register(self._wakeup_reader, select.POLLIN)
+        if (descriptor := source.fileno()) is not None:
+            poll.register(descriptor, select.POLLIN)
+        self._is_polling = True
         try:
-            return [key.fileobj for key, _ in self._selector.select(timeout)]
+            ready = [] if self._items else poll.poll(timeout * 1_000)
         finally:
-            if descriptor is not None:
-                self._selector.unregister(descriptor)
+            self._is_polling = False
+        for found, _ in ready:
+            if found == descriptor:
+                source.receive(is_readable=True)
+            else:
+                self._wakeup_reader.recv(4096)

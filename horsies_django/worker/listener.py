@@ -70,6 +70,10 @@ class Listener:
         completions.unregister_sink(self._config.database, self._completion_notifier)
         self._completion_notifier.close()
 
+    def record_useful(self) -> None:
+        """Record that the last notification has led to a claim: only useless ones are limited."""
+        self._notification_limit.give_back()
+
     def publish_completed(self, keys: Iterable[UUID]) -> None:
         """Send that these tasks have ended. Costs nothing without subscribers."""
         self._completion_notifier.publish(keys)
@@ -139,6 +143,10 @@ class NotificationLimit:
             return False
         self._tokens -= 1
         return True
+
+    def give_back(self) -> None:
+        """Put a token back."""
+        self._tokens = min(BURST, self._tokens + 1)
 
     def is_first_refusal(self) -> bool:
         """Whether no other refusal is waiting for its poll."""

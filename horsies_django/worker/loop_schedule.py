@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..core.sync import MAX_WAIT
 from .claim_budget import ClaimBudget
@@ -21,6 +21,13 @@ MIN_TICK_INTERVAL: Final = 0.002
 
 #: Seconds after which the workflow node of a running task is marked as running.
 NODE_RUNNING_AFTER: Final = 0.02
+
+
+class Wait(NamedTuple):
+    """How long the loop may wait, in seconds, and whether it gathers results for the next tick meanwhile."""
+
+    seconds: float
+    gathers: bool = False
 
 
 class LoopSchedule:
@@ -81,10 +88,10 @@ class LoopSchedule:
         unmarked = self._state.unmarked_nodes
         return unmarked[0].submitted_at + NODE_RUNNING_AFTER if unmarked else NEVER
 
-    def wait(self) -> float:
-        """Return the seconds until there is something to do, if nothing arrives first."""
+    def wait(self) -> Wait:
+        """Return how long there is nothing to do, if nothing arrives first."""
         if self._has_work() or self._poller.is_due:
-            return max(0.0, self._next_tick_at() - time.monotonic())
+            return Wait(max(0.0, self._next_tick_at() - time.monotonic()), gathers=True)
         state = self._state
         times = [
             state.next_heartbeat,
@@ -102,4 +109,4 @@ class LoopSchedule:
         times += [pool.withdraw_at for pool in self._pools]
         if self._budget.has_room():
             times.append(self._poll_interval.next_poll)
-        return max(0.0, min(times) - time.monotonic())
+        return Wait(max(0.0, min(times) - time.monotonic()))

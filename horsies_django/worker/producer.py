@@ -75,7 +75,8 @@ class Producer:
         on_retire: Callable[[ExitReason], bool],
         started_registry: StartedRegistry | None,
     ) -> None:
-        heartbeat_interval = config.options.recovery.heartbeat_interval
+        self._options = config.options  # each look-up would cost as much as a short task
+        heartbeat_interval = self._options.recovery.heartbeat_interval
         self._config = config
         self._runner = runner
         self._inbox = inbox
@@ -150,7 +151,8 @@ class Producer:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
         state = self._state
         was_busy = any(pool.has_work for pool in self._pools)
-        self._receive(self._inbox.take(self._schedule.wait()))
+        wait = self._schedule.wait()
+        self._receive(self._inbox.take(wait.seconds, gathers=wait.gathers))
         self._watch_executions()
         if time.monotonic() >= self._buffer.retry_at:
             self._buffer.retry_postponed()
@@ -498,7 +500,7 @@ class Producer:
         self._buffer.postpone(tick.postponed)
         if tick.has_heartbeat:
             # A heartbeat that had to wait is as old as the tick is long.
-            state.next_heartbeat = tick.began_at + self._config.options.recovery.heartbeat_interval
+            state.next_heartbeat = tick.began_at + self._options.recovery.heartbeat_interval
             if self._started_registry is not None:
                 self._started_registry.record_heartbeat()
         self._apply_claims(tick)
@@ -509,6 +511,7 @@ class Producer:
             state.is_poll_requested = True  # a drain ends with a poll that follows its last change
         if tick.claimed:
             state.claimed += tick.claimed
+            self._listener.record_useful()
             self._poll_interval.record_claim()
         for pool, started in tick.started:
             self._rotate(pool, found=bool(started), is_emptied=pool in tick.emptied)
@@ -548,7 +551,7 @@ class Producer:
     def _new_execution(self, claim: ClaimedTask) -> Execution:
         time_limit = self._config.task_timeout if claim.timeout is None else claim.timeout
         slot = None if self._started_registry is None else self._started_registry.acquire()
-        return Execution(claim, self._config.options, self._runner, time_limit, slot=slot)
+        return Execution(claim, self._options, self._runner, time_limit, slot=slot)
 
     def _still_claimed(self, started: list[ClaimedTask], tick: Tick) -> list[ClaimedTask]:
         """Return the claims that may start: after a long pause of the process, those that this worker still holds."""

@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from django.db import close_old_connections, connections
+from django.dispatch import Signal
 
 from ..core.compat import task_finished, task_started
 from ..core.results import OperationalCode
@@ -31,17 +32,21 @@ _FINISHED: Final = (TaskStatus.COMPLETED, TaskStatus.FAILED)
 
 def has_started_receivers(claim: ClaimedTask) -> bool:
     """Whether ``task_started`` has receivers for this task's backend."""
-    return task_started.has_listeners(sender_of(claim.backend))
+    return _has_receivers(task_started, claim)
 
 
 def has_retrying_receivers(claim: ClaimedTask) -> bool:
     """Whether ``task_retrying`` has receivers for this task's backend."""
-    return task_retrying.has_listeners(sender_of(claim.backend))
+    return _has_receivers(task_retrying, claim)
 
 
 def has_finished_receivers(claim: ClaimedTask) -> bool:
     """Whether ``task_finished`` has receivers for this task's backend."""
-    return task_finished.has_listeners(sender_of(claim.backend))
+    return _has_receivers(task_finished, claim)
+
+
+def _has_receivers(signal: Signal, claim: ClaimedTask) -> bool:
+    return bool(signal.receivers) and signal.has_listeners(sender_of(claim.backend))
 
 
 def send_started(claim: ClaimedTask, database: str) -> None:

@@ -267,11 +267,12 @@ class WorkerStore:
 
     def delete_unretained(self, results: Sequence[ExecutionResult]) -> None:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
-        ended = [one for one in results if one.is_final and not signal_dispatcher.has_finished_receivers(one.claim)]
+        ended = [one for one in results if one.is_final]
         ends = ((one.claim, TaskStatus.COMPLETED if one.completion.is_success else TaskStatus.FAILED) for one in ended)
         if retention.deletes_at_once(ends, self._config.database):
+            silent = [one.claim.task_id for one in ended if not signal_dispatcher.has_finished_receivers(one.claim)]
             with self.transaction():
-                prune.delete(prune.past_retention(self._tasks().filter(pk__in=[one.claim.task_id for one in ended])))
+                prune.delete(prune.past_retention(self._tasks().filter(pk__in=silent)))
 
     def save_one_by_one(self, ends: Sequence[Completion]) -> None:
         """Store results one by one after they could not be stored together.
