@@ -19,9 +19,10 @@ class Peer:
     """A task queue in one configuration: a row of the table.
 
     Peers with the same ``module`` share a virtual environment and differ by ``variant``. ``skips`` names the measures
-    that the variant cannot affect. A slow peer drains only the fraction ``task_share`` of the tasks. ``in_depth`` peers
-    take part in ``depth`` and ``pinned`` and are never dropped for being slow; their modules have ``preload()`` and
-    ``clear_tasks()``. ``keeps`` says what the peer stores of each task.
+    that the variant cannot affect, or for which the peer is too slow. A slow peer drains only the fraction
+    ``task_share`` of the tasks. ``in_depth`` peers take part in ``depth`` and ``pinned`` and are never dropped for
+    being slow; their modules have ``preload()`` and ``clear_tasks()``. ``keeps`` says what the peer stores of each
+    task.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Peer:
 _OURS: Final = ("-e", str(CHECKOUT))
 _OURS_KEEPS: Final = "result, attempt, all times"
 _SENDS: Final = frozenset({"enqueue", "bulk"})
+#: For peers that run fewer than 400 tasks a second, or look for new ones once a second.
+_LOADS: Final = frozenset({"load", "curve"})
 _DJANGO: Final = ("Django>=6,<6.2", "psycopg[binary]")
 
 
@@ -57,7 +60,7 @@ def _pgqueuer(name: str, **more: Any) -> Peer:
 
 def _django(name: str, keeps: str, task_share: float) -> Peer:
     module = name.replace("-", "_")
-    return Peer(name, module, (name, *_DJANGO), name, POSTGRES, keeps, site=module, task_share=task_share)
+    return Peer(name, module, (name, *_DJANGO), name, POSTGRES, keeps, site=module, task_share=task_share, skips=_LOADS)
 
 
 def _huey(store: str, **more: Any) -> Peer:
@@ -93,14 +96,14 @@ _ALL: Final = [
     _django("django-ox", "result, times", 0.05),
     _django("dj-queue", "result, times", 0.03),
     _django("django-q2", "result, times", 0.02),
-    _horsies("horsies"),
-    _horsies("horsies-tuned", variant="tuned", skips=_SENDS | {"idle"}),
+    _horsies("horsies", skips=_LOADS),
+    _horsies("horsies-tuned", variant="tuned", skips=_SENDS | _LOADS | {"idle"}),
     _huey(REDIS, task_share=0.5),
     _huey(POSTGRES, task_share=0.15),
     _huey(SQLITE, processes=1),
     Peer("celery", "celery", ("celery[redis]",), "celery", REDIS, "result", task_share=0.15, workflows=True),
     Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", task_share=0.25),
-    Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", task_share=0.01),
+    Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", task_share=0.01, skips=_LOADS),
 ]
 
 #: The baseline of the table's ratio: the first of these with results.

@@ -37,7 +37,7 @@ def run(options: Options, store: Callable[[Results], None]) -> Results:
                 if time.monotonic() > until:
                     results.settings["ended"] = f"by the limit of {options.minutes:g} minutes, before the last rounds"
                     break
-                if peer.name in pythons and not is_too_slow_to_repeat(peer, results.seconds[name][peer.name]):
+                if peer.name in pythons and not is_too_slow_to_repeat(name, peer, results.seconds[name][peer.name]):
                     _measure(name, peer, pythons[peer.name], stores, options, results)
                     store(results)
             results.interrupted = False
@@ -103,7 +103,7 @@ def _measure(name: str, peer: Peer, python: Path, stores: Stores, options: Optio
         log(f"{name} {peer.name}: {reason}")
         return
     results.add(name, peer.name, metrics, seconds)
-    shown = ", ".join(f"{value:,.4g} {metric}" for metric, value in metrics.items())
+    shown = ", ".join(f"{value:,.4g} {metric}" for metric, value in metrics.items() if measure.in_table(metric))
     log(f"{name} {peer.name}, {seconds:.0f} s: {shown}")
 
 

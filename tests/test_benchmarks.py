@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -15,10 +16,13 @@ from benchmarks import probe
 from benchmarks.__main__ import main, store
 from benchmarks.chart import svg
 from benchmarks.command_line import QUICK_MEASURES, parse
+from benchmarks.driver import send_on_time
 from benchmarks.estimate import estimate
 from benchmarks.harness import HarnessConfig, PeerError, Stores, open_harness
+from benchmarks.measures import loads
 from benchmarks.measures.catalog import MEASURES
 from benchmarks.measures.drains import drain
+from benchmarks.measures.loads import Load
 from benchmarks.measures.workflows import run_workflow
 from benchmarks.processes import last_error_line, run_workers
 from benchmarks.registry import PEERS
@@ -63,6 +67,40 @@ def test_the_table_names_a_failed_peer_with_its_reason(results):
 
 def test_the_chart_has_a_bar_for_each_measured_peer(results):
     assert svg(results).count("<rect") == 2
+
+
+def test_the_table_leaves_out_waits_from_the_call_which_are_stored():
+    found = Results({}, {})
+    found.add("load", "horsies-django", {"400/s p99 ms": 3.5, "400/s p99 ms from call": 4.5}, 20)
+
+    assert "400/s p99 ms" in markdown(found)
+    assert "from call" not in markdown(found)
+    assert "from call" in json.dumps(found.as_json())
+
+
+def test_senders_that_are_late_send_all_tasks_at_once_and_each_only_its_own():
+    numbers: list[int] = []
+    module = SimpleNamespace(send=numbers.append)
+
+    for sender in range(3):
+        called_at, returned_at = send_on_time(module, 100, 40, 0.0, 400.0, 20, sender, 3)
+        assert len(called_at) == len(returned_at) == len(range(sender, 40, 3))
+
+    assert numbers[:3] == [100, 103, 106]
+    assert sorted(numbers) == list(range(100, 140))
+
+
+def test_a_percentile_is_the_value_that_this_share_does_not_exceed():
+    assert loads.percentile(range(1, 101), 99) == 99
+    assert loads.percentile(range(1, 101), 50) == 50
+    assert loads.percentile([4.0, 7.0], 99) == 7
+
+
+def test_only_peers_that_run_hundreds_of_tasks_a_second_are_measured_under_load():
+    names = {peer.name for _, peer in turns(parse(["--measure", "load"]))}
+
+    assert {"horsies-django", "horsies-django-8", "pgqueuer", "pgqueuer-100", "dramatiq"} <= names
+    assert not names & {"django-tasks-db", "django-ox", "dj-queue", "django-q2", "horsies", "rq", "huey-sqlite"}
 
 
 def test_an_unknown_peer_is_rejected_by_name(capsys):
@@ -267,6 +305,20 @@ def test_our_worker_drains_the_tasks_of_a_benchmark(tmp_path):
         assert figures["tasks"] == 200
         assert figures["began more than once"] == 0
         assert harness.call("count_unfinished") == 0
+
+
+@pytest.mark.slow
+def test_tasks_sent_on_a_timetable_by_several_processes_all_begin_once(tmp_path):
+    even, bursts = Load("even", 200, 20), Load("bursts ×2", 400, 20, senders=2, burst=10)
+    config = HarnessConfig(loads.count_tasks([even, bursts]), threads=4, logs=tmp_path)
+    with open_harness(OURS, Path(sys.executable), NOWHERE, config) as harness:
+        figures = loads.load(harness, parse(["--processes", "1"]), [even, bursts])
+
+        assert harness.probe.count_started(0, config.max_tasks) == config.max_tasks == 60
+        assert figures["began more than once"] == 0
+        for each in (even, bursts):
+            assert 0 <= figures[loads.p50(each)] <= figures[loads.p99(each)] < figures[f"{each.label} p99 ms from call"]
+            assert figures[loads.sent(each)] > 0
 
 
 @pytest.mark.slow

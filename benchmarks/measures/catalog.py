@@ -10,7 +10,7 @@ from ..harness import Harness
 from ..options import Options
 from ..probe import SLEEP_SECONDS
 from ..registry import POSTGRES, SQLITE, Peer
-from . import costs, depths, drains, enqueues, idles, latencies, sleeps, workflows
+from . import costs, depths, drains, enqueues, idles, latencies, loads, sleeps, workflows
 
 
 def _not_on_sqlite(peer: Peer) -> bool:
@@ -29,6 +29,10 @@ def _has_workflows(peer: Peer) -> bool:
     return peer.workflows
 
 
+def _in_table(metric: str) -> bool:
+    return True
+
+
 def _on_sqlite(peer: Peer) -> bool:
     return peer.store == SQLITE
 
@@ -38,7 +42,8 @@ class Measure:
     """One measure.
 
     ``max_tasks`` returns the most tasks it numbers. Peers are ranked by ``main_metric``. ``rounds`` is the default
-    number of rounds: rates vary and need more than counts.
+    number of rounds: rates vary and need more than counts. The table leaves out metrics that are not ``in_table``. A
+    peer that needs more than ``max_seconds`` gets no further turn.
     """
 
     about: str
@@ -48,6 +53,8 @@ class Measure:
     takes_part: Callable[[Peer], bool] = _not_on_sqlite
     lower_is_better: bool = False
     rounds: int = 3
+    in_table: Callable[[str], bool] = _in_table
+    max_seconds: float = 30.0
 
     def rounds_for(self, options: Options) -> int:
         """Return how many rounds to run: ``--rounds`` if given, else the default of this measure."""
@@ -74,6 +81,16 @@ MEASURES: Final = {
         lambda options: latencies.WARM_UP + latencies.SAMPLES,
         "p50 ms",
         lower_is_better=True,
+    ),
+    "load": Measure(
+        "from the return of the enqueue call to the start of the body, while tasks are sent on a timetable",
+        loads.load,
+        lambda options: loads.count_tasks(loads.LOADS),
+        "400/s p99 ms",
+        lower_is_better=True,
+        rounds=2,
+        in_table=loads.is_in_table,
+        max_seconds=90.0,
     ),
     "enqueue": Measure(
         "single enqueue calls", enqueues.single, lambda options: enqueues.SINGLE + enqueues.WARM_UP, "calls/s"

@@ -9,6 +9,10 @@ Each module has these functions::
     worker_commands(processes, slots) return the command line of each worker process, and the total number of slots;
                                       with ``slots`` None, use the peer's recommendation
 
+Peers that count in Python how many tasks they have sent also have::
+
+    add_sent(count)                   count tasks that another process sent
+
 Peers that are measured in depth also have::
 
     clear_tasks()                     delete all tasks
