@@ -16,6 +16,7 @@ from benchmarks import probe
 from benchmarks.__main__ import main, store
 from benchmarks.chart import svg
 from benchmarks.command_line import QUICK_MEASURES, parse
+from benchmarks.curve_chart import curve_svg
 from benchmarks.driver import send_on_time
 from benchmarks.estimate import estimate
 from benchmarks.harness import HarnessConfig, PeerError, Stores, open_harness
@@ -78,6 +79,19 @@ def test_the_table_leaves_out_waits_from_the_call_which_are_stored():
     assert "from call" in json.dumps(found.as_json())
 
 
+def test_the_chart_of_curves_has_hollow_points_where_senders_were_too_slow(tmp_path):
+    found = Results({}, {})
+    assert curve_svg(found) is None
+    for peer, sent in {"horsies-django": 99.0, "oban": 80.0}.items():
+        found.add("curve", peer, {"100/s p50 ms": 1.0, "100/s p99 ms": 2.0, "100/s sent/s": sent}, 20)
+    store(tmp_path / "run", found)
+
+    drawn = (tmp_path / "run.curve.svg").read_text()
+    assert drawn.count("<polyline") == 4
+    assert drawn.count('class="hollow"/>') == 2
+    assert ">oban</text>" in drawn
+
+
 def test_senders_that_are_late_send_all_tasks_at_once_and_each_only_its_own():
     numbers: list[int] = []
     module = SimpleNamespace(send=numbers.append)
@@ -97,7 +111,7 @@ def test_a_percentile_is_the_value_that_this_share_does_not_exceed():
 
 
 def test_only_peers_that_run_hundreds_of_tasks_a_second_are_measured_under_load():
-    names = {peer.name for _, peer in turns(parse(["--measure", "load"]))}
+    names = {peer.name for _, peer in turns(parse(["--measure", "load,curve"]))}
 
     assert {"horsies-django", "horsies-django-8", "pgqueuer", "pgqueuer-100", "dramatiq"} <= names
     assert not names & {"django-tasks-db", "django-ox", "dj-queue", "django-q2", "horsies", "rq", "huey-sqlite"}

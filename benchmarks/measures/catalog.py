@@ -92,6 +92,16 @@ MEASURES: Final = {
         in_table=loads.is_in_table,
         max_seconds=90.0,
     ),
+    "curve": Measure(
+        "the same, at rates from 1 to 15,000 a second",
+        loads.curve,
+        lambda options: loads.count_tasks(loads.CURVE),
+        "400/s p50 ms",
+        lower_is_better=True,
+        rounds=1,
+        in_table=loads.is_in_curve_table,
+        max_seconds=90.0,
+    ),
     "enqueue": Measure(
         "single enqueue calls", enqueues.single, lambda options: enqueues.SINGLE + enqueues.WARM_UP, "calls/s"
     ),

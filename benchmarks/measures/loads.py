@@ -76,9 +76,9 @@ LOADS: Final = (
     *(Load(f"{each.label} ×{MANY}", each.rate, each.count, MANY, each.burst) for each in _ONE_SENDER),
 )
 
-#: Rates in tasks a second: 2 s each, but at least 15 tasks and at most 3,000.
+#: Rates in tasks a second: 2 s each, but at least 15 tasks and at most 2,000.
 CURVE: Final = tuple(
-    Load(f"{rate:,}/s", rate, min(3_000, max(15, 2 * rate)), CURVE_SENDERS)
+    Load(f"{rate:,}/s", rate, min(2_000, max(15, 2 * rate)), CURVE_SENDERS)
     for rate in (1, 10, 50, 100, 400, 1_000, 2_000, 4_000, 8_000, 15_000)
 )
 
