@@ -17,7 +17,7 @@ from typing import Any, Final
 from . import probe
 from .drivers import Driver, PeerError, start_driver
 from .processes import WorkerGroup, last_error_line, run_workers
-from .registry import CHECKOUT, POSTGRES, REDIS, Peer
+from .registry import CHECKOUT, NODE, POSTGRES, REDIS, Peer
 from .servers import Counters, Postgres
 
 #: Seconds without progress after which a measure fails.
@@ -25,6 +25,9 @@ STALL_TIMEOUT: Final = 30.0
 
 #: Seconds until the first progress. Some peers start a process for each slot.
 START_TIMEOUT: Final = 60.0
+
+#: The driver of peers that run on Node.
+NODE_DRIVER: Final = CHECKOUT / "benchmarks" / "node" / "driver.mjs"
 
 #: The prefix of all benchmark databases, so that no other database is ever dropped.
 _PREFIX: Final = "horsies_django_benchmark_"
@@ -50,13 +53,13 @@ class HarnessConfig:
 class Harness:
     """One peer with its store, its tables and its driver process."""
 
-    def __init__(self, peer: Peer, python: Path, stores: Stores, config: HarnessConfig, stack: ExitStack) -> None:
+    def __init__(self, peer: Peer, program: Path, stores: Stores, config: HarnessConfig, stack: ExitStack) -> None:
         self.peer = peer
         self.postgres = stores.postgres if peer.store == POSTGRES else None
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-")))
         self.database = _PREFIX + re.sub(r"\W", "_", peer.name)
         self.log = self.folder / "log"
-        self._python = python
+        self._program = program
         self.logs = config.logs
         probe.create(self.folder / "probe", config.max_tasks)
         self.probe = probe.ProbeReader(self.folder / "probe")
@@ -77,9 +80,10 @@ class Harness:
             | {
                 "PYTHONPATH": str(CHECKOUT),
                 "PYTHONWARNINGS": "ignore",
-                "PATH": f"{self._python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
+                "PATH": f"{self._program.parent}{os.pathsep}{os.environ.get('PATH', '')}",
                 "BENCHMARK_DATABASE": self.url,
                 "BENCHMARK_REDIS": (stores.redis or "") if self.peer.store == REDIS else "",
+                "BENCHMARK_PACKAGES": str(self._program.parent.parent),
                 "BENCHMARK_FOLDER": str(self.folder),
                 "BENCHMARK_VARIANT": self.peer.variant,
                 "BENCHMARK_THREADS": str(threads),
@@ -98,7 +102,8 @@ class Harness:
         self._driver.finish()
 
     def _run_driver(self) -> AbstractContextManager[Driver]:
-        command = [str(self._python), "-m", "benchmarks.driver", self.peer.module]
+        script = [str(NODE_DRIVER)] if self.peer.runtime == NODE else ["-m", "benchmarks.driver"]
+        command = [str(self._program), *script, self.peer.module]
         return start_driver(command, self._env, self.folder, self.log)
 
     @contextmanager
@@ -200,7 +205,7 @@ class Harness:
 
 
 @contextmanager
-def open_harness(peer: Peer, python: Path, stores: Stores, config: HarnessConfig) -> Iterator[Harness]:
+def open_harness(peer: Peer, program: Path, stores: Stores, config: HarnessConfig) -> Iterator[Harness]:
     """Set a peer up, and clean up after the block."""
     with ExitStack() as stack:
-        yield Harness(peer, python, stores, config, stack)
+        yield Harness(peer, program, stores, config, stack)

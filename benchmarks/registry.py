@@ -13,6 +13,10 @@ POSTGRES: Final = "postgres"
 REDIS: Final = "redis"
 SQLITE: Final = "sqlite"
 
+# What runs a peer, and the registry that it comes from.
+PYTHON: Final = "python"
+NODE: Final = "node"
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -22,7 +26,7 @@ class Peer:
     that the variant cannot affect, or for which the peer is too slow. A slow peer drains only the fraction
     ``task_share`` of the tasks. ``in_depth`` peers take part in ``depth`` and ``pinned`` and are never dropped for
     being slow; their modules have ``preload()`` and ``clear_tasks()``. ``keeps`` says what the peer stores of each
-    task.
+    task. A peer on Node has its module in ``node/``, and requirements of which the first that runs is installed.
     """
 
     name: str
@@ -31,6 +35,7 @@ class Peer:
     distribution: str
     store: str
     keeps: str
+    runtime: str = PYTHON
     site: str = ""
     variant: str = ""
     task_share: float = 1.0
@@ -58,6 +63,12 @@ def _pgqueuer(name: str, **more: Any) -> Peer:
     return Peer(name, "pgqueuer", ("pgqueuer[asyncpg]",), "pgqueuer", POSTGRES, keeps, quick=True, **more)
 
 
+def _graphile(name: str, **more: Any) -> Peer:
+    # The newest version needs Node 22.18.
+    requirements = ("graphile-worker@latest", "graphile-worker@0.17")
+    return Peer(name, "graphile", requirements, "graphile-worker", POSTGRES, "nothing", runtime=NODE, **more)
+
+
 def _django(name: str, keeps: str, task_share: float) -> Peer:
     module = name.replace("-", "_")
     return Peer(name, module, (name, *_DJANGO), name, POSTGRES, keeps, site=module, task_share=task_share, skips=_LOADS)
@@ -81,6 +92,8 @@ _ALL: Final = [
     _ours("horsies-django-sqlite", SQLITE, processes=1),
     _pgqueuer("pgqueuer", in_depth=True),
     _pgqueuer("pgqueuer-100", variant="batch100", skips=_SENDS | {"latency", "sleep", "idle"}),
+    _graphile("graphile", in_depth=True),
+    _graphile("graphile-tuned", variant="tuned", skips=_SENDS),
     Peer(
         "procrastinate",
         "procrastinate",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +29,7 @@ from benchmarks.measures.drains import drain
 from benchmarks.measures.loads import Load
 from benchmarks.measures.workflows import run_workflow
 from benchmarks.processes import last_error_line, run_workers
-from benchmarks.registry import PEERS
+from benchmarks.registry import CHECKOUT, PEERS
 from benchmarks.results import Results
 from benchmarks.runs import install_peers, turns
 from benchmarks.servers import Postgres, ServerError, redis
@@ -113,7 +116,7 @@ def test_a_percentile_is_the_value_that_this_share_does_not_exceed():
 def test_only_peers_that_run_hundreds_of_tasks_a_second_are_measured_under_load():
     names = {peer.name for _, peer in turns(parse(["--measure", "load,curve"]))}
 
-    assert {"horsies-django", "horsies-django-8", "pgqueuer", "pgqueuer-100", "dramatiq"} <= names
+    assert {"horsies-django", "horsies-django-8", "pgqueuer", "pgqueuer-100", "graphile", "dramatiq"} <= names
     assert not names & {"django-tasks-db", "django-ox", "dj-queue", "django-q2", "horsies", "rq", "huey-sqlite"}
 
 
@@ -189,6 +192,16 @@ def test_peers_that_need_redis_are_left_out_with_a_reason_if_it_is_missing(tmp_p
     assert set(left_out.failures["install"]) == {"rq", "celery", "dramatiq", "huey-redis"}
     assert "rq: it needs Redis, and no redis-server was found" in capsys.readouterr().err
     assert "rq: it needs Redis" in markdown(left_out)
+
+
+def test_a_peer_on_node_is_left_out_with_a_reason_if_node_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    left_out = Results({}, {})
+    options = parse(["--only", "graphile", "--folder", str(tmp_path)])
+
+    assert not install_peers(options, NOWHERE, left_out)
+    assert "graphile: it needs Node.js, and no node and npm were found" in capsys.readouterr().err
+    assert "graphile: it needs Node.js" in markdown(left_out)
 
 
 def test_peers_that_take_part_in_no_chosen_measure_are_reported(monkeypatch, capsys):
@@ -271,6 +284,20 @@ def test_the_probe_records_when_each_body_began_and_which_began_twice(tmp_path, 
 
     assert reader.count_started(0, 3) == 2
     assert reader.started_at(2) < reader.started_at(0)
+    assert reader.count_repeated(0, 3) == 1
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
+def test_bodies_on_node_are_recorded_in_the_same_way_by_the_same_clock(tmp_path, monkeypatch):
+    probe.create(tmp_path / "probe", 3)
+    monkeypatch.setenv(probe.VARIABLE, str(tmp_path / "probe"))
+    program = f"import {{ mark }} from '{CHECKOUT}/benchmarks/node/probe.mjs'; for (const n of [2, 0, 0]) mark(n)"
+    before = time.monotonic()
+    subprocess.run([shutil.which("node"), "--input-type=module", "--eval", program], check=True)
+    reader = probe.ProbeReader(tmp_path / "probe")
+
+    assert before < reader.started_at(2) < reader.started_at(0) < time.monotonic()
+    assert reader.count_started(0, 3) == 2
     assert reader.count_repeated(0, 3) == 1
 
 

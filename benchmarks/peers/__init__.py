@@ -1,4 +1,4 @@
-"""One module for each peer, imported only inside that peer's virtual environment.
+"""One module for each peer, imported only inside that peer's virtual environment. Peers on Node are in ``node/``.
 
 Each module has these functions::
 
