@@ -27,6 +27,7 @@ from benchmarks.measures import loads
 from benchmarks.measures.catalog import MEASURES
 from benchmarks.measures.drains import drain
 from benchmarks.measures.loads import Load
+from benchmarks.measures.neighbours import neighbour
 from benchmarks.measures.workflows import run_workflow
 from benchmarks.processes import last_error_line, run_workers
 from benchmarks.registry import CHECKOUT, PEERS
@@ -360,6 +361,21 @@ def test_tasks_sent_on_a_timetable_by_several_processes_all_begin_once(tmp_path)
         for each in (even, bursts):
             assert 0 <= figures[loads.p50(each)] <= figures[loads.p99(each)] < figures[f"{each.label} p99 ms from call"]
             assert figures[loads.sent(each)] > 0
+
+
+@pytest.mark.slow
+def test_transactions_of_another_application_are_timed_beside_our_drain(server, tmp_path):
+    options = parse(["--tasks", "500"])
+    config = HarnessConfig(MEASURES["neighbour"].max_tasks(options), threads=4, logs=tmp_path)
+    stores = Stores(postgres=server, redis=None)
+    with open_harness(PEERS["horsies-django"], Path(sys.executable), stores, config) as harness:
+        figures = neighbour(harness, options)
+
+        assert harness.call("count_unfinished") == 0
+    assert figures["transactions"] > 0
+    assert figures["p50 ms"] <= figures["p99 ms"]
+    assert figures["dead tuples/task"] >= 1
+    assert figures["WAL bytes/task"] > 0
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from ..harness import Harness
 from ..options import Options
 from ..probe import SLEEP_SECONDS
 from ..registry import POSTGRES, SQLITE, Peer
-from . import costs, depths, drains, enqueues, idles, latencies, loads, sleeps, workflows
+from . import costs, depths, drains, enqueues, idles, latencies, loads, neighbours, sleeps, workflows
 
 
 def _not_on_sqlite(peer: Peer) -> bool:
@@ -23,6 +23,10 @@ def _on_postgres(peer: Peer) -> bool:
 
 def _measured_in_depth(peer: Peer) -> bool:
     return peer.in_depth
+
+
+def _has_neighbours(peer: Peer) -> bool:
+    return peer.store == POSTGRES and peer.module in ("ours", "pgqueuer", "graphile")
 
 
 def _has_workflows(peer: Peer) -> bool:
@@ -149,6 +153,15 @@ MEASURES: Final = {
         lambda options: depths.PINNED_FACTOR * options.tasks,
         "last tenth to first",
         _measured_in_depth,
+        rounds=2,
+    ),
+    "neighbour": Measure(
+        "short transactions of another application in the same database, beside a drain",
+        neighbours.neighbour,
+        lambda options: neighbours.FACTOR * options.tasks,
+        "p99 / alone",
+        _has_neighbours,
+        lower_is_better=True,
         rounds=2,
     ),
     "workflows": Measure(
