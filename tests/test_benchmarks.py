@@ -83,6 +83,16 @@ def test_the_table_leaves_out_waits_from_the_call_which_are_stored():
     assert "from call" in json.dumps(found.as_json())
 
 
+def test_a_table_with_many_metrics_has_a_row_for_each():
+    found = Results({}, {})
+    for peer in ("oban", "horsies-django"):
+        found.add("load", peer, {f"{rate}/s p99 ms": rate / 100 for rate in range(100, 2_100, 100)}, 20)
+
+    rows = [line.split("|") for line in markdown(found).splitlines() if "/s p99 ms" in line]
+    assert len(rows) == 20
+    assert [cell.strip() for cell in rows[3]] == ["", "400/s p99 ms", "4", "4", ""]
+
+
 def test_the_chart_of_curves_has_hollow_points_where_senders_were_too_slow(tmp_path):
     found = Results({}, {})
     assert curve_svg(found) is None
