@@ -13,6 +13,7 @@ import psycopg
 
 from .chart import svg
 from .command_line import parse
+from .curve_chart import curve_svg
 from .estimate import estimate
 from .results import Results
 from .runs import log, run, turns
@@ -51,13 +52,12 @@ def main() -> int:
 
 
 def store(path: Path, results: Results) -> None:
-    """Write the results to three files: ``path`` with the suffixes .json, .md and .svg."""
+    """Write the results to ``path`` with the suffixes .json, .md and .svg, and the chart of ``curve`` to .curve.svg."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for suffix, text in (
-        (".json", json.dumps(results.as_json(), indent=1)),
-        (".md", markdown(results)),
-        (".svg", svg(results)),
-    ):
+    files = {".json": json.dumps(results.as_json(), indent=1), ".md": markdown(results), ".svg": svg(results)}
+    if curves := curve_svg(results):
+        files[".curve.svg"] = curves
+    for suffix, text in files.items():
         # Replace atomically, so that readers never see a partial file, even after a crash.
         partial_file = path.with_suffix(f"{suffix}.partial")
         partial_file.write_text(text)

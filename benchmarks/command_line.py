@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--minutes",
         type=float,
-        default=40.0,
+        default=60.0,
         metavar="N",
         help="start no turn after N minutes (%(default)g)",
     )

@@ -12,6 +12,8 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 
@@ -19,12 +21,20 @@ def handle_call(module: Any, call: dict[str, Any]) -> dict[str, Any]:
     """Make one call and return the response."""
     began = time.monotonic()
     try:
-        value = send_each(module, **call["with"]) if call["do"] == "send_each" else None
-        if call["do"] != "send_each":
-            value = getattr(module, call["do"])(**call["with"])
+        value = _function(module, call["do"])(**call["with"])
     except Exception:  # noqa: BLE001 - the table reports any exception of a peer
         return {"error": traceback.format_exc()}
     return {"value": value, "seconds": time.monotonic() - began}
+
+
+def _function(module: Any, name: str) -> Callable[..., Any]:
+    """Return a function of this module, which uses the peer's ``send()``, or else of the peer's module."""
+    if name in ("send_each", "send_on_time"):
+        return partial(globals()[name], module)
+    if name == "add_sent":
+        return getattr(module, name, lambda count: None)
+    function: Callable[..., Any] = getattr(module, name)
+    return function
 
 
 def send_each(module: Any, first: int, count: int, pause: float) -> list[float]:
@@ -37,6 +47,25 @@ def send_each(module: Any, first: int, count: int, pause: float) -> list[float]:
         called_at.append(time.monotonic())
         module.send(number)
     return called_at
+
+
+def send_on_time(
+    module: Any, first: int, count: int, start: float, rate: float, burst: int, sender: int, senders: int
+) -> list[list[float]]:
+    """Enqueue every task of this sender when it is due; return when the calls began, and when they returned.
+
+    ``count`` tasks are due in bursts of ``burst``, ``rate`` tasks a second, from ``start`` on the monotonic clock. The
+    senders take turns. One that is late sends at once and keeps the timetable.
+    """
+    called_at, returned_at = [], []
+    for index in range(sender, count, senders):
+        wait = start + index // burst * burst / rate - time.monotonic()
+        if wait > 0:
+            time.sleep(wait)
+        called_at.append(time.monotonic())
+        module.send(first + index)
+        returned_at.append(time.monotonic())
+    return [called_at, returned_at]
 
 
 def main() -> None:

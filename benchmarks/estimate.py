@@ -10,18 +10,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from .measures.catalog import MEASURES
 from .registry import Peer
 
 #: Assumed seconds of a turn for which no earlier result is stored.
 _DEFAULT_SECONDS: Final = 15.0
 
-#: A peer with a turn that took more seconds than this gets no further turn of that measure.
-_MAX_SECONDS: Final = 30.0
 
-
-def is_too_slow_to_repeat(peer: Peer, durations: Iterable[float]) -> bool:
+def is_too_slow_to_repeat(measure: str, peer: Peer, durations: Iterable[float]) -> bool:
     """Return whether a measure of this peer is too slow to repeat. Peers measured in depth always get every turn."""
-    return not peer.in_depth and max(durations, default=0.0) > _MAX_SECONDS
+    return not peer.in_depth and max(durations, default=0.0) > MEASURES[measure].max_seconds
 
 
 def estimate(turns: Iterable[tuple[str, Peer]], folder: Path) -> str:
@@ -31,7 +29,7 @@ def estimate(turns: Iterable[tuple[str, Peer]], folder: Path) -> str:
     unknown = 0
     for measure, peer in turns:
         key = measure, peer.name
-        if not is_too_slow_to_repeat(peer, durations[key]):
+        if not is_too_slow_to_repeat(measure, peer, durations[key]):
             unknown += key not in known
             durations[key].append(known.get(key, _DEFAULT_SECONDS))
     total: defaultdict[str, float] = defaultdict(float)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from . import probe
+from .drivers import Driver, PeerError, start_driver
 from .processes import WorkerGroup, last_error_line, run_workers
-from .registry import CHECKOUT, POSTGRES, REDIS, Peer
+from .registry import CHECKOUT, NODE, POSTGRES, REDIS, Peer
 from .servers import Counters, Postgres
 
 #: Seconds without progress after which a measure fails.
@@ -27,12 +26,11 @@ STALL_TIMEOUT: Final = 30.0
 #: Seconds until the first progress. Some peers start a process for each slot.
 START_TIMEOUT: Final = 60.0
 
+#: The driver of peers that run on Node.
+NODE_DRIVER: Final = CHECKOUT / "benchmarks" / "node" / "driver.mjs"
+
 #: The prefix of all benchmark databases, so that no other database is ever dropped.
 _PREFIX: Final = "horsies_django_benchmark_"
-
-
-class PeerError(Exception):
-    """A peer failed or made no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +53,13 @@ class HarnessConfig:
 class Harness:
     """One peer with its store, its tables and its driver process."""
 
-    def __init__(self, peer: Peer, python: Path, stores: Stores, config: HarnessConfig, stack: ExitStack) -> None:
+    def __init__(self, peer: Peer, program: Path, stores: Stores, config: HarnessConfig, stack: ExitStack) -> None:
         self.peer = peer
         self.postgres = stores.postgres if peer.store == POSTGRES else None
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-")))
         self.database = _PREFIX + re.sub(r"\W", "_", peer.name)
         self.log = self.folder / "log"
-        self._python = python
+        self._program = program
         self.logs = config.logs
         probe.create(self.folder / "probe", config.max_tasks)
         self.probe = probe.ProbeReader(self.folder / "probe")
@@ -82,9 +80,10 @@ class Harness:
             | {
                 "PYTHONPATH": str(CHECKOUT),
                 "PYTHONWARNINGS": "ignore",
-                "PATH": f"{self._python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
+                "PATH": f"{self._program.parent}{os.pathsep}{os.environ.get('PATH', '')}",
                 "BENCHMARK_DATABASE": self.url,
                 "BENCHMARK_REDIS": (stores.redis or "") if self.peer.store == REDIS else "",
+                "BENCHMARK_PACKAGES": str(self._program.parent.parent),
                 "BENCHMARK_FOLDER": str(self.folder),
                 "BENCHMARK_VARIANT": self.peer.variant,
                 "BENCHMARK_THREADS": str(threads),
@@ -100,52 +99,29 @@ class Harness:
 
     def _start_driver(self) -> None:
         self._driver = self._drivers.enter_context(self._run_driver())
-        self._read_response()
+        self._driver.finish()
+
+    def _run_driver(self) -> AbstractContextManager[Driver]:
+        script = [str(NODE_DRIVER)] if self.peer.runtime == NODE else ["-m", "benchmarks.driver"]
+        command = [str(self._program), *script, self.peer.module]
+        return start_driver(command, self._env, self.folder, self.log)
 
     @contextmanager
-    def _run_driver(self) -> Iterator[subprocess.Popen[str]]:
-        with self.log.open("a") as log:
-            driver = subprocess.Popen(  # noqa: S603
-                [str(self._python), "-m", "benchmarks.driver", self.peer.module],
-                env=self._env,
-                cwd=self.folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                bufsize=1,
-                start_new_session=True,
-            )
-        try:
-            yield driver
-        finally:
-            driver.kill()
-            driver.wait()
-            for pipe in (driver.stdin, driver.stdout):
-                if pipe:
-                    pipe.close()
-
-    def _read_response(self) -> tuple[Any, float]:
-        assert self._driver.stdout is not None
-        line = self._driver.stdout.readline()
-        if not line:
-            raise PeerError(f"its driver exited: {last_error_line(self.log)}")
-        response = json.loads(line)
-        if "error" in response:
-            with self.log.open("a") as log:
-                log.write(response["error"])
-            raise PeerError(last_error_line(self.log))
-        return response["value"], response["seconds"]
+    def senders(self, count: int) -> Iterator[list[Driver]]:
+        """Run further driver processes during the block, each with its own connections to the store."""
+        with ExitStack() as stack:
+            drivers = [stack.enter_context(self._run_driver()) for _ in range(count)]
+            for driver in drivers:
+                driver.finish()
+            yield drivers
 
     def timed(self, do: str, **arguments: Any) -> tuple[Any, float]:
         """Call a function of the peer's module; return its value and its seconds inside the driver."""
-        assert self._driver.stdin is not None
-        print(json.dumps({"do": do, "with": arguments}), file=self._driver.stdin)
-        return self._read_response()
+        return self._driver.timed(do, **arguments)
 
     def call(self, do: str, **arguments: Any) -> Any:
         """Call a function of the peer's module and return its value."""
-        return self.timed(do, **arguments)[0]
+        return self._driver.call(do, **arguments)
 
     def enqueue(self, count: int, body: str = "noop", first: int = 0) -> None:
         """Enqueue tasks and let the store settle."""
@@ -229,7 +205,7 @@ class Harness:
 
 
 @contextmanager
-def open_harness(peer: Peer, python: Path, stores: Stores, config: HarnessConfig) -> Iterator[Harness]:
+def open_harness(peer: Peer, program: Path, stores: Stores, config: HarnessConfig) -> Iterator[Harness]:
     """Set a peer up, and clean up after the block."""
     with ExitStack() as stack:
-        yield Harness(peer, python, stores, config, stack)
+        yield Harness(peer, program, stores, config, stack)

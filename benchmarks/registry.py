@@ -13,15 +13,20 @@ POSTGRES: Final = "postgres"
 REDIS: Final = "redis"
 SQLITE: Final = "sqlite"
 
+# What runs a peer, and the registry that it comes from.
+PYTHON: Final = "python"
+NODE: Final = "node"
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """A task queue in one configuration: a row of the table.
 
     Peers with the same ``module`` share a virtual environment and differ by ``variant``. ``skips`` names the measures
-    that the variant cannot affect. A slow peer drains only the fraction ``task_share`` of the tasks. ``in_depth`` peers
-    take part in ``depth`` and ``pinned`` and are never dropped for being slow; their modules have ``preload()`` and
-    ``clear_tasks()``. ``keeps`` says what the peer stores of each task.
+    that the variant cannot affect, or for which the peer is too slow. A slow peer drains only the fraction
+    ``task_share`` of the tasks. ``in_depth`` peers take part in ``depth`` and ``pinned`` and are never dropped for
+    being slow; their modules have ``preload()`` and ``clear_tasks()``. ``keeps`` says what the peer stores of each
+    task. A peer on Node has its module in ``node/``, and requirements of which the first that runs is installed.
     """
 
     name: str
@@ -30,6 +35,7 @@ class Peer:
     distribution: str
     store: str
     keeps: str
+    runtime: str = PYTHON
     site: str = ""
     variant: str = ""
     task_share: float = 1.0
@@ -43,6 +49,8 @@ class Peer:
 _OURS: Final = ("-e", str(CHECKOUT))
 _OURS_KEEPS: Final = "result, attempt, all times"
 _SENDS: Final = frozenset({"enqueue", "bulk"})
+#: For peers that run fewer than 400 tasks a second, or look for new ones once a second.
+_LOADS: Final = frozenset({"load", "curve"})
 _DJANGO: Final = ("Django>=6,<6.2", "psycopg[binary]")
 
 
@@ -55,9 +63,15 @@ def _pgqueuer(name: str, **more: Any) -> Peer:
     return Peer(name, "pgqueuer", ("pgqueuer[asyncpg]",), "pgqueuer", POSTGRES, keeps, quick=True, **more)
 
 
+def _graphile(name: str, **more: Any) -> Peer:
+    # The newest version needs Node 22.18.
+    requirements = ("graphile-worker@latest", "graphile-worker@0.17")
+    return Peer(name, "graphile", requirements, "graphile-worker", POSTGRES, "nothing", runtime=NODE, **more)
+
+
 def _django(name: str, keeps: str, task_share: float) -> Peer:
     module = name.replace("-", "_")
-    return Peer(name, module, (name, *_DJANGO), name, POSTGRES, keeps, site=module, task_share=task_share)
+    return Peer(name, module, (name, *_DJANGO), name, POSTGRES, keeps, site=module, task_share=task_share, skips=_LOADS)
 
 
 def _huey(store: str, **more: Any) -> Peer:
@@ -78,6 +92,8 @@ _ALL: Final = [
     _ours("horsies-django-sqlite", SQLITE, processes=1),
     _pgqueuer("pgqueuer", in_depth=True),
     _pgqueuer("pgqueuer-100", variant="batch100", skips=_SENDS | {"latency", "sleep", "idle"}),
+    _graphile("graphile", in_depth=True),
+    _graphile("graphile-tuned", variant="tuned", skips=_SENDS),
     Peer(
         "procrastinate",
         "procrastinate",
@@ -93,14 +109,14 @@ _ALL: Final = [
     _django("django-ox", "result, times", 0.05),
     _django("dj-queue", "result, times", 0.03),
     _django("django-q2", "result, times", 0.02),
-    _horsies("horsies"),
-    _horsies("horsies-tuned", variant="tuned", skips=_SENDS | {"idle"}),
+    _horsies("horsies", skips=_LOADS),
+    _horsies("horsies-tuned", variant="tuned", skips=_SENDS | _LOADS | {"idle"}),
     _huey(REDIS, task_share=0.5),
     _huey(POSTGRES, task_share=0.15),
     _huey(SQLITE, processes=1),
     Peer("celery", "celery", ("celery[redis]",), "celery", REDIS, "result", task_share=0.15, workflows=True),
     Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", task_share=0.25),
-    Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", task_share=0.01),
+    Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", task_share=0.01, skips=_LOADS),
 ]
 
 #: The baseline of the table's ratio: the first of these with results.

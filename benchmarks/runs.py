@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from . import npm, venvs
 from .estimate import is_too_slow_to_repeat
 from .harness import HarnessConfig, Stores, open_harness
 from .measures.catalog import MEASURES
 from .options import Options
-from .registry import REDIS, Peer
+from .registry import NODE, REDIS, Peer
 from .results import Results
 from .servers import DURABLE, Postgres, postgres, redis
-from .venvs import InstallError, ensure_venv, versions
+from .venvs import InstallError
 
 
 def run(options: Options, store: Callable[[Results], None]) -> Results:
@@ -31,14 +32,14 @@ def run(options: Options, store: Callable[[Results], None]) -> Results:
         stores = Stores(server, redis_url)
         results = Results(describe_machine(options.folder), describe_settings(options, server), interrupted=True)
         try:
-            pythons = install_peers(options, stores, results)
+            programs = install_peers(options, stores, results)
             until = time.monotonic() + 60 * options.minutes
             for name, peer in turns(options):
                 if time.monotonic() > until:
                     results.settings["ended"] = f"by the limit of {options.minutes:g} minutes, before the last rounds"
                     break
-                if peer.name in pythons and not is_too_slow_to_repeat(peer, results.seconds[name][peer.name]):
-                    _measure(name, peer, pythons[peer.name], stores, options, results)
+                if peer.name in programs and not is_too_slow_to_repeat(name, peer, results.seconds[name][peer.name]):
+                    _measure(name, peer, programs[peer.name], stores, options, results)
                     store(results)
             results.interrupted = False
         except KeyboardInterrupt:
@@ -64,8 +65,8 @@ def _rotated(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:
 
 
 def install_peers(options: Options, stores: Stores, results: Results) -> dict[str, Path]:
-    """Install the peers that take part, and return the Python of each that succeeds."""
-    pythons: dict[str, Path] = {}
+    """Install the peers that take part, and return the Python or the Node of each that succeeds."""
+    programs: dict[str, Path] = {}
     renewed: set[str] = set()
     wanted = {peer for _, peer in turns(options)}
     for peer in filter(wanted.__contains__, options.peers):
@@ -74,19 +75,26 @@ def install_peers(options: Options, stores: Stores, results: Results) -> dict[st
             log(f"{peer.name}: {results.failures['install'][peer.name]}")
             continue
         try:
-            python = ensure_venv(peer, options.folder, renew=options.renew and peer.module not in renewed)
+            program = _ensure_installed(peer, options.folder, renew=options.renew and peer.module not in renewed)
             renewed.add(peer.module)
         except InstallError as error:
             results.fail("install", peer.name, str(error))
             log(f"{peer.name}: {error}")
             continue
-        pythons[peer.name] = python
-        results.versions[peer.name] = versions(python).get(peer.distribution, "?")
+        programs[peer.name] = program
+        found = npm.versions(program) if peer.runtime == NODE else venvs.versions(program)
+        results.versions[peer.name] = found.get(peer.distribution, "?")
         log(f"{peer.name} {results.versions[peer.name]}")
-    return pythons
+    return programs
 
 
-def _measure(name: str, peer: Peer, python: Path, stores: Stores, options: Options, results: Results) -> None:
+def _ensure_installed(peer: Peer, folder: Path, *, renew: bool) -> Path:
+    if peer.runtime == NODE:
+        return npm.ensure_packages(peer, folder, renew=renew)
+    return venvs.ensure_venv(peer, folder, renew=renew)
+
+
+def _measure(name: str, peer: Peer, program: Path, stores: Stores, options: Options, results: Results) -> None:
     if peer.name in results.failures[name]:
         return
     measure = MEASURES[name]
@@ -94,7 +102,7 @@ def _measure(name: str, peer: Peer, python: Path, stores: Stores, options: Optio
         config = HarnessConfig(measure.max_tasks(options), options.threads, options.folder / "logs")
         with hold_lock(options.lock):
             began = time.monotonic()
-            with open_harness(peer, python, stores, config) as harness:
+            with open_harness(peer, program, stores, config) as harness:
                 metrics = measure.run(harness, options)
             seconds = time.monotonic() - began
     except Exception as error:  # noqa: BLE001 - the table reports one peer's failure, and the others continue
@@ -103,7 +111,7 @@ def _measure(name: str, peer: Peer, python: Path, stores: Stores, options: Optio
         log(f"{name} {peer.name}: {reason}")
         return
     results.add(name, peer.name, metrics, seconds)
-    shown = ", ".join(f"{value:,.4g} {metric}" for metric, value in metrics.items())
+    shown = ", ".join(f"{value:,.4g} {metric}" for metric, value in metrics.items() if measure.in_table(metric))
     log(f"{name} {peer.name}, {seconds:.0f} s: {shown}")
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from .measures.catalog import MEASURES
 from .registry import OURS, PEERS
 from .results import Results, Summary
+
+#: A measure with more metrics than this has a row for each metric and a column for each peer.
+_MAX_COLUMNS: Final = 12
 
 
 def markdown(results: Results) -> str:
@@ -25,7 +29,7 @@ def _has_results(results: Results, measure: str) -> bool:
 
 def _measure(results: Results, name: str) -> str:
     measure = MEASURES[name]
-    columns = results.metrics(name)
+    columns = list(filter(measure.in_table, results.metrics(name)))
     ranked = sorted(
         results.rounds.get(name, {}),
         key=lambda peer: _sort_key(results.summary(name, peer, measure.main_metric), measure.lower_is_better),
@@ -36,7 +40,10 @@ def _measure(results: Results, name: str) -> str:
         + [format_summary(results.summary(name, peer, column)) for column in columns]
         for peer in ranked
     ]
-    lines = [f"## {name}: {measure.about}", "", markdown_table(["", "× ours", *columns], rows)]
+    table = [["", "× ours", *columns], *rows]
+    if len(columns) > _MAX_COLUMNS:
+        table = [list(row) for row in zip(*table, strict=True)]
+    lines = [f"## {name}: {measure.about}", "", markdown_table(table[0], table[1:])]
     lines += [f"\n{peer}: {reason}" for peer, reason in results.failures.get(name, {}).items()]
     return "\n".join(lines)
 

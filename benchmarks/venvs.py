@@ -20,14 +20,14 @@ DONE = "installed.json"
 
 
 class InstallError(Exception):
-    """pip could not install a peer."""
+    """A peer could not be installed."""
 
 
 def ensure_venv(peer: Peer, folder: Path, *, renew: bool = False) -> Path:
     """Return the Python of the peer's environment; create it if it is missing. Raises InstallError."""
     venv_dir = venv_path(peer, folder)
     if renew or not (venv_dir / DONE).exists():
-        with _restore_on_failure(venv_dir):
+        with restore_on_failure(venv_dir):
             _install(peer, venv_dir)
     return venv_dir / "bin" / "python"
 
@@ -39,8 +39,8 @@ def venv_path(peer: Peer, folder: Path) -> Path:
 
 
 @contextmanager
-def _restore_on_failure(venv_dir: Path) -> Iterator[None]:
-    """Restore the previous environment if the block fails.
+def restore_on_failure(venv_dir: Path) -> Iterator[None]:
+    """Restore the previous environment if the block, which creates a new one, fails.
 
     The new environment is created in its final place, because environments can't be moved.
     """

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -15,13 +19,18 @@ from benchmarks import probe
 from benchmarks.__main__ import main, store
 from benchmarks.chart import svg
 from benchmarks.command_line import QUICK_MEASURES, parse
+from benchmarks.curve_chart import curve_svg
+from benchmarks.driver import send_on_time
 from benchmarks.estimate import estimate
 from benchmarks.harness import HarnessConfig, PeerError, Stores, open_harness
+from benchmarks.measures import loads
 from benchmarks.measures.catalog import MEASURES
 from benchmarks.measures.drains import drain
+from benchmarks.measures.loads import Load
+from benchmarks.measures.neighbours import neighbour
 from benchmarks.measures.workflows import run_workflow
 from benchmarks.processes import last_error_line, run_workers
-from benchmarks.registry import PEERS
+from benchmarks.registry import CHECKOUT, PEERS
 from benchmarks.results import Results
 from benchmarks.runs import install_peers, turns
 from benchmarks.servers import Postgres, ServerError, redis
@@ -63,6 +72,63 @@ def test_the_table_names_a_failed_peer_with_its_reason(results):
 
 def test_the_chart_has_a_bar_for_each_measured_peer(results):
     assert svg(results).count("<rect") == 2
+
+
+def test_the_table_leaves_out_waits_from_the_call_which_are_stored():
+    found = Results({}, {})
+    found.add("load", "horsies-django", {"400/s p99 ms": 3.5, "400/s p99 ms from call": 4.5}, 20)
+
+    assert "400/s p99 ms" in markdown(found)
+    assert "from call" not in markdown(found)
+    assert "from call" in json.dumps(found.as_json())
+
+
+def test_a_table_with_many_metrics_has_a_row_for_each():
+    found = Results({}, {})
+    for peer in ("oban", "horsies-django"):
+        found.add("load", peer, {f"{rate}/s p99 ms": rate / 100 for rate in range(100, 2_100, 100)}, 20)
+
+    rows = [line.split("|") for line in markdown(found).splitlines() if "/s p99 ms" in line]
+    assert len(rows) == 20
+    assert [cell.strip() for cell in rows[3]] == ["", "400/s p99 ms", "4", "4", ""]
+
+
+def test_the_chart_of_curves_has_hollow_points_where_senders_were_too_slow(tmp_path):
+    found = Results({}, {})
+    assert curve_svg(found) is None
+    for peer, sent in {"horsies-django": 99.0, "oban": 80.0}.items():
+        found.add("curve", peer, {"100/s p50 ms": 1.0, "100/s p99 ms": 2.0, "100/s sent/s": sent}, 20)
+    store(tmp_path / "run", found)
+
+    drawn = (tmp_path / "run.curve.svg").read_text()
+    assert drawn.count("<polyline") == 4
+    assert drawn.count('class="hollow"/>') == 2
+    assert ">oban</text>" in drawn
+
+
+def test_senders_that_are_late_send_all_tasks_at_once_and_each_only_its_own():
+    numbers: list[int] = []
+    module = SimpleNamespace(send=numbers.append)
+
+    for sender in range(3):
+        called_at, returned_at = send_on_time(module, 100, 40, 0.0, 400.0, 20, sender, 3)
+        assert len(called_at) == len(returned_at) == len(range(sender, 40, 3))
+
+    assert numbers[:3] == [100, 103, 106]
+    assert sorted(numbers) == list(range(100, 140))
+
+
+def test_a_percentile_is_the_value_that_this_share_does_not_exceed():
+    assert loads.percentile(range(1, 101), 99) == 99
+    assert loads.percentile(range(1, 101), 50) == 50
+    assert loads.percentile([4.0, 7.0], 99) == 7
+
+
+def test_only_peers_that_run_hundreds_of_tasks_a_second_are_measured_under_load():
+    names = {peer.name for _, peer in turns(parse(["--measure", "load,curve"]))}
+
+    assert {"horsies-django", "horsies-django-8", "pgqueuer", "pgqueuer-100", "graphile", "dramatiq"} <= names
+    assert not names & {"django-tasks-db", "django-ox", "dj-queue", "django-q2", "horsies", "rq", "huey-sqlite"}
 
 
 def test_an_unknown_peer_is_rejected_by_name(capsys):
@@ -137,6 +203,16 @@ def test_peers_that_need_redis_are_left_out_with_a_reason_if_it_is_missing(tmp_p
     assert set(left_out.failures["install"]) == {"rq", "celery", "dramatiq", "huey-redis"}
     assert "rq: it needs Redis, and no redis-server was found" in capsys.readouterr().err
     assert "rq: it needs Redis" in markdown(left_out)
+
+
+def test_a_peer_on_node_is_left_out_with_a_reason_if_node_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    left_out = Results({}, {})
+    options = parse(["--only", "graphile", "--folder", str(tmp_path)])
+
+    assert not install_peers(options, NOWHERE, left_out)
+    assert "graphile: it needs Node.js, and no node and npm were found" in capsys.readouterr().err
+    assert "graphile: it needs Node.js" in markdown(left_out)
 
 
 def test_peers_that_take_part_in_no_chosen_measure_are_reported(monkeypatch, capsys):
@@ -222,6 +298,20 @@ def test_the_probe_records_when_each_body_began_and_which_began_twice(tmp_path, 
     assert reader.count_repeated(0, 3) == 1
 
 
+@pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
+def test_bodies_on_node_are_recorded_in_the_same_way_by_the_same_clock(tmp_path, monkeypatch):
+    probe.create(tmp_path / "probe", 3)
+    monkeypatch.setenv(probe.VARIABLE, str(tmp_path / "probe"))
+    program = f"import {{ mark }} from '{CHECKOUT}/benchmarks/node/probe.mjs'; for (const n of [2, 0, 0]) mark(n)"
+    before = time.monotonic()
+    subprocess.run([shutil.which("node"), "--input-type=module", "--eval", program], check=True)
+    reader = probe.ProbeReader(tmp_path / "probe")
+
+    assert before < reader.started_at(2) < reader.started_at(0) < time.monotonic()
+    assert reader.count_started(0, 3) == 2
+    assert reader.count_repeated(0, 3) == 1
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_peer_that_pip_cannot_install_is_reported_with_the_reason(tmp_path):
@@ -267,6 +357,35 @@ def test_our_worker_drains_the_tasks_of_a_benchmark(tmp_path):
         assert figures["tasks"] == 200
         assert figures["began more than once"] == 0
         assert harness.call("count_unfinished") == 0
+
+
+@pytest.mark.slow
+def test_tasks_sent_on_a_timetable_by_several_processes_all_begin_once(tmp_path):
+    even, bursts = Load("even", 200, 20), Load("bursts ×2", 400, 20, senders=2, burst=10)
+    config = HarnessConfig(loads.count_tasks([even, bursts]), threads=4, logs=tmp_path)
+    with open_harness(OURS, Path(sys.executable), NOWHERE, config) as harness:
+        figures = loads.load(harness, parse(["--processes", "1"]), [even, bursts])
+
+        assert harness.probe.count_started(0, config.max_tasks) == config.max_tasks == 60
+        assert figures["began more than once"] == 0
+        for each in (even, bursts):
+            assert 0 <= figures[loads.p50(each)] <= figures[loads.p99(each)] < figures[f"{each.label} p99 ms from call"]
+            assert figures[loads.sent(each)] > 0
+
+
+@pytest.mark.slow
+def test_transactions_of_another_application_are_timed_beside_our_drain(server, tmp_path):
+    options = parse(["--tasks", "500"])
+    config = HarnessConfig(MEASURES["neighbour"].max_tasks(options), threads=4, logs=tmp_path)
+    stores = Stores(postgres=server, redis=None)
+    with open_harness(PEERS["horsies-django"], Path(sys.executable), stores, config) as harness:
+        figures = neighbour(harness, options)
+
+        assert harness.call("count_unfinished") == 0
+    assert figures["transactions"] > 0
+    assert figures["p50 ms"] <= figures["p99 ms"]
+    assert figures["dead tuples/task"] >= 1
+    assert figures["WAL bytes/task"] > 0
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from ..harness import Harness
 from ..options import Options
 from ..probe import SLEEP_SECONDS
 from ..registry import POSTGRES, SQLITE, Peer
-from . import costs, depths, drains, enqueues, idles, latencies, sleeps, workflows
+from . import costs, depths, drains, enqueues, idles, latencies, loads, neighbours, sleeps, workflows
 
 
 def _not_on_sqlite(peer: Peer) -> bool:
@@ -25,8 +25,16 @@ def _measured_in_depth(peer: Peer) -> bool:
     return peer.in_depth
 
 
+def _has_neighbours(peer: Peer) -> bool:
+    return peer.store == POSTGRES and peer.module in ("ours", "pgqueuer", "graphile")
+
+
 def _has_workflows(peer: Peer) -> bool:
     return peer.workflows
+
+
+def _in_table(metric: str) -> bool:
+    return True
 
 
 def _on_sqlite(peer: Peer) -> bool:
@@ -38,7 +46,8 @@ class Measure:
     """One measure.
 
     ``max_tasks`` returns the most tasks it numbers. Peers are ranked by ``main_metric``. ``rounds`` is the default
-    number of rounds: rates vary and need more than counts.
+    number of rounds: rates vary and need more than counts. The table leaves out metrics that are not ``in_table``. A
+    peer that needs more than ``max_seconds`` gets no further turn.
     """
 
     about: str
@@ -48,6 +57,8 @@ class Measure:
     takes_part: Callable[[Peer], bool] = _not_on_sqlite
     lower_is_better: bool = False
     rounds: int = 3
+    in_table: Callable[[str], bool] = _in_table
+    max_seconds: float = 30.0
 
     def rounds_for(self, options: Options) -> int:
         """Return how many rounds to run: ``--rounds`` if given, else the default of this measure."""
@@ -74,6 +85,26 @@ MEASURES: Final = {
         lambda options: latencies.WARM_UP + latencies.SAMPLES,
         "p50 ms",
         lower_is_better=True,
+    ),
+    "load": Measure(
+        "from the return of the enqueue call to the start of the body, while tasks are sent on a timetable",
+        loads.load,
+        lambda options: loads.count_tasks(loads.LOADS),
+        "400/s p99 ms",
+        lower_is_better=True,
+        rounds=2,
+        in_table=loads.is_in_table,
+        max_seconds=90.0,
+    ),
+    "curve": Measure(
+        "the same, at rates from 1 to 15,000 a second",
+        loads.curve,
+        lambda options: loads.count_tasks(loads.CURVE),
+        "400/s p50 ms",
+        lower_is_better=True,
+        rounds=1,
+        in_table=loads.is_in_curve_table,
+        max_seconds=90.0,
     ),
     "enqueue": Measure(
         "single enqueue calls", enqueues.single, lambda options: enqueues.SINGLE + enqueues.WARM_UP, "calls/s"
@@ -122,6 +153,15 @@ MEASURES: Final = {
         lambda options: depths.PINNED_FACTOR * options.tasks,
         "last tenth to first",
         _measured_in_depth,
+        rounds=2,
+    ),
+    "neighbour": Measure(
+        "short transactions of another application in the same database, beside a drain",
+        neighbours.neighbour,
+        lambda options: neighbours.FACTOR * options.tasks,
+        "p99 / alone",
+        _has_neighbours,
+        lower_is_better=True,
         rounds=2,
     ),
     "workflows": Measure(

@@ -1,4 +1,4 @@
-"""One module for each peer, imported only inside that peer's virtual environment.
+"""One module for each peer, imported only inside that peer's virtual environment. Peers on Node are in ``node/``.
 
 Each module has these functions::
 
@@ -8,6 +8,10 @@ Each module has these functions::
     count_unfinished()                return how many tasks its own store does not have as finished
     worker_commands(processes, slots) return the command line of each worker process, and the total number of slots;
                                       with ``slots`` None, use the peer's recommendation
+
+Peers that count in Python how many tasks they have sent also have::
+
+    add_sent(count)                   count tasks that another process sent
 
 Peers that are measured in depth also have::
 

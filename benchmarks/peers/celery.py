@@ -64,6 +64,11 @@ def send_many(first: int, count: int, body: str) -> None:
     _sent += count
 
 
+def add_sent(count: int) -> None:
+    global _sent
+    _sent += count
+
+
 def count_unfinished() -> int:
     # This Redis database has only results.
     return _sent - int(_results().dbsize())

@@ -57,6 +57,11 @@ def send_many(first: int, count: int, body: str) -> None:
     _sent += count
 
 
+def add_sent(count: int) -> None:
+    global _sent
+    _sent += count
+
+
 def count_unfinished() -> int:
     return _sent - int(huey.storage.result_store_size())
 

@@ -32,6 +32,11 @@ def send_many(first: int, count: int, body: str) -> None:
     _sent += count
 
 
+def add_sent(count: int) -> None:
+    global _sent
+    _sent += count
+
+
 def count_unfinished() -> int:
     return _sent - FinishedJobRegistry(queue=_queue).get_job_count(cleanup=False)
 
