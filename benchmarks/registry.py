@@ -46,7 +46,7 @@ class Peer:
     skips: frozenset[str] = frozenset()
 
 
-_OURS: Final = ("-e", str(CHECKOUT))
+_OURS: Final = ("-e", f"{CHECKOUT}[binary]")
 _OURS_KEEPS: Final = "result, attempt, all times"
 _SENDS: Final = frozenset({"enqueue", "bulk"})
 #: For peers that run fewer than 400 tasks a second, or look for new ones once a second.

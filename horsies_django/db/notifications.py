@@ -16,7 +16,7 @@ BURST: Final = 32
 #: After these, one more for each so many times the duration of the last statement that notified. A NOTIFY takes a
 #: cluster-wide lock until its commit is flushed. So the fewer commits the server can take, the fewer are notifications,
 #: and however many processes send at once, most of their commits share a flush.
-DURATION_FACTOR: Final = 4
+DURATION_FACTOR: Final = 1
 
 #: The bounds of that pause, in seconds.
 MIN_INTERVAL: Final = 0.001

@@ -70,11 +70,18 @@ class Statement:
 
     @classmethod
     def insert(
-        cls, model: type[models.Model], rows: models.QuerySet[Any], columns: Mapping[str, Any], prefix: str = ""
+        cls,
+        model: type[models.Model],
+        rows: models.QuerySet[Any],
+        columns: Mapping[str, Any],
+        prefix: str = "",
+        *,
+        may_exist: bool = True,
     ) -> Self:
         """Compile ``INSERT … SELECT``: one row of ``model`` for each of ``rows``, with expressions over it as columns.
 
-        Model instances would cost as much as all the rest of a task's life.
+        Model instances would cost as much as all the rest of a task's life. With ``may_exist``, a row that is there
+        already stays as it is; otherwise it raises IntegrityError.
         """
         connection = connections[rows.db]
         quote = connection.ops.quote_name
@@ -82,8 +89,9 @@ class Statement:
         query = source.query.chain()
         query.subquery = True
         select, params = query.get_compiler(rows.db).as_sql()
-        insert = connection.ops.insert_statement(on_conflict=OnConflict.IGNORE)
-        suffix = connection.ops.on_conflict_suffix_sql([], OnConflict.IGNORE, [], [])
+        on_conflict = OnConflict.IGNORE if may_exist else None
+        insert = connection.ops.insert_statement(on_conflict=on_conflict)
+        suffix = connection.ops.on_conflict_suffix_sql([], on_conflict, [], [])
         names = ", ".join(map(quote, columns))
         return cls(f"{prefix}{insert} {quote(model._meta.db_table)} ({names}) {select} {suffix}", tuple(params))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
@@ -40,7 +40,7 @@ class ClaimRef(Protocol):
 
 
 class ClaimedTask(NamedTuple):
-    """The columns of a claimed row that an execution needs. Args and kwargs are still JSON text.
+    """The columns of a claimed row that an execution needs. JSON is still text, and ``enqueued_at`` is as well.
 
     ``start_deadline`` is the time of this process's monotonic clock, in seconds, at which ``good_until`` passes.
     """
@@ -60,7 +60,7 @@ class ClaimedTask(NamedTuple):
     retry_policy: str | None
     is_async: bool
     metadata: str | None
-    enqueued_at: datetime
+    enqueued_at: str
     timeout: float | None
     retention: timedelta | None
     workflow_id: UUID | None

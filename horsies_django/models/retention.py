@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import Any, Final, Self, cast
 
 from django.db.models import (
     Case,
@@ -24,9 +24,6 @@ from ..core.options import Options
 from ..core.retention import finite
 from ..core.status import TASK_TERMINAL_STATES, TaskStatus
 from ..db.retention_expressions import RetainedUntil, RetentionOfState
-
-if TYPE_CHECKING:
-    from .claims import ClaimedTask
 
 
 def kept_until(status: TaskStatus, database: str) -> Expression:
@@ -49,21 +46,21 @@ def workflow_kept_until(status: str, database: str) -> Expression:
     return Case(When(depth=0, then=until), output_field=DateTimeField())
 
 
-def deletes_at_once(ends: Iterable[tuple[ClaimedTask, TaskStatus]], database: str) -> bool:
+def deletes_at_once(ends: Iterable[tuple[str, str, timedelta | None, bool]], database: str) -> bool:
     """Return whether the worker may have to delete any of these tasks, because its retention is 0.
 
-    It does not read the retention by state of a task's or a queue's row: the reaper applies that.
+    Each is given by its backend, its queue, its own retention, and whether it is a success. It does not read the
+    retention by state of a task's or a queue's row: the reaper applies that.
     """
     settings, cached = _settings(database), _cached_queues.get(database)
     rows = cached.queues if cached else {}
 
-    def is_deleted(claim: ClaimedTask, status: TaskStatus) -> bool:
-        own = None
-        if status == TaskStatus.COMPLETED:
-            own = rows.get(claim.queue_name) if claim.retention is None else claim.retention
-        return settings.deletes_at_once(status, claim.backend, claim.queue_name) if own is None else not own
+    def is_deleted(backend: str, queue: str, retention: timedelta | None, is_success: bool) -> bool:
+        own = (rows.get(queue) if retention is None else retention) if is_success else None
+        status = TaskStatus.COMPLETED if is_success else TaskStatus.FAILED
+        return settings.deletes_at_once(status, backend, queue) if own is None else not own
 
-    return any(is_deleted(claim, status) for claim, status in ends)
+    return any(is_deleted(*end) for end in ends)
 
 
 def refresh_queue_settings(database: str, queues: Mapping[str, timedelta]) -> bool:

@@ -19,7 +19,7 @@ from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Cast, Greatest, Now
 
 from ..core import lifecycle
-from ..core.bounds import RETENTION, date_if_within, in_range
+from ..core.bounds import RETENTION, in_range
 from ..core.results import OperationalCode, OutcomeCode, TaskError
 from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
@@ -50,7 +50,7 @@ _CLAIM_CLEARED: Final[dict[str, Any]] = {"claimed_at": None, "claimed_by_worker_
 
 
 def _text(column: str) -> Cast:
-    """Return a JSON column as text, so that a damaged value does not fail the claim of other rows."""
+    """Return a column as text, so that a damaged value does not fail the claim of other rows."""
     return Cast(column, TextField())
 
 
@@ -70,7 +70,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     _text("retry_policy"),
     "is_async",
     _text("metadata"),
-    date_if_within("enqueued_at"),
+    _text("enqueued_at"),
     "timeout",
     Case(When(in_range((), {"retention": RETENTION}), then=F("retention")), output_field=models.DurationField()),
     "workflow_id",

@@ -37,8 +37,8 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
         self._pending: deque[_Line] = deque()
         self._may_wait: bool | None = None
-        self._second = 0
-        self._before = self._after = ""
+        self._second = self._millisecond = 0
+        self._before = self._time = self._after = ""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._pending.clear)  # the parent writes them
 
@@ -88,12 +88,15 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
 
     def _format_line(self, line: _Line) -> str:
         created, message, args = line
-        if self._second != int(created):
-            self._second = int(created)
-            moment = {"created": self._second, "msecs": 0, "msg": ""}
-            record = logging.makeLogRecord({"name": logger.name, "levelname": "INFO", **moment})
-            self._before, _, self._after = self.format(record).partition(",000")
-        return f"{self._before},{int(created % 1 * 1_000):03d}{self._after}{one_line(message % args)}\n"
+        if self._millisecond != (millisecond := int(created * 1_000)):
+            self._millisecond = millisecond
+            if self._second != millisecond // 1_000:
+                self._second = millisecond // 1_000
+                moment = {"created": self._second, "msecs": 0, "msg": ""}
+                record = logging.makeLogRecord({"name": logger.name, "levelname": "INFO", **moment})
+                self._before, _, self._after = self.format(record).partition(",000")
+            self._time = f"{self._before},{millisecond % 1_000:03d}{self._after}"
+        return f"{self._time}{one_line(message % args)}\n"
 
     def is_only_handler(self) -> bool:
         """Whether records of our logger come to this handler and to no other, so that no other misses them."""

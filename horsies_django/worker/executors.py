@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
+from django.db.backends.signals import connection_created
 
 from ..core.exceptions import TaskTimeLimit
 from . import result_mapping, run_task
@@ -79,6 +80,11 @@ class ThreadExecutor:
         self._idle = 0
         self._is_waking = False
         self._lock = threading.Lock()
+        self._uses_database = threading.local()
+        connection_created.connect(self._on_connect)
+
+    def _on_connect(self, **_: object) -> None:
+        self._uses_database.value = True
 
     def submit(self, executions: Collection[Execution]) -> None:
         self._waiting.extend(executions)
@@ -98,6 +104,7 @@ class ThreadExecutor:
         return False
 
     def close(self) -> None:
+        connection_created.disconnect(self._on_connect)
         for _ in self._threads:
             self._wakeups.put(False)
         limit = time.monotonic() + CLOSE_TIMEOUT
@@ -151,7 +158,10 @@ class ThreadExecutor:
         try:
             result = isolated(run_task.run_task, execution)
             # An interrupt may have come in the middle of a database's answer.
-            drop_connections() if execution.stop_reason else clean_up_connections(execution)
+            if execution.stop_reason:
+                drop_connections()
+            elif getattr(self._uses_database, "value", False):  # to look for connections takes longer than a short task
+                clean_up_connections(execution)
         except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
             return result_mapping.fallback(execution, error)
         return result

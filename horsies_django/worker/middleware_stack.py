@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync, sync_to_async
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from ..core.compat import FrameworkTask
@@ -46,13 +48,21 @@ def build_call(
         queue_name=claim.queue_name,
         priority=claim.priority,
         attempt=claim.attempt,
-        enqueued_at=claim.enqueued_at,
+        enqueued_at=_moment(claim.enqueued_at),
         args=tuple(args),
         kwargs=MappingProxyType(dict(kwargs)),
         metadata=MappingProxyType(metadata_of(claim)),
         workflow_id=claim.workflow_id,
         body=body,
     )
+
+
+def _moment(text: str) -> datetime:
+    """Return a time that the database gave as text, as Django reads it: aware if USE_TZ is set."""
+    moment = datetime.fromisoformat(text)
+    if not settings.USE_TZ:
+        return moment.replace(tzinfo=None)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _build(paths: tuple[str, ...], *, is_async: bool) -> Run:

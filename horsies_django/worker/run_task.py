@@ -215,7 +215,7 @@ def _prepare(execution: Execution) -> _PreparedCall:
     except NotRegistered as error:
         raise result_mapping.InvalidCall(OperationalCode.WORKER_RESOLUTION_ERROR) from error
     try:
-        args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), typed=execution.is_typed)
+        args, kwargs = decode_call(_loads(claim.args), _loads(claim.kwargs), typed=execution.is_typed)
         if claim.workflow_id is not None:
             with snooze_on_outage():
                 kwargs |= input_resolver.arguments_of_run(execution, task)
@@ -230,6 +230,10 @@ def _prepare(execution: Execution) -> _PreparedCall:
     except Exception as error:
         raise result_mapping.InvalidCall(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
     return _PreparedCall(task, args, kwargs)
+
+
+def _loads(text: str) -> Any:
+    return [] if text == "[]" else json.loads(text)
 
 
 def _context(execution: Execution) -> TaskContext:

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 
 from horsies_django import RetryPolicy, Workflow, wait_for_event
 from horsies_django.db import notifications, postgres
-from horsies_django.db.notifications import MIN_INTERVAL
+from horsies_django.db.notifications import BURST, MIN_INTERVAL
 from horsies_django.models import Task
 from tests.enqueue import jobs
 from tests.jobs import limited
@@ -47,6 +47,7 @@ def notified(transactional_db):
 def long_interval(monkeypatch):
     """Allow one notification of each queue in this test, however slowly it runs."""
     monkeypatch.setattr(notifications, "MIN_INTERVAL", 600)
+    monkeypatch.setattr(notifications, "BURST", 1)
 
 
 def job_on_own_queue(request):
@@ -119,17 +120,29 @@ def test_send_many_notifies_once_for_2500_calls(notified, request):
     assert notified() == [f"-{job.queue_name}"]
 
 
-def test_rapid_sends_notify_once_per_interval_and_add_no_statements(notified, request, django_assert_num_queries):
+def test_a_burst_of_sends_notifies_a_limited_number_of_times_and_adds_no_statements(
+    notified, request, monkeypatch, django_assert_num_queries
+):
+    monkeypatch.setattr(notifications, "MIN_INTERVAL", 600)
     job = job_on_own_queue(request)
-    began = time.monotonic()
 
-    with django_assert_num_queries(50):
-        for number in range(50):
+    with django_assert_num_queries(2 * BURST):
+        for number in range(2 * BURST):
             job.send(number)
 
-    took = time.monotonic() - began
-    assert 1 <= len(notified()) <= took / MIN_INTERVAL + 1
-    assert Task.objects.count() == 50
+    assert len(notified()) == BURST
+    assert Task.objects.count() == 2 * BURST
+
+
+def test_transactions_notify_no_more_often_than_their_interval(notified, request, monkeypatch):
+    monkeypatch.setattr(notifications, "MIN_INTERVAL", 600)
+    job = job_on_own_queue(request)
+
+    for number in range(5):
+        with transaction.atomic():
+            job.send(number)
+
+    assert len(notified()) == 1
 
 
 def test_a_replayed_send_does_not_notify(notified, request):

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 from statistics import median
 from typing import NamedTuple
@@ -407,7 +407,7 @@ def test_a_task_committed_behind_the_mark_is_claimed_before_the_drain_ends():
     with sent_but_not_committed(3) as late:
         tasks.noop.send_many({} for _ in range(2_000))
         drain.make_turns(5)
-    assert drain.claims[-1].enqueued_at > Task.objects.get(pk=late[-1]).enqueued_at
+    assert datetime.fromisoformat(drain.claims[-1].enqueued_at) > Task.objects.get(pk=late[-1]).enqueued_at
     passed = len(drain.claims)
     assert not {claimed.task_id for claimed in drain.claims} & set(late)
 

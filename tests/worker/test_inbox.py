@@ -9,6 +9,7 @@ from django.db import Error, connection, connections
 from horsies_django.db import postgres
 from horsies_django.db.notifications import TaskReady
 from horsies_django.worker.connection import own_connection
+from horsies_django.worker.execution_result import ExecutionResult
 from horsies_django.worker.inbox import Command, Inbox
 from tests.conftest import wait_until
 
@@ -74,6 +75,39 @@ def test_commands_of_many_threads_are_all_returned(listener):
         count += len(taken)
 
     assert listener.inbox.take(0) == []
+
+
+class Ended:
+    """An execution after which the same thread runs another one, or none."""
+
+    def __init__(self, *, has_next):
+        self.has_next, self.started_at = has_next, 0.0
+
+
+def ended(*, has_next):
+    return ExecutionResult(Ended(has_next=has_next), completion=None)
+
+
+@pytest.mark.parametrize("is_listening", [True, False])
+def test_results_wake_a_gathering_producer_only_when_a_thread_has_nothing_left_to_run(listener, is_listening):
+    inbox = listener.inbox if is_listening else Inbox()
+    results = [ended(has_next=True), ended(has_next=True), ended(has_next=False)]
+    threading.Timer(0.05, lambda: [inbox.put(result) for result in results]).start()
+
+    assert inbox.take(10, gathers=True) == results
+
+
+def test_a_command_wakes_a_gathering_producer(listener):
+    threading.Timer(0.05, listener.inbox.put, (Command.STOP,)).start()
+
+    assert listener.inbox.take(10, gathers=True) == [Command.STOP]
+
+
+def test_a_gathering_producer_receives_no_notification(listener):
+    listener.remote.send(b"!")
+
+    assert listener.inbox.take(0.01, gathers=True) == []
+    assert listener.inbox.take(10) == [Command.POLL]
 
 
 @pytest.mark.parametrize("is_async", [None, False, True])

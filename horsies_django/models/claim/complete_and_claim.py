@@ -106,7 +106,11 @@ class _OneStatement(CompleteAndClaim):
     def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
         just_completed = completed_rows(tasks.model._meta.db_table)
-        self._record = Statement.insert(TaskAttempt, tasks.all_rows(), self._attempt, prefix=just_completed)
+        # No attempt exists yet, unless a row was changed by hand: its result is then stored alone. ON CONFLICT would
+        # write each row twice.
+        self._record = Statement.insert(
+            TaskAttempt, tasks.all_rows(), self._attempt, prefix=just_completed, may_exist=False
+        )
         self._take = Statement.update(self._startable.filter(IsPicked()), **self._started)
         self._is_async = is_async
         self._stored = stored = tasks.filter(IsStored())

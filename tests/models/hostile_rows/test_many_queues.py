@@ -62,4 +62,4 @@ def test_a_process_remembers_a_bounded_number_of_notified_queues():
     for number in range(3 * MAX_REMEMBERED):
         wake_after_commit("default", f"generated-{number}")
 
-    assert len(_limiter._sent_at) <= MAX_REMEMBERED
+    assert len(_limiter._buckets) <= MAX_REMEMBERED

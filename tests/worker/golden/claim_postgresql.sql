@@ -16,15 +16,12 @@ recorded AS (WITH "horsies_tasks" AS (
       "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
   SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
       STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
-  FROM "horsies_tasks"
-  ON CONFLICT DO NOTHING),
+  FROM "horsies_tasks" ),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
-      ("metadata")::text, CASE WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
-    AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
-        CASE WHEN ("retention" >= '0:00:00'::interval
+      ("metadata")::text, ("enqueued_at")::text, "timeout", CASE WHEN ("retention" >= '0:00:00'::interval
     AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
         "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
     AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
@@ -83,15 +80,12 @@ recorded AS (WITH "horsies_tasks" AS (
       "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
   SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
       STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
-  FROM "horsies_tasks"
-  ON CONFLICT DO NOTHING),
+  FROM "horsies_tasks" ),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
-      ("metadata")::text, CASE WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
-    AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
-        CASE WHEN ("retention" >= '0:00:00'::interval
+      ("metadata")::text, ("enqueued_at")::text, "timeout", CASE WHEN ("retention" >= '0:00:00'::interval
     AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
         "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
     AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
@@ -152,15 +146,12 @@ recorded AS (WITH "horsies_tasks" AS (
       "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
   SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
       STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
-  FROM "horsies_tasks"
-  ON CONFLICT DO NOTHING),
+  FROM "horsies_tasks" ),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
-      ("metadata")::text, CASE WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
-    AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
-        CASE WHEN ("retention" >= '0:00:00'::interval
+      ("metadata")::text, ("enqueued_at")::text, "timeout", CASE WHEN ("retention" >= '0:00:00'::interval
     AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
         "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
     AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
@@ -229,15 +220,12 @@ recorded AS (WITH "horsies_tasks" AS (
       "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
   SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
       STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
-  FROM "horsies_tasks"
-  ON CONFLICT DO NOTHING),
+  FROM "horsies_tasks" ),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
-      ("metadata")::text, CASE WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
-    AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
-        CASE WHEN ("retention" >= '0:00:00'::interval
+      ("metadata")::text, ("enqueued_at")::text, "timeout", CASE WHEN ("retention" >= '0:00:00'::interval
     AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
         "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
     AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz

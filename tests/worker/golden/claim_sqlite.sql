@@ -34,10 +34,9 @@ SELECT "horsies_tasks"."id" AS "pk", "horsies_tasks"."task_name" AS "task_name",
     "horsies_tasks"."typed_payload" AS "typed_payload", ("horsies_tasks"."claim" + 1) AS "combinedexpression2",
     ("horsies_tasks"."attempt" + 1) AS "combinedexpression3", "horsies_tasks"."retry_count" AS "retry_count",
     "horsies_tasks"."max_retries" AS "max_retries", CAST("horsies_tasks"."retry_policy" AS text) AS "cast3",
-    "horsies_tasks"."is_async" AS "is_async", CAST("horsies_tasks"."metadata" AS text) AS "cast4", CASE WHEN
-    ("horsies_tasks"."enqueued_at" >= '1899-01-01 00:00:00'
-  AND "horsies_tasks"."enqueued_at" <= '9998-12-31 23:59:59.999999') THEN "horsies_tasks"."enqueued_at" ELSE NULL END
-      AS "case4", "horsies_tasks"."timeout" AS "timeout", CASE WHEN ("horsies_tasks"."retention" >= 0
+    "horsies_tasks"."is_async" AS "is_async", CAST("horsies_tasks"."metadata" AS text) AS "cast4",
+    CAST("horsies_tasks"."enqueued_at" AS text) AS "cast5", "horsies_tasks"."timeout" AS "timeout", CASE WHEN
+    ("horsies_tasks"."retention" >= 0
   AND "horsies_tasks"."retention" <= 3153600000000000) THEN "horsies_tasks"."retention" ELSE NULL END AS "case5",
       "horsies_tasks"."workflow_id" AS "workflow_id", "horsies_tasks"."has_inputs" AS "has_inputs",
       "horsies_tasks"."limit_key" AS "limit_key", CASE WHEN ("horsies_tasks"."enqueued_at" < '1899-01-01 00:00:00'
@@ -102,10 +101,9 @@ SELECT "horsies_tasks"."id" AS "pk", "horsies_tasks"."task_name" AS "task_name",
     "horsies_tasks"."typed_payload" AS "typed_payload", ("horsies_tasks"."claim" + 1) AS "combinedexpression2",
     ("horsies_tasks"."attempt" + 1) AS "combinedexpression3", "horsies_tasks"."retry_count" AS "retry_count",
     "horsies_tasks"."max_retries" AS "max_retries", CAST("horsies_tasks"."retry_policy" AS text) AS "cast3",
-    "horsies_tasks"."is_async" AS "is_async", CAST("horsies_tasks"."metadata" AS text) AS "cast4", CASE WHEN
-    ("horsies_tasks"."enqueued_at" >= '1899-01-01 00:00:00'
-  AND "horsies_tasks"."enqueued_at" <= '9998-12-31 23:59:59.999999') THEN "horsies_tasks"."enqueued_at" ELSE NULL END
-      AS "case4", "horsies_tasks"."timeout" AS "timeout", CASE WHEN ("horsies_tasks"."retention" >= 0
+    "horsies_tasks"."is_async" AS "is_async", CAST("horsies_tasks"."metadata" AS text) AS "cast4",
+    CAST("horsies_tasks"."enqueued_at" AS text) AS "cast5", "horsies_tasks"."timeout" AS "timeout", CASE WHEN
+    ("horsies_tasks"."retention" >= 0
   AND "horsies_tasks"."retention" <= 3153600000000000) THEN "horsies_tasks"."retention" ELSE NULL END AS "case5",
       "horsies_tasks"."workflow_id" AS "workflow_id", "horsies_tasks"."has_inputs" AS "has_inputs",
       "horsies_tasks"."limit_key" AS "limit_key", CASE WHEN ("horsies_tasks"."enqueued_at" < '1899-01-01 00:00:00'
