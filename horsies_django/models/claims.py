@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
@@ -87,8 +87,7 @@ def claimed_tasks(rows: Iterable[Iterable[Any]], asked_at: float) -> list[Claime
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """The outcome of one execution: an ok or err ``result`` as JSON text, and the ``error`` if it failed.
 
     ``delay`` is the number of seconds until the task runs again, None if it has ended. A retry has an ``error``, a
@@ -98,10 +97,14 @@ class Completion:
 
     task_id: UUID
     claim: int
-    result: str = field(repr=False)
+    result: str
     error: AttemptError | None = None
     delay: float | None = None
     unknown_to: str | None = None
+
+    def __repr__(self) -> str:
+        # Without the result, as for ClaimedTask.
+        return f"Completion({str(self.task_id)!r}, claim={self.claim}, error={self.error}, delay={self.delay})"
 
     @property
     def is_success(self) -> bool:

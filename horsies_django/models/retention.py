@@ -54,6 +54,8 @@ def deletes_at_once(ends: Iterable[tuple[str, str, timedelta | None, bool]], dat
     """
     settings, cached = _settings(database), _cached_queues.get(database)
     rows = cached.queues if cached else {}
+    if settings.keeps_all and all(rows.values()):
+        return any(is_success and own is not None and not own for _, _, own, is_success in ends)
 
     def is_deleted(backend: str, queue: str, retention: timedelta | None, is_success: bool) -> bool:
         own = (rows.get(queue) if retention is None else retention) if is_success else None
@@ -99,6 +101,8 @@ class _Settings:
     queues: Mapping[tuple[TaskStatus, str, str], bool]
     #: The states and backends whose tasks are not deleted at once.
     has_retention: frozenset[tuple[TaskStatus, str]]
+    #: Whether none of these settings deletes a task at once.
+    keeps_all: bool
 
     @classmethod
     def build(cls, backends: Mapping[str, Options], database: str) -> Self:
@@ -121,7 +125,8 @@ class _Settings:
         }
         until[TaskStatus.COMPLETED] = _until(TaskStatus.COMPLETED, backends, ["retention"])
         workflow_until = {status: _workflow_until(status, backends) for status in TASK_TERMINAL_STATES}
-        return cls(until, workflow_until, queues, frozenset(keeping))
+        keeps_all = not any(queues.values()) and len(keeping) == len(TASK_TERMINAL_STATES) * len(backends)
+        return cls(until, workflow_until, queues, frozenset(keeping), keeps_all)
 
     def deletes_at_once(self, status: TaskStatus, backend: str, queue_name: str) -> bool:
         """Return whether a task of that queue, without its own retention, has to be deleted at once."""

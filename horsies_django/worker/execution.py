@@ -7,11 +7,10 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from ..core.backends import reads_typed
@@ -19,6 +18,9 @@ from ..core.exceptions import TaskInterrupt, TaskRevoked
 from ..core.options import Options
 from ..models.claims import ClaimedTask, WorkerInfo
 from .started_registry import Slot
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Seconds that a function which takes the context has to check ``is_cancelled`` before it is interrupted.
 CANCEL_GRACE: Final = 2.0
@@ -35,7 +37,7 @@ class Execution:
     Times are monotonic, in seconds.
 
     An exception that is raised in a thread asks its function to stop. It must reach the function and nothing else: so
-    it is sent only inside :meth:`interruptible`, whose end waits for a pending exception and catches it. Neither side
+    it is sent only inside :meth:`call`, whose end waits for a pending exception and catches it. Neither side
     holds a lock, which the exception could leave locked for ever: each first writes what it is about to do, then reads
     what the other has written.
     """
@@ -59,6 +61,7 @@ class Execution:
     state: Any = None
     progress: str | None = None
     stored_progress: str | None = None
+    _shown_id: str | None = None
     _thread: int | None = None
     _cancel: Callable[[], object] | None = None
     _is_raise_done: bool | None = None
@@ -73,6 +76,13 @@ class Execution:
     def task_id(self) -> UUID:
         """The id of the task's row."""
         return self.claim.task_id
+
+    @property
+    def shown_id(self) -> str:
+        """The same for the log, which needs it twice."""
+        if self._shown_id is None:
+            self._shown_id = str(self.claim.task_id)
+        return self._shown_id
 
     @property
     def database(self) -> str:
@@ -149,17 +159,16 @@ class Execution:
     def _raise(self, exception: type[TaskInterrupt]) -> None:
         self._is_raise_done = False
         self.is_interrupted = True
-        if (thread := self._thread) is not None:  # otherwise interruptible() ended before is_interrupted was set
+        if (thread := self._thread) is not None:  # otherwise call() ended before is_interrupted was set
             _raise_in_thread(thread, exception)
         self._is_raise_done = True
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Mark the block, around a function in the thread that runs it, in which an interrupt may be raised."""
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function`` in this thread, so that an interrupt may be raised in it, and nowhere else."""
         self.raise_if_stopping()
         thread = self._thread = threading.get_ident()
         try:
-            yield
+            return function(*args, **kwargs)
         finally:
             self._thread = None
             if self._is_raise_done is not None:

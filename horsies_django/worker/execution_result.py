@@ -25,7 +25,7 @@ class NotStarted:
     execution: Execution
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: that would take three times as long
 class ExecutionResult:
     """An execution that has ended: what to store, and what to log."""
 
@@ -37,7 +37,7 @@ class ExecutionResult:
 
     def __post_init__(self) -> None:
         """Measure the duration."""
-        object.__setattr__(self, "duration", max(0.0, time.monotonic() - self.execution.started_at))
+        self.duration = max(0.0, time.monotonic() - self.execution.started_at)
 
     @property
     def claim(self) -> ClaimedTask:
@@ -54,7 +54,7 @@ class ExecutionResult:
         claim, ended = self.claim, self.completion
         error = f" error={ended.error.code}" if ended.error else ""
         again = "" if ended.delay is None else f" in={ended.delay:.1f}s"
-        values = claim.task_id, claim.task_name, claim.queue_name, claim.attempt, self.duration, error + again
+        values = self.execution.shown_id, claim.task_name, claim.queue_name, claim.attempt, self.duration, error + again
         if self.execution.stop_reason is TaskRevoked and not self.is_stored:
             logger.warning(_ENDED, "revoked", *values)
         elif ended.unknown_to is not None:

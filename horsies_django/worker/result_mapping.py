@@ -41,7 +41,8 @@ def from_value(execution: Execution, task: FrameworkTask[..., Any], value: Any) 
     if problem := return_problem(task.func, value, lambda: mask_of_task(task)):
         return _failed(execution, task, ContractCode.RETURN_TYPE_MISMATCH, TypeError(problem))
     try:
-        result = dumps({"ok": encode(value, typed=execution.is_typed, where="the return value")})
+        encoded = encode(value, typed=execution.is_typed, where="the return value")
+        result = '{"ok":null}' if encoded is None else dumps({"ok": encoded})
         check_size(result, execution.options.max_payload_bytes, "the return value")
     except Exception as error:  # noqa: BLE001  # a value's own methods may raise anything
         return _failed(execution, task, OperationalCode.WORKER_SERIALIZATION_ERROR, error)

@@ -118,12 +118,11 @@ def _value(execution: Execution, call: _PreparedCall) -> Any:
         if is_async:
             return async_to_sync(execution.cancellable)(_call_with_middleware(execution, call, function))
         stack = middleware_stack.stack_of(execution.options.middleware, is_async=False)
-        with execution.interruptible():
-            return stack(middleware_stack.build_call(execution.claim, call.task, call.args, call.kwargs, function))
+        seen = middleware_stack.build_call(execution.claim, call.task, call.args, call.kwargs, function)
+        return execution.call(stack, seen)
     if is_async:
         return async_to_sync(execution.cancellable)(call.task.func(*context, *call.args, **call.kwargs))
-    with execution.interruptible():
-        return call.task.func(*context, *call.args, **call.kwargs)
+    return execution.call(call.task.func, *context, *call.args, **call.kwargs)
 
 
 def _call_with_middleware(execution: Execution, call: _PreparedCall, function: Callable[[], Any]) -> Awaitable[Any]:
@@ -204,7 +203,7 @@ def _prepare(execution: Execution) -> _PreparedCall:
     claim = execution.claim
     console_logging.log_later(
         "task started id=%s name=%s queue=%s attempt=%d",
-        claim.task_id,
+        execution.shown_id,
         claim.task_name,
         claim.queue_name,
         claim.attempt,

@@ -268,8 +268,8 @@ class WorkerStore:
     def delete_unretained(self, results: Sequence[ExecutionResult]) -> None:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
         ended = [one for one in results if one.is_final]
-        claims = ((one.claim, one.completion.is_success) for one in ended)
-        kinds = {(claim.backend, claim.queue_name, claim.retention, is_success) for claim, is_success in claims}
+        claims = ((one.execution.claim, one.completion.is_success) for one in ended)
+        kinds = ((claim.backend, claim.queue_name, claim.retention, is_success) for claim, is_success in claims)
         if retention.deletes_at_once(kinds, self._config.database):
             silent = [one.claim.task_id for one in ended if not signal_dispatcher.has_finished_receivers(one.claim)]
             with self.transaction():
