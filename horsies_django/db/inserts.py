@@ -30,6 +30,11 @@ def can_leave_out(alias: str) -> bool:
     return connections[alias].vendor in ("postgresql", "sqlite")
 
 
+def can_return(alias: str) -> bool:
+    """Whether the database has ``INSERT … RETURNING``."""
+    return connections[alias].features.can_return_columns_from_insert
+
+
 class Insert:
     """An INSERT into the table of ``model``.
 
@@ -99,10 +104,9 @@ def _fragment(field: models.Field[Any, Any], value: Any, compiler: SQLInsertComp
 
 def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> list[SqlFragment]:
     """Return the RETURNING fragments for columns of the new row; an empty list if the database has no RETURNING."""
-    connection = connections[alias]
-    if not connection.features.can_return_columns_from_insert:
+    if not can_return(alias):
         return []
-    return [SqlFragment(connection.ops.quote_name(_field(model, name).column)) for name in names]
+    return [SqlFragment(connections[alias].ops.quote_name(_field(model, name).column)) for name in names]
 
 
 def read(model: type[models.Model], names: Iterable[str], stored: Iterable[Any], alias: str) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from django.apps import apps
 from django.db.models import BooleanField, Case, DateTimeField, Value, When
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
 from ..core import headers, type_check
+from ..core.compat import FrameworkTask
 from ..core.limit_terms import terms_of
 from ..core.mask import BY_NAME, Mask
 from ..core.options import Options
@@ -64,14 +66,14 @@ class Target:
         if args or type(kwargs) is not dict or not self.parameters.accept(kwargs.keys()):
             names = self.parameters.names(args, kwargs, self.path)
         else:
-            names = []
+            names = ()
         return self._encode_all(names, args, kwargs)
 
     def partial_arguments(self, kwargs: Mapping[str, Any], later: Set[str]) -> Arguments:
         """Return the arguments of a call whose parameters ``later`` get their values at run time. Raises as above."""
         if not self.parameters.accept(kwargs.keys() | later if later else kwargs.keys()):
             self.parameters.names((), {**kwargs, **dict.fromkeys(later)}, self.path)
-        return self._encode_all([], (), kwargs)
+        return self._encode_all((), (), kwargs)
 
     def item(self, kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of a call that becomes an item of a group. Their names are not checked.
@@ -158,8 +160,12 @@ class CallBuilder(Target):
 
     def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
         super().__init__(options, task.func, task.task_name, takes_context=task.takes_context)
-        self._task = task
+        self.task = task
+        self.limit_terms = terms_of(task)
+        #: The task of the framework's results, if it is the same for all calls (see :mod:`~.django_result`).
+        self.result_task: FrameworkTask[..., Any] | None = None
         self._options = options
+        self._is_valid = False
         self.mask = Mask(sensitive=task.sensitive)
         self._inserts: dict[Hashable, Insert | None] = {}
 
@@ -169,6 +175,19 @@ class CallBuilder(Target):
         if task.metadata is not None:  # a mutable dict
             return cls(options, task)
         return _cached_builder(_IdentityKey(task), _IdentityKey(options))
+
+    def validate_once(self, validate: Callable[[HorsiesTask[..., Any]], None]) -> None:
+        """Validate the task, unless it has been found valid with these options before."""
+        if not self._is_valid:
+            validate(self.task)
+            self._is_valid = apps.ready
+
+    @functools.cached_property
+    def has_fixed_options(self) -> bool:
+        """Whether all calls have the options of the task: their rows differ in id, time and arguments alone."""
+        task = self.task
+        of_one_call = (task.run_after, task.metadata, task.unique, task.unique_key, task.task_id, task.gather)
+        return all(option is None for option in of_one_call) and not self._options.middleware
 
     def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert | None:
         """Return the prepared INSERT for ``key``, None on first use.
@@ -185,21 +204,21 @@ class CallBuilder(Target):
     def limited(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of a call with its limit key. Raises the errors of :func:`~.limits.limit_key_of` too."""
         arguments = self.arguments(args, kwargs)
-        return arguments._replace(limit_key=limits.limit_key_of(self._task, self.parameters, args, kwargs))
+        return arguments._replace(limit_key=limits.limit_key_of(self.task, self.parameters, args, kwargs))
 
     def partial_limit_key(self, kwargs: Mapping[str, Any], later: Set[str]) -> str | None:
         """Return the limit key of a call whose parameters ``later`` get their values at run time; None without a limit.
 
         Raises the errors of :func:`~.limits.partial_key`.
         """
-        if not terms_of(self._task):
+        if not self.limit_terms:
             return None
-        return limits.partial_key(self._task, self.parameters, kwargs, later)
+        return limits.partial_key(self.task, self.parameters, kwargs, later)
 
     @functools.cached_property
     def columns(self) -> Mapping[str, Any]:
         """The columns that all calls of the task share, unless they have the model's default."""
-        task = self._task
+        task = self.task
         registry.warn_if_late(self.path)
         defaults = self._options.defaults
         policy = task.stored_policy(defaults)
@@ -261,6 +280,7 @@ class Parameters:
     signature: inspect.Signature
     takes_context: bool
     own: tuple[str, ...]
+    positional: tuple[str, ...]
     by_name: frozenset[str]
     required: frozenset[str]
     accepts_any: bool
@@ -269,8 +289,17 @@ class Parameters:
         """Whether a call with only these keyword arguments certainly fits the signature."""
         return names <= self.by_name and self.required <= names
 
-    def names(self, args: Sequence[Any], kwargs: Mapping[str, Any], path: str) -> list[str]:
+    def names(self, args: Sequence[Any], kwargs: Mapping[str, Any], path: str) -> Sequence[str]:
         """Return the names of the parameters that take ``args``. Raises TypeError if the call doesn't fit."""
+        names = self.positional[: len(args)]
+        if len(names) == len(args) and type(kwargs) is dict and self._are_certain(names, kwargs.keys()):
+            return names
+        return self._bound_names(args, kwargs, path)
+
+    def _are_certain(self, names: Sequence[str], others: Set[str]) -> bool:
+        return others <= self.by_name and others.isdisjoint(names) and self.required <= others | set(names)
+
+    def _bound_names(self, args: Sequence[Any], kwargs: Mapping[str, Any], path: str) -> list[str]:
         context = (None,) if self.takes_context else ()
         try:
             self.signature.bind(*context, *args, **kwargs)
@@ -302,4 +331,7 @@ def parameters_of(func: Callable[..., Any], takes_context: bool) -> Parameters:
     plain = [one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     required = frozenset(one.name for one in plain if one.default is one.empty)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in own)
-    return Parameters(signature, takes_context, tuple(one.name for one in own), by_name, required, takes_any)
+    positional = tuple(one.name for one in own if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD))
+    return Parameters(
+        signature, takes_context, tuple(one.name for one in own), positional, by_name, required, takes_any
+    )

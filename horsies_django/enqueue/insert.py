@@ -13,7 +13,6 @@ from django.db import transaction
 from ..core import headers
 from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7, uuid7s
-from ..core.limit_terms import terms_of
 from ..core.options import Options
 from ..db import notifications, postgres
 from ..db.inserts import Insert, SqlFragment
@@ -47,6 +46,18 @@ def insert(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
+    own: Mapping[str, Any] | None = None,
+) -> EnqueueResult:
+    """Insert one call of a task that is known to be valid. See :func:`insert_call`."""
+    return insert_call(options, CallBuilder.of(task, options), args, kwargs, own=own)
+
+
+def insert_call(
+    options: Options,
+    calls: CallBuilder,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
     with_row: bool = False,
     own: Mapping[str, Any] | None = None,
 ) -> EnqueueResult:
@@ -59,13 +70,14 @@ def insert(
     if its ``task_id`` belongs to a different call, UniqueConflict, and the errors of :meth:`Target.arguments`,
     :func:`grouping.check_grouped_call` and :func:`headers.inject`.
     """
+    task = calls.task
     if options.middleware:
-        own = {**inject_headers(options, task), **(own or {})}
+        own = {**inject_headers(options, calls), **(own or {})}
     if task.gather is not None:
         if task.run_after is None:
-            return _join_group(options, task, args, kwargs, with_row=with_row, own=own)
+            return _join_group(options, calls, args, kwargs, with_row=with_row, own=own)
         own = {**(own or {}), **grouping.DELAYED_COLUMNS}
-    pending = pending_insert_of(options, task, args, kwargs, with_row=with_row, own=own)
+    pending = pending_insert_of(options.database, calls, args, kwargs, with_row=with_row, own=own)
     if is_dry_run():
         return pending.dry_run()
     if pending.values["unique_key"] is None and task.task_id is None:
@@ -74,8 +86,8 @@ def insert(
 
 
 def pending_insert_of(
-    options: Options,
-    task: HorsiesTask[..., Any],
+    database: str,
+    calls: CallBuilder,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
@@ -83,33 +95,29 @@ def pending_insert_of(
     own: Mapping[str, Any] | None = None,
 ) -> PendingInsert:
     """Check a call and return its row. Raises as above."""
-    arguments, key = check_call(options, task, args, kwargs)
-    return build_insert(options, task, arguments, key, with_row=with_row, own=own)
+    arguments, key = check_call(calls, args, kwargs)
+    return build_insert(database, calls, arguments, key, with_row=with_row, own=own)
 
 
-def check_call(
-    options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Arguments, str | None]:
+def check_call(calls: CallBuilder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Arguments, str | None]:
     """Check a call; return its arguments and, if its task is unique, its key. Raises as above."""
-    calls = CallBuilder.of(task, options)
-    arguments = _checker_of(task, calls)(args, kwargs)
+    task = calls.task
+    arguments = _checker_of(calls)(args, kwargs)
     if task.unique is None:
         return arguments, None
     return arguments, task.unique_key or unique_key_of(task, calls, arguments, args, kwargs)
 
 
-def _checker_of(
-    task: HorsiesTask[..., Any], calls: CallBuilder
-) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
+def _checker_of(calls: CallBuilder) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
     """Return the function that checks the arguments of this task's calls."""
-    if task.gather is not None:
-        return lambda args, kwargs: grouping.check_grouped_call(calls, task, args, kwargs)[0]
-    return calls.limited if terms_of(task) else calls.arguments
+    if calls.task.gather is not None:
+        return lambda args, kwargs: grouping.check_grouped_call(calls, calls.task, args, kwargs)[0]
+    return calls.limited if calls.limit_terms else calls.arguments
 
 
 def build_insert(
-    options: Options,
-    task: HorsiesTask[..., Any],
+    database: str,
+    calls: CallBuilder,
     arguments: Arguments,
     key: str | None,
     *,
@@ -117,36 +125,36 @@ def build_insert(
     own: Mapping[str, Any] | None = None,
 ) -> PendingInsert:
     """Return the row of a checked call."""
-    calls = CallBuilder.of(task, options)
+    task = calls.task
     values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
-    values |= own or {}
-    values |= limits.blocking_columns(arguments.limit_key, values)
+    if own:
+        values |= own
+    if arguments.limit_key is not None:
+        values |= limits.blocking_columns(arguments.limit_key, values)
     if task.unique is not None:
         values |= {"unique_key": key, **unique_columns(task.unique, task.run_after)}
     return PendingInsert(
-        options.database,
+        database,
         calls,
         values,
         arguments,
         with_row,
         has_own=bool(own) or arguments.limit_key is not None,
         has_given_id=task.task_id is not None,
-        unique=task.unique,
-        limit=terms_of(task),
     )
 
 
-def inject_headers(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
+def inject_headers(options: Options, calls: CallBuilder) -> dict[str, Any]:
     """Return the metadata column with the middleware's headers; no column if there are none."""
     if not options.middleware:
         return {}
-    metadata = headers.inject(options, CallBuilder.of(task, options).columns["metadata"])
+    metadata = headers.inject(options, calls.columns["metadata"])
     return {} if metadata is None else {"metadata": metadata}
 
 
 def _join_group(
     options: Options,
-    task: HorsiesTask[..., Any],
+    calls: CallBuilder,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
@@ -155,10 +163,9 @@ def _join_group(
 ) -> EnqueueResult:
     from ..models import Task as TaskRow
 
-    (joined,) = grouping.join(options, task, [(args, kwargs)], own)
+    (joined,) = grouping.join(options, calls.task, [(args, kwargs)], own)
     row = None
     if is_dry_run():
-        calls = CallBuilder.of(task, options)
         nothing = Arguments([], {}, "[]", "{}")
         row = (
             PendingInsert(options.database, calls, {"id": joined.id, **calls.columns}, nothing, with_row).dry_run().row
@@ -174,16 +181,15 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     Calls with ``gather`` get the ids of the tasks that they join. Raises ValueError if the task has a ``unique_key`` or
     a ``task_id``, and the errors of :meth:`Target.arguments`.
     """
-    columns = inject_headers(options, task)
+    checks, database = CallBuilder.of(task, options), options.database
+    columns = inject_headers(options, checks)
     if task.gather is not None and task.run_after is not None:
         columns |= grouping.DELAYED_COLUMNS
     elif task.gather is not None:
         given = [((), kwargs) for kwargs in calls]
         return [joined.id for joined in grouping.join(options, task, given, columns)]
     check_for_many(task)
-    checks, database = CallBuilder.of(task, options), options.database
-    limit = terms_of(task)
-    check = _checker_of(task, checks)
+    limit, check = checks.limit_terms, _checker_of(checks)
     checked = _bulk_calls((check((), kwargs) for kwargs in calls), keep_values=not postgres.can_listen(database))
     ahead = _take_batch(checked, CALLS_AHEAD, TEXT_AHEAD)
     if not ahead:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
@@ -15,7 +16,7 @@ from ..core.limit_terms import LimitTerms
 from ..core.unique import Unique
 from ..db import notifications, postgres
 from ..db.expressions import Param
-from ..db.inserts import Insert, SqlFragment, can_leave_out, columns_of, read
+from ..db.inserts import Insert, SqlFragment, can_leave_out, can_return, columns_of, read
 from ..db.notifications import TaskReady
 from .call_builder import Arguments, CallBuilder
 
@@ -28,22 +29,31 @@ logger = logging.getLogger("horsies_django")
 _SET_BY_DATABASE: Final = ("sent_at", "enqueued_at", "run_after")
 
 
+class NewCall(NamedTuple):
+    """A call that was inserted as its task says; all that the framework's result needs."""
+
+    calls: CallBuilder
+    arguments: Arguments
+    sent_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class EnqueueResult:
-    """The id of a call's task, and its row if the caller needs it or it existed already."""
+    """The id of a call's task. If the caller needs more or the task existed already, its row, or the call itself."""
 
     id: UUID
     row: TaskRow | None = None
     is_new: bool = True
     is_grouped: bool = False
+    call: NewCall | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PendingInsert:
     """A row to be inserted.
 
-    ``unique`` says how to resolve a conflict of its unique key; with None, the existing task wins. ``has_own`` says
-    that some of its columns differ from those of the task's other calls, ``has_given_id`` that the caller chose its id.
+    ``has_own`` says that some of its columns differ from those of the task's other calls, ``has_given_id`` that the
+    caller chose its id.
     """
 
     database: str
@@ -53,14 +63,17 @@ class PendingInsert:
     with_row: bool
     has_own: bool = False
     has_given_id: bool = False
-    unique: Unique | None = None
-    limit: LimitTerms | None = None
 
     @property
     def id(self) -> UUID:
         """The primary key."""
         key: UUID = self.values["id"]
         return key
+
+    @property
+    def unique(self) -> Unique | None:
+        """How to resolve a conflict of its unique key; with None, the existing task wins."""
+        return self.calls.task.unique
 
     def insert(self) -> EnqueueResult:
         """Insert the row and notify workers, in one round trip if possible."""
@@ -85,9 +98,8 @@ class PendingInsert:
 
         now = timezone.now()
         times = {"sent_at": now, "enqueued_at": now, "run_after": None}
-        known = {
-            name: value for name, value in self.values.items() if name not in (*self._returned_columns, "deferred")
-        }
+        unknown = {*times, "unique_expires_at", "deferred"}
+        known = {name: value for name, value in self.values.items() if name not in unknown}
         return EnqueueResult(self.id, TaskRow(**times, **known), is_new=False)
 
     @property
@@ -96,13 +108,28 @@ class PendingInsert:
         return task_ready_of(self.values)
 
     @property
+    def _needs_row(self) -> bool:
+        """Whether only the row has all that the framework's result needs."""
+        is_like_others = self.calls.has_fixed_options and not self.has_own
+        return self.with_row and not (is_like_others and can_return(self.database))
+
+    @property
     def _returned_columns(self) -> tuple[str, ...]:
+        if not self._needs_row:
+            return ("sent_at",)
         return (*_SET_BY_DATABASE, "unique_expires_at") if self.values.get("unique_expires_at") else _SET_BY_DATABASE
 
     def _result(self, returned: Sequence[Any]) -> EnqueueResult:
+        from ..models import Task as TaskRow
+
         if self.values.get("blocked"):
-            release_after_commit(self.database, [self.values["limit_key"]], self.limit)
-        return EnqueueResult(self.id, self._row(returned[: len(self._returned_columns)]) if self.with_row else None)
+            release_after_commit(self.database, [self.values["limit_key"]], self.calls.limit_terms)
+        if not self.with_row:
+            return EnqueueResult(self.id)
+        if self._needs_row:
+            return EnqueueResult(self.id, self._row(returned[: len(self._returned_columns)]))
+        sent_at = read(TaskRow, ["sent_at"], returned[:1], self.database)["sent_at"]
+        return EnqueueResult(self.id, call=NewCall(self.calls, self.arguments, sent_at))
 
     def _try_insert(self, *, if_free: bool = False) -> Sequence[Any] | None:
         """Insert and notify; return the columns that the database set, None if the row was left out."""
