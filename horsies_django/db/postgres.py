@@ -123,6 +123,40 @@ def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     return connection.make_cursor(cast("CursorWrapper", psycopg.Cursor(connection.connection)))
 
 
+#: SQL that tells which process of the server runs the statement.
+BACKEND_PID: Final = SqlFragment("pg_backend_pid()")
+
+#: The code for a prepared statement that does not exist.
+NO_SUCH_STATEMENT: Final = "26000"
+
+
+def backend_pid(connection: BaseDatabaseWrapper) -> int:
+    """Return the process of the server that the connection was made to; a pooler returns a number of its own."""
+    return int(connection.connection.info.backend_pid)
+
+
+def prepared_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
+    """Return a cursor that prepares each statement at once."""
+    cursor = cast("CursorWrapper", _preparing_cursor_class()(connection.connection))
+    return connection.make_debug_cursor(cursor) if connection.queries_logged else connection.make_cursor(cursor)
+
+
+@functools.cache
+def _preparing_cursor_class() -> type[Any]:
+    import psycopg
+
+    class PreparingCursor(psycopg.Cursor[Any]):
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Self:
+            # Django sets the threshold to None, which disables even this; it stays so for the project's statements.
+            before, self.connection.prepare_threshold = self.connection.prepare_threshold, 0
+            try:
+                return super().execute(query, params, prepare=True, **options)
+            finally:
+                self.connection.prepare_threshold = before
+
+    return PreparingCursor
+
+
 def pipeline(connection: BaseDatabaseWrapper) -> AbstractContextManager[Any]:
     """Send the statements in this block in one round trip, up to the first whose rows are fetched, if the driver can.
 

@@ -25,6 +25,7 @@ from ..core.retry import NO_RETRIES
 from ..core.serialization import check_size, dumps, encode
 from ..db.expressions import NowPlus
 from ..db.inserts import Insert
+from ..db.notifications import TaskReady
 from . import limits
 from .task import HorsiesTask
 
@@ -176,6 +177,11 @@ class CallBuilder(Target):
             return cls(options, task)
         return _cached_builder(_IdentityKey(task), _IdentityKey(options))
 
+    @functools.cached_property
+    def task_ready(self) -> TaskReady:
+        """The notification for workers."""
+        return task_ready_of(self.columns)
+
     def validate_once(self, validate: Callable[[HorsiesTask[..., Any]], None]) -> None:
         """Validate the task, unless it has been found valid with these options before."""
         if not self._is_valid:
@@ -239,6 +245,11 @@ class CallBuilder(Target):
         }
         debounce = None if task.unique is None else task.unique.delay
         return columns | _time_columns(task.run_after if debounce is None else debounce)
+
+
+def task_ready_of(columns: Mapping[str, Any]) -> TaskReady:
+    """Return the notification for a row with these columns."""
+    return TaskReady(columns["queue_name"], bool(columns.get("deferred")), columns["is_async"])
 
 
 class _IdentityKey(Generic[T]):

@@ -20,10 +20,10 @@ from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7
 from ..core.options import Options
 from ..db import notifications, postgres
-from .call_builder import Arguments, CallBuilder
+from .call_builder import Arguments, CallBuilder, task_ready_of
 from .dedupe import insert_once, resolve_conflict
 from .insert import build_insert, check_call, check_for_many, inject_headers, pending_insert_of
-from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, task_ready_of
+from .pending_insert import EnqueueResult, PendingInsert, release_after_commit
 from .task import HorsiesTask
 
 #: Maximum calls that are decoded at a time, and maximum rows of one INSERT.

@@ -17,9 +17,9 @@ from ..core.options import Options
 from ..db import notifications, postgres
 from ..db.inserts import Insert, SqlFragment
 from . import grouping, limits
-from .call_builder import Arguments, CallBuilder
+from .call_builder import Arguments, CallBuilder, task_ready_of
 from .dedupe import insert_once
-from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, task_ready_of
+from .pending_insert import EnqueueResult, PendingInsert, release_after_commit
 from .task import HorsiesTask
 from .unique_keys import unique_columns, unique_key_of
 
