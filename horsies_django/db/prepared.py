@@ -63,7 +63,7 @@ def run(connection: BaseDatabaseWrapper, make: MakeInsert, values: Mapping[str, 
         if session.is_direct is not None:
             return make().run_on(cursor, values)
         returned = make(postgres.BACKEND_PID).run_on(cursor, values)
-        session.is_direct = bool(returned) and returned[-1] == session.backend_pid
+        session.is_direct = returned is not None and returned[-1] == session.backend_pid
         return returned
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Iterable, Mapping
@@ -31,6 +32,7 @@ from .backend_checks import INSTALL, NOT_INSTALLED, check_backend
 from .call_builder import CallBuilder
 from .dedupe_many import insert_many_once
 from .handle import TaskHandle
+from .insert_many import insert_many
 from .pending_insert import EnqueueResult
 from .task import HorsiesTask, P, SendingBackend, T
 from .task_validation import problems_of
@@ -137,7 +139,7 @@ class HorsiesBackend(SendingBackend):
         if isinstance(task, HorsiesTask) and task.unique is not None:
             sent = insert_many_once(self.config, task, calls)
             return [TaskHandle(result.id, backend=self.alias, replayed=not result.is_new) for result in sent]
-        return [TaskHandle(key, backend=self.alias) for key in insert.insert_many(self.config, task, calls)]
+        return insert_many(self.config, task, calls, functools.partial(TaskHandle, backend=self.alias))
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
         """Cancel the live task that holds ``unique_key``; return whether there was one to cancel."""

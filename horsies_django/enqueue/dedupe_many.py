@@ -22,7 +22,8 @@ from ..core.options import Options
 from ..db import notifications, postgres
 from .call_builder import Arguments, CallBuilder, task_ready_of
 from .dedupe import insert_once, resolve_conflict
-from .insert import build_insert, check_call, check_for_many, inject_headers, pending_insert_of
+from .insert import build_insert, check_call, inject_headers, pending_insert_of
+from .insert_many import check_for_many
 from .pending_insert import EnqueueResult, PendingInsert, release_after_commit
 from .task import HorsiesTask
 
