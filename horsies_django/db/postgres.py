@@ -136,8 +136,7 @@ def backend_pid(connection: BaseDatabaseWrapper) -> int:
 
 def prepared_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     """Return a cursor that prepares each statement at once."""
-    cursor = cast("CursorWrapper", _preparing_cursor_class()(connection.connection))
-    return connection.make_debug_cursor(cursor) if connection.queries_logged else connection.make_cursor(cursor)
+    return connection.make_cursor(cast("CursorWrapper", _preparing_cursor_class()(connection.connection)))
 
 
 @functools.cache

@@ -50,7 +50,8 @@ def run(connection: BaseDatabaseWrapper, make: MakeInsert, values: Mapping[str, 
     Returns the first row of RETURNING. Its last column may be one that the INSERT was not made with.
     """
     session = _session_of(connection)
-    if session.is_direct and session.sends >= SENDS_BEFORE:
+    # Django can't log the parameters of a prepared statement.
+    if session.is_direct and session.sends >= SENDS_BEFORE and not connection.queries_logged:
         try:
             with postgres.prepared_cursor(connection) as cursor:
                 return make(is_prepared=True).run_on(cursor, values)
