@@ -224,6 +224,11 @@ def notify_at_once(alias: str, channel: str, payloads: Iterable[str]) -> None:
             cursor.execute(_NOTIFY, [channel, payload])
 
 
+def microseconds_of(column: SqlFragment) -> SqlFragment:
+    """Return SQL for a time in microseconds since 1970, which Python reads faster than a time in words."""
+    return SqlFragment(f"CAST(extract(epoch FROM {column.sql}) * 1000000 AS bigint)", column.params)
+
+
 def notification(payload: str) -> SqlFragment:
     """Return SQL that notifies every listener, once the statement that it is part of has committed."""
     return SqlFragment("pg_notify(%s, %s)", (CHANNEL, payload))

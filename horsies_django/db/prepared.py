@@ -53,8 +53,7 @@ def run(connection: BaseDatabaseWrapper, make: MakeInsert, values: Mapping[str, 
     # Django can't log the parameters of a prepared statement.
     if session.is_direct and session.sends >= SENDS_BEFORE and not connection.queries_logged:
         try:
-            with postgres.prepared_cursor(connection) as cursor:
-                return make(is_prepared=True).run_on(cursor, values)
+            return make(is_prepared=True).run_on(postgres.prepared_cursor(connection), values)
         except Error as error:
             if sqlstate(error) != postgres.NO_SUCH_STATEMENT:
                 raise

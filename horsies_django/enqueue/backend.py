@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -105,7 +105,11 @@ class HorsiesBackend(SendingBackend):
 
     async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """See :meth:`enqueue`. Runs in the thread that has the caller's transaction."""
-        return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
+        return cast("FrameworkTaskResult[P, T]", await self._enqueue_in_thread(task, args, kwargs))
+
+    @cached_property
+    def _enqueue_in_thread(self) -> Callable[..., Awaitable[FrameworkTaskResult[..., Any]]]:
+        return sync_to_async(self.enqueue, thread_sensitive=True)
 
     def get_result(self, result_id: Any) -> FrameworkTaskResult[..., Any]:
         """Return the framework's result of a task. Raises TaskResultDoesNotExist for an unknown or a malformed id."""

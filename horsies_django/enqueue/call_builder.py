@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from django.apps import apps
 from django.db.models import BooleanField, Case, DateTimeField, Value, When
@@ -28,8 +28,6 @@ from ..db.inserts import Insert
 from ..db.notifications import TaskReady
 from . import limits
 from .task import HorsiesTask
-
-T = TypeVar("T")
 
 #: Types whose values need no encoding.
 _STORED_AS_IS: Final[frozenset[type]] = frozenset({int, bool, type(None)})
@@ -198,14 +196,21 @@ class CallBuilder(Target):
         self._options = options
         self._is_valid = False
         self.mask = Mask(sensitive=task.sensitive)
-        self._inserts: dict[Hashable, Insert | None] = {}
+        #: The statements of the task's calls, see :mod:`~.pending_insert`; None for one that was used once.
+        self.inserts: dict[Hashable, Insert | None] = {}
 
     @classmethod
     def of(cls, task: HorsiesTask[..., Any], options: Options) -> CallBuilder:
         """Return the builder of a task's calls; a cached one unless the task has metadata."""
         if task.metadata is not None:  # a mutable dict
             return cls(options, task)
-        return _cached_builder(_IdentityKey(task), _IdentityKey(options))
+        key = id(task), id(options)  # comparing all options of two tasks would take longer than a send
+        found = _builders.get(key)
+        if found is None or found.task is not task or found._options is not options:
+            if len(_builders) >= _MAX_BUILDERS:
+                _builders.clear()
+            found = _builders[key] = cls(options, task)
+        return found
 
     @functools.cached_property
     def task_ready(self) -> TaskReady:
@@ -224,18 +229,6 @@ class CallBuilder(Target):
         task = self.task
         of_one_call = (task.run_after, task.metadata, task.unique, task.unique_key, task.task_id, task.gather)
         return all(option is None for option in of_one_call) and not self._options.middleware
-
-    def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert | None:
-        """Return the prepared INSERT for ``key``, None on first use.
-
-        Tasks made by ``with_options()`` are often sent only once, so the INSERT is prepared on second use.
-        """
-        if key not in self._inserts:
-            self._inserts[key] = None
-            return None
-        if (found := self._inserts[key]) is None:
-            found = self._inserts[key] = make()
-        return found
 
     def limited(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of a call with its limit key. Raises the errors of :func:`~.limits.limit_key_of` too."""
@@ -282,24 +275,9 @@ def task_ready_of(columns: Mapping[str, Any]) -> TaskReady:
     return TaskReady(columns["queue_name"], bool(columns.get("deferred")), columns["is_async"])
 
 
-class _IdentityKey(Generic[T]):
-    """A cache key that compares objects by identity: comparing all options of two tasks takes longer than a send."""
-
-    __slots__ = ("it",)
-
-    def __init__(self, value: T) -> None:
-        self.it = value
-
-    def __hash__(self) -> int:
-        return id(self.it)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IdentityKey) and self.it is other.it
-
-
-@functools.lru_cache(maxsize=256)
-def _cached_builder(task: _IdentityKey[HorsiesTask[..., Any]], options: _IdentityKey[Options]) -> CallBuilder:
-    return CallBuilder(options.it, task.it)
+#: The builders of tasks that were sent, by the identity of task and options. They keep both alive.
+_builders: Final[dict[tuple[int, int], CallBuilder]] = {}
+_MAX_BUILDERS: Final = 256
 
 
 def _time_columns(run_after: datetime | timedelta | None) -> dict[str, Any]:

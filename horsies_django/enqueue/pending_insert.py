@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from ..core.limit_terms import LimitTerms
 from ..core.unique import Unique
-from ..db import notifications, postgres, prepared
+from ..db import clock, notifications, postgres, prepared
 from ..db.expressions import Param
 from ..db.inserts import Insert, SqlFragment, can_leave_out, can_return, columns_of, read
 from ..db.notifications import TaskReady
@@ -29,8 +29,6 @@ logger = logging.getLogger("horsies_django")
 
 #: The columns of a new row that the database sets.
 _SET_BY_DATABASE: Final = ("sent_at", "enqueued_at", "run_after")
-
-_SENT_AT: Final = ("sent_at",)
 
 #: The columns that differ between the calls of a task.
 _OWN_PARAMS: Final = {name: SqlFragment("%s", (Param(name),)) for name in ("id", "args", "kwargs")}
@@ -129,8 +127,14 @@ class PendingInsert:
             return EnqueueResult(self.id)
         if self._needs_row:
             return EnqueueResult(self.id, self._row(returned[: len(self._row_columns)]))
-        sent_at = read(_model(), _SENT_AT, returned[:1], self.database)["sent_at"]
-        return EnqueueResult(self.id, call=NewCall(self.calls, self.arguments, sent_at))
+        return EnqueueResult(self.id, call=NewCall(self.calls, self.arguments, self._sent_at(returned[0])))
+
+    def _sent_at(self, returned: Any) -> datetime:
+        connection = connections[self.database]
+        if connection.vendor == "postgresql":
+            return clock.of_microseconds(returned, connection)
+        moment: datetime = read(_model(), ["sent_at"], [returned], self.database)["sent_at"]
+        return moment
 
     def _try_insert(self, *, if_free: bool = False) -> Sequence[Any] | None:
         """Insert and notify; return the columns that the database set, None if the row was left out."""
@@ -188,16 +192,14 @@ class PendingInsert:
 
         From its second use on it is kept, in the form that is the fastest to run as it is, or to prepare.
         """
-
-        def build() -> Insert:
-            values = {**self.calls.columns, **_OWN_PARAMS}
-            return self._build_insert(values, payload, returning=returning)
-
-        def finish() -> Insert:
-            is_inlined = postgres.can_listen(self.database) and not is_prepared
-            return build().inline_constants(postgres.literal) if is_inlined else build()
-
-        return self.calls.insert((self.database, self.with_row, payload, returning, is_prepared), finish) or build()
+        kept, key = self.calls.inserts, (self.database, self.with_row, payload, returning, is_prepared)
+        if (insert := kept.get(key)) is None:
+            insert = self._build_insert({**self.calls.columns, **_OWN_PARAMS}, payload, returning=returning)
+            # Tasks made by with_options() are often sent only once: leave the work that only pays later.
+            if key in kept and postgres.can_listen(self.database) and not is_prepared:
+                insert = insert.inline_constants(postgres.literal)
+            kept[key] = insert if key in kept else None
+        return insert
 
     def _build_insert(
         self,
@@ -207,8 +209,7 @@ class PendingInsert:
         if_free: bool = False,
         returning: Sequence[SqlFragment] = (),
     ) -> Insert:
-        names = () if not self.with_row else self._row_columns if self._needs_row else _SENT_AT
-        columns = columns_of(_model(), names, self.database)
+        columns = self._returned_columns() if self.with_row else []
         notification = [] if payload is None else [postgres.notification(payload)]
         # With ``if_free``, only a returned column tells that a row was inserted.
         inserted_id = columns_of(_model(), ["id"], self.database) if if_free else []
@@ -219,6 +220,12 @@ class PendingInsert:
             returning=[*columns, *notification, *inserted_id, *returning],
             if_free=if_free,
         )
+
+    def _returned_columns(self) -> list[SqlFragment]:
+        if self._needs_row:
+            return columns_of(_model(), self._row_columns, self.database)
+        (sent_at,) = columns_of(_model(), ["sent_at"], self.database)
+        return [postgres.microseconds_of(sent_at) if postgres.can_listen(self.database) else sent_at]
 
     def _row(self, returned: Sequence[Any]) -> TaskRow:
         model = _model()

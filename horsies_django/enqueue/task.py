@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
@@ -348,8 +349,12 @@ class SendingBackend(ConfiguredBackend, ABC):
         """Cancel the live task that holds ``unique_key``; return whether there was one to cancel."""
 
     async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
-        """See :meth:`send`."""
-        return await sync_to_async(self.send, thread_sensitive=True)(task, args, kwargs)
+        """See :meth:`send`. Runs in the thread that has the caller's transaction."""
+        return await self._send_in_thread(task, args, kwargs)
+
+    @cached_property
+    def _send_in_thread(self) -> Callable[..., Awaitable[TaskHandle[Any]]]:
+        return sync_to_async(self.send, thread_sensitive=True)
 
     async def asend_many(
         self, task: Any, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]

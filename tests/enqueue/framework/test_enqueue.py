@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
+from django.db import connection
 from django.utils import timezone
 
 from horsies_django.core.compat import FrameworkTaskResult, TaskResultStatus, default_task_backend, normalize_json
@@ -255,3 +256,16 @@ def test_the_result_of_enqueue_equals_that_of_the_stored_task(backend_settings, 
     results = [enqueue(job, [1], b={"c": None}) for _ in range(2)]
 
     assert [default_task_backend.get_result(result.id) for result in results] == results
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_time_of_a_result_is_naive_in_a_project_without_time_zones(settings, enqueue):
+    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
+    connection.close()
+    try:
+        result = enqueue(jobs.add, 1)
+
+        assert result.enqueued_at == default_task_backend.get_result(result.id).enqueued_at
+        assert result.enqueued_at.tzinfo is None
+    finally:
+        connection.close()
