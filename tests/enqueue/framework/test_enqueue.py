@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
-from django.db import connection
 from django.utils import timezone
 
 from horsies_django.core.compat import FrameworkTaskResult, TaskResultStatus, default_task_backend, normalize_json
