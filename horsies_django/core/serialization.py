@@ -26,6 +26,23 @@ MAX_TEXT: Final = 32_768
 # json.dumps() would create one for every value.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
+
+def _chunks_of() -> Callable[[Any, int], Sequence[str]] | None:
+    """Return the C encoder that JSONEncoder would make for every value, without its check for circular references.
+
+    An encoded value has none. Without the C module, it returns None.
+    """
+    make, escape = getattr(json.encoder, "c_make_encoder", None), json.encoder.encode_basestring
+    if make is None:
+        return None
+    chunks: Callable[[Any, int], Sequence[str]] = make(
+        None, _ENCODER.default, escape, None, _ENCODER.key_separator, _ENCODER.item_separator, False, False, False
+    )
+    return chunks
+
+
+_CHUNKS: Final = _chunks_of()
+
 # bool and datetime come before their base classes: the first match wins.
 _RICH: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
     datetime.datetime: ("datetime", datetime.datetime.isoformat, datetime.datetime.fromisoformat),
@@ -111,7 +128,7 @@ def check_size(text: str, limit: int | None, where: str) -> None:
 
 def dumps(value: Any) -> str:
     """Return encoded ``value`` as JSON text."""
-    return _ENCODER.encode(value)
+    return _ENCODER.encode(value) if _CHUNKS is None else "".join(_CHUNKS(value, 0))
 
 
 def clean_text(text: str, limit: int = MAX_TEXT) -> str:

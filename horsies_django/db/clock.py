@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
 
+from django.conf import settings
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
 from django.db.models.sql import Query
 
 from ..core.clock import aware
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def select_values(alias: str, **expressions: Any) -> Sequence[Any]:
@@ -19,6 +24,14 @@ def select_values(alias: str, **expressions: Any) -> Sequence[Any]:
         query.add_annotation(expression, name)
     found: Sequence[Any] = next(iter(query.get_compiler(using=alias).results_iter()))
     return found
+
+
+def of_microseconds(microseconds: int, connection: BaseDatabaseWrapper) -> datetime:
+    """Return a time, given in microseconds since 1970, as a column has it: naive in a project without USE_TZ."""
+    moment = _EPOCH + timedelta(microseconds=microseconds)
+    if settings.USE_TZ:
+        return moment
+    return moment.astimezone(ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
 
 
 def database_now(alias: str) -> datetime:

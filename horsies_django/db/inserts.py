@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, cast
 
 from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLInsertCompiler
 
@@ -28,6 +30,11 @@ class SqlFragment(NamedTuple):
 def can_leave_out(alias: str) -> bool:
     """Whether the database has ``ON CONFLICT DO NOTHING``. MySQL's ``INSERT IGNORE`` would hide any other error too."""
     return connections[alias].vendor in ("postgresql", "sqlite")
+
+
+def can_return(alias: str) -> bool:
+    """Whether the database has ``INSERT … RETURNING``."""
+    return connections[alias].features.can_return_columns_from_insert
 
 
 class Insert:
@@ -85,10 +92,14 @@ class Insert:
 
         Returns the first row of RETURNING, None if no row was inserted, and () without a RETURNING clause.
         """
-        params = [values[param.name] if values and type(param) is Param else param for param in self.params]
         with connections[alias].cursor() as cursor:
-            cursor.execute(self.sql, params)
-            return cast("Sequence[Any] | None", cursor.fetchone()) if self._returns else ()
+            return self.run_on(cursor, values)
+
+    def run_on(self, cursor: CursorWrapper, values: Mapping[str, Any] | None = None) -> Sequence[Any] | None:
+        """See :meth:`run`."""
+        params = [values[param.name] if values and type(param) is Param else param for param in self.params]
+        cursor.execute(self.sql, params)
+        return cast("Sequence[Any] | None", cursor.fetchone()) if self._returns else ()
 
 
 def _fragment(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler) -> SqlFragment:
@@ -99,21 +110,25 @@ def _fragment(field: models.Field[Any, Any], value: Any, compiler: SQLInsertComp
 
 def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> list[SqlFragment]:
     """Return the RETURNING fragments for columns of the new row; an empty list if the database has no RETURNING."""
-    connection = connections[alias]
-    if not connection.features.can_return_columns_from_insert:
+    if not can_return(alias):
         return []
-    return [SqlFragment(connection.ops.quote_name(_field(model, name).column)) for name in names]
+    return [SqlFragment(connections[alias].ops.quote_name(_field(model, name).column)) for name in names]
 
 
 def read(model: type[models.Model], names: Iterable[str], stored: Iterable[Any], alias: str) -> dict[str, Any]:
     """Convert columns that the database returned to values of the model's fields."""
     connection, values = connections[alias], {}
     for name, value in zip(names, stored, strict=True):
-        column = _field(model, name).get_col(model._meta.db_table)
+        column = _column(model, name)
         for convert in (*connection.ops.get_db_converters(column), *column.get_db_converters(connection)):
             value = convert(value, column, connection)
         values[name] = value
     return values
+
+
+@functools.cache
+def _column(model: type[models.Model], name: str) -> Any:
+    return _field(model, name).get_col(model._meta.db_table)
 
 
 def _field(model: type[models.Model], name: str) -> Any:
@@ -128,9 +143,20 @@ def _columns(model: type[models.Model], alias: str) -> list[tuple[models.Field[A
     for field in model._meta.concrete_fields:
         # The default of a primary key is not cached: each row needs a new one.
         default = field.get_default() if field.has_default() and not field.primary_key else None
-        fragment = None if default is None else SqlFragment("%s", (field.get_db_prep_save(default, connection),))
+        fragment = None if default is None else _constant(field.get_db_prep_save(default, connection), connection)
         columns.append((field, connection.ops.quote_name(str(field.column)), fragment))
     return columns
+
+
+def _constant(value: Any, connection: BaseDatabaseWrapper) -> SqlFragment:
+    """Return a default of the model; literally if possible, so that it costs no parameter."""
+    if isinstance(value, bool) and connection.vendor == "postgresql":
+        return SqlFragment(str(value).lower())
+    if isinstance(value, int):
+        return SqlFragment(str(int(value)))
+    if isinstance(value, str) and value.isalnum():
+        return SqlFragment(f"'{value}'")
+    return SqlFragment("%s", (value,))
 
 
 def _listed(fragments: Iterable[SqlFragment]) -> str:

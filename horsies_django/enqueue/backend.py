@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -28,8 +29,10 @@ from ..core.loading import loading
 from ..core.option_parsers import LONGEST_DURATION
 from . import insert
 from .backend_checks import INSTALL, NOT_INSTALLED, check_backend
+from .call_builder import CallBuilder
 from .dedupe_many import insert_many_once
 from .handle import TaskHandle
+from .insert_many import insert_many
 from .pending_insert import EnqueueResult
 from .task import HorsiesTask, P, SendingBackend, T
 from .task_validation import problems_of
@@ -102,7 +105,11 @@ class HorsiesBackend(SendingBackend):
 
     async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """See :meth:`enqueue`. Runs in the thread that has the caller's transaction."""
-        return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
+        return cast("FrameworkTaskResult[P, T]", await self._enqueue_in_thread(task, args, kwargs))
+
+    @cached_property
+    def _enqueue_in_thread(self) -> Callable[..., Awaitable[FrameworkTaskResult[..., Any]]]:
+        return sync_to_async(self.enqueue, thread_sensitive=True)
 
     def get_result(self, result_id: Any) -> FrameworkTaskResult[..., Any]:
         """Return the framework's result of a task. Raises TaskResultDoesNotExist for an unknown or a malformed id."""
@@ -124,10 +131,9 @@ class HorsiesBackend(SendingBackend):
 
     def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
         """Insert a call in the current transaction and return its handle. ``own`` sets columns for this call only."""
-        # The framework connects one receiver itself, which logs at DEBUG. Skip the signal if only that would get it.
-        has_receivers = len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
-        sent = self._insert(task, args, kwargs, with_row=has_receivers, own=own)
-        if has_receivers:
+        is_signalled = _is_enqueued_signal_received()
+        sent = self._insert(task, args, kwargs, with_row=is_signalled, own=own)
+        if is_signalled:
             self._send_enqueued_signal(task, sent)
         return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_grouped))
 
@@ -137,7 +143,7 @@ class HorsiesBackend(SendingBackend):
         if isinstance(task, HorsiesTask) and task.unique is not None:
             sent = insert_many_once(self.config, task, calls)
             return [TaskHandle(result.id, backend=self.alias, replayed=not result.is_new) for result in sent]
-        return [TaskHandle(key, backend=self.alias) for key in insert.insert_many(self.config, task, calls)]
+        return insert_many(self.config, task, calls, functools.partial(TaskHandle, backend=self.alias))
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
         """Cancel the live task that holds ``unique_key``; return whether there was one to cancel."""
@@ -155,21 +161,31 @@ class HorsiesBackend(SendingBackend):
         with_row: bool,
         own: Mapping[str, Any] | None = None,
     ) -> EnqueueResult:
-        self._validate(task)  # again: settings may have changed since the task was made
-        return insert.insert(self.config, task, args, kwargs, with_row=with_row, own=own)
+        options = self.config
+        calls = CallBuilder.of(task, options)
+        calls.validate_once(self._validate)  # again: settings may have changed since the task was made
+        return insert.insert_call(options, calls, args, kwargs, with_row=with_row, own=own)
 
     def _send_enqueued_signal(
         self, task: FrameworkTask[..., Any], sent: EnqueueResult
     ) -> FrameworkTaskResult[..., Any]:
         """Send ``task_enqueued`` if the row is new, and return the framework's result."""
-        from .django_result import result_of
+        from .django_result import result_of, result_of_new
 
-        assert sent.row is not None  # inserted with ``with_row``
-        result = result_of(sent.row, task=task)
-        if sent.is_new:
+        if sent.call is not None:
+            result = result_of_new(sent.id, sent.call, task)
+        else:
+            assert sent.row is not None  # inserted with ``with_row``
+            result = result_of(sent.row, task=task)
+        if sent.is_new and _is_enqueued_signal_received():
             # The row is inserted: an error of a receiver must not make the caller enqueue the call again.
             task_enqueued.send_robust(sender=type(self), task_result=result)
         return result
+
+
+def _is_enqueued_signal_received() -> bool:
+    """Whether any receiver does something with ``task_enqueued``: the framework's own one only logs at DEBUG."""
+    return len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
 
 
 def _as_horsies_task(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:

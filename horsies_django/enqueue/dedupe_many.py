@@ -20,10 +20,11 @@ from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7
 from ..core.options import Options
 from ..db import notifications, postgres
-from .call_builder import Arguments, CallBuilder
+from .call_builder import Arguments, CallBuilder, task_ready_of
 from .dedupe import insert_once, resolve_conflict
-from .insert import build_insert, check_call, check_for_many, inject_headers, pending_insert_of
-from .pending_insert import EnqueueResult, PendingInsert, release_after_commit, task_ready_of
+from .insert import build_insert, check_call, inject_headers, pending_insert_of
+from .insert_many import check_for_many
+from .pending_insert import EnqueueResult, PendingInsert, release_after_commit
 from .task import HorsiesTask
 
 #: Maximum calls that are decoded at a time, and maximum rows of one INSERT.
@@ -50,33 +51,30 @@ def insert_many_once(
     ``task_id``, and the errors of :func:`~horsies_django.enqueue.insert.insert`.
     """
     check_for_many(task)
-    own = inject_headers(options, task)
+    builder, database = CallBuilder.of(task, options), options.database
+    own = inject_headers(options, builder)
     if is_dry_run():
-        return [pending_insert_of(options, task, (), kwargs, own=own).dry_run() for kwargs in calls]
-    waiting = iter(sorted(_check_calls(options, task, calls)))
+        return [pending_insert_of(database, builder, (), kwargs, own=own).dry_run() for kwargs in calls]
+    waiting = iter(sorted(_check_calls(builder, calls)))
     sent: dict[int, EnqueueResult] = {}
-    with transaction.atomic(using=options.database):
+    with transaction.atomic(using=database):
         while chunk := list(itertools.islice(waiting, _CALLS_AHEAD)):
-            inserts = [_pending_insert(options, task, call, own) for call in chunk]
-            sent |= zip((call.place for call in chunk), _insert(options.database, inserts), strict=True)
-        wake = task_ready_of(CallBuilder.of(task, options).columns)
-        notifications.wake_after_commit(options.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
+            inserts = [_pending_insert(database, builder, call, own) for call in chunk]
+            sent |= zip((call.place for call in chunk), _insert(database, inserts), strict=True)
+        wake = task_ready_of(builder.columns)
+        notifications.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return [sent[place] for place in range(len(sent))]
 
 
-def _check_calls(
-    options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]
-) -> Iterator[_KeyedCall]:
+def _check_calls(builder: CallBuilder, calls: Iterable[Mapping[str, Any]]) -> Iterator[_KeyedCall]:
     for place, kwargs in enumerate(calls):
-        arguments, key = check_call(options, task, (), kwargs)
+        arguments, key = check_call(builder, (), kwargs)
         yield _KeyedCall(str(key), place, uuid7(), arguments.kwargs_text, arguments.limit_key)
 
 
-def _pending_insert(
-    options: Options, task: HorsiesTask[..., Any], call: _KeyedCall, own: Mapping[str, Any]
-) -> PendingInsert:
+def _pending_insert(database: str, builder: CallBuilder, call: _KeyedCall, own: Mapping[str, Any]) -> PendingInsert:
     arguments = Arguments([], json.loads(call.text), "[]", call.text, call.limit_key)
-    return build_insert(options, task, arguments, call.key, own={**own, "id": call.id})
+    return build_insert(database, builder, arguments, call.key, own={**own, "id": call.id})
 
 
 def _insert(database: str, inserts: Sequence[PendingInsert]) -> Iterator[EnqueueResult]:
@@ -86,7 +84,7 @@ def _insert(database: str, inserts: Sequence[PendingInsert]) -> Iterator[Enqueue
     blocked = [
         pending.values["limit_key"] for pending in inserts if pending.id in new and pending.values.get("blocked")
     ]
-    release_after_commit(database, blocked, inserts[0].limit)
+    release_after_commit(database, blocked, inserts[0].calls.limit_terms)
     for pending in inserts:
         if pending.id in new:
             yield EnqueueResult(pending.id)

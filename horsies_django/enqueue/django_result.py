@@ -40,7 +40,11 @@ from ..core.status import AttemptOutcome, TaskStatus
 from .task import HorsiesTask
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ..models import Task, TaskAttempt
+    from .call_builder import CallBuilder
+    from .pending_insert import NewCall
 
 logger = logging.getLogger("horsies_django")
 
@@ -110,6 +114,44 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
     for name, value in _values(row).items():
         object.__setattr__(result, name, value)
     return result
+
+
+def result_of_new(key: UUID, call: NewCall, task: FrameworkTask[..., Any]) -> FrameworkTaskResult[..., Any]:
+    """Return the framework's result of a new call, whose row was not read. ``task`` is the enqueued task."""
+    calls = call.calls
+    args, kwargs = call.arguments.args, call.arguments.kwargs
+    is_typed = calls.columns["typed_payload"]
+    result = HorsiesTaskResult(
+        task=_result_task(calls) if task is calls.task else _with_row_options(task, _row_of(calls)),
+        id=str(key),
+        status=TaskResultStatus.READY,
+        enqueued_at=call.sent_at,
+        started_at=None,
+        finished_at=None,
+        last_attempted_at=None,
+        args=args,
+        kwargs=kwargs,
+        backend=calls.task.backend,
+        errors=[],
+        worker_ids=[],
+    )
+    if is_typed:
+        for name, value in zip(("args", "kwargs"), decode_call(args, kwargs, typed=True), strict=True):
+            object.__setattr__(result, name, value)
+    return result
+
+
+def _result_task(calls: CallBuilder) -> FrameworkTask[..., Any]:
+    """Return the task of the results of these calls, which all have its options."""
+    if calls.result_task is None:
+        calls.result_task = _with_row_options(calls.task, _row_of(calls))
+    return calls.result_task
+
+
+def _row_of(calls: CallBuilder) -> Task:
+    from ..models import Task
+
+    return Task(**calls.columns)
 
 
 def _values(row: Task) -> dict[str, Any]:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from ..core.limit_terms import LimitTerms
 from ..core.unique import Unique
-from ..db import notifications, postgres
+from ..db import clock, notifications, postgres, prepared
 from ..db.expressions import Param
-from ..db.inserts import Insert, SqlFragment, can_leave_out, columns_of, read
+from ..db.inserts import Insert, SqlFragment, can_leave_out, can_return, columns_of, read
 from ..db.notifications import TaskReady
-from .call_builder import Arguments, CallBuilder
+from .call_builder import Arguments, CallBuilder, task_ready_of
 
 if TYPE_CHECKING:
     from ..models import Task as TaskRow
@@ -28,23 +31,35 @@ logger = logging.getLogger("horsies_django")
 #: The columns of a new row that the database sets.
 _SET_BY_DATABASE: Final = ("sent_at", "enqueued_at", "run_after")
 
+#: The columns that differ between the calls of a task.
+_OWN_PARAMS: Final = {name: SqlFragment("%s", (Param(name),)) for name in ("id", "args", "kwargs")}
+
+
+class NewCall(NamedTuple):
+    """A call that was inserted as its task says; all that the framework's result needs."""
+
+    calls: CallBuilder
+    arguments: Arguments
+    sent_at: datetime
+
 
 @dataclass(frozen=True, slots=True)
 class EnqueueResult:
-    """The id of a call's task, and its row if the caller needs it or it existed already."""
+    """The id of a call's task. If the caller needs more or the task existed already, its row, or the call itself."""
 
     id: UUID
     row: TaskRow | None = None
     is_new: bool = True
     is_grouped: bool = False
+    call: NewCall | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PendingInsert:
     """A row to be inserted.
 
-    ``unique`` says how to resolve a conflict of its unique key; with None, the existing task wins. ``has_own`` says
-    that some of its columns differ from those of the task's other calls, ``has_given_id`` that the caller chose its id.
+    ``has_own`` says that some of its columns differ from those of the task's other calls, ``has_given_id`` that the
+    caller chose its id.
     """
 
     database: str
@@ -54,14 +69,17 @@ class PendingInsert:
     with_row: bool
     has_own: bool = False
     has_given_id: bool = False
-    unique: Unique | None = None
-    limit: LimitTerms | None = None
 
     @property
     def id(self) -> UUID:
         """The primary key."""
         key: UUID = self.values["id"]
         return key
+
+    @property
+    def unique(self) -> Unique | None:
+        """How to resolve a conflict of its unique key; with None, the existing task wins."""
+        return self.calls.task.unique
 
     def insert(self) -> EnqueueResult:
         """Insert the row and notify workers, in one round trip if possible."""
@@ -82,105 +100,157 @@ class PendingInsert:
 
     def dry_run(self) -> EnqueueResult:
         """Return the result without a query. Its times are local, and it is not new, so that no signal is sent."""
-        from ..models import Task as TaskRow
-
         now = timezone.now()
         times = {"sent_at": now, "enqueued_at": now, "run_after": None}
-        known = {
-            name: value for name, value in self.values.items() if name not in (*self._returned_columns, "deferred")
-        }
-        return EnqueueResult(self.id, TaskRow(**times, **known), is_new=False)
+        unknown = {*times, "unique_expires_at", "deferred"}
+        known = {name: value for name, value in self.values.items() if name not in unknown}
+        return EnqueueResult(self.id, _model()(**times, **known), is_new=False)
 
     @property
     def task_ready(self) -> TaskReady:
         """The notification for workers."""
-        return task_ready_of(self.values)
+        return task_ready_of(self.values) if self.has_own else self.calls.task_ready
 
     @property
-    def _returned_columns(self) -> tuple[str, ...]:
+    def _needs_row(self) -> bool:
+        """Whether only the row has all that the framework's result needs."""
+        is_like_others = self.calls.has_fixed_options and not self.has_own
+        return self.with_row and not (is_like_others and can_return(self.database))
+
+    @property
+    def _row_columns(self) -> tuple[str, ...]:
         return (*_SET_BY_DATABASE, "unique_expires_at") if self.values.get("unique_expires_at") else _SET_BY_DATABASE
 
     def _result(self, returned: Sequence[Any]) -> EnqueueResult:
         if self.values.get("blocked"):
-            release_after_commit(self.database, [self.values["limit_key"]], self.limit)
-        return EnqueueResult(self.id, self._row(returned[: len(self._returned_columns)]) if self.with_row else None)
+            release_after_commit(self.database, [self.values["limit_key"]], self.calls.limit_terms)
+        if not self.with_row:
+            return EnqueueResult(self.id)
+        if self._needs_row:
+            return EnqueueResult(self.id, self._row(returned[: len(self._row_columns)]))
+        return EnqueueResult(self.id, call=NewCall(self.calls, self.arguments, self._sent_at(returned[0])))
+
+    def _sent_at(self, returned: Any) -> datetime:
+        connection = connections[self.database]
+        if connection.vendor == "postgresql":
+            return clock.of_microseconds(returned, connection)
+        moment: datetime = read(_model(), ["sent_at"], [returned], self.database)["sent_at"]
+        return moment
 
     def _try_insert(self, *, if_free: bool = False) -> Sequence[Any] | None:
         """Insert and notify; return the columns that the database set, None if the row was left out."""
-        database, wake = self.database, self.task_ready
+        connection, database = connections[self.database], self.database
         if self.values.get("blocked"):  # workers are notified when its limit releases it
             with transaction.mark_for_rollback_on_error(using=database):
-                return self._insert_and_notify(None, if_free=if_free)
-        is_alone = connections[database].get_autocommit()
-        payload = notifications.piggyback(database, wake) if is_alone else None
-        began = time.monotonic()
+                return self._run_insert(connection, None, if_free=if_free)
+        wake = self.task_ready
+        if connection.get_autocommit():
+            payload = notifications.piggyback(database, wake)
+            began = time.monotonic()
+            returned = self._insert_and_notify(connection, payload, if_free=if_free)
+            if returned is not None and payload is not None:
+                notifications.mark_sent(database, payload, began)
+            return returned
         with transaction.mark_for_rollback_on_error(using=database):
-            returned = self._insert_and_notify(payload, if_free=if_free)
-        if returned is None:
-            return None
-        if not is_alone:
+            returned = self._run_insert(connection, None, if_free=if_free)
+        if returned is not None:
             notifications.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
-        elif payload is not None:
-            notifications.mark_sent(database, payload, began)
         return returned
 
-    def _insert_and_notify(self, payload: str | None, *, if_free: bool) -> Sequence[Any] | None:
+    def _insert_and_notify(
+        self, connection: BaseDatabaseWrapper, payload: str | None, *, if_free: bool
+    ) -> Sequence[Any] | None:
         if payload is None:
-            return self._run_insert(None, if_free=if_free)
+            return self._run_insert(connection, None, if_free=if_free)
         try:
-            return self._run_insert(payload, if_free=if_free)
+            return self._run_insert(connection, payload, if_free=if_free)
         except (IntegrityError, DataError):
             raise
         except DatabaseError:
             # The failed INSERT was its own transaction and rolled back. Retry without NOTIFY; workers that poll will
             # still find the row.
-            if not connections[self.database].is_usable():
+            if not connection.is_usable():
                 raise
             logger.warning("task inserted without its notification id=%s", self.id, exc_info=True)
-            return self._run_insert(None, if_free=if_free)
+            return self._run_insert(connection, None, if_free=if_free)
 
-    def _run_insert(self, payload: str | None, *, if_free: bool) -> Sequence[Any] | None:
-        """Run the INSERT and return the columns it returns. On PostgreSQL its SQL is cached from the second call on."""
-        if self.has_own or if_free or not postgres.can_listen(self.database):
+    def _run_insert(
+        self, connection: BaseDatabaseWrapper, payload: str | None, *, if_free: bool
+    ) -> Sequence[Any] | None:
+        """Run the INSERT and return the columns it returns."""
+        if self.has_own or if_free:
             return self._build_insert(self.values, payload, if_free=if_free).run(self.database)
-        texts = {"id": self.id, "args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
-        params = {name: SqlFragment("%s", (Param(name),)) for name in texts}
-        insert = self.calls.insert(
-            (self.database, self.with_row, payload),
-            lambda: self._build_insert({**self.calls.columns, **params}, payload).inline_constants(postgres.literal),
-        )
-        if insert is None:
-            given = {name: SqlFragment("%s", (text,)) for name, text in texts.items()}
-            return self._build_insert({**self.calls.columns, **given}, payload).run(self.database)
-        return insert.run(self.database, texts)
+        statement = functools.partial(self._shared_insert, payload)
+        if connection.vendor != "postgresql":
+            given = {name: field.get_db_prep_save(self.values[name], connection) for name, field in _own_fields()}
+            return statement().run(self.database, given)
+        given = {"id": self.id, "args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
+        if connection.get_autocommit() and self.calls.has_fixed_options:
+            return prepared.run(connection, statement, given)
+        return statement().run(self.database, given)
 
-    def _build_insert(self, values: Mapping[str, Any], payload: str | None, *, if_free: bool = False) -> Insert:
-        from ..models import Task as TaskRow
+    def _shared_insert(self, payload: str | None, *returning: SqlFragment, is_prepared: bool = False) -> Insert:
+        """Return the statement of the task's calls, with params for what differs between them.
 
-        columns = columns_of(TaskRow, self._returned_columns, self.database) if self.with_row else []
+        From its second use on it is kept, in the form that is the fastest to run as it is, or to prepare.
+        """
+        kept, key = self.calls.inserts, (self.database, self.with_row, payload, returning, is_prepared)
+        if (insert := kept.get(key)) is None:
+            insert = self._build_insert({**self.calls.columns, **_OWN_PARAMS}, payload, returning=returning)
+            # Tasks made by with_options() are often sent only once: leave the work that only pays later.
+            if key in kept and postgres.can_listen(self.database) and not is_prepared:
+                insert = insert.inline_constants(postgres.literal)
+            kept[key] = insert if key in kept else None
+        return insert
+
+    def _build_insert(
+        self,
+        values: Mapping[str, Any],
+        payload: str | None,
+        *,
+        if_free: bool = False,
+        returning: Sequence[SqlFragment] = (),
+    ) -> Insert:
+        columns = self._returned_columns() if self.with_row else []
         notification = [] if payload is None else [postgres.notification(payload)]
         # With ``if_free``, only a returned column tells that a row was inserted.
-        inserted_id = columns_of(TaskRow, ["id"], self.database) if if_free else []
+        inserted_id = columns_of(_model(), ["id"], self.database) if if_free else []
         return Insert(
-            TaskRow, values, self.database, returning=[*columns, *notification, *inserted_id], if_free=if_free
+            _model(),
+            values,
+            self.database,
+            returning=[*columns, *notification, *inserted_id, *returning],
+            if_free=if_free,
         )
 
-    def _row(self, returned: Sequence[Any]) -> TaskRow:
-        from ..models import Task as TaskRow
+    def _returned_columns(self) -> list[SqlFragment]:
+        if self._needs_row:
+            return columns_of(_model(), self._row_columns, self.database)
+        (sent_at,) = columns_of(_model(), ["sent_at"], self.database)
+        return [postgres.microseconds_of(sent_at) if postgres.can_listen(self.database) else sent_at]
 
-        known = self.values | (read(TaskRow, self._returned_columns, returned, self.database) if returned else {})
-        fields = TaskRow._meta.concrete_fields
+    def _row(self, returned: Sequence[Any]) -> TaskRow:
+        model = _model()
+        known = self.values | (read(model, self._row_columns, returned, self.database) if returned else {})
+        fields = model._meta.concrete_fields
         names = [field.attname for field in fields]
         values = [known[field.attname] if field.attname in known else field.get_default() for field in fields]
-        row = TaskRow.from_db(self.database, names, values)
+        row = model.from_db(self.database, names, values)
         if not returned:
-            row.refresh_from_db(fields=self._returned_columns)
+            row.refresh_from_db(fields=self._row_columns)
         return row
 
 
-def task_ready_of(columns: Mapping[str, Any]) -> TaskReady:
-    """Return the notification for a row with these columns."""
-    return TaskReady(columns["queue_name"], bool(columns.get("deferred")), columns["is_async"])
+@functools.cache
+def _model() -> type[TaskRow]:
+    from ..models import Task as TaskRow
+
+    return TaskRow
+
+
+@functools.cache
+def _own_fields() -> Sequence[tuple[str, Any]]:
+    return [(name, _model()._meta.get_field(name)) for name in _OWN_PARAMS]
 
 
 def release_after_commit(database: str, keys: Iterable[str | None], terms: LimitTerms | None) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
@@ -185,8 +186,10 @@ class HorsiesTask(_GenericTask[P, T]):
         """See :meth:`cancel`."""
         return await sync_to_async(self.cancel)(unique_key, include_running=include_running)
 
-    async def asend_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
-        """See :meth:`send_many`."""
+    async def asend_many(
+        self, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+    ) -> list[TaskHandle[T]]:
+        """See :meth:`send_many`. An async iterable is read to its end before the first INSERT."""
         return await self._horsies().asend_many(self, calls)
 
     @overload
@@ -346,11 +349,24 @@ class SendingBackend(ConfiguredBackend, ABC):
         """Cancel the live task that holds ``unique_key``; return whether there was one to cancel."""
 
     async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
-        """See :meth:`send`."""
-        return await sync_to_async(self.send, thread_sensitive=True)(task, args, kwargs)
+        """See :meth:`send`. Runs in the thread that has the caller's transaction."""
+        return await self._send_in_thread(task, args, kwargs)
 
-    async def asend_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
-        """See :meth:`send_many`."""
+    @cached_property
+    def _send_in_thread(self) -> Callable[..., Awaitable[TaskHandle[Any]]]:
+        return sync_to_async(self.send, thread_sensitive=True)
+
+    async def asend_many(
+        self, task: Any, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+    ) -> list[TaskHandle[Any]]:
+        """See :meth:`send_many`.
+
+        An async iterable is read to its end first: while it waits, it would keep a transaction open in the thread that
+        all async code of the request shares.
+        """
+        if isinstance(calls, AsyncIterable):
+            # Copied, because a generator may yield one dict again and again.
+            calls = [dict(call) if isinstance(call, dict) else call async for call in calls]
         return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)
 
 

@@ -1,5 +1,8 @@
 """PgBouncer between the workers and the server, in both modes, as docs/running.md describes it."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from contextlib import ExitStack
 
@@ -66,3 +69,33 @@ def test_workers_behind_pgbouncer_lose_no_task_and_do_not_listen(own_cluster, po
         assert worker.process.poll() is None
         assert "Traceback" not in worker.output
         assert "prepared statement" not in worker.output
+
+
+_SEND = """
+import django; django.setup()
+from django.db import transaction
+from horsies_django.models import Task
+from tests.jobs import tasks
+for _ in range(10):
+    tasks.noop.send()
+    tasks.noop.enqueue()
+    with transaction.atomic():
+        tasks.noop.send()
+tasks.noop.send_many({} for _ in range(2_500))
+print(Task.objects.count())
+"""
+
+
+@pytest.mark.slow
+def test_sends_behind_pgbouncer_prepare_nothing(own_cluster, pooler):
+    url = pooler("transaction", FEW)
+    environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": POOLED}
+
+    sent = subprocess.run(
+        [sys.executable, "-c", _SEND], env=environment, check=True, capture_output=True, text=True, timeout=120
+    )
+
+    assert sent.stdout.strip() == str(Task.objects.count()) == "2530"
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
+        for _ in range(FEW):
+            assert connection.execute("SELECT * FROM pg_prepared_statements").fetchall() == []
