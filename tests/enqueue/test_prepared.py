@@ -34,8 +34,8 @@ def send_until_prepared(job=jobs.triple):
 def test_one_prepared_statement_serves_all_tasks_with_the_same_columns(fresh_connection):
     ids = send_until_prepared() + send_until_prepared(jobs.acoroutine.with_options(queue_name="it's", priority=-7))
 
-    inserts = [statement for statement in prepared_statements() if "pg_notify" not in statement]
-    assert len(inserts) == 1
+    notifies = ["pg_notify" in statement for statement in prepared_statements()]
+    assert notifies in ([True], [False], [False, True], [True, False])  # one for the sends that notify, and one without
     rows = Task.objects.in_bulk(ids)
     assert [rows[key].args for key in ids] == [[number] for number in range(SENDS_BEFORE + 2)] * 2
     assert {(row.task_name, row.queue_name, row.priority, row.is_async) for row in rows.values()} == {
