@@ -88,7 +88,7 @@ def _horsies(name: str, **more: Any) -> Peer:
 
 _ALL: Final = [
     _ours("horsies-django", quick=True, in_depth=True, workflows=True),
-    _ours("horsies-django-8", variant="default", skips=_SENDS | {"sleep"}),
+    _ours("horsies-django-8", variant="default", skips=_SENDS | {"sleep"}, in_depth=True),
     _ours("horsies-django-sqlite", SQLITE, processes=1),
     _pgqueuer("pgqueuer", in_depth=True),
     _pgqueuer("pgqueuer-100", variant="batch100", skips=_SENDS | {"latency", "sleep", "idle"}),

@@ -10,7 +10,7 @@ from django.db import migrations, models
 # and no second lock. Vacuum comes by the share of rows that changed, not by a fifth of a table that may hold millions of
 # finished ones.
 POSTGRES_SETTINGS = {
-    "horsies_tasks": "fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1, "
+    "horsies_tasks": "fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1, "
     "autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.02",
     "horsies_task_attempts": "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1",
     "horsies_heartbeats": "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1",
