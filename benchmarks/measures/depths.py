@@ -12,9 +12,9 @@ import psycopg
 from ..harness import Harness
 from ..options import Options
 
-#: The preloaded rows: pending and enqueued later; finished; scheduled for tomorrow with the highest priority; pending
-#: and enqueued earlier in a queue that the worker does not serve.
-KINDS: Final = ("pending", "finished", "scheduled", "unserved")
+#: The preloaded rows: pending and enqueued later; finished; scheduled for tomorrow with the highest priority; waiting
+#: for a retry tomorrow; pending and enqueued earlier in a queue that the worker does not serve.
+KINDS: Final = ("pending", "finished", "scheduled", "retrying", "unserved")
 
 #: Seconds after which a drain ends; its rate is that of the tasks started so far.
 _MAX_SECONDS: Final = 10.0

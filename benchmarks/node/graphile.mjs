@@ -55,7 +55,8 @@ export async function preload({ kind, count, number }) {
   if (kind === "finished") return;
   const job = { identifier: kind === "unserved" ? "other" : "noop", payload: { number } };
   // A lower number is a higher priority.
-  if (kind === "scheduled") Object.assign(job, { priority: -100, runAt: new Date(Date.now() + 86_400_000) });
+  if (kind === "scheduled") job.priority = -100;
+  if (kind === "scheduled" || kind === "retrying") job.runAt = new Date(Date.now() + 86_400_000);
   await addMany(count, () => job);
 }
 

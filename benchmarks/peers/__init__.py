@@ -16,7 +16,8 @@ Peers that count in Python how many tasks they have sent also have::
 Peers that are measured in depth also have::
 
     clear_tasks()                     delete all tasks
-    preload(kind, count, number)      add ``count`` rows that are "pending", "finished", "scheduled" or "unserved"
+    preload(kind, count, number)      add ``count`` rows that are "pending", "finished", "scheduled",
+                                      "retrying" or "unserved"
 
 Peers with workflows also have::
 

@@ -33,12 +33,18 @@ def clear_tasks() -> None:
 
 def preload(kind: str, count: int, number: int) -> None:
     task = BODIES["noop"]
-    if kind == "scheduled":
-        task = task.with_options(priority=100, run_after=timezone.now() + timedelta(days=1))
+    if kind in ("scheduled", "retrying"):
+        priority = 100 if kind == "scheduled" else 0
+        task = task.with_options(priority=priority, run_after=timezone.now() + timedelta(days=1))
     if kind == "unserved":
         task = task.with_options(queue_name="other")
     for numbers in chunks(0, count, 20_000):
         task.send_many({"number": number} for _ in numbers)
+    if kind == "retrying":
+        site.execute(
+            "UPDATE horsies_tasks SET attempt = 1, retry_count = 1, next_retry_at = enqueued_at, run_after = NULL,"
+            " error_code = 'UNHANDLED_EXCEPTION'"
+        )
     if kind == "finished":
         site.execute(
             "UPDATE horsies_tasks SET status = 'COMPLETED', claim = 1, attempt = 1, claimed_at = now(),"

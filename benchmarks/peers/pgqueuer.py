@@ -93,7 +93,7 @@ def preload(kind: str, count: int, number: int) -> None:
         # A finished job is a row of the log.
         _execute(f"{_INSERT_FINISHED} generate_series(1, {count}) AS job")
         return
-    later = timedelta(days=1) if kind == "scheduled" else None
+    later = timedelta(days=1) if kind in ("scheduled", "retrying") else None
     priority = 100 if kind == "scheduled" else 0
     # A worker only dequeues jobs of entrypoints that it has registered.
     entrypoint = "other" if kind == "unserved" else "noop"

@@ -5,9 +5,10 @@ import time
 
 import pytest
 from django.db import connection, connections, transaction
+from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.models import Heartbeat, Task
+from horsies_django.models import Heartbeat, Task, TaskAttempt
 from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.store import WorkerStore
@@ -182,6 +183,19 @@ def test_a_keyword_named_like_a_serializer_tag_stays_a_keyword(drain, settings):
     drain()
 
     assert handle.value(0) == {"args": [], "kwargs": {"$type": "dataclass", "class": "antigravity.X", "value": {}}}
+
+
+def test_a_result_is_stored_although_its_attempt_exists_already(drain):
+    """Only a change by hand makes such a row: attempts are inserted without a look for one."""
+    handles = [tasks.add.send(number) for number in range(3)]
+    now = timezone.now()
+    TaskAttempt.objects.create(task_id=handles[1].id, attempt=1, outcome="FAILED", started_at=now, finished_at=now)
+
+    drain()
+
+    assert [handle.value(0) for handle in handles] == [1, 2, 3]
+    outcomes = [Task.objects.get(pk=handle.id).attempts.get().outcome for handle in handles]
+    assert outcomes == ["COMPLETED", "FAILED", "COMPLETED"]
 
 
 def test_the_newer_of_two_ends_of_a_task_in_one_tick_is_stored():

@@ -113,6 +113,15 @@ def test_forged_completion_notifications_do_not_end_a_wait(worker, tmp_path):
 
 
 @pytest.mark.once
+def test_notifications_that_lead_to_claims_are_not_limited():
+    limit = NotificationLimit()
+
+    for _ in range(FLOOD):
+        assert limit.allows()
+        limit.give_back()
+
+
+@pytest.mark.once
 def test_the_notification_limit_refuses_most_of_a_flood():
     limit = NotificationLimit()
 
