@@ -17,6 +17,7 @@ from django.conf import settings
 from django.core.cache import caches
 from django.db import connections
 
+from .code_version import code_version
 from .config import WorkerConfig
 from .forkserver import ForkedProcess, ForkServer
 from .inbox import Command
@@ -73,6 +74,7 @@ class Spawner:
         if self._config.fork:
             connections.close_all()
             caches.close_all()
+            code_version(self._config.options)  # in each runner it would copy megabytes of what it reads
             self._fork_server = ForkServer.open()
 
     def close(self) -> None:
