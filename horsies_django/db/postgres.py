@@ -256,6 +256,11 @@ def ping(alias: str, worker_id: str) -> None:
         notify(alias, PING + worker_id)
 
 
+def ping_fragment(worker_id: str) -> SqlFragment:
+    """Return SQL that does what :func:`ping` does, as a part of another statement."""
+    return notification(PING + worker_id)
+
+
 def is_lost(error: Exception) -> bool:
     """Whether an error says that the database is unavailable, or that a connection to it was lost."""
     import psycopg

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from django.db import models
+from django.db import connections, models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
 from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField, JSONField, strings_in
+from ..db.inserts import SqlFragment
 from ..db.notifications import notify_stop_request_after_commit
+from ..db.statements import Statement
 
 
 class BeatResult(StrEnum):
@@ -40,6 +43,19 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         if mine.filter(stop_requested_at__isnull=True).update(**beat):
             return BeatResult.CONTINUE
         return BeatResult.STOP if mine.update(**beat) else BeatResult.GONE
+
+    def beat_returning(self, worker_id: str, memory: int, *fragments: SqlFragment) -> Sequence[Any] | None:
+        """Record a heartbeat and return the values of SQL fragments, in one statement, on databases with RETURNING.
+
+        Returns None, and records nothing, if the worker is asked to stop or its row was deleted.
+        """
+        mine = self.filter(pk=worker_id, stop_requested_at__isnull=True)
+        update = Statement.update(mine, last_beat_at=Now(), memory=memory)
+        params = [*update.params, *(param for fragment in fragments for param in fragment.params)]
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(f"{update.sql} RETURNING {', '.join(fragment.sql for fragment in fragments)}", params)
+            returned: Sequence[Any] | None = cursor.fetchone()
+        return returned
 
     def deregister(self, worker_id: str) -> None:
         """Delete the row of a worker that has stopped."""

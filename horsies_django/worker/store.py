@@ -21,7 +21,9 @@ from ..core.status import BeatRole, TaskStatus
 from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import is_permanent_error, is_row_error, primary_message
+from ..db.inserts import SqlFragment
 from ..db.notifications import ANY_QUEUE, wake_after_commit
+from ..db.statements import Statement
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
@@ -191,6 +193,18 @@ class WorkerStore:
                 beats = Heartbeat.objects.using(self._config.database)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
         return answer is BeatResult.STOP
+
+    def idle_heartbeat(self) -> tuple[bool, bool]:
+        """Record that the worker is alive, which by its memory holds nothing: one statement on PostgreSQL.
+
+        Return whether the worker is asked to stop, and whether the table says that it holds a task.
+        """
+        if postgres.can_listen(self._config.database):
+            held = Statement.select(self._held.values_list("pk")[:1])
+            fragments = SqlFragment(f"EXISTS ({held.sql})", held.params), postgres.ping_fragment(self._runner.worker_id)
+            if returned := self._workers.beat_returning(self._runner.worker_id, resident_bytes(), *fragments):
+                return False, bool(returned[0])
+        return self.heartbeat(()), self._held.exists()
 
     def still_held(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
         """Return which of these claims' tasks still run, and under which claim. Two claims may be of one task."""
@@ -419,14 +433,10 @@ class WorkerStore:
         held = self._tasks().held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
         return recover_all(held, TimeoutPolicy(self._config.task_timeout, is_stopped))
 
-    def holds_anything(self) -> bool:
-        """Whether the table says that this worker holds a task."""
-        return self._tasks().held_by(self._runner.worker_id).exists()
-
     def hand_back_unknown(self, known: Collection[ClaimedTask], *, at_last: bool = False) -> None:
         """Hand back tasks that this worker holds by the table and does not know: the answer to a commit was lost."""
         mine = {(claim.task_id, claim.claim) for claim in known}
-        held: Any = self._tasks().held_by(self._runner.worker_id).values_list("status", "pk", "claim", "workflow_id")
+        held: Any = self._held.values_list("status", "pk", "claim", "workflow_id")
         lost = [(status, HeldClaim(*row)) for status, *row in held if tuple(row[:2]) not in mine]
         for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
             if claims := [claim for found, claim in lost if found == status]:
@@ -442,6 +452,11 @@ class WorkerStore:
 
     def _tasks(self) -> TaskQuerySet:
         return Task.objects.using(self._config.database)
+
+    @property
+    def _held(self) -> TaskQuerySet:
+        """The tasks that this worker holds by the table."""
+        return self._tasks().held_by(self._runner.worker_id)
 
     @property
     def _workers(self) -> WorkerQuerySet:
