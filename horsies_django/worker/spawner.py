@@ -35,13 +35,16 @@ _INTERVAL: Final = 0.02
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A runner's process as its supervisor sees it. ``retire_pipe`` delivers why it takes no more work."""
+    """A runner's process as its supervisor sees it.
+
+    ``report_pipe`` delivers its notices, and why it takes no more work.
+    """
 
     worker_id: str
     process: subprocess.Popen[str] | ForkedProcess
     started_registry: StartedRegistry
     stall_detector: StallDetector
-    retire_pipe: int
+    report_pipe: int
     is_killed: bool = False
     is_retiring: bool = False
     is_replaced: bool = False
@@ -88,21 +91,21 @@ class Spawner:
         worker_id = self._config.new_worker_id()
         opened: list[int] = []
         try:
-            retire_read, retire_write = os.pipe()
-            opened += (retire_read, retire_write)
+            report_read, report_write = os.pipe()
+            opened += (report_read, report_write)
             memory = create_shared_memory()
             opened.append(memory)
             started_registry = StartedRegistry(memory)
-            process = self._fork((retire_write, memory)) or self._exec((retire_write, memory))
-            opened.remove(retire_read)
+            process = self._fork((report_write, memory)) or self._exec((report_write, memory))
+            opened.remove(report_read)
         finally:
             for descriptor in opened:
                 os.close(descriptor)
         with suppress(OSError):
             assert process.stdin is not None
-            process.stdin.write(f"{worker_id} {self._verbosity} {retire_write} {memory} {self._config.dumps()}\n")
+            process.stdin.write(f"{worker_id} {self._verbosity} {report_write} {memory} {self._config.dumps()}\n")
             process.stdin.flush()
-        return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), retire_read)
+        return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), report_read)
 
     def _fork(self, descriptors: Sequence[int]) -> ForkedProcess | None:
         """Fork a runner; None without a fork server. Raises OSError."""
