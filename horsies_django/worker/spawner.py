@@ -17,6 +17,7 @@ from django.conf import settings
 from django.core.cache import caches
 from django.db import connections
 
+from ..models.queue_scan import compile_scan
 from .code_version import code_version
 from .config import WorkerConfig
 from .forkserver import ForkedProcess, ForkServer
@@ -77,7 +78,9 @@ class Spawner:
         if self._config.fork:
             connections.close_all()
             caches.close_all()
-            code_version(self._config.options)  # in each runner it would copy megabytes of what it reads
+            # Each of these copies megabytes of what it reads, unless it is done before the fork.
+            code_version(self._config.options)
+            compile_scan(self._config.database, (False, True))
             self._fork_server = ForkServer.open()
 
     def close(self) -> None:

@@ -126,7 +126,7 @@ class WorkerStore:
         """Read, in one statement and without a lock, what there is to do."""
         if self._scan is None:
             kinds = [pool.is_async for pool in pools]
-            self._scan = QueueScan(self._tasks(), self._workers, self._runner.worker_id, kinds)
+            self._scan = QueueScan(self._config.database, self._runner.worker_id, kinds)
         while (scanned := self._scan.run()) is None:
             self.register()  # the row was removed
         self._refresh_policies(has_rules=scanned.has_rules)
