@@ -15,11 +15,12 @@ from typing import Final
 
 from django.conf import settings
 from django.core.cache import caches
-from django.db import connections
+from django.db import Error, connections
 
 from ..models.queue_scan import compile_scan
 from .code_version import code_version
 from .config import WorkerConfig
+from .connection import own_connection
 from .forkserver import ForkedProcess, ForkServer
 from .inbox import Command
 from .stall_detector import StallDetector
@@ -76,12 +77,23 @@ class Spawner:
     def open(self) -> None:
         """Start the fork server, while this process has no connection and no second thread."""
         if self._config.fork:
+            self._load_shared()
             connections.close_all()
             caches.close_all()
-            # Each of these copies megabytes of what it reads, unless it is done before the fork.
-            code_version(self._config.options)
-            compile_scan(self._config.database, (False, True))
             self._fork_server = ForkServer.open()
+
+    def _load_shared(self) -> None:
+        """Do once what each runner does when it starts, as far as its results are kept in memory.
+
+        Runners share what is there before the fork. Done in a runner, each of these copies megabytes of shared pages.
+        """
+        from ..workflows.engine import repair  # noqa: F401  # this imports the whole engine, which others import late
+
+        database = self._config.database
+        code_version(self._config.options)
+        compile_scan(database, (False, True))
+        with suppress(Error), own_connection(database, "supervisor", is_busy=True):
+            connections[database].ensure_connection()
 
     def close(self) -> None:
         """End the fork server; the runners go on."""
