@@ -18,6 +18,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models.sql import InsertQuery
 
 from .errors import LOCK_NOT_AVAILABLE, sqlstate
+from .expressions import Param
 from .inserts import SqlFragment
 
 #: The one channel of all queues; notifications.py has its payloads.
@@ -197,7 +198,7 @@ def notify_at_once(alias: str, channel: str, payloads: Iterable[str]) -> None:
             cursor.execute(_NOTIFY_ALONE, [channel, payload])
 
 
-def notification(payload: str) -> SqlFragment:
+def notification(payload: str | Param) -> SqlFragment:
     """Return SQL that notifies every listener, once the statement that it is part of has committed."""
     return SqlFragment("pg_notify(%s, %s)", (CHANNEL, payload))
 
@@ -254,11 +255,6 @@ def ping(alias: str, worker_id: str) -> None:
     """Send a worker's id, for its own listener to receive."""
     if can_listen(alias):
         notify(alias, PING + worker_id)
-
-
-def ping_fragment(worker_id: str) -> SqlFragment:
-    """Return SQL that does what :func:`ping` does, as a part of another statement."""
-    return notification(PING + worker_id)
 
 
 def is_lost(error: Exception) -> bool:

@@ -17,7 +17,9 @@ from django.conf import settings
 from django.core.cache import caches
 from django.db import Error, connections
 
+from ..db import postgres
 from ..models.queue_scan import compile_scan
+from ..models.worker import compile_idle_beat
 from .code_version import code_version
 from .config import WorkerConfig
 from .connection import own_connection
@@ -92,6 +94,8 @@ class Spawner:
         database = self._config.database
         code_version(self._config.options)
         compile_scan(database, (False, True))
+        if postgres.can_listen(database):
+            compile_idle_beat(database)
         with suppress(Error), own_connection(database, "supervisor", is_busy=True):
             connections[database].ensure_connection()
 

@@ -21,9 +21,7 @@ from ..core.status import BeatRole, TaskStatus
 from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import is_permanent_error, is_row_error, primary_message
-from ..db.inserts import SqlFragment
 from ..db.notifications import ANY_QUEUE, wake_after_commit
-from ..db.statements import Statement
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
@@ -200,10 +198,9 @@ class WorkerStore:
         Return whether the worker is asked to stop, and whether the table says that it holds a task.
         """
         if postgres.can_listen(self._config.database):
-            held = Statement.select(self._held.values_list("pk")[:1])
-            fragments = SqlFragment(f"EXISTS ({held.sql})", held.params), postgres.ping_fragment(self._runner.worker_id)
-            if returned := self._workers.beat_returning(self._runner.worker_id, resident_bytes(), *fragments):
-                return False, bool(returned[0])
+            holds_task = self._workers.beat_idle(self._runner.worker_id, resident_bytes())
+            if holds_task is not None:
+                return False, holds_task
         return self.heartbeat(()), self._held.exists()
 
     def still_held(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
