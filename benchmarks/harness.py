@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -122,6 +123,15 @@ class Harness:
     def call(self, do: str, **arguments: Any) -> Any:
         """Call a function of the peer's module and return its value."""
         return self._driver.call(do, **arguments)
+
+    def run_module(self, name: str, *arguments: str) -> str:
+        """Run a Python module with the peer's packages and settings; return what it prints."""
+        command = [str(self._program), "-m", name, *arguments]
+        with self.log.open("a") as log:
+            done = subprocess.run(command, env=self._env, stdout=subprocess.PIPE, stderr=log, text=True)  # noqa: S603  # the peer's interpreter
+        if done.returncode:
+            raise PeerError(f"{name} exited with status {done.returncode}: {last_error_line(self.log)}")
+        return done.stdout
 
     def enqueue(self, count: int, body: str = "noop", first: int = 0) -> None:
         """Enqueue tasks and let the store settle."""

@@ -9,6 +9,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
+from ..bare import pss
 from ..harness import Harness
 from ..options import Options
 
@@ -19,7 +20,7 @@ WARM_UP: Final = 20
 
 
 def idle(harness: Harness, options: Options) -> dict[str, float]:
-    """Run a few tasks, then measure the idle workers."""
+    """Run a few tasks, then measure the idle workers; compare those of Django with as many bare processes."""
     counting = harness.postgres.count_statements(harness.database) if harness.postgres else nullcontext(lambda: None)
     with counting as count_statements, harness.workers(options.processes) as (group, _):
         harness.call("send_each", first=0, count=WARM_UP, pause=0.05)
@@ -31,8 +32,10 @@ def idle(harness: Harness, options: Options) -> dict[str, float]:
         time.sleep(_MEASURED_SECONDS)
         seconds = time.monotonic() - began
         statements_after, cpu_used = count_statements(), _cpu_seconds(group.pids()) - cpu_before
-        memory = sum(map(_pss, group.pids()))
+        memory = sum(map(pss, group.pids()))
     figures = {"MiB": memory / 2**20, "CPU %": 100 * cpu_used / seconds, "processes": len(pids)}
+    if harness.peer.site:
+        figures["memory / bare"] = memory / int(harness.run_module("benchmarks.bare", str(len(pids))))
     if statements_after is not None and statements_before is not None:
         figures["statements/s"] = (statements_after - statements_before) / seconds
     return figures
@@ -46,11 +49,3 @@ def _cpu_seconds(pids: Iterable[int]) -> float:
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
             ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _pss(pid: int) -> int:
-    """Return the proportional set size: private memory plus a share of shared memory."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0

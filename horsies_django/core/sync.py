@@ -43,6 +43,7 @@ class StopEvent:
     def __init__(self) -> None:
         self._wake = WakeEvent()
         self._is_set = False
+        self._is_woken = False
 
     @property
     def is_set(self) -> bool:
@@ -54,11 +55,18 @@ class StopEvent:
         self._is_set = True
         self._wake.set()
 
-    def wait(self, timeout: float) -> bool:
+    def wake(self) -> None:
+        """End one wait that is ``until_woken``: the current one, or else the next."""
+        self._is_woken = True
+        self._wake.set()
+
+    def wait(self, timeout: float, *, until_woken: bool = False) -> bool:
         """Wait for the event, at most ``timeout`` seconds; return whether it is set."""
         deadline = time.monotonic() + timeout
-        while not self._is_set and (remaining := deadline - time.monotonic()) > 0:
+        while not (self._is_set or (until_woken and self._is_woken)) and (remaining := deadline - time.monotonic()) > 0:
             self._wake.wait(min(remaining, MAX_WAIT))
+        if until_woken:
+            self._is_woken = False
         if self._is_set:
             self._wake.set()  # wakes the next waiting thread
         return self._is_set

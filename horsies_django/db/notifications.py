@@ -106,6 +106,19 @@ REVOKED: Final = "!"
 STOP_REQUESTED: Final = "#"
 
 
+#: The payload that has schedulers look at the schedules again.
+SCHEDULES_CHANGED: Final = "@"
+
+
+def notify_schedules_changed_after_commit(alias: str) -> None:
+    """Notify schedulers, once the current transaction has committed, that the next run of a schedule has changed.
+
+    Each change is sent: the next look of a scheduler that misses one may be seconds away.
+    """
+    if postgres.can_listen(alias):
+        on_commit_robust(alias, postgres.notify, alias, SCHEDULES_CHANGED)
+
+
 def notify_stop_request_after_commit(alias: str, worker_id: str) -> None:
     """Notify a worker, once the current transaction has committed, that its row asks it to stop."""
     if postgres.can_listen(alias):

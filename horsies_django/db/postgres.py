@@ -17,6 +17,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models.sql import InsertQuery
 
 from .errors import LOCK_NOT_AVAILABLE, sqlstate
+from .expressions import Param
 from .inserts import SqlFragment
 
 #: The one channel of all queues; notifications.py has its payloads.
@@ -234,7 +235,7 @@ def microseconds_of(column: SqlFragment) -> SqlFragment:
     return SqlFragment(f"CAST(extract(epoch FROM {column.sql}) * 1000000 AS bigint)", column.params)
 
 
-def notification(payload: str) -> SqlFragment:
+def notification(payload: str | Param) -> SqlFragment:
     """Return SQL that notifies every listener, once the statement that it is part of has committed."""
     return SqlFragment("pg_notify(%s, %s)", (CHANNEL, payload))
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from ..core.status import TASK_LIVE_STATES, BeatRole, TaskStatus
 from ..core.unique import HOLDING, UniqueUntil
-from ..db.expressions import NowPlus
+from ..db.expressions import BoundParam, NowPlus
 from .claim.query import ClaimQuerySet, RowT
 from .heartbeat import Heartbeat
 
@@ -106,7 +106,7 @@ class TaskFilterQuerySet(ClaimQuerySet[RowT]):
         """Completed tasks."""
         return self.filter(status=TaskStatus.COMPLETED)
 
-    def held_by(self, worker_id: str) -> Self:
+    def held_by(self, worker_id: str | BoundParam) -> Self:
         """Tasks that this worker holds."""
         return self.active().filter(claimed_by_worker_id=worker_id)
 

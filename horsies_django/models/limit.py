@@ -74,11 +74,14 @@ class LimitQuerySet(models.QuerySet["Limit"]):
     def forget(self, tasks: TaskFilterQuerySet[Any]) -> int:
         """Delete limits without tasks for a day and with a full bucket; return how many."""
         total, last = 0, ""
+        old_rows = self.filter(released_at__lt=NowPlus(-FORGET_AFTER))
+        if not old_rows.exists():
+            return 0
         while True:
             with transaction.atomic(using=self.db):
                 # By key, so that limits that have to stay are read once. An index on times would cost each release an
                 # entry.
-                rows = self.filter(pk__gt=last, released_at__lt=NowPlus(-FORGET_AFTER)).order_by("pk")
+                rows = old_rows.filter(pk__gt=last).order_by("pk")
                 old = list(rows.lock()[:FORGET_BATCH])
                 total += self._forget({one.pk for one in old if one.is_full}, tasks)
             if len(old) < FORGET_BATCH:

@@ -7,9 +7,10 @@ next one continues after those.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db import connections, models
 from django.db.models.functions import Now
@@ -20,10 +21,6 @@ from ..db.statements import JSON, Statement
 from .filters import TaskFilterQuerySet
 from .limit import Limit
 from .queue import Queue
-
-if TYPE_CHECKING:
-    from .worker import WorkerQuerySet
-
 
 #: Maximum queues that one scan sees.
 QUEUES_PER_SCAN: Final = 128
@@ -58,40 +55,21 @@ class ScanResult(NamedTuple):
 
 
 class QueueScan:
-    """The scan: one statement that takes no lock, compiled once."""
+    """The scan: one statement that takes no lock. ``kinds`` are whether tasks are coroutines, one for each pool."""
 
-    def __init__(
-        self, tasks: TaskFilterQuerySet[Any], workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]
-    ) -> None:
-        self._connection = connections[tasks.db]
+    def __init__(self, database: str, worker_id: str, kinds: Sequence[bool]) -> None:
+        self._connection = connections[database]
         self._is_prepared = self._connection.vendor == "postgresql"
-        deferred = tasks.deferred().order_by("enqueued_at")[:1]
-        in_seconds = deferred.values_list(SecondsUntil("enqueued_at"))
-        limits = Limit.objects.using(tasks.db).filter(next_at__isnull=False).order_by("next_at")[:1]
-        own = workers.filter(pk=worker_id).annotate(now=Now()).values_list("pk", "stop_requested_at", "now")
-        row, with_rules = (
-            Statement.select(own),
-            Statement.select(Queue.objects.using(tasks.db).with_rules().values_list("pk")[:1]),
-        )
+        self._statement = compile_scan(database, tuple(kinds))
+        self._worker_id = worker_id
         self._last_names = [""] * len(kinds)
-        self._name_params = [Param(f"after_{number}") for number, _ in enumerate(kinds)]
-        parts = [
-            *(self._waiting(tasks, is_async, param) for is_async, param in zip(kinds, self._name_params, strict=True)),
-            Statement.select(in_seconds),
-            Statement.select(limits.values_list(SecondsUntil("next_at"))),
-        ]
-        columns = ", ".join(f"({part.sql})" for part in parts)
-        params = [param for part in [*parts, with_rules, row] for param in part.params]
-        columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({with_rules.sql}), worker.now"
-        whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # compiled by the ORM
-        self._statement = whole.inline_constants() if self._is_prepared else whole
 
     def run(self) -> ScanResult | None:
         """Run the scan; return None if the worker has no row."""
         connection = self._connection
         with postgres.preparing_cursor(connection) if self._is_prepared else connection.cursor() as cursor:
-            given = dict(zip([param.name for param in self._name_params], self._last_names, strict=True))
-            cursor.execute(self._statement.sql, self._statement.bind(given))
+            after = {_after(number).name: name for number, name in enumerate(self._last_names)}
+            cursor.execute(self._statement.sql, self._statement.bind({_WORKER_ID.name: self._worker_id} | after))
             row = cursor.fetchone()
         if row is None:
             return None
@@ -104,22 +82,56 @@ class QueueScan:
         facts = (deferred_in, release_in, bool(is_stop_requested), bool(has_rules), str(now))
         return ScanResult(queues, *facts, is_partial or continues, continues)
 
-    def _waiting(self, tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param) -> Statement:
-        """Return the queues with due tasks of this kind, as a JSON array of arrays."""
-        make = JSON[self._connection.vendor]
-        names, name = skip_scan(tasks, is_async, after), NAME
-        is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=name, paused=True).values_list("pk"))
-        due = tasks.next_up(is_async=is_async).filter(queue_name=name)[:1]
-        priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
-        sql = (
-            f"WITH RECURSIVE {names.sql}"  # noqa: S608  # compiled by the ORM
-            f" SELECT CAST({make.rows}({make.values}(place, name, is_paused, priority, enqueued_at)) AS {make.text})"
-            f" FROM (SELECT names.place, names.name, EXISTS ({is_paused.sql}) AS is_paused,"
-            f" ({priority.sql}) AS priority, ({enqueued_at.sql}) AS enqueued_at FROM names"
-            f") AS queues"
-        )
-        parts = (names, is_paused, priority, enqueued_at)
-        return Statement(sql, tuple(param for part in parts for param in part.params))
+
+#: The id of the worker, which each run of the scan gives.
+_WORKER_ID: Final = Param("worker_id")
+
+
+def _after(number: int) -> Param:
+    """Return the parameter for the name after which the scan begins, for the pool of this number."""
+    return Param(f"after_{number}")
+
+
+@functools.cache
+def compile_scan(database: str, kinds: tuple[bool, ...]) -> Statement:
+    """Compile the scan. A supervisor does so before it forks its runners, so that they share the memory of that."""
+    from .task import Task
+    from .worker import Worker
+
+    tasks, workers = Task.objects.using(database), Worker.objects.using(database)
+    deferred = tasks.deferred().order_by("enqueued_at")[:1]
+    limits = Limit.objects.using(database).filter(next_at__isnull=False).order_by("next_at")[:1]
+    own = workers.filter(pk=BoundParam(_WORKER_ID, Worker._meta.get_field("id"))).annotate(now=Now())
+    row = Statement.select(own.values_list("pk", "stop_requested_at", "now"))
+    with_rules = Statement.select(Queue.objects.using(database).with_rules().values_list("pk")[:1])
+    parts = [
+        *(_waiting(tasks, is_async, _after(number)) for number, is_async in enumerate(kinds)),
+        Statement.select(deferred.values_list(SecondsUntil("enqueued_at"))),
+        Statement.select(limits.values_list(SecondsUntil("next_at"))),
+    ]
+    columns = ", ".join(f"({part.sql})" for part in parts)
+    params = [param for part in [*parts, with_rules, row] for param in part.params]
+    columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({with_rules.sql}), worker.now"
+    whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # compiled by the ORM
+    return whole.inline_constants() if connections[database].vendor == "postgresql" else whole
+
+
+def _waiting(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param) -> Statement:
+    """Return the queues with due tasks of this kind, as a JSON array of arrays."""
+    make = JSON[connections[tasks.db].vendor]
+    names, name = skip_scan(tasks, is_async, after), NAME
+    is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=name, paused=True).values_list("pk"))
+    due = tasks.next_up(is_async=is_async).filter(queue_name=name)[:1]
+    priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
+    sql = (
+        f"WITH RECURSIVE {names.sql}"  # noqa: S608  # compiled by the ORM
+        f" SELECT CAST({make.rows}({make.values}(place, name, is_paused, priority, enqueued_at)) AS {make.text})"
+        f" FROM (SELECT names.place, names.name, EXISTS ({is_paused.sql}) AS is_paused,"
+        f" ({priority.sql}) AS priority, ({enqueued_at.sql}) AS enqueued_at FROM names"
+        f") AS queues"
+    )
+    parts = (names, is_paused, priority, enqueued_at)
+    return Statement(sql, tuple(param for part in parts for param in part.params))
 
 
 def _due_queues(seen: list[list[Any]]) -> tuple[DueQueue, ...]:

@@ -22,6 +22,7 @@ from ..core.schedule_patterns import parse
 from ..core.schedule_slots import Slots, parse_timezone
 from ..db.clock import database_now
 from ..db.fields import DateTimeField, JSONField
+from ..db.notifications import notify_schedules_changed_after_commit
 from .subscribers import RunHandle, subscribers
 
 #: The default of ``max_catch_up_runs``.
@@ -68,9 +69,23 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         if "next_run_at" not in kwargs and (changed := kwargs.keys() & CLEARED_ON):
             is_as_it_was = Q(**{name: kwargs[name] for name in changed})
             kwargs["next_run_at"] = Case(When(is_as_it_was, then=F("next_run_at")))
-        return super().update(**kwargs)
+        count = super().update(**kwargs)
+        if count and kwargs.keys() & {*PLAN_COLUMNS, "next_run_at"}:
+            notify_schedules_changed_after_commit(self.db)
+        return count
 
     update.alters_data = True  # type: ignore[attr-defined]  # templates must not call it
+
+    def record_run(self, **kwargs: Any) -> int:
+        """Update the rows as :meth:`update` does, for a scheduler, whose own writes need not wake the others."""
+        return super().update(**kwargs)
+
+    def bulk_create(self, *args: Any, **kwargs: Any) -> list[Schedule]:
+        """Insert rows and notify schedulers, which plan their next runs."""
+        rows = super().bulk_create(*args, **kwargs)
+        if rows:
+            notify_schedules_changed_after_commit(self.db)
+        return rows
 
     def enable(self) -> int:
         """Enable them from their next slot on; return how many were disabled and have a slot left."""
@@ -268,6 +283,7 @@ class Schedule(models.Model):
                 self._reload_scheduler_columns(alias)
                 self.plan(now)
                 names |= {*self.planned, "enabled", "disabled_by", "last_error"}
+                notify_schedules_changed_after_commit(alias)
             if not self._state.adding:
                 kwargs["update_fields"] = names
             super().save(*args, **kwargs)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from enum import StrEnum
 from typing import Any
 
-from django.db import models
+from django.db import connections, models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
-from ..db.expressions import NowPlus
+from ..db import postgres
+from ..db.expressions import BoundParam, NowPlus, Param
 from ..db.fields import DateTimeField, JSONField, strings_in
 from ..db.notifications import notify_stop_request_after_commit
+from ..db.statements import Statement
 
 
 class BeatResult(StrEnum):
@@ -40,6 +43,19 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         if mine.filter(stop_requested_at__isnull=True).update(**beat):
             return BeatResult.CONTINUE
         return BeatResult.STOP if mine.update(**beat) else BeatResult.GONE
+
+    def beat_idle(self, worker_id: str, memory: int) -> bool | None:
+        """Record a heartbeat of a worker that by its memory holds no task, and ping it, in one statement on PostgreSQL.
+
+        Returns whether the table says that it holds one. Returns None, and records nothing, if the worker is asked to
+        stop or its row was deleted.
+        """
+        statement = compile_idle_beat(self.db)
+        given = {"worker_id": worker_id, "memory": memory, "ping": postgres.PING + worker_id}
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(statement.sql, statement.bind(given))
+            row = cursor.fetchone()
+        return None if row is None else bool(row[0])
 
     def deregister(self, worker_id: str) -> None:
         """Delete the row of a worker that has stopped."""
@@ -107,3 +123,18 @@ class Worker(models.Model):
     def serves(self, queue: str) -> bool:
         """Return whether it claims from a queue."""
         return queue not in strings_in(self.excluded_queues) and queue in (strings_in(self.queues) or [queue])
+
+
+@functools.cache
+def compile_idle_beat(database: str) -> Statement:
+    """Compile :meth:`WorkerQuerySet.beat_idle`. See :func:`~.queue_scan.compile_scan`."""
+    from .task import Task
+
+    worker_id = BoundParam(Param("worker_id"), Worker._meta.get_field("id"))
+    memory = BoundParam(Param("memory"), Worker._meta.get_field("memory"))
+    mine = Worker.objects.using(database).filter(pk=worker_id, stop_requested_at__isnull=True)
+    update = Statement.update(mine, last_beat_at=Now(), memory=memory)
+    held = Task.objects.using(database).held_by(worker_id)
+    exists, ping = Statement.select(held.values_list("pk")[:1]), postgres.notification(Param("ping"))
+    sql = f"{update.sql} RETURNING EXISTS ({exists.sql}), {ping.sql}"
+    return Statement(sql, (*update.params, *exists.params, *ping.params))

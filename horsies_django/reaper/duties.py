@@ -157,10 +157,14 @@ DUTIES: Final[dict[str, Duty]] = {
 }
 
 
+#: Takes whether rows were processed since the last call, and returns whether the caller still holds the lease.
+IsMine = Callable[[bool], bool]
+
+
 def run_pass(
-    options: Options, is_mine: Callable[[], bool] = lambda: True, may_detect_stale: Callable[[], bool] = lambda: True
+    options: Options, is_mine: IsMine = lambda _: True, may_detect_stale: Callable[[], bool] = lambda: True
 ) -> list[DutyReport]:
-    """Run every duty once while ``is_mine`` returns True (the caller holds the lease); return a report for each.
+    """Run every duty once while ``is_mine`` returns True; return a report for each.
 
     ``may_detect_stale`` is called once stale tasks were found. If it returns False, their workers may have been unable
     to send heartbeats, and the tasks wait for a later pass.
@@ -171,16 +175,21 @@ def run_pass(
     duties = DUTIES | {
         name: partial(duty, may_detect_stale=may_detect_stale) for name, duty in STALENESS_DUTIES.items()
     }
-    return [_run(name, duty, options, is_mine) for name, duty in duties.items() if is_mine()]
+    reports: list[DutyReport] = []
+    for name, duty in duties.items():
+        if not is_mine(bool(reports and reports[-1].count)):
+            break
+        reports.append(_run(name, duty, options, is_mine))
+    return reports
 
 
-def _run(name: str, duty: Duty, options: Options, is_mine: Callable[[], bool]) -> DutyReport:
+def _run(name: str, duty: Duty, options: Options, is_mine: IsMine) -> DutyReport:
     total, skipped = 0, SkippedRows()
     try:
         for _ in range(BATCHES_PER_PASS):
             batch = duty(options, skipped)
             total += batch.done
-            if not batch.may_be_more or not is_mine():
+            if not batch.may_be_more or not is_mine(True):
                 break
     except Exception as error:
         raise_if_forbidden(options.database, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -23,6 +24,9 @@ logger = logging.getLogger("horsies_django.reaper")
 
 #: Prefix of the name of the lease that the reapers of one backend share.
 LEASE_PREFIX: Final = "reaper"
+
+#: The share of its interval after which the holder renews the lease while its pass goes on. Each duty has the rest.
+RENEW_AFTER: Final = 0.1
 
 
 class Reaper:
@@ -83,17 +87,27 @@ class Reaper:
 
     def _run_if_due(self, detector: OutageDetector) -> float:
         """Run a pass if the lease is free; return the seconds until the next may run."""
-        leases = Lease.objects.using(self._options.database)
+        leases, renew_at = Lease.objects.using(self._options.database), self._renew_at()
         if wait := leases.acquire(self._lease_name, self._id, self._interval):
             return wait
 
-        def is_mine() -> bool:
+        def is_mine(has_worked: bool) -> bool:
+            """Whether to go on. A pass that finds nothing takes milliseconds and renews nothing."""
+            nonlocal renew_at
             detector.probe_while()
-            return not self._stopped.is_set and leases.renew(self._lease_name, self._id)
+            if self._stopped.is_set:
+                return False
+            if not has_worked and time.monotonic() < renew_at:
+                return True
+            renew_at = self._renew_at()
+            return leases.renew(self._lease_name, self._id)
 
         reports = run_pass(self._options, is_mine, detector.probe)
         self._on_pass(f"reaper pass: {describe(reports)}")
         return self._interval
+
+    def _renew_at(self) -> float:
+        return time.monotonic() + RENEW_AFTER * self._interval
 
 
 def describe(reports: Sequence[DutyReport]) -> str:

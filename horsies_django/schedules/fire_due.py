@@ -180,5 +180,5 @@ def _advance(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime
 def _write(rows: ScheduleQuerySet, row: Schedule, run_at: datetime | None, values: dict[str, Any]) -> None:
     """Update the row. Raises :class:`RaceLost` if it has changed meanwhile."""
     planned = {**row.planned, "enabled": row.enabled, "disabled_by": row.disabled_by}
-    if not _locked_row(rows, row.pk, run_at).update(**planned, **values, updated_at=Now()):
+    if not _locked_row(rows, row.pk, run_at).record_run(**planned, **values, updated_at=Now()):
         raise RaceLost

@@ -34,7 +34,11 @@ logger = logging.getLogger("horsies_django.scheduler")
 #: Maximum seconds between two passes; a schedule that another process creates or changes is noticed within that time.
 INTERVAL: Final = 1.0
 
-#: Seconds until the next pass if another scheduler holds the due rows or an error stopped the pass.
+#: The same while notifications of such changes arrive. What plain SQL changes is noticed within that time.
+NOTIFIED_INTERVAL: Final = 5.0
+
+#: Seconds until the next pass if another scheduler holds the due rows or an error stopped the pass, and at least until
+#: one that a notification causes.
 SHORT_PAUSE: Final = 0.1
 
 #: Maximum due schedules of one pass; the rest are due in the next.
@@ -104,7 +108,7 @@ class ScheduleBackoff:
 class Scheduler:
     """Runs passes: each sends what is due, then waits for the next slot.
 
-    ``interval`` is the longest time between two passes in seconds.
+    ``interval`` is the longest time between two passes in seconds, while no notifications are expected.
     """
 
     def __init__(self, options: Options, backend: str, interval: float | None = None) -> None:
@@ -116,10 +120,19 @@ class Scheduler:
         self._backoff = ScheduleBackoff()
         self._is_synced = False
         self._is_paused = False
+        self._notified_until = float("-inf")
 
     def stop(self) -> None:
         """Stop after the current slot. Safe to call from a signal handler."""
         self._stopped.set()
+
+    def wake(self) -> None:
+        """Run the next pass at once: a schedule has changed. May be called from any thread."""
+        self._stopped.wake()
+
+    def expect_notifications(self, seconds: float) -> None:
+        """Rely for so many seconds on a call of :meth:`wake` for each change. May be called from any thread."""
+        self._notified_until = time.monotonic() + seconds
 
     def sync(self) -> SyncReport:
         """Write the schedules that code declares to the database."""
@@ -135,10 +148,10 @@ class Scheduler:
         """
         pause = self._pause()
         if pause > 0:
-            return SchedulerReport(pause=min(pause, self._interval))
+            return SchedulerReport(pause=min(pause, self._longest_pause))
         fired, deferred = self._fire_batch()
         pause = self._pause() if fired or deferred else SHORT_PAUSE
-        return SchedulerReport(tuple(fired), tuple(deferred), min(max(pause, 0.0), self._interval))
+        return SchedulerReport(tuple(fired), tuple(deferred), min(max(pause, 0.0), self._longest_pause))
 
     def run_all(self) -> SchedulerReport:
         """Run passes until nothing that this process can send is due; return the combined report."""
@@ -158,7 +171,9 @@ class Scheduler:
     def run(self) -> None:
         """Run passes until stopped. Raises MissingPrivilege."""
         while not self._stopped.is_set:
-            self._stopped.wait(self._fire_next())
+            pause = self._fire_next()
+            self._stopped.wait(min(pause, SHORT_PAUSE))
+            self._stopped.wait(pause - SHORT_PAUSE, until_woken=True)
 
     def _fire_next(self) -> float:
         """Run one pass and handle database errors; return the seconds until the next pass."""
@@ -204,7 +219,7 @@ class Scheduler:
         )
         if is_unplanned or stale is not None:
             return 0.0
-        return min(self._interval if wait is None else float(wait) for wait in (seconds, retry_in))
+        return min(self._longest_pause if wait is None else float(wait) for wait in (seconds, retry_in))
 
     def _fire_batch(self) -> tuple[list[Fired], list[Deferred]]:
         unplanned, due = self._served_rows.unplanned(), self._served_rows.next_up().filter(next_run_at__lte=Now())
@@ -246,6 +261,11 @@ class Scheduler:
         elif is_new:
             logger.warning("schedule deferred name=%r: this process lacks its task or workflow error=%s", name, error)
         return Deferred(name, str(error) if isinstance(error, UnknownTarget) else error_text(error))
+
+    @property
+    def _longest_pause(self) -> float:
+        is_notified = time.monotonic() < self._notified_until
+        return max(self._interval, NOTIFIED_INTERVAL) if is_notified else self._interval
 
     @property
     def _rows(self) -> ScheduleQuerySet:

@@ -43,6 +43,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     pipe, memory = descriptors or map(int, numbers)
     for inherited in (pipe, memory):
         os.set_inheritable(inherited, False)  # a task's subprocess must not inherit it
+    os.set_blocking(pipe, False)
     if not apps.ready:
         django.setup()
     from django.core.exceptions import ImproperlyConfigured
@@ -51,7 +52,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from . import runner
     from .config import WorkerConfig
     from .console_logging import log_to_console
-    from .exit_reason import ExitReason
+    from .exit_reason import ExitReason, Notice
     from .fork_safety import install_fork_hooks
     from .inbox import Command, Inbox
     from .started_registry import StartedRegistry
@@ -76,11 +77,14 @@ def main(descriptors: Sequence[int] = ()) -> None:
         target=_read_commands, args=(control, inbox, started_registry), name="horsies-control", daemon=True
     ).start()
 
-    def retire(exit_reason: ExitReason) -> bool:
-        return os.write(pipe, f"{exit_reason}\n".encode()) > 0
+    def report(message: ExitReason | Notice) -> bool:
+        try:
+            return os.write(pipe, f"{message}\n".encode()) > 0
+        except BlockingIOError:  # the supervisor is stopped, and has a full pipe to read when it goes on
+            return False
 
     started_registry.record_exit(
-        runner.run(config, worker_id, inbox, retire, started_registry, verbosity=int(verbosity))
+        runner.run(config, worker_id, inbox, report, started_registry, verbosity=int(verbosity))
     )
     # Executions that outlived the shutdown run on daemon threads, on which the interpreter's own exit could crash.
     logging.shutdown()

@@ -1,4 +1,4 @@
-"""Why a runner exits."""
+"""Why a runner exits, and what else it reports to its supervisor."""
 
 from __future__ import annotations
 
@@ -14,3 +14,10 @@ class ExitReason(StrEnum):
     STUCK = "stuck"  # only the end of the process stops one of its executions
     FORBIDDEN = "forbidden"  # its role has lost a privilege that it needs
     WRONG_DATABASE = "elsewhere"  # its settings name another database than its supervisor's
+
+
+class Notice(StrEnum):
+    """What a runner reports while it works: it receives the database's notifications, and its supervisor does not."""
+
+    LISTENING = "listening"  # notifications arrive
+    SCHEDULES_CHANGED = "schedules changed"

@@ -74,6 +74,7 @@ class ForkServer:
             if stream is not None:
                 stream.flush()  # otherwise both processes would write what is in it
         gc.collect()
+        _trim_heap()
         gc.freeze()  # a collection writes to the objects it visits, and pages that are written to are shared no more
         pid = os.fork()
         if not pid:
@@ -130,6 +131,12 @@ def _has_sockets() -> bool:
             if int(descriptor) > 2 and os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
                 return True
     return False
+
+
+def _trim_heap() -> None:
+    """Give free memory back to the system. Only glibc can."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 
 
 def _prctl(option: int, value: int | bytes) -> bool:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 from uuid import UUID
 
 from django.db import Error
 
 from ..db import completions, postgres
-from ..db.notifications import MAX_NAME_LENGTH, REVOKED, SLOT_FREED, STOP_REQUESTED, SlotFreed, TaskReady
+from ..db.notifications import (
+    MAX_NAME_LENGTH,
+    REVOKED,
+    SCHEDULES_CHANGED,
+    SLOT_FREED,
+    STOP_REQUESTED,
+    SlotFreed,
+    TaskReady,
+)
 from .completion_notifier import CompletionNotifier
 from .config import WorkerConfig
+from .exit_reason import Notice
 from .inbox import Command, Inbox, InboxItem
 
 logger = logging.getLogger("horsies_django.worker")
@@ -27,10 +36,15 @@ BURST: Final = 100.0
 POLL_DELAY: Final = 0.01
 
 
+def alive_for(config: WorkerConfig) -> float:
+    """Return the seconds for which the arrival of one ping counts: workers send one with each heartbeat."""
+    return 3 * config.options.recovery.heartbeat_interval
+
+
 class Listener:
     """LISTENs on the producer's own connection, in its thread.
 
-    While it can't, ``is_alive`` is False and the producer polls.
+    While it can't, ``is_alive`` is False and the producer polls. ``report`` passes on what the supervisor has to know.
 
     This takes the fewest wake-ups between a NOTIFY and the claim: of one server process and of this one, which claims
     itself. On an idle machine the wake-ups are most of the latency.
@@ -42,13 +56,20 @@ class Listener:
     number a second is limited.
     """
 
-    def __init__(self, config: WorkerConfig, worker_id: str, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        worker_id: str,
+        inbox: Inbox,
+        report: Callable[[Notice], object] = lambda _: None,
+    ) -> None:
         self._config = config
         self._worker_id = worker_id
         self._inbox = inbox
+        self._report = report
         self._connection: postgres.ConnectionListener | None = None
         self._completion_notifier = CompletionNotifier(config.database, worker_id)
-        self._alive_for = 3 * config.options.recovery.heartbeat_interval
+        self._alive_for = alive_for(config)
         self._pinged_at = float("-inf")
         self._notification_limit = NotificationLimit()
 
@@ -91,6 +112,7 @@ class Listener:
                 # Notifications from before are lost.
                 self._inbox.put(Command.POLL)
                 self._inbox.put(Command.PING)
+                self._report(Notice.SCHEDULES_CHANGED)
             for payload in dict.fromkeys(self._connection.receive(is_readable=is_readable)):
                 self._handle(payload)
         except Error as error:
@@ -100,10 +122,9 @@ class Listener:
 
     def _handle(self, payload: str) -> None:
         if payload.startswith(postgres.PING):
-            if payload == postgres.PING + self._worker_id:
-                self._pinged_at = time.monotonic()
-            elif payload == postgres.SUBSCRIBE:
-                self._completion_notifier.renew_subscription()
+            self._handle_ping(payload)
+        elif payload == SCHEDULES_CHANGED:
+            self._report(Notice.SCHEDULES_CHANGED)
         elif payload == REVOKED:
             self._inbox.put(Command.CHECK_REVOKED)
         elif payload.startswith(STOP_REQUESTED):
@@ -114,6 +135,13 @@ class Listener:
                 self._inbox.put(item)
             elif self._notification_limit.is_first_refusal():
                 self._inbox.put(Command.POLL_SOON)
+
+    def _handle_ping(self, payload: str) -> None:
+        if payload == postgres.PING + self._worker_id:
+            self._pinged_at = time.monotonic()
+            self._report(Notice.LISTENING)
+        elif payload == postgres.SUBSCRIBE:
+            self._completion_notifier.renew_subscription()
 
     def _parse(self, payload: str) -> InboxItem | None:
         """Return the inbox item for a payload; None if it is malformed or of a queue that this worker ignores."""

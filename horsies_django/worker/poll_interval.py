@@ -37,6 +37,11 @@ class PollInterval:
         """When to poll if nothing happens before."""
         return min(self._next, self._due_at)
 
+    @property
+    def longest_pause(self) -> float:
+        """The seconds between two polls of an idle runner."""
+        return self._max_pause
+
     def set_notified(self, is_notified: bool) -> None:
         """Poll less often while notifications arrive."""
         self._max_pause = self._longest * (NOTIFIED_FACTOR if is_notified else 1)

@@ -12,7 +12,7 @@ from .config import HOSTNAME, WorkerConfig
 from .connection import is_visible_only_here, own_connection
 from .console_logging import log_and_print
 from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
-from .exit_reason import ExitReason
+from .exit_reason import ExitReason, Notice
 from .inbox import Inbox
 from .listener import Listener
 from .producer import Producer
@@ -27,25 +27,25 @@ def run(
     config: WorkerConfig,
     worker_id: str,
     inbox: Inbox,
-    on_retire: Callable[[ExitReason], bool] = lambda _: False,
+    report: Callable[[ExitReason | Notice], bool] = lambda _: False,
     started_registry: StartedRegistry | None = None,
     *,
     verbosity: int = 0,
 ) -> ExitReason:
     """Work in this thread until done or stopped; return why it ended.
 
-    ``on_retire`` reports why this runner takes no more work and returns whether a supervisor exists; through
-    ``started_registry`` the supervisor sees which executions have started. Readiness is logged and, unless
+    ``report`` tells the supervisor why this runner takes no more work, or a notice, and returns whether there is one.
+    Through ``started_registry`` the supervisor sees which executions have started. Readiness is logged and, unless
     ``verbosity`` is 0, printed to stderr whatever LOGGING says.
     """
     runner = WorkerInfo(worker_id, HOSTNAME, os.getpid())
     with own_logging(), own_connection(config.database, worker_id, is_busy=True):
         inline = is_visible_only_here(config.database)
         pools = _inline_pools(config, inbox) if inline else _pools(config, inbox)
-        listener = Listener(config, worker_id, inbox)
+        listener = Listener(config, worker_id, inbox, report)
         if not inline:
             listener.start()
-        producer = Producer(config, runner, inbox, pools, listener, on_retire, started_registry)
+        producer = Producer(config, runner, inbox, pools, listener, report, started_registry)
         log_and_print(
             "worker ready id=%s pid=%d queues=%s threads=%d async_slots=%d",
             worker_id,

@@ -15,9 +15,14 @@ from typing import Final
 
 from django.conf import settings
 from django.core.cache import caches
-from django.db import connections
+from django.db import Error, connections
 
+from ..db import postgres
+from ..models.queue_scan import compile_scan
+from ..models.worker import compile_idle_beat
+from .code_version import code_version
 from .config import WorkerConfig
+from .connection import own_connection
 from .forkserver import ForkedProcess, ForkServer
 from .inbox import Command
 from .stall_detector import StallDetector
@@ -34,13 +39,16 @@ _INTERVAL: Final = 0.02
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A runner's process as its supervisor sees it. ``retire_pipe`` delivers why it takes no more work."""
+    """A runner's process as its supervisor sees it.
+
+    ``report_pipe`` delivers its notices, and why it takes no more work.
+    """
 
     worker_id: str
     process: subprocess.Popen[str] | ForkedProcess
     started_registry: StartedRegistry
     stall_detector: StallDetector
-    retire_pipe: int
+    report_pipe: int
     is_killed: bool = False
     is_retiring: bool = False
     is_replaced: bool = False
@@ -71,9 +79,25 @@ class Spawner:
     def open(self) -> None:
         """Start the fork server, while this process has no connection and no second thread."""
         if self._config.fork:
+            self._load_shared()
             connections.close_all()
             caches.close_all()
             self._fork_server = ForkServer.open()
+
+    def _load_shared(self) -> None:
+        """Do once what each runner does when it starts, as far as its results are kept in memory.
+
+        Runners share what is there before the fork. Done in a runner, each of these copies megabytes of shared pages.
+        """
+        from ..workflows.engine import repair  # noqa: F401  # this imports the whole engine, which others import late
+
+        database = self._config.database
+        code_version(self._config.options)
+        compile_scan(database, (False, True))
+        if postgres.can_listen(database):
+            compile_idle_beat(database)
+        with suppress(Error), own_connection(database, "supervisor", is_busy=True):
+            connections[database].ensure_connection()
 
     def close(self) -> None:
         """End the fork server; the runners go on."""
@@ -86,21 +110,21 @@ class Spawner:
         worker_id = self._config.new_worker_id()
         opened: list[int] = []
         try:
-            retire_read, retire_write = os.pipe()
-            opened += (retire_read, retire_write)
+            report_read, report_write = os.pipe()
+            opened += (report_read, report_write)
             memory = create_shared_memory()
             opened.append(memory)
             started_registry = StartedRegistry(memory)
-            process = self._fork((retire_write, memory)) or self._exec((retire_write, memory))
-            opened.remove(retire_read)
+            process = self._fork((report_write, memory)) or self._exec((report_write, memory))
+            opened.remove(report_read)
         finally:
             for descriptor in opened:
                 os.close(descriptor)
         with suppress(OSError):
             assert process.stdin is not None
-            process.stdin.write(f"{worker_id} {self._verbosity} {retire_write} {memory} {self._config.dumps()}\n")
+            process.stdin.write(f"{worker_id} {self._verbosity} {report_write} {memory} {self._config.dumps()}\n")
             process.stdin.flush()
-        return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), retire_read)
+        return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), report_read)
 
     def _fork(self, descriptors: Sequence[int]) -> ForkedProcess | None:
         """Fork a runner; None without a fork server. Raises OSError."""

@@ -124,7 +124,7 @@ class WorkerStore:
         """Read, in one statement and without a lock, what there is to do."""
         if self._scan is None:
             kinds = [pool.is_async for pool in pools]
-            self._scan = QueueScan(self._tasks(), self._workers, self._runner.worker_id, kinds)
+            self._scan = QueueScan(self._config.database, self._runner.worker_id, kinds)
         while (scanned := self._scan.run()) is None:
             self.register()  # the row was removed
         self._refresh_policies(has_rules=scanned.has_rules)
@@ -191,6 +191,17 @@ class WorkerStore:
                 beats = Heartbeat.objects.using(self._config.database)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
         return answer is BeatResult.STOP
+
+    def idle_heartbeat(self) -> tuple[bool, bool]:
+        """Record that the worker is alive, which by its memory holds nothing: one statement on PostgreSQL.
+
+        Return whether the worker is asked to stop, and whether the table says that it holds a task.
+        """
+        if postgres.can_listen(self._config.database):
+            holds_task = self._workers.beat_idle(self._runner.worker_id, resident_bytes())
+            if holds_task is not None:
+                return False, holds_task
+        return self.heartbeat(()), self._held.exists()
 
     def still_held(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
         """Return which of these claims' tasks still run, and under which claim. Two claims may be of one task."""
@@ -419,14 +430,10 @@ class WorkerStore:
         held = self._tasks().held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
         return recover_all(held, TimeoutPolicy(self._config.task_timeout, is_stopped))
 
-    def holds_anything(self) -> bool:
-        """Whether the table says that this worker holds a task."""
-        return self._tasks().held_by(self._runner.worker_id).exists()
-
     def hand_back_unknown(self, known: Collection[ClaimedTask], *, at_last: bool = False) -> None:
         """Hand back tasks that this worker holds by the table and does not know: the answer to a commit was lost."""
         mine = {(claim.task_id, claim.claim) for claim in known}
-        held: Any = self._tasks().held_by(self._runner.worker_id).values_list("status", "pk", "claim", "workflow_id")
+        held: Any = self._held.values_list("status", "pk", "claim", "workflow_id")
         lost = [(status, HeldClaim(*row)) for status, *row in held if tuple(row[:2]) not in mine]
         for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
             if claims := [claim for found, claim in lost if found == status]:
@@ -442,6 +449,11 @@ class WorkerStore:
 
     def _tasks(self) -> TaskQuerySet:
         return Task.objects.using(self._config.database)
+
+    @property
+    def _held(self) -> TaskQuerySet:
+        """The tasks that this worker holds by the table."""
+        return self._tasks().held_by(self._runner.worker_id)
 
     @property
     def _workers(self) -> WorkerQuerySet:

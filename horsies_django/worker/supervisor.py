@@ -26,8 +26,9 @@ from ..reaper.loop import Reaper
 from ..schedules.scheduler import Scheduler
 from .config import Until, WorkerConfig
 from .connection import own_connection
-from .exit_reason import ExitReason
+from .exit_reason import ExitReason, Notice
 from .inbox import Command
+from .listener import alive_for
 from .spawner import Child, Spawner, kill_process_group
 from .supervisor_store import DeadRunner, SupervisorStore
 
@@ -50,6 +51,9 @@ ANSWER_TIMEOUT: Final = 5.0
 
 #: Failed starts in a row after which a worker that drains gives up.
 MAX_FAILED_STARTS: Final = 5
+
+
+_NOTICES: Final = frozenset(map(str, Notice))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class Supervisor:
         self._events: Mailbox[_Event] = Mailbox()
         self._spawner = Spawner(config, verbosity)
         self._store = SupervisorStore(config, partial(self._events.put, None))
+        self._scheduler: Scheduler | None = None
         self._children: list[Child] = []
         self._start_at: list[float] = []
         self._unanswered: dict[str, float] = {}
@@ -103,7 +108,7 @@ class Supervisor:
         if self._config.reaper:
             loops["reaper"] = Reaper(self._config.options, self._config.backend)
         if self._config.scheduler and self._config.until is Until.STOPPED:
-            loops["scheduler"] = Scheduler(self._config.options, self._config.backend)
+            loops["scheduler"] = self._scheduler = Scheduler(self._config.options, self._config.backend)
         for given in loops.items():
             threading.Thread(target=self._run_loop, args=given, name=f"horsies-{given[0]}", daemon=True).start()
         self._store.start()
@@ -191,7 +196,7 @@ class Supervisor:
             self._start_after(_pause(max(self._failed_starts, 2)))
             return
         self._children.append(child)
-        for target in (self._wait_for_exit, self._read_retirement):
+        for target in (self._wait_for_exit, self._read_reports):
             threading.Thread(target=target, args=(child,), daemon=True).start()
 
     def _wait_for_exit(self, child: Child) -> None:
@@ -199,10 +204,25 @@ class Supervisor:
         kill_process_group(child.process.pid)  # it may still work on the tasks that are given away next
         self._events.put(_Exited(child))
 
-    def _read_retirement(self, child: Child) -> None:
-        with os.fdopen(child.retire_pipe) as pipe:
-            for line in pipe:
-                self._events.put(_Retiring(child, ExitReason(line.strip())))
+    def _read_reports(self, child: Child) -> None:
+        with os.fdopen(child.report_pipe) as pipe:
+            for line in map(str.strip, pipe):
+                if line in _NOTICES:
+                    self._on_notice(Notice(line))
+                else:
+                    self._events.put(_Retiring(child, ExitReason(line)))
+
+    def _on_notice(self, notice: Notice) -> None:
+        """Pass a notice on to the scheduler, which has no connection of its own that listens.
+
+        Each listening connection is one more process of the server that every NOTIFY wakes.
+        """
+        if self._scheduler is None:
+            return
+        if notice is Notice.LISTENING:
+            self._scheduler.expect_notifications(alive_for(self._config))
+        else:
+            self._scheduler.wake()
 
     def _on_exit(self, child: Child) -> None:
         """Have the tasks of a runner that has ended recovered, and replace it unless its work is done."""

@@ -73,9 +73,8 @@ class TickTransaction:
         self._max_wait = MAX_STALE_THRESHOLDS * config.options.recovery.claimed_stale_after
 
     def write_heartbeat(self) -> Tick:
-        """Write the heartbeat of an idle worker: one statement, without a transaction."""
-        is_stop_requested = self._store.heartbeat(self._pools)
-        is_in_doubt = self._store.holds_anything()
+        """Write the heartbeat of an idle worker, without a transaction."""
+        is_stop_requested, is_in_doubt = self._store.idle_heartbeat()
         return Tick(has_heartbeat=True, is_stop_requested=is_stop_requested, is_in_doubt=is_in_doubt)
 
     def write(

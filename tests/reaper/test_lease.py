@@ -1,9 +1,11 @@
 """Only one of several reapers makes a pass at a time."""
 
+import itertools
 import signal
 import threading
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection
@@ -11,6 +13,8 @@ from django.test.utils import CaptureQueriesContext
 
 from horsies_django.core.backends import config_of
 from horsies_django.models import Lease, Task
+from horsies_django.reaper import loop
+from horsies_django.reaper.duties import DUTIES
 from horsies_django.reaper.loop import Reaper
 from horsies_django.signals import task_expired
 from tests.conftest import wait_until
@@ -83,6 +87,31 @@ def test_a_reaper_rests_between_two_passes():
     assert 2 <= len(probes) <= 6, "it rests at least until the lease is free again"
 
 
+def renewals_of_a_pass():
+    reaper = Reaper(config_of("default"), "default", 60, lambda _: reaper.stop())
+    with CaptureQueriesContext(connection) as statements:
+        reaper.run()
+    return sum('SET "renewed_at"' in one["sql"] for one in statements)
+
+
+def test_a_short_pass_that_finds_nothing_does_not_renew_the_lease():
+    assert renewals_of_a_pass() == 0
+
+
+def test_a_long_pass_renews_the_lease_after_a_tenth_of_its_interval(monkeypatch):
+    times = itertools.count(step=2.0)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(times)))
+
+    # It reads the clock before each duty, and after each renewal: in each third one, 6 s are over.
+    assert renewals_of_a_pass() == pytest.approx(len(DUTIES) / 3, abs=1)
+
+
+def test_a_pass_renews_the_lease_after_a_duty_that_processed_rows():
+    WORK["expired overdue tasks"](1)
+
+    assert renewals_of_a_pass() == 1
+
+
 @pytest.mark.parametrize("event", ["a stop", "the loss of the lease"])
 def test_a_pass_ends_with_the_duty_that_runs_at(event):
     passes = []
@@ -117,8 +146,8 @@ def test_four_reapers_make_one_pass_per_interval(manage):
         manage("horsies_reaper", "--interval", str(interval), "-v0")
     renewals(1)
     since = time.monotonic()
-    # The lease is renewed before each duty, within milliseconds: a longer pause separates two passes.
-    moments = [at for _, at in renewals(30)]
+    # A pass that finds nothing takes milliseconds: a longer pause between two renewals separates two passes.
+    moments = [at for _, at in renewals(6)]
     seconds = time.monotonic() - since
     begun = 1 + sum(1 for one, two in pairwise(moments) if (two - one).total_seconds() > 0.5)
     assert begun <= seconds / interval + 2

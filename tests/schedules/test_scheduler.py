@@ -1,11 +1,13 @@
 """The scheduler: it sends each slot once with the options of its task, catches up, and handles overlaps and errors."""
 
+import itertools
 import threading
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
@@ -13,12 +15,15 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import Every, schedule
 from horsies_django.checks import check_schedules
 from horsies_django.core.backends import config_of
+from horsies_django.db import postgres
 from horsies_django.db.clock import database_now
+from horsies_django.db.notifications import SCHEDULES_CHANGED
 from horsies_django.models import Schedule, Task, Workflow
 from horsies_django.models.transitions import DEADLOCK
 from horsies_django.schedules import dispatch, fire_due
+from horsies_django.schedules import scheduler as scheduler_module
 from horsies_django.schedules.scheduler import Scheduler
-from tests.conftest import wait_until
+from tests.conftest import database_url, wait_until
 from tests.schedules import jobs
 from tests.schedules.conftest import make, make_due
 from tests.schedules.jobs import Asking, report
@@ -629,3 +634,74 @@ def test_with_use_tz_false_stored_times_are_utc(scheduler, settings):
     row = Schedule.objects.get()
     assert (row.run_count, row.last_error) == (1, "")
     assert row.next_slot_at.hour == 15  # on the previous day in UTC
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: make("new"),
+        lambda row: Schedule.objects.bulk_create([Schedule(name="new", timing="every:60", task_name=REPORT)]),
+        lambda row: (setattr(row, "timing", "every:60"), row.save()),
+        lambda row: Schedule.objects.update(timing="every:60"),
+        lambda row: Schedule.objects.update(next_run_at=None),
+        lambda row: (Schedule.objects.disable(), Schedule.objects.enable()),
+    ],
+    ids=["create", "bulk_create", "save", "update", "update of the next run", "enable"],
+)
+def test_a_change_of_a_schedule_notifies_schedulers(change):
+    row = make()
+
+    assert SCHEDULES_CHANGED in _heard_during(partial(change, row))
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_run_and_a_change_that_moves_no_run_notify_no_scheduler(scheduler):
+    row = make()
+    make_due(10)
+    row.refresh_from_db()
+    row.args = []
+
+    assert SCHEDULES_CHANGED not in _heard_during(row.save)
+    assert SCHEDULES_CHANGED not in _heard_during(scheduler.run_once)
+    assert Task.objects.count() == 1
+
+
+def _heard_during(act):
+    with psycopg.connect(database_url(), autocommit=True) as other:
+        other.execute(f"LISTEN {postgres.CHANNEL}")
+        act()
+        postgres.notify("default", "the end")
+        return list(itertools.takewhile(lambda heard: heard != "the end", (one.payload for one in other.notifies())))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_scheduler_that_expects_notifications_looks_when_it_is_woken(scheduler, monkeypatch):
+    monkeypatch.setattr(scheduler_module, "NOTIFIED_INTERVAL", 3_600)
+    scheduler.expect_notifications(3_600)
+    make("first")
+    make_due(10)
+    thread = threading.Thread(target=lambda: (scheduler.run(), connections.close_all()))
+    thread.start()
+    try:
+        wait_until(lambda: Task.objects.count() == 1)
+        make("second")
+        make_due(10, name="second")
+        scheduler.wake()
+        wait_until(lambda: Task.objects.count() == 2)
+    finally:
+        scheduler.stop()
+        thread.join(30)
+
+
+@pytest.mark.django_db
+def test_a_scheduler_looks_less_often_only_while_it_expects_notifications(scheduler, monkeypatch):
+    def pause_at(now):
+        monkeypatch.setattr(scheduler_module, "time", SimpleNamespace(monotonic=lambda: now))
+        return scheduler.run_once().pause
+
+    assert pause_at(0.0) == 1.0
+    scheduler.expect_notifications(60)
+    assert (pause_at(59.0), pause_at(61.0)) == (5.0, 1.0)

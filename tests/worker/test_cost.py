@@ -10,6 +10,14 @@ from django.test.utils import CaptureQueriesContext
 
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.claims import Completion, WorkerInfo
+from horsies_django.reaper.loop import Reaper
+from horsies_django.schedules.scheduler import Scheduler
+from horsies_django.worker.config import WorkerConfig
+from horsies_django.worker.executors import InlineExecutor
+from horsies_django.worker.poll_interval import PollInterval
+from horsies_django.worker.slot_pool import SlotPool
+from horsies_django.worker.start_ahead import StartAheadTuner
+from horsies_django.worker.store import WorkerStore
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
@@ -49,8 +57,41 @@ def test_an_idle_worker_executes_few_statements_per_second(worker, tmp_path):
 
     rate = (statements(tally) - before) / (time.monotonic() - since)
     print(f"idle: {rate:.2f} statements a second")
-    # One statement a second is the scheduler's. Without LISTEN, each runner also polls once a second.
+    # Without LISTEN, each runner polls once a second, and the scheduler looks once a second.
     assert rate <= (1.5 if connection.vendor == "postgresql" else 2.5)
+
+
+def count_statements(act):
+    with CaptureQueriesContext(connection) as captured:
+        act()
+    return len(captured)
+
+
+@pytest.mark.once
+def test_the_intervals_of_an_idle_worker_leave_at_most_1_5_statements_a_second():
+    """As the test before, but without a clock: counts of what it does, by the intervals at which it does that."""
+    if connection.vendor == "sqlite":
+        return
+    config = WorkerConfig.of("default", processes=2)
+    recovery, poll_interval = config.options.recovery, PollInterval(config.poll_interval, config.processes)
+    pools = [SlotPool(is_async, 1, 0, InlineExecutor(print), StartAheadTuner(1, 0)) for is_async in (False, True)]
+    store = WorkerStore(config, WorkerInfo("w", "host", 1))
+    store.register()
+    store.poll(pools)
+    scheduler = Scheduler(config.options, "default")
+    scheduler.expect_notifications(60)
+    reaper = Reaper(config.options, "default", on_pass=lambda _: reaper.stop())
+    reaper.run_once()
+    poll_interval.set_notified(True)
+
+    beat, poll = count_statements(store.idle_heartbeat), count_statements(lambda: store.poll(pools))
+    look, reap = count_statements(scheduler.run_once), count_statements(reaper.run)
+
+    assert (beat, poll, look) == (1, 1, 1)
+    runner = beat / recovery.heartbeat_interval + poll / poll_interval.longest_pause
+    rate = reap / recovery.check_interval + look / scheduler.run_once().pause + config.processes * runner
+    print(f"{reap} statements a pass of the reaper, {rate:.2f} a second in all")
+    assert rate <= 1.5
 
 
 def plan_nodes(plan):

@@ -7,10 +7,13 @@ import pytest
 from django.db import Error, connection, connections
 
 from horsies_django.db import postgres
-from horsies_django.db.notifications import TaskReady
+from horsies_django.db.notifications import SCHEDULES_CHANGED, TaskReady
+from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.connection import own_connection
 from horsies_django.worker.execution_result import ExecutionResult
+from horsies_django.worker.exit_reason import Notice
 from horsies_django.worker.inbox import Command, Inbox
+from horsies_django.worker.listener import Listener
 from tests.conftest import wait_until
 
 
@@ -203,3 +206,25 @@ def test_a_pooled_connection_does_not_listen():
     with own_connection("default", "direct", is_busy=True):
         connections["default"].ensure_connection()
         assert postgres.ConnectionListener("default", postgres.CHANNEL).listen()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_runner_reports_changes_of_schedules_and_that_it_hears_of_them():
+    """Its supervisor's scheduler, which does not listen, relies on that."""
+    if not postgres.can_listen("default"):
+        return
+    notices, inbox = [], Inbox()
+    with own_connection("default", "test", is_busy=True):
+        connections["default"].ensure_connection()
+        listener = Listener(WorkerConfig.of("default"), "w", inbox, notices.append)
+        listener.start()
+        try:
+            inbox.take(0.0)
+            assert notices == [Notice.SCHEDULES_CHANGED], "some may have changed before it listened"
+            with postgres.NotifyConnection("default", None, "test") as sender:
+                sender.notify(postgres.CHANNEL, [f"{postgres.PING}w", SCHEDULES_CHANGED])
+            wait_until(lambda: (inbox.take(0.1), len(notices) == 3)[1])
+        finally:
+            listener.stop()
+
+    assert notices[1:] == [Notice.LISTENING, Notice.SCHEDULES_CHANGED]
