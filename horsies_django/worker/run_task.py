@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import logging
@@ -60,8 +61,8 @@ def run_task(execution: Execution) -> ExecutionResult | NotStarted:
         execution.end()
 
 
-async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
-    """Run a task's function on this event loop, if it may still start. Never raises."""
+async def arun_task(execution: Execution, task: asyncio.Task[Any] | None) -> ExecutionResult | NotStarted:
+    """Run a task's function in this asyncio task, if it may still start. Never raises."""
     call = None
     try:
         execution.start()
@@ -77,10 +78,10 @@ async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
         execution.raise_if_too_late()
         if execution.options.middleware:
             value = await execution.cancellable(
-                _call_with_middleware(execution, call, partial(func, *context, *call.args, **call.kwargs))
+                _call_with_middleware(execution, call, partial(func, *context, *call.args, **call.kwargs)), task
             )
         else:
-            value = await execution.cancellable(func(*context, *call.args, **call.kwargs))
+            value = await execution.cancellable(func(*context, *call.args, **call.kwargs), task)
         return result_mapping.from_value(execution, call.task, value)
     except TooLate:
         return NotStarted(execution)

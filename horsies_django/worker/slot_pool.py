@@ -128,8 +128,8 @@ class SlotPool:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a task waits for a slot. A coroutine never does: it waits for the event loop."""
-        return not self.is_async and self.executor.first_waiting() is not None
+        """Whether a task waits for a slot. A coroutine that has one waits only for the event loop."""
+        return not (self.is_async and self.free >= 0) and self.executor.first_waiting() is not None
 
     @property
     def withdraw_at(self) -> float:
