@@ -1,5 +1,7 @@
 """The tasks of horsies-django."""
 
+import asyncio
+
 from benchmarks import probe
 from horsies_django import task
 
@@ -7,6 +9,19 @@ from horsies_django import task
 @task
 def noop(number: int) -> int:
     probe.mark(number)
+    return number
+
+
+@task
+async def anoop(number: int) -> int:
+    probe.mark(number)
+    return number
+
+
+@task
+async def asleep(number: int) -> int:
+    probe.mark(number)
+    await asyncio.sleep(20)
     return number
 
 
@@ -27,4 +42,4 @@ def gather(numbers: list[int], number: int) -> int:
     return len(numbers)
 
 
-BODIES = {"noop": noop, "sleep": sleep}
+BODIES = {"noop": noop, "sleep": sleep, "anoop": anoop, "asleep": asleep}
