@@ -1,6 +1,7 @@
 """The tasks of horsies-django."""
 
 import asyncio
+from typing import Any
 
 from benchmarks import probe
 from horsies_django import task
@@ -42,4 +43,4 @@ def gather(numbers: list[int], number: int) -> int:
     return len(numbers)
 
 
-BODIES = {"noop": noop, "sleep": sleep, "anoop": anoop, "asleep": asleep}
+BODIES: dict[str, Any] = {"noop": noop, "sleep": sleep, "anoop": anoop, "asleep": asleep}

@@ -287,13 +287,13 @@ class LoopExecutor:
         try:
             execution = self._waiting.popleft()
         except IndexError:  # it was withdrawn
-            self._tasks.discard(task)  # type: ignore[arg-type]
+            self._tasks.discard(task)
             return
         execution.has_next = bool(self._waiting)
         current_execution.set(execution)
         self._results.add(await _arun(execution, task))
         self._has_results = True
-        self._tasks.discard(task)  # type: ignore[arg-type]
+        self._tasks.discard(task)
         self._end_turn_soon()
 
 
@@ -343,7 +343,7 @@ async def _arun(execution: Execution, task: asyncio.Task[Any] | None) -> Executi
     """Run a coroutine in this asyncio task, with a thread of its own for sync code. Never raises."""
     try:
         # Not left unless it was used: to leave it takes longer than a short coroutine, and it ends with the task.
-        context = await ThreadSensitiveContext().__aenter__()
+        context = await ThreadSensitiveContext().__aenter__()  # type: ignore[no-untyped-call]
         result = await run_task.arun_task(execution, task)
         threads = SyncToAsync.context_to_thread_executor
         if threads and context in threads:

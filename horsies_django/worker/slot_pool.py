@@ -174,6 +174,10 @@ class SlotPool:
         self.watched.add(execution)
         self.watch_at = 0.0
 
+    def watch_from(self, when: float) -> None:
+        """Note that no watched execution needs a check before this time."""
+        self.watch_at = when
+
     def remove(self, execution: Execution) -> bool:
         """Forget an execution that has ended or will not start; return whether it belonged to this pool."""
         if self.running.pop((execution.task_id, execution.claim.claim), None) is None:

@@ -72,7 +72,7 @@ class Watchdog:
             logger.error("task can't be stopped id=%s: this runner takes no more work", execution.task_id)
         self._stuck |= stuck
         for pool in self._pools:
-            pool.watch_at = min(map(self._stop_at, pool.watched), default=float("inf"))
+            pool.watch_from(min(map(self._stop_at, pool.watched), default=float("inf")))
         return bool(stuck)
 
     def may_finish(self) -> bool:
