@@ -162,10 +162,12 @@ class Harness:
         return self.postgres.counters(self.database) if self.postgres else None
 
     @contextmanager
-    def workers(self, processes: int, slots: int | None = None) -> Iterator[tuple[WorkerGroup, int]]:
+    def workers(
+        self, processes: int, slots: int | None = None, commands: str = "worker_commands"
+    ) -> Iterator[tuple[WorkerGroup, int]]:
         """Run the peer's workers during the block; yield them and their total number of slots."""
-        commands, total_slots = self.call("worker_commands", processes=self.peer.processes or processes, slots=slots)
-        with run_workers(commands, self._env, self.folder, self.log) as group:
+        lines, total_slots = self.call(commands, processes=self.peer.processes or processes, slots=slots)
+        with run_workers(lines, self._env, self.folder, self.log) as group:
             yield group, total_slots
 
     def wait_until_started(self, group: WorkerGroup, first: int, count: int, within: float = math.inf) -> None:

@@ -1,5 +1,8 @@
 """The tasks of horsies-django."""
 
+import asyncio
+from typing import Any
+
 from benchmarks import probe
 from horsies_django import task
 
@@ -7,6 +10,19 @@ from horsies_django import task
 @task
 def noop(number: int) -> int:
     probe.mark(number)
+    return number
+
+
+@task
+async def anoop(number: int) -> int:
+    probe.mark(number)
+    return number
+
+
+@task
+async def asleep(number: int) -> int:
+    probe.mark(number)
+    await asyncio.sleep(20)
     return number
 
 
@@ -27,4 +43,4 @@ def gather(numbers: list[int], number: int) -> int:
     return len(numbers)
 
 
-BODIES = {"noop": noop, "sleep": sleep}
+BODIES: dict[str, Any] = {"noop": noop, "sleep": sleep, "anoop": anoop, "asleep": asleep}

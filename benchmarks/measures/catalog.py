@@ -10,7 +10,7 @@ from ..harness import Harness
 from ..options import Options
 from ..probe import SLEEP_SECONDS
 from ..registry import POSTGRES, SQLITE, Peer
-from . import costs, depths, drains, enqueues, idles, latencies, loads, neighbours, sleeps, workflows
+from . import coroutines, costs, depths, drains, enqueues, idles, latencies, loads, neighbours, sleeps, workflows
 
 
 def _not_on_sqlite(peer: Peer) -> bool:
@@ -27,6 +27,10 @@ def _measured_in_depth(peer: Peer) -> bool:
 
 def _has_neighbours(peer: Peer) -> bool:
     return peer.store == POSTGRES and peer.module in ("ours", "pgqueuer", "graphile")
+
+
+def _has_coroutines(peer: Peer) -> bool:
+    return peer.name == "horsies-django"
 
 
 def _has_workflows(peer: Peer) -> bool:
@@ -121,6 +125,15 @@ MEASURES: Final = {
         lambda options: sleeps.MAX_TASKS,
         "share of the ideal",
         rounds=2,
+    ),
+    "coroutines": Measure(
+        f"a drain of coroutines beside that of threads, and waits beside {coroutines.IN_FLIGHT:,} in one process",
+        coroutines.coroutines,
+        coroutines.max_tasks,
+        "tasks/s / threads'",
+        _has_coroutines,
+        rounds=2,
+        max_seconds=120.0,
     ),
     "cost": Measure(
         "statements, commits and WAL bytes of a task on PostgreSQL",

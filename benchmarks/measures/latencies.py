@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from ..harness import Harness
@@ -26,7 +27,12 @@ def latency(harness: Harness, options: Options) -> dict[str, float]:
         time.sleep(0.5)
         called_at = harness.call("send_each", first=WARM_UP, count=SAMPLES, pause=_PAUSE)
         harness.wait_until_started(group, WARM_UP, SAMPLES)
-    waits = sorted(1_000 * (harness.probe.started_at(WARM_UP + index) - call) for index, call in enumerate(called_at))
+    return waits_of(harness, WARM_UP, called_at)
+
+
+def waits_of(harness: Harness, first: int, sent_at: Sequence[float]) -> dict[str, float]:
+    """Return the percentiles of the milliseconds from each of these times to the start of its task's body."""
+    waits = sorted(1_000 * (harness.probe.started_at(first + index) - sent) for index, sent in enumerate(sent_at))
     return {
         "p50 ms": statistics.median(waits),
         "p99 ms": waits[int(len(waits) * 0.99) - 1],

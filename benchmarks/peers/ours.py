@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -75,6 +76,23 @@ def start_workflow(shape: str, count: int) -> None:
 
 def count_running_workflows() -> int:
     return site.fetch_number("SELECT count(*) FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING')")
+
+
+def send_coroutines(first: int, count: int, pause: float) -> list[float]:
+    """Enqueue coroutines one by one, with pauses, and return when each call began."""
+    called_at = []
+    for number in range(first, first + count):
+        time.sleep(pause)
+        called_at.append(time.monotonic())
+        BODIES["anoop"].enqueue(number)
+    return called_at
+
+
+def coroutine_worker_commands(processes: int, slots: int) -> WorkerCommands:
+    """Return the command of a worker with so many async slots in each process."""
+    command = site.manage("horsies_worker", "--queues", "default")
+    command += ["--processes", str(processes), "--async-slots", str(slots)]
+    return WorkerCommands([command], slots * processes)
 
 
 def worker_commands(processes: int, slots: int | None) -> WorkerCommands:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -63,7 +62,7 @@ class Execution:
     stored_progress: str | None = None
     _shown_id: str | None = None
     _thread: int | None = None
-    _cancel: Callable[[], object] | None = None
+    _awaiting: asyncio.Task[Any] | None = None
     _is_raise_done: bool | None = None
 
     def __post_init__(self) -> None:
@@ -143,9 +142,9 @@ class Execution:
         if self.is_interrupted or self.stop_reason is None:
             return
         self.interrupted_at = time.monotonic()
-        if (cancel := self._cancel) is not None:  # the event loop may remove it meanwhile
+        if (task := self._awaiting) is not None:  # the event loop may remove it meanwhile
             self.is_interrupted = True
-            cancel()
+            task.get_loop().call_soon_threadsafe(lambda: self._awaiting and task.cancel())
         elif self._thread is not None and not self._is_in_grace():
             self._raise(self.stop_reason)
 
@@ -177,15 +176,16 @@ class Execution:
                 # An exception that arrives before this line ends the block as it would end the function.
                 _take_back_interrupt(thread)
 
-    async def cancellable(self, awaitable: Awaitable[Any]) -> Any:
-        """Await a task's coroutine, and nothing after it, so that another thread can cancel it."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        self._cancel = partial(loop.call_soon_threadsafe, lambda: self._cancel and task.cancel())
+    async def cancellable(self, awaitable: Awaitable[Any], task: asyncio.Task[Any] | None = None) -> Any:
+        """Await a task's coroutine, and nothing after it, so that another thread can cancel it.
+
+        ``task`` is the current asyncio task, if the caller knows it: to ask for it takes as long as a short coroutine.
+        """
+        self._awaiting = task or asyncio.current_task()
         try:
             return await awaitable
         finally:
-            self._cancel = None
+            self._awaiting = None
 
 
 class _TakenBack(BaseException):

@@ -9,8 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from contextvars import copy_context
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
@@ -32,6 +33,17 @@ from .execution_result import ExecutionResult, NotStarted
 logger = logging.getLogger("horsies_django.worker")
 
 OnResult = Callable[[ExecutionResult | NotStarted], None]
+
+
+class ResultSink(Protocol):
+    """Takes results one by one, and wakes the producer once for many."""
+
+    def add(self, item: ExecutionResult | NotStarted) -> None:
+        """Take a result."""
+
+    def wake(self, *, has_next: bool) -> None:
+        """Wake the producer for the results so far; ``has_next`` if others follow at once."""
+
 
 #: Seconds that the threads of an executor have to close their connections.
 CLOSE_TIMEOUT: Final = 2.0
@@ -168,17 +180,24 @@ class ThreadExecutor:
 
 
 class LoopExecutor:
-    """Runs coroutines on one event loop in a thread of its own.
+    """Runs at most ``slots`` coroutines at once, on one event loop in a thread of its own.
 
     Each coroutine has its own thread for the sync code that it calls (mostly the ORM), as a request has under ASGI, so
     that a slow query holds up no other coroutine.
 
     A coroutine that blocks the loop keeps later ones from starting. Those can be withdrawn, because each leaves the
     waiting list only when it starts. A ping then shows when the loop responds again.
+
+    The results of one turn of the loop wake the producer once. They are in its inbox before, so that a coroutine that
+    blocks the loop holds up no result of another.
     """
 
-    def __init__(self, on_result: OnResult) -> None:
-        self._on_result = on_result
+    def __init__(self, slots: int, results: ResultSink) -> None:
+        self._slots = slots
+        self._results = results
+        self._context = copy_context()  # of the producer, which no coroutine changes
+        self._has_results = False
+        self._is_turn_ending = False
         self._waiting: deque[Execution] = deque()
         self._pinged_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -193,7 +212,7 @@ class LoopExecutor:
             self._is_up.wait()
         assert self._loop is not None
         self._waiting.extend(executions)
-        self._loop.call_soon_threadsafe(self._start, self._loop, len(executions))
+        self._loop.call_soon_threadsafe(self._start_waiting, context=self._context)
 
     def first_waiting(self) -> Execution | None:
         return _first(self._waiting)
@@ -220,6 +239,8 @@ class LoopExecutor:
         return asked_at
 
     def _on_pong(self) -> None:
+        # A coroutine may have cancelled asyncio tasks of others before their first step.
+        self._tasks = {task for task in self._tasks if not task.done()}
         self._pinged_at = None
 
     def close(self) -> None:
@@ -239,28 +260,41 @@ class LoopExecutor:
                 except (SystemExit, KeyboardInterrupt):  # raised by an asyncio task that a coroutine has created
                     logger.exception("asyncio task of a coroutine raised: the event loop continues")
 
-    def _start(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
-        for _ in range(count):
-            task = loop.create_task(self._run_next())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _start_waiting(self) -> None:
+        """Start executions that wait, each in an asyncio task of its own, as far as slots are free."""
+        assert self._loop is not None
+        if self._is_turn_ending:
+            return  # its end starts them, after the first step of every task that is there
+        for _ in range(min(len(self._waiting), self._slots - len(self._tasks))):
+            self._tasks.add(self._loop.create_task(self._run_next()))
+            self._end_turn_soon()
+
+    def _end_turn_soon(self) -> None:
+        """End this turn after the asyncio tasks that are ready now."""
+        if not self._is_turn_ending:
+            self._is_turn_ending = True
+            asyncio.get_running_loop().call_soon(self._end_turn, context=self._context)
+
+    def _end_turn(self) -> None:
+        self._is_turn_ending = False
+        if self._has_results:
+            self._has_results = False
+            self._results.wake(has_next=bool(self._waiting))
+        self._start_waiting()
 
     async def _run_next(self) -> None:
+        task = asyncio.current_task()
         try:
             execution = self._waiting.popleft()
-        except IndexError:
-            return  # it was withdrawn
+        except IndexError:  # it was withdrawn
+            self._tasks.discard(task)
+            return
         execution.has_next = bool(self._waiting)
         current_execution.set(execution)
-        result: ExecutionResult | NotStarted
-        try:
-            async with ThreadSensitiveContext() as context:
-                result = await run_task.arun_task(execution)
-                if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
-                    await sync_to_async(clean_up_connections)(execution, close=True)
-        except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
-            result = result_mapping.fallback(execution, error)
-        self._on_result(result)
+        self._results.add(await _arun(execution, task))
+        self._has_results = True
+        self._tasks.discard(task)
+        self._end_turn_soon()
 
 
 class InlineExecutor:
@@ -303,6 +337,23 @@ class InlineExecutor:
 
     def close(self) -> None:
         """Do nothing: there are no threads."""
+
+
+async def _arun(execution: Execution, task: asyncio.Task[Any] | None) -> ExecutionResult | NotStarted:
+    """Run a coroutine in this asyncio task, with a thread of its own for sync code. Never raises."""
+    try:
+        # Not left unless it was used: to leave it takes longer than a short coroutine, and it ends with the task.
+        context = await ThreadSensitiveContext().__aenter__()  # type: ignore[no-untyped-call]
+        result = await run_task.arun_task(execution, task)
+        threads = SyncToAsync.context_to_thread_executor
+        if threads and context in threads:
+            try:
+                await sync_to_async(clean_up_connections)(execution, close=True)
+            finally:
+                await context.__aexit__(None, None, None)
+    except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
+        return result_mapping.fallback(execution, error)
+    return result
 
 
 def _first(waiting: deque[Execution]) -> Execution | None:

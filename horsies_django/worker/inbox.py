@@ -54,9 +54,17 @@ class Inbox:
         self._is_polling = False
 
     def put(self, item: InboxItem) -> None:
-        """Add an item."""
+        """Add an item and wake the producer."""
+        self.add(item)
+        self.wake(has_next=type(item) is ExecutionResult and item.execution.has_next)
+
+    def add(self, item: InboxItem) -> None:
+        """Add an item. Whoever calls this calls :meth:`wake` soon."""
         self._items.append(item)
-        if self._is_gathering and type(item) is ExecutionResult and item.execution.has_next:
+
+    def wake(self, *, has_next: bool = False) -> None:
+        """Wake the producer, unless it gathers results and others follow at once."""
+        if has_next and self._is_gathering:
             return
         self._event.set()
         if self._is_polling:  # a thread that begins to poll sets this first and then checks the items

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -33,6 +34,9 @@ from .execution import Execution, TooLate
 from .execution_result import ExecutionResult, NotStarted
 
 logger = logging.getLogger("horsies_django.worker")
+
+#: To ask anew for each task takes a microsecond.
+_is_coroutine_function = lru_cache(maxsize=1_024)(inspect.iscoroutinefunction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,8 @@ def run_task(execution: Execution) -> ExecutionResult | NotStarted:
         execution.end()
 
 
-async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
-    """Run a task's function on this event loop, if it may still start. Never raises."""
+async def arun_task(execution: Execution, task: asyncio.Task[Any] | None) -> ExecutionResult | NotStarted:
+    """Run a task's function in this asyncio task, if it may still start. Never raises."""
     call = None
     try:
         execution.start()
@@ -72,15 +76,15 @@ async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
             await sync_to_async(signal_dispatcher.send_started)(execution.claim, execution.database)
         context = [await sync_to_async(_context)(execution)] if call.task.takes_context else []
         func = call.task.func
-        if not inspect.iscoroutinefunction(func):
+        if not _is_coroutine_function(func):
             func = sync_to_async(func, thread_sensitive=False)
         execution.raise_if_too_late()
         if execution.options.middleware:
             value = await execution.cancellable(
-                _call_with_middleware(execution, call, partial(func, *context, *call.args, **call.kwargs))
+                _call_with_middleware(execution, call, partial(func, *context, *call.args, **call.kwargs)), task
             )
         else:
-            value = await execution.cancellable(func(*context, *call.args, **call.kwargs))
+            value = await execution.cancellable(func(*context, *call.args, **call.kwargs), task)
         return result_mapping.from_value(execution, call.task, value)
     except TooLate:
         return NotStarted(execution)
@@ -110,7 +114,7 @@ def _raised(execution: Execution, call: _PreparedCall | None, error: BaseExcepti
 
 def _value(execution: Execution, call: _PreparedCall) -> Any:
     context = [_context(execution)] if call.task.takes_context else []
-    is_async = inspect.iscoroutinefunction(call.task.func)
+    is_async = _is_coroutine_function(call.task.func)
     execution.raise_if_too_late()  # reading the arguments may have taken long
     is_ours = call.task.func is deferred_group_join.join  # the project's middleware must not see it
     if execution.options.middleware and not is_ours:

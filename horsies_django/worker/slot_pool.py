@@ -32,7 +32,8 @@ class SlotPool:
     ``queues`` are the queues that may hold work: a notification or a poll adds to them, and a claim that gets less than
     it asked for empties them. ``running`` has a key of task and claim: a task that was taken back and claimed again has
     two executions for a while, each in a slot of its own. ``watched`` are the executions that have a time limit or were
-    asked to stop, ``with_deadline`` those that must start by a certain time.
+    asked to stop, and none of them needs a look before ``watch_at``. ``with_deadline`` are those that must start by a
+    certain time.
     """
 
     is_async: bool
@@ -47,6 +48,7 @@ class SlotPool:
     has_unlisted: bool = False
     running: dict[tuple[UUID, int], Execution] = field(default_factory=dict)
     watched: set[Execution] = field(default_factory=set)
+    watch_at: float = float("inf")
     with_deadline: set[Execution] = field(default_factory=set)
     prefetched: deque[ClaimedTask] = field(default_factory=deque)
     progressed_at: float = field(default_factory=time.monotonic)
@@ -128,8 +130,8 @@ class SlotPool:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a task waits for a slot. A coroutine never does: it waits for the event loop."""
-        return not self.is_async and self.executor.first_waiting() is not None
+        """Whether a task waits for a slot. A coroutine that has one waits only for the event loop."""
+        return not (self.is_async and self.free >= 0) and self.executor.first_waiting() is not None
 
     @property
     def withdraw_at(self) -> float:
@@ -162,13 +164,19 @@ class SlotPool:
             self.running[execution.task_id, execution.claim.claim] = execution
             if execution.time_limit is not None:
                 self.watched.add(execution)
+                self.watch_at = min(self.watch_at, execution.submitted_at + execution.time_limit)
             if execution.claim.start_deadline is not None:
                 self.with_deadline.add(execution)
         self.executor.submit(executions)
 
     def watch(self, execution: Execution) -> None:
-        """Let the watchdog check this execution."""
+        """Let the watchdog check this execution soon."""
         self.watched.add(execution)
+        self.watch_at = 0.0
+
+    def watch_from(self, when: float) -> None:
+        """Note that no watched execution needs a check before this time."""
+        self.watch_at = when
 
     def remove(self, execution: Execution) -> bool:
         """Forget an execution that has ended or will not start; return whether it belonged to this pool."""

@@ -29,8 +29,8 @@ _KEY: Final = struct.Struct("=16sQ")
 _LIMIT: Final = struct.Struct("=d")
 _LIMIT_AT: Final = _KEY.size + 8
 
-#: The number of slots, far more than a runner ever uses.
-_SLOTS: Final = 10_000
+#: The number of slots, more than a runner ever uses: it may have 100,000 coroutines. Unused ones take no memory.
+_SLOTS: Final = 120_000
 
 #: The header: 1 once an execution has started without a slot of its own; 1 once the worker's row is written; why the
 #: runner exits, as an index of _EXIT_REASONS; how many slots were ever taken; the last pulse; the last heartbeat.

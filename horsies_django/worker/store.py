@@ -50,6 +50,10 @@ from .watchdog import resident_bytes
 #: Seconds for which policies of queues are not read again; a busy worker polls more often.
 POLICY_TTL: Final = 0.2
 
+#: Claims above which a statement reads all rows of this worker instead of naming each: thousands of keys take longer to
+#: send than rows to read.
+MANY: Final = 1_000
+
 #: Minimum tasks of a queue that are tried one by one after a claim has failed.
 MIN_ISOLATED: Final = 20
 
@@ -187,7 +191,10 @@ class WorkerStore:
         for role, claims in held.items():
             if claims:
                 status = TaskStatus.RUNNING if role is BeatRole.RUNNER else TaskStatus.CLAIMED
-                tasks = self._tasks().under_claims(claims, status, runner.worker_id)
+                if len(claims) > MANY:  # unknown ones were handed back just now, in the same transaction
+                    tasks = self._tasks().held_by(runner.worker_id).filter(status=status)
+                else:
+                    tasks = self._tasks().under_claims(claims, status, runner.worker_id)
                 beats = Heartbeat.objects.using(self._config.database)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
         return answer is BeatResult.STOP
@@ -206,9 +213,16 @@ class WorkerStore:
     def still_held(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
         """Return which of these claims' tasks still run, and under which claim. Two claims may be of one task."""
         keys = {claim.task_id for claim in claims}
-        mine = self._tasks().filter(claimed_by_worker_id=self._runner.worker_id)
-        running = mine.filter(pk__in=keys, status=TaskStatus.RUNNING)
+        running = self._running() if len(keys) > MANY else self._running().filter(pk__in=keys)
         return set(running.values_list("pk", "claim")) if keys else set()
+
+    def count_running(self) -> int:
+        """Return how many tasks this worker runs by the table."""
+        return self._running().count()
+
+    def _running(self) -> TaskQuerySet:
+        mine = self._tasks().filter(claimed_by_worker_id=self._runner.worker_id)
+        return mine.filter(status=TaskStatus.RUNNING)
 
     def locked_ids(self, claims: Sequence[ClaimedTask]) -> set[UUID]:
         """Return the ids of those that this worker still runs and another transaction has locked."""

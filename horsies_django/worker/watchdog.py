@@ -27,6 +27,9 @@ MIN_CHECK_INTERVAL: Final = 0.1
 #: Seconds between two attempts to interrupt an execution that was asked to stop.
 INTERRUPT_INTERVAL: Final = 0.1
 
+#: Seconds for which a check may count tasks instead of comparing their claims.
+COMPARE_INTERVAL: Final = 10.0
+
 _STATM: Final = Path("/proc/self/statm")
 _MEGABYTE: Final = 1024 * 1024
 
@@ -39,6 +42,7 @@ class Watchdog:
         self._pools = pools
         self._stuck: set[Execution] = set()
         self._checked_at = float("-inf")
+        self._compared_at = float("-inf")
         self._is_check_requested = False
         self._measured_at = float("-inf")
 
@@ -48,7 +52,7 @@ class Watchdog:
         return min(self._next_stop(), self._next_check())
 
     def is_due(self) -> bool:
-        """Whether an execution has to be stopped now."""
+        """Whether an execution may have to be stopped now."""
         return time.monotonic() >= self._next_stop()
 
     def interrupt_due(self) -> bool:
@@ -57,15 +61,18 @@ class Watchdog:
         An execution is stuck if it does not end within ``timeout_grace`` seconds: only the end of the process stops it.
         """
         now = time.monotonic()
-        for execution in list(self._watched()):
+        watched = [execution for pool in self._pools for execution in pool.watched]
+        for execution in watched:
             if execution.stop_reason is None and now >= execution.ends_by:
                 logger.warning("task over its time limit id=%s limit=%gs", execution.task_id, execution.time_limit)
                 execution.request_stop(TaskTimeLimit)
             execution.interrupt()
-        stuck = {execution for execution in self._watched() if self._is_stuck(execution)} - self._stuck
+        stuck = {execution for execution in watched if self._is_stuck(execution)} - self._stuck
         for execution in stuck:
             logger.error("task can't be stopped id=%s: this runner takes no more work", execution.task_id)
         self._stuck |= stuck
+        for pool in self._pools:
+            pool.watch_from(min(map(self._stop_at, pool.watched), default=float("inf")))
         return bool(stuck)
 
     def may_finish(self) -> bool:
@@ -85,6 +92,15 @@ class Watchdog:
         """Whether to ask the database which running tasks this worker still holds."""
         return time.monotonic() >= self._next_check()
 
+    def may_count(self) -> bool:
+        """Whether a check may count the tasks that this worker holds: their claims were compared a short time ago."""
+        return time.monotonic() < self._compared_at + COMPARE_INTERVAL
+
+    def record_check(self) -> None:
+        """Record that the running tasks were checked."""
+        self._checked_at = time.monotonic()
+        self._is_check_requested = False
+
     def revoked(
         self, executions: Collection[Execution], held: Collection[tuple[UUID, int]]
     ) -> list[tuple[SlotPool, Execution]]:
@@ -92,13 +108,14 @@ class Watchdog:
 
         ``executions`` were checked, and ``held`` are the ids and claims that the database knows of them.
         """
-        self._checked_at = time.monotonic()
-        self._is_check_requested = False
+        self.record_check()
+        self._compared_at = time.monotonic()
+        checked = set(executions)
         return [
             (pool, execution)
             for pool in self._pools
             for execution in pool.running.values()
-            if execution in executions
+            if execution in checked
             and (execution.task_id, execution.claim.claim) not in held
             and execution.stop_reason is None
             and not execution.has_returned
@@ -115,15 +132,13 @@ class Watchdog:
             logger.warning("runner over max_memory_mb memory=%d limit=%d: it is replaced", size, limit)
         return size > limit
 
-    def _watched(self) -> list[Execution]:
-        return [execution for pool in self._pools for execution in pool.watched]
-
     def _next_stop(self) -> float:
-        return min(map(self._stop_at, self._watched()), default=float("inf"))
+        """Return a time before which no execution has to be stopped: to ask each would take too long."""
+        return min(pool.watch_at for pool in self._pools)
 
     def _stop_at(self, execution: Execution) -> float:
         if execution.stop_reason is None:
-            return execution.ends_by
+            return execution.ends_by if execution.has_started else time.monotonic() + (execution.time_limit or 0.0)
         if not execution.is_interrupted:
             return execution.interrupted_at + INTERRUPT_INTERVAL
         return float("inf") if execution in self._stuck else self._stuck_at(execution)

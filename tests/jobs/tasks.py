@@ -19,6 +19,11 @@ def noop() -> None:
 
 
 @task
+async def anoop() -> None:
+    """Do nothing, as a coroutine."""
+
+
+@task
 def nap(seconds: float) -> None:
     time.sleep(seconds)
 
