@@ -265,8 +265,10 @@ class LoopExecutor:
         assert self._loop is not None
         if self._is_turn_ending:
             return  # its end starts them, after the first step of every task that is there
-        for _ in range(min(len(self._waiting), self._slots - len(self._tasks))):
+        count = min(len(self._waiting), self._slots - len(self._tasks))
+        for _ in range(count):
             self._tasks.add(self._loop.create_task(self._run_next()))
+        if count > 0:
             self._end_turn_soon()
 
     def _end_turn_soon(self) -> None:
