@@ -27,7 +27,7 @@ def _of_postgresql(ids: Sequence[UUID], kwargs: Sequence[str], limit_keys: Seque
 
     One JSON array is parsed twice as fast as an array of JSON texts.
     """
-    keys = "{" + ",".join(["%032x" % key.int for key in ids]) + "}"  # noqa: UP031  # twice as fast as an f-string
+    keys = "{" + ",".join([key.hex for key in ids]) + "}"
     sql = "ROWS FROM (unnest(%s::uuid[]), jsonb_array_elements(%s::jsonb)) AS sent (id, kwargs)"
     texts = (keys, "[" + ",".join(kwargs) + "]")
     if limit_keys is None:
@@ -41,4 +41,4 @@ def _of_sqlite(ids: Sequence[UUID], kwargs: Sequence[str], limit_keys: Sequence[
     rows = zip([key.hex for key in ids], kwargs, limit_keys or [None] * len(ids), strict=True)
     names = ("id", "kwargs", "limit_key")
     columns = ", ".join([f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(names)])
-    return SqlFragment(f"(SELECT {columns} FROM json_each(%s)) AS sent", (json.dumps(list(rows)),))  # noqa: S608
+    return SqlFragment(f"(SELECT {columns} FROM json_each(%s)) AS sent", (json.dumps(list(rows)),))  # noqa: S608  # columns are ours

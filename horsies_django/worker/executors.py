@@ -345,7 +345,7 @@ async def _arun(execution: Execution, task: asyncio.Task[Any] | None) -> Executi
     """Run a coroutine in this asyncio task, with a thread of its own for sync code. Never raises."""
     try:
         # Not left unless it was used: to leave it takes longer than a short coroutine, and it ends with the task.
-        context = await ThreadSensitiveContext().__aenter__()  # type: ignore[no-untyped-call]
+        context = await ThreadSensitiveContext().__aenter__()  # type: ignore[no-untyped-call]  # asgiref's
         result = await run_task.arun_task(execution, task)
         threads = SyncToAsync.context_to_thread_executor
         if threads and context in threads:

@@ -59,7 +59,7 @@ class Inbox:
         self.wake(has_next=type(item) is ExecutionResult and item.execution.has_next)
 
     def add(self, item: InboxItem) -> None:
-        """Add an item. Whoever calls this calls :meth:`wake` soon."""
+        """Add an item. The caller wakes the producer soon with :meth:`wake`."""
         self._items.append(item)
 
     def wake(self, *, has_next: bool = False) -> None:

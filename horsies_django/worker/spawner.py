@@ -87,7 +87,8 @@ class Spawner:
     def _load_shared(self) -> None:
         """Do once what each runner does when it starts, as far as its results are kept in memory.
 
-        Runners share what is there before the fork. Done in a runner, each of these copies megabytes of shared pages.
+        Runners share the memory that this process has filled before the fork. In a runner, each of these steps would
+        copy megabytes of shared pages.
         """
         from ..workflows.engine import repair  # noqa: F401  # this imports the whole engine, which others import late
 

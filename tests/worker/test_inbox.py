@@ -95,9 +95,21 @@ def ended(*, has_next):
 def test_results_wake_a_gathering_producer_only_when_a_thread_has_nothing_left_to_run(listener, is_listening):
     inbox = listener.inbox if is_listening else Inbox()
     results = [ended(has_next=True), ended(has_next=True), ended(has_next=False)]
-    threading.Timer(0.05, lambda: [inbox.put(result) for result in results]).start()
+    taken, is_woken = [], threading.Event()
 
-    assert inbox.take(10, gathers=True) == results
+    def gather():
+        taken.extend(inbox.take(60, gathers=True))
+        is_woken.set()
+
+    threading.Thread(target=gather, daemon=True).start()
+    wait_until(lambda: inbox._is_gathering)
+    for result in results[:2]:
+        inbox.put(result)
+    assert not is_woken.wait(0.2)
+    inbox.put(results[2])
+
+    assert is_woken.wait(10)
+    assert taken == results
 
 
 def test_a_command_wakes_a_gathering_producer(listener):
