@@ -40,6 +40,7 @@ def parse(arguments: Sequence[str]) -> Options:
         renew=parsed.renew,
         lock=parsed.lock,
         minutes=parsed.minutes,
+        before=parsed.before,
         dry=parsed.dry,
     )
 
@@ -62,6 +63,11 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help="rounds of each measure (3 with --quick, else set by each measure)",
+    )
+    add(
+        "--before",
+        metavar="COMMIT",
+        help="measure horsies-django-before too: this package as of an earlier commit, with the default of 8 threads",
     )
     add(
         "--minutes",

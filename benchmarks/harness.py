@@ -44,11 +44,12 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class HarnessConfig:
-    """The most tasks of a measure, the threads of our worker, and the directory for logs of failures."""
+    """The most tasks of a measure, the threads of our worker, and the directories for logs of failures and of ours."""
 
     max_tasks: int
     threads: int
     logs: Path
+    package: Path = CHECKOUT
 
 
 class Harness:
@@ -65,13 +66,13 @@ class Harness:
         probe.create(self.folder / "probe", config.max_tasks)
         self.probe = probe.ProbeReader(self.folder / "probe")
         self.url = stack.enter_context(self.postgres.database(self.database)) if self.postgres else ""
-        self._env = self._environment(stores, config.threads)
+        self._env = self._environment(stores, config)
         stack.push(self._keep_log)
         self._drivers = stack.enter_context(ExitStack())
         self._start_driver()
         self.call("setup")
 
-    def _environment(self, stores: Stores, threads: int) -> dict[str, str]:
+    def _environment(self, stores: Stores, config: HarnessConfig) -> dict[str, str]:
         # Keep this process's settings and packages out of the peer's processes.
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "HORSIES_", "PG"))}
         site = {"DJANGO_SETTINGS_MODULE": f"benchmarks.sites.{self.peer.site}"} if self.peer.site else {}
@@ -79,7 +80,7 @@ class Harness:
             kept
             | site
             | {
-                "PYTHONPATH": str(CHECKOUT),
+                "PYTHONPATH": os.pathsep.join(map(str, dict.fromkeys([config.package, CHECKOUT]))),
                 "PYTHONWARNINGS": "ignore",
                 "PATH": f"{self._program.parent}{os.pathsep}{os.environ.get('PATH', '')}",
                 "BENCHMARK_DATABASE": self.url,
@@ -87,7 +88,7 @@ class Harness:
                 "BENCHMARK_PACKAGES": str(self._program.parent.parent),
                 "BENCHMARK_FOLDER": str(self.folder),
                 "BENCHMARK_VARIANT": self.peer.variant,
-                "BENCHMARK_THREADS": str(threads),
+                "BENCHMARK_THREADS": str(config.threads),
                 probe.VARIABLE: str(self.folder / "probe"),
             }
         )

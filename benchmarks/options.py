@@ -24,4 +24,5 @@ class Options:
     renew: bool
     lock: Path | None
     minutes: float
+    before: str | None
     dry: bool = False

@@ -26,7 +26,8 @@ class Peer:
     that the variant cannot affect, or for which the peer is too slow. A slow peer drains only the fraction
     ``task_share`` of the tasks. ``in_depth`` peers take part in ``depth`` and ``pinned`` and are never dropped for
     being slow; their modules have ``preload()`` and ``clear_tasks()``. ``keeps`` says what the peer stores of each
-    task. A peer on Node has its module in ``node/``, and requirements of which the first that runs is installed.
+    task. A peer on Node has its module in ``node/``, and requirements of which the first that runs is installed. A peer
+    ``of_commit`` is this package as of the commit of ``--before``.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Peer:
     processes: int | None = None
     in_depth: bool = False
     workflows: bool = False
+    of_commit: bool = False
     skips: frozenset[str] = frozenset()
 
 
@@ -89,6 +91,7 @@ def _horsies(name: str, **more: Any) -> Peer:
 _ALL: Final = [
     _ours("horsies-django", quick=True, in_depth=True, workflows=True),
     _ours("horsies-django-8", variant="default", skips=_SENDS | {"sleep"}, in_depth=True),
+    _ours("horsies-django-before", variant="default", of_commit=True),
     _ours("horsies-django-sqlite", SQLITE, processes=1),
     _pgqueuer("pgqueuer", in_depth=True),
     _pgqueuer("pgqueuer-100", variant="batch100", skips=_SENDS | {"latency", "sleep", "idle"}),

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import npm, venvs
+from . import commits, npm, venvs
 from .estimate import is_too_slow_to_repeat
 from .harness import HarnessConfig, Stores, open_harness
 from .measures.catalog import MEASURES
 from .options import Options
-from .registry import NODE, REDIS, Peer
+from .registry import CHECKOUT, NODE, REDIS, Peer
 from .results import Results
 from .servers import DURABLE, Postgres, postgres, redis
 from .venvs import InstallError
@@ -54,8 +54,14 @@ def turns(options: Options) -> Iterator[tuple[str, Peer]]:
         for name in options.measures:
             if round_ < MEASURES[name].rounds_for(options):
                 for peer in _rotated(options.peers, round_):
-                    if MEASURES[name].takes_part(peer) and name not in peer.skips:
+                    if _takes_part(peer, name, options):
                         yield name, peer
+
+
+def _takes_part(peer: Peer, measure: str, options: Options) -> bool:
+    if peer.of_commit and options.before is None:
+        return False
+    return MEASURES[measure].takes_part(peer) and measure not in peer.skips
 
 
 def _rotated(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:
@@ -77,13 +83,14 @@ def install_peers(options: Options, stores: Stores, results: Results) -> dict[st
         try:
             program = _ensure_installed(peer, options.folder, renew=options.renew and peer.module not in renewed)
             renewed.add(peer.module)
+            if peer.of_commit:
+                commits.export_package(options)
         except InstallError as error:
             results.fail("install", peer.name, str(error))
             log(f"{peer.name}: {error}")
             continue
         programs[peer.name] = program
-        found = npm.versions(program) if peer.runtime == NODE else venvs.versions(program)
-        results.versions[peer.name] = found.get(peer.distribution, "?")
+        results.versions[peer.name] = _version(peer, program, options)
         log(f"{peer.name} {results.versions[peer.name]}")
     return programs
 
@@ -94,12 +101,20 @@ def _ensure_installed(peer: Peer, folder: Path, *, renew: bool) -> Path:
     return venvs.ensure_venv(peer, folder, renew=renew)
 
 
+def _version(peer: Peer, program: Path, options: Options) -> str:
+    if peer.of_commit:
+        return f"as of {options.before}"
+    found = npm.versions(program) if peer.runtime == NODE else venvs.versions(program)
+    return found.get(peer.distribution, "?")
+
+
 def _measure(name: str, peer: Peer, program: Path, stores: Stores, options: Options, results: Results) -> None:
     if peer.name in results.failures[name]:
         return
     measure = MEASURES[name]
     try:
-        config = HarnessConfig(measure.max_tasks(options), options.threads, options.folder / "logs")
+        package = commits.package_path(options) if peer.of_commit else CHECKOUT
+        config = HarnessConfig(measure.max_tasks(options), options.threads, options.folder / "logs", package)
         with hold_lock(options.lock):
             began = time.monotonic()
             with open_harness(peer, program, stores, config) as harness:

@@ -19,13 +19,14 @@ from benchmarks import probe
 from benchmarks.__main__ import main, store
 from benchmarks.chart import svg
 from benchmarks.command_line import QUICK_MEASURES, parse
+from benchmarks.commits import export_package
 from benchmarks.curve_chart import curve_svg
 from benchmarks.driver import send_on_time
 from benchmarks.estimate import estimate
 from benchmarks.harness import HarnessConfig, PeerError, Stores, open_harness
 from benchmarks.measures import loads
 from benchmarks.measures.catalog import MEASURES
-from benchmarks.measures.drains import drain
+from benchmarks.measures.drains import drain, floor
 from benchmarks.measures.loads import Load
 from benchmarks.measures.neighbours import neighbour
 from benchmarks.measures.workflows import run_workflow
@@ -165,6 +166,13 @@ def test_a_variant_of_a_peer_runs_only_measures_in_which_it_differs():
         ("drain", "pgqueuer-100"),
         ("enqueue", "pgqueuer"),
     }
+
+
+def test_this_package_as_of_an_earlier_commit_takes_part_only_if_one_is_named():
+    without = {peer.name for _, peer in turns(parse(["--measure", "drain"]))}
+    named = {peer.name for _, peer in turns(parse(["--measure", "drain", "--before", "HEAD"]))}
+
+    assert named - without == {"horsies-django-before"}
 
 
 def test_the_expected_duration_of_a_run_comes_from_stored_results(tmp_path, results):
@@ -323,6 +331,13 @@ def test_a_peer_that_pip_cannot_install_is_reported_with_the_reason(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_an_unknown_commit_is_reported_with_the_reason(tmp_path):
+    options = parse(["--before", "no-such-commit", "--folder", str(tmp_path)])
+
+    with pytest.raises(InstallError, match="no-such-commit"):
+        export_package(options)
+
+
 def test_a_failed_renewal_keeps_the_old_environment(tmp_path):
     peer = replace(OURS, requirements=("-e", str(tmp_path / "nowhere")))
     venv_dir = venv_path(peer, tmp_path)
@@ -357,6 +372,18 @@ def test_our_worker_drains_the_tasks_of_a_benchmark(tmp_path):
         assert figures["tasks"] == 200
         assert figures["began more than once"] == 0
         assert harness.call("count_unfinished") == 0
+
+
+@pytest.mark.slow
+def test_bare_loops_drain_the_tasks_of_a_benchmark_with_the_statement_of_a_worker(server, tmp_path):
+    options = parse(["--tasks", "300", "--processes", "2"])
+    config = HarnessConfig(MEASURES["floor"].max_tasks(options), threads=4, logs=tmp_path)
+    stores = Stores(postgres=server, redis=None)
+    with open_harness(PEERS["horsies-django"], Path(sys.executable), stores, config) as harness:
+        figures = floor(harness, options)
+
+    assert figures["tasks/s of bare loops"] > 0
+    assert figures["share of bare loops"] == figures["tasks/s"] / figures["tasks/s of bare loops"]
 
 
 @pytest.mark.slow

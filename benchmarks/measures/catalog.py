@@ -33,6 +33,10 @@ def _has_coroutines(peer: Peer) -> bool:
     return peer.name == "horsies-django"
 
 
+def _has_floor(peer: Peer) -> bool:
+    return peer.name in ("horsies-django", "horsies-django-8")
+
+
 def _has_workflows(peer: Peer) -> bool:
     return peer.workflows
 
@@ -75,6 +79,13 @@ MEASURES: Final = {
         drains.drain,
         lambda options: options.tasks,
         "tasks/s",
+    ),
+    "floor": Measure(
+        "the drain beside bare loops that send the worker's statement",
+        drains.floor,
+        lambda options: options.tasks,
+        "share of bare loops",
+        _has_floor,
     ),
     "sqlite": Measure(
         "the same on SQLite, with one worker process",

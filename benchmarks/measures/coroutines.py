@@ -58,6 +58,7 @@ def _waits(harness: Harness) -> dict[str, float]:
                 harness.enqueue(others, "asleep")
                 harness.wait_until_started(group, 0, others)
             harness.call("send_coroutines", first=first, count=_WARM_UP, pause=_PAUSE)
+            harness.wait_until_started(group, first, _WARM_UP)
             first += _WARM_UP
             sent_at = harness.call("send_coroutines", first=first, count=_SAMPLES, pause=_PAUSE)
             harness.wait_until_started(group, first, _SAMPLES)

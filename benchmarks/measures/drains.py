@@ -1,4 +1,4 @@
-"""Measures how fast workers drain a full queue.
+"""Measures how fast workers drain a full queue, and how near that is to what the database allows.
 
 The main rate runs from the start of the first body until the peer's own store has all tasks as finished. Workers start
 after the queue is full; a second rate includes their start.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from ..drivers import PeerError
 from ..harness import Harness
 from ..options import Options
 
@@ -35,3 +36,14 @@ def drain(harness: Harness, options: Options) -> dict[str, float]:
         figures["commits/task"] = (after.commits - before.commits) / count
         figures["WAL bytes/task"] = (after.wal_bytes - before.wal_bytes) / count
     return figures
+
+
+def floor(harness: Harness, options: Options) -> dict[str, float]:
+    """Drain with bare loops around the worker's statement, and then with the worker."""
+    harness.enqueue(options.tasks)
+    bare = options.tasks / float(harness.run_module("benchmarks.floor", str(options.processes)))
+    if left := harness.call("count_unfinished"):
+        raise PeerError(f"bare loops left {left} tasks unfinished")
+    harness.call("clear_tasks")
+    rate = drain(harness, options)["tasks/s"]
+    return {"share of bare loops": rate / bare, "tasks/s": rate, "tasks/s of bare loops": bare}

@@ -65,7 +65,7 @@ class Waits(NamedTuple):
 
 
 _ONE_SENDER: Final = (
-    Load("50/s", 50, 250),
+    Load("50/s", 50, 500),
     Load("400/s", 400, 1_000),
     Load("2,000/s", 2_000, 2_000),
     Load("bursts", 400, 1_000, burst=20),

@@ -31,6 +31,7 @@ class PollInterval:
         self._next = 0.0
         self._due_at = float("inf")
         self._polled_at = float("-inf")
+        self._notified_queue: str | None = None
 
     @property
     def next_poll(self) -> float:
@@ -47,10 +48,17 @@ class PollInterval:
         self._max_pause = self._longest * (NOTIFIED_FACTOR if is_notified else 1)
         self._busy_interval = BUSY_INTERVAL if is_notified else MIN_PAUSE
 
-    def record_notification(self) -> None:
-        """Poll soon, and soon again: a sender skips notifications that follow each other too closely."""
+    def record_notification(self, queue_name: str | None = None) -> None:
+        """Poll soon, and soon again: a sender skips notifications that follow each other too closely.
+
+        While one queue alone is notified, each claim from it finds what was skipped before; then a poll is only needed
+        after the last notification, and now and then for other queues.
+        """
+        now = time.monotonic()
+        is_same, self._notified_queue = queue_name == self._notified_queue is not None, queue_name
         self._pause = MIN_PAUSE
-        self._next = min(self._next, time.monotonic() + MIN_PAUSE)
+        postponed = max(self._next, self._polled_at + self._busy_interval) if is_same else self._next
+        self._next = min(postponed, now + MIN_PAUSE)
 
     def record_claim(self) -> None:
         """Poll again soon: there was work."""

@@ -212,7 +212,7 @@ class Producer:
                 self._unblock(item.queue_name)
             elif isinstance(item, TaskReady):
                 self._on_task_ready(item)
-                self._poll_interval.record_notification()
+                self._poll_interval.record_notification(item.queue_name)
             else:
                 self._on_command(item)
 
