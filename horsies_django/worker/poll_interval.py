@@ -16,6 +16,10 @@ NOTIFIED_FACTOR: Final = 5
 #: meanwhile and queues that were resumed. Without notifications such a runner polls every ``MIN_PAUSE``.
 BUSY_INTERVAL: Final = 1.0
 
+#: A busy runner waits at least so many times the duration of its last poll. A poll is long while an old transaction
+#: keeps vacuum from removing the index entries of tasks that have ended.
+DURATION_FACTOR: Final = 20
+
 
 class PollInterval:
     """When to poll next. Times are monotonic, in seconds.
@@ -31,6 +35,7 @@ class PollInterval:
         self._next = 0.0
         self._due_at = float("inf")
         self._polled_at = float("-inf")
+        self._rest = 0.0
         self._notified_queue: str | None = None
 
     @property
@@ -65,9 +70,10 @@ class PollInterval:
         self._pause = MIN_PAUSE
         self._next = time.monotonic() + MIN_PAUSE
 
-    def record_poll(self, *, found: bool, due_in: float | None) -> None:
-        """Record the result of a poll: whether it found work, and in how many seconds more is due."""
+    def record_poll(self, *, found: bool, due_in: float | None, duration: float = 0.0) -> None:
+        """Record a poll: whether it found work, in how many seconds more is due, and the seconds that it took."""
         now = self._polled_at = time.monotonic()
+        self._rest = DURATION_FACTOR * duration
         self._pause = MIN_PAUSE if found else min(self._pause * 2, self._max_pause)
         # Runners that were started together must not poll together.
         self._next = now + self._pause * random.uniform(0.8, 1.2)  # noqa: S311  # spreads load, guards nothing
@@ -77,6 +83,11 @@ class PollInterval:
         """Poll at ``due_at`` at the latest."""
         self._due_at = min(self._due_at, due_at)
 
+    @property
+    def is_rested(self) -> bool:
+        """Whether a busy runner may poll again after its last poll."""
+        return time.monotonic() >= self._polled_at + self._rest
+
     def is_due(self) -> bool:
         """Whether it is time to poll."""
         return time.monotonic() >= self.next_poll
@@ -85,4 +96,5 @@ class PollInterval:
         """Whether to poll although the slots have enough to do: a task is or may be due, or a poll was requested."""
         now = time.monotonic()
         due = now if is_requested else self._due_at
-        return now >= self._polled_at + self._busy_interval or now >= max(due, self._polled_at + MIN_PAUSE)
+        is_due = now >= self._polled_at + self._busy_interval or now >= max(due, self._polled_at + MIN_PAUSE)
+        return is_due and self.is_rested

@@ -433,7 +433,9 @@ class Producer:
     # Polling, and limits with room.
 
     def _poll(self) -> bool:
+        began = time.monotonic()
         result = self._poller.poll()
+        duration = time.monotonic() - began
         view, state = result.view, self._state
         is_notified = self._listener.is_alive
         self._poll_interval.set_notified(is_notified)
@@ -444,7 +446,8 @@ class Producer:
             pool.set_queues(queues, is_all=not view.is_partial)
         if view.is_partial:
             self._continue_round(view)
-        self._poll_interval.record_poll(found=view.has_work, due_in=None if result.is_overdue else view.deferred_in)
+        due_in = None if result.is_overdue else view.deferred_in
+        self._poll_interval.record_poll(found=view.has_work, due_in=due_in, duration=duration)
         self._releaser.add(result.due_limits)
         if view.limits_due_in is not None and view.limits_due_in > 0:
             self._poll_interval.poll_by(time.monotonic() + view.limits_due_in)

@@ -58,7 +58,9 @@ class QueuePoller:
         """Whether to poll now: by the interval, and now and then even if the slots are never idle."""
         if any(pool.has_work and pool.room for pool in self._pools):
             return self._is_due_while_busy
-        return self._budget.has_room() and (self._state.is_poll_requested or self._poll_interval.is_due())
+        is_busy = any(pool.has_work for pool in self._pools)  # all its slots are taken, and another pool has room
+        is_requested = self._state.is_poll_requested and (not is_busy or self._poll_interval.is_rested)
+        return self._budget.has_room() and (is_requested or self._poll_interval.is_due())
 
     @property
     def _is_due_while_busy(self) -> bool:

@@ -6,7 +6,16 @@ import time
 
 import pytest
 
+from horsies_django.models.claims import WorkerInfo
+from horsies_django.worker.claim_budget import ClaimBudget
+from horsies_django.worker.config import WorkerConfig
+from horsies_django.worker.executors import InlineExecutor
+from horsies_django.worker.loop_state import LoopState
 from horsies_django.worker.poll_interval import MIN_PAUSE, PollInterval
+from horsies_django.worker.queue_poller import QueuePoller
+from horsies_django.worker.slot_pool import SlotPool
+from horsies_django.worker.start_ahead import StartAheadTuner
+from horsies_django.worker.store import WorkerStore
 
 pytestmark = pytest.mark.once
 
@@ -61,3 +70,35 @@ def test_a_poll_that_is_due_for_a_deferred_task_is_not_postponed():
         interval.record_notification("mail")
 
     assert interval.is_due()
+
+
+def test_a_busy_runner_rests_after_a_poll_that_took_long_whatever_is_requested():
+    interval = PollInterval(longest=1.0, processes=2)
+    interval.set_notified(False)
+    interval.poll_by(0.0)
+
+    interval.record_poll(found=True, due_in=0.0, duration=1_000.0)
+    assert not interval.is_due_while_busy(is_requested=True)
+
+    interval.record_poll(found=True, due_in=0.0, duration=0.0)
+    until = time.monotonic() + MIN_PAUSE
+    while time.monotonic() < until:
+        pass
+    assert interval.is_due_while_busy(is_requested=True)
+
+
+def test_a_poll_that_is_requested_waits_while_all_slots_of_a_backlog_are_taken_and_not_once_it_is_gone():
+    config = WorkerConfig.of("default", processes=1)
+    functions = SlotPool(False, 0, 0, InlineExecutor(print), StartAheadTuner(0, 0))
+    coroutines = SlotPool(True, 1, 0, InlineExecutor(print), StartAheadTuner(1, 0))
+    state = LoopState([functions, coroutines], next_heartbeat=0.0)
+    interval = PollInterval(longest=1_000.0, processes=1)
+    interval.record_poll(found=False, due_in=None, duration=1_000.0)
+    pools, store = [functions, coroutines], WorkerStore(config, WorkerInfo("w", "host", 1))
+    poller = QueuePoller(store, pools, ClaimBudget(config, pools, state), interval, state)
+    state.is_poll_requested = True
+
+    functions.mark_ready("default")
+    assert not poller.is_due
+    functions.mark_empty()
+    assert poller.is_due
