@@ -2,6 +2,7 @@
 
 from .batches.batch import Batch
 from .batches.handle import BatchHandle, BatchProgress
+from .core.current_task import CurrentTask, current_task
 from .core.grouping_policy import Gather
 from .core.registry import register_type
 from .core.retry import RetryPolicy
@@ -45,6 +46,7 @@ __all__ = [
     "BatchProgress",
     "ContractCode",
     "Cron",
+    "CurrentTask",
     "Daily",
     "Discard",
     "EventNode",
@@ -90,6 +92,7 @@ __all__ = [
     "WorkflowMeta",
     "WorkflowStatus",
     "WorkflowTaskStatus",
+    "current_task",
     "reclaim",
     "recover_stuck_workflows",
     "register_condition",

@@ -31,6 +31,7 @@ MODULES = [
     "tests.worker.execution.jobs",
     "tests.schedules.jobs",
     "tests.enqueue.jobs",
+    "tests.testing.jobs",
     "tests.worker.signals.jobs",
     "tests.models.state_machine.jobs",
     "tests.enqueue.dedupe.jobs",

@@ -8,10 +8,10 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Count, F
-from django.db.models.functions import Now
 
 from ..core.exceptions import BatchEnded
 from ..core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ..db.now import Now
 from ..models import Workflow, WorkflowTask
 from ..workflows import lifecycle
 from ..workflows.control import locked

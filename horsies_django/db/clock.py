@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models.functions import Now
 from django.db.models.sql import Query
 
 from ..core.clock import aware
+from .now import Now
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

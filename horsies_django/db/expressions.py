@@ -29,6 +29,7 @@ from django.db.models import (
 from django.db.models.sql.compiler import SQLCompiler
 
 from ..core.bounds import Range, bounds_of_dates, out_of_range
+from .now import postgres_now, sqlite_now
 
 _Compiled = tuple[str, tuple[Any, ...]]
 
@@ -68,7 +69,7 @@ class NowPlus(Func):
         return self.as_sql(
             compiler,
             connection,
-            template="(STATEMENT_TIMESTAMP() + make_interval(secs => (%(expressions)s)::double precision))",
+            template=f"({postgres_now()} + make_interval(secs => (%(expressions)s)::double precision))",
         )
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
@@ -77,7 +78,8 @@ class NowPlus(Func):
             compiler,
             connection,
             template=(
-                "STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW', PRINTF('%%%%.3f seconds', %(expressions)s))"
+                f"STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', {sqlite_now()},"
+                " PRINTF('%%%%.3f seconds', %(expressions)s))"
             ),
         )
 
@@ -90,13 +92,15 @@ class SecondsUntil(Func):
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         """Render ``EXTRACT`` with a cast, because numeric becomes Decimal. Infinite times give infinite numbers."""
-        seconds = "EXTRACT(EPOCH FROM %(expressions)s) - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP())"
+        seconds = f"EXTRACT(EPOCH FROM %(expressions)s) - EXTRACT(EPOCH FROM {postgres_now()})"
         template = f"({seconds})::double precision"
         return self.as_sql(compiler, connection, template=template)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
         """Render a difference of Julian days, which is exact to the millisecond."""
-        return self.as_sql(compiler, connection, template="((JULIANDAY(%(expressions)s) - JULIANDAY('NOW')) * 86400.0)")
+        return self.as_sql(
+            compiler, connection, template=f"((JULIANDAY(%(expressions)s) - JULIANDAY({sqlite_now()})) * 86400.0)"
+        )
 
 
 class SecondsBetween(Func):

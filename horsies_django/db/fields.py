@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.expressions import DatabaseDefault
 from django.db.models.sql.compiler import SQLCompiler
 
 from ..core.bounds import RETENTION, Range, bounds_of_dates
+from .now import Now, is_moved
 
 __all__ = ["DateTimeField", "DurationField", "JSONField", "strings_in"]
 
@@ -59,6 +61,12 @@ class _Time(_Bounded, models.DateTimeField):  # type: ignore[type-arg]  # generi
         """Return the bounds of the check constraints."""
         first, end = (moment if settings.USE_TZ else moment.replace(tzinfo=None) for moment in bounds_of_dates())
         return first, end - timedelta(microseconds=1)
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        """Return the value to save; if a test has moved the clock, not the database's default."""
+        value = super().pre_save(model_instance, add)
+        is_default = isinstance(value, DatabaseDefault) and isinstance(self.db_default, Now)
+        return Now() if is_default and is_moved() else value
 
 
 class _Duration(_Bounded, models.DurationField):  # type: ignore[type-arg]  # generic in the stubs only

@@ -18,6 +18,7 @@ from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLInsertCompiler
 
 from .expressions import Param
+from .now import Now, is_moved
 
 
 class SqlFragment(NamedTuple):
@@ -25,6 +26,14 @@ class SqlFragment(NamedTuple):
 
     sql: str
     params: Sequence[Any] = ()
+
+
+class ColumnDefault(NamedTuple):
+    """A field, its quoted column name, and the SQL of its default."""
+
+    field: models.Field[Any, Any]
+    name: str
+    default: SqlFragment | None
 
 
 def can_leave_out(alias: str) -> bool:
@@ -57,11 +66,11 @@ class Insert:
         if_free: bool = False,
     ) -> None:
         connection = connections[alias]
-        compiler = cast("SQLInsertCompiler", InsertQuery(model).get_compiler(connection=connection))
+        compiler = _compiler(model, connection)
         self._returns = bool(returning)
         names: list[str] = []
         fragments: list[SqlFragment] = []
-        for field, name, default in _columns(model, alias):
+        for field, name, default in columns_with_defaults(model, alias):
             value = values.get(field.attname, default)
             if value is not None:
                 names.append(name)
@@ -102,6 +111,10 @@ class Insert:
         return cast("Sequence[Any] | None", cursor.fetchone()) if self._returns else ()
 
 
+def _compiler(model: type[models.Model], connection: BaseDatabaseWrapper) -> SQLInsertCompiler:
+    return cast("SQLInsertCompiler", InsertQuery(model).get_compiler(connection=connection))
+
+
 def _fragment(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler) -> SqlFragment:
     if not hasattr(value, "resolve_expression"):
         return SqlFragment("%s", (field.get_db_prep_save(value, compiler.connection),))
@@ -136,16 +149,18 @@ def _field(model: type[models.Model], name: str) -> Any:
 
 
 @functools.cache
-def _columns(model: type[models.Model], alias: str) -> list[tuple[models.Field[Any, Any], str, SqlFragment | None]]:
+def columns_with_defaults(model: type[models.Model], alias: str) -> list[ColumnDefault]:
     """Return each field, its quoted column name and the fragment of its default."""
     connection = connections[alias]
-    columns: list[tuple[models.Field[Any, Any], str, SqlFragment | None]] = []
+    found: list[ColumnDefault] = []
     for field in model._meta.concrete_fields:
         # The default of a primary key is not cached: each row needs a new one.
         default = field.get_default() if field.has_default() and not field.primary_key else None
         fragment = None if default is None else _constant(field.get_db_prep_save(default, connection), connection)
-        columns.append((field, connection.ops.quote_name(str(field.column)), fragment))
-    return columns
+        if is_moved() and isinstance(field.db_default, Now):  # the database's own default is not moved
+            fragment = _fragment(field, Now(), _compiler(model, connection))
+        found.append(ColumnDefault(field, connection.ops.quote_name(str(field.column)), fragment))
+    return found
 
 
 def _constant(value: Any, connection: BaseDatabaseWrapper) -> SqlFragment:

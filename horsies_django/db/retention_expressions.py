@@ -11,6 +11,7 @@ from django.db.models.sql.compiler import SQLCompiler
 from ..core.option_parsers import LONGEST_DURATION
 from ..core.retention import LONGEST
 from ..core.status import TaskStatus
+from .now import postgres_now, sqlite_now
 
 
 class RetainedUntil(Func):
@@ -21,13 +22,13 @@ class RetainedUntil(Func):
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         """Render ``LEAST``, which ignores NULL and returns the longest duration for it."""
         longest = f"INTERVAL '{LONGEST.days} days'"
-        template = f"(STATEMENT_TIMESTAMP() + NULLIF(LEAST(%(expressions)s, {longest}), {longest}))"
+        template = f"({postgres_now()} + NULLIF(LEAST(%(expressions)s, {longest}), {longest}))"
         return self.as_sql(compiler, connection, template=template)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
         """Render microseconds, and the text form of Django's own Now()."""
         seconds = f"(NULLIF(MIN(%(expressions)s, {_MICROSECONDS}), {_MICROSECONDS}) / 1e6) || ' seconds'"
-        template = f"STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW', {seconds})"
+        template = f"STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', {sqlite_now()}, {seconds})"
         return self.as_sql(compiler, connection, template=template)
 
 

@@ -51,6 +51,7 @@ class HorsiesBackend(SendingBackend):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
+    supports_metadata = True  # the name of a proposal for Django's own backends
 
     @cached_property
     def _is_installed(self) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from django.apps import apps
 from django.db.models import BooleanField, Case, DateTimeField, Value, When
-from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
 from ..core import headers, type_check
@@ -26,6 +25,7 @@ from ..core.serialization import check_size, dumps, encode
 from ..db.expressions import NowPlus
 from ..db.inserts import Insert
 from ..db.notifications import TaskReady
+from ..db.now import Now
 from . import limits
 from .task import HorsiesTask
 
@@ -284,6 +284,11 @@ def task_ready_of(columns: Mapping[str, Any]) -> TaskReady:
 #: The builders of tasks that were sent, by the identity of task and options. They keep both alive.
 _builders: Final[dict[tuple[int, int], CallBuilder]] = {}
 _MAX_BUILDERS: Final = 256
+
+
+def forget_builders() -> None:
+    """Forget the builders, which keep compiled statements."""
+    _builders.clear()
 
 
 def _time_columns(run_after: datetime | timedelta | None) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from ..core.exceptions import TaskInterrupt, TaskRevoked
 from ..core.headers import slot_in
 from ..core.options import Options
 from ..core.serialization import check_size, clean_text, decode, dumps, encode
-from ..core.status import TaskStatus
 
 if TYPE_CHECKING:
     from ..models.claims import ClaimedTask, WorkerInfo
@@ -30,7 +29,6 @@ class TaskRun(Protocol):
     """The interface of a running task in a worker, as its context and its input resolvers use it."""
 
     stop_reason: type[TaskInterrupt] | None
-    has_saved: bool
     state: Any
     progress: str | None
 
@@ -64,6 +62,13 @@ class TaskRun(Protocol):
     def raise_if_stopping(self) -> None:
         """Raise the reason to stop, if there is one. Each call is a checkpoint."""
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The task's metadata, the same dict each time."""
+
+    def store_columns(self, **columns: Any) -> bool:
+        """Store columns of the task's row; return whether the run still holds it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget that the framework's is frozen
@@ -92,10 +97,11 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The task's metadata, including the headers that the sender's middleware added."""
-        from ..models.claims import metadata_of
+        """The task's metadata, including the headers that the sender's middleware added.
 
-        return metadata_of(self.run.claim)
+        Changes of the dict are kept for this attempt; :meth:`save_metadata` stores them.
+        """
+        return self.run.metadata
 
     @property
     def scheduled_for(self) -> datetime | None:
@@ -128,16 +134,10 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         In a transaction, the body's work and its state are committed together or not at all. Raises TypeError or
         ValueError for a value that can't be stored.
         """
-        from ..models import Task
-
         self.run.raise_if_stopping()
-        claim = self.run.claim
         encoded = encode(state, typed=self.run.is_typed, where="the state")
         check_size(dumps(encoded), self.run.options.max_payload_bytes, "the state")
-        self.run.has_saved = True
-        tasks = Task.objects.using(self.run.database)
-        mine = tasks.under_claims([claim], TaskStatus.RUNNING, self.run.runner.worker_id)
-        if not mine.update(checkpoint=encoded):
+        if not self.run.store_columns(checkpoint=encoded):
             self.run.request_stop(TaskRevoked)
             self.run.raise_if_stopping()
         self.run.state = encoded
@@ -145,6 +145,23 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
     async def asave(self, state: Any) -> None:
         """See :meth:`save`."""
         await sync_to_async(self.save)(state)
+
+    def save_metadata(self) -> None:
+        """Store ``metadata`` in the task's row, for later attempts and for whatever reads the row.
+
+        It is a checkpoint, and part of the body's own transaction if it is in one. Raises TypeError or ValueError for a
+        value that is no JSON.
+        """
+        self.run.raise_if_stopping()
+        encoded = encode(self.metadata, typed=False, where="the metadata")
+        check_size(dumps(encoded), self.run.options.max_payload_bytes, "the metadata")
+        if not self.run.store_columns(metadata=encoded or None):
+            self.run.request_stop(TaskRevoked)
+            self.run.raise_if_stopping()
+
+    async def asave_metadata(self) -> None:
+        """See :meth:`save_metadata`."""
+        await sync_to_async(self.save_metadata)()
 
 
 def _is_amount(value: object) -> bool:

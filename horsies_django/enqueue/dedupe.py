@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db.models import BooleanField, Case, F, Value, When
-from django.db.models.functions import Least, Now
+from django.db.models.functions import Least
 
 from ..core.exceptions import PayloadMismatch, UniqueConflict
 from ..core.registry import registry
@@ -15,6 +15,7 @@ from ..core.status import TaskStatus
 from ..core.unique import Unique, UniqueUntil
 from ..db import notifications
 from ..db.expressions import NowPlus
+from ..db.now import Now
 from .pending_insert import EnqueueResult, PendingInsert, release_after_commit
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Q
-from django.db.models.functions import Now
 
 from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7
 from ..core.options import Options
 from ..db import notifications, postgres
+from ..db.now import Now
 from .call_builder import Arguments, CallBuilder, task_ready_of
 from .dedupe import insert_once, resolve_conflict
 from .insert import build_insert, check_call, inject_headers, pending_insert_of

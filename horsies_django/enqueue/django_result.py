@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
+from django.core.serializers.json import DjangoJSONEncoder
 
 from ..core.compat import (
     FrameworkTask,
@@ -29,6 +31,7 @@ from ..core.exceptions import (
     TaskTimedOut,
     WorkerCrashed,
 )
+from ..core.names import name_of
 from ..core.option_parsers import INHERIT
 from ..core.options import NO_DEFAULTS
 from ..core.registry import registry
@@ -68,8 +71,34 @@ _EXCEPTION_BY_CODE: Final[dict[str | None, type[Exception]]] = {
 }
 
 
+class _ResultEncoder(DjangoJSONEncoder):
+    """Writes any value."""
+
+    def default(self, o: Any) -> Any:
+        """Return a value that JSON has."""
+        try:
+            return super().default(o)
+        except TypeError:
+            return str(o)
+
+
 class HorsiesTaskResult(FrameworkTaskResult):  # type: ignore[type-arg]  # the backport has one parameter, Django two
     """The framework's result with a ``repr()`` that omits arguments and return value: they may be sensitive."""
+
+    def to_json(self) -> str:
+        """Return the result as a JSON object: its id, task, status, times, arguments, errors and return value.
+
+        Values that JSON lacks, which the serializer "rich" reads, are written as Django's JSON encoder writes them, or
+        as text.
+        """
+        errors = [{"exception_class_path": one.exception_class_path, "traceback": one.traceback} for one in self.errors]
+        plain = ("id", "args", "kwargs", "backend", "worker_ids", "attempts")
+        times = ("enqueued_at", "started_at", "last_attempted_at", "finished_at")
+        found = {name: getattr(self, name) for name in (*plain, *times)}
+        found |= {"task": name_of(self.task), "status": str(self.status), "errors": errors}
+        if self.status == TaskResultStatus.SUCCESSFUL:
+            found["return_value"] = self.return_value
+        return json.dumps(found, cls=_ResultEncoder)
 
     def __repr__(self) -> str:
         return f"TaskResult(id={self.id!r}, task={self.task.module_path!r}, status={str(self.status)!r})"

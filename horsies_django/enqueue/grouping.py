@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import models, transaction
 from django.db.models import Case, F, TextField, Value, When
-from django.db.models.functions import Cast, Least, Now
+from django.db.models.functions import Cast, Least
 
 from ..core.compat import FrameworkTask, InvalidTask
 from ..core.dry_run import is_dry_run
@@ -28,6 +28,7 @@ from ..core.serialization import decode_call
 from ..db.expressions import NowPlus
 from ..db.inserts import Insert, can_leave_out, columns_of
 from ..db.notifications import wake_after_commit
+from ..db.now import Now
 from .call_builder import Arguments, CallBuilder, parameters_of
 from .task import HorsiesTask
 

@@ -6,11 +6,24 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from functools import cached_property, partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.db import transaction
 
 from ..core.backends import ConfiguredBackend
 from ..core.compat import (
@@ -19,6 +32,7 @@ from ..core.compat import (
     DEFAULT_TASK_QUEUE_NAME,
     FrameworkTask,
     InvalidTask,
+    task_backends,
 )
 from ..core.grouping_policy import Gather
 from ..core.ids import parse_uuid
@@ -36,6 +50,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from ..core.results import TaskResult
+    from .framework_verbs import FrameworkVerbs
     from .handle import TaskHandle
     from .node_factories import TaskNodeFactory
     from .node_option_types import TaskNodeOptions
@@ -147,7 +162,7 @@ class HorsiesTask(_GenericTask[P, T]):
             options["metadata"] = {**self.metadata, **options["metadata"]}
         if "retention" in options:
             options["retention"] = _merged_retention(self.retention, options["retention"])
-        return replace(self, **options)
+        return self._with_run_after(options) if "run_after" in options else replace(self, **options)
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Enqueue a call as part of the current transaction and return its handle.
@@ -171,6 +186,13 @@ class HorsiesTask(_GenericTask[P, T]):
     ) -> TaskHandle[T]:
         """See :meth:`schedule`."""
         return await self._later(delay_or_eta).asend(*args, **kwargs)
+
+    def enqueue_on_commit(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Enqueue a call once the current transaction of the default database has committed; at once outside of one.
+
+        This is for a queue in another database than the data. Otherwise :meth:`send` is part of the transaction.
+        """
+        transaction.on_commit(partial(self.enqueue, *args, **kwargs))
 
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """Enqueue one call for each dict of keyword arguments, 1,000 per INSERT; all of them or none."""
@@ -321,16 +343,49 @@ class HorsiesTask(_GenericTask[P, T]):
                 ) from None
         if not isinstance(delay_or_eta, datetime | timedelta):
             raise TypeError(f"schedule() got {delay_or_eta!r}; allowed: seconds, a timedelta or an aware datetime.")
-        changes: dict[str, Any] = {"run_after": delay_or_eta}
-        return replace(self, **changes)
+        return self._with_run_after({"run_after": delay_or_eta})
 
-    def _horsies(self) -> SendingBackend:
-        backend = self.get_backend()
+    def _with_run_after(self, options: dict[str, Any]) -> HorsiesTask[P, T]:
+        """Return a copy with these options, of which another backend may not take ``run_after`` as it is."""
+        backend = task_backends[options.get("backend", self.backend)]
         if not isinstance(backend, SendingBackend):
-            raise InvalidTask(
-                f"TASKS[{self.backend!r}] is {type(backend).__name__}; this needs HorsiesBackend (or use enqueue())."
-            )
-        return backend
+            from .framework_verbs import run_after_of
+
+            options["run_after"] = run_after_of(backend, options["run_after"])
+        return replace(self, **options)
+
+    def _horsies(self) -> SendingBackend | FrameworkVerbs:
+        backend = self.get_backend()
+        if isinstance(backend, SendingBackend):
+            return backend
+        from .framework_verbs import FrameworkVerbs
+
+        return FrameworkVerbs(backend)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in this process.
+
+        Under another backend of the framework, which calls this, the function gets a context with our methods, and the
+        value of a returned TaskResult is returned, or raised.
+        """
+        if self._is_ours:
+            return FrameworkTask.call(self, *args, **kwargs)
+        from .framework_verbs import own_context, plain_value
+
+        return cast("T", plain_value(FrameworkTask.call(self, *own_context(self, args), **kwargs)))
+
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """See :meth:`call`."""
+        if self._is_ours:
+            return cast("T", await FrameworkTask.acall(self, *args, **kwargs))
+        from .framework_verbs import own_context, plain_value
+
+        return cast("T", plain_value(await FrameworkTask.acall(self, *own_context(self, args), **kwargs)))
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether the task's backend is ours, or not configured."""
+        return self.backend not in task_backends.settings or isinstance(self.get_backend(), SendingBackend)
 
 
 class SendingBackend(ConfiguredBackend, ABC):

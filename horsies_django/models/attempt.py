@@ -9,12 +9,13 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import F, TextField, Value
-from django.db.models.functions import Coalesce, Greatest, Now
+from django.db.models.functions import Coalesce, Greatest
 from django.utils.translation import gettext_lazy as _
 
 from ..core.status import AttemptOutcome
 from ..db.expressions import ValueByPk, texts
 from ..db.fields import DateTimeField
+from ..db.now import Now
 from ..db.statements import Statement
 
 

@@ -15,12 +15,12 @@ from uuid import UUID
 
 from django.db import connections, models, transaction
 from django.db.models import Count, Min, Q, Subquery
-from django.db.models.functions import Now
 
 from ..core import limit_terms
 from ..core.limit_terms import LimitTerms
 from ..core.status import TaskStatus
 from ..db.expressions import BoundParam, NowPlus, Param
+from ..db.now import Now
 from ..db.statements import CompiledSelect, Statement
 from .claim.query import ORDER, not_past_deadline
 from .claims import TaskRoute

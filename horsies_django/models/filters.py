@@ -8,11 +8,11 @@ from typing import Final, Self
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q
-from django.db.models.functions import Now
 
 from ..core.status import TASK_LIVE_STATES, BeatRole, TaskStatus
 from ..core.unique import HOLDING, UniqueUntil
 from ..db.expressions import BoundParam, NowPlus
+from ..db.now import Now
 from .claim.query import ClaimQuerySet, RowT
 from .heartbeat import Heartbeat
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from django.db import models
 from django.db.models import F, Value
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.status import BeatRole
 from ..db.fields import DateTimeField
+from ..db.now import Now
 from ..db.statements import Statement
 
 

@@ -7,11 +7,12 @@ from typing import Final, NamedTuple
 
 from django.db import models
 from django.db.models import Q
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from ..db.expressions import NowPlus, SecondsUntil
 from ..db.fields import DateTimeField
+from ..db.now import Now
 
 #: The ``renewed_at`` of a lease that has never been held.
 NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from django.db import models, transaction
 from django.db.models import Q
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.bounds import Bounds, in_range
@@ -18,6 +17,7 @@ from ..core.limit_terms import LENGTH, LimitTerms
 from ..core.rates import TOKEN_RANGE, Rate
 from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField
+from ..db.now import Now
 from .filters import TaskFilterQuerySet
 
 logger = logging.getLogger("horsies_django.worker")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Final, Self
 
 from django.db.models import Case, Exists, F, OuterRef, Q, When
-from django.db.models.functions import Now
 
 from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 from ..core.status import TASK_TERMINAL_STATES
 from ..core.workflow_status import WorkflowTaskStatus
 from ..db.notifications import ANY_QUEUE, wake_after_commit
+from ..db.now import Now
 from .claim.query import RowT, not_past_deadline
 from .filters import TaskFilterQuerySet
 from .release_blocked import IS_LIMITED, release_after_commit

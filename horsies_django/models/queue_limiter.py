@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, transaction
 from django.db.models import CharField, F
-from django.db.models.functions import Now
 
 from ..core.queue_policy import POLICY_COLUMNS, QueuePolicy
 from ..db import postgres
 from ..db.expressions import BoundParam, Param, SecondsUntil
+from ..db.now import Now
 from ..db.statements import CompiledSelect, Statement
 from .queue import Queue
 

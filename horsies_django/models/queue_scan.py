@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from django.db import connections, models
-from django.db.models.functions import Now
 
 from ..db import postgres
 from ..db.expressions import BoundParam, OuterColumn, Param, SecondsUntil
+from ..db.now import Now
 from ..db.statements import JSON, Statement
 from .filters import TaskFilterQuerySet
 from .limit import Limit

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, models, transaction
 from django.db.models import Case, Count, Q, Value, When
-from django.db.models.functions import Now
 
 from ..core.bounds import bring_into_range, out_of_range
 from ..core.limit_terms import LimitTerms
@@ -23,6 +22,7 @@ from ..core.status import TaskStatus
 from ..db.errors import is_row_error
 from ..db.expressions import OuterColumn
 from ..db.notifications import ANY_QUEUE, wake_after_commit
+from ..db.now import Now
 from ..db.on_commit import on_commit_robust
 from ..db.statements import Statement
 from .claims import TaskRoute

@@ -11,7 +11,6 @@ from typing import Any, Final, Self
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.db.models import Case, F, Q, When
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.bounds import Range, clamp, in_range, out_of_range
@@ -23,6 +22,7 @@ from ..core.schedule_slots import Slots, parse_timezone
 from ..db.clock import database_now
 from ..db.fields import DateTimeField, JSONField
 from ..db.notifications import notify_schedules_changed_after_commit
+from ..db.now import Now
 from .subscribers import RunHandle, subscribers
 
 #: The default of ``max_catch_up_runs``.

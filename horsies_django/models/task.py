@@ -6,13 +6,13 @@ from typing import Any
 
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..core.ids import uuid7
 from ..core.status import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from ..db.fields import DateTimeField, DurationField, JSONField
+from ..db.now import Now
 from .filters import HOLDS_UNIQUE_KEY, IS_HELD, IS_RELEASED
 from .transitions import TaskQuerySet
 from .unreadable import range_conditions

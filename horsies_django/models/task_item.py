@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db import models
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..db.fields import DateTimeField, JSONField
+from ..db.now import Now
 
 if TYPE_CHECKING:
     from .task import Task  # noqa: F401  # the key below names it

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from django.db import IntegrityError, OperationalError, connections, models, transaction
 from django.db.models import Case, F, Q, TextField, Value, When
-from django.db.models.functions import Cast, Greatest, Now
+from django.db.models.functions import Cast, Greatest
 
 from ..core import lifecycle
 from ..core.bounds import RETENTION, in_range
@@ -27,6 +27,7 @@ from ..core.transition import Transition
 from ..core.unique import UniqueUntil
 from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
+from ..db.now import Now
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claim.query import RANK, first_of, not_past_deadline
 from .claims import ClaimedTask, ClaimRef, Completion, WorkerInfo, claimed_tasks, error_result, raise_unless_all_claimed

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Any
 
 from django.db import connections, models
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
@@ -15,6 +14,7 @@ from ..db import postgres
 from ..db.expressions import BoundParam, NowPlus, Param
 from ..db.fields import DateTimeField, JSONField, strings_in
 from ..db.notifications import notify_stop_request_after_commit
+from ..db.now import Now
 from ..db.statements import Statement
 
 

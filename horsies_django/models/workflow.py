@@ -8,13 +8,13 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.bounds import Bounds, in_range
 from ..core.ids import uuid7
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
 from ..db.fields import DateTimeField, JSONField
+from ..db.now import Now
 
 _LIVE = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
 _UNSUCCESSFUL = sorted(WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPLETED})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..db.fields import DateTimeField, JSONField
+from ..db.now import Now
 
 
 class WorkflowEvent(models.Model):

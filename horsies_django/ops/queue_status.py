@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from ..core.compat import task_backends
@@ -15,6 +14,7 @@ from ..core.options import QueueOptions
 from ..core.queue_policy import COLUMNS, KEEP_FOREVER, QueuePolicy
 from ..core.status import TaskStatus
 from ..db.expressions import SecondsUntil
+from ..db.now import Now
 from ..enqueue.backend import HorsiesBackend
 from ..models import Queue, Task
 

@@ -9,10 +9,10 @@ from typing import Final
 from uuid import UUID
 
 from django.db.models import F
-from django.db.models.functions import Now
 
 from ..core.options import Options, RecoveryOptions
 from ..core.status import BeatRole
+from ..db.now import Now
 from ..models import Heartbeat, Lease, Task, Worker
 
 logger = logging.getLogger("horsies_django.reaper")

@@ -8,12 +8,13 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce
 
 from ..core.options import Options
 from ..core.status import TASK_TERMINAL_STATES, TaskStatus
 from ..core.unique import UniqueUntil
 from ..db.expressions import NowPlus
+from ..db.now import Now
 from ..models import Heartbeat, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
 from ..models.transitions import BATCH, TaskQuerySet
 from ..models.workflow import WorkflowQuerySet

@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 
 from django.db import connections, transaction
 from django.db.models import CharField, Count, F, OuterRef, QuerySet, Subquery, Value
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce
 
 from ..core.bounds import out_of_range
 from ..core.histogram import bucket_expression
 from ..core.options import Options
 from ..db.expressions import MinuteOf, NowPlus, SecondsBetween
+from ..db.now import Now
 from ..models import Rollup, Task, TaskAttempt, Watermark
 from ..models.rollup import MINUTES, RollupSpan, start_of
 from ..models.transitions import BATCH

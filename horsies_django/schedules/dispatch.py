@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from django.db import Error, OperationalError, transaction
 from django.db.models import F, Q
-from django.db.models.functions import Now
 
 from ..core import headers
 from ..core.backends import config_of
@@ -19,6 +18,7 @@ from ..core.registry import registry
 from ..core.serialization import decode_call
 from ..db.clock import database_now
 from ..db.errors import primary_message
+from ..db.now import Now
 from ..enqueue.backend import HorsiesBackend
 from ..enqueue.handle import TaskHandle
 from ..enqueue.task import HorsiesTask

@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models.functions import Now
 
 from ..core.clock import aware, stored
 from ..core.schedule_enums import MAX_CATCH_UP, CatchUp, Overlap
 from ..core.schedule_slots import Slots
 from ..db.errors import is_outage
+from ..db.now import Now
 from ..models.check_migrated import raise_if_grants_are_missing
 from ..models.schedule import Schedule, ScheduleQuerySet
 from . import dispatch

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from django.db import Error, close_old_connections, connections
 from django.db.models import Exists, Subquery
-from django.db.models.functions import Now
 
 from ..core.bounds import DATES_ALLOWED, date_if_within
 from ..core.clock import aware
@@ -23,6 +22,7 @@ from ..core.sync import StopEvent
 from ..db.clock import select_values
 from ..db.errors import is_outage, is_row_error
 from ..db.expressions import SecondsUntil
+from ..db.now import Now
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.schedule import Schedule, ScheduleQuerySet
 from .dispatch import UnknownTarget, error_text

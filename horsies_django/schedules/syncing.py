@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.conf import settings
-from django.db.models.functions import Now
 
 from ..core.clock import aware
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..db.clock import database_now
+from ..db.now import Now
 from ..models.schedule import PLAN_COLUMNS, Schedule, ScheduleQuerySet
 from .declaration import DeclaredSchedule, declarations
 from .declaration_errors import errors_of

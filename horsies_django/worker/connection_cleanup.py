@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..core.current_task import current_run
 from ..db import postgres
 from .context_isolation import isolated
 from .execution import Execution
@@ -23,9 +23,6 @@ from .execution import Execution
 logger = logging.getLogger("horsies_django.worker")
 
 T = TypeVar("T")
-
-#: The execution whose coroutine calls, for threads that all coroutines share.
-current_execution: Final[ContextVar[Execution | None]] = ContextVar("calling", default=None)
 
 
 def drop_connections() -> None:
@@ -87,7 +84,7 @@ class SharedThreads(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """See ThreadPoolExecutor. Remembers the calling execution for the log."""
-        return super().submit(self._call, current_execution.get(), fn, *args, **kwargs)
+        return super().submit(self._call, current_run.get(), fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See ThreadPoolExecutor. Also closes the connections of its threads."""

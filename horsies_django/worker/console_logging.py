@@ -10,6 +10,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final, TextIO
 
+from ..core.current_task import ClaimedRow, log_attributes
 from ..core.printable import OneLine, one_line
 
 logger = logging.getLogger("horsies_django.worker")
@@ -146,14 +147,14 @@ def _is_shown() -> bool:
     return False
 
 
-def log_later(message: str, *args: object, is_last: bool) -> None:
-    """Log at INFO what short tasks log thousands of times a second.
+def log_later(row: ClaimedRow | None, message: str, *args: object, is_last: bool) -> None:
+    """Log at INFO, about a task, what short tasks log thousands of times a second.
 
     If our own handler is the only one, the line may wait for the next line with ``is_last``, or for ``flush``.
     """
     console = _handler()
     if console is None or not console.write_later(message, *args):
-        logger.info(message, *args, stacklevel=2)
+        logger.info(message, *args, stacklevel=2, extra=log_attributes(row))
     elif is_last:
         console.flush()
 

@@ -15,7 +15,9 @@ from uuid import UUID
 from ..core.backends import reads_typed
 from ..core.exceptions import TaskInterrupt, TaskRevoked
 from ..core.options import Options
-from ..models.claims import ClaimedTask, WorkerInfo
+from ..core.status import TaskStatus
+from ..models import Task
+from ..models.claims import ClaimedTask, WorkerInfo, metadata_of
 from .started_registry import Slot
 
 P = ParamSpec("P")
@@ -60,6 +62,7 @@ class Execution:
     state: Any = None
     progress: str | None = None
     stored_progress: str | None = None
+    _metadata: dict[str, Any] | None = None
     _shown_id: str | None = None
     _thread: int | None = None
     _awaiting: asyncio.Task[Any] | None = None
@@ -133,6 +136,20 @@ class Execution:
         """Raise the reason to stop, if there is one: a checkpoint."""
         if self.stop_reason is not None:
             raise self.stop_reason
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The task's metadata, the same dict each time."""
+        if self._metadata is None:
+            self._metadata = metadata_of(self.claim)
+        return self._metadata
+
+    def store_columns(self, **columns: Any) -> bool:
+        """Store columns of the task's row; return whether this worker still holds it."""
+        self.has_saved = True
+        tasks = Task.objects.using(self.database)
+        mine = tasks.under_claims([self.claim], TaskStatus.RUNNING, self.runner.worker_id)
+        return mine.update(**columns) > 0
 
     def interrupt(self) -> None:
         """Interrupt a function that was asked to stop: cancel a coroutine, raise in a thread.

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..core.current_task import log_attributes
 from ..core.exceptions import TaskRevoked
 from ..core.serialization import clean_text
 from ..models.claims import ClaimedTask, Completion
@@ -56,15 +57,18 @@ class ExecutionResult:
         again = "" if ended.delay is None else f" in={ended.delay:.1f}s"
         values = self.execution.shown_id, claim.task_name, claim.queue_name, claim.attempt, self.duration, error + again
         if self.execution.stop_reason is TaskRevoked and not self.is_stored:
-            logger.warning(_ENDED, "revoked", *values)
+            logger.warning(_ENDED, "revoked", *values, extra=log_attributes(claim))
         elif ended.unknown_to is not None:
             why = f"{again} for a worker of another version: {clean_text(str(self.exception))}"
-            logger.warning(_ENDED, "handed back", *values[:-1], why)
+            logger.warning(_ENDED, "handed back", *values[:-1], why, extra=log_attributes(claim))
         elif ended.error is None:
-            console_logging.log_later(_ENDED, "snoozes" if again else "completed", *values, is_last=False)
+            console_logging.log_later(claim, _ENDED, "snoozes" if again else "completed", *values, is_last=False)
         elif again:
             kind = f"{ended.error.exception_class}: " if ended.error.exception_class else ""
-            logger.warning(_ENDED, "retries", *values[:-1], f"{error}{again} why={kind}{ended.error.message}")
-            logger.debug("task traceback id=%s attempt=%s", claim.task_id, claim.attempt, exc_info=self.exception)
+            extra = log_attributes(claim)
+            why = f"{error}{again} why={kind}{ended.error.message}"
+            logger.warning(_ENDED, "retries", *values[:-1], why, extra=extra)
+            trace = "task traceback id=%s attempt=%s"
+            logger.debug(trace, claim.task_id, claim.attempt, exc_info=self.exception, extra=extra)
         else:
-            logger.error(_ENDED, "failed", *values, exc_info=self.exception)
+            logger.error(_ENDED, "failed", *values, exc_info=self.exception, extra=log_attributes(claim))

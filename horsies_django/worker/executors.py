@@ -17,12 +17,12 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 from django.db.backends.signals import connection_created
 
+from ..core.current_task import current_run
 from ..core.exceptions import TaskTimeLimit
 from . import result_mapping, run_task
 from .connection_cleanup import (
     SharedThreads,
     clean_up_connections,
-    current_execution,
     drop_connections,
     rolling_back_open_transactions,
 )
@@ -158,6 +158,7 @@ class ThreadExecutor:
                 execution.has_next = bool(self._waiting)
                 self._wake_thread()
                 self._on_result(self._run(execution))
+            current_run.set(None)
             with self._lock:
                 self._idle += 1
             is_running = self._wakeups.get()
@@ -167,6 +168,7 @@ class ThreadExecutor:
         connections.close_all()
 
     def _run(self, execution: Execution) -> ExecutionResult | NotStarted:
+        current_run.set(execution)  # the thread has no other context, and the next execution replaces it
         try:
             result = isolated(run_task.run_task, execution)
             # An interrupt may have come in the middle of a database's answer.
@@ -292,7 +294,7 @@ class LoopExecutor:
             self._tasks.discard(task)
             return
         execution.has_next = bool(self._waiting)
-        current_execution.set(execution)
+        current_run.set(execution)
         self._results.add(await _arun(execution, task))
         self._has_results = True
         self._tasks.discard(task)
@@ -313,10 +315,12 @@ class InlineExecutor:
             timer = threading.Timer(execution.time_limit or 0.0, self._stop, args=(execution,))
             if execution.time_limit is not None:
                 timer.start()
+            token = current_run.set(execution)
             try:
                 with rolling_back_open_transactions(execution):
                     result = isolated(run_task.run_task, execution)
             finally:
+                current_run.reset(token)
                 timer.cancel()
             self._on_result(result)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
 from django.db import Error
 
 from ..core import recent_exceptions
+from ..core.current_task import log_attributes
 from ..core.exceptions import TaskRevoked
 from ..db.errors import lacks_privilege
 from ..db.notifications import ANY_QUEUE, SlotFreed, TaskReady, notify_slot_freed_after_commit
@@ -27,7 +29,6 @@ from ..workflows.gateway import AdvanceFailed
 from . import console_logging
 from .claim_budget import ClaimBudget
 from .config import Until, WorkerConfig
-from .connection import is_visible_only_here
 from .database_retry import DatabaseRetry
 from .execution import Execution
 from .execution_result import ExecutionResult, NotStarted
@@ -74,6 +75,8 @@ class Producer:
         listener: Listener,
         on_retire: Callable[[ExitReason], bool],
         started_registry: StartedRegistry | None,
+        *,
+        is_inline: bool = False,
     ) -> None:
         self._options = config.options  # each look-up would cost as much as a short task
         heartbeat_interval = self._options.recovery.heartbeat_interval
@@ -105,7 +108,7 @@ class Producer:
         )
         self._signals = SignalDispatcher(
             config.database,
-            has_thread=not is_visible_only_here(config.database),
+            has_thread=not is_inline,
             on_sent=partial(inbox.put, Command.POLL) if config.until is Until.DRAINED else None,
         )
         self._retry = DatabaseRetry(
@@ -121,6 +124,28 @@ class Producer:
     def leaves_executions(self) -> bool:
         """Whether executions run on or could not be stored: their tasks are recovered once the process has ended."""
         return self._state.leaves_executions
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether it holds tasks, or results that are not stored."""
+        return self._schedule.is_holding
+
+    @contextmanager
+    def registered(self) -> Iterator[None]:
+        """Be registered as a worker during the block, which runs the loop itself with :meth:`run_once`."""
+        with dispatching_to(self._signals.put):
+            self._retry(self._store.register)
+            try:
+                yield
+            finally:
+                self._signals.close(timeout=5.0)
+                self._retry(self._store.leave)
+
+    def submit(self, pool: SlotPool, claims: Sequence[ClaimedTask]) -> None:
+        """Run tasks that this worker has claimed and started."""
+        executions = list(map(self._new_execution, claims))
+        pool.submit(executions)
+        self._state.unmarked_nodes += [one for one in executions if one.claim.workflow_id is not None]
 
     def run(self) -> ExitReason:
         """Register, work until done, hand back what has not started, and leave; return why."""
@@ -248,7 +273,8 @@ class Producer:
         self._release_slot(execution)
         if execution.stop_reason is None:
             values = execution.task_id, execution.claim.task_name, execution.claim.queue_name
-            logger.warning("task could not start in time id=%s name=%s queue=%s: handed back", *values)
+            message = "task could not start in time id=%s name=%s queue=%s: handed back"
+            logger.warning(message, *values, extra=log_attributes(execution.claim))
 
     def _on_task_ready(self, task_ready: TaskReady) -> None:
         if task_ready.queue_name == ANY_QUEUE:
@@ -404,7 +430,8 @@ class Producer:
             return True
         held = self._store.still_held([execution.claim for execution in executions])
         for pool, execution in self._watchdog.revoked(executions, held):
-            logger.warning("task revoked id=%s: it is asked to stop", execution.task_id)
+            message = "task revoked id=%s: it is asked to stop"
+            logger.warning(message, execution.task_id, extra=log_attributes(execution.claim))
             execution.request_stop(TaskRevoked)
             pool.watch(execution)
             execution.interrupt()
@@ -529,9 +556,7 @@ class Producer:
             pool.start_ahead.adapt()
             if pool.is_partial:
                 pool.prefer_deep(started)
-            executions = list(map(self._new_execution, self._still_claimed(started, tick)))
-            pool.submit(executions)
-            state.unmarked_nodes += [one for one in executions if one.claim.workflow_id is not None]
+            self.submit(pool, self._still_claimed(started, tick))
         self._poll_interval.poll_by(self._store.selector.unblocks_at)
         self._delete_unretained(ended)
         self._report(ended)

@@ -206,6 +206,7 @@ def _require_claim(execution: Execution, is_held: object) -> None:
 def _prepare(execution: Execution) -> _PreparedCall:
     claim = execution.claim
     console_logging.log_later(
+        claim,
         "task started id=%s name=%s queue=%s attempt=%d",
         execution.shown_id,
         claim.task_name,

@@ -50,7 +50,7 @@ def run(
         listener = Listener(config, worker_id, inbox, report)
         if not inline:
             listener.start()
-        producer = Producer(config, runner, inbox, pools, listener, report, started_registry)
+        producer = Producer(config, runner, inbox, pools, listener, report, started_registry, is_inline=inline)
         log_and_print(
             "worker ready id=%s pid=%d queues=%s threads=%d async_slots=%d",
             worker_id,

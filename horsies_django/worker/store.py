@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.db import Error, connections, transaction
-from django.db.models.functions import Now
 
 from ..core.bounds import bring_into_range, out_of_range
 from ..core.queue_policy import POLICY_COLUMNS
@@ -22,6 +21,7 @@ from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import is_permanent_error, is_row_error, primary_message
 from ..db.notifications import ANY_QUEUE, wake_after_commit
+from ..db.now import Now
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for

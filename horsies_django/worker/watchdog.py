@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from ..core.current_task import log_attributes
 from ..core.exceptions import TaskRevoked, TaskTimeLimit
 from .config import WorkerConfig
 from .execution import CANCEL_GRACE, Execution
@@ -64,12 +65,15 @@ class Watchdog:
         watched = [execution for pool in self._pools for execution in pool.watched]
         for execution in watched:
             if execution.stop_reason is None and now >= execution.ends_by:
-                logger.warning("task over its time limit id=%s limit=%gs", execution.task_id, execution.time_limit)
+                values = execution.task_id, execution.time_limit
+                extra = log_attributes(execution.claim)
+                logger.warning("task over its time limit id=%s limit=%gs", *values, extra=extra)
                 execution.request_stop(TaskTimeLimit)
             execution.interrupt()
         stuck = {execution for execution in watched if self._is_stuck(execution)} - self._stuck
         for execution in stuck:
-            logger.error("task can't be stopped id=%s: this runner takes no more work", execution.task_id)
+            message = "task can't be stopped id=%s: this runner takes no more work"
+            logger.error(message, execution.task_id, extra=log_attributes(execution.claim))
         self._stuck |= stuck
         for pool in self._pools:
             pool.watch_from(min(map(self._stop_at, pool.watched), default=float("inf")))

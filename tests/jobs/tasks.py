@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from horsies_django import RetryPolicy, TaskError, TaskResult, task
+from horsies_django import RetryPolicy, TaskError, TaskResult, current_task, task
 from tests.jobs.models import Entry
 
 
@@ -257,3 +257,12 @@ async def leave_a_bomb() -> str:
     bomber = asyncio.create_task(bomb())
     await asyncio.sleep(0.05)
     return f"still here {bomber.done()}"
+
+
+@task
+def name_of_current(key: str) -> list[str]:
+    """Return the id of the current task, before and after others had the time to start."""
+    before = current_task()
+    time.sleep(0.01)
+    after = current_task()
+    return [str(one.id) for one in (before, after) if one is not None]

@@ -106,6 +106,7 @@ def test_catch_up_runs_the_latest_all_some_or_none_of_the_missed_slots(scheduler
     assert row.next_run_at == first + timedelta(hours=73)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_catch_up_of_hundreds_of_slots_takes_several_passes(scheduler):
     make(timing="every:60", catch_up="all", max_catch_up_runs=250)

@@ -111,13 +111,13 @@ def shown(stream):
 
 def test_buffered_lines_are_written_in_the_order_of_their_records(terminal):
     stream = terminal()
-    console_logging.log_later("task %s", "a", is_last=False)
+    console_logging.log_later(None, "task %s", "a", is_last=False)
     assert not stream.getvalue()
 
     logging.getLogger("horsies_django.worker").warning("careful")
-    console_logging.log_later("task %s", "b", is_last=False)
-    console_logging.log_later("task %s", "c", is_last=True)
-    console_logging.log_later("task %s", "d", is_last=False)
+    console_logging.log_later(None, "task %s", "b", is_last=False)
+    console_logging.log_later(None, "task %s", "c", is_last=True)
+    console_logging.log_later(None, "task %s", "d", is_last=False)
     console_logging.flush()
 
     info = "INFO    horsies_django.worker task"
@@ -127,7 +127,7 @@ def test_buffered_lines_are_written_in_the_order_of_their_records(terminal):
 
 def test_a_buffered_line_is_formatted_like_its_record(terminal):
     stream = terminal()
-    console_logging.log_later("task %s took %.3fs", "a", 0.25, is_last=True)
+    console_logging.log_later(None, "task %s took %.3fs", "a", 0.25, is_last=True)
 
     (line,) = stream.getvalue().splitlines()
     created = datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f").timestamp()
@@ -147,7 +147,7 @@ def test_an_additional_log_handler_gets_the_records(terminal, where, monkeypatch
     monkeypatch.setattr(logging.getLogger("horsies_django"), "propagate", True)
     monkeypatch.setattr(logger, "handlers", [*logger.handlers, handler])
 
-    console_logging.log_later("task %s", "a", is_last=False)
+    console_logging.log_later(None, "task %s", "a", is_last=False)
 
     (record,) = records
     assert (record.name, record.levelno, record.msg, record.args) == (
@@ -165,11 +165,11 @@ def test_a_log_filter_and_a_record_factory_are_called(terminal, monkeypatch):
     calls = []
     logger = logging.getLogger("horsies_django.worker")
     logger.addFilter(calls.append)
-    console_logging.log_later("task a", is_last=True)
+    console_logging.log_later(None, "task a", is_last=True)
     logger.removeFilter(calls.append)
     factory = logging.getLogRecordFactory()
     logging.setLogRecordFactory(lambda *args, **kwargs: calls.append(None) or factory(*args, **kwargs))
-    console_logging.log_later("task b", is_last=True)
+    console_logging.log_later(None, "task b", is_last=True)
     logging.setLogRecordFactory(factory)
 
     assert len(calls) == 2
@@ -179,7 +179,7 @@ def test_log_lines_below_the_level_are_not_written(terminal):
     stream = terminal()
     logging.getLogger("horsies_django").setLevel(logging.WARNING)
 
-    console_logging.log_later("task a", is_last=True)
+    console_logging.log_later(None, "task a", is_last=True)
 
     assert not stream.getvalue()
 
@@ -188,8 +188,8 @@ def test_logging_to_a_closed_stream_raises_nothing(terminal):
     stream = terminal()
     stream.close()
 
-    console_logging.log_later("task a", is_last=True)
-    console_logging.log_later("task b", is_last=False)
+    console_logging.log_later(None, "task a", is_last=True)
+    console_logging.log_later(None, "task b", is_last=False)
     logging.getLogger("horsies_django.worker").error("unwritten")
     console_logging.flush()
 
@@ -202,7 +202,7 @@ def test_many_log_lines_are_written_in_few_chunks_of_whole_lines(terminal, monke
     monkeypatch.setattr(console_handler(), "stream", type("Stream", (), {"write": staticmethod(pieces.append)}))
 
     for number in range(1_000):
-        console_logging.log_later("task number %d", number, is_last=False)
+        console_logging.log_later(None, "task number %d", number, is_last=False)
     console_logging.flush()
 
     assert all(piece.endswith("\n") and len(piece) <= 4_096 for piece in pieces)
@@ -213,7 +213,7 @@ def test_many_log_lines_are_written_in_few_chunks_of_whole_lines(terminal, monke
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # a thread that another test left running
 def test_a_forked_child_does_not_write_the_pending_lines_of_its_parent(terminal):
     stream = terminal()
-    console_logging.log_later("task a", is_last=False)
+    console_logging.log_later(None, "task a", is_last=False)
 
     pid = os.fork()
     if not pid:

@@ -6,11 +6,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.db.models import F, Q, Value
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...db.expressions import NowPlus
+from ...db.now import Now
 from ...ops.keyset import scopes
 from ...ops.keyset.scopes import ScanScope
 from .filters import FoldedFilter

@@ -8,13 +8,13 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import JSONField, Model, Q, QuerySet
-from django.db.models.functions import Now
 from django.forms import Select, Textarea
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ...db.expressions import SecondsUntil
+from ...db.now import Now
 from ...models import Schedule
 from ..base import is_read_only, queue_database
 from ..json_field import JSON_BOX, JSONPayloadField

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from django.db.models import Model, QuerySet
 from django.db.models.fields.json import KT
-from django.db.models.functions import Now
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ...core.durations import format_duration
+from ...db.now import Now
 from ...models import Task, Workflow
 from ..links import Links
 from ..status_text import status_badge

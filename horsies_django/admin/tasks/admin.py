@@ -8,11 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.forms import Form
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 
+from ...db.now import Now
 from ...models import Workflow
 from ...ops.keyset.scan import KeysetScan, Page
 from ...ops.payload_view.contents import PARTS

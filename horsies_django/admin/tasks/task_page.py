@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html_join
@@ -20,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
 from ...core.status import TaskStatus
+from ...db.now import Now
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
 from ...ops.diagnosis import Reason, reasons_of
 from ...ops.inspector.task_states import State, state_of

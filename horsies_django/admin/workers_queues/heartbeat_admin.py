@@ -8,12 +8,12 @@ from uuid import UUID
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
-from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
+from ...db.now import Now
 from ...models import Heartbeat, Task, Worker
 from ...ops.keyset.scan import Page
 from ...ops.keyset.scopes import ScanScope

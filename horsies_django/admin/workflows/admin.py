@@ -12,7 +12,6 @@ from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.db.models.fields.json import KT
-from django.db.models.functions import Now
 from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
@@ -23,6 +22,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind
+from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
 from ...ops.keyset.scan import KeyRange
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns

@@ -12,7 +12,6 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
-from django.db.models.functions import Now
 
 from horsies_django.core.backends import horsies_backend
 from horsies_django.core.clock import aware
@@ -20,6 +19,7 @@ from horsies_django.core.durations import format_relative
 from horsies_django.core.printable import one_line
 from horsies_django.core.schedule_enums import DisabledBy
 from horsies_django.db.clock import database_now
+from horsies_django.db.now import Now
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.text_table import table

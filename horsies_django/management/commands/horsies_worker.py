@@ -14,11 +14,15 @@ from django.core.management.base import CommandError, CommandParser
 from horsies_django.core.options import WorkerOptions, worker_option
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import boolean, flag_or_variable, parse_names
+from horsies_django.management.reload import run_with_reload
 from horsies_django.worker.config import Until, WorkerConfig
 from horsies_django.worker.console_logging import log_to_console
 from horsies_django.worker.run_worker import run_worker
 
 COMMAND: Final = "horsies_worker"
+
+#: The flag of development.
+RELOAD: Final = "--reload"
 
 #: Stands for all queues.
 ALL: Final = "*"
@@ -82,8 +86,14 @@ class Command(QueueCommand):
         until.add_argument("--drain", action="store_true", help="Run until nothing is due, and exit.")
         for name, text in _SWITCHES.items():
             parser.add_argument(f"--no-{name}", action="store_true", default=None, help=text)
+        text = "Restart the worker when the project's code changes. For development."
+        parser.add_argument(RELOAD, action="store_true", help=text)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["reload"]:
+            if not self.owns_process:
+                raise CommandError(f"{RELOAD} needs a process of its own: manage.py {COMMAND} {RELOAD}.", returncode=2)
+            sys.exit(run_with_reload(RELOAD))
         log_to_console(options["verbosity"])
         try:
             queues = parse_names(_variable("queues", options["queues"]))

@@ -13,11 +13,11 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
 
 from ...core.status import TaskStatus
 from ...db.claim_expressions import CURSOR_PRIORITY, AfterCursor, IsQueueCandidate, LateralQueue, UnpausedQueue
 from ...db.expressions import BoundParam
+from ...db.now import Now
 from ..queue import Queue
 
 #: The model of a task, which a queryset does not know.

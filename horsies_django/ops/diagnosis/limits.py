@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...db.now import Now
 from ...models import Limit, Task
 from ...models.transitions import TaskQuerySet
 from ..queue_status import QueueStatus, queue_status

@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 from django.db import models
-from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from ...core.compat import task_backends
 from ...core.options import Options
+from ...db.now import Now
 from ...enqueue.backend import HorsiesBackend
 from ...models import Task, Workflow
 from ...models.transitions import TaskQuerySet

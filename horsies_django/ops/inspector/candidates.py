@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models.functions import Now
-
+from ...db.now import Now
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.transitions import TaskQuerySet
 from .task_states import State, state_of

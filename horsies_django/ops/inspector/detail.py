@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from django.db.models import TextField
-from django.db.models.functions import Cast, Now
+from django.db.models.functions import Cast
 
 from ...core.registry import registry
+from ...db.now import Now
 from ...models import Task, TaskItem
 from ...models.transitions import TaskQuerySet
 from ..diagnosis import reasons_of

@@ -8,9 +8,8 @@ from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
-from django.db.models.functions import Now
-
 from ...core.status import TaskStatus
+from ...db.now import Now
 from ...models import Task
 from ...models.transitions import TaskQuerySet
 from ..diagnosis.reason import backend_options

@@ -16,11 +16,11 @@ from uuid import UUID
 
 from django.db import connections
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.utils.formats import number_format
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
+from ...db.now import Now
 from .keys import Key, offset_key
 from .scan import KeysetScan
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from django.db.models import Q
-from django.db.models.functions import Now
 
 from ...core.status import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TaskStatus
+from ...db.now import Now
 from ...models.filters import IS_HELD
 
 #: Maximum number of rows of an index range that are read at once.

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from django.db import connections
 from django.db.models import Q
-from django.db.models.functions import Now
 
 from ...core.status import TaskStatus
 from ...db import postgres
 from ...db.multi_query import decode_rows, grouped_count_query
+from ...db.now import Now
 from ...db.statements import Statement
 from ...models import Task
 from ...models.claim.query import not_past_deadline

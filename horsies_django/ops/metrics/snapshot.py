@@ -10,12 +10,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import F
-from django.db.models.functions import Now
 
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.options import Options
 from ...db.expressions import MinuteOf, SecondsUntil
 from ...db.multi_query import decode_rows, rows_query, run_queries, scalar
+from ...db.now import Now
 from ...db.statements import Statement
 from ...enqueue.backend import HorsiesBackend
 from ...models import Lease, Queue, Task

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from django.db import OperationalError, connections, models, transaction
 from django.db.models import Exists, OuterRef, Q, Subquery, Value
-from django.db.models.functions import Now
 
 from ...core.status import TaskStatus
 from ...core.transition import Transition
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db import postgres
 from ...db.completions import notify_after_commit
+from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
 from .. import lifecycle

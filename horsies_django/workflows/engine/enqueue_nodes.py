@@ -8,13 +8,14 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce
 
 from ...core.ids import uuid7s
 from ...core.retry import RetryPolicy
 from ...core.status import TaskStatus
 from ...db.expressions import NowPlus, ValueByPk
 from ...db.notifications import wake_after_commit
+from ...db.now import Now
 from ...db.statements import Statement
 from ...models import Task
 from ...models.claims import TaskRoute

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import models
 from django.db.models import Case, Exists, OuterRef, Q, Subquery, TextField, Value, When
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
-from django.db.models.functions import Cast, Coalesce, Left, Now
+from django.db.models.functions import Cast, Coalesce, Left
 
 from ...core.results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...core.status import TASK_TERMINAL_STATES, TaskStatus
 from ...core.transition import Transition
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
+from ...db.now import Now
 from ...models import Task, Workflow
 from .. import lifecycle
 from ..error_codes import STOPPED_BY, WorkflowCode

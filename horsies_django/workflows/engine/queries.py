@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db import connections, models
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Count, F, TextField, Value
-from django.db.models.functions import Cast, Coalesce, Least, Now
+from django.db.models.functions import Cast, Coalesce, Least
 
 from ...core.serialization import dumps
 from ...core.transition import Transition, in_sources
@@ -32,6 +32,7 @@ from ...db.expressions import (
     json_object,
     json_pairs,
 )
+from ...db.now import Now
 from ...db.statements import CompiledSelect, Statement
 from ...db.workflow_expressions import IsAtOrAbove, IsAtOrBelow
 from ...models import Workflow, WorkflowTask

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from django.db import Error, InterfaceError, OperationalError, connections, models, transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q
-from django.db.models.functions import Now
 
 from ...core.bounds import readable_values
 from ...core.results import OperationalCode, RetrievalCode, TaskError
@@ -27,6 +26,7 @@ from ...core.workflow_status import (
 from ...db.completions import notify_after_commit
 from ...db.errors import INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, READ_ONLY, is_row_error, primary_message, sqlstate
 from ...db.expressions import NowPlus, SecondsUntil
+from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
 from ...models.retention import workflow_kept_until
 from .. import lifecycle

@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db.models import Case, Exists, F, OuterRef, Q, When
-from django.db.models.functions import Now
 
 from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ...db.now import Now
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
 from ..error_codes import STOPPED_BY, WorkflowCode

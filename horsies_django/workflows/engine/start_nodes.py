@@ -10,12 +10,13 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import F, TextField, Value
-from django.db.models.functions import Cast, Now
+from django.db.models.functions import Cast
 
 from ...core.ids import uuid7s
 from ...core.serialization import dumps
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
 from ...db.expressions import ValueByPk
+from ...db.now import Now
 from ...models import Workflow, WorkflowEvent
 from ...models.claims import TaskRoute
 from .. import lifecycle

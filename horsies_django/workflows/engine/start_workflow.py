@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models.functions import Now
-
 from ...core.workflow_status import WorkflowStatus
+from ...db.now import Now
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
 from ..blueprint import CALL_COLUMNS, NodeBlueprint, WorkflowBlueprint

@@ -1,90 +1,109 @@
-"""Tasks of horsies on the backends that come with the framework, as a project's tests may use them."""
+"""Our verbs under the backends that Django itself has for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
-from horsies_django import HorsiesTask, task
-from horsies_django.core.compat import InvalidTask, TaskResultStatus, default_task_backend
-from horsies_django.models import Task
-from tests.enqueue.framework import jobs
-from tests.enqueue.framework.conftest import backend_path
+from horsies_django import TaskFailed, TaskStatus, WaitTimeout, Workflow
+from horsies_django.core.compat import BaseTaskBackend, InvalidTask, task_backends
+from tests.jobs import tasks
+from tests.testing.jobs import import_rows
+
+#: ``django.tasks`` or the backport.
+FRAMEWORK = BaseTaskBackend.__module__.removesuffix(".backends.base")
+
+
+def use(settings, name):
+    settings.TASKS = {"default": {"BACKEND": f"{FRAMEWORK}.backends.{name}", "QUEUES": ["default", "emails"]}}
 
 
 @pytest.fixture
 def immediate(settings):
-    """Run tasks as they are enqueued."""
-    settings.TASKS = {"default": {"BACKEND": backend_path("Immediate")}}
+    use(settings, "immediate.ImmediateBackend")
 
 
 @pytest.fixture
 def dummy(settings):
-    """Keep tasks in a list."""
-    settings.TASKS = {"default": {"BACKEND": backend_path("Dummy")}}
+    use(settings, "dummy.DummyBackend")
 
 
-@pytest.mark.django_db
-def test_the_immediate_backend_runs_a_horsies_task_at_once(immediate):
-    result = jobs.add.enqueue(1, b=2)
-
-    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
-    assert (result.attempts, result.errors) == (1, [])
-    assert not Task.objects.exists()
-
-
-@pytest.mark.django_db
-def test_the_context_and_failures_work_with_the_immediate_backend(immediate):
-    succeeded, failed = jobs.show_context.enqueue(), jobs.fail.enqueue()
-
-    assert succeeded.return_value["attempt"] == 1
-    assert (failed.status, failed.errors[0].exception_class) == (TaskResultStatus.FAILED, jobs.Broken)
-
-
-@pytest.mark.django_db
-def test_the_dummy_backend_keeps_a_horsies_task(dummy):
-    result = jobs.with_horsies_options.using(priority=5).enqueue()
-
-    assert (result.status, result.task.priority) == (TaskResultStatus.READY, 5)
-    assert default_task_backend.results == [result]
-    assert default_task_backend.get_result(result.id) == result
-    assert not Task.objects.exists()
+@pytest.mark.usefixtures("immediate")
+def test_each_verb_runs_the_task_at_once_under_the_immediate_backend():
+    assert tasks.add.send(1, b=2).value() == 3
+    assert tasks.add.schedule(3_600, 1).value() == 2
+    assert tasks.add.schedule(timezone.now() + timedelta(days=1), 1).value() == 2
+    assert (
+        tasks.add.with_options(priority=5, queue_name="emails", max_attempts=2, run_after=timedelta(1)).send(1).value()
+        == 2
+    )
+    assert [handle.value(0) for handle in tasks.add.send_many([{"a": 1}, {"a": 2}])] == [2, 3]
+    assert tasks.add.enqueue(1).return_value == 2
+    handle = tasks.echo.send("a", key="b")
+    assert (handle.status(), handle.value()) == (TaskStatus.COMPLETED, {"args": ["a"], "kwargs": {"key": "b"}})
+    assert (handle.info(), handle.cancel(), handle.retry(), tasks.add.cancel("a-key")) == (None, False, False, False)
 
 
-def test_a_horsies_task_can_be_made_and_changed_with_the_immediate_backend(immediate):
-    job = task(priority=5, max_attempts=3)(jobs.taking_nothing)
+@pytest.mark.usefixtures("immediate")
+def test_the_async_verbs_do_so_too():
+    async def send():
+        handles = [await tasks.add.asend(1), await tasks.anoop.aschedule(60), *await tasks.add.asend_many([{"a": 1}])]
+        return [await handle.avalue() for handle in handles]
 
-    assert type(job) is type(job.using(priority=6)) is HorsiesTask
-    assert (job.priority, job.max_attempts) == (5, 3)
-
-
-def test_the_configured_backend_validates_a_horsies_task(immediate):
-    with pytest.raises(InvalidTask, match=r"^Queue 'unknown' is not valid for backend\.$"):
-        jobs.add.using(queue_name="unknown")
+    assert asyncio.run(send()) == [2, None, 2]
 
 
-@pytest.mark.django_db
-def test_send_requires_the_horsies_backend(immediate):
-    with pytest.raises(InvalidTask, match="HorsiesBackend"):
-        jobs.add.send(1)
+@pytest.mark.usefixtures("immediate")
+def test_a_failure_is_a_result_with_the_exception():
+    handle = tasks.fail.send("too bad")
+
+    error = handle.get().err
+    assert handle.status() == TaskStatus.FAILED
+    assert (error.error_code, error.message.endswith("too bad")) == ("UNHANDLED_EXCEPTION", True)
+    assert "tasks.py" in error.exception["traceback"]
+    with pytest.raises(TaskFailed, match="too bad"):
+        handle.value()
 
 
-@pytest.mark.django_db
-def test_a_task_follows_a_change_of_backend_in_the_settings(settings):
-    horsies_settings = settings.TASKS
-    settings.TASKS = {"default": {"BACKEND": backend_path("Immediate")}}
-    assert jobs.add.enqueue(1).is_finished
-
-    settings.TASKS = horsies_settings
-    result = jobs.add.enqueue(1)
-
-    assert result.status == TaskResultStatus.READY
-    assert Task.objects.filter(pk=result.id).exists()
+@pytest.mark.usefixtures("immediate")
+def test_task_results_that_a_body_returns_are_its_value_or_its_failure():
+    assert tasks.returns_ok.send(5).value() == 5
+    with pytest.raises(TaskFailed, match="NO_STOCK"):
+        tasks.returns_error.send("NO_STOCK").value()
 
 
-@pytest.mark.django_db
-def test_two_backends_can_be_used_side_by_side(settings):
-    settings.TASKS = {**settings.TASKS, "now": {"BACKEND": backend_path("Immediate")}}
+@pytest.mark.usefixtures("immediate")
+def test_a_body_reports_progress_and_saves_its_state_in_memory():
+    assert import_rows.send(["a", "b"]).value() == ["attempt 1 of 1", "a", "b"]
+    assert tasks.acontext.send().status() == TaskStatus.COMPLETED
 
-    later, now = jobs.add.enqueue(1), jobs.add.using(backend="now").enqueue(1)
 
-    assert (later.is_finished, now.is_finished) == (False, True)
-    assert (later.backend, now.backend) == ("default", "now")
-    assert [str(row.pk) for row in Task.objects.all()] == [later.id]
+@pytest.mark.usefixtures("dummy")
+def test_the_dummy_backend_keeps_the_calls():
+    handle = tasks.add.send(1, b=2)
+    tasks.add.schedule(60, 3)
+    tasks.add.send_many([{"a": 4}])
+
+    results = task_backends["default"].results
+    assert [(result.args, result.kwargs) for result in results] == [([1], {"b": 2}), ([3], {}), ([], {"a": 4})]
+    assert results[1].task.run_after > timezone.now()
+    assert handle.status() == TaskStatus.PENDING
+    with pytest.raises(WaitTimeout):
+        handle.value()
+
+
+@pytest.mark.usefixtures("immediate")
+def test_a_workflow_says_that_it_needs_our_backend():
+    with pytest.raises(Exception, match="HorsiesBackend"):
+        Workflow("one", [tasks.add.node()(a=1)]).start()
+
+
+@pytest.mark.usefixtures("immediate")
+def test_options_are_still_checked_by_their_names():
+    with pytest.raises(TypeError, match="unknown option"):
+        tasks.add.with_options(delay=5)
+    with pytest.raises(InvalidTask):
+        tasks.add.with_options(queue_name="unknown")

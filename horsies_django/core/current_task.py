@@ -1,0 +1,69 @@
+"""``current_task()``: which task the calling code runs for."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+
+class ClaimedRow(Protocol):
+    """What a run knows of its row."""
+
+    @property
+    def task_id(self) -> UUID:
+        """The id of the row."""
+
+    @property
+    def task_name(self) -> str:
+        """The name of the task."""
+
+    @property
+    def queue_name(self) -> str:
+        """The queue."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+
+    @property
+    def workflow_id(self) -> UUID | None:
+        """The workflow, if the task is one of its nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentTask:
+    """The task that runs. ``workflow_id`` is that of the workflow whose node it is; ``attempt`` counts from 1."""
+
+    id: UUID
+    name: str
+    queue_name: str
+    attempt: int
+    workflow_id: UUID | None
+
+
+#: The run whose code this is: an execution of a worker, or None.
+current_run: Final[ContextVar[Any]] = ContextVar("horsies_current_run", default=None)
+
+
+def current_task() -> CurrentTask | None:
+    """Return the task that runs in this thread or asyncio task; None outside of tasks, and in threads of their own."""
+    run = current_run.get()
+    if run is None:
+        return None
+    row: ClaimedRow = run.claim
+    return CurrentTask(row.task_id, row.task_name, row.queue_name, row.attempt, row.workflow_id)
+
+
+def log_attributes(row: ClaimedRow | None) -> dict[str, Any]:
+    """Return what each log record of a task has as its attributes; None for each without a task."""
+    if row is None:
+        return dict.fromkeys(LOG_ATTRIBUTES)
+    workflow = None if row.workflow_id is None else str(row.workflow_id)
+    values = str(row.task_id), row.task_name, row.queue_name, row.attempt, workflow
+    return dict(zip(LOG_ATTRIBUTES, values, strict=True))
+
+
+#: The names of these attributes.
+LOG_ATTRIBUTES: Final = ("task_id", "task_name", "queue", "attempt", "workflow_id")

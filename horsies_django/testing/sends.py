@@ -1,0 +1,140 @@
+"""Sends that are kept in a list, and sends that run at once in place.
+
+Both put other backends in the place of the project's own for the length of a block, in this thread and in what it
+awaits, as Django's ``override_settings(TASKS=…)`` would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, cast
+
+from django.conf import settings
+
+from ..core.compat import FrameworkTask, FrameworkTaskResult, task_backends
+from ..core.dry_run import dry_run
+from ..core.names import name_of
+from ..enqueue.backend import HorsiesBackend
+from ..enqueue.handle import TaskHandle
+from ..enqueue.task import P, T
+from ..models import Task
+from ..worker.config import WorkerConfig
+from ..worker.inline import InlineWorker
+from .backends import all_backends
+from .calls import EnqueuedCall
+
+_captured: Final[ContextVar[list[EnqueuedCall] | None]] = ContextVar("horsies_captured", default=None)
+
+
+def captured_calls() -> list[EnqueuedCall] | None:
+    """Return the calls of the innermost :func:`captured` block; None outside."""
+    return _captured.get()
+
+
+@contextmanager
+def captured() -> Iterator[list[EnqueuedCall]]:
+    """Keep the sends of the block in the list that it yields. Nothing is stored, and no query is made.
+
+    Calls are validated as usual. A workflow or a batch that is started is validated too and is not in the list. The
+    assertions look at the list.
+    """
+    calls: list[EnqueuedCall] = []
+    token = _captured.set(calls)
+    try:
+        with _replaced_by(_CapturingBackend), dry_run():
+            yield calls
+    finally:
+        _captured.reset(token)
+
+
+@contextmanager
+def immediate() -> Iterator[None]:
+    """Run each task as soon as the block sends it, even if it is due later, and store its result.
+
+    A failure is stored too, and is not raised. The tasks of workflows and batches run after the next send, and at the
+    end of the block.
+    """
+    with _replaced_by(_ImmediateBackend):
+        yield
+    for backend in all_backends():
+        _run_workflows(backend.alias)
+
+
+class _CapturingBackend(HorsiesBackend):
+    """Keeps calls in the current list."""
+
+    def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
+        handle = super().send(task, args, kwargs, own=own)
+        self._capture(task, args, kwargs, handle)
+        return handle
+
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+        given = list(map(dict, calls))
+        handles = super().send_many(task, given)
+        for kwargs, handle in zip(given, handles, strict=True):
+            self._capture(task, (), kwargs, handle)
+        return handles
+
+    def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
+        result = super().enqueue(task, args, kwargs)
+        self._capture(task, args, kwargs, TaskHandle(result.id, backend=self.alias))
+        return result
+
+    def _capture(self, task: FrameworkTask[..., Any], args: Any, kwargs: Any, handle: TaskHandle[Any]) -> None:
+        calls = captured_calls()
+        assert calls is not None
+        options = (task.queue_name, task.priority, task.run_after)
+        calls.append(EnqueuedCall(name_of(task), list(args), dict(kwargs), *options, handle))
+
+
+class _ImmediateBackend(HorsiesBackend):
+    """Runs each task that it has stored."""
+
+    def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
+        handle = super().send(task, args, kwargs, own=own)
+        self._run([handle])
+        return handle
+
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+        handles = super().send_many(task, calls)
+        self._run(handles)
+        return handles
+
+    def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
+        result = super().enqueue(task, args, kwargs)
+        self._run([TaskHandle(result.id, backend=self.alias)])
+        return cast("FrameworkTaskResult[P, T]", self.get_result(result.id))
+
+    def _run(self, handles: Iterable[TaskHandle[Any]]) -> None:
+        with InlineWorker.open(WorkerConfig.of(self.alias)) as worker:
+            for handle in handles:
+                worker.run(handle.id)
+        _run_workflows(self.alias)
+
+
+def _run_workflows(alias: str) -> None:
+    """Run the tasks of workflows that are due, until none is."""
+    config = WorkerConfig.of(alias)
+    nodes = Task.objects.using(config.database).filter(workflow_id__isnull=False)
+    while keys := list(nodes.due().values_list("pk", flat=True)):
+        with InlineWorker.open(config) as worker:
+            for key in keys:
+                worker.run(key)
+
+
+@contextmanager
+def _replaced_by(kind: type[HorsiesBackend]) -> Iterator[None]:
+    """Put a backend of this kind in the place of each HorsiesBackend, with its settings and its class's own methods."""
+    backends = all_backends()
+    for backend in backends:
+        # Blocks may be nested: the class of the project comes after those of this module.
+        own = next(base for base in type(backend).__mro__ if base.__module__ != __name__)
+        replacement = type(kind.__name__, (kind, own), {"__module__": __name__})
+        task_backends[backend.alias] = replacement(backend.alias, settings.TASKS[backend.alias])
+    try:
+        yield
+    finally:
+        for backend in backends:
+            task_backends[backend.alias] = backend

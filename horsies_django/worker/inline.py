@@ -1,0 +1,131 @@
+"""``InlineWorker``: runs tasks one by one in the caller's thread and on its connection, without waiting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
+from uuid import UUID
+
+from django.db import transaction
+
+from ..db.now import Now
+from ..enqueue.django_result import own_logging
+from ..models import Task
+from ..models.claim.query import ORDER
+from ..models.claims import WorkerInfo
+from ..models.transitions import TaskQuerySet
+from .config import HOSTNAME, WorkerConfig
+from .execution_result import ExecutionResult, NotStarted
+from .executors import InlineExecutor
+from .exit_reason import ExitReason
+from .inbox import Inbox, InboxItem
+from .listener import Listener
+from .producer import Producer
+from .slot_pool import SlotPool
+from .start_ahead import StartAheadTuner
+from .store import WorkerStore
+
+
+class InlineWorker:
+    """Runs one task at a time, in the order of claims, through the producer of a real worker.
+
+    Its pools have no slots but for the task that is to run: so it stores a result without claiming another task.
+    """
+
+    def __init__(self, config: WorkerConfig) -> None:
+        runner = WorkerInfo(config.new_worker_id(), HOSTNAME, os.getpid())
+        self._config = config
+        self._worker_id = runner.worker_id
+        self._store = WorkerStore(config, runner)
+        self._inbox = Inbox()
+        self._ended: list[ExecutionResult] = []
+        self._pools = {
+            is_async: SlotPool(is_async, 0, 0, InlineExecutor(self._on_result), StartAheadTuner(1, 0))
+            for is_async in (False, True)
+        }
+        self._producer = Producer(
+            config,
+            runner,
+            self._inbox,
+            list(self._pools.values()),
+            Listener(config, runner.worker_id, self._inbox),
+            on_retire=_has_no_replacement,
+            started_registry=None,
+            is_inline=True,
+        )
+
+    @classmethod
+    @contextmanager
+    def open(cls, config: WorkerConfig) -> Iterator[Self]:
+        """Register a worker for the length of the block."""
+        worker = cls(config)
+        with own_logging(), worker._producer.registered():
+            yield worker
+
+    def run_next(self) -> ExecutionResult | None:
+        """Run the task that is next in the order of claims, and store its result; None if none can be claimed."""
+        refused: set[str] = set()  # queues that are paused or at a limit
+        has_released = False
+        while True:
+            next_up = self._due().exclude(queue_name__in=refused).order_by(*ORDER)
+            found = next_up.values_list("queue_name", "is_async").first()
+            if found is not None:
+                queue_name, is_async = found
+                if (result := self._run_next_of(queue_name, self._pools[is_async])) is not None:
+                    return result
+                refused.add(queue_name)
+            elif has_released:
+                return None
+            else:
+                with self._store.transaction():
+                    self._store.release_deferred()
+                self._store.release_blocked(self._store.due_limits())
+                has_released = True
+
+    def run(self, task_id: UUID) -> ExecutionResult | None:
+        """Run this task now, whatever it waits for, and store its result; None if it is not PENDING."""
+        row = self._tasks().filter(pk=task_id)
+        row.pending().update(enqueued_at=Now(), deferred=False, blocked=False, group_key=None)
+        pool = self._pools[bool(row.values_list("is_async", flat=True).first())]
+        with transaction.atomic(using=self._config.database):
+            claims = row.claim(self._worker_id, start=1, is_async=pool.is_async)
+        self._producer.submit(pool, claims)
+        self._store_results()
+        return self._take_ended()
+
+    def _run_next_of(self, queue_name: str, pool: SlotPool) -> ExecutionResult | None:
+        pool.slots = 1
+        pool.mark_ready(queue_name)
+        while pool.has_work and not self._ended:
+            self._producer.run_once()
+        pool.slots = 0
+        self._store_results()
+        return self._take_ended()
+
+    def _store_results(self) -> None:
+        while self._producer.is_holding:
+            self._producer.run_once()
+
+    def _take_ended(self) -> ExecutionResult | None:
+        return self._ended.pop() if self._ended else None
+
+    def _on_result(self, item: ExecutionResult | NotStarted) -> None:
+        if isinstance(item, ExecutionResult):
+            self._ended.append(item)
+        received: InboxItem = item
+        self._inbox.put(received)
+
+    def _due(self) -> TaskQuerySet:
+        due = self._tasks().pending().filter(deferred=False).due()
+        queues: Sequence[str] = self._config.queues
+        due = due.filter(queue_name__in=queues) if queues else due
+        return due.exclude(queue_name__in=self._config.exclude_queues)
+
+    def _tasks(self) -> TaskQuerySet:
+        return Task.objects.using(self._config.database)
+
+
+def _has_no_replacement(reason: ExitReason) -> bool:
+    return False
