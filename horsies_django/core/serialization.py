@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import inspect
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+from .exceptions import NotRegistered
 from .registry import path_of, registry
 
 TAG: Final = "$type"
@@ -120,6 +122,28 @@ def decode_call(args: Any, kwargs: Any, *, typed: bool) -> tuple[list[Any], dict
     return [decode(value, typed=typed) for value in args], {name: decode(kwargs[name], typed=typed) for name in kwargs}
 
 
+def decode_problems(stored: Any) -> Iterator[str]:
+    """Yield a clause for each part of a typed value that :func:`decode` can't read.
+
+    Makes no dataclass and quotes no value. Raises RecursionError for a value that is nested too deeply.
+    """
+    if isinstance(stored, list):
+        for item in stored:
+            yield from decode_problems(item)
+    elif isinstance(stored, dict):
+        if TAG in stored:
+            yield from _tag_problems(stored)
+        else:
+            yield from decode_problems(list(stored.values()))
+
+
+def has_tags(stored: Any) -> bool:
+    """Whether a stored value has type tags. Raises RecursionError for a value that is nested too deeply."""
+    if isinstance(stored, dict):
+        return TAG in stored or any(map(has_tags, stored.values()))
+    return isinstance(stored, list) and any(map(has_tags, stored))
+
+
 def check_size(text: str, limit: int | None, where: str) -> None:
     """Raise ValueError if a JSON text has more bytes than the limit."""
     if limit is not None and len(text) * 4 > limit and (size := len(text.encode())) > limit:
@@ -197,3 +221,30 @@ def _decode_tagged(stored: dict[str, Any]) -> Any:
     if tag in _DECODERS:
         return _DECODERS[tag](value)
     raise ValueError(f"Unknown tag {tag!r}; known are dict, dataclass, {', '.join(_DECODERS)}.")
+
+
+def _tag_problems(stored: dict[str, Any]) -> Iterator[str]:
+    tag, value = stored[TAG], stored.get("value")
+    if tag in ("dict", "dataclass") and isinstance(value, dict):
+        if tag == "dataclass":
+            yield from _dataclass_problems(stored.get("class"), value)
+        yield from decode_problems(list(value.values()))
+    elif isinstance(tag, str) and tag in _DECODERS:
+        try:
+            _DECODERS[tag](value)
+        except Exception:  # noqa: BLE001  # whatever a decoder raises for a damaged value
+            yield f"a stored {tag} can't be read"
+    else:
+        yield f"the tag {tag!r} is unknown"
+
+
+def _dataclass_problems(name: object, fields: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        kind = registry.find_type(name)
+    except NotRegistered:
+        yield f"{name!r} is not a registered dataclass"
+        return
+    try:
+        inspect.signature(kind).bind(**fields)
+    except (TypeError, ValueError) as error:
+        yield f"{name}: {error}"
