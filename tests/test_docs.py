@@ -72,6 +72,7 @@ def test_the_settings_page_has_every_option_with_its_default(kind):
         ("horsies_schedule", "schedules"),
         ("horsies_status", "worker"),
         ("horsies_task", "inspecting"),
+        ("horsies_check_deploy", "deploying"),
     ],
 )
 def test_the_page_of_a_command_names_every_flag(command, page):
@@ -183,7 +184,7 @@ def test_the_readme_begins_with_its_two_commands():
     assert "-m tests" in blocks[1]
 
 
-EXAMPLES = ["workflows-tutorial", "celery", "unique"]
+EXAMPLES = ["workflows-tutorial", "from-celery", "unique"]
 
 
 @pytest.mark.once

@@ -1,0 +1,30 @@
+"""Rate limits: at most so many calls of a key begin in a time."""
+
+import project
+
+project.setup()
+
+from horsies_django import task
+from horsies_django.ops.inspector import tasks
+from horsies_django.testing import drain
+
+
+@task(concurrency_key="{shop}", rate_limit="2/h")  # "100/m, 10": a bucket of ten that fills by a hundred a minute
+def push_stock(shop, article):
+    print(f"{shop}: article {article}")
+
+
+handles = [push_stock.send("Berlin", article) for article in range(4)]
+push_stock.send("Paris", 0)  # another key
+
+print(drain())
+print(*[handle.status() for handle in handles])
+print(tasks().show(handles[2].id).why[0])
+
+# Output:
+# Berlin: article 0
+# Berlin: article 1
+# Paris: article 0
+# 3 COMPLETED
+# COMPLETED COMPLETED PENDING PENDING
+# It waits for its turn: no more than 2/h of rate_limit.push_stock:Berlin may begin.
