@@ -10,8 +10,8 @@ from horsies_django.testing import drain
 
 @task(exception_mapper={LookupError: "NO_SUCH_USER"})  # asked first
 def send_mail(user: str) -> TaskResult[str, TaskError] | str:
-    if user == "nobody":
-        raise LookupError("There is no user nobody.")
+    if user == "zoe":
+        raise LookupError("There is no user zoe.")
     if user == "offline":
         raise ConnectionRefusedError("The mail server is down.")  # an OSError
     if user == "odd":
@@ -21,7 +21,7 @@ def send_mail(user: str) -> TaskResult[str, TaskError] | str:
     return "sent"
 
 
-handles = [send_mail.send(user) for user in ["ann", "nobody", "offline", "odd", "blocked"]]
+handles = [send_mail.send(user) for user in ["ann", "zoe", "offline", "odd", "blocked"]]
 print(drain())
 
 for handle in handles:
@@ -34,7 +34,7 @@ for handle in handles:
 # Output:
 # 1 COMPLETED, 4 FAILED
 # ok: sent
-# NO_SUCH_USER: There is no user nobody. data: None
+# NO_SUCH_USER: There is no user zoe. data: None
 # IO: The mail server is down. data: None
 # UNHANDLED_EXCEPTION: This is unexpected. data: None
 # BLOCKED: No mail for this user. data: {'days': 3}

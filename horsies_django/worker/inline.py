@@ -19,8 +19,7 @@ from ..models.transitions import TaskQuerySet
 from .config import HOSTNAME, WorkerConfig
 from .execution_result import ExecutionResult, NotStarted
 from .executors import InlineExecutor
-from .exit_reason import ExitReason
-from .inbox import Inbox, InboxItem
+from .inbox import Inbox
 from .listener import Listener
 from .producer import Producer
 from .slot_pool import SlotPool
@@ -51,7 +50,7 @@ class InlineWorker:
             self._inbox,
             list(self._pools.values()),
             Listener(config, runner.worker_id, self._inbox),
-            on_retire=_has_no_replacement,
+            on_retire=lambda _: False,
             started_registry=None,
             is_inline=True,
         )
@@ -114,8 +113,7 @@ class InlineWorker:
     def _on_result(self, item: ExecutionResult | NotStarted) -> None:
         if isinstance(item, ExecutionResult):
             self._ended.append(item)
-        received: InboxItem = item
-        self._inbox.put(received)
+        self._inbox.put(item)
 
     def _due(self) -> TaskQuerySet:
         due = self._tasks().pending().filter(deferred=False).due()
@@ -125,7 +123,3 @@ class InlineWorker:
 
     def _tasks(self) -> TaskQuerySet:
         return Task.objects.using(self._config.database)
-
-
-def _has_no_replacement(reason: ExitReason) -> bool:
-    return False

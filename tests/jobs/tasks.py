@@ -259,10 +259,15 @@ async def leave_a_bomb() -> str:
     return f"still here {bomber.done()}"
 
 
+#: Where four bodies in the threads of one process meet.
+four_bodies = threading.Barrier(4)
+
+
 @task
-def name_of_current(key: str) -> list[str]:
-    """Return the id of the current task, before and after others had the time to start."""
+def current_ids() -> list[str]:
+    """Return the id of the current task, before and after three other bodies have asked for theirs."""
     before = current_task()
-    time.sleep(0.01)
+    four_bodies.wait(timeout=20)
     after = current_task()
+    four_bodies.wait(timeout=20)  # no thread goes on to the next task meanwhile
     return [str(one.id) for one in (before, after) if one is not None]

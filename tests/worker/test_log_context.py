@@ -94,7 +94,7 @@ def test_a_node_of_a_workflow_names_it_and_a_coroutine_has_a_context_too(records
 
 
 def test_outside_of_a_task_the_attributes_are_none(records):
-    logger.warning("nobody's")
+    logger.warning("between two tasks")
 
     assert current_task() is None
     assert set(records.of("shop.orders")[0].values()) == {None}
@@ -111,8 +111,8 @@ def test_attributes_that_a_record_has_stay():
 
 @pytest.mark.django_db(transaction=True)
 def test_threads_of_a_worker_each_have_their_own_task(worker):
-    sent = [tasks.name_of_current.send(str(number)) for number in range(20)]
-    worker("--threads", "4")
+    sent = [tasks.current_ids.send() for _ in range(4)]
+    worker("--processes", "1", "--threads", "4")
 
     for handle in sent:
         assert handle.value(30) == [str(handle.id)] * 2
