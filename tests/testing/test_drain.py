@@ -128,11 +128,15 @@ class DrainCases:
     def test_a_paused_queue_keeps_its_tasks(self):
         Queue.objects.create(name="emails", paused=True)
         jobs.note.with_options(queue_name="emails", priority=9).send("mail")
-        jobs.note.send("other")
+        for key in ("one", "two", "three"):
+            jobs.note.send(key)
 
-        drain()
+        for number in range(5):
+            jobs.note.schedule(3_600 + number, f"later {number}")
 
-        assert keys() == ["other"]
+        drain(scheduled=True)
+
+        assert keys() == ["one", "two", "three", *(f"later {number}" for number in range(5))]
 
     def test_a_task_past_its_deadline_expires(self):
         handle = jobs.note.with_options(good_until=timezone.now() + timedelta(milliseconds=1)).send("a")

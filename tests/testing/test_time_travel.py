@@ -90,6 +90,14 @@ class TravelCases:
         sent = [handle.info().sent_at for handle in handles]
         assert [moment - sent[0] > timedelta(days=9) for moment in sent] == [False] * 3 + [True] * 3 + [False] * 3
 
+    def test_rows_that_are_saved_by_hand_meanwhile_have_its_times(self):
+        with travel(days=10):
+            row = Schedule.objects.create(name="by hand", task_name=jobs.note.task_name, timing="every:86400")
+        Schedule.objects.bulk_create([Schedule(name="later", task_name=jobs.note.task_name, timing="every:86400")])
+
+        row.refresh_from_db()
+        assert row.created_at - Schedule.objects.get(name="later").created_at > timedelta(days=9)
+
     @travel(days=10)
     def test_a_decorated_function_travels(self):
         assert database_now("default") - timezone.now() > timedelta(days=9)
