@@ -18,8 +18,8 @@ from ..models.claims import WorkerInfo
 from ..models.transitions import TaskQuerySet
 from .config import HOSTNAME, WorkerConfig
 from .execution_result import ExecutionResult, NotStarted
-from .executors import InlineExecutor
 from .inbox import Inbox
+from .inline_executor import InlineExecutor
 from .listener import Listener
 from .producer import Producer
 from .slot_pool import SlotPool

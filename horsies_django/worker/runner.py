@@ -12,14 +12,16 @@ from ..models.claims import WorkerInfo
 from .config import HOSTNAME, WorkerConfig
 from .connection import is_visible_only_here, own_connection
 from .console_logging import log_and_print
-from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
 from .exit_reason import ExitReason, Notice
 from .inbox import Inbox
+from .inline_executor import InlineExecutor
 from .listener import Listener
+from .loop_executor import LoopExecutor
 from .producer import Producer
 from .slot_pool import SlotPool
 from .start_ahead import StartAheadTuner
 from .started_registry import StartedRegistry
+from .thread_executor import ThreadExecutor
 
 logger = logging.getLogger("horsies_django.worker")
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from ..models.claims import ClaimedTask
 from ..models.queue_scan import QUEUES_PER_SCAN
 from .execution import Execution
-from .executors import LOOP_BLOCKED_AFTER, Executor
+from .executor import LOOP_BLOCKED_AFTER, Executor
 from .start_ahead import MAX_WAIT, StartAheadTuner
 
 #: Maximum queues that one claim takes from. Every poll chooses them anew.

@@ -10,7 +10,7 @@ from horsies_django.enqueue.django_result import own_logging
 from horsies_django.models import Task
 from horsies_django.models.claims import WorkerInfo
 from horsies_django.worker.execution import Execution
-from horsies_django.worker.executors import LoopExecutor
+from horsies_django.worker.loop_executor import LoopExecutor
 from tests.jobs import tasks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]

@@ -9,7 +9,7 @@ import pytest
 from horsies_django.models.claims import WorkerInfo
 from horsies_django.worker.claim_budget import ClaimBudget
 from horsies_django.worker.config import WorkerConfig
-from horsies_django.worker.executors import InlineExecutor
+from horsies_django.worker.inline_executor import InlineExecutor
 from horsies_django.worker.loop_state import LoopState
 from horsies_django.worker.poll_interval import MIN_PAUSE, PollInterval
 from horsies_django.worker.queue_poller import QueuePoller

@@ -21,8 +21,8 @@ from horsies_django.worker import run_task
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.connection import own_connection
 from horsies_django.worker.execution import Execution
-from horsies_django.worker.executors import InlineExecutor
 from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.inline_executor import InlineExecutor
 from horsies_django.worker.slot_pool import SlotPool
 from horsies_django.worker.start_ahead import StartAheadTuner
 from horsies_django.worker.store import WorkerStore

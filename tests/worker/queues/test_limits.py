@@ -15,8 +15,8 @@ from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claim.complete_and_claim import compile_for
 from horsies_django.models.claims import WorkerInfo
 from horsies_django.worker.config import WorkerConfig
-from horsies_django.worker.executors import InlineExecutor
 from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.inline_executor import InlineExecutor
 from horsies_django.worker.slot_pool import SlotPool
 from horsies_django.worker.start_ahead import StartAheadTuner
 from horsies_django.worker.store import WorkerStore

@@ -1,0 +1,169 @@
+"""``LoopExecutor``: runs coroutines on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Collection
+from contextvars import copy_context
+from typing import Any, Protocol
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+
+from ..core.current_task import current_run
+from . import result_mapping, run_task
+from .connection_cleanup import SharedThreads, clean_up_connections
+from .execution import Execution
+from .execution_result import ExecutionResult, NotStarted
+from .executor import CLOSE_TIMEOUT, LOOP_BLOCKED_AFTER, WaitingList
+
+logger = logging.getLogger("horsies_django.worker")
+
+
+class ResultSink(Protocol):
+    """Takes results one by one, and wakes the producer once for many."""
+
+    def add(self, item: ExecutionResult | NotStarted) -> None:
+        """Take a result."""
+
+    def wake(self, *, has_next: bool) -> None:
+        """Wake the producer for the results so far; ``has_next`` if others follow at once."""
+
+
+class LoopExecutor:
+    """Runs at most ``slots`` coroutines at once, on one event loop in a thread of its own.
+
+    Each coroutine has its own thread for the sync code that it calls (mostly the ORM), as a request has under ASGI, so
+    that a slow query holds up no other coroutine.
+
+    A coroutine that blocks the loop keeps later ones from starting. Those can be withdrawn, because each leaves the
+    waiting list only when it starts. A ping then shows when the loop responds again.
+
+    The results of one turn of the loop wake the producer once. They are in its inbox before, so that a coroutine that
+    blocks the loop holds up no result of another.
+    """
+
+    def __init__(self, slots: int, results: ResultSink) -> None:
+        self._slots = slots
+        self._results = results
+        self._context = copy_context()  # of the producer, which no coroutine changes
+        self._has_results = False
+        self._is_turn_ending = False
+        self._waiting = WaitingList()
+        self._pinged_at: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references
+        self._thread = threading.Thread(target=self._main, name="horsies-loop", daemon=True)
+        self._is_up = threading.Event()
+        self._is_closing = False
+
+    def submit(self, executions: Collection[Execution]) -> None:
+        if self._loop is None:
+            self._thread.start()
+            self._is_up.wait()
+        assert self._loop is not None
+        self._waiting.extend(executions)
+        self._loop.call_soon_threadsafe(self._start_waiting, context=self._context)
+
+    def first_waiting(self) -> Execution | None:
+        return self._waiting.first()
+
+    def withdraw(self) -> list[Execution]:
+        if withdrawn := self._waiting.take_all():
+            self._ping()
+        return withdrawn
+
+    @property
+    def is_unresponsive(self) -> bool:
+        return self._pinged_at is not None
+
+    def is_blocked(self) -> bool:
+        return time.monotonic() - self._ping() > LOOP_BLOCKED_AFTER
+
+    def _ping(self) -> float:
+        """Ping the event loop unless a ping is unanswered; return since when one is, in monotonic seconds."""
+        if (asked_at := self._pinged_at) is None:
+            asked_at = time.monotonic()
+            if self._loop is not None:
+                self._pinged_at = asked_at
+                self._loop.call_soon_threadsafe(self._on_pong)
+        return asked_at
+
+    def _on_pong(self) -> None:
+        # A coroutine may have cancelled asyncio tasks of others before their first step.
+        self._tasks = {task for task in self._tasks if not task.done()}
+        self._pinged_at = None
+
+    def close(self) -> None:
+        self._is_closing = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(CLOSE_TIMEOUT)
+
+    def _main(self) -> None:
+        with asyncio.Runner() as runner:  # it cancels what is left and closes the loop
+            self._loop = runner.get_loop()
+            self._loop.set_default_executor(SharedThreads())
+            self._is_up.set()
+            while not self._is_closing:
+                try:
+                    self._loop.run_forever()
+                except (SystemExit, KeyboardInterrupt):  # raised by an asyncio task that a coroutine has created
+                    logger.exception("asyncio task of a coroutine raised: the event loop continues")
+
+    def _start_waiting(self) -> None:
+        """Start executions that wait, each in an asyncio task of its own, as far as slots are free."""
+        assert self._loop is not None
+        if self._is_turn_ending:
+            return  # its end starts them, after the first step of every task that is there
+        count = min(len(self._waiting), self._slots - len(self._tasks))
+        for _ in range(count):
+            self._tasks.add(self._loop.create_task(self._run_next()))
+        if count > 0:
+            self._end_turn_soon()
+
+    def _end_turn_soon(self) -> None:
+        """End this turn after the asyncio tasks that are ready now."""
+        if not self._is_turn_ending:
+            self._is_turn_ending = True
+            asyncio.get_running_loop().call_soon(self._end_turn, context=self._context)
+
+    def _end_turn(self) -> None:
+        self._is_turn_ending = False
+        if self._has_results:
+            self._has_results = False
+            self._results.wake(has_next=bool(self._waiting))
+        self._start_waiting()
+
+    async def _run_next(self) -> None:
+        task = asyncio.current_task()
+        try:
+            execution = self._waiting.popleft()
+        except IndexError:  # it was withdrawn
+            self._tasks.discard(task)
+            return
+        execution.has_next = bool(self._waiting)
+        current_run.set(execution)
+        self._results.add(await _arun(execution, task))
+        self._has_results = True
+        self._tasks.discard(task)
+        self._end_turn_soon()
+
+
+async def _arun(execution: Execution, task: asyncio.Task[Any] | None) -> ExecutionResult | NotStarted:
+    """Run a coroutine in this asyncio task, with a thread of its own for sync code. Never raises."""
+    try:
+        # Not left unless it was used: to leave it takes longer than a short coroutine, and it ends with the task.
+        context = await ThreadSensitiveContext().__aenter__()  # type: ignore[no-untyped-call]  # asgiref's
+        result = await run_task.arun_task(execution, task)
+        threads = SyncToAsync.context_to_thread_executor
+        if threads and context in threads:
+            try:
+                await sync_to_async(clean_up_connections)(execution, close=True)
+            finally:
+                await context.__aexit__(None, None, None)
+    except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
+        return result_mapping.fallback(execution, error)
+    return result
