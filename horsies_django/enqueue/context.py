@@ -4,70 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 
 from ..core.compat import TaskContext as FrameworkContext
-from ..core.exceptions import TaskInterrupt, TaskRevoked
+from ..core.exceptions import TaskRevoked
 from ..core.headers import slot_in
-from ..core.options import Options
 from ..core.serialization import check_size, clean_text, decode, dumps, encode
 
 if TYPE_CHECKING:
-    from ..models.claims import ClaimedTask, WorkerInfo
+    from .task_run import TaskRun
 
     _FrameworkContext = FrameworkContext[..., Any]
 else:
     _FrameworkContext = FrameworkContext
 
 MESSAGE_LENGTH: Final = 255
-
-
-class TaskRun(Protocol):
-    """The interface of a running task in a worker, as its context and its input resolvers use it."""
-
-    stop_reason: type[TaskInterrupt] | None
-    state: Any
-    progress: str | None
-
-    @property
-    def claim(self) -> ClaimedTask:
-        """The claimed row."""
-
-    @property
-    def options(self) -> Options:
-        """The options of its backend."""
-
-    @property
-    def runner(self) -> WorkerInfo:
-        """The worker process that runs it."""
-
-    @property
-    def task_id(self) -> UUID:
-        """The row's id."""
-
-    @property
-    def database(self) -> str:
-        """The alias of the queue's database."""
-
-    @property
-    def is_typed(self) -> bool:
-        """Whether the values of the row carry type tags."""
-
-    def request_stop(self, why: type[TaskInterrupt]) -> None:
-        """Ask the body to stop at its next checkpoint. Only the first reason counts."""
-
-    def raise_if_stopping(self) -> None:
-        """Raise the reason to stop, if there is one. Each call is a checkpoint."""
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The task's metadata, the same dict each time."""
-
-    def store_columns(self, **columns: Any) -> bool:
-        """Store columns of the task's row; return whether the run still holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

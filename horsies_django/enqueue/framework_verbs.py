@@ -141,7 +141,7 @@ def own_context(task: FrameworkTask[..., Any], args: Sequence[Any]) -> Sequence[
     result = args[0].task_result
     metadata = getattr(task, "metadata", None) or {}
     claim = local_claim(task, uuid7(), (), {}, metadata, attempt=max(1, result.attempts), max_attempts=1)
-    run = LocalRun(claim._replace(max_retries=claim.retry_count), Options(), is_typed=False)
+    run = LocalRun(claim._replace(max_retries=claim.retry_count), Options())
     return (TaskContext(task_result=result, run=run), *args[1:])
 
 

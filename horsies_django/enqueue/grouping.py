@@ -33,7 +33,7 @@ from .call_builder import Arguments, CallBuilder, parameters_of
 from .task import HorsiesTask
 
 if TYPE_CHECKING:
-    from .context import TaskRun
+    from .task_run import TaskRun
 
 #: The retry policy of a delayed call. Before it joins a group nothing of it has run, so a retry is always safe.
 _RETRY: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["*"])

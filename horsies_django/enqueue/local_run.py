@@ -10,54 +10,21 @@ from uuid import UUID
 from django.utils import timezone
 
 from ..core.compat import FrameworkTask
-from ..core.exceptions import TaskInterrupt
 from ..core.names import name_of
-from ..core.options import Options
 from ..core.serialization import dumps
-from ..models.claims import ClaimedTask, WorkerInfo, metadata_of
+from ..models.claims import ClaimedTask, WorkerInfo
+from .task_run import TaskRun
 
 #: The worker of such a run.
 LOCAL_WORKER = WorkerInfo("local", "local", None)
 
 
-@dataclass(slots=True)
-class LocalRun:
+@dataclass(eq=False, slots=True)
+class LocalRun(TaskRun):
     """A run in this process that keeps progress and state in memory."""
 
-    claim: ClaimedTask
-    options: Options
-    is_typed: bool
-    state: Any = None
-    stop_reason: type[TaskInterrupt] | None = None
-    progress: str | None = None
     runner: WorkerInfo = LOCAL_WORKER
-    _metadata: dict[str, Any] | None = None
-
-    @property
-    def task_id(self) -> UUID:
-        """The id of the task."""
-        return self.claim.task_id
-
-    @property
-    def database(self) -> str:
-        """The alias of the queue's database."""
-        return self.options.database
-
-    def request_stop(self, why: type[TaskInterrupt]) -> None:
-        """Ask the body to stop at its next checkpoint. Only the first reason counts."""
-        self.stop_reason = self.stop_reason or why
-
-    def raise_if_stopping(self) -> None:
-        """Raise the reason to stop, if there is one."""
-        if self.stop_reason is not None:
-            raise self.stop_reason
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The task's metadata, the same dict each time."""
-        if self._metadata is None:
-            self._metadata = metadata_of(self.claim)
-        return self._metadata
+    is_typed: bool = False
 
     def store_columns(self, **columns: Any) -> bool:
         """Do nothing: there is no row."""

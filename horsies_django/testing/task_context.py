@@ -97,7 +97,9 @@ def task_context(
     )
     result = result_of(row, task=task)
     result.worker_ids.extend([LOCAL_WORKER.worker_id] * attempt)  # by which the framework counts attempts
-    run = LocalRun(claim, options, is_typed, None if state is None else encode(state, typed=is_typed, where="state"))
+    run = LocalRun(claim, options, is_typed=is_typed)
+    if state is not None:
+        run.state = encode(state, typed=is_typed, where="state")
     context = RecordingContext(task_result=result, run=run)
     if is_cancelled:
         context.cancel()

@@ -10,14 +10,12 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
-from uuid import UUID
 
 from ..core.backends import reads_typed
 from ..core.exceptions import TaskInterrupt, TaskRevoked
-from ..core.options import Options
 from ..core.status import TaskStatus
+from ..enqueue.task_run import TaskRun
 from ..models import Task
-from ..models.claims import ClaimedTask, WorkerInfo, metadata_of
 from .started_registry import Slot
 
 P = ParamSpec("P")
@@ -32,7 +30,7 @@ class TooLate(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Execution:
+class Execution(TaskRun):
     """The state of one execution, shared by the producer, the executor and the task's context.
 
     Times are monotonic, in seconds.
@@ -43,26 +41,19 @@ class Execution:
     what the other has written.
     """
 
-    claim: ClaimedTask
-    options: Options
-    runner: WorkerInfo
     time_limit: float | None = None
     submitted_at: float = field(default_factory=time.monotonic)
     start_by: float = field(init=False)
     started_at: float = float("inf")
     slot: Slot | None = None
     has_next: bool = False  # another execution follows at once in the same thread
-    stop_reason: type[TaskInterrupt] | None = None
     stop_requested_at: float = 0.0
     interrupted_at: float = 0.0
     is_interrupted: bool = False
     has_context: bool = False
     has_saved: bool = False  # so a transaction of the function's own may hold the row, even after its end
     has_returned: bool = False  # the function has returned, and its own transaction is storing the result
-    state: Any = None
-    progress: str | None = None
     stored_progress: str | None = None
-    _metadata: dict[str, Any] | None = None
     _shown_id: str | None = None
     _thread: int | None = None
     _awaiting: asyncio.Task[Any] | None = None
@@ -75,21 +66,11 @@ class Execution:
             self.start_by = min(self.start_by, self.claim.start_deadline)
 
     @property
-    def task_id(self) -> UUID:
-        """The id of the task's row."""
-        return self.claim.task_id
-
-    @property
     def shown_id(self) -> str:
-        """The same for the log, which needs it twice."""
+        """The id of the task for the log, which needs it twice."""
         if self._shown_id is None:
             self._shown_id = str(self.claim.task_id)
         return self._shown_id
-
-    @property
-    def database(self) -> str:
-        """The alias of the queue's database."""
-        return self.options.database
 
     @property
     def is_typed(self) -> bool:
@@ -131,18 +112,6 @@ class Execution:
         if self.stop_reason is None:
             self.stop_requested_at = time.monotonic()
             self.stop_reason = reason
-
-    def raise_if_stopping(self) -> None:
-        """Raise the reason to stop, if there is one: a checkpoint."""
-        if self.stop_reason is not None:
-            raise self.stop_reason
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The task's metadata, the same dict each time."""
-        if self._metadata is None:
-            self._metadata = metadata_of(self.claim)
-        return self._metadata
 
     def store_columns(self, **columns: Any) -> bool:
         """Store columns of the task's row; return whether this worker still holds it."""

@@ -587,7 +587,7 @@ class Producer:
     def _new_execution(self, claim: ClaimedTask) -> Execution:
         time_limit = self._config.task_timeout if claim.timeout is None else claim.timeout
         slot = None if self._started_registry is None else self._started_registry.acquire()
-        return Execution(claim, self._options, self._runner, time_limit, slot=slot)
+        return Execution(claim, self._options, self._runner, time_limit=time_limit, slot=slot)
 
     def _still_claimed(self, started: list[ClaimedTask], tick: Tick) -> list[ClaimedTask]:
         """Return the claims that may start: after a long pause of the process, those that this worker still holds."""

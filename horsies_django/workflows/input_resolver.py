@@ -19,7 +19,7 @@ from ..enqueue.call_builder import parameters_of
 from ..enqueue.workflow_context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 
 if TYPE_CHECKING:
-    from ..enqueue.context import TaskRun
+    from ..enqueue.task_run import TaskRun
     from ..models import WorkflowTask
 
 _META: Final = "workflow_meta"
