@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Final
 
 from ..core.current_task import log_attributes
 from ..core.exceptions import TaskRevoked
 from ..core.serialization import clean_text
 from ..models.claims import ClaimedTask, Completion
-from . import console_logging
+from . import console_logging, tracebacks
 from .execution import Execution
 
 logger = logging.getLogger("horsies_django.worker")
@@ -69,6 +70,10 @@ class ExecutionResult:
             why = f"{error}{again} why={kind}{ended.error.message}"
             logger.warning(_ENDED, "retries", *values[:-1], why, extra=extra)
             trace = "task traceback id=%s attempt=%s"
-            logger.debug(trace, claim.task_id, claim.attempt, exc_info=self.exception, extra=extra)
+            logger.debug(trace, claim.task_id, claim.attempt, exc_info=self._exc_info(), extra=extra)
         else:
-            logger.error(_ENDED, "failed", *values, exc_info=self.exception, extra=log_attributes(claim))
+            logger.error(_ENDED, "failed", *values, exc_info=self._exc_info(), extra=log_attributes(claim))
+
+    def _exc_info(self) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
+        raised = self.exception
+        return None if raised is None else (type(raised), raised, tracebacks.from_function(raised))

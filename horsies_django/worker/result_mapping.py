@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import traceback
-from types import TracebackType
+from traceback import format_exception
 from typing import Any
 
 from ..core.compat import FrameworkTask
@@ -19,6 +18,7 @@ from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Completion, error_result
 from ..models.operator_actions import ENGINE_TASK_PREFIX
+from . import tracebacks
 from .execution import Execution
 from .execution_result import ExecutionResult
 
@@ -86,7 +86,7 @@ def _is_bad_call(raised: BaseException) -> bool:
     trace = raised.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
-    return trace is None or _is_of_this_package(trace)
+    return trace is None or tracebacks.is_of_worker(trace)
 
 
 def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..., Any] | None) -> str:
@@ -106,7 +106,7 @@ def _failed(
     error = AttemptError(
         code=str(code),
         message=clean_text(_message(raised, code, execution)),
-        traceback=clean_text(_traceback(raised)),
+        traceback=clean_text("".join(format_exception(kind, raised, tracebacks.from_function(raised)))),
         exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
     )
     shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
@@ -185,23 +185,6 @@ def _own_backoff(
     except BaseException:  # a sys.exit() here would end the thread and lose the result
         logger.exception("backoff raised id=%s name=%s: no retry", claim.task_id, claim.task_name)
         return None
-
-
-def _traceback(raised: BaseException) -> str:
-    """Return the traceback from the task's function on, without the frames that lead to it."""
-    return "".join(traceback.format_exception(type(raised), raised, _task_frame(raised) or raised.__traceback__))
-
-
-def _task_frame(raised: BaseException) -> TracebackType | None:
-    """Return the traceback without our own first frames; None if it has no others."""
-    trace = raised.__traceback__
-    while trace and _is_of_this_package(trace):
-        trace = trace.tb_next
-    return trace
-
-
-def _is_of_this_package(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_globals.get("__package__") == __package__
 
 
 def _message(raised: BaseException, code: str, execution: Execution) -> str:

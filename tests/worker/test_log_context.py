@@ -6,6 +6,7 @@ import ast
 import json
 import logging
 import re
+import traceback
 
 import pytest
 from pythonjsonlogger.json import JsonFormatter
@@ -32,6 +33,11 @@ async def asay() -> str:
     logger.warning("said it in a coroutine")
     current = current_task()
     return "" if current is None else current.name
+
+
+@task
+def fail() -> None:
+    raise ValueError("out of luck")
 
 
 class Records(logging.Handler):
@@ -91,6 +97,16 @@ def test_a_node_of_a_workflow_names_it_and_a_coroutine_has_a_context_too(records
         asay.task_name,
     }
     assert {one["workflow_id"] for one in records.of("shop.orders")} == {str(workflow.id), None}
+
+
+@pytest.mark.django_db
+def test_the_logged_traceback_of_a_failure_begins_in_the_function(records):
+    fail.send()
+
+    drain()
+
+    (record,) = (record for record in records.records if record.exc_info)
+    assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])] == ["fail"]
 
 
 def test_outside_of_a_task_the_attributes_are_none(records):
