@@ -42,7 +42,8 @@ class Execution(TaskRun):
     """
 
     time_limit: float | None = None
-    submitted_at: float = field(default_factory=time.monotonic)
+    # A lambda, so that a test that freezes the clock by replacing time.monotonic() freezes this too.
+    submitted_at: float = field(default_factory=lambda: time.monotonic())
     start_by: float = field(init=False)
     started_at: float = float("inf")
     slot: Slot | None = None

@@ -51,7 +51,7 @@ class SlotPool:
     watch_at: float = float("inf")
     with_deadline: set[Execution] = field(default_factory=set)
     prefetched: deque[ClaimedTask] = field(default_factory=deque)
-    progressed_at: float = field(default_factory=time.monotonic)
+    progressed_at: float = field(default_factory=lambda: time.monotonic())  # as in Execution
     is_stalled: bool = False
     withdrawn: list[ClaimedTask] = field(default_factory=list)
 

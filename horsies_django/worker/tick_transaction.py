@@ -38,7 +38,7 @@ MarkReady = Callable[[str, bool], None]
 class Tick:
     """What one tick has committed. The producer applies it to the state in memory."""
 
-    began_at: float = field(default_factory=time.monotonic)
+    began_at: float = field(default_factory=lambda: time.monotonic())  # as in Execution
     stored: Sequence[ExecutionResult] = ()
     limit_keys: Collection[str] = ()  # limits that may have room now, of nodes that ended without running
     postponed: Sequence[ExecutionResult] = ()  # another transaction has locked their workflows

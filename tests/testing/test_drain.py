@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 from django.db import transaction
@@ -13,7 +15,7 @@ from django.utils import timezone
 from horsies_django import Batch, TaskFailed, TaskStatus, Workflow
 from horsies_django.models import Queue, Task, TaskAttempt, Worker
 from horsies_django.signals import task_finished
-from horsies_django.testing import adrain, arun, arun_next, drain, run, run_next
+from horsies_django.testing import adrain, arun, arun_next, drain, immediate, run, run_next
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.testing import jobs
@@ -40,6 +42,20 @@ class DrainCases:
         assert drained.handles[1] == first
         assert first.value(0) == "b"
         assert str(drained) == "5 COMPLETED"
+
+    def test_tasks_run_while_a_test_freezes_the_clock(self):
+        # Libraries such as freezegun replace this function, for whoever looks it up.
+        self.enterContext(patch("time.monotonic", return_value=time.monotonic() + 1_700_000_000))
+        jobs.note.send("drained")
+        assert drain(raise_errors=True).counts == {TaskStatus.COMPLETED: 1}
+
+        jobs.note.send("next")
+        run_next()
+        run(jobs.note.send("run"))
+        with immediate():
+            jobs.note.send("at once")
+
+        assert keys() == ["drained", "next", "run", "at once"]
 
     def test_what_bodies_receivers_and_callbacks_send_runs_too(self):
         def send_another(task_result, **_):
