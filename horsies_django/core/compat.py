@@ -36,7 +36,7 @@ else:
 
         raise ImproperlyConfigured(
             f"Django {django.get_version()} has no task framework of its own: "
-            "install its backport with `pip install horsies-django[backport]`."
+            "install its backport with `pip install 'horsies-django[backport]'`."
         ) from error
     # So "django_tasks" need not be in INSTALLED_APPS for its checks and its settings receiver.
     from django_tasks import checks as _checks  # noqa: F401  # registers them
