@@ -97,7 +97,8 @@ def check_database_settings(alias: str, threads: int) -> Iterable[CheckMessage]:
     connection = connections[alias]
     config = connection.settings_dict
     if connection.vendor == "sqlite":
-        yield from _check_sqlite(alias, config)
+        if not connection.is_in_memory_db():  # type: ignore[attr-defined]  # SQLite's own; no worker process reaches it
+            yield from _check_sqlite(alias, config)
         return
     yield from _check_pool(alias, config, threads)
     if config.get("CONN_MAX_AGE") == 0 and not config.get("OPTIONS", {}).get("pool"):

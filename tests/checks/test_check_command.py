@@ -73,6 +73,12 @@ def test_check_accepts_sqlite_with_the_documented_settings(check):
     assert (status, "no issues" in output, "horsies." in output) == (0, True, False)
 
 
+def test_check_warns_of_nothing_for_sqlite_in_memory(check):
+    status, output = check("memory_sqlite")
+
+    assert (status, "no issues" in output, "horsies." in output) == (0, True, False)
+
+
 def test_check_warns_of_a_small_pool_and_unchecked_connections_without_a_server(check):
     status, output = check("poor_postgres")
 
