@@ -352,10 +352,28 @@ class Parameters:
         return bound.arguments
 
 
+def signature_of(func: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature that calls have to fit.
+
+    A wrapper has that of the function it wraps. Its own ``**kwargs`` may take more, so any other keyword fits as well.
+    """
+    signature = inspect.signature(func)
+    if not hasattr(func, "__wrapped__"):
+        return signature
+    known = signature.parameters
+    for rest in inspect.signature(func, follow_wrapped=False).parameters.values():
+        if rest.kind is rest.VAR_KEYWORD and all(one.kind is not rest.kind for one in known.values()):
+            name = rest.name
+            while name in known:
+                name += "_"
+            return signature.replace(parameters=[*known.values(), rest.replace(name=name)])
+    return signature
+
+
 @functools.cache
 def parameters_of(func: Callable[..., Any], takes_context: bool) -> Parameters:
     """Return the parameters of a function."""
-    signature = inspect.signature(func)
+    signature = signature_of(func)
     own = list(signature.parameters.values())[int(takes_context) :]
     by_name = frozenset(one.name for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
     plain = [one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from ..core.names import name_of
 from ..core.registry import registry
 from ..core.serialization import decode_call
 from ..core.status import TaskStatus
+from ..enqueue.call_builder import signature_of
 from ..enqueue.handle import TaskHandle
 from ..models import Task
 from ..models.operator_actions import ENGINE_TASK_PREFIX
@@ -100,7 +100,7 @@ def _by_name(task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     try:
         task = registry.find_task(task_name)
         context = (None,) if task.takes_context else ()
-        return inspect.signature(task.func).bind_partial(*context, *args, **kwargs).arguments
+        return signature_of(task.func).bind_partial(*context, *args, **kwargs).arguments
     except (NotRegistered, TypeError):
         return list(args), dict(kwargs)
 

@@ -150,6 +150,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
         errors.raise_if_any()
         return cast("Workflow[Any]", workflow.with_key(cls._meta.options.definition_key))
 
+    # It takes no more than the function does, which ``**params`` would promise (see signature_of()).
+    build_with.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return build_with
 
 

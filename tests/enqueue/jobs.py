@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 
 from horsies_django import RetryPolicy, TaskError, TaskResult, task
 
@@ -43,6 +44,29 @@ def with_context(context, a, b=2):
 @task
 def identity(value):
     return value
+
+
+def with_ticket(function):
+    """Take a keyword that the function does not have, as a decorator that counts or deduplicates runs does."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        ticket = kwargs.pop("ticket", None)
+        return [ticket, *function(*args, **kwargs)]
+
+    return wrapper
+
+
+@task
+@with_ticket
+def ticketed(a, b=2):
+    return [a, b]
+
+
+@task
+@with_ticket
+def ticketed_mapping(kwargs):
+    return [kwargs]
 
 
 @task

@@ -118,6 +118,32 @@ def test_positional_and_keyword_arguments_reach_the_body(drain):
     assert [handle.value(0) for handle, _ in calls] == [expected for _, expected in calls]
 
 
+def test_a_keyword_that_only_a_wrapper_takes_reaches_it(drain):
+    calls = [
+        (jobs.ticketed.send(1, ticket="t"), ["t", 1, 2]),
+        (jobs.ticketed.enqueue(1, 5), [None, 1, 5]),
+        (jobs.ticketed.send_many([{"a": 3, "ticket": "m"}])[0], ["m", 3, 2]),
+        (jobs.ticketed_mapping.send({"x": 1}, ticket="t"), ["t", {"x": 1}]),
+    ]
+
+    drain()
+
+    assert [Task.objects.get(pk=sent.id).result["ok"] for sent, _ in calls] == [expected for _, expected in calls]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("args", "kwargs", "named"),
+    [((), {"ticket": "t"}, "'a'"), ((1, 2, 3), {}, "too many positional arguments")],
+    ids=str,
+)
+def test_the_function_that_is_wrapped_says_which_arguments_are_missing_or_too_many(args, kwargs, named):
+    with pytest.raises(TypeError, match=named):
+        jobs.ticketed.send(*args, **kwargs)
+
+    assert Task.objects.count() == 0
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("value", "path"),
