@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -162,9 +162,13 @@ IsMine = Callable[[bool], bool]
 
 
 def run_pass(
-    options: Options, is_mine: IsMine = lambda _: True, may_detect_stale: Callable[[], bool] = lambda: True
+    options: Options,
+    is_mine: IsMine = lambda _: True,
+    may_detect_stale: Callable[[], bool] = lambda: True,
+    *,
+    names: Collection[str] = DUTIES.keys(),
 ) -> list[DutyReport]:
-    """Run every duty once while ``is_mine`` returns True; return a report for each.
+    """Run every duty, or those of these ``names``, once while ``is_mine`` returns True; return a report for each.
 
     ``may_detect_stale`` is called once stale tasks were found. If it returns False, their workers may have been unable
     to send heartbeats, and the tasks wait for a later pass.
@@ -177,6 +181,8 @@ def run_pass(
     }
     reports: list[DutyReport] = []
     for name, duty in duties.items():
+        if name not in names:
+            continue
         if not is_mine(bool(reports and reports[-1].count)):
             break
         reports.append(_run(name, duty, options, is_mine))

@@ -24,7 +24,7 @@ from ..enqueue.handle import TaskHandle
 from ..models import Task
 from ..models.filters import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED
 from ..models.operator_actions import ENGINE_TASK_PREFIX
-from ..reaper.duties import run_pass
+from ..reaper.duties import DUTIES, run_pass
 from ..schedules.scheduler import Scheduler
 from ..worker.config import WorkerConfig
 from ..worker.execution_result import ExecutionResult
@@ -33,6 +33,10 @@ from .backends import all_backends
 
 #: Runs of tasks after which a drain gives up: a task that sends itself again would go on for ever.
 MAX_RUNS: Final = 10_000
+
+#: The duties of a reaper that a drain leaves out: they look after metrics and processes, and no task waits for them.
+_OTHER_DUTIES: Final = {"rolled up attempts", "deleted old heartbeats", "deleted old roll-ups", "forgot dead workers"}
+_DUTIES: Final = DUTIES.keys() - _OTHER_DUTIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ class _Drain:
         """Run the duties of a reaper, such as deadlines; return whether a task is due after that, and was run."""
         with self._callbacks():
             for config in self._databases.values():
-                run_pass(config.options)
+                run_pass(config.options, names=_DUTIES)
         return any(self._run_next(worker) for worker in workers)
 
     def _bring_forward(self) -> bool:
