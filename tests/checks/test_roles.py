@@ -47,7 +47,7 @@ def execute(statement):
 
 
 def statements():
-    return re.findall(r"^```sql\n(.+?)^```$", (ROOT / "docs" / "security.md").read_text(), re.M | re.S)
+    return re.findall(r"^```postgresql\n(.+?)^```$", (ROOT / "docs" / "security.md").read_text(), re.M | re.S)
 
 
 def with_user(url, name, password):
