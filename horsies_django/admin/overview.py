@@ -201,7 +201,7 @@ def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool) -> list[str]:
         warnings.append(_("No worker is alive, so nothing is run. Start one: python manage.py horsies_worker"))
     elif snapshot.unserved and sees_queues:
         names = {"queues": ", ".join(snapshot.unserved)}
-        warnings.append(_("No worker serves these queues, or all that do are stopping: %(queues)s.") % names)
+        warnings.append(_("No worker serves these queues, or all that do are stopping or quiet: %(queues)s.") % names)
     if snapshot.counts["overdue"]:
         warnings.append(_("Some tasks are past their deadline and wait for a reaper to expire them."))
     if any(snapshot.counts.values()) and snapshot.is_reaper_late:

@@ -102,8 +102,8 @@ SLOT_FREED: Final = "%"
 REVOKED: Final = "!"
 
 
-#: The prefix of the payload that has one worker, whose id follows, check whether its row asks it to stop.
-STOP_REQUESTED: Final = "#"
+#: The prefix of the payload that has one worker, whose id follows, read what its row asks of it: to stop, say.
+WORKER_REQUEST: Final = "#"
 
 
 #: The payload that has schedulers look at the schedules again.
@@ -119,10 +119,13 @@ def notify_schedules_changed_after_commit(alias: str) -> None:
         on_commit_robust(alias, postgres.notify, alias, SCHEDULES_CHANGED)
 
 
-def notify_stop_request_after_commit(alias: str, worker_id: str) -> None:
-    """Notify a worker, once the current transaction has committed, that its row asks it to stop."""
+def notify_worker_request_after_commit(alias: str, worker_id: str) -> None:
+    """Notify a worker, once the current transaction has committed, that its row asks something else of it.
+
+    Each change is sent: a worker that misses the last one would go on as before for seconds.
+    """
     if postgres.can_listen(alias):
-        on_commit_robust(alias, _notify, alias, STOP_REQUESTED + worker_id)
+        on_commit_robust(alias, postgres.notify, alias, WORKER_REQUEST + worker_id)
 
 
 def notify_revoked_after_commit(alias: str) -> None:

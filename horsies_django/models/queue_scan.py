@@ -21,6 +21,7 @@ from ..db.statements import JSON, Statement
 from .filters import TaskFilterQuerySet
 from .limit import Limit
 from .queue import Queue
+from .worker import Worker, WorkerRequest, worker_request
 
 #: Maximum queues that one scan sees.
 QUEUES_PER_SCAN: Final = 128
@@ -39,15 +40,15 @@ class ScanResult(NamedTuple):
     """The result of a queue scan.
 
     ``queues`` are the queues with due tasks, for each kind of task. ``deferred_in`` is the number of seconds until the
-    next scheduled task, ``release_in`` until time alone makes room at a limit. ``is_stop_requested`` is from the
-    worker's own row, ``has_rules`` tells whether rows of queues have rules, ``now`` is the database's clock.
+    next scheduled task, ``release_in`` until time alone makes room at a limit. ``request`` is what the worker's own
+    row asks of it, ``has_rules`` tells whether rows of queues have rules, ``now`` is the database's clock.
     ``is_partial`` is whether the scan has not seen all queues, ``continues`` whether some come after those seen.
     """
 
     queues: tuple[tuple[DueQueue, ...], ...]
     deferred_in: float | None
     release_in: float | None
-    is_stop_requested: bool
+    request: WorkerRequest
     has_rules: bool
     now: str
     is_partial: bool = False
@@ -73,13 +74,13 @@ class QueueScan:
             row = cursor.fetchone()
         if row is None:
             return None
-        *kinds, deferred_in, release_in, is_stop_requested, has_rules, now = row
+        *kinds, deferred_in, release_in, is_stop_requested, is_quiet, has_rules, now = row
         seen = [json.loads(queues or "[]") for queues in kinds]
         is_partial = any(self._last_names)
         self._last_names = list(map(_last_name, seen))
         queues = tuple(map(_due_queues, seen))
         continues = any(self._last_names)
-        facts = (deferred_in, release_in, bool(is_stop_requested), bool(has_rules), str(now))
+        facts = (deferred_in, release_in, worker_request(is_stop_requested, is_quiet), bool(has_rules), str(now))
         return ScanResult(queues, *facts, is_partial or continues, continues)
 
 
@@ -96,13 +97,12 @@ def _after(number: int) -> Param:
 def compile_scan(database: str, kinds: tuple[bool, ...]) -> Statement:
     """Compile the scan. A supervisor does so before it forks its runners, so that they share the memory of that."""
     from .task import Task
-    from .worker import Worker
 
     tasks, workers = Task.objects.using(database), Worker.objects.using(database)
     deferred = tasks.deferred().order_by("enqueued_at")[:1]
     limits = Limit.objects.using(database).filter(next_at__isnull=False).order_by("next_at")[:1]
     own = workers.filter(pk=BoundParam(_WORKER_ID, Worker._meta.get_field("id"))).annotate(now=Now())
-    row = Statement.select(own.values_list("pk", "stop_requested_at", "now"))
+    row = Statement.select(own.values_list("pk", "stop_requested_at", "quiet_since", "now"))
     with_rules = Statement.select(Queue.objects.using(database).with_rules().values_list("pk")[:1])
     parts = [
         *(_waiting(tasks, is_async, _after(number)) for number, is_async in enumerate(kinds)),
@@ -111,7 +111,8 @@ def compile_scan(database: str, kinds: tuple[bool, ...]) -> Statement:
     ]
     columns = ", ".join(f"({part.sql})" for part in parts)
     params = [param for part in [*parts, with_rules, row] for param in part.params]
-    columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({with_rules.sql}), worker.now"
+    asked = "worker.stop_requested_at IS NOT NULL, worker.quiet_since IS NOT NULL"
+    columns += f", {asked}, EXISTS ({with_rules.sql}), worker.now"
     whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # compiled by the ORM
     return whole.inline_constants() if connections[database].vendor == "postgresql" else whole
 

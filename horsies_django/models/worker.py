@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from django.db import connections, models
 from django.utils.translation import gettext_lazy as _
@@ -13,42 +13,54 @@ from ..core.operations import log_operation, names_of
 from ..db import postgres
 from ..db.expressions import BoundParam, NowPlus, Param
 from ..db.fields import DateTimeField, JSONField, strings_in
-from ..db.notifications import notify_stop_request_after_commit
+from ..db.notifications import notify_worker_request_after_commit
 from ..db.now import Now
 from ..db.statements import Statement
 
 
-class BeatResult(StrEnum):
-    """What a heartbeat finds in the worker's row."""
+class WorkerRequest(StrEnum):
+    """What its row asks of a worker."""
 
     CONTINUE = "go on"
+    QUIET = "be quiet"  # claim nothing more, and stay
     STOP = "stop"
     GONE = "gone"  # the row was deleted
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):
-    """Workers: registration, heartbeats and stop requests."""
+    """Workers: registration, heartbeats, and what operators ask of them."""
 
-    def register(self, worker_id: str, name: str, hostname: str, pid: int, **facts: Any) -> None:
+    def register(
+        self, worker_id: str, name: str, hostname: str, pid: int, *, is_quiet: bool = False, **facts: Any
+    ) -> None:
         """Insert the row of a process that has started; ``facts`` are further columns. Each process has a new id."""
         row = Worker(id=worker_id, name=name, hostname=hostname, pid=pid, **facts)
         self.bulk_create([row], ignore_conflicts=True)
+        if is_quiet:
+            self.record_quiet(worker_id, is_quiet=True)
 
-    def beat(self, worker_id: str, memory: int | None = None) -> BeatResult:
-        """Record a heartbeat and, if given, the memory in bytes; return what the worker has to do.
+    def beat(self, worker_id: str, memory: int | None = None) -> WorkerRequest:
+        """Record a heartbeat and, if given, the memory in bytes; return what the row asks of the worker.
 
-        This takes one statement, unless the worker is asked to stop.
+        This takes one statement, unless the worker is asked to stop or is quiet.
         """
         mine, beat = self.filter(pk=worker_id), {"last_beat_at": Now()} | ({} if memory is None else {"memory": memory})
+        if mine.claiming().update(**beat):
+            return WorkerRequest.CONTINUE
         if mine.filter(stop_requested_at__isnull=True).update(**beat):
-            return BeatResult.CONTINUE
-        return BeatResult.STOP if mine.update(**beat) else BeatResult.GONE
+            return WorkerRequest.QUIET
+        return WorkerRequest.STOP if mine.update(**beat) else WorkerRequest.GONE
+
+    def request_of(self, worker_id: str) -> WorkerRequest:
+        """Return what its row asks of the worker."""
+        row = self.filter(pk=worker_id).values_list("stop_requested_at", "quiet_since").first()
+        return WorkerRequest.GONE if row is None else worker_request(*row)
 
     def beat_idle(self, worker_id: str, memory: int) -> bool | None:
         """Record a heartbeat of a worker that by its memory holds no task, and ping it, in one statement on PostgreSQL.
 
         Returns whether the table says that it holds one. Returns None, and records nothing, if the worker is asked to
-        stop or its row was deleted.
+        stop, is quiet, or its row was deleted.
         """
         statement = compile_idle_beat(self.db)
         given = {"worker_id": worker_id, "memory": memory, "ping": postgres.PING + worker_id}
@@ -61,13 +73,17 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Delete the row of a worker that has stopped."""
         self.filter(pk=worker_id).delete()
 
-    def alive(self, seconds: float) -> models.QuerySet[Worker]:
+    def alive(self, seconds: float) -> Self:
         """Workers with a heartbeat in the last ``seconds``."""
         return self.filter(last_beat_at__gte=NowPlus(-seconds))
 
-    def silent(self, seconds: float) -> models.QuerySet[Worker]:
+    def silent(self, seconds: float) -> Self:
         """Workers without a heartbeat in the last ``seconds``."""
         return self.filter(last_beat_at__lt=NowPlus(-seconds))
+
+    def claiming(self) -> Self:
+        """Workers that may claim: those that are neither quiet nor asked to stop."""
+        return self.filter(stop_requested_at__isnull=True, quiet_since__isnull=True)
 
     def request_stop(self) -> int:
         """Ask these workers to stop claiming, finish their tasks, and exit; return how many were not asked before.
@@ -75,14 +91,37 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         Each is one runner, which its supervisor does not replace. PostgreSQL notifies them at once. On other databases
         they read it from their rows at the next poll, or at the next heartbeat if all slots are busy.
         """
+        return self._request("worker.stop", {"stop_requested_at__isnull": True}, stop_requested_at=Now())
+
+    def quiet(self) -> int:
+        """Have these workers claim nothing more until :meth:`resume`; return how many were not quiet before.
+
+        Each is one runner. It hands back what has not started, finishes what it runs, sends heartbeats, and stays; if
+        it dies, its replacement is quiet too. They learn of it as of :meth:`request_stop`.
+        """
+        guard = {"quiet_since__isnull": True, "stop_requested_at__isnull": True}
+        return self._request("worker.quiet", guard, quiet_since=Now())
+
+    def resume(self) -> int:
+        """Let these workers claim again; return how many were quiet.
+
+        PostgreSQL notifies them at once. On other databases a quiet worker reads its row at each poll interval.
+        """
+        return self._request("worker.resume", {"quiet_since__isnull": False}, quiet_since=None)
+
+    def _request(self, act: str, guard: dict[str, bool], **values: Any) -> int:
         count, workers = 0, names_of(self, "pk")
-        for key in list(self.filter(stop_requested_at__isnull=True).values_list("pk", flat=True)):
-            free = self.model.objects.using(self.db).filter(pk=key, stop_requested_at__isnull=True)
-            if free.update(stop_requested_at=Now()):
+        for key in list(self.filter(**guard).values_list("pk", flat=True)):
+            if self.model.objects.using(self.db).filter(pk=key, **guard).update(**values):
                 count += 1
-                notify_stop_request_after_commit(self.db, key)
-        log_operation("worker.stop", count, worker=workers)
+                notify_worker_request_after_commit(self.db, key)
+        log_operation(act, count, worker=workers)
         return count
+
+    def record_quiet(self, worker_id: str, *, is_quiet: bool) -> None:
+        """Record that a worker is quiet, or claims again, by a signal to its process."""
+        rows = self.filter(pk=worker_id, quiet_since__isnull=is_quiet)
+        rows.update(quiet_since=Now() if is_quiet else None)
 
 
 class Worker(models.Model):
@@ -108,6 +147,9 @@ class Worker(models.Model):
     stop_requested_at = DateTimeField(
         _("stop requested at"), null=True, blank=True, help_text=_("It claims no more, and goes once nothing runs.")
     )
+    quiet_since = DateTimeField(
+        _("quiet since"), null=True, blank=True, help_text=_("It claims no more until it is resumed, and stays.")
+    )
 
     objects = WorkerQuerySet.as_manager()
 
@@ -115,14 +157,26 @@ class Worker(models.Model):
         db_table = "horsies_workers"
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
-        permissions = [("stop_worker", "Can stop worker")]
+        permissions = [("stop_worker", "Can stop worker"), ("quiet_worker", "Can quiet worker")]
 
     def __str__(self) -> str:
         return self.id
 
+    @property
+    def may_claim(self) -> bool:
+        """Whether it is neither quiet nor asked to stop."""
+        return worker_request(self.stop_requested_at, self.quiet_since) is WorkerRequest.CONTINUE
+
     def serves(self, queue: str) -> bool:
         """Return whether it claims from a queue."""
         return queue not in strings_in(self.excluded_queues) and queue in (strings_in(self.queues) or [queue])
+
+
+def worker_request(stop_requested_at: Any, quiet_since: Any) -> WorkerRequest:
+    """Return what a row with these columns asks of its worker. A stop comes first."""
+    if stop_requested_at:
+        return WorkerRequest.STOP
+    return WorkerRequest.QUIET if quiet_since else WorkerRequest.CONTINUE
 
 
 @functools.cache
@@ -132,7 +186,7 @@ def compile_idle_beat(database: str) -> Statement:
 
     worker_id = BoundParam(Param("worker_id"), Worker._meta.get_field("id"))
     memory = BoundParam(Param("memory"), Worker._meta.get_field("memory"))
-    mine = Worker.objects.using(database).filter(pk=worker_id, stop_requested_at__isnull=True)
+    mine = Worker.objects.using(database).filter(pk=worker_id).claiming()
     update = Statement.update(mine, last_beat_at=Now(), memory=memory)
     held = Task.objects.using(database).held_by(worker_id)
     exists, ping = Statement.select(held.values_list("pk")[:1]), postgres.notification(Param("ping"))

@@ -55,6 +55,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from .exit_reason import ExitReason, Notice
     from .fork_safety import install_fork_hooks
     from .inbox import Command, Inbox
+    from .quiet_signals import handle_quiet_signals
     from .started_registry import StartedRegistry
 
     log_to_console(int(verbosity))
@@ -73,6 +74,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     inbox = Inbox()
     # A SIGTERM to the whole group repeats the supervisor's command.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Command.STOP))
+    handle_quiet_signals(inbox.put)
     threading.Thread(
         target=_read_commands, args=(control, inbox, started_registry), name="horsies-control", daemon=True
     ).start()

@@ -15,7 +15,7 @@ class ClaimBudget:
     """Reads from the loop's state whether the runner may claim, and how much.
 
     The budget runs out when the runner is stopped, retires, has had its ``max_tasks_per_child`` tasks, or takes more
-    memory than ``max_memory_mb``.
+    memory than ``max_memory_mb``. A quiet runner claims nothing and keeps its budget.
     """
 
     def __init__(self, config: WorkerConfig, pools: Sequence[SlotPool], state: LoopState) -> None:
@@ -26,9 +26,19 @@ class ClaimBudget:
     @property
     def may_claim(self) -> bool:
         """Whether the runner may claim at all."""
+        return not self._state.is_quiet and not self.has_run_out
+
+    @property
+    def has_run_out(self) -> bool:
+        """Whether the runner will never claim again."""
         state = self._state
         has_claimed_once = self._config.until is Until.ONE_CLAIM and state.claimed > 0
-        return state.stop_by is None and state.exit_reason is None and not self.is_spent and not has_claimed_once
+        return state.stop_by is not None or state.exit_reason is not None or self.is_spent or has_claimed_once
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the runner claims nothing until it is resumed."""
+        return self._state.is_quiet
 
     @property
     def is_over(self) -> bool:

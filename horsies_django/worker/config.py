@@ -59,6 +59,7 @@ class WorkerConfig:
     fork: bool
     name: str
     until: Until = Until.STOPPED
+    is_quiet: bool = False  # claims nothing until it is resumed
 
     @classmethod
     def of(

@@ -30,6 +30,8 @@ def install_fork_hooks() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTSTP, signal.SIGCONT):
+            signal.signal(number, signal.SIG_DFL)
         if death_pipe is not None:
             death_pipe.attach()
         after()  # last: until here the runner's handler would receive a signal, which would be lost

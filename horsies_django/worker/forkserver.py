@@ -150,8 +150,8 @@ def _serve(connection: socket.socket) -> NoReturn:
     """Fork on request until the supervisor closes the socket."""
     try:
         # Signals to the whole group are meant for the other processes.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTSTP):
+            signal.signal(number, signal.SIG_IGN)
         _prctl(_SET_NAME, b"horsies-forker")
         while True:
             message, descriptors, *_ = socket.recv_fds(connection, 16, 8)

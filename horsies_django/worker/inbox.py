@@ -22,7 +22,9 @@ class Command(Enum):
     CHECK_REVOKED = auto()  # a running task may have been cancelled or taken away
     PING = auto()  # send a notification to the own listener
     POLL_SOON = auto()  # notifications were dropped: poll for all of them soon
-    CHECK_STOP_REQUEST = auto()  # the worker's row may ask it to stop for good, without a replacement
+    CHECK_REQUEST = auto()  # the worker's row may ask it to stop for good, without a replacement, or to be quiet
+    QUIET = auto()  # claim no more, let running executions end, and stay
+    RESUME = auto()  # claim again
     STOP = auto()  # claim no more and let running executions end
     ABORT = auto()  # hand back what runs and exit
 

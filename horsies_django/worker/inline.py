@@ -97,7 +97,7 @@ class InlineWorker:
     def _run_next_of(self, queue_name: str, pool: SlotPool) -> ExecutionResult | None:
         pool.slots = 1
         pool.mark_ready(queue_name)
-        while pool.has_work and not self._ended:
+        while pool.has_work and not self._ended and self._producer.may_claim:
             self._producer.run_once()
         pool.slots = 0
         self._store_results()

@@ -16,7 +16,7 @@ from ..db.notifications import (
     REVOKED,
     SCHEDULES_CHANGED,
     SLOT_FREED,
-    STOP_REQUESTED,
+    WORKER_REQUEST,
     SlotFreed,
     TaskReady,
 )
@@ -127,9 +127,9 @@ class Listener:
             self._report(Notice.SCHEDULES_CHANGED)
         elif payload == REVOKED:
             self._inbox.put(Command.CHECK_REVOKED)
-        elif payload.startswith(STOP_REQUESTED):
-            if payload == STOP_REQUESTED + self._worker_id:
-                self._inbox.put(Command.CHECK_STOP_REQUEST)
+        elif payload.startswith(WORKER_REQUEST):
+            if payload == WORKER_REQUEST + self._worker_id:
+                self._inbox.put(Command.CHECK_REQUEST)
         elif (item := self._parse(payload)) is not None:
             if self._notification_limit.allows():
                 self._inbox.put(item)

@@ -30,6 +30,8 @@ class LoopState:
     exit_reason: ExitReason | None = None  # set when the runner retires without having been stopped
     has_outgrown_memory: bool = False
     is_aborted: bool = False
+    is_quiet: bool = False  # it claims nothing until it is resumed
+    is_quiet_recorded: bool = True  # in the worker's row, after a signal
     is_done: bool = False
     leaves_executions: bool = False  # some run on or could not be stored: they are recovered after the process's end
 
@@ -44,5 +46,5 @@ class LoopState:
     # Timers.
     ticked_at: float = -NEVER
     hand_back_at: float = 0.0
-    check_stop_at: float = NEVER
-    stop_checked_at: float = -NEVER
+    check_request_at: float = NEVER
+    request_checked_at: float = -NEVER

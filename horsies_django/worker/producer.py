@@ -25,6 +25,7 @@ from ..enqueue.send_signals import dispatching_to
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden
 from ..models.claims import ClaimedTask, WorkerInfo
 from ..models.concurrency_limiter import Released
+from ..models.worker import WorkerRequest
 from ..workflows.gateway import AdvanceFailed
 from . import console_logging
 from .claim_budget import ClaimBudget
@@ -56,8 +57,8 @@ CLAIM_CONFIRMED_FOR: Final = 0.5
 #: Seconds until the next attempt to hand back tasks whose workflow another transaction has locked.
 HAND_BACK_INTERVAL: Final = 0.05
 
-#: Minimum seconds between two reads of the worker's own row, however many notifications say that it asks for a stop.
-STOP_CHECK_INTERVAL: Final = 0.5
+#: Minimum seconds between two reads of the worker's own row, however many notifications say that it asks for something.
+REQUEST_CHECK_INTERVAL: Final = 0.5
 
 
 class Producer:
@@ -87,7 +88,12 @@ class Producer:
         self._listener = listener
         self._on_retire = on_retire
         self._started_registry = started_registry
-        self._state = LoopState(list(pools), next_heartbeat=time.monotonic() + heartbeat_interval)
+        self._state = LoopState(
+            list(pools),
+            next_heartbeat=time.monotonic() + heartbeat_interval,
+            is_quiet=config.is_quiet,
+            check_request_at=0.0 if config.is_quiet else NEVER,
+        )
         self._store = WorkerStore(config, runner)
         self._buffer = ResultBuffer()
         self._watchdog = Watchdog(config, pools)
@@ -130,11 +136,16 @@ class Producer:
         """Whether it holds tasks, or results that are not stored."""
         return self._schedule.is_holding
 
+    @property
+    def may_claim(self) -> bool:
+        """Whether it may claim: it is neither stopping nor quiet."""
+        return self._budget.may_claim
+
     @contextmanager
     def registered(self) -> Iterator[None]:
         """Be registered as a worker during the block, which runs the loop itself with :meth:`run_once`."""
         with dispatching_to(self._signals.put):
-            self._retry(self._store.register)
+            self._retry(self._register)
             try:
                 yield
             finally:
@@ -154,7 +165,7 @@ class Producer:
 
     def _run(self) -> ExitReason:
         state = self._state
-        while not self._retry(self._store.register) and state.stop_by is None:
+        while not self._retry(self._register) and state.stop_by is None:
             pass  # each attempt waits
         if self._started_registry is not None:
             self._started_registry.record_registered()
@@ -181,8 +192,10 @@ class Producer:
         self._watch_executions()
         if time.monotonic() >= self._buffer.retry_at:
             self._buffer.retry_postponed()
-        if time.monotonic() >= state.check_stop_at:
-            self._retry(self._check_stop_request)
+        if not state.is_quiet_recorded:
+            self._retry(self._record_quiet)
+        if time.monotonic() >= state.check_request_at:
+            self._retry(self._check_request)
         if self._poller.is_due_before_claim(was_busy=was_busy):
             self._retry(self._poll)
         if time.monotonic() >= self._buffer.check_locks_at:
@@ -212,8 +225,10 @@ class Producer:
             return False
         if self._config.until is Until.DRAINED and state.stop_by is None and self._is_sending_signals():
             return False
-        if not self._budget.may_claim:
+        if self._budget.has_run_out:
             return True
+        if state.is_quiet:
+            return self._config.until is not Until.STOPPED
         is_waiting = self._config.until is Until.DRAINED and state.is_held_back
         is_drained = not state.is_poll_requested and not is_waiting and not any(pool.has_work for pool in self._pools)
         return self._config.until is not Until.STOPPED and is_drained
@@ -252,8 +267,11 @@ class Producer:
             self._retry(self._store.ping)
         elif command is Command.POLL_SOON:
             self._poll_interval.poll_by(time.monotonic() + POLL_DELAY)
-        elif command is Command.CHECK_STOP_REQUEST:
-            state.check_stop_at = max(time.monotonic(), state.stop_checked_at + STOP_CHECK_INTERVAL)
+        elif command is Command.CHECK_REQUEST:
+            state.check_request_at = max(time.monotonic(), state.request_checked_at + REQUEST_CHECK_INTERVAL)
+        elif command in (Command.QUIET, Command.RESUME):
+            self._set_quiet(is_quiet=command is Command.QUIET)
+            state.is_quiet_recorded = False
         else:
             self.stop()
             if command is Command.ABORT:
@@ -315,11 +333,57 @@ class Producer:
             self._state.exit_reason = ExitReason.STOP_REQUESTED
             self._withdraw_all()
 
-    def _check_stop_request(self) -> bool:
-        """Read whether the worker's own row asks for a stop: the notification alone is not trusted."""
-        self._state.check_stop_at, self._state.stop_checked_at = NEVER, time.monotonic()
-        if self._store.is_stop_requested():
+    # Being quiet, and requests of the worker's row.
+
+    def _set_quiet(self, *, is_quiet: bool) -> None:
+        """Claim nothing more, hand back what has not started, and stay; or claim again."""
+        state = self._state
+        if state.is_quiet == is_quiet or state.stop_by is not None:
+            return
+        state.is_quiet = is_quiet
+        if self._started_registry is not None:
+            self._started_registry.record_quiet(is_quiet)
+        if is_quiet:
+            self._log_quiet()
+            self._withdraw_all()
+            state.check_request_at = time.monotonic() + self._poll_interval.longest_pause
+        else:
+            logger.info("worker resumed id=%s", self._runner.worker_id)
+            state.is_poll_requested = True
+
+    def _log_quiet(self) -> None:
+        running = sum(len(pool.running) for pool in self._pools)
+        logger.info("worker quiet id=%s running=%d: it claims nothing until resumed", self._runner.worker_id, running)
+
+    def _record_quiet(self) -> bool:
+        """Write to the worker's row what a signal has asked for."""
+        self._store.record_quiet(is_quiet=self._state.is_quiet)
+        self._state.is_quiet_recorded = True
+        return True
+
+    def _check_request(self) -> bool:
+        """Read what the worker's own row asks for: the notification alone is not trusted.
+
+        A quiet worker does not poll. So it reads this row as often.
+        """
+        state = self._state
+        state.check_request_at, state.request_checked_at = NEVER, time.monotonic()
+        self._follow(self._store.request())
+        if state.is_quiet:
+            state.check_request_at = time.monotonic() + self._poll_interval.longest_pause
+        return True
+
+    def _follow(self, request: WorkerRequest) -> None:
+        """Do what the worker's row asks for, unless a later signal is not recorded there yet."""
+        if request is WorkerRequest.STOP:
             self.stop_on_request()
+        elif request is not WorkerRequest.GONE and self._state.is_quiet_recorded:
+            self._set_quiet(is_quiet=request is WorkerRequest.QUIET)
+
+    def _register(self) -> bool:
+        self._store.register(is_quiet=self._state.is_quiet)
+        if self._state.is_quiet:
+            self._log_quiet()
         return True
 
     def _on_claim_lost(self) -> None:
@@ -479,8 +543,7 @@ class Producer:
         if view.limits_due_in is not None and view.limits_due_in > 0:
             self._poll_interval.poll_by(time.monotonic() + view.limits_due_in)
         self._poll_interval.poll_by(self._store.selector.unblocks_at)
-        if view.is_stop_requested:
-            self.stop_on_request()
+        self._follow(view.request)
         return True
 
     def _continue_round(self, view: PollView) -> None:
@@ -560,8 +623,8 @@ class Producer:
         self._poll_interval.poll_by(self._store.selector.unblocks_at)
         self._delete_unretained(ended)
         self._report(ended)
-        if tick.is_stop_requested:
-            self.stop_on_request()
+        if tick.request is not None:
+            self._follow(tick.request)
 
     def _apply_claims(self, tick: Tick) -> None:
         state = self._state

@@ -9,6 +9,7 @@ from .config import Until, WorkerConfig
 from .connection import own_connection
 from .exit_reason import ExitReason
 from .inbox import Command, Inbox
+from .quiet_signals import quiet_signals
 from .stop_signals import stop_signals
 from .supervisor import ABORT_TIMEOUT, LEAVE_TIMEOUT, Supervisor
 
@@ -23,7 +24,10 @@ def run_worker(config: WorkerConfig, verbosity: int = 1, *, owns_process: bool =
     check_tables(config.database, needs_grants=True)
     if config.until is Until.STOPPED or (config.processes > 1 and config.until is Until.DRAINED):
         supervisor = Supervisor(config, verbosity)
-        with stop_signals(lambda: supervisor.send(Command.STOP), owns_process=owns_process):
+        with (
+            stop_signals(lambda: supervisor.send(Command.STOP), owns_process=owns_process),
+            quiet_signals(supervisor.send, owns_process=owns_process),
+        ):
             return supervisor.run()
     if config.reaper:
         with own_connection(config.database, "reaper", waits=True):
@@ -31,8 +35,11 @@ def run_worker(config: WorkerConfig, verbosity: int = 1, *, owns_process: bool =
     inbox = Inbox()
     commands = iter([Command.STOP])
     in_order = config.shutdown_timeout + config.timeout_grace + LEAVE_TIMEOUT
-    with stop_signals(
-        lambda: inbox.put(next(commands, Command.ABORT)), in_order, ABORT_TIMEOUT, owns_process=owns_process
+    with (
+        stop_signals(
+            lambda: inbox.put(next(commands, Command.ABORT)), in_order, ABORT_TIMEOUT, owns_process=owns_process
+        ),
+        quiet_signals(inbox.put, owns_process=owns_process),
     ):
         exit_reason = ExitReason.SPENT
         while exit_reason is ExitReason.SPENT:  # it reached its limits, and there may be more tasks

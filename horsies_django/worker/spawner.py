@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from django.conf import settings
@@ -52,6 +52,11 @@ class Child:
     is_killed: bool = False
     is_retiring: bool = False
     is_replaced: bool = False
+
+    def send_quiet(self, *, is_quiet: bool) -> None:
+        """Have the runner claim nothing more, or claim again. Its replacement will do the same."""
+        self.started_registry.record_quiet(is_quiet)
+        self.send(Command.QUIET if is_quiet else Command.RESUME)
 
     def send(self, command: Command) -> None:
         """Send a command to the runner, unless it is gone."""
@@ -106,8 +111,8 @@ class Spawner:
             self._fork_server.close()
             self._fork_server = None
 
-    def start(self) -> Child:
-        """Start a runner. Raises OSError if the system has no more processes or memory."""
+    def start(self, *, is_quiet: bool = False) -> Child:
+        """Start a runner, perhaps a quiet one. Raises OSError if the system has no more processes or memory."""
         worker_id = self._config.new_worker_id()
         opened: list[int] = []
         try:
@@ -116,14 +121,16 @@ class Spawner:
             memory = create_shared_memory()
             opened.append(memory)
             started_registry = StartedRegistry(memory)
+            started_registry.record_quiet(is_quiet)
             process = self._fork((report_write, memory)) or self._exec((report_write, memory))
             opened.remove(report_read)
         finally:
             for descriptor in opened:
                 os.close(descriptor)
+        config = replace(self._config, is_quiet=is_quiet)
         with suppress(OSError):
             assert process.stdin is not None
-            process.stdin.write(f"{worker_id} {self._verbosity} {report_write} {memory} {self._config.dumps()}\n")
+            process.stdin.write(f"{worker_id} {self._verbosity} {report_write} {memory} {config.dumps()}\n")
             process.stdin.flush()
         return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), report_read)
 

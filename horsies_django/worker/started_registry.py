@@ -33,9 +33,10 @@ _LIMIT_AT: Final = _KEY.size + 8
 _SLOTS: Final = 120_000
 
 #: The header: 1 once an execution has started without a slot of its own; 1 once the worker's row is written; why the
-#: runner exits, as an index of _EXIT_REASONS; how many slots were ever taken; the last pulse; the last heartbeat.
-_HEAD: Final = struct.Struct("=BBBxIdd")
-_OVERFLOW_AT, _REGISTERED_AT, _EXIT_REASON_AT, _TAKEN_AT, _PULSE_AT, _BEAT_AT = 0, 1, 2, 4, 8, 16
+#: runner exits, as an index of _EXIT_REASONS; 1 while it is quiet; how many slots were ever taken; the last pulse; the
+#: last heartbeat.
+_HEAD: Final = struct.Struct("=BBBBIdd")
+_OVERFLOW_AT, _REGISTERED_AT, _EXIT_REASON_AT, _QUIET_AT, _TAKEN_AT, _PULSE_AT, _BEAT_AT = 0, 1, 2, 3, 4, 8, 16
 _COUNT: Final = struct.Struct("=I")
 _TIME: Final = struct.Struct("=d")
 
@@ -97,6 +98,10 @@ class StartedRegistry:
         """Record that a heartbeat is written."""
         _TIME.pack_into(self._memory, _BEAT_AT, time.monotonic())
 
+    def record_quiet(self, is_quiet: bool) -> None:
+        """Record whether the runner is quiet. The supervisor records it too, when it sends the command."""
+        self._memory[_QUIET_AT] = is_quiet
+
     def record_exit(self, exit_reason: ExitReason) -> None:
         """Record why the process exits. A process that ends without this has crashed, whatever its status."""
         self._memory[_EXIT_REASON_AT] = _EXIT_REASONS.index(exit_reason)
@@ -117,6 +122,11 @@ class StartedRegistry:
     def is_registered(self) -> bool:
         """Whether the runner has registered."""
         return bool(self._memory[_REGISTERED_AT])
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the runner claims nothing until it is resumed."""
+        return bool(self._memory[_QUIET_AT])
 
     @property
     def exit_reason(self) -> ExitReason | None:

@@ -33,7 +33,7 @@ from ..models.queue_scan import QueueScan
 from ..models.release_blocked import KEYS_PER_STATEMENT, repair_limit
 from ..models.transitions import TaskQuerySet
 from ..models.unreadable import DATES, NUMBERS
-from ..models.worker import BeatResult, WorkerQuerySet
+from ..models.worker import WorkerQuerySet, WorkerRequest
 from ..reaper import prune
 from ..reaper.crashed import TimeoutPolicy, recover_all
 from ..workflows import gateway
@@ -64,7 +64,7 @@ class PollView:
 
     queues: tuple[tuple[str, ...], ...]
     deferred_in: float | None
-    is_stop_requested: bool = False
+    request: WorkerRequest = WorkerRequest.CONTINUE
     limits_due_in: float | None = None
     is_held_back: bool = False  # more is due, in queues that their limits hold back for now
     is_partial: bool = False  # there are more queues than one poll sees
@@ -102,12 +102,12 @@ class WorkerStore:
         self.selector = QueueSelector(config)
         self._policies_expire_at = float("-inf")
 
-    def register(self) -> bool:
+    def register(self, *, is_quiet: bool = False) -> None:
         """Write the worker's row."""
         runner, facts = self._runner, self._config.row_values | {"version": __version__, "memory": resident_bytes()}
         facts["code_version"] = code_version(self._config.options)
-        self._workers.register(runner.worker_id, self._config.name, runner.hostname, runner.pid or 0, **facts)
-        return True
+        name, pid = self._config.name, runner.pid or 0
+        self._workers.register(runner.worker_id, name, runner.hostname, pid, is_quiet=is_quiet, **facts)
 
     def ping(self) -> bool:
         """Send a notification to this worker's own listener, which learns from it that notifications arrive."""
@@ -120,9 +120,13 @@ class WorkerStore:
         self._workers.deregister(self._runner.worker_id)
         return True
 
-    def is_stop_requested(self) -> bool:
-        """Whether the worker's row asks it to stop."""
-        return self._workers.filter(pk=self._runner.worker_id, stop_requested_at__isnull=False).exists()
+    def request(self) -> WorkerRequest:
+        """Return what the worker's row asks of it."""
+        return self._workers.request_of(self._runner.worker_id)
+
+    def record_quiet(self, *, is_quiet: bool) -> None:
+        """Write to the worker's row that it is quiet, or claims again."""
+        self._workers.record_quiet(self._runner.worker_id, is_quiet=is_quiet)
 
     def poll(self, pools: Sequence[SlotPool]) -> PollView:
         """Read, in one statement and without a lock, what there is to do."""
@@ -144,7 +148,7 @@ class WorkerStore:
         return PollView(
             tuple(due),
             scanned.deferred_in,
-            scanned.is_stop_requested,
+            scanned.request,
             scanned.release_in,
             is_held_back,
             scanned.is_partial,
@@ -174,15 +178,15 @@ class WorkerStore:
         if is_new and retention.refresh_queue_settings(self._config.database, self.selector.retention):
             self._statements.clear()
 
-    def heartbeat(self, pools: Sequence[SlotPool]) -> bool:
+    def heartbeat(self, pools: Sequence[SlotPool], *, is_quiet: bool) -> WorkerRequest:
         """Record that the worker is alive and still holds its tasks, in one statement for each role.
 
-        Return whether the worker is asked to stop.
+        Return what its row asks of the worker. If the row was deleted, write it again, with whether it ``is_quiet``.
         """
         runner = self._runner
-        answer = self._workers.beat(runner.worker_id, resident_bytes())
-        if answer is BeatResult.GONE:
-            self.register()
+        request = self._workers.beat(runner.worker_id, resident_bytes())
+        if request is WorkerRequest.GONE:
+            self.register(is_quiet=is_quiet)
         self.ping()
         held = {
             BeatRole.RUNNER: [execution.claim for pool in pools for execution in pool.running.values()],
@@ -197,18 +201,18 @@ class WorkerStore:
                     tasks = self._tasks().under_claims(claims, status, runner.worker_id)
                 beats = Heartbeat.objects.using(self._config.database)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
-        return answer is BeatResult.STOP
+        return request
 
-    def idle_heartbeat(self) -> tuple[bool, bool]:
+    def idle_heartbeat(self, *, is_quiet: bool) -> tuple[WorkerRequest, bool]:
         """Record that the worker is alive, which by its memory holds nothing: one statement on PostgreSQL.
 
-        Return whether the worker is asked to stop, and whether the table says that it holds a task.
+        Return what its row asks of the worker, and whether the table says that it holds a task.
         """
         if postgres.can_listen(self._config.database):
             holds_task = self._workers.beat_idle(self._runner.worker_id, resident_bytes())
             if holds_task is not None:
-                return False, holds_task
-        return self.heartbeat(()), self._held.exists()
+                return WorkerRequest.CONTINUE, holds_task
+        return self.heartbeat((), is_quiet=is_quiet), self._held.exists()
 
     def still_held(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
         """Return which of these claims' tasks still run, and under which claim. Two claims may be of one task."""

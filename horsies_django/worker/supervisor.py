@@ -13,15 +13,16 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from django.conf import settings
 
 from ..core.sync import MAX_WAIT, Mailbox
 from ..enqueue.django_result import own_logging
 from ..models.check_migrated import MissingPrivilege
+from ..models.worker import WorkerRequest
 from ..reaper.loop import Reaper
 from ..schedules.scheduler import Scheduler
 from .config import Until, WorkerConfig
@@ -46,7 +47,7 @@ ABORT_GRACE: Final = 0.5
 LEAVE_TIMEOUT: Final = 10.0
 ABORT_TIMEOUT: Final = 3.0
 
-#: Seconds to wait for the database to tell whether an operator had asked a dead runner to stop.
+#: Seconds to wait for the database to tell what an operator had asked of a dead runner.
 ANSWER_TIMEOUT: Final = 5.0
 
 #: Failed starts in a row after which a worker that drains gives up.
@@ -68,13 +69,28 @@ class _Retiring:
 
 
 @dataclass(frozen=True, slots=True)
-class _StopRequestAnswer:
+class _RequestAnswer:
     worker_id: str
-    is_stop_requested: bool
+    request: WorkerRequest
+
+
+class _Start(NamedTuple):
+    """When a runner starts, and whether as a quiet one."""
+
+    at: float
+    is_quiet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Unanswered:
+    """A dead runner whose row may have asked it to stop or to be quiet. Its replacement waits until that is known."""
+
+    until: float
+    is_quiet: bool
 
 
 #: None: the store has recovered the tasks of a dead runner.
-_Event: TypeAlias = _Exited | _Retiring | _StopRequestAnswer | Command | None
+_Event: TypeAlias = _Exited | _Retiring | _RequestAnswer | Command | None
 
 
 class Supervisor:
@@ -87,8 +103,8 @@ class Supervisor:
         self._store = SupervisorStore(config, partial(self._events.put, None))
         self._scheduler: Scheduler | None = None
         self._children: list[Child] = []
-        self._start_at: list[float] = []
-        self._unanswered: dict[str, float] = {}
+        self._starts: list[_Start] = []
+        self._unanswered: dict[str, _Unanswered] = {}
         self._failed_starts = 0
         self._has_failed = False
         self._stopping: Command | None = None
@@ -96,7 +112,7 @@ class Supervisor:
         self._leave_at = float("inf")
 
     def send(self, command: Command) -> None:
-        """Stop (first time) or abort (second time). May be called from a signal handler."""
+        """Be quiet, resume, stop (first time) or abort (second time). May be called from a signal handler."""
         self._events.put(command)
 
     def run(self) -> int:
@@ -112,7 +128,7 @@ class Supervisor:
         for given in loops.items():
             threading.Thread(target=self._run_loop, args=given, name=f"horsies-{given[0]}", daemon=True).start()
         self._store.start()
-        self._start_at = [time.monotonic()] * self._config.processes
+        self._starts = [_Start(time.monotonic(), self._config.is_quiet)] * self._config.processes
         with own_logging():
             while not self._is_done():
                 self.run_once()
@@ -124,14 +140,13 @@ class Supervisor:
 
     def run_once(self) -> None:
         """Start runners that are due, wait for the next event, and handle it."""
-        while self._start_at and self._start_at[0] <= time.monotonic():
-            self._start_at.pop(0)
-            self._spawn()
+        while self._starts and self._starts[0].at <= time.monotonic():
+            self._spawn(is_quiet=self._starts.pop(0).is_quiet)
         for event in self._events.take(self._wait()):
             self._handle(event)
-        for worker_id, until in list(self._unanswered.items()):
-            if time.monotonic() >= until:
-                self._replace_dead(worker_id, is_stop_requested=False)
+        for worker_id, unanswered in list(self._unanswered.items()):
+            if time.monotonic() >= unanswered.until:
+                self._replace_dead(worker_id, WorkerRequest.CONTINUE)
         for child in self._children:
             self._check(child)
         if time.monotonic() >= self._kill_at:
@@ -141,7 +156,7 @@ class Supervisor:
             self._leave_at = time.monotonic() + timeout
 
     def _is_done(self) -> bool:
-        if self._children or self._start_at or self._unanswered:
+        if self._children or self._starts or self._unanswered:
             return False
         if self._store.pending and time.monotonic() < self._leave_at:
             return False
@@ -150,17 +165,20 @@ class Supervisor:
         return True
 
     def _wait(self) -> float:
-        moments = [*self._start_at[:1], *self._unanswered.values(), self._kill_at, self._leave_at]
+        moments = [self._kill_at, self._leave_at, *(start.at for start in self._starts[:1])]
+        moments += [unanswered.until for unanswered in self._unanswered.values()]
         moments += [child.stall_detector.heartbeat_at for child in self._children]
         return max(0.0, min(min(moments) - time.monotonic(), MAX_WAIT))
 
     def _handle(self, event: _Event) -> None:
         if isinstance(event, _Exited):
             self._on_exit(event.child)
+        elif event in (Command.QUIET, Command.RESUME):
+            self._set_quiet(is_quiet=event is Command.QUIET)
         elif isinstance(event, Command):
             self._stop(event)
-        elif isinstance(event, _StopRequestAnswer):
-            self._replace_dead(event.worker_id, is_stop_requested=event.is_stop_requested)
+        elif isinstance(event, _RequestAnswer):
+            self._replace_dead(event.worker_id, event.request)
         elif isinstance(event, _Retiring) and event.child in self._children:
             event.child.is_retiring = True
             self._start_replacement(event.child, is_urgent=event.exit_reason is ExitReason.STUCK)
@@ -181,19 +199,19 @@ class Supervisor:
         At most ``processes`` runners that only wait for long executions get one, or each long execution would end up
         with a process of its own.
         """
-        has_room = len(self._children) + len(self._start_at) < 2 * self._config.processes
+        has_room = len(self._children) + len(self._starts) < 2 * self._config.processes
         if not self._stopping and not child.is_replaced and (is_urgent or has_room):
             logger.warning("runner retires id=%s: its replacement starts", child.worker_id)
             child.is_replaced = True
-            self._start_after(0.0)
+            self._start_after(0.0, is_quiet=child.started_registry.is_quiet)
 
-    def _spawn(self) -> None:
+    def _spawn(self, *, is_quiet: bool) -> None:
         try:
-            child = self._spawner.start()
+            child = self._spawner.start(is_quiet=is_quiet)
         except OSError as error:  # no more processes or memory for now: the existing runners go on
             logger.error("runner not started error=%s", error)
             self._failed_starts += 1
-            self._start_after(_pause(max(self._failed_starts, 2)))
+            self._start_after(_pause(max(self._failed_starts, 2)), is_quiet=is_quiet)
             return
         self._children.append(child)
         for target in (self._wait_for_exit, self._read_reports):
@@ -233,6 +251,7 @@ class Supervisor:
             with suppress(OSError):
                 child.process.stdin.close()
         exit_reason, has_started = child.started_registry.exit_reason, child.started_registry.is_registered
+        is_quiet = child.started_registry.is_quiet
         # A crash exceeds no time limit. If the process had to end for its executions, those over their limits are at
         # fault.
         is_deliberate = exit_reason is not None or child.is_killed
@@ -244,10 +263,8 @@ class Supervisor:
             logger.error("runner died id=%s %s", child.worker_id, _describe(status))
             if not self._stopping and not child.is_replaced:
                 self._failed_starts = 0 if has_started else self._failed_starts + 1
-                dead.on_stop_request_known = lambda is_stop_requested: self._events.put(
-                    _StopRequestAnswer(child.worker_id, is_stop_requested)
-                )
-                self._unanswered[child.worker_id] = time.monotonic() + ANSWER_TIMEOUT
+                dead.on_request_known = lambda request: self._events.put(_RequestAnswer(child.worker_id, request))
+                self._unanswered[child.worker_id] = _Unanswered(time.monotonic() + ANSWER_TIMEOUT, is_quiet)
         elif exit_reason is ExitReason.STOP_REQUESTED:
             self._log_not_replaced(child.worker_id)
         elif exit_reason in (ExitReason.WRONG_DATABASE, ExitReason.FORBIDDEN):  # another one would fail in the same way
@@ -257,42 +274,53 @@ class Supervisor:
             self._failed_starts = 0
             goes_on = exit_reason is not ExitReason.DONE or self._config.until is Until.STOPPED
             if goes_on and not self._stopping and not child.is_replaced:
-                self._start_after(0.0)
+                self._start_after(0.0, is_quiet=is_quiet)
         self._store.recover(dead)  # even after an exit in order: some results may not be stored
         for other in self._children:
             if other.is_retiring:
                 self._start_replacement(other, is_urgent=False)
 
-    def _replace_dead(self, worker_id: str, *, is_stop_requested: bool) -> None:
-        """Replace a runner that has crashed, unless an operator had asked it to stop."""
-        if self._unanswered.pop(worker_id, None) is None or self._stopping:
+    def _replace_dead(self, worker_id: str, request: WorkerRequest) -> None:
+        """Replace a runner that has crashed, unless its row had asked it to stop; a quiet one by a quiet one."""
+        unanswered = self._unanswered.pop(worker_id, None)
+        if unanswered is None or self._stopping:
             return
-        if is_stop_requested:
+        if request is WorkerRequest.STOP:
             self._log_not_replaced(worker_id)
         elif not self._gives_up():
             # The first replacement starts at once: one crash is an accident, several in a row are not.
             if pause := _pause(self._failed_starts):
                 logger.warning("runner restart delayed failed_starts=%d seconds=%.1f", self._failed_starts, pause)
-            self._start_after(pause)
+            self._start_after(pause, is_quiet=unanswered.is_quiet or request is WorkerRequest.QUIET)
 
     def _log_not_replaced(self, worker_id: str) -> None:
         """Log that a runner which stopped on request gets no replacement."""
-        left = len(self._children) + len(self._start_at)
+        left = len(self._children) + len(self._starts)
         end = "" if left else ", and with the last one the worker ends"
         logger.info("runner stopped on request id=%s runners_left=%d: not replaced%s", worker_id, left, end)
 
-    def _start_after(self, pause: float) -> None:
-        self._start_at = sorted([*self._start_at, time.monotonic() + pause])
+    def _start_after(self, pause: float, *, is_quiet: bool) -> None:
+        self._starts = sorted([*self._starts, _Start(time.monotonic() + pause, is_quiet)])
 
     def _gives_up(self) -> bool:
         return self._config.until is not Until.STOPPED and self._failed_starts >= MAX_FAILED_STARTS
+
+    def _set_quiet(self, *, is_quiet: bool) -> None:
+        """Have all runners claim nothing more, or claim again, and those that start later too."""
+        if self._stopping:
+            return
+        logger.info("worker %s by signal runners=%d", "quiet" if is_quiet else "resumed", len(self._children))
+        self._starts = [start._replace(is_quiet=is_quiet) for start in self._starts]
+        self._unanswered = {key: replace(one, is_quiet=is_quiet) for key, one in self._unanswered.items()}
+        for child in self._children:
+            child.send_quiet(is_quiet=is_quiet)
 
     def _stop(self, command: Command) -> None:
         if self._stopping is Command.ABORT:
             return  # it ends soon, and further signals must not delay that
         command = Command.ABORT if self._stopping else command
         self._stopping = command
-        self._start_at.clear()
+        self._starts.clear()
         self._unanswered.clear()
         grace = ABORT_GRACE if command is Command.ABORT else self._config.shutdown_timeout + GRACE
         self._kill_at = time.monotonic() + grace

@@ -16,6 +16,7 @@ from ..core.sync import Mailbox
 from ..db.errors import lacks_privilege
 from ..enqueue.send_signals import dispatching_to
 from ..models import Heartbeat, Task, Worker
+from ..models.worker import WorkerRequest
 from ..reaper.crashed import Evidence, recover_all
 from .config import HOSTNAME, WorkerConfig
 from .connection import own_connection
@@ -35,11 +36,11 @@ _IDLE: Final = 60.0
 
 @dataclass(slots=True)
 class DeadRunner:
-    """A runner that has ended. ``on_stop_request_known`` is called with whether an operator had asked it to stop."""
+    """A runner that has ended. ``on_request_known`` is called with what its row had asked of it."""
 
     worker_id: str
     evidence: Evidence
-    on_stop_request_known: Callable[[bool], None] | None = None
+    on_request_known: Callable[[WorkerRequest], None] | None = None
     tries: int = 0
     next_try: float = 0.0
 
@@ -140,9 +141,9 @@ class SupervisorStore:
     def _is_recovered(self, dead: DeadRunner) -> bool:
         """Recover the tasks of a dead runner; return whether nothing is left to do."""
         workers = Worker.objects.using(self._config.database)
-        if dead.on_stop_request_known is not None:
-            dead.on_stop_request_known(workers.filter(pk=dead.worker_id, stop_requested_at__isnull=False).exists())
-            dead.on_stop_request_known = None
+        if dead.on_request_known is not None:
+            dead.on_request_known(workers.request_of(dead.worker_id))
+            dead.on_request_known = None
         rows = Task.objects.using(self._config.database).held_by(dead.worker_id)
         if count := recover_all(rows, dead.evidence):
             logger.warning("tasks of dead runner recovered id=%s count=%d", dead.worker_id, count)

@@ -17,6 +17,7 @@ from django.db import Error
 
 from ..db.errors import is_permanent_error
 from ..models.claims import ClaimedTask, Completion, TaskRoute
+from ..models.worker import WorkerRequest
 from ..workflows.gateway import AdvanceFailed
 from .claim_budget import ClaimBudget
 from .config import WorkerConfig
@@ -44,7 +45,7 @@ class Tick:
     postponed: Sequence[ExecutionResult] = ()  # another transaction has locked their workflows
     claimed: int = 0
     has_heartbeat: bool = False
-    is_stop_requested: bool = False
+    request: WorkerRequest | None = None  # of the worker's row, if the tick has a heartbeat
     has_resolved_doubt: bool = False
     is_in_doubt: bool = False
     started: list[tuple[SlotPool, list[ClaimedTask]]] = field(default_factory=list)
@@ -74,8 +75,8 @@ class TickTransaction:
 
     def write_heartbeat(self) -> Tick:
         """Write the heartbeat of an idle worker, without a transaction."""
-        is_stop_requested, is_in_doubt = self._store.idle_heartbeat()
-        return Tick(has_heartbeat=True, is_stop_requested=is_stop_requested, is_in_doubt=is_in_doubt)
+        request, is_in_doubt = self._store.idle_heartbeat(is_quiet=self._budget.is_quiet)
+        return Tick(has_heartbeat=True, request=request, is_in_doubt=is_in_doubt)
 
     def write(
         self, pools: Sequence[SlotPool], *, is_heartbeat_due: bool, is_in_doubt: bool, mark_ready: MarkReady
@@ -104,7 +105,7 @@ class TickTransaction:
                 if is_in_doubt or is_heartbeat_due:  # a transaction in doubt may commit later still
                     self._store.hand_back_unknown(self.known_claims())
                 if is_heartbeat_due:
-                    tick.is_stop_requested = self._store.heartbeat(self._pools)
+                    tick.request = self._store.heartbeat(self._pools, is_quiet=self._budget.is_quiet)
                 with self._store.pipeline() if nodes else nullcontext():
                     self._store.note_progress(noted)
                     self._store.save([end for end in ends if not end.is_success])

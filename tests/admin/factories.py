@@ -91,7 +91,10 @@ MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
         lambda: _schedule("held", enabled=False),
         lambda: _schedule("made", source="tests"),
     ),
-    "worker": (lambda: Worker.objects.create(id="w", hostname="h", pid=1),),
+    "worker": (
+        lambda: Worker.objects.create(id="w", hostname="h", pid=1),
+        lambda: Worker.objects.create(id="quiet-1", hostname="h", pid=2, quiet_since=LONG_AGO),
+    ),
     "heartbeat": (_heartbeat,),
     "limit": (_limit,),
 }

@@ -207,9 +207,8 @@ def _last_hour(rollups: QuerySet[Rollup]) -> dict[str, tuple[int, int]]:
 
 
 def _serving_workers(names: Iterable[str], database: str | None) -> dict[str, list[str]]:
-    """Return by queue the ids of its workers that are alive and not stopping."""
-    workers = Worker.objects.using(database).filter(stop_requested_at__isnull=True)
-    alive = workers.filter(last_beat_at__gte=NowPlus(-silent_after()))
+    """Return by queue the ids of its workers that are alive and may claim."""
+    alive = Worker.objects.using(database).claiming().alive(silent_after())
     serving: dict[str, list[str]] = defaultdict(list)
     for worker in alive.order_by("pk").only("queues", "excluded_queues")[:MAX_HELD]:
         for name in filter(worker.serves, names):

@@ -1,4 +1,4 @@
-"""The admin of workers: which are alive, what each runs, and asking one to stop."""
+"""The admin of workers: which are alive, what each runs, and asking one to be quiet or to stop."""
 
 from __future__ import annotations
 
@@ -45,6 +45,34 @@ STOP: Final = AdminAction(
 )
 
 
+QUIET: Final = AdminAction(
+    name="quiet",
+    label=_("Quiet"),
+    button=lambda count, shown: ngettext("Quiet %s worker", "Quiet %s workers", count) % shown,
+    list_label=_("Quiet selected workers"),
+    act=WorkerQuerySet.quiet,
+    message=lambda count: ngettext("%d worker is quiet.", "%d workers are quiet.", count) % count,
+    applies_to=lambda worker: worker.may_claim,
+    logged_columns=("quiet_since",),
+    warning=_(
+        "It claims nothing more, gives back what has not begun, finishes what it runs, and stays until it is resumed or"
+        " stopped. If its process dies, the one that takes its place is quiet too."
+    ),
+)
+
+RESUME: Final = AdminAction(
+    name="resume",
+    label=_("Resume"),
+    button=lambda count, shown: ngettext("Resume %s worker", "Resume %s workers", count) % shown,
+    list_label=_("Resume selected workers"),
+    act=WorkerQuerySet.resume,
+    message=lambda count: ngettext("%d worker goes on.", "%d workers go on.", count) % count,
+    applies_to=lambda worker: worker.quiet_since is not None,
+    logged_columns=("quiet_since",),
+    permission="quiet",
+)
+
+
 class WorkerList(ChangeList):
     """Lists workers with their load."""
 
@@ -64,9 +92,9 @@ def attach_worker_loads(workers: list[Any], *, named: bool) -> None:
 
 
 class WorkerAdmin(LiveAdmin):
-    """Shows worker processes and asks them to stop."""
+    """Shows worker processes, makes them quiet, and asks them to stop."""
 
-    admin_actions = (STOP,)
+    admin_actions = (QUIET, RESUME, STOP)
     list_display = (
         "shown_name",
         "shown_state",
@@ -86,11 +114,15 @@ class WorkerAdmin(LiveAdmin):
     fieldsets = (
         (None, {"fields": ("id", "name", ("hostname", "pid"), ("backend", "version", "code_version"))}),
         (_("Serves"), {"fields": ("shown_queues", ("threads", "async_slots"))}),
-        (_("Times"), {"fields": (("shown_started_at", "shown_last_beat_at", "shown_stop_requested_at"),)}),
+        (
+            _("Times"),
+            {"fields": (("shown_started_at", "shown_last_beat_at"), ("shown_quiet_since", "shown_stop_requested_at"))},
+        ),
     )
 
     shown_started_at = time_column("started_at", _("started at"))
     shown_last_beat_at = time_column("last_beat_at", _("last beat at"))
+    shown_quiet_since = time_column("quiet_since", _("quiet since"))
     shown_stop_requested_at = time_column("stop_requested_at", _("stop requested at"))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
@@ -140,7 +172,7 @@ class WorkerAdmin(LiveAdmin):
     @live_column
     @admin.display(description=_("state"))
     def shown_state(self, worker: Any) -> SafeString | str:
-        """Whether it is alive."""
+        """Whether it is alive, stopping or quiet."""
         return worker_state(worker)
 
     @live_column
@@ -193,11 +225,13 @@ class WorkerAdmin(LiveAdmin):
 
 
 def worker_state(worker: Any) -> SafeString:
-    """Return whether the worker is alive, as a label."""
+    """Return whether the worker is alive, stopping or quiet, as a label."""
     if -worker.beats_in > silent_after():
         return format_html('<span class="horsies-silent">{}</span>', _("silent"))
     if worker.stop_requested_at is not None:
         return format_html('<span class="horsies-stopping">{}</span>', _("stopping"))
+    if worker.quiet_since is not None:
+        return format_html('<span class="horsies-quiet">{}</span>', _("quiet"))
     return format_html('<span class="horsies-alive">{}</span>', _("alive"))
 
 

@@ -111,8 +111,13 @@ def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
 
 
 def _worker_row(worker: WorkerStatus) -> tuple[str, ...]:
-    state = "silent" if not worker.is_alive else "stopping" if worker.is_stopping else ""
-    return (worker.id, worker.hostname, str(worker.pid), worker.shown_load, _ago(worker.beat_ago), state)
+    return (worker.id, worker.hostname, str(worker.pid), worker.shown_load, _ago(worker.beat_ago), _state(worker))
+
+
+def _state(worker: WorkerStatus) -> str:
+    if not worker.is_alive:
+        return "silent"
+    return "stopping" if worker.is_stopping else "quiet" if worker.is_quiet else ""
 
 
 def _ago(seconds: float | None) -> str:

@@ -101,14 +101,13 @@ def _queue_and_worker_reasons(task: Task, rows: TaskQuerySet, *, is_due: bool) -
         yield from queue_limit_reasons(task, rows)
     workers = _live_workers(task)
     serving = [worker for worker in workers if worker.serves(name)]
-    staying = [worker for worker in serving if worker.stop_requested_at is None]
+    claiming = [worker for worker in serving if worker.may_claim]
     if not serving:
         yield _no_worker(name, workers)
-    elif not staying:
-        words = _("Every worker that serves the queue %s is stopping.") % name
-        yield Reason(ReasonCode.WORKERS_STOPPING, words, about=_related_workers(serving))
+    elif not claiming:
+        yield _none_claims(name, serving)
     elif is_due and not (queue is not None and queue.paused):
-        yield from _slot_reasons(task, rows, staying)
+        yield from _slot_reasons(task, rows, claiming)
 
 
 def _no_worker(name: str, workers: Sequence[Worker]) -> Reason:
@@ -120,6 +119,14 @@ def _no_worker(name: str, workers: Sequence[Worker]) -> Reason:
         len(workers),
     )
     return Reason(ReasonCode.NO_WORKER, words % {"queue": name, "count": len(workers)}, about=_related_workers(workers))
+
+
+def _none_claims(name: str, serving: Sequence[Worker]) -> Reason:
+    """Return the reason that all workers which serve the queue are stopping or quiet."""
+    code, words = ReasonCode.WORKERS_STOPPING, _("Every worker that serves the queue %s is stopping.")
+    if any(worker.quiet_since is not None for worker in serving):
+        code, words = ReasonCode.WORKERS_QUIET, _("Every worker that serves the queue %s is quiet or stopping.")
+    return Reason(code, words % name, about=_related_workers(serving))
 
 
 def _slot_reasons(task: Task, rows: TaskQuerySet, workers: Sequence[Worker]) -> Iterator[Reason]:

@@ -105,8 +105,8 @@ class MetricsSnapshot:
 
     @property
     def unserved(self) -> tuple[str, ...]:
-        """The queues with due tasks that no worker serves, apart from workers that are stopping."""
-        serving = [worker for worker in self.alive if not worker.is_stopping]
+        """The queues with due tasks that no worker serves, apart from workers that are stopping or quiet."""
+        serving = [worker for worker in self.workers if worker.may_claim]
         due = (queue.name for queue in self.queues if queue.depth.due)
         return tuple(name for name in due if not any(worker.serves(name) for worker in serving))
 

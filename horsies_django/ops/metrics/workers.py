@@ -44,6 +44,12 @@ class WorkerStatus:
     beat_ago: float
     is_alive: bool
     is_stopping: bool
+    is_quiet: bool
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether it is alive, and neither stopping nor quiet."""
+        return self.is_alive and not self.is_stopping and not self.is_quiet
 
     @property
     def held(self) -> int:
@@ -104,6 +110,7 @@ def worker_statuses(database: str, recovery: RecoveryOptions, holding: Counter[t
             max(0.0, -worker.beat_in),
             -worker.beat_in < recovery.stale_after,
             worker.stop_requested_at is not None,
+            worker.quiet_since is not None,
         )
         for worker in workers.order_by("-last_beat_at", "pk")[:MAX_WORKERS]
     ]

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from horsies_django import TaskStatus
-from horsies_django.db.notifications import REVOKED, STOP_REQUESTED
+from horsies_django.db.notifications import REVOKED, WORKER_REQUEST
 from horsies_django.db.postgres import CHANNEL, COMPLETIONS
 from horsies_django.models import Task, Worker
 from horsies_django.worker.listener import BURST, RATE, NotificationLimit
@@ -38,7 +38,7 @@ def test_a_forged_stop_notification_does_not_stop_a_worker(worker):
     (row,) = Worker.objects.all()
     assert tasks.add.send(0).value(timeout=20) == 1  # it listens now
 
-    _notify([STOP_REQUESTED + row.pk])
+    _notify([WORKER_REQUEST + row.pk])
 
     assert tasks.add.send(1).value(timeout=20) == 2
     assert tasks.add.send(2).value(timeout=20) == 3
@@ -87,7 +87,7 @@ def test_a_flood_of_notifications_causes_a_bounded_number_of_transactions(worker
     for start in range(0, FLOOD, 200):
         _notify(f"={uuid.uuid4()}" for _ in range(100))
         _notify(f"%{start}-{number}" for number in range(98))
-        _notify([f"{STOP_REQUESTED}{key}" for key in Worker.objects.values_list("pk", flat=True)] + [REVOKED, "=*"])
+        _notify([f"{WORKER_REQUEST}{key}" for key in Worker.objects.values_list("pk", flat=True)] + [REVOKED, "=*"])
 
     assert tasks.add.send(2).value(timeout=20) == 3
     own = FLOOD / 200 * 4 + 100
