@@ -34,10 +34,10 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         self, worker_id: str, name: str, hostname: str, pid: int, *, is_quiet: bool = False, **facts: Any
     ) -> None:
         """Insert the row of a process that has started; ``facts`` are further columns. Each process has a new id."""
+        if is_quiet:
+            facts["quiet_since"] = Now()
         row = Worker(id=worker_id, name=name, hostname=hostname, pid=pid, **facts)
         self.bulk_create([row], ignore_conflicts=True)
-        if is_quiet:
-            self.record_quiet(worker_id, is_quiet=True)
 
     def beat(self, worker_id: str, memory: int | None = None) -> WorkerRequest:
         """Record a heartbeat and, if given, the memory in bytes; return what the row asks of the worker.

@@ -160,6 +160,20 @@ def test_stopping_workers_are_reported_unless_another_serves_the_queue():
     assert codes(handle) == ["NOTHING"]
 
 
+def test_quiet_workers_are_reported_unless_another_claims_from_the_queue():
+    handle = tasks.noop.send()
+    worker_row(stop_requested_at=Now())
+    worker_row("w2", quiet_since=Now())
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.WORKERS_QUIET
+    assert reason.words == "Every worker that serves the queue default is quiet or stopping."
+    assert {about.key for about in reason.about} == {"w", "w2"}
+    worker_row("w3")
+    assert codes(handle) == ["NOTHING"]
+
+
 def test_taken_slots_and_tasks_that_run_first_are_reported():
     worker_row(threads=2)
     tasks.noop.send()

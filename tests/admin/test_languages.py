@@ -171,7 +171,8 @@ def visit(admin_client):
                 yield f"{name} {number}", reverse(f"{site}{name}_change", args=[row.pk])
         for action in ("move", "delete", "cancel_running"):
             yield f"ask {action}", reverse(f"{site}task_do", args=[rows[Task][0].pk, action])
-        yield "ask stop", reverse(f"{site}worker_do", args=[rows[Worker][0].pk, "stop"])
+        for action in ("quiet", "stop"):
+            yield f"ask {action}", reverse(f"{site}worker_do", args=[rows[Worker][0].pk, action])
 
     def fetch_pages(language):
         found = {}
@@ -199,7 +200,7 @@ EXPECTED_TEXTS = {
     "queue 0": ("ended in the last hour", "served by", "oldest has waited"),
     "schedules": ("what it runs", "disabled by an operator", "Disable selected schedules", "last run"),
     "schedule 0": ("The next runs", "Disable", "Only the latest is run", "What it has sent"),
-    "workers": ("runs now", "last beat", "Stop selected workers gracefully"),
+    "workers": ("runs now", "last beat", "Quiet selected workers", "Stop selected workers gracefully"),
     "worker 0": ("What it runs now", "Serves", "Times"),
     "heartbeats": ("Runner", "sender"),
 }

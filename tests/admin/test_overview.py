@@ -138,7 +138,7 @@ def test_an_unserved_queue_is_named_only_to_users_who_may_view_queues(staff):
 
     assert "emails" not in page(client := staff("view_task", "view_worker"))
     get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename="view_queue"))
-    assert "No worker serves these queues, or all that do are stopping: emails." in page(client)
+    assert "No worker serves these queues, or all that do are stopping or quiet: emails." in page(client)
 
 
 def test_the_overview_shows_queues_failures_and_times(staff):

@@ -185,6 +185,7 @@ def test_the_workers_that_serve_a_queue_are_counted(staff):
     Worker.objects.filter(pk="silent").update(last_beat_at=NowPlus(-3_600))
     Worker.objects.register("leaving", "", "h", 1)
     Worker.objects.filter(pk="leaving").request_stop()
+    Worker.objects.register("quiet", "", "h", 1, is_quiet=True)
     send("emails")
     client = staff("view_queue")
 

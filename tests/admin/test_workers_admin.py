@@ -4,6 +4,8 @@ import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.db import connection, transaction
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
@@ -160,6 +162,49 @@ def test_stopping_a_worker_asks_first_and_lets_running_tasks_finish(staff, worke
     assert handle.status() == "COMPLETED"
     entry = LogEntry.objects.get()
     assert "Stop gracefully. Stop requested at: None → " in entry.change_message
+
+
+def test_making_a_worker_quiet_asks_first_and_resuming_it_does_not(staff):
+    register()
+    client = staff("view_worker", "quiet_worker")
+    quiet, resume = (reverse("admin:horsies_django_worker_do", args=["w-1", name]) for name in ("quiet", "resume"))
+    html = page(client, "w-1")
+    assert quiet in html
+    assert resume not in html
+
+    confirmation = client.get(quiet).content.decode()
+    assert "stays until it is resumed or stopped" in confirmation
+    assert Worker.objects.get().quiet_since is None
+    client.post(quiet, {"confirmed": "1"})
+
+    html = page(client, "w-1")
+    assert "‖" not in html  # the style sheet has it
+    assert 'class="horsies-quiet">quiet<' in html
+    assert "quiet" in text_of(client.get(LIST).content.decode())
+    assert resume in html
+    assert quiet not in html
+    client.post(resume)
+    assert Worker.objects.get().quiet_since is None
+    assert [entry.change_message.partition(" ")[0] for entry in LogEntry.objects.order_by("pk")] == [
+        "Quiet.",
+        "Resume.",
+    ]
+
+
+def test_selected_workers_are_made_quiet_by_users_with_the_permission(staff):
+    register()
+    register("w-2")
+    post = {"action": "quiet", "_selected_action": ["w-1"], "confirmed": "1"}
+    client = staff("view_worker", "stop_worker")
+    client.post(LIST, post)
+    assert not Worker.objects.filter(quiet_since__isnull=False).exists()
+    address = reverse("admin:horsies_django_worker_do", args=["w-1", "quiet"])
+    assert client.post(address, {"confirmed": "1"}).status_code == 403
+
+    get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename="quiet_worker"))
+    client.post(LIST, post)
+
+    assert [row.pk for row in Worker.objects.filter(quiet_since__isnull=False)] == ["w-1"]
 
 
 def test_selected_workers_are_asked_to_stop(staff):

@@ -141,6 +141,8 @@ def test_queue_actions_and_pruning_are_logged(take_logged):
 def test_schedule_and_worker_actions_are_logged_with_their_targets(take_logged):
     Schedule.objects.create(name="daily", timing="every:60", task_name="tests.jobs.tasks.noop", enabled=False)
     Worker.objects.create(id="a-1", hostname="a", pid=1)
+    Worker.objects.filter(quiet_since__isnull=True).quiet()
+    Worker.objects.filter(quiet_since__isnull=False).resume()
     Worker.objects.filter(stop_requested_at__isnull=True).request_stop()
     daily = Schedule.objects.filter(name="daily")
 
@@ -152,6 +154,8 @@ def test_schedule_and_worker_actions_are_logged_with_their_targets(take_logged):
     assert daily.disable(by=DisabledBy.CODE) == 0
 
     assert [line.split(" via=python ")[1] for line in take_logged()] == [
+        "act=worker.quiet count=1 worker=a-1",
+        "act=worker.resume count=1 worker=a-1",
         "act=worker.stop count=1 worker=a-1",
         "act=schedule.enable count=1 schedule=daily",
         "act=schedule.run count=1 schedule=daily",

@@ -9,7 +9,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from horsies_django.core.rates import Rate
-from horsies_django.models import Queue, Task
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import Queue, Task, Worker
 from tests.ops.inspector.factories import make
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -153,6 +154,45 @@ def test_a_queue_with_waiting_tasks_is_deleted_only_by_force():
     assert list(Task.objects.all()) == [other]
     assert not Queue.objects.exists()
     assert json.loads(run("delete", "old", "--json")) == {"name": "old", "tasks": 0, "had_row": False}
+
+
+def test_workers_are_made_quiet_and_resumed_by_id_name_or_all():
+    for key, name in (("a-1", ""), ("b-1", "web"), ("b-2", "web")):
+        Worker.objects.register(key, name, "node1", 1)
+    Worker.objects.register("dead", "web", "node1", 1)
+    Worker.objects.filter(pk="dead").update(last_beat_at=NowPlus(-3_600))
+
+    assert run("quiet", "b-1", "b-1") == "The worker b-1 is quiet.\n"
+    changed = {"b-1": False, "b-2": True}
+    assert json.loads(run("quiet", "--name", "web", "--json")) == {"action": "quiet", "changed": changed}
+    assert run("quiet", "--name", "node1") == "The worker a-1 is quiet.\n"
+    assert run("unquiet", "a-1") == "The worker a-1 is resumed.\n"
+    assert run("unquiet", "--all").splitlines() == [
+        "The worker a-1 is not quiet.",
+        "The worker b-1 is resumed.",
+        "The worker b-2 is resumed.",
+    ]
+    Worker.objects.all().delete()
+    assert run("quiet", "--all") == "No worker is alive.\n"
+
+
+def test_an_unknown_worker_is_an_error_that_lists_those_alive_and_nothing_is_done():
+    Worker.objects.register("a-1", "web", "node1", 1)
+    Worker.objects.register("dead", "", "node1", 1)
+    Worker.objects.filter(pk="dead").update(last_beat_at=NowPlus(-3_600))
+
+    for choice, message in (
+        (["a-1", "dead", "x"], "There is no live worker 'dead', 'x'. Alive: a-1."),
+        (["--name", "node1"], "No live worker has the name 'node1'. Alive: a-1."),
+    ):
+        with pytest.raises(CommandError) as caught:
+            run("quiet", *choice)
+        assert (str(caught.value), caught.value.returncode) == (message, 1)
+    for choice in ([], ["a-1", "--all"]):
+        with pytest.raises(CommandError, match=r"Allowed: ids, or --name NAME, or --all\.") as caught:
+            run("unquiet", *choice)
+        assert caught.value.returncode == 2
+    assert not Worker.objects.filter(quiet_since__isnull=False).exists()
 
 
 def test_force_deletes_no_queue_with_tasks_of_a_worker_or_a_workflow():

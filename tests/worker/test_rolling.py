@@ -104,10 +104,11 @@ SILENT_FOR = 3_600
         {"queues": ["other"]},
         {"excluded_queues": ["default"]},
         {"stop_requested_at": Now()},
+        {"quiet_since": Now()},
         {"last_beat_at": Now() - timedelta(seconds=SILENT_FOR)},
         {"code_version": code_version.fingerprint},
     ],
-    ids=["other queues", "queue excluded", "stopping", "dead", "the same version"],
+    ids=["other queues", "queue excluded", "stopping", "quiet", "dead", "the same version"],
 )
 def test_a_worker_that_can_not_claim_the_task_does_not_count_as_another_version(drain, columns):
     add_other_worker(**{name: value() if callable(value) else value for name, value in columns.items()})

@@ -16,6 +16,7 @@ from horsies_django.core.compat import DEFAULT_TASK_QUEUE_NAME
 from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
 from horsies_django.core.queue_policy import parse_policy
+from horsies_django.management import quiet
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks.flags import parse_retention
@@ -43,18 +44,21 @@ _FLAGS: Final = {
 
 
 class Command(QueueCommand):
-    """Pauses, resumes, configures, lists and deletes queues."""
+    """Pauses, resumes, configures, lists and deletes queues, and makes workers quiet."""
 
     help = (
-        "Pause, resume, configure, list or delete queues. Workers apply a change within a second; running tasks "
-        "continue. Each value set here overrides the settings; 'inherit' restores the value of the settings. --backend "
-        "also reads HORSIES_QUEUE_BACKEND; the flag takes precedence. Exit status: 0 done, or nothing to change; 1 a "
-        "queue can't be deleted, or the database or its tables are unavailable; 2 wrong usage."
+        "Pause, resume, configure, list or delete queues, or make workers quiet: they claim nothing and stay. Workers "
+        "apply a change within a second; running tasks continue. Each value set here overrides the settings; 'inherit' "
+        "restores the value of the settings. --backend also reads HORSIES_QUEUE_BACKEND; the flag takes precedence. "
+        "Exit status: 0 done, or nothing to change; 1 a queue can't be deleted, a worker is not alive, or the database "
+        "or its tables are unavailable; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
-        subparsers = parser.add_subparsers(dest="action", required=True, metavar="pause|resume|set|list|delete")
+        subparsers = parser.add_subparsers(
+            dest="action", required=True, metavar="pause|resume|set|list|delete|quiet|unquiet"
+        )
         for action, text in (
             ("pause", "Stop workers from claiming tasks of these queues."),
             ("resume", "Let workers claim tasks of these queues again."),
@@ -72,6 +76,16 @@ class Command(QueueCommand):
             if action == "set":
                 for name, (metavar, help_text) in _FLAGS.items():
                     subparser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help_text)
+        for action, text in (
+            ("quiet", "Have workers claim nothing more; they finish what runs, and stay until resumed or stopped."),
+            ("unquiet", "Let quiet workers claim again."),
+        ):
+            subparser = subparsers.add_parser(action, help=text, description=text)
+            quiet.add_arguments(subparser)
+            subparser.add_argument("--json", action="store_true", help="Print one JSON object.")
+            subparser.add_argument(
+                "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
+            )
         text = "Print every known queue and its configuration."
         subparser = subparsers.add_parser("list", help=text, description=text)
         subparser.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
@@ -85,12 +99,17 @@ class Command(QueueCommand):
             backend = horsies_backend(alias or "default")
             names = _names(options.get("names") or (), backend, may_be_gone=action == "delete")
             rules = _rules(options) if action == "set" else {}
+            if action in quiet.ACTIONS:
+                quiet.check_choice(options)
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
             check_tables(backend.config.database)
             with own_connection(backend.config.database, "queue"):
-                if action == "delete":
+                if action in quiet.ACTIONS:
+                    for line in quiet.change_workers(action, options, backend):
+                        self.stdout.write(line)
+                elif action == "delete":
                     self._delete(names, backend, force=options["force"], is_json=options["json"])
                 else:
                     self._do(action, names, rules, backend, is_json=options["json"])

@@ -179,6 +179,12 @@ def test_a_queue_without_a_worker_that_stays_is_unserved():
 
     assert snapshot().unserved == ("other", "slow")
 
+    Worker.objects.filter(pk="w1").quiet()
+
+    found = snapshot()
+    assert found.unserved == ("emails", "other", "slow")
+    assert [(one.id, one.is_alive, one.is_quiet) for one in found.workers if one.id == "w1"] == [("w1", True, True)]
+
 
 def test_counts_by_queue_and_state_add_up_to_the_totals():
     for queue in ("a", "b"):
