@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -17,6 +18,7 @@ from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.text_table import table
 from horsies_django.models.check_migrated import check_tables
+from horsies_django.ops.health import ALLOWED, CheckResult, parse_checks, run_checks
 from horsies_django.ops.metrics import MetricsSnapshot, collect
 from horsies_django.ops.metrics.snapshot import QueueMetrics
 from horsies_django.ops.metrics.workers import WorkerStatus
@@ -39,7 +41,7 @@ class Command(QueueCommand):
         "load, workflows in progress, and the reaper's last pass. The admin's overview shows the same. Large numbers "
         "are estimates (≈) or lower bounds (+). The command only reads, and is fast with millions of tasks. --backend "
         "also reads HORSIES_STATUS_BACKEND; the flag takes precedence. Exit status: 0 printed, whatever the state; 1 "
-        "the database or its tables are unavailable; 2 wrong usage."
+        "a --check has failed, or the database or its tables are unavailable; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -47,20 +49,42 @@ class Command(QueueCommand):
         parser.add_argument(
             "--backend", metavar="ALIAS", help="A key of TASKS, whose database is read (default: default)."
         )
+        text = f"Print whether this holds instead of the report, and exit with 1 if not; repeatable. {ALLOWED}."
+        parser.add_argument("--check", action="append", metavar="NAME=LIMIT", help=text.replace("%", "%%"))
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
-            settings = horsies_backend(alias or "default").config
+            backend = horsies_backend(alias or "default")
+            checks = parse_checks(options["check"] or (), backend.queues)
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
-            check_tables(settings.database)
-            with own_connection(settings.database, "status"):
-                snapshot = collect(settings)
+            check_tables(backend.config.database)
+            with own_connection(backend.config.database, "status"):
+                found = run_checks(checks, backend) if checks else collect(backend.config)
         except (ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
-        if options["json"]:
+        if isinstance(found, MetricsSnapshot):
+            self._print(found, is_json=options["json"])
+        elif not self._print_checks(found, is_json=options["json"]):
+            sys.exit(1)
+
+    def _print_checks(self, results: Sequence[CheckResult], *, is_json: bool) -> bool:
+        """Print each result, and failed ones to stderr too; return whether all have passed."""
+        is_ok = all(result.is_ok for result in results)
+        if is_json:
+            found = {"ok": is_ok, "checks": [result.as_json() for result in results]}
+            self.stdout.write(json.dumps(found, indent=2))
+        for result in results:
+            if not is_json:
+                self.stdout.write(one_line(str(result)))
+            if not result.is_ok:
+                self.stderr.write(one_line(str(result)))
+        return is_ok
+
+    def _print(self, snapshot: MetricsSnapshot, *, is_json: bool) -> None:
+        if is_json:
             self.stdout.write(json.dumps(snapshot.as_json(), indent=2))
         else:
             for line in _lines(snapshot):

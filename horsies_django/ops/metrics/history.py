@@ -75,6 +75,15 @@ def last_hour(database: str, minute: int) -> tuple[list[TimeBucket], dict[str, C
     return list(bars.values()), queues
 
 
+def ended_in_last(database: str, minutes: int) -> Counter[str]:
+    """Return the attempts that ended in the last minutes, by outcome, as far as a reaper has counted them."""
+    rows = _rollups_since(database, RollupSpan.MINUTE, minutes).order_by()
+    ended: Counter[str] = Counter()
+    for outcome, will_retry, count in rows.values_list("outcome", "will_retry").annotate(Sum("count")):
+        ended[outcome_of(outcome, will_retry)] += count
+    return ended
+
+
 def last_week(database: str, minute: int) -> list[TimeBucket]:
     """Return the attempts of each of the last 168 hours."""
     rows, bars = _rollups_since(database, RollupSpan.HOUR, 168).order_by(), _empty_buckets(RollupSpan.HOUR, 168, minute)
