@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -136,7 +137,10 @@ def test_every_grace_period_is_long_enough_for_the_shutdown_timeout():
         "Procfile": 30,  # that of Heroku
     }
     given = {name: words for name, words in OURS if words[2] == "horsies_worker" and name in graces}
-    assert {name: int(words[words.index("--shutdown-timeout") + 1]) + MARGIN for name, words in given.items()} == graces
+    timeouts = {
+        name: int(re.search(r"--shutdown-timeout[ =](\d+)", " ".join(words))[1]) for name, words in given.items()
+    }
+    assert {name: timeout + MARGIN for name, timeout in timeouts.items()} == graces
 
 
 def test_the_grace_period_of_the_reaper_is_longer_than_its_stop():
@@ -253,20 +257,27 @@ def test_the_lines_of_the_procfile_migrate_run_tasks_and_stop(shell):
 
 @pytest.mark.slow
 @pytest.mark.once
-def test_the_readiness_probe_of_kubernetes_tells_whether_a_runner_of_the_host_beats(shell, worker):
+def test_the_readiness_probe_of_kubernetes_tells_whether_the_worker_is_healthy(shell, worker, tmp_path):
     (container,) = containers_of(read_yaml(FOLDER / "kubernetes" / "worker.yaml"))
     *_, script = container["readinessProbe"]["exec"]["command"]
+    (place,) = (flag.partition("=")[2] for flag in container["args"] if flag.startswith("--heartbeat-file="))
+    path = tmp_path / "heartbeat"
+    assert place in script
 
     def probe():
-        process = shell(script)
+        process = shell(script.replace(place, str(path)))
         process.communicate(timeout=60)
         return process.returncode
 
     assert probe() == 1
-    worker()
+    process = worker("--heartbeat-file", str(path))
+    wait_until(path.exists)
     assert probe() == 0
-    Worker.objects.update(hostname="another-pod")
+    process.signal(signal.SIGSTOP)
+    os.utime(path, (time.time() - 120,) * 2)
     assert probe() == 1
+    process.signal(signal.SIGCONT)
+    wait_until(lambda: probe() == 0)
 
 
 @pytest.mark.slow

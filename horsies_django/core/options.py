@@ -198,6 +198,8 @@ class WorkerOptions:
     # Forked runners share the memory of imported code. Turn it off if an import starts a thread or opens a socket.
     fork: bool = _option(True, BOOLEAN)
     name: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
+    # The supervisor writes it while a runner is healthy; a probe looks at its age.
+    heartbeat_file: str = _option("", text("the path of a file", r"[^\x00]{0,4096}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from ..core.backends import ConfiguredBackend
 from ..core.durations import format_brief
-from ..core.option_parsers import DURATION_ALLOWED, parse_duration
+from ..core.option_parsers import parse_duration
 from ..db.expressions import SecondsUntil
 from ..db.now import Now
 from ..models import Task, Worker
 from ..models.depths import depths
 from .metrics import collect
 from .metrics.history import FAILED, ended_in_last
+from .metrics.snapshot import reaper_ago
 
 #: The longest window of a check of failures, in minutes: roll-ups by the minute are kept a little longer.
 MAX_WINDOW: Final = 120
@@ -206,7 +207,7 @@ def _run_failed(check: Check, backend: ConfiguredBackend) -> CheckResult:
 
 
 def _run_reaper(check: Check, backend: ConfiguredBackend) -> CheckResult:
-    ago = collect(backend.config).reaper_ago
+    ago = reaper_ago(backend.config.database)
     words = "no pass ever" if ago is None else f"last pass {format_brief(ago)} ago"
     is_ok = ago is not None and ago <= check.limit
     return CheckResult(check, is_ok, ago, f"{words} (at most {format_brief(check.limit)})")
@@ -229,7 +230,7 @@ class _Kind:
     default: float | None = None
 
 
-_SECONDS: Final = DURATION_ALLOWED.replace("a timedelta, ", "")
+_SECONDS: Final = "seconds, or a text like 90s, 5m, 2h"
 _CHECKS: Final = {
     "oldest": _Kind(_duration, f"oldest=DURATION, oldest:QUEUE=DURATION; {_SECONDS}", _run_oldest, of_queue=True),
     "ready": _Kind(_number, f"ready=N, ready:QUEUE=N; 0 to {MAX_NUMBER}", _run_ready, of_queue=True),

@@ -58,6 +58,7 @@ class WorkerConfig:
     scheduler: bool
     fork: bool
     name: str
+    heartbeat_file: str
     until: Until = Until.STOPPED
     is_quiet: bool = False  # claims nothing until it is resumed
 

@@ -53,6 +53,11 @@ class Child:
     is_retiring: bool = False
     is_replaced: bool = False
 
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it is registered, and neither exits nor stalls."""
+        return self.process.returncode is None and not self.is_killed and self.stall_detector.is_healthy
+
     def send_quiet(self, *, is_quiet: bool) -> None:
         """Have the runner claim nothing more, or claim again. Its replacement will do the same."""
         self.started_registry.record_quiet(is_quiet)

@@ -52,6 +52,11 @@ class StallDetector:
         return None
 
     @property
+    def is_healthy(self) -> bool:
+        """Whether the runner is registered and its interpreter ran at the last check, or shortly before."""
+        return self._started_registry.is_registered and self._silent < MIN_SILENCE
+
+    @property
     def heartbeat_at(self) -> float:
         """When the supervisor has to send a heartbeat for the runner; infinite until the runner's first one."""
         last_heartbeat = self._started_registry.last_heartbeat

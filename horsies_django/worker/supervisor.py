@@ -28,6 +28,7 @@ from ..schedules.scheduler import Scheduler
 from .config import Until, WorkerConfig
 from .connection import own_connection
 from .exit_reason import ExitReason, Notice
+from .heartbeat_file import HeartbeatFile
 from .inbox import Command
 from .listener import alive_for
 from .spawner import Child, Spawner, kill_process_group
@@ -99,6 +100,7 @@ class Supervisor:
     def __init__(self, config: WorkerConfig, verbosity: int = 1) -> None:
         self._config = config
         self._events: Mailbox[_Event] = Mailbox()
+        self._heartbeat_file = HeartbeatFile(config.heartbeat_file)
         self._spawner = Spawner(config, verbosity)
         self._store = SupervisorStore(config, partial(self._events.put, None))
         self._scheduler: Scheduler | None = None
@@ -116,9 +118,13 @@ class Supervisor:
         self._events.put(command)
 
     def run(self) -> int:
-        """Supervise until the last runner is gone; return the exit status."""
+        """Supervise until the last runner is gone; return the exit status.
+
+        Raises ImproperlyConfigured if the heartbeat file can't be written.
+        """
         if not getattr(settings, "SETTINGS_MODULE", None):
             raise RuntimeError("Runners are separate processes, which need DJANGO_SETTINGS_MODULE.")
+        self._heartbeat_file.prepare()
         self._spawner.open()
         loops: dict[str, Reaper | Scheduler] = {}
         if self._config.reaper:
@@ -136,6 +142,7 @@ class Supervisor:
                 loop.stop()
             self._spawner.close()
             self._store.close(0.0 if self._store.pending else ABORT_TIMEOUT)
+            self._heartbeat_file.remove()
         return 1 if self._has_failed or self._gives_up() else 0
 
     def run_once(self) -> None:
@@ -149,6 +156,8 @@ class Supervisor:
                 self._replace_dead(worker_id, WorkerRequest.CONTINUE)
         for child in self._children:
             self._check(child)
+        if any(child.is_healthy for child in self._children):
+            self._heartbeat_file.beat()
         if time.monotonic() >= self._kill_at:
             self._kill_at = float("inf")
         if self._stopping and not self._children and self._leave_at == float("inf"):

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.options import Options
@@ -168,17 +168,26 @@ def _queries(database: str) -> dict[str, Statement]:
     just_due = pending.order_by("enqueued_at")[:MAX_JUST_DUE]
     queues = Queue.objects.using(database).order_by("name")[:MAX_QUEUES]
     columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}
-    # A pass with --once takes no lease.
-    held = Lease.objects.using(database).filter(name__startswith=LEASE_PREFIX, renewed_at__gt=NEVER)
-    reaper = held.order_by("-renewed_at")
     return {
         **counts.queries(database),
         **workflows.queries(database),
         "just_due": rows_query(just_due, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
         "queues": rows_query(queues, {"name": F("name"), **columns}, database),
         "minute": scalar(MinuteOf(Now()), Task.objects.using(database)),
-        "reaper": Statement.select(reaper.values_list(SecondsUntil("renewed_at"))[:1]),
+        "reaper": Statement.select(_reaper_passes(database)[:1]),
     }
+
+
+def reaper_ago(database: str) -> float | None:
+    """Return the seconds since the last pass of a reaper; None if none ever ran. A pass with --once does not count."""
+    row = _reaper_passes(database).first()
+    return None if row is None else max(0.0, -float(row[0]))
+
+
+def _reaper_passes(database: str) -> QuerySet[Any, Any]:
+    """Return the seconds until each reaper's last pass, which are negative. A pass with --once takes no lease."""
+    held = Lease.objects.using(database).filter(name__startswith=LEASE_PREFIX, renewed_at__gt=NEVER)
+    return held.order_by("-renewed_at").values_list(SecondsUntil("renewed_at"))
 
 
 def _queue_metrics(
