@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from django.db.models import Case, Expression, IntegerField, Value, When
+from django.db.models import Case, Expression, FloatField, IntegerField, Value, When
 from django.db.models.functions import Cast, Ceil, Ln
 from django.db.models.lookups import GreaterThan, IsNull
 
@@ -23,6 +23,10 @@ MIN_SECONDS: Final = 0.001
 
 #: Durations above this, in seconds, and infinite ones and NaN are errors: they are in no bucket.
 MAX_SECONDS: Final = 1e12
+
+#: The upper ends, in seconds, of the buckets of a histogram in metrics, from 4 ms to 70 minutes. Each is the upper end of
+#: a bucket here too, so no count is interpolated. There are few because each is a series of each task.
+BOUNDS: Final = tuple(MIN_SECONDS * 2**power for power in (2, 4, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 22))
 
 #: The largest error of a percentile, as a factor.
 MAX_ERROR: Final = 2 ** (1 / (2 * BUCKETS_PER_DOUBLING))
@@ -46,6 +50,22 @@ def bucket_expression(seconds: Expression) -> Case:
         When(IsNull(seconds, False), then=Value(0)),
         output_field=IntegerField(),
     )
+
+
+def seconds_expression(seconds: Expression) -> Case:
+    """Return the seconds as an SQL expression: NULL if they are in no bucket, and 0 if they are negative."""
+    return Case(
+        When(GreaterThan(seconds, MAX_SECONDS), then=Value(None)),
+        When(GreaterThan(seconds, 0.0), then=seconds),
+        When(IsNull(seconds, False), then=Value(0.0)),
+        output_field=FloatField(),
+    )
+
+
+def counts_up_to(histogram: Mapping[int, int]) -> list[int]:
+    """Return how many durations are at most each of ``BOUNDS``."""
+    ends = (BUCKETS_PER_DOUBLING * round(math.log2(bound / MIN_SECONDS)) for bound in BOUNDS)
+    return [sum(count for bucket, count in histogram.items() if bucket <= end) for end in ends]
 
 
 def bucket_seconds(bucket: int) -> float:

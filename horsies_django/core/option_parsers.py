@@ -85,10 +85,14 @@ def parse_retention(value: object) -> dict[str, timedelta | None]:
 
 @dataclass(frozen=True, slots=True)
 class OptionParser:
-    """Describes the allowed values of an option, and parses one; ``parse`` raises ValueError for others."""
+    """Describes the allowed values of an option, and parses one; ``parse`` raises ValueError for others.
+
+    No error shows the value of one that ``is_secret``.
+    """
 
     allowed: str
     parse: Callable[[object], Any]
+    is_secret: bool = False
 
 
 def integer(low: int, high: int, *, none: str = "") -> OptionParser:
@@ -209,3 +213,20 @@ PRIORITY: Final = integer(-100, 100)
 WEIGHT: Final = integer(1, 1_000)
 MAX_CONCURRENCY: Final = integer(0, 1_000_000, none="no limit")
 RATE_LIMIT: Final = OptionParser(f"{RATE_ALLOWED}, or None (no limit)", _rate_limit)
+
+#: The endpoints of horsies_django.urls.
+ENDPOINTS: Final = ("metrics", "health/live", "health/ready")
+
+
+def _endpoints(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(name in ENDPOINTS for name in value):
+        raise ValueError
+    return tuple(value)
+
+
+PUBLIC_ENDPOINTS: Final = OptionParser(f"a list of {', '.join(map(repr, ENDPOINTS))}", _endpoints)
+METRICS_TOKEN: Final = OptionParser(
+    "a text of 1 to 1,024 printable ASCII characters without spaces, or '' (none)",
+    text("", r"[\x21-\x7e]{0,1024}").parse,
+    is_secret=True,
+)

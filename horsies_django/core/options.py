@@ -17,9 +17,11 @@ from .option_parsers import (
     LONGEST_DURATION,
     MAPPER,
     MAX_CONCURRENCY,
+    METRICS_TOKEN,
     MIDDLEWARE,
     MODULES,
     PRIORITY,
+    PUBLIC_ENDPOINTS,
     RATE_LIMIT,
     RETENTION,
     RETENTION_BY_STATE,
@@ -52,6 +54,13 @@ class Problem:
         if self.unknown_key:
             return f"{self.path} is not an option; allowed: {self.allowed}."
         return f"{self.path} is {self.value!r}; allowed: {self.allowed}."
+
+
+class Hidden:
+    """Stands for a secret value in a problem."""
+
+    def __repr__(self) -> str:
+        return "(hidden)"
 
 
 def _option(default: object, rule: OptionParser) -> Any:
@@ -233,6 +242,16 @@ class AdminOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """The options of the endpoints for metrics and health checks."""
+
+    # Sent as "Authorization: Bearer TOKEN". Without one, only staff may read them.
+    token: str = field(default="", metadata={"rule": METRICS_TOKEN}, repr=False)
+    # Endpoints that need neither a token nor a user.
+    public: tuple[str, ...] = _option((), PUBLIC_ENDPOINTS)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """The OPTIONS of one backend alias."""
 
@@ -244,6 +263,7 @@ class Options:
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     defaults: DefaultOptions = field(default_factory=DefaultOptions)
     admin: AdminOptions = field(default_factory=AdminOptions)
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
     # Exception class, or its dotted path, to error code; a task's own mapper takes precedence.
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": MAPPER})
     # Dotted paths, imported when a process first sends or runs a task.
@@ -267,6 +287,7 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "worker": WorkerOptions,
     "defaults": DefaultOptions,
     "admin": AdminOptions,
+    "metrics": MetricsOptions,
 }
 
 
@@ -379,7 +400,8 @@ def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> d
                 values[key] = rule.parse(value)
             except (ValueError, ImportError):
                 hint = f"Leave it out for the default, {_default(known[key])!r}."
-                problems.append(Problem(f"{path}[{key!r}]", value, rule.allowed, hint))
+                shown = Hidden() if rule.is_secret else value
+                problems.append(Problem(f"{path}[{key!r}]", shown, rule.allowed, hint))
     return values
 
 

@@ -53,6 +53,20 @@ FROM pg_stats, unnest(CAST(CAST(most_common_vals AS text) AS text[]), most_commo
 WHERE schemaname = ANY (current_schemas(false)) AND tablename = %s AND attname = %s
 """
 
+#: The rows of some tables, and the dead ones among them that vacuum has yet to remove, as a JSON array. As of the last
+#: report of statistics: no row is counted.
+TUPLES: Final = """
+SELECT CAST(json_build_array(COALESCE(SUM(n_live_tup), 0), COALESCE(SUM(n_dead_tup), 0)) AS text)
+FROM pg_stat_user_tables WHERE schemaname = ANY (current_schemas(false)) AND relname = ANY (%s)
+"""
+
+#: How many seconds the oldest open transaction of this database is old; NULL if there is none. Vacuum can't remove what
+#: it may still see. A role without pg_read_all_stats sees only its own transactions.
+OLDEST_TRANSACTION: Final = """
+SELECT CAST(EXTRACT(EPOCH FROM MAX(clock_timestamp() - xact_start)) AS double precision) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'
+"""
+
 
 #: Defaults for our own connections: a server that is gone is noticed within some ten seconds, whether an answer is
 #: awaited or not. Seconds, except the last in milliseconds.

@@ -53,6 +53,13 @@ class LeaseQuerySet(models.QuerySet["Lease"]):
         """Restart the lease's interval; return False if the holder has lost it."""
         return self.filter(name=name, holder=holder).update(renewed_at=Now()) == 1
 
+    def record(self, name: str, interval: float) -> None:
+        """Record that something happens now, unless that was recorded within ``interval`` seconds."""
+        is_old = Q(renewed_at__lte=NowPlus(-interval)) | Q(renewed_at__gt=NowPlus(1))
+        mine = self.filter(name=name)
+        if not mine.filter(is_old).update(renewed_at=Now()) and not mine.exists():
+            self.bulk_create([Lease(name=name)], ignore_conflicts=True)
+
     def begin_probe(self, name: str) -> None:
         """Record that a probe begins, unless an earlier one has not ended yet."""
         if not self.filter(name=name).update(probing_since=Coalesce("probing_since", Now())):
@@ -77,7 +84,8 @@ class LeaseQuerySet(models.QuerySet["Lease"]):
 class Lease(models.Model):
     """The last holder of a job that one process does at a time, and when it renewed the lease, by the database's clock.
 
-    The lease of a reaper also records its oldest open probe of the database, and the last outage.
+    The lease of a reaper also records its oldest open probe of the database, and the last outage. That of the schedulers
+    has no holder: it records only when the last pass was.
     """
 
     name = models.CharField(_("name"), primary_key=True, max_length=100)

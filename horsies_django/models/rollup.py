@@ -1,7 +1,8 @@
-"""Roll-ups: attempts counted by minute and hour, so that the cost of a chart does not grow with the table."""
+"""Roll-ups: attempts counted by minute, by hour and for all time, so that no chart or metric reads the attempts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -18,10 +19,27 @@ class RollupSpan(models.TextChoices):
 
     MINUTE = "M", _("Minute")
     HOUR = "H", _("Hour")
+    #: From the first roll-up on. Never pruned, so these counts only grow.
+    TOTAL = "T", _("Total")
 
 
-#: The minutes in each span.
+#: The minutes in each span that has an end.
 MINUTES: Final = {RollupSpan.MINUTE: 1, RollupSpan.HOUR: 60}
+
+#: Maximum pairs of queue and task that metrics count by name, so that a metric has at most 500 series with two outcomes
+#: for each pair; and maximum pairs with histograms, whose every bucket is a series.
+MAX_COUNTED_PAIRS: Final = 249
+MAX_HISTOGRAM_PAIRS: Final = 28
+
+
+def largest_pairs(counts: Mapping[tuple[str, str], int], limit: int) -> set[tuple[str, str]]:
+    """Return the pairs of queue and task with the most attempts of all time; equal ones in the order of names.
+
+    The attempts of all other pairs are added to the roll-ups without names while they are counted. So the series
+    of the others only grows, too, whichever pairs are the largest later.
+    """
+    named = [pair for pair in counts if pair != ("", "")]
+    return set(sorted(named, key=lambda pair: (-counts[pair], pair))[:limit])
 
 
 def start_of(minute: int) -> datetime:
@@ -33,7 +51,9 @@ def start_of(minute: int) -> datetime:
 class Rollup(models.Model):
     """The number of attempts of one task in one queue that ended in one minute or hour with the same outcome.
 
-    ``waits`` and ``runs`` are histograms: they map a bucket's number, as text, to its attempts.
+    ``waits`` and ``runs`` are histograms: they map a bucket's number, as text, to its attempts. ``wait_seconds`` and
+    ``run_seconds`` are the sums of what is in them. A total starts at 1970 and has no error code. One without names
+    counts the attempts of all pairs of queue and task that were not among the largest at that time.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -47,6 +67,9 @@ class Rollup(models.Model):
     count = models.PositiveIntegerField(_("attempts"), default=0)
     waits = JSONField(_("waits"), default=dict)
     runs = JSONField(_("runs"), default=dict)
+    # The defaults are in the database too, for processes of the previous release.
+    wait_seconds = models.FloatField(_("seconds waited"), default=0.0, db_default=0.0)
+    run_seconds = models.FloatField(_("seconds run"), default=0.0, db_default=0.0)
 
     class Meta:
         db_table = "horsies_rollups"

@@ -1,4 +1,4 @@
-"""Roll up attempts into counts by minute and by hour, so that charts and metrics never read the attempts."""
+"""Roll up attempts into counts by minute, by hour and for all time, so that charts and metrics never read attempts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from django.db import connections, transaction
-from django.db.models import CharField, Count, F, OuterRef, QuerySet, Subquery, Value
+from django.db.models import CharField, Count, F, OuterRef, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
 from ..core.bounds import out_of_range
-from ..core.histogram import bucket_expression
+from ..core.histogram import bucket_expression, seconds_expression
 from ..core.options import Options
 from ..db.expressions import MinuteOf, NowPlus, SecondsBetween
 from ..db.now import Now
 from ..models import Rollup, Task, TaskAttempt, Watermark
-from ..models.rollup import MINUTES, RollupSpan, start_of
+from ..models.rollup import (
+    MAX_COUNTED_PAIRS,
+    MAX_HISTOGRAM_PAIRS,
+    MINUTES,
+    RollupSpan,
+    largest_pairs,
+    start_of,
+)
 from ..models.transitions import BATCH
 from .batches import BatchResult, SkippedRows
 
@@ -43,12 +50,12 @@ FUTURE: Final = 86_400.0
 #: Existing attempts that the first roll-up counts.
 BACKLOG: Final = 100_000
 
-#: How long the roll-ups of each span are kept.
+#: How long the roll-ups of each span are kept; totals are never pruned.
 ROLLUP_RETENTION: Final = {RollupSpan.MINUTE: timedelta(hours=3), RollupSpan.HOUR: timedelta(days=35)}
 
 
 def roll_up(options: Options, _: SkippedRows) -> BatchResult:
-    """Count attempts written since the last pass by the minute and the hour in which they ended."""
+    """Count attempts written since the last pass: in all, and by the minute and the hour in which they ended."""
     attempts = _attempts(options.database)
     watermarks = Watermark.objects.using(options.database)
     position = Subquery(watermarks.filter(name=WATERMARK).values("position"))
@@ -140,6 +147,8 @@ class _AttemptGroup(NamedTuple):
     wait: int | None
     run: int | None
     number: int
+    wait_seconds: float | None
+    run_seconds: float | None
 
 
 def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_AttemptGroup]:
@@ -155,22 +164,30 @@ def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_AttemptGroup]:
         name: Coalesce(Subquery(task.values(name)), Value(""), output_field=CharField())
         for name in ("queue_name", "task_name")
     }
-    wait = Subquery(latest.values_list(bucket_expression(SecondsBetween(F("enqueued_at"), F("started_at")))))
-    run = bucket_expression(SecondsBetween(F("started_at"), F("finished_at")))
+    waited, ran = SecondsBetween(F("enqueued_at"), F("started_at")), SecondsBetween(F("started_at"), F("finished_at"))
+    wait, run = Subquery(latest.values_list(bucket_expression(waited))), bucket_expression(ran)
+    sums = {
+        "wait_sum": Sum(Subquery(latest.values_list(seconds_expression(waited)))),
+        "run_sum": Sum(seconds_expression(ran)),
+    }
     columns = {"minute": MinuteOf("finished_at"), "queue": names["queue_name"], "name": names["task_name"]}
     keys = ("minute", "queue", "name", "outcome", "will_retry", "error_code", "wait", "run")
     grouped = attempts.order_by().annotate(**columns, wait=wait, run=run).values(*keys)
-    return itertools.starmap(_AttemptGroup, grouped.annotate(n=Count("pk")).values_list(*keys, "n").iterator())
+    counted = grouped.annotate(n=Count("pk"), **sums).values_list(*keys, "n", *sums)
+    return itertools.starmap(_AttemptGroup, counted.iterator())
 
 
 #: Maximum roll-ups of one span and start that keep their queue and task name. Beyond it, attempts are counted without
 #: queue name, and beyond twice as many without task name too. Names may be generated, and each chart reads all rows.
-MAX_NAMES: Final = {RollupSpan.MINUTE.value: 500, RollupSpan.HOUR.value: 2_000}
+MAX_NAMES: Final = {RollupSpan.MINUTE.value: 500, RollupSpan.HOUR.value: 2_000, RollupSpan.TOTAL.value: 2_000}
 
 #: Columns that a roll-up groups by, in addition to span and start.
 KIND: Final = ("queue_name", "task_name", "outcome", "will_retry", "error_code")
 
 _RollupKey = tuple[str, datetime, str, str, str, bool, str]
+
+#: The pairs of queue and task of the totals without names.
+_NO_NAMES: Final = ("", "")
 
 
 @dataclass(slots=True)
@@ -178,16 +195,24 @@ class _Histograms:
     count: int = 0
     waits: Counter[str] = field(default_factory=Counter)
     runs: Counter[str] = field(default_factory=Counter)
+    wait_seconds: float = 0.0
+    run_seconds: float = 0.0
 
     def add(self, other: _Histograms) -> None:
         """Add the counts of ``other``."""
         self.count += other.count
+        self.add_times(other)
+
+    def add_times(self, other: _Histograms) -> None:
+        """Add the histograms of ``other`` and their sums, but not its count."""
         self.waits.update(other.waits)
         self.runs.update(other.runs)
+        self.wait_seconds += other.wait_seconds
+        self.run_seconds += other.run_seconds
 
 
 class _RollupBuilder:
-    """Collects counts by minute and by hour and merges them into the stored roll-ups."""
+    """Collects counts by minute, by hour and for all time, and merges them into the stored roll-ups."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -196,34 +221,61 @@ class _RollupBuilder:
     def add(self, group: _AttemptGroup) -> None:
         """Add the attempts of one group."""
         self.count += group.number
+        new = _Histograms(group.number)
+        for histogram, bucket in ((new.waits, group.wait), (new.runs, group.run)):
+            if bucket is not None:
+                histogram[str(bucket)] += group.number
+        new.wait_seconds, new.run_seconds = group.wait_seconds or 0.0, group.run_seconds or 0.0
+        kind = [getattr(group, column) for column in KIND]
         for span, minutes in MINUTES.items():
             start = start_of(group.minute // minutes * minutes)
-            key = (span.value, start, *(getattr(group, column) for column in KIND))
-            into = self._by.setdefault(key, _Histograms())
-            into.count += group.number
-            for histogram, bucket in ((into.waits, group.wait), (into.runs, group.run)):
-                if bucket is not None:
-                    histogram[str(bucket)] += group.number
+            self._by.setdefault((span.value, start, *kind), _Histograms()).add(new)
+        *kind, _ = kind
+        self._by.setdefault((RollupSpan.TOTAL.value, start_of(0), *kind, ""), _Histograms()).add(new)
 
     def store(self, database: str, now: datetime) -> None:
         """Merge the counts into the table by replacing existing rows. Counts past their retention are dropped."""
         rollups = Rollup.objects.using(database)
-        kept = {key: new for key, new in self._by.items() if now - key[1] < ROLLUP_RETENTION[RollupSpan(key[0])]}
-        columns = ("pk", "count", "waits", "runs", "span", "start", *KIND)
+        kept = {key: new for key, new in self._by.items() if _is_kept(key, now)}
         starts = {(key[0], key[1]) for key in kept}
         stored = rollups.none()
         for span in RollupSpan:
             stored |= rollups.filter(span=span, start__in=[start for of, start in starts if of == span])
-        known = list(stored.values_list(*columns))
-        kept = _bounded(kept, [tuple(key) for _, _, _, _, *key in known])
-        replaced = []
-        for pk, count, waits, runs, *key in known:
-            if new := kept.get(tuple(key)):
-                replaced.append(pk)
-                new.add(_Histograms(count, Counter(waits), Counter(runs)))
+        known = {tuple(key): (pk, count) for pk, count, *key in stored.values_list("pk", "count", "span", "start", *KIND)}
+        kept = _bounded(kept, known)
+        _add_to_others(kept, {key: count for key, (_, count) in known.items()})
+        replaced = [known[key][0] for key in kept if key in known]
+        columns = ("count", "waits", "runs", "wait_seconds", "run_seconds")
         for at in range(0, len(replaced), BATCH):
-            rollups.filter(pk__in=replaced[at : at + BATCH]).delete()
+            rows = rollups.filter(pk__in=replaced[at : at + BATCH])
+            for *key, count, waits, runs, wait_seconds, run_seconds in rows.values_list("span", "start", *KIND, *columns):
+                old = _Histograms(count, Counter(waits), Counter(runs), wait_seconds, run_seconds)
+                kept[tuple(key)].add(old)
+            rows.delete()
         rollups.bulk_create([_row(key, new) for key, new in kept.items()], batch_size=BATCH)
+
+
+def _is_kept(key: _RollupKey, now: datetime) -> bool:
+    retention = ROLLUP_RETENTION.get(RollupSpan(key[0]))
+    return retention is None or now - key[1] < retention
+
+
+def _add_to_others(new: dict[_RollupKey, _Histograms], known: Mapping[_RollupKey, int]) -> None:
+    """Add the attempts of all pairs that are not among the largest to the totals without names."""
+    totals = [(key, histograms) for key, histograms in new.items() if key[0] == RollupSpan.TOTAL]
+    counts: Counter[tuple[str, str]] = Counter()
+    for (span, _, queue, task, *_), count in itertools.chain(known.items(), ((key, new.count) for key, new in totals)):
+        if span == RollupSpan.TOTAL:
+            counts[queue, task] += count
+    counted, measured = largest_pairs(counts, MAX_COUNTED_PAIRS), largest_pairs(counts, MAX_HISTOGRAM_PAIRS)
+    for (span, start, queue, task, outcome, will_retry, code), histograms in totals:
+        pair = (queue, task)
+        if pair == _NO_NAMES or pair in measured:
+            continue
+        other = new.setdefault((span, start, *_NO_NAMES, outcome, will_retry, code), _Histograms())
+        other.add_times(histograms)
+        if pair not in counted:
+            other.count += histograms.count
 
 
 def _bounded(new: Mapping[_RollupKey, _Histograms], known: Iterable[_RollupKey]) -> dict[_RollupKey, _Histograms]:
@@ -249,4 +301,13 @@ def _bounded(new: Mapping[_RollupKey, _Histograms], known: Iterable[_RollupKey])
 def _row(key: _RollupKey, new: _Histograms) -> Rollup:
     span, start, *kind = key
     named = dict(zip(KIND, kind, strict=True))
-    return Rollup(span=span, start=start, **named, count=new.count, waits=dict(new.waits), runs=dict(new.runs))
+    return Rollup(
+        span=span,
+        start=start,
+        **named,
+        count=new.count,
+        waits=dict(new.waits),
+        runs=dict(new.runs),
+        wait_seconds=new.wait_seconds,
+        run_seconds=new.run_seconds,
+    )

@@ -23,6 +23,7 @@ from ..db.clock import select_values
 from ..db.errors import is_outage, is_row_error
 from ..db.expressions import SecondsUntil
 from ..db.now import Now
+from ..models import Lease
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.schedule import Schedule, ScheduleQuerySet
 from .dispatch import UnknownTarget, error_text
@@ -40,6 +41,9 @@ NOTIFIED_INTERVAL: Final = 5.0
 #: Seconds until the next pass if another scheduler holds the due rows or an error stopped the pass, and at least until
 #: one that a notification causes.
 SHORT_PAUSE: Final = 0.1
+
+#: Seconds after which a pass is recorded again, for metrics.
+RECORD_INTERVAL: Final = 15.0
 
 #: Maximum due schedules of one pass; the rest are due in the next.
 BATCH: Final = 500
@@ -105,6 +109,11 @@ class ScheduleBackoff:
         return min((retry_at - now for retry_at, _ in self._retries.values() if retry_at > now), default=None)
 
 
+def lease_name(backend: str) -> str:
+    """Return the name of the lease that records the last pass of a backend's schedulers. No scheduler waits for it."""
+    return f"scheduler:{backend}"[:100]
+
+
 class Scheduler:
     """Runs passes: each sends what is due, then waits for the next slot.
 
@@ -121,6 +130,7 @@ class Scheduler:
         self._is_synced = False
         self._is_paused = False
         self._notified_until = float("-inf")
+        self._record_at = float("-inf")
 
     def stop(self) -> None:
         """Stop after the current slot. Safe to call from a signal handler."""
@@ -181,6 +191,7 @@ class Scheduler:
             if not self._is_synced:
                 self.sync()
             report = self.run_once()
+            self._record_pass()
         except Error as error:
             raise_if_forbidden(self._options.database, error)
             if not is_outage(error) and self._disable_unreadable():
@@ -196,6 +207,12 @@ class Scheduler:
         if report.fired or report.deferred:
             close_old_connections()  # signal receivers and workflow builders may have opened some
         return report.pause
+
+    def _record_pass(self) -> None:
+        """Record from time to time that passes succeed, for metrics."""
+        if time.monotonic() >= self._record_at:
+            Lease.objects.using(self._options.database).record(lease_name(self._backend), RECORD_INTERVAL)
+            self._record_at = time.monotonic() + RECORD_INTERVAL
 
     def _disable_unreadable(self) -> int:
         """Disable schedules whose rows can't be read, which block all others; return how many."""

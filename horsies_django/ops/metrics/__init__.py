@@ -6,5 +6,7 @@ are estimated by the planner, and the history comes from the reaper's roll-ups.
 
 from .counts import Count, Exactness
 from .snapshot import MetricsSnapshot, collect
+from .totals import Durations, Totals, totals
+from .upkeep import Upkeep, upkeep
 
-__all__ = ["Count", "Exactness", "MetricsSnapshot", "collect"]
+__all__ = ["Count", "Durations", "Exactness", "MetricsSnapshot", "Totals", "Upkeep", "collect", "totals", "upkeep"]

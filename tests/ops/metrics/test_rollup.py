@@ -149,7 +149,7 @@ def test_minutes_and_hours_include_their_first_moment():
 
 @pytest.mark.once
 def test_names_above_a_limit_are_counted_together_and_busy_ones_separately(monkeypatch):
-    monkeypatch.setattr(rollup, "MAX_NAMES", {"M": 3, "H": 4})
+    monkeypatch.setattr(rollup, "MAX_NAMES", {"M": 3, "H": 4, "T": 4})
     for number in range(20):
         attempt(task(queue=f"one-off-{number}"))
     for _ in range(3):
