@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import AppConfig, apps
 from django.core.checks import register
@@ -14,6 +14,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.module_loading import module_has_submodule
 from django.utils.translation import gettext_lazy as _
+
+if TYPE_CHECKING:
+    from .management.metrics_port import ServeMetrics
 
 
 class HorsiesConfig(AppConfig):
@@ -61,8 +64,9 @@ class HorsiesConfig(AppConfig):
 
 
 def subscribe() -> None:
-    """Set the functions of higher layers that models call."""
+    """Set the functions of higher layers that models and commands call."""
     from .enqueue.send_signals import ended_after_commit
+    from .management import metrics_port
     from .models.subscribers import subscribers
     from .schedules.dispatch import run_now
     from .schedules.validation import problems_of
@@ -73,6 +77,13 @@ def subscribe() -> None:
     subscribers.send_ended = ended_after_commit
     subscribers.schedule_problems = problems_of
     subscribers.run_schedule = run_now
+    metrics_port.subscribers.load_server = _load_metrics_server
+
+
+def _load_metrics_server() -> ServeMetrics:
+    from .extras.prometheus.worker_server import serve  # only here, because it needs the library of the extra
+
+    return serve
 
 
 #: The modules that are imported from each app.

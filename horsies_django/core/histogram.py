@@ -24,8 +24,8 @@ MIN_SECONDS: Final = 0.001
 #: Durations above this, in seconds, and infinite ones and NaN are errors: they are in no bucket.
 MAX_SECONDS: Final = 1e12
 
-#: The upper ends, in seconds, of the buckets of a histogram in metrics, from 4 ms to 70 minutes. Each is the upper end of
-#: a bucket here too, so no count is interpolated. There are few because each is a series of each task.
+#: The upper ends, in seconds, of the buckets of a histogram in metrics, from 4 ms to 70 minutes. Each is the end of a
+#: bucket here too, so no count is interpolated. There are few because each is a series of each task.
 BOUNDS: Final = tuple(MIN_SECONDS * 2**power for power in (2, 4, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 22))
 
 #: The largest error of a percentile, as a factor.

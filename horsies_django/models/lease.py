@@ -84,8 +84,8 @@ class LeaseQuerySet(models.QuerySet["Lease"]):
 class Lease(models.Model):
     """The last holder of a job that one process does at a time, and when it renewed the lease, by the database's clock.
 
-    The lease of a reaper also records its oldest open probe of the database, and the last outage. That of the schedulers
-    has no holder: it records only when the last pass was.
+    The lease of a reaper also records its oldest open probe of the database, and the last outage. That of schedulers
+    has no holder: it records only when their last pass was.
     """
 
     name = models.CharField(_("name"), primary_key=True, max_length=100)

@@ -241,14 +241,18 @@ class _RollupBuilder:
         stored = rollups.none()
         for span in RollupSpan:
             stored |= rollups.filter(span=span, start__in=[start for of, start in starts if of == span])
-        known = {tuple(key): (pk, count) for pk, count, *key in stored.values_list("pk", "count", "span", "start", *KIND)}
+        known = {
+            tuple(key): (pk, count) for pk, count, *key in stored.values_list("pk", "count", "span", "start", *KIND)
+        }
         kept = _bounded(kept, known)
         _add_to_others(kept, {key: count for key, (_, count) in known.items()})
         replaced = [known[key][0] for key in kept if key in known]
         columns = ("count", "waits", "runs", "wait_seconds", "run_seconds")
         for at in range(0, len(replaced), BATCH):
             rows = rollups.filter(pk__in=replaced[at : at + BATCH])
-            for *key, count, waits, runs, wait_seconds, run_seconds in rows.values_list("span", "start", *KIND, *columns):
+            for *key, count, waits, runs, wait_seconds, run_seconds in rows.values_list(
+                "span", "start", *KIND, *columns
+            ):
                 old = _Histograms(count, Counter(waits), Counter(runs), wait_seconds, run_seconds)
                 kept[tuple(key)].add(old)
             rows.delete()

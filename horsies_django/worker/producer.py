@@ -44,7 +44,7 @@ from .queue_poller import QueuePoller
 from .result_buffer import ResultBuffer
 from .signal_dispatcher import SignalDispatcher
 from .slot_pool import SlotPool
-from .started_registry import StartedRegistry
+from .started_registry import Activity, StartedRegistry
 from .store import MANY, PollView, WorkerStore
 from .tick_transaction import Tick, TickTransaction
 from .watchdog import INTERRUPT_INTERVAL, Watchdog
@@ -88,6 +88,7 @@ class Producer:
         self._listener = listener
         self._on_retire = on_retire
         self._started_registry = started_registry
+        self._activity = Activity()
         self._state = LoopState(
             list(pools),
             next_heartbeat=time.monotonic() + heartbeat_interval,
@@ -623,6 +624,7 @@ class Producer:
         self._poll_interval.poll_by(self._store.selector.unblocks_at)
         self._delete_unretained(ended)
         self._report(ended)
+        self._record_activity(ended)
         if tick.request is not None:
             self._follow(tick.request)
 
@@ -640,6 +642,25 @@ class Producer:
         for pool, prefetched in tick.prefetched:
             pool.set_prefetched(prefetched)
         state.hand_back_at = time.monotonic() + HAND_BACK_INTERVAL if self._schedule.has_to_hand_back else 0.0
+
+    def _record_activity(self, ended: Sequence[ExecutionResult]) -> None:
+        """Record for the supervisor's metrics which attempts have ended, and how many slots are taken."""
+        if self._started_registry is None:
+            return
+        completed, failed, retried, *_ = self._activity
+        for result in ended:
+            completion = result.completion
+            if completion.error is None:
+                completed += completion.delay is None
+            elif completion.delay is None:
+                failed += 1
+            else:
+                retried += 1
+        taken = {pool.is_async: min(len(pool.running), pool.slots) for pool in self._pools}
+        activity = Activity(completed, failed, retried, taken.get(False, 0), taken.get(True, 0))
+        if activity != self._activity:
+            self._activity = activity
+            self._started_registry.record_activity(activity)
 
     def _rotate(self, pool: SlotPool, *, found: bool, is_emptied: bool) -> None:
         """Begin the next tick with the pool that found work last; two busy pools take turns."""

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 from ..models.check_migrated import check_tables
 from ..reaper.duties import run_pass
 from . import runner
 from .config import Until, WorkerConfig
 from .connection import own_connection
 from .exit_reason import ExitReason
+from .figures import SupervisorFigures, serve_nothing
 from .inbox import Command, Inbox
 from .quiet_signals import quiet_signals
 from .stop_signals import stop_signals
 from .supervisor import ABORT_TIMEOUT, LEAVE_TIMEOUT, Supervisor
 
 
-def run_worker(config: WorkerConfig, verbosity: int = 1, *, owns_process: bool = False) -> int:
+def run_worker(
+    config: WorkerConfig,
+    verbosity: int = 1,
+    *,
+    owns_process: bool = False,
+    serve: Callable[[SupervisorFigures], AbstractContextManager[None]] = serve_nothing,
+) -> int:
     """Work by ``config`` and return the exit status: 0 done or stopped cleanly, 1 failed.
 
     A worker that ends by itself and has one process needs no supervisor: it works in this process, even in a test. If
     it does not stop in time after a signal, the process exits if it ``owns_process``; otherwise KeyboardInterrupt is
-    raised. Raises ImproperlyConfigured if the tables are missing or the database role may not work on them.
+    raised. ``serve`` is entered while a supervisor runs, with its figures. Raises ImproperlyConfigured if the tables
+    are missing or the database role may not work on them, and what ``serve`` raises.
     """
     check_tables(config.database, needs_grants=True)
     if config.until is Until.STOPPED or (config.processes > 1 and config.until is Until.DRAINED):
-        supervisor = Supervisor(config, verbosity)
+        supervisor = Supervisor(config, verbosity, serve)
         with (
             stop_signals(lambda: supervisor.send(Command.STOP), owns_process=owns_process),
             quiet_signals(supervisor.send, owns_process=owns_process),

@@ -1,4 +1,4 @@
-"""Memory that a runner shares with its supervisor: which executions have started, and whether the runner is alive.
+"""Memory that a runner shares with its supervisor: which executions have started, whether it is alive, how busy it is.
 
 A task is RUNNING in the table a moment before its function starts. When a runner has died, its supervisor reads here
 which functions may have started; the tasks of the others are released as if they had never been claimed. A function
@@ -15,7 +15,7 @@ import struct
 import time
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..models.claims import ClaimRef
 from .exit_reason import ExitReason
@@ -34,13 +34,25 @@ _SLOTS: Final = 120_000
 
 #: The header: 1 once an execution has started without a slot of its own; 1 once the worker's row is written; why the
 #: runner exits, as an index of _EXIT_REASONS; 1 while it is quiet; how many slots were ever taken; the last pulse; the
-#: last heartbeat.
-_HEAD: Final = struct.Struct("=BBBBIdd")
+#: last heartbeat; and the activity.
+_HEAD: Final = struct.Struct("=BBBBIdd5Q")
 _OVERFLOW_AT, _REGISTERED_AT, _EXIT_REASON_AT, _QUIET_AT, _TAKEN_AT, _PULSE_AT, _BEAT_AT = 0, 1, 2, 3, 4, 8, 16
+_ACTIVITY_AT: Final = 24
+_ACTIVITY: Final = struct.Struct("=5Q")
 _COUNT: Final = struct.Struct("=I")
 _TIME: Final = struct.Struct("=d")
 
 _EXIT_REASONS: Final[tuple[ExitReason | None, ...]] = (None, *ExitReason)
+
+
+class Activity(NamedTuple):
+    """How many attempts of a runner have ended, by outcome, and how many slots of each kind are taken."""
+
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    threads_taken: int = 0
+    async_slots_taken: int = 0
 
 
 def create_shared_memory() -> int:
@@ -106,7 +118,16 @@ class StartedRegistry:
         """Record why the process exits. A process that ends without this has crashed, whatever its status."""
         self._memory[_EXIT_REASON_AT] = _EXIT_REASONS.index(exit_reason)
 
+    def record_activity(self, activity: Activity) -> None:
+        """Record what the runner has done so far, and does."""
+        _ACTIVITY.pack_into(self._memory, _ACTIVITY_AT, *activity)
+
     # Read by the supervisor.
+
+    @property
+    def activity(self) -> Activity:
+        """What the runner has done so far, and does, as of its last tick."""
+        return Activity(*_ACTIVITY.unpack_from(self._memory, _ACTIVITY_AT))
 
     @property
     def last_pulse(self) -> float:

@@ -12,7 +12,8 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
@@ -28,6 +29,7 @@ from ..schedules.scheduler import Scheduler
 from .config import Until, WorkerConfig
 from .connection import own_connection
 from .exit_reason import ExitReason, Notice
+from .figures import SupervisorFigures, serve_nothing
 from .heartbeat_file import HeartbeatFile
 from .inbox import Command
 from .listener import alive_for
@@ -95,10 +97,20 @@ _Event: TypeAlias = _Exited | _Retiring | _RequestAnswer | Command | None
 
 
 class Supervisor:
-    """Keeps ``config.processes`` runners alive until it is stopped or they have done their work."""
+    """Keeps ``config.processes`` runners alive until it is stopped or they have done their work.
 
-    def __init__(self, config: WorkerConfig, verbosity: int = 1) -> None:
+    ``serve`` is entered while it runs, and may show its figures to others.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        verbosity: int = 1,
+        serve: Callable[[SupervisorFigures], AbstractContextManager[None]] = serve_nothing,
+    ) -> None:
         self._config = config
+        self._serve = serve
+        self._figures = SupervisorFigures(config)
         self._events: Mailbox[_Event] = Mailbox()
         self._heartbeat_file = HeartbeatFile(config.heartbeat_file)
         self._spawner = Spawner(config, verbosity)
@@ -120,12 +132,19 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until the last runner is gone; return the exit status.
 
-        Raises ImproperlyConfigured if the heartbeat file can't be written.
+        Raises ImproperlyConfigured if the heartbeat file can't be written, and what ``serve`` raises.
         """
         if not getattr(settings, "SETTINGS_MODULE", None):
             raise RuntimeError("Runners are separate processes, which need DJANGO_SETTINGS_MODULE.")
         self._heartbeat_file.prepare()
         self._spawner.open()
+        try:
+            with self._serve(self._figures):  # its sockets and threads are not inherited by forked runners
+                return self._run()
+        finally:
+            self._spawner.close()
+
+    def _run(self) -> int:
         loops: dict[str, Reaper | Scheduler] = {}
         if self._config.reaper:
             loops["reaper"] = Reaper(self._config.options, self._config.backend)
@@ -147,6 +166,7 @@ class Supervisor:
 
     def run_once(self) -> None:
         """Start runners that are due, wait for the next event, and handle it."""
+        self._figures.record_turn()
         while self._starts and self._starts[0].at <= time.monotonic():
             self._spawn(is_quiet=self._starts.pop(0).is_quiet)
         for event in self._events.take(self._wait()):
@@ -223,6 +243,7 @@ class Supervisor:
             self._start_after(_pause(max(self._failed_starts, 2)), is_quiet=is_quiet)
             return
         self._children.append(child)
+        self._figures.add(child)
         for target in (self._wait_for_exit, self._read_reports):
             threading.Thread(target=target, args=(child,), daemon=True).start()
 
@@ -267,6 +288,7 @@ class Supervisor:
         is_stopped = is_deliberate and self._stopping is not None
         evidence = child.started_registry.evidence(time.monotonic() if is_deliberate else None, is_stopped=is_stopped)
         dead = DeadRunner(child.worker_id, evidence)
+        self._figures.remove(child)
         child.started_registry.close()
         if exit_reason is None:
             logger.error("runner died id=%s %s", child.worker_id, _describe(status))
@@ -329,6 +351,7 @@ class Supervisor:
             return  # it ends soon, and further signals must not delay that
         command = Command.ABORT if self._stopping else command
         self._stopping = command
+        self._figures.record_stop()
         self._starts.clear()
         self._unanswered.clear()
         grace = ABORT_GRACE if command is Command.ABORT else self._config.shutdown_timeout + GRACE

@@ -170,6 +170,14 @@ class Watchdog:
         return (asked_at if is_over_limit else max(asked_at, execution.ends_by)) + self._config.timeout_grace
 
 
+def resident_bytes_of(pid: int) -> int | None:
+    """Return the memory of another process in bytes; None if it is gone, and without /proc."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return None
+
+
 def resident_bytes() -> int:
     """Return the memory of the process in bytes; without /proc, the most that it ever took."""
     if _STATM.exists():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -14,9 +16,12 @@ from django.core.management.base import CommandError, CommandParser
 from horsies_django.core.options import WorkerOptions, worker_option
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import boolean, flag_or_variable, parse_names
+from horsies_django.management.metrics_port import FLAG as METRICS_PORT
+from horsies_django.management.metrics_port import parse_address, subscribers
 from horsies_django.management.reload import run_with_reload
 from horsies_django.worker.config import Until, WorkerConfig
 from horsies_django.worker.console_logging import log_to_console
+from horsies_django.worker.figures import SupervisorFigures, serve_nothing
 from horsies_django.worker.run_worker import run_worker
 
 COMMAND: Final = "horsies_worker"
@@ -87,6 +92,11 @@ class Command(QueueCommand):
         until.add_argument("--drain", action="store_true", help="Run until nothing is due, and exit.")
         for name, text in _SWITCHES.items():
             parser.add_argument(f"--no-{name}", action="store_true", default=None, help=text)
+        text = (
+            "Serve this worker's own metrics and health checks at this port, of 127.0.0.1 or of HOST. "
+            "Needs horsies-django[prometheus]."
+        )
+        parser.add_argument(f"--{METRICS_PORT}", metavar="[HOST:]PORT", help=text)
         text = "Restart the worker when the project's code changes. For development."
         parser.add_argument(RELOAD, action="store_true", help=text)
 
@@ -105,6 +115,7 @@ class Command(QueueCommand):
                 until=_until(options),
                 **dict(_given_options(options)),
             )
+            serve = _metrics_server(config, options[METRICS_PORT.replace("-", "_")])
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         if not self.owns_process:
@@ -113,7 +124,7 @@ class Command(QueueCommand):
                 # Tests drain the test database, which new processes would not use.
                 config = replace(config, processes=1)
         try:
-            status = run_worker(config, options["verbosity"], owns_process=self.owns_process)
+            status = run_worker(config, options["verbosity"], owns_process=self.owns_process, serve=serve())
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         if status:
@@ -137,6 +148,25 @@ def _validated(where: str, name: str, value: Any) -> Any:
         return worker_option(name, value)
     except ValueError as error:
         raise ValueError(f"{where}: {error}.") from error
+
+
+_Serve = Callable[[SupervisorFigures], AbstractContextManager[None]]
+
+
+def _metrics_server(config: WorkerConfig, given: str | None) -> Callable[[], _Serve]:
+    """Return a function that loads the server of metrics. Raises ValueError for a bad flag or variable.
+
+    A worker that ends by itself serves none: it may be gone before it is asked, and there may be several.
+    """
+    where, value = flag_or_variable(COMMAND, METRICS_PORT, given, str)
+    if value is None:
+        return lambda: serve_nothing
+    address = parse_address(where, value)
+    if config.until is not Until.STOPPED:
+        if given is not None:
+            raise ValueError(f"{where}: not allowed with --once or --drain; allowed: a worker that runs until stopped.")
+        return lambda: serve_nothing
+    return lambda: partial(subscribers.load_server(), address=address, options=config.options.metrics)
 
 
 def _variable(flag: str, given: Any) -> Any:

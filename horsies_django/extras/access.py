@@ -1,0 +1,20 @@
+"""Who may read an endpoint: a request with the token of ``OPTIONS["metrics"]``, or any if the endpoint is public."""
+
+from __future__ import annotations
+
+from django.utils.crypto import constant_time_compare
+
+from ..core.options import MetricsOptions
+
+#: The header of a response to a request without a valid token.
+CHALLENGE = 'Bearer realm="horsies"'
+
+
+def is_open(options: MetricsOptions, endpoint: str, authorization: str) -> bool:
+    """Return whether a request may read ``endpoint``, given its ``Authorization`` header ("" if it has none)."""
+    if endpoint in options.public:
+        return True
+    scheme, _, token = authorization.partition(" ")
+    if not options.token or scheme.lower() != "bearer":
+        return False
+    return constant_time_compare(token.strip(), options.token)

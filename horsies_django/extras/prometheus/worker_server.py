@@ -1,0 +1,113 @@
+"""An HTTP server in a worker's supervisor, for its own metrics and health checks. It uses no database."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ...core.options import MetricsOptions
+from ...management.metrics_port import FLAG, Address
+from ...worker.figures import SupervisorFigures
+from ..access import CHALLENGE, is_open
+from .exposition import render
+from .worker_collector import WorkerCollector
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+logger = logging.getLogger("horsies_django.worker")
+
+#: Seconds that a client may take to send its request.
+REQUEST_TIMEOUT: Final = 5.0
+
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+@contextmanager
+def serve(figures: SupervisorFigures, address: Address, options: MetricsOptions) -> Iterator[None]:
+    """Serve while the context is entered. Raises ImproperlyConfigured if the address can't be used.
+
+    With a token in the settings, each request needs it, apart from public endpoints.
+    """
+    try:
+        server = _Server(address)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ImproperlyConfigured(f"--{FLAG}: can't listen on {address}: {reason}.") from error
+    server.set_app(_App(figures, options))
+    logger.info("metrics served url=http://%s/metrics", Address(address.host, server.server_address[1]))
+    threading.Thread(target=server.serve_forever, name="horsies-metrics", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _App:
+    """The WSGI application."""
+
+    def __init__(self, figures: SupervisorFigures, options: MetricsOptions) -> None:
+        self._figures = figures
+        self._options = options
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        status, headers, body = self._respond(environ)
+        kept = {"Content-Type": _TEXT, "Content-Length": str(len(body)), "Cache-Control": "no-store", **headers}
+        start_response(status, list(kept.items()))
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _respond(self, environ: WSGIEnvironment) -> tuple[str, dict[str, str], bytes]:
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return "405 Method Not Allowed", {"Allow": "GET, HEAD"}, b"Only GET and HEAD.\n"
+        endpoint = environ["PATH_INFO"].strip("/")
+        is_allowed = not self._options.token or is_open(self._options, endpoint, environ.get("HTTP_AUTHORIZATION", ""))
+        if not is_allowed:
+            return "401 Unauthorized", {"WWW-Authenticate": CHALLENGE}, b"A token is needed: see OPTIONS['metrics'].\n"
+        if endpoint == "metrics":
+            body, content_type = render(WorkerCollector(self._figures), environ.get("HTTP_ACCEPT", ""))
+            return "200 OK", {"Content-Type": content_type}, body
+        if endpoint == "health/live":
+            return _health(self._figures.is_live, "The supervisor's loop is stuck.")
+        if endpoint == "health/ready":
+            return _health(self._figures.is_ready, "No runner is up.")
+        return "404 Not Found", {}, b"There are /metrics, /health/live and /health/ready.\n"
+
+
+def _health(is_well: bool, reason: str) -> tuple[str, dict[str, str], bytes]:
+    return ("200 OK", {}, b"ok\n") if is_well else ("503 Service Unavailable", {}, f"{reason}\n".encode())
+
+
+class _Handler(WSGIRequestHandler):
+    """Logs no request, and gives up on a client that sends none."""
+
+    timeout = REQUEST_TIMEOUT
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, address: Address) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        super().__init__((address.host, address.port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without looking up a name for the address, which may take as long as the resolver's timeout."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log that a request failed: its client is often gone."""
+        logger.debug("metrics request failed client=%s", client_address, exc_info=True)

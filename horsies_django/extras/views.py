@@ -1,0 +1,104 @@
+"""The views of :mod:`horsies_django.urls`: metrics and health checks, which ``OPTIONS["metrics"]`` opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeAlias
+
+from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+
+from ..core.backends import ConfiguredBackend
+from ..core.compat import task_backends
+from ..core.options import Options
+from .access import CHALLENGE, is_open
+from .health import logger, unready_reason
+
+#: The permission that a user of the staff needs.
+PERMISSION = "horsies_django.view_task"
+
+_View: TypeAlias = Callable[[HttpRequest], HttpResponse]
+
+
+def _endpoint(name: str) -> Callable[[Callable[[HttpRequest, Options], HttpResponse]], _View]:
+    """Make a view for GET and HEAD that only those may read who have a token or the permission.
+
+    It opens no transaction and ignores LoginRequiredMiddleware, whose redirect no monitoring system follows.
+    """
+
+    def decorate(body: Callable[[HttpRequest, Options], HttpResponse]) -> _View:
+        @transaction.non_atomic_requests
+        @login_not_required
+        @wraps(body)
+        def view(request: HttpRequest) -> HttpResponse:
+            response = _respond(request)
+            response["Cache-Control"] = "no-store"
+            return response
+
+        def _respond(request: HttpRequest) -> HttpResponse:
+            if request.method not in ("GET", "HEAD"):
+                return HttpResponseNotAllowed(["GET", "HEAD"])
+            options = _first_options()
+            is_allowed = is_open(options.metrics, name, request.headers.get("Authorization", ""))
+            refused = None if is_allowed else _refusal(request)
+            return body(request, options) if refused is None else refused
+
+        return view
+
+    return decorate
+
+
+def _first_options() -> Options:
+    """Return the options of the first backend of ours. Raises ImproperlyConfigured."""
+    backends = (task_backends[alias] for alias in task_backends)
+    first = next((backend for backend in backends if isinstance(backend, ConfiguredBackend)), None)
+    if first is None:
+        raise ImproperlyConfigured("TASKS has no HorsiesBackend, so there is nothing to monitor.")
+    return first.config
+
+
+def _refusal(request: HttpRequest) -> HttpResponse | None:
+    """Return the response to a user without permission, or to a request without a user; None if all is well."""
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        response = _text("A token is needed: see OPTIONS['metrics'].", 401)
+        response["WWW-Authenticate"] = CHALLENGE
+        return response
+    if user.is_active and user.is_staff and user.has_perm(PERMISSION):
+        return None
+    return _text(f"Only staff with the permission {PERMISSION} may read this.", 403)
+
+
+def _text(line: str, status: int = 200) -> HttpResponse:
+    return HttpResponse(f"{line}\n", status=status, content_type="text/plain; charset=utf-8")
+
+
+@_endpoint("metrics")
+def metrics(request: HttpRequest, options: Options) -> HttpResponse:
+    """Respond with the metrics of the whole queue, in the format that the Accept header asks for."""
+    try:
+        from .prometheus import exposition
+    except ImproperlyConfigured as error:
+        return _text(str(error), 501)
+    try:
+        content, content_type = exposition.render_queue(options, request.headers.get("Accept", ""))
+    except Error as error:
+        logger.warning("metrics not collected database=%s error=%s", options.database, error)
+        return _text(f"Database {options.database!r} does not answer: {type(error).__name__}.", 503)
+    return HttpResponse(content, content_type=content_type)
+
+
+@_endpoint("health/live")
+def live(request: HttpRequest, options: Options) -> HttpResponse:
+    """Respond "ok": this process answers. Runs no query if the endpoint is public or the token is given."""
+    return _text("ok")
+
+
+@_endpoint("health/ready")
+def ready(request: HttpRequest, options: Options) -> HttpResponse:
+    """Respond "ok" if the queue's database answers and is migrated, else 503 with the reason in one line."""
+    reason = unready_reason(options.database)
+    return _text("ok") if reason is None else _text(reason, 503)

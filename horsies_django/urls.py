@@ -1,0 +1,13 @@
+"""URLs for monitoring: ``path("horsies/", include("horsies_django.urls"))``."""
+
+from django.urls import path
+
+from .extras import views
+
+app_name = "horsies"
+
+urlpatterns = [
+    path("metrics", views.metrics, name="metrics"),
+    path("health/live", views.live, name="live"),
+    path("health/ready", views.ready, name="ready"),
+]

@@ -1,0 +1,132 @@
+"""What a supervisor knows about its runners without a query, for metrics and health checks in another thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Final
+
+from .config import WorkerConfig
+from .spawner import Child
+from .started_registry import Activity
+from .watchdog import resident_bytes_of
+
+#: Seconds without a turn of its loop after which a supervisor counts as stuck; a turn takes about a second at most.
+STUCK_AFTER: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerFigures:
+    """A runner: whether it has registered and takes work, its memory in bytes (None if unknown), and its activity."""
+
+    worker_id: str
+    is_up: bool
+    memory: int | None
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """The figures of one worker: its runners, how many were started, and the attempts of all since the worker began.
+
+    ``threads`` and ``async_slots`` are the slots of each runner. ``memory`` is that of the supervisor, in bytes.
+    """
+
+    configured: int
+    threads: int
+    async_slots: int
+    runners: tuple[RunnerFigures, ...]
+    started: int
+    ended: Activity
+    memory: int | None
+
+
+def serve_nothing(_: SupervisorFigures) -> AbstractContextManager[None]:
+    """Show the figures to nobody."""
+    return nullcontext()
+
+
+class SupervisorFigures:
+    """Collects the figures; the supervisor writes, and any thread reads."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._children: list[Child] = []
+        self._started = 0
+        self._ended = Activity()  # of runners that are gone
+        self._turned_at = time.monotonic()
+        self._is_stopping = False
+
+    # Written by the supervisor.
+
+    def record_turn(self) -> None:
+        """Record that the supervisor's loop turns."""
+        self._turned_at = time.monotonic()
+
+    def record_stop(self) -> None:
+        """Record that the worker stops."""
+        self._is_stopping = True
+
+    def add(self, child: Child) -> None:
+        """Add a runner that was started."""
+        with self._lock:
+            self._children.append(child)
+            self._started += 1
+
+    def remove(self, child: Child) -> None:
+        """Forget a runner that has ended, but not what it has done. Its memory must still be mapped."""
+        with self._lock:
+            self._children.remove(child)
+            self._ended = _sum(self._ended, child.started_registry.activity)
+
+    # Read by others.
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the supervisor's loop turns."""
+        return time.monotonic() - self._turned_at < STUCK_AFTER
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a runner is up, and the worker is not stopping."""
+        with self._lock:
+            return not self._is_stopping and any(map(_is_up, self._children))
+
+    def read(self) -> WorkerFigures:
+        """Return the figures now."""
+        with self._lock:
+            runners = tuple(
+                RunnerFigures(
+                    child.worker_id,
+                    _is_up(child),
+                    resident_bytes_of(child.process.pid),
+                    child.started_registry.activity,
+                )
+                for child in self._children
+            )
+            started, ended = self._started, self._ended
+        for runner in runners:
+            ended = _sum(ended, runner.activity)
+        config = self._config
+        return WorkerFigures(
+            config.processes,
+            config.threads,
+            config.async_slots,
+            runners,
+            started,
+            ended,
+            resident_bytes_of(os.getpid()),
+        )
+
+
+def _is_up(child: Child) -> bool:
+    is_running = child.process.returncode is None and not child.is_killed
+    return is_running and not child.is_retiring and child.started_registry.is_registered
+
+
+def _sum(first: Activity, second: Activity) -> Activity:
+    return Activity(*(one + other for one, other in zip(first, second, strict=True)))
