@@ -1,8 +1,8 @@
-"""URLs of the site: only the admin."""
+"""URLs of the site: the admin, and the endpoints for monitoring."""
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
-from django.urls import path
+from django.urls import include, path
 from django.views.generic import RedirectView
 
 
@@ -13,6 +13,7 @@ def empty_icon(request: HttpRequest) -> HttpResponse:
 
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("horsies/", include("horsies_django.urls")),
     path("favicon.ico", empty_icon),
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]
