@@ -53,7 +53,8 @@ def test_the_python_blocks_of_a_page_parse(page):
 
 
 @pytest.mark.parametrize(
-    "kind", [options.RecoveryOptions, options.RetentionOptions, options.WorkerOptions, options.Options]
+    "kind",
+    [options.RecoveryOptions, options.RetentionOptions, options.WorkerOptions, options.MetricsOptions, options.Options],
 )
 def test_the_settings_page_has_every_option_with_its_default(kind):
     for entry in dataclasses.fields(kind):
