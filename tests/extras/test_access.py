@@ -102,12 +102,12 @@ def test_health_live_runs_no_query(client, settings):
 def test_health_ready_names_a_migration_that_is_missing(client, settings):
     settings.TASKS = with_metrics(settings.TASKS, public=["health/ready"])
     assert client.get("/horsies/health/ready").status_code == 200
-    MigrationRecorder(connection).record_unapplied("horsies_django", "0014_totals")
+    MigrationRecorder(connection).record_unapplied("horsies_django", "0015_totals")
 
     response = client.get("/horsies/health/ready")
 
     assert response.status_code == 503
-    assert "0014_totals" in response.content.decode()
+    assert "0015_totals" in response.content.decode()
     assert response.content.count(b"\n") == 1
 
 

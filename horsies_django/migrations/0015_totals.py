@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('horsies_django', '0013_error_index'),
+        ('horsies_django', '0014_quiet_workers'),
     ]
 
     operations = [
