@@ -21,6 +21,7 @@ LOGGERS: Final = (
     "horsies_django.operations",
     "horsies_django.reaper",
     "horsies_django.scheduler",
+    "horsies_django.health",
     "horsies_django.worker",
     "horsies_django.workflows",
 )
