@@ -17,11 +17,11 @@ from django.core.management.base import OutputWrapper
 LOGGERS: Final = (
     "horsies_django",
     "horsies_django.admin",
+    "horsies_django.health",
     "horsies_django.masking",
     "horsies_django.operations",
     "horsies_django.reaper",
     "horsies_django.scheduler",
-    "horsies_django.health",
     "horsies_django.worker",
     "horsies_django.workflows",
 )

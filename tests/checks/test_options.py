@@ -119,6 +119,7 @@ RULES = [
     ),
     (("defaults",), "retention", QUEUE_DURATION, NO_DURATIONS),
     (("admin",), "read_only", *switch()),
+    (("worker",), "heartbeat_file", "the path of a file", ["x" * 4_097, "a\0", 5, None, True]),
     (("worker",), "name", "at most 100 letters, digits, '.', '_' or '-'", ["x" * 101, "a b", "a\n", 5, None, "a/b"]),
 ]
 WRONG = [
@@ -181,7 +182,9 @@ def test_a_wrong_value_is_one_error_with_its_path_the_allowed_values_and_a_hint(
     ],
 )
 def test_the_rules_of_this_file_cover_every_option(section, kind):
-    sections = {"queues", "recovery", "retention", "worker", "defaults", "admin"} if kind is Options else set()
+    # Those of metrics are in tests/extras/test_access.py, since a token is never shown.
+    names = {"queues", "recovery", "retention", "worker", "defaults", "admin", "metrics"}
+    sections = names if kind is Options else set()
 
     tested = {option for where, option, *_ in RULES if where == section}
 
