@@ -17,8 +17,8 @@ from django.core.management.base import OutputWrapper
 LOGGERS: Final = (
     "horsies_django",
     "horsies_django.admin",
-    "horsies_django.health",
     "horsies_django.masking",
+    "horsies_django.monitoring",
     "horsies_django.operations",
     "horsies_django.reaper",
     "horsies_django.scheduler",

@@ -1,4 +1,4 @@
-"""Who may read an endpoint: a request with the token of ``OPTIONS["metrics"]``, or any if the endpoint is public."""
+"""Access to an endpoint: with the token of ``OPTIONS["metrics"]``, or without one if the endpoint is public."""
 
 from __future__ import annotations
 

@@ -6,13 +6,14 @@ import logging
 import pkgutil
 from importlib import resources
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
 from django.db.migrations.recorder import MigrationRecorder
 
 from ..models.check_migrated import check_tables
 
-logger = logging.getLogger("horsies_django.health")
+logger = logging.getLogger("horsies_django.monitoring")
 
 _APP = "horsies_django"
 
@@ -35,6 +36,8 @@ def unready_reason(database: str) -> str | None:
 
 def _unapplied(database: str) -> list[str]:
     """Return the names of this release's migrations that the database lacks, the first one first."""
+    if _APP in settings.MIGRATION_MODULES:
+        return []  # the project's own, with names of its own
     applied = MigrationRecorder(connections[database]).migration_qs.filter(app=_APP)
     folder = resources.files(_APP) / "migrations"
     ours = {module.name for module in pkgutil.iter_modules([str(folder)])}

@@ -24,7 +24,7 @@ _View: TypeAlias = Callable[[HttpRequest], HttpResponse]
 
 
 def _endpoint(name: str) -> Callable[[Callable[[HttpRequest, Options], HttpResponse]], _View]:
-    """Make a view for GET and HEAD that only those may read who have a token or the permission.
+    """Make a view for GET and HEAD that needs the token, or a user of the staff with the permission.
 
     It opens no transaction and ignores LoginRequiredMiddleware, whose redirect no monitoring system follows.
     """

@@ -45,7 +45,7 @@ class WorkerFigures:
 
 
 def serve_nothing(_: SupervisorFigures) -> AbstractContextManager[None]:
-    """Show the figures to nobody."""
+    """Serve nothing: the default of ``serve``."""
     return nullcontext()
 
 

@@ -11,6 +11,7 @@ from horsies_django.core.compat import task_backends
 from horsies_django.core.options import (
     AdminOptions,
     DefaultOptions,
+    MetricsOptions,
     Options,
     QueueOptions,
     RecoveryOptions,
@@ -119,6 +120,12 @@ RULES = [
     ),
     (("defaults",), "retention", QUEUE_DURATION, NO_DURATIONS),
     (("admin",), "read_only", *switch()),
+    (
+        ("metrics",),
+        "public",
+        "a list of 'metrics', 'health/live', 'health/ready'",
+        ["metrics", ["health"], {"metrics"}, None, True, [1]],
+    ),
     (("worker",), "heartbeat_file", "the path of a file", ["x" * 4_097, "a\0", 5, None, True]),
     (("worker",), "name", "at most 100 letters, digits, '.', '_' or '-'", ["x" * 101, "a b", "a\n", 5, None, "a/b"]),
 ]
@@ -179,15 +186,17 @@ def test_a_wrong_value_is_one_error_with_its_path_the_allowed_values_and_a_hint(
         (("worker",), WorkerOptions),
         (("defaults",), DefaultOptions),
         (("admin",), AdminOptions),
+        (("metrics",), MetricsOptions),
     ],
 )
 def test_the_rules_of_this_file_cover_every_option(section, kind):
-    # Those of metrics are in tests/extras/test_access.py, since a token is never shown.
-    names = {"queues", "recovery", "retention", "worker", "defaults", "admin", "metrics"}
-    sections = names if kind is Options else set()
+    sections = (
+        {"queues", "recovery", "retention", "worker", "defaults", "admin", "metrics"} if kind is Options else set()
+    )
 
     tested = {option for where, option, *_ in RULES if where == section}
 
+    tested |= {"token"} if kind is MetricsOptions else set()  # no error shows it: see tests.extras.test_access
     assert tested == {field.name for field in dataclasses.fields(kind)} - sections
 
 
@@ -200,6 +209,7 @@ def test_the_rules_of_this_file_cover_every_option(section, kind):
         (("retention",), "complete", "completed"),
         (("worker",), "treads", "threads"),
         (("admin",), "readonly", "read_only"),
+        (("metrics",), "tokens", "token"),
     ],
 )
 def test_an_unknown_key_is_one_error_with_the_nearest_key_as_hint(errors, section, key, near):
@@ -239,7 +249,7 @@ def test_each_mistake_in_a_retention_by_state_is_a_separate_error(errors):
     assert len(found) == 4
 
 
-@pytest.mark.parametrize("section", ["queues", "recovery", "worker", "admin"])
+@pytest.mark.parametrize("section", ["queues", "recovery", "worker", "admin", "metrics"])
 @pytest.mark.parametrize("value", [None, [], "x", 5, True], ids=repr)
 def test_a_section_of_options_must_be_a_dict(errors, section, value):
     (error,) = errors({section: value})
