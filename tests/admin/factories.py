@@ -93,7 +93,7 @@ MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
     ),
     "worker": (
         lambda: Worker.objects.create(id="w", hostname="h", pid=1),
-        lambda: Worker.objects.create(id="quiet-1", hostname="h", pid=2, quiet_since=LONG_AGO),
+        lambda: Worker.objects.create(id="w2", hostname="h", pid=2, quiet_since=LONG_AGO),
     ),
     "heartbeat": (_heartbeat,),
     "limit": (_limit,),
