@@ -1,5 +1,12 @@
 """Middleware for tasks: the base class, and two that pass on the sender's language and time zone."""
 
-from .core.middleware import ContextMiddleware, LocaleMiddleware, TaskCall, TimezoneMiddleware
+from .core.middleware import (
+    AttemptOutcome,
+    ContextMiddleware,
+    LocaleMiddleware,
+    TaskCall,
+    TaskSend,
+    TimezoneMiddleware,
+)
 
-__all__ = ["ContextMiddleware", "LocaleMiddleware", "TaskCall", "TimezoneMiddleware"]
+__all__ = ["AttemptOutcome", "ContextMiddleware", "LocaleMiddleware", "TaskCall", "TaskSend", "TimezoneMiddleware"]

@@ -1,9 +1,10 @@
-"""The signals of tasks: the framework's three and four more.
+"""The signals of tasks: the framework's three and four more. And one of runners.
 
 :mod:`horsies_django.core.signals` documents when each is sent, and its arguments.
 """
 
 from .core.signals import (
+    runner_stopping,
     task_cancelled,
     task_crashed,
     task_enqueued,
@@ -14,6 +15,7 @@ from .core.signals import (
 )
 
 __all__ = [
+    "runner_stopping",
     "task_cancelled",
     "task_crashed",
     "task_enqueued",

@@ -13,7 +13,8 @@ OPTIONS["middleware"] lists it, outermost first. As in Django, a middleware is a
 
 Its return values and exceptions count as those of the body: retry policies, time limits and cancels treat both alike.
 ``sync_capable`` and ``async_capable`` (Django's decorators of ``django.utils.decorators``) say which kind of body
-it can wrap without a change of threads. If it has a function ``headers()``, each send calls it.
+it can wrap without a change of threads. If it has a function ``headers()``, each send calls it. If it has a function
+``around_send()``, each send happens inside the context manager that it returns.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -29,14 +31,26 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.utils import timezone, translation
 
 from .compat import FrameworkTask
+from .results import TaskError
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt ends."""
+
+    COMPLETED = "completed"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    DISCARDED = "discarded"
+    SNOOZED = "snoozed"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskCall:
     """One attempt at a task, as middleware sees it. Making it needs no query; changing it does not change the row.
 
-    ``attempt`` counts from 1; ``metadata`` has the headers of the task; ``workflow_id`` is the id of the outermost
-    workflow of a node, None for other tasks.
+    ``attempt`` counts from 1, and ``max_attempts`` is the number that the retry policy allows; ``metadata`` has the
+    headers of the task; ``workflow_id`` is the id of the outermost workflow of a node, None for other tasks.
     """
 
     id: UUID
@@ -45,6 +59,7 @@ class TaskCall:
     queue_name: str
     priority: int
     attempt: int
+    max_attempts: int
     enqueued_at: datetime
     #: Not in the repr, which middleware may log: these three may be sensitive.
     args: tuple[Any, ...] = field(repr=False)
@@ -53,6 +68,28 @@ class TaskCall:
     workflow_id: UUID | None
     #: Calls the function itself; for a coroutine it returns the awaitable.
     body: Callable[[], Any] = field(repr=False)
+    #: Returns the outcome and the error code of the attempt if it ends with this exception or :class:`TaskError`.
+    #: RETRYING says that the retry policy has another attempt; a ``backoff`` function may still decide against it.
+    outcome_of: Callable[[BaseException | TaskError[Any]], tuple[AttemptOutcome, str]] = field(repr=False)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TaskSend:
+    """One send, as middleware sees it: of a call, of several calls of a task (``is_many``), or the start of a workflow.
+
+    ``task_name`` is None for a workflow, and ``workflow_name`` for anything else. A workflow's ``queue_name`` is that
+    of its options, or None. The last three are set when the rows are inserted: ``id`` is the task's or the workflow's,
+    and None for several calls; ``count`` is the number of calls, or of the workflow's nodes; ``is_new`` is False if
+    the send has found an existing task or workflow instead.
+    """
+
+    task_name: str | None = None
+    workflow_name: str | None = None
+    queue_name: str | None = None
+    is_many: bool = False
+    id: UUID | None = None
+    count: int | None = None
+    is_new: bool = True
 
 
 #: The callable that a middleware wraps, and the one that it returns.
@@ -62,8 +99,8 @@ Run = Callable[[TaskCall], Any]
 class ContextMiddleware:
     """Runs each body, function or coroutine, inside a context manager.
 
-    Override :meth:`within`, and :meth:`headers` to add headers. The context manager must not block: for a coroutine it
-    is entered on the event loop.
+    Override :meth:`within`, :meth:`headers` to add headers, and :meth:`around_send` to wrap sends. The context manager
+    of a body must not block: for a coroutine it is entered on the event loop.
     """
 
     sync_capable: ClassVar[bool] = True
@@ -95,6 +132,14 @@ class ContextMiddleware:
     def headers() -> Mapping[str, Any]:
         """Return the headers for a task that is sent now."""
         return {}
+
+    @staticmethod
+    def around_send(send: TaskSend) -> AbstractContextManager[Any]:
+        """Return the context manager for one send: it is entered before any ``headers()``, and left after the INSERT.
+
+        It must let exceptions pass.
+        """
+        return nullcontext()
 
 
 class LocaleMiddleware(ContextMiddleware):

@@ -40,5 +40,7 @@ def _problems_of(found: Any) -> Iterator[str]:
         yield "is neither sync_capable nor async_capable; allowed: one of them, or both."
     elif not callable(getattr(found, "headers", dict)):
         yield "has headers that can't be called; allowed: a function, a static or a class method, that takes nothing."
+    elif not callable(getattr(found, "around_send", dict)):
+        yield "has an around_send that can't be called; allowed: a function, a static or a class method."
     elif isinstance(names := getattr(found, "reserved_headers", ()), str | bytes) or not isinstance(names, Collection):
         yield f"has reserved_headers {names!r}; allowed: a collection of names."

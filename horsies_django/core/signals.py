@@ -1,4 +1,4 @@
-"""The signals of a task's life: the framework's three, and four of ours.
+"""The signals of a task's life: the framework's three, and four of ours; and one of a runner.
 
 The sender is the class of the task's backend. Every signal has ``task_result``, the framework's result, read from the
 row when the signal is sent. That is after the commit, so the row may have changed again. Each signal is sent at most
@@ -12,6 +12,9 @@ nothing.
   ``task_retrying`` or ``task_finished`` follows.
 - ``task_expired``: ``good_until`` passed before the body began.
 - ``task_cancelled``: it was cancelled. Its body may run on for a moment, or to its end.
+
+``runner_stopping`` has neither sender nor ``task_result``: a runner of a worker has stored its last result and exits
+when the receivers return. It runs no function of ``atexit``. Its supervisor waits a few seconds, then kills it.
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ task_retrying: Final = Signal()
 task_crashed: Final = Signal()
 task_expired: Final = Signal()
 task_cancelled: Final = Signal()
+runner_stopping: Final = Signal()
 
 __all__ = [
     "has_receivers",
+    "runner_stopping",
     "task_cancelled",
     "task_crashed",
     "task_enqueued",

@@ -17,6 +17,7 @@ from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.functional import cached_property
 
+from ..core.around_send import around_send
 from ..core.compat import (
     FrameworkTask,
     FrameworkTaskResult,
@@ -26,6 +27,7 @@ from ..core.compat import (
     task_enqueued,
 )
 from ..core.loading import loading
+from ..core.middleware import TaskSend
 from ..core.option_parsers import LONGEST_DURATION
 from . import insert
 from .backend_checks import INSTALL, NOT_INSTALLED, check_backend
@@ -141,6 +143,15 @@ class HorsiesBackend(SendingBackend):
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Insert many calls in the current transaction. Sends no signals."""
         self._validate(task)
+        if not self.config.middleware:
+            return self._insert_many(task, calls)
+        send = TaskSend(task_name=task.task_name, queue_name=task.queue_name, is_many=True)
+        with around_send(self.config, send):
+            handles = self._insert_many(task, calls)
+            send.count = len(handles)
+        return handles
+
+    def _insert_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         if isinstance(task, HorsiesTask) and task.unique is not None:
             sent = insert_many_once(self.config, task, calls)
             return [TaskHandle(result.id, backend=self.alias, replayed=not result.is_new) for result in sent]

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..core import headers
+from ..core.around_send import around_send
 from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7
+from ..core.middleware import TaskSend
 from ..core.options import Options
 from . import grouping, limits
 from .call_builder import Arguments, CallBuilder
@@ -47,9 +49,26 @@ def insert_call(
     if its ``task_id`` belongs to a different call, UniqueConflict, and the errors of :meth:`Target.arguments`,
     :func:`grouping.check_grouped_call` and :func:`headers.inject`.
     """
-    task = calls.task
-    if options.middleware:
+    if not options.middleware:
+        return _insert_call(options, calls, args, kwargs, with_row=with_row, own=own)
+    send = TaskSend(task_name=calls.task.task_name, queue_name=calls.task.queue_name)
+    with around_send(options, send):
         own = {**inject_headers(options, calls), **(own or {})}
+        result = _insert_call(options, calls, args, kwargs, with_row=with_row, own=own)
+        send.id, send.count, send.is_new = result.id, 1, result.is_new or result.is_grouped
+    return result
+
+
+def _insert_call(
+    options: Options,
+    calls: CallBuilder,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    with_row: bool,
+    own: Mapping[str, Any] | None,
+) -> EnqueueResult:
+    task = calls.task
     if task.gather is not None:
         if task.run_after is None:
             return _join_group(options, calls, args, kwargs, with_row=with_row, own=own)

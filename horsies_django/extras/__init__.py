@@ -1,1 +1,1 @@
-"""What a project opts into: endpoints for monitoring. Nothing below knows these modules."""
+"""What a project opts into: tracing, and endpoints for monitoring. Nothing below knows these modules."""

@@ -49,6 +49,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from django.core.exceptions import ImproperlyConfigured
     from django.db import connections
 
+    from ..core.signals import runner_stopping
     from . import runner
     from .config import WorkerConfig
     from .console_logging import log_to_console
@@ -88,6 +89,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     started_registry.record_exit(
         runner.run(config, worker_id, inbox, report, started_registry, verbosity=int(verbosity))
     )
+    runner_stopping.send_robust(sender=None)
     # Executions that outlived the shutdown run on daemon threads, on which the interpreter's own exit could crash.
     logging.shutdown()
     os._exit(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,7 +16,9 @@ from django.core.exceptions import ImproperlyConfigured
 from ..core.compat import FrameworkTask
 from ..core.middleware import Run, TaskCall
 from ..core.middleware_loader import load_factory, supports_mode
-from ..models.claims import ClaimedTask, metadata_of
+from ..models.claims import metadata_of
+from . import result_mapping
+from .execution import Execution
 
 _stacks: Final[dict[tuple[tuple[str, ...], bool], Run]] = {}
 _lock: Final = threading.Lock()
@@ -34,13 +37,14 @@ def stack_of(paths: tuple[str, ...], *, is_async: bool) -> Run:
 
 
 def build_call(
-    claim: ClaimedTask,
+    execution: Execution,
     task: FrameworkTask[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     body: Callable[[], Any],
 ) -> TaskCall:
-    """Return a claimed task as middleware sees it."""
+    """Return the call of an execution as middleware sees it."""
+    claim = execution.claim
     return TaskCall(
         id=claim.task_id,
         task=task,
@@ -48,12 +52,14 @@ def build_call(
         queue_name=claim.queue_name,
         priority=claim.priority,
         attempt=claim.attempt,
+        max_attempts=claim.max_retries + 1,
         enqueued_at=_moment(claim.enqueued_at),
         args=tuple(args),
         kwargs=MappingProxyType(dict(kwargs)),
         metadata=MappingProxyType(metadata_of(claim)),
         workflow_id=claim.workflow_id,
         body=body,
+        outcome_of=functools.partial(result_mapping.outcome_of, execution, task),
     )
 
 

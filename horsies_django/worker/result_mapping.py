@@ -7,7 +7,8 @@ from traceback import format_exception
 from typing import Any
 
 from ..core.compat import FrameworkTask
-from ..core.exceptions import LONGEST_DELAY, Discard, NotRegistered, Retry, Snooze, TaskTimeLimit
+from ..core.exceptions import LONGEST_DELAY, Discard, NotRegistered, Retry, Snooze, TaskRevoked, TaskTimeLimit
+from ..core.middleware import AttemptOutcome
 from ..core.options import DefaultOptions
 from ..core.results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
 from ..core.retry import ANY_CODE, RETRIES_ON_DEMAND, RetryPolicy
@@ -53,23 +54,35 @@ def from_exception(
     execution: Execution, task: FrameworkTask[..., Any] | None, raised: BaseException
 ) -> ExecutionResult:
     """Return the result of a function that raised or could not be called at all."""
-    if execution.stop_reason is TaskTimeLimit:
-        return _failed(execution, task, OutcomeCode.TASK_TIMEOUT, raised)
-    if isinstance(raised, InvalidCall):
+    is_timeout = execution.stop_reason is TaskTimeLimit
+    if isinstance(raised, InvalidCall) and not is_timeout:
         return _failed(execution, None, raised.code, raised.__cause__ or raised)
-    if isinstance(raised, Snooze):
+    if isinstance(raised, Snooze) and not is_timeout:
         return ExecutionResult(
             execution, Completion(execution.task_id, execution.claim.claim, "null", delay=raised.after)
         )
-    if isinstance(raised, Discard):
-        return _failed(execution, task, OutcomeCode.TASK_DISCARDED, raised)
-    if isinstance(raised, Retry):
-        return _failed(execution, task, OutcomeCode.TASK_RETRY, raised)
-    if isinstance(raised, NotRegistered) and execution.claim.task_name.startswith(ENGINE_TASK_PREFIX):
-        return _failed(execution, None, OperationalCode.WORKER_RESOLUTION_ERROR, raised)
-    if isinstance(raised, TypeError) and _is_bad_call(raised):
-        return _failed(execution, task, ContractCode.ARGUMENT_TYPE_MISMATCH, raised)
     return _failed(execution, task, _code_of(raised, execution, task), raised)
+
+
+def outcome_of(
+    execution: Execution, task: FrameworkTask[..., Any], error: BaseException | TaskError[Any]
+) -> tuple[AttemptOutcome, str]:
+    """Return the outcome of an attempt that ends with this exception, or returns this error; and its error code.
+
+    A task's own ``backoff`` is not called.
+    """
+    if execution.stop_reason is TaskRevoked:
+        return AttemptOutcome.CANCELLED, OutcomeCode.TASK_CANCELLED.value
+    if isinstance(error, TaskError):
+        raised, code = None, str(error.error_code)
+    else:
+        raised, code = error, str(_code_of(error, execution, task))
+    if isinstance(raised, Snooze) and code != OutcomeCode.TASK_TIMEOUT:
+        return AttemptOutcome.SNOOZED, ""
+    if isinstance(raised, Discard):
+        return AttemptOutcome.DISCARDED, code
+    will_retry = _retrying_policy(execution.claim, code, raised) is not None
+    return AttemptOutcome.RETRYING if will_retry else AttemptOutcome.FAILED, code
 
 
 def is_unknown_call(execution: Execution, raised: BaseException) -> bool:
@@ -90,7 +103,20 @@ def _is_bad_call(raised: BaseException) -> bool:
 
 
 def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..., Any] | None) -> str:
-    """Return the error code of the exception's class or its nearest base: by the task's mapper, then the backend's."""
+    """Return the error code of an exception.
+
+    That of its class or its nearest base, by the task's mapper, then the backend's; unless it has a code of its own.
+    """
+    if execution.stop_reason is TaskTimeLimit:
+        return OutcomeCode.TASK_TIMEOUT
+    if isinstance(raised, Discard):
+        return OutcomeCode.TASK_DISCARDED
+    if isinstance(raised, Retry):
+        return OutcomeCode.TASK_RETRY
+    if isinstance(raised, NotRegistered) and execution.claim.task_name.startswith(ENGINE_TASK_PREFIX):
+        return OperationalCode.WORKER_RESOLUTION_ERROR
+    if isinstance(raised, TypeError) and _is_bad_call(raised):
+        return ContractCode.ARGUMENT_TYPE_MISMATCH
     own = task.exception_mapper if isinstance(task, HorsiesTask) else {}
     for mapper in (own, execution.options.exception_mapper):
         for kind in type(raised).__mro__:
@@ -158,22 +184,28 @@ def _retry_delay(
     defaults: DefaultOptions,
 ) -> float | None:
     """Return the seconds until the next attempt; None if there is none."""
+    policy = _retrying_policy(claim, code, raised)
+    if policy is None:
+        return None
+    if isinstance(raised, Retry) and raised.after is not None:
+        return raised.after
+    if isinstance(task, HorsiesTask):
+        backoff = task.own_backoff(policy, defaults)
+        if backoff is not None:
+            return _own_backoff(backoff, raised, TaskResult(err=shown), claim)
+    return policy.delay(claim.retry_count + 1)
+
+
+def _retrying_policy(claim: ClaimedTask, code: str, raised: BaseException | None) -> RetryPolicy | None:
+    """Return the policy by which another attempt follows; None if none follows."""
     is_free_to_ask = isinstance(raised, Retry) and claim.retry_policy is None
     allowed = claim.max_retries or (RETRIES_ON_DEMAND if is_free_to_ask else 0)
     if isinstance(raised, Discard) or claim.retry_count >= allowed:
         return None
     policy = RetryPolicy.read(claim.retry_policy, claim.task_id)
     if isinstance(raised, Retry):
-        if raised.after is not None:
-            return raised.after
-        policy = policy or RetryPolicy.exponential(auto_retry_for=[ANY_CODE])
-    elif policy is None or not policy.covers(code, raised):
-        return None
-    if isinstance(task, HorsiesTask):
-        backoff = task.own_backoff(policy, defaults)
-        if backoff is not None:
-            return _own_backoff(backoff, raised, TaskResult(err=shown), claim)
-    return policy.delay(claim.retry_count + 1)
+        return policy or RetryPolicy.exponential(auto_retry_for=[ANY_CODE])
+    return policy if policy is not None and policy.covers(code, raised) else None
 
 
 def _own_backoff(

@@ -122,7 +122,7 @@ def _value(execution: Execution, call: _PreparedCall) -> Any:
         if is_async:
             return async_to_sync(execution.cancellable)(_call_with_middleware(execution, call, function))
         stack = middleware_stack.stack_of(execution.options.middleware, is_async=False)
-        seen = middleware_stack.build_call(execution.claim, call.task, call.args, call.kwargs, function)
+        seen = middleware_stack.build_call(execution, call.task, call.args, call.kwargs, function)
         return execution.call(stack, seen)
     if is_async:
         return async_to_sync(execution.cancellable)(call.task.func(*context, *call.args, **call.kwargs))
@@ -133,7 +133,7 @@ def _call_with_middleware(execution: Execution, call: _PreparedCall, function: C
     """Return the coroutine that calls the middleware stack."""
     stack = middleware_stack.stack_of(execution.options.middleware, is_async=True)
     awaitable: Awaitable[Any] = stack(
-        middleware_stack.build_call(execution.claim, call.task, call.args, call.kwargs, function)
+        middleware_stack.build_call(execution, call.task, call.args, call.kwargs, function)
     )
     return awaitable
 

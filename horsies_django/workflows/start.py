@@ -10,10 +10,13 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 
 from ..core import headers
+from ..core.around_send import around_send
 from ..core.backends import config_of
 from ..core.dry_run import is_dry_run
 from ..core.exceptions import PayloadMismatch
 from ..core.ids import uuid7
+from ..core.middleware import TaskSend
+from ..core.options import Options
 from ..models import Workflow, WorkflowTask
 from .blueprint import WorkflowBlueprint
 from .engine import start_workflow
@@ -52,6 +55,20 @@ def start(
     if is_dry_run():
         return Started(key, is_new=True)
     options = config_of(blueprint.backend)
+    send = TaskSend(workflow_name=blueprint.name, queue_name=blueprint.queue_name)
+    with around_send(options, send):
+        started = _start(options, blueprint, key, schedule_id, scheduled_for)
+        send.id, send.count, send.is_new = started.id, len(blueprint.nodes), started.is_new
+    return started
+
+
+def _start(
+    options: Options,
+    blueprint: WorkflowBlueprint,
+    key: UUID,
+    schedule_id: int | None,
+    scheduled_for: datetime | None,
+) -> Started:
     sent_headers = headers.collect(options) if options.middleware else {}
     for node in blueprint.nodes if options.middleware else ():
         try:

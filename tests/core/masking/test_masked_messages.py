@@ -208,9 +208,11 @@ def test_reprs_of_calls_claims_and_tasks_contain_no_value():
     from horsies_django.middleware import TaskCall
     from horsies_django.models.claims import ClaimedTask
 
-    facts = {"task_name": "a.b", "queue_name": "q", "priority": 0, "attempt": 1, "enqueued_at": None}
+    facts = {"task_name": "a.b", "queue_name": "q", "priority": 0, "attempt": 1, "max_attempts": 1, "enqueued_at": None}
     carried = {"args": (PIN,), "kwargs": {"pin": PIN}, "metadata": {"pin": PIN}}
-    call = TaskCall(id=None, task=jobs.check_pin, workflow_id=None, body=lambda: None, **facts, **carried)
+    call = TaskCall(
+        id=None, task=jobs.check_pin, workflow_id=None, body=lambda: None, outcome_of=None, **facts, **carried
+    )
     claim = ClaimedTask(*[PIN if name in carried else 0 for name in ClaimedTask._fields])
     job = jobs.check_pin.with_options(metadata={"pin": PIN})
 

@@ -1,0 +1,158 @@
+"""Tasks whose attempts end in every way, and a provider that writes spans to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from opentelemetry import baggage, trace
+
+from horsies_django import Discard, Gather, Retry, RetryPolicy, Snooze, TaskError, TaskResult, task
+from horsies_django.extras.opentelemetry import OpenTelemetryMiddleware
+from tests.jobs.models import Entry
+
+tracer = trace.get_tracer("tests")
+
+
+def _span_id() -> str:
+    return format(trace.get_current_span().get_span_context().span_id, "016x")
+
+
+@task
+def plain(*args, **kwargs):
+    with tracer.start_as_current_span("inside"):
+        return {"span": _span_id(), "user": baggage.get_baggage("user")}
+
+
+@task
+async def aplain(*args, **kwargs):
+    await asyncio.sleep(0)
+    with tracer.start_as_current_span("inside"):
+        return {"span": _span_id(), "user": baggage.get_baggage("user")}
+
+
+@task
+def fail():
+    raise LookupError("no luck")
+
+
+@task
+async def afail():
+    raise LookupError("no luck")
+
+
+class Unprintable(Exception):
+    """Cannot be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@task
+def fail_unprintably():
+    raise Unprintable
+
+
+@task(takes_context=True, max_attempts=3, backoff=0)
+def fail_twice(context):
+    if context.attempt < 3:
+        raise LookupError("again")
+
+
+@task(takes_context=True)
+def ask_for_another(context):
+    if context.attempt < 2:
+        raise Retry("busy", after=0)
+
+
+@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["*"]))
+def ask_without_end():
+    raise Retry("busy", after=0)
+
+
+@task(takes_context=True)
+def snooze_once(context):
+    if context.state is None:
+        context.save("slept")
+        raise Snooze(0)
+
+
+@task
+def discard():
+    raise Discard("not needed")
+
+
+@task
+def return_an_error():
+    return TaskResult(err=TaskError(error_code="NO_STOCK", message="none left"))
+
+
+@task(timeout=0.3)
+def sleep_too_long():
+    for _ in range(1_000):
+        time.sleep(0.01)
+
+
+@task(timeout=0.3)
+async def asleep_too_long():
+    await asyncio.sleep(10)
+
+
+@task
+def hold(gate: str):
+    while not Path(gate).exists():
+        time.sleep(0.01)
+
+
+@task
+async def ahold(gate: str):
+    while not Path(gate).exists():
+        await asyncio.sleep(0.01)
+
+
+@task
+def send_another():
+    plain.send()
+
+
+@task
+async def asend_another():
+    await aplain.asend()
+
+
+@task(atomic=True)
+def write_atomically(key: str):
+    Entry.objects.create(key=key)
+
+
+@task(gather=Gather("all"))
+def gathered(calls: list[dict[str, int]]): ...
+
+
+@task
+def numbers():
+    return [1, 2]
+
+
+@task
+def number(item: int):
+    return item
+
+
+class Tracing(OpenTelemetryMiddleware):
+    """Writes each span to a file as JSON, in batches, from a thread."""
+
+    @classmethod
+    def set_up(cls) -> None:
+        """Create the provider of this process."""
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+
+        file = Path(os.environ["HORSIES_SPANS_FILE"]).open("a")  # noqa: SIM115  # open as long as the process
+        exporter = ConsoleSpanExporter(out=file, formatter=lambda span: f"{os.getpid()} {span.to_json(indent=None)}\n")
+        provider = TracerProvider()
+        # The worker has to flush: nothing else exports a span within a minute.
+        provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=60_000))
+        trace.set_tracer_provider(provider)
