@@ -13,7 +13,7 @@ from tests.core.middleware import samples
 @pytest.fixture(autouse=True)
 def _clear_records() -> None:
     """Clear what the samples have recorded."""
-    for record in (samples.seen, samples.threads, samples.calls, samples.made):
+    for record in (samples.seen, samples.threads, samples.calls, samples.sends, samples.made):
         record.clear()
 
 

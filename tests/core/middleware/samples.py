@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 
 from asgiref.sync import iscoroutinefunction
@@ -12,12 +12,13 @@ from django.db import connection
 from django.utils.decorators import async_only_middleware, sync_and_async_middleware
 
 from horsies_django import Snooze
-from horsies_django.middleware import ContextMiddleware, TaskCall
+from horsies_django.middleware import ContextMiddleware, TaskCall, TaskSend
 
 #: Entries, bodies and exits in their order, and the threads in which they ran.
 seen: list[str] = []
 threads: list[int] = []
 calls: list[TaskCall] = []
+sends: list[TaskSend] = []
 made: list[str] = []
 
 #: Middleware that sends headers.
@@ -217,3 +218,50 @@ def reserving_a_text(run):
 
 
 reserving_a_text.reserved_headers = "tenant"
+
+
+class Sending(ContextMiddleware):
+    """Records sends, and sends whether one is open."""
+
+    def within(self, call):
+        """Do nothing."""
+        return nullcontext()
+
+    @staticmethod
+    def headers():
+        """Return the names of the open sends."""
+        return {"inside": [entry for entry in seen if entry.startswith("send")]}
+
+    @staticmethod
+    @contextmanager
+    def around_send(send):
+        """Record the entry and the exit."""
+        sends.append(send)
+        with recording("send"):
+            yield
+
+
+class SendingToo(Sending):
+    """The same, to be the inner one."""
+
+
+def asking(run):
+    """Record what the call says of an exception."""
+
+    def wrapper(call):
+        try:
+            return run(call)
+        except BaseException as error:
+            seen.append(call.outcome_of(error))
+            raise
+
+    return wrapper
+
+
+class NotCallable:
+    """Middleware whose ``around_send`` cannot be called."""
+
+    around_send = "send"
+
+    def __init__(self, run):
+        """Take the body and ignore it."""

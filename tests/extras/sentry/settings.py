@@ -2,15 +2,13 @@
 
 import json
 import os
-import re
-import sys
-import types
 from functools import partial
 from pathlib import Path
 
 import sentry_sdk
 from sentry_sdk.transport import Transport
 
+from tests.extras.recipes import install
 from tests.settings import *  # noqa: F403
 from tests.settings import INSTALLED_APPS as PLAIN_APPS
 from tests.settings import TASKS as PLAIN
@@ -26,28 +24,10 @@ class FileTransport(Transport):
                 file.write(json.dumps(event, default=repr) + "\n")
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sentry.md").read_text()
-BLOCKS = dict(re.findall(r"^```python\n# shop/(\S+)\.py\n(.*?)^```$", PAGE, re.M | re.S))
-
-
-class Recipe(types.ModuleType):
-    """A module of the page, which runs when its first name is needed: that is after Django has started."""
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self.__class__ = types.ModuleType
-        exec(BLOCKS[self.__name__.removeprefix("shop.")], self.__dict__)
-        return getattr(self, name)
-
-
-for module in ("shop", "shop.sentry", "shop.crashes"):
-    sys.modules[module] = Recipe(module)
-
 os.environ["SENTRY_DSN"] = "https://key@sentry.invalid/1"
+blocks, page = install("sentry"), {}
 plain_init, sentry_sdk.init = sentry_sdk.init, partial(sentry_sdk.init, transport=FileTransport)
-page: dict = {}
-exec(BLOCKS["settings"], page)
+exec(blocks["shop/settings.py"], page)
 sentry_sdk.init = plain_init
 
 OPTIONS = {

@@ -1,16 +1,14 @@
-"""Tasks whose attempts end in every way, and a provider that writes spans to a file."""
+"""Tasks whose attempts end in every way."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from pathlib import Path
 
 from opentelemetry import baggage, trace
 
 from horsies_django import Discard, Gather, Retry, RetryPolicy, Snooze, TaskError, TaskResult, task
-from horsies_django.extras.opentelemetry import OpenTelemetryMiddleware
 from tests.jobs.models import Entry
 
 tracer = trace.get_tracer("tests")
@@ -139,20 +137,3 @@ def numbers():
 @task
 def number(item: int):
     return item
-
-
-class Tracing(OpenTelemetryMiddleware):
-    """Writes each span to a file as JSON, in batches, from a thread."""
-
-    @classmethod
-    def set_up(cls) -> None:
-        """Create the provider of this process."""
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
-
-        file = Path(os.environ["HORSIES_SPANS_FILE"]).open("a")  # noqa: SIM115  # open as long as the process
-        exporter = ConsoleSpanExporter(out=file, formatter=lambda span: f"{os.getpid()} {span.to_json(indent=None)}\n")
-        provider = TracerProvider()
-        # The worker has to flush: nothing else exports a span within a minute.
-        provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=60_000))
-        trace.set_tracer_provider(provider)
