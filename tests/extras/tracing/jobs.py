@@ -137,3 +137,8 @@ def numbers():
 @task
 def number(item: int):
     return item
+
+
+@task
+def ask_for_later():
+    raise Retry("busy", after=3_600)

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from horsies_django import TaskStatus, Unique, Workflow
+from horsies_django import Join, TaskStatus, Unique, Workflow
 from horsies_django.db.now import Now
 from horsies_django.models import Schedule, Task, TaskAttempt, Worker, WorkflowTask
 from horsies_django.schedules import dispatch
@@ -357,6 +357,18 @@ def test_the_items_of_a_map_and_what_follows_are_linked(drain, exporter):
 
 
 @pytest.mark.once
+def test_a_node_is_not_linked_to_one_that_has_not_ended(drain, exporter):
+    late, ended = jobs.ask_for_later.node(node_id="late")(), jobs.plain.node(node_id="ended")()
+    any_of = jobs.plain.node(node_id="any", join=Join.ANY)()
+    Workflow("w", [late, ended] >> any_of).start()
+
+    drain()
+
+    by_node = {span.attributes["horsies.workflow.node"]: span for span in processed(exporter)}
+    assert links(by_node) == {"late": [], "ended": [], "any": ["ended"]}
+
+
+@pytest.mark.once
 def test_only_nodes_that_others_wait_for_store_their_span(drain, exporter):
     first = jobs.plain.node(node_id="first", metadata={"own": 1})()
     Workflow("w", first >> jobs.plain.node(node_id="last")()).start()
@@ -399,6 +411,25 @@ def test_a_worker_exports_the_spans_of_its_runners_before_they_exit(worker, tmp_
         str(handle.id) for handle in [*handles, running]
     }
     assert pids <= runners
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_runners_do_not_fork_from_a_process_with_the_thread_of_an_exporter_and_export_all_the_same(worker, tmp_path):
+    spans = tmp_path / "spans"
+    process = worker(
+        "--processes=1", HORSIES_SPANS_FILE=str(spans), DJANGO_SETTINGS_MODULE="tests.extras.tracing.early_settings"
+    )
+    handle = jobs.discard.send()
+    wait_until(lambda: handle.info().status == TaskStatus.FAILED)
+    (pid,) = Worker.objects.values_list("pid", flat=True)
+    if FORKS:
+        assert Path(f"/proc/{pid}/comm").read_text() != "horsies-runner\n"
+
+    process.stop()
+
+    (span,) = read(spans)
+    assert span["attributes"]["messaging.message.id"] == str(handle.id)
 
 
 @pytest.mark.slow
