@@ -30,7 +30,7 @@ from ..core.middleware import AttemptOutcome, ContextMiddleware, TaskCall, TaskS
 from ..core.results import TaskError, TaskResult
 from ..core.signals import runner_stopping
 from ..core.version import __version__
-from . import _workflow_links
+from . import workflow_links
 
 #: The version of the semantic conventions that the names below are of.
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -69,7 +69,7 @@ class OpenTelemetryMiddleware(ContextMiddleware):
     spans of the nodes that it waited for, unless ``links_nodes`` is False.
     """
 
-    reserved_headers = ("traceparent", "tracestate", "baggage", _workflow_links.SPAN_KEY)
+    reserved_headers = ("traceparent", "tracestate", "baggage", workflow_links.SPAN_KEY)
     #: Links cost a node one to three queries, and an UPDATE if other nodes wait for it.
     links_nodes: ClassVar[bool] = True
 
@@ -86,13 +86,13 @@ class OpenTelemetryMiddleware(ContextMiddleware):
             return self._around(call)
         with self.within(call) as span:
             if self._is_linked(span, call):
-                _workflow_links.link(span, call, current_run.get())
+                workflow_links.link(span, call, current_run.get())
             return _returned(span, call, self._run(call))
 
     async def _around(self, call: TaskCall) -> Any:
         with self.within(call) as span:
             if self._is_linked(span, call):
-                await sync_to_async(_workflow_links.link)(span, call, current_run.get())
+                await sync_to_async(workflow_links.link)(span, call, current_run.get())
             return _returned(span, call, await self._run(call))
 
     def _is_linked(self, span: Span, call: TaskCall) -> bool:
