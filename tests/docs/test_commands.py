@@ -20,6 +20,8 @@ MINUTES = (
     "it takes minutes: test_the_benchmarks_of_a_page_have_valid_flags, and tests/test_benchmarks.py runs a small one"
 )
 
+NO_WORKER = "exits with 1 where no worker runs"
+
 #: Commands that these tests do not run, each with the reason and with what checks it instead.
 NOT_RUN = {
     "python3 -m venv .venv && .venv/bin/pip install -q -e '.[demo]' && .venv/bin/python manage.py demo": (
@@ -37,6 +39,18 @@ NOT_RUN = {
     "python -m benchmarks --database-url postgresql://me@host/postgres": MINUTES,
     "python -m tests.faults": "it takes 50 minutes: tests/faults has the same faults with shorter times",
     "python -m tests.imports": "it needs grimp, of the extra lint: the gate runs it",
+    "python manage.py horsies_status --check workers=1 --check oldest=60s --check failed=5%/10m": (
+        f"it {NO_WORKER}: tests/ops/test_health.py runs its checks"
+    ),
+    "python manage.py horsies_status --check workers=1 --check oldest=60s --check failed=5%/10m --check reaper=5m": (
+        f"it {NO_WORKER}: tests/ops/test_health.py runs its checks"
+    ),
+    "python manage.py horsies_queue quiet --name shop-1.0.0": (
+        f"it {NO_WORKER}: tests/management/test_queue_command.py runs it with one"
+    ),
+    'test -n "$(find /run/shop/worker-heartbeat -mmin -1)"': (
+        f"it {NO_WORKER}: tests/test_deploying.py runs it with one"
+    ),
     "python manage.py db_worker --batch --queue-name '*'": "a command of django-tasks-db, not of this package",
 }
 
