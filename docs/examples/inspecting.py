@@ -36,7 +36,7 @@ print(drain())
 # scheduled "cem@example.com" None
 # failed "ben@example.com", password="********************" UNHANDLED_EXCEPTION
 # failed "ann@example.com" UNHANDLED_EXCEPTION
-# It is scheduled, and not due before its time.
+# It is scheduled and not due yet.
 # would be retried: 2
 # retried: 2
 # 2 COMPLETED

@@ -27,4 +27,4 @@ print(tasks().show(handles[2].id).why[0])
 # Paris: article 0
 # 3 COMPLETED
 # COMPLETED COMPLETED PENDING PENDING
-# It waits for its turn: no more than 2/h of rate_limit.push_stock:Berlin may begin.
+# The rate limit of rate_limit.push_stock:Berlin is reached: 2/h.

@@ -11,6 +11,7 @@ from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
+from django.utils.text import capfirst
 
 from ..core.compat import task_backends
 from ..enqueue.backend import HorsiesBackend
@@ -98,6 +99,12 @@ class QueueModelAdmin(AnyModelAdmin):
             return True
         limits = (limit() if callable(limit) else limit for limit in self.model._meta.related_fkey_lookups)
         return any((lookup, value) in url_params_from_lookup_dict(limit).items() for limit in limits)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Name the rows in the title; Django would ask to select one."""
+        title = capfirst(self.opts.verbose_name_plural)
+        response: HttpResponse = super().changelist_view(request, {"title": title, **(extra_context or {})})
+        return response
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return None for an id with a NUL, which PostgreSQL does not accept in text."""

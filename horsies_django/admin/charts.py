@@ -27,7 +27,7 @@ GAP: Final = 2
 
 LABELS: Final = {
     COMPLETED: gettext_lazy("completed"),
-    RETRIED: gettext_lazy("tried again"),
+    RETRIED: gettext_lazy("retried"),
     FAILED: gettext_lazy("failed"),
 }
 
@@ -55,9 +55,9 @@ class Chart:
     def summary(self) -> str:
         """The chart in one or two sentences."""
         if not self.highest:
-            return _("%(title)s: nothing ended.") % {"title": self.title}
+            return _("%(title)s: no attempts finished.") % {"title": self.title}
         peak = max(self.bars, key=lambda bar: bar.counts.total())
-        return _("%(title)s: %(counts)s. Most at %(time)s: %(most)s.") % {
+        return _("%(title)s: %(counts)s. Peak at %(time)s: %(most)s.") % {
             "title": self.title,
             "counts": describe_outcomes(self.total),
             "time": self.time_of(peak),

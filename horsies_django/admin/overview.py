@@ -31,13 +31,13 @@ from .schedules.timing_text import describe_timing
 
 #: The tiles: the count, its label, the note below, and the filter of the task list that shows the same tasks.
 TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
-    ("due", gettext_lazy("Due"), gettext_lazy("wait for a worker"), {"state": "due"}),
-    ("active", gettext_lazy("Active"), gettext_lazy("claimed and running"), {"state": "active"}),
-    ("scheduled", gettext_lazy("Scheduled"), gettext_lazy("wait for their time"), {"state": "scheduled"}),
-    ("retrying", gettext_lazy("Retrying"), gettext_lazy("wait for another attempt"), {"state": "retrying"}),
-    ("overdue", gettext_lazy("Overdue"), gettext_lazy("past their deadline"), {"trouble": "overdue"}),
+    ("due", gettext_lazy("Due"), gettext_lazy("waiting for a worker"), {"state": "due"}),
+    ("active", gettext_lazy("Active"), gettext_lazy("claimed or running"), {"state": "active"}),
+    ("scheduled", gettext_lazy("Scheduled"), gettext_lazy("to run later"), {"state": "scheduled"}),
+    ("retrying", gettext_lazy("Retrying"), gettext_lazy("waiting for the next attempt"), {"state": "retrying"}),
+    ("overdue", gettext_lazy("Overdue"), gettext_lazy("past the deadline"), {"trouble": "overdue"}),
     ("completed", gettext_lazy("Completed"), "", {"status__exact": "COMPLETED"}),
-    ("failed", gettext_lazy("Failed"), gettext_lazy("archived"), {"status__exact": "FAILED"}),
+    ("failed", gettext_lazy("Failed"), "", {"status__exact": "FAILED"}),
     ("cancelled", gettext_lazy("Cancelled"), "", {"status__exact": "CANCELLED"}),
     ("expired", gettext_lazy("Expired"), "", {"status__exact": "EXPIRED"}),
 )
@@ -45,8 +45,8 @@ TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
 #: Notes on how exact a count is.
 EXACTNESS_NOTES: Final = {
     Exactness.EXACT: "",
-    Exactness.ESTIMATE: gettext_lazy("An estimate, as of the last time the database analyzed the table."),
-    Exactness.AT_LEAST: gettext_lazy("At least so many: they are not counted further."),
+    Exactness.ESTIMATE: gettext_lazy("Estimated from database statistics (last ANALYZE)."),
+    Exactness.AT_LEAST: gettext_lazy("A lower bound: counting stops here."),
 }
 
 
@@ -116,9 +116,9 @@ class OverviewAdmin(ReadOnlyAdmin):
             "warnings": _warnings(snapshot, sees_queues=sees_queues),
             "is_empty": not any(snapshot.counts.values()),
             "charts": [
-                Chart("hour", _("The last hour, by minute"), snapshot.minutes, "H:i"),
-                Chart("day", _("The last day, by hour"), week[-24:], "D H:i"),
-                Chart("week", _("The last week, by six hours"), merge_buckets(week, 6), "D j M, H:i"),
+                Chart("hour", _("Last hour, by minute"), snapshot.minutes, "H:i"),
+                Chart("day", _("Last 24 hours, by hour"), week[-24:], "D H:i"),
+                Chart("week", _("Last 7 days, by 6 hours"), merge_buckets(week, 6), "D j M, H:i"),
             ],
             "queues": [(queue, *self._queue_urls(queue.name)) for queue in snapshot.queues] if sees_queues else [],
             "failing": [
@@ -198,21 +198,22 @@ def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool) -> list[str]:
     warnings = []
     waits = any(snapshot.counts[key] for key in ("due", "scheduled", "aggregating", "retrying"))
     if waits and not snapshot.alive:
-        warnings.append(_("No worker is alive, so nothing is run. Start one: python manage.py horsies_worker"))
+        warnings.append(_("No worker is online, so no task runs. Start one: python manage.py horsies_worker"))
     elif snapshot.unserved and sees_queues:
         names = {"queues": ", ".join(snapshot.unserved)}
-        warnings.append(_("No worker serves these queues, or all that do are stopping or quiet: %(queues)s.") % names)
+        warnings.append(
+            _("No worker serves these queues, or all of their workers are stopping or quiet: %(queues)s.") % names
+        )
     if snapshot.counts["overdue"]:
-        warnings.append(_("Some tasks are past their deadline and wait for a reaper to expire them."))
+        warnings.append(_("Some tasks are past their deadline, and the reaper has not expired them yet."))
     if any(snapshot.counts.values()) and snapshot.is_reaper_late:
         warnings.append(
             _(
-                "No reaper has made its round lately, so throughput, failures and times stand still, and what dead "
-                "workers held is not taken back. Start a worker without --no-reaper, or "
-                "python manage.py horsies_reaper"
+                "The reaper has not run recently: throughput, failures and times are out of date, and tasks of dead "
+                "workers are not recovered. Start a worker without --no-reaper, or python manage.py horsies_reaper"
             )
         )
     paused = [queue.name for queue in snapshot.queues if queue.is_paused and queue.depth.due]
     if paused and sees_queues:
-        warnings.append(_("Paused, with tasks that are due: %(queues)s.") % {"queues": ", ".join(paused)})
+        warnings.append(_("Paused queues with due tasks: %(queues)s.") % {"queues": ", ".join(paused)})
     return warnings

@@ -1,25 +1,16 @@
-"""Status labels: the status of a task or workflow, and asynq's name for a task's state."""
+"""Status labels: the status of a task or workflow, and why a pending task waits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from ..core.status import TaskStatus
 from ..models import Task
-
-#: asynq calls a completed task completed too, so it is not listed.
-_WORDS: Final[Mapping[str, Any]] = {
-    TaskStatus.CLAIMED: _("active"),
-    TaskStatus.RUNNING: _("active"),
-    TaskStatus.FAILED: _("archived"),
-}
 
 
 def status_badge(row: Any) -> SafeString:
@@ -33,13 +24,10 @@ def is_overdue(task: Task, now: datetime) -> bool:
     return task.status == TaskStatus.PENDING and task.good_until is not None and task.good_until <= now
 
 
-def asynq_state(task: Task, now: datetime) -> str:
-    """Return asynq's name for a task's state, which says why a pending task waits.
-
-    Empty if asynq has no name for it, or the same one. ``now`` is the database's current time.
-    """
+def pending_state(task: Task, now: datetime) -> str:
+    """Return why a pending task waits; empty for other tasks. ``now`` is the database's current time."""
     if task.status != TaskStatus.PENDING:
-        return str(_WORDS.get(task.status, ""))
+        return ""
     if task.enqueued_at <= now:
         return gettext("due")
     if task.next_retry_at is not None:

@@ -17,17 +17,17 @@ MAX_JITTER: Final = 86_400
 class CatchUp(models.TextChoices):
     """What happens to slots that were missed while no scheduler ran."""
 
-    LATEST = "latest", _("Only the latest is run")
-    ALL = "all", _("Each is run, up to a limit")
-    NONE = "none", _("None is run")
+    LATEST = "latest", _("Run the latest only")
+    ALL = "all", _("Run each, up to a limit")
+    NONE = "none", _("Run none")
 
 
 class Overlap(models.TextChoices):
     """What happens to a slot while the previous run has not finished."""
 
-    ALLOW = "allow", _("Both run")
-    SKIP = "skip", _("It is skipped")
-    CANCEL_PREVIOUS = "cancel_previous", _("The run before is cancelled")
+    ALLOW = "allow", _("Run both")
+    SKIP = "skip", _("Skip the new run")
+    CANCEL_PREVIOUS = "cancel_previous", _("Cancel the previous run")
 
 
 class DisabledBy(models.TextChoices):
@@ -35,5 +35,5 @@ class DisabledBy(models.TextChoices):
 
     OPERATOR = "OPERATOR", _("An operator")
     CODE = "CODE", _("The code")
-    END = "END", _("It has come to its end")
-    TIMING = "TIMING", _("Its timing can't be read")
+    END = "END", _("End time reached")
+    TIMING = "TIMING", _("Invalid timing")

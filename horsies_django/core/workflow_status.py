@@ -55,8 +55,8 @@ WORKFLOW_TASK_TERMINAL_STATES: frozenset[WorkflowTaskStatus] = frozenset(
 class OnError(TextChoices):
     """What the first failed node does to its workflow."""
 
-    FAIL = "FAIL", _("Let the rest end, then fail")
-    PAUSE = "PAUSE", _("Pause at once")
+    FAIL = "FAIL", _("Finish the other nodes, then fail")
+    PAUSE = "PAUSE", _("Pause immediately")
 
 
 class Join(TextChoices):

@@ -25,17 +25,17 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='task',
             name='checkpoint',
-            field=models.JSONField(blank=True, help_text='For its next attempt.', null=True, verbose_name='checkpoint'),
+            field=models.JSONField(blank=True, help_text="Saved for the next attempt.", null=True, verbose_name='checkpoint'),
         ),
         migrations.AddField(
             model_name='task',
             name='kept_until',
-            field=models.DateTimeField(blank=True, help_text='The reaper deletes it then. Empty: it is kept.', null=True, verbose_name='kept until'),
+            field=models.DateTimeField(blank=True, help_text="The reaper deletes the task then. Empty: never.", null=True, verbose_name='kept until'),
         ),
         migrations.AddField(
             model_name='task',
             name='progress',
-            field=models.JSONField(blank=True, help_text='As its body tells.', null=True, verbose_name='progress'),
+            field=models.JSONField(blank=True, help_text="As reported by the task.", null=True, verbose_name='progress'),
         ),
         migrations.AddIndex(
             model_name='task',

@@ -91,17 +91,17 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='worker',
             name='memory',
-            field=models.PositiveBigIntegerField(help_text='Bytes, as of its last beat.', null=True, verbose_name='memory'),
+            field=models.PositiveBigIntegerField(help_text="Bytes, at the last heartbeat.", null=True, verbose_name='memory'),
         ),
         migrations.AddField(
             model_name='worker',
             name='queues',
-            field=models.JSONField(blank=True, default=list, help_text='Those it serves. Empty: any.', verbose_name='queues'),
+            field=models.JSONField(blank=True, default=list, help_text="The queues that the worker serves. Empty: all.", verbose_name='queues'),
         ),
         migrations.AddField(
             model_name='worker',
             name='stop_requested_at',
-            field=models.DateTimeField(blank=True, help_text='It claims no more, and goes once nothing runs.', null=True, verbose_name='stop requested at'),
+            field=models.DateTimeField(blank=True, help_text="The worker claims no more tasks and exits when none is running.", null=True, verbose_name='stop requested at'),
         ),
         migrations.AddField(
             model_name='worker',

@@ -41,12 +41,12 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='task',
             name='unknown_to',
-            field=models.JSONField(blank=True, help_text='The versions of the code whose workers did not know it, and how often it went back.', null=True, verbose_name='unknown to'),
+            field=models.JSONField(blank=True, help_text="Code versions whose workers did not know the task, and how often each returned it.", null=True, verbose_name='unknown to'),
         ),
         migrations.AddField(
             model_name='worker',
             name='code_version',
-            field=models.CharField(blank=True, db_default='', default='', help_text="The project's.", max_length=64, verbose_name='version of the code'),
+            field=models.CharField(blank=True, db_default='', default='', help_text="The version of the project.", max_length=64, verbose_name='version of the code'),
         ),
         migrations.AddField(
             model_name='lease',

@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='schedule',
             name='timezone',
-            field=models.CharField(default=horsies_django.core.clock.project_timezone, help_text='Like Europe/Berlin.', max_length=64, verbose_name='time zone'),
+            field=models.CharField(default=horsies_django.core.clock.project_timezone, help_text="E.g. Europe/Berlin.", max_length=64, verbose_name='time zone'),
         ),
         migrations.RunPython(note_what_is_planned, migrations.RunPython.noop, elidable=True),
         migrations.AddIndex(

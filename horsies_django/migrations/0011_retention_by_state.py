@@ -13,12 +13,12 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='queue',
             name='retention_by_state',
-            field=models.JSONField(blank=True, help_text='How long its other tasks are kept, like {"failed": "30d", "cancelled": 0}. Empty: as set up.', null=True, verbose_name='retention by state'),
+            field=models.JSONField(blank=True, help_text=('How long failed, cancelled and expired tasks are kept, e.g. {"failed": "30d", "cancelled": 0}.'), null=True, verbose_name='retention by state'),
         ),
         migrations.AddField(
             model_name='task',
             name='retention_by_state',
-            field=models.JSONField(blank=True, help_text='Of other ends than success, in seconds.', null=True, verbose_name='retention by state'),
+            field=models.JSONField(blank=True, help_text="Of failed, cancelled and expired tasks, in seconds.", null=True, verbose_name='retention by state'),
         ),
         migrations.AddField(
             model_name='workflowtask',
@@ -28,11 +28,11 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='queue',
             name='retention',
-            field=models.DurationField(blank=True, help_text='How long its completed tasks are kept: days hours:minutes:seconds. Empty: as set up.', null=True, verbose_name='retention'),
+            field=models.DurationField(blank=True, help_text="How long completed tasks are kept: days hours:minutes:seconds.", null=True, verbose_name='retention'),
         ),
         migrations.AlterField(
             model_name='task',
             name='retention',
-            field=models.DurationField(blank=True, help_text='Of a success.', null=True, verbose_name='retention'),
+            field=models.DurationField(blank=True, help_text="Of completed tasks.", null=True, verbose_name='retention'),
         ),
     ]

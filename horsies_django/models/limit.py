@@ -99,15 +99,17 @@ class Limit(models.Model):
 
     key = models.CharField(_("key"), max_length=LENGTH, primary_key=True)
     max_concurrency = models.PositiveIntegerField(
-        _("max concurrency"), null=True, blank=True, help_text=_("As its task says. Empty: no limit.")
+        _("max concurrency"), null=True, blank=True, help_text=_("Defined by the task. Empty: no limit.")
     )
     rate = models.CharField(
-        _("rate"), max_length=50, null=True, blank=True, help_text=_("As its task says. Empty: no limit.")
+        _("rate"), max_length=50, null=True, blank=True, help_text=_("Defined by the task. Empty: no limit.")
     )
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
     refilled_at = DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
-    released_at = DateTimeField(_("last let in"), db_default=Now(), editable=False)
-    next_at = DateTimeField(_("next look"), null=True, blank=True, help_text=_("When time alone will have made room."))
+    released_at = DateTimeField(_("last admitted"), db_default=Now(), editable=False)
+    next_at = DateTimeField(
+        _("next check"), null=True, blank=True, help_text=_("When the rate limit admits the next task.")
+    )
 
     objects = LimitQuerySet.as_manager()
 

@@ -29,11 +29,11 @@ BOUNDS: Final[Bounds] = (["refilled_at"], {"tokens": TOKEN_RANGE, "retention": R
 
 #: The error beside the field of an invalid value.
 _ALLOWED: Final[dict[str, Any]] = {
-    "max_concurrency": _("Allowed: a whole number from 0 (nothing begins) to 1000000 (no limit)."),
-    "rate_limit": _("Allowed: a count, a slash and s, m, h or d, like 100/m; with a burst: 100/m, 10; or none."),
+    "max_concurrency": _("Allowed: a whole number from 0 (no task starts) to 1000000 (no limit)."),
+    "rate_limit": _("Allowed: a number, a slash and s, m, h or d, e.g. 100/m; with a burst: 100/m, 10; or none."),
     "priority": _("Allowed: a whole number from -100 to 100."),
     "weight": _("Allowed: a whole number from 1 to 1000."),
-    "retention": _("Allowed: a time from 0 (deleted at once) on."),
+    "retention": _("Allowed: a duration from 0 (deleted immediately)."),
     "retention_by_state": _('Allowed: an object with failed, cancelled or expired: seconds, "30d", 0 or "forever".'),
 }
 
@@ -103,26 +103,26 @@ class Queue(models.Model):
         _("max concurrency"),
         null=True,
         blank=True,
-        help_text=_("At most this many of its tasks run at once, in all workers together; 0: none. Empty: as set up."),
+        help_text=_("Maximum number of tasks in progress, in all workers together; 0: none."),
     )
     priority = models.SmallIntegerField(
         _("priority"),
         null=True,
         blank=True,
-        help_text=_("Where the order is strict, queues with a higher one come first. Empty: as set up."),
+        help_text=_("With strict order, queues with a higher priority come first."),
     )
     weight = models.PositiveSmallIntegerField(
         _("weight"),
         null=True,
         blank=True,
-        help_text=_("Where the order is weighted, its share beside that of others. Empty: as set up."),
+        help_text=_("With weighted order, the share of this queue relative to the others."),
     )
     rate_limit = models.CharField(
         _("rate limit"),
         max_length=50,
         null=True,
         blank=True,
-        help_text=_("At most so many of its tasks begin a time, like 100/m; none: no limit. Empty: as set up."),
+        help_text=_("Maximum rate at which tasks start, e.g. 100/m; none: no limit."),
     )
     #: The tokens of the rate limit at the last claim, by the database's clock.
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
@@ -131,13 +131,13 @@ class Queue(models.Model):
         _("retention"),
         null=True,
         blank=True,
-        help_text=_("How long its completed tasks are kept: days hours:minutes:seconds. Empty: as set up."),
+        help_text=_("How long completed tasks are kept: days hours:minutes:seconds."),
     )
     retention_by_state = JSONField(
         _("retention by state"),
         null=True,
         blank=True,
-        help_text=_('How long its other tasks are kept, like {"failed": "30d", "cancelled": 0}. Empty: as set up.'),
+        help_text=_('How long failed, cancelled and expired tasks are kept, e.g. {"failed": "30d", "cancelled": 0}.'),
     )
 
     objects = QueueQuerySet.as_manager()

@@ -186,12 +186,15 @@ class Schedule(models.Model):
     args = JSONField(_("arguments"), default=list, blank=True)
     kwargs = JSONField(_("keyword arguments"), default=dict, blank=True)
     options = JSONField(
-        _("options"), default=dict, blank=True, help_text=_("Of each call, like queue_name, priority or timeout.")
+        _("options"),
+        default=dict,
+        blank=True,
+        help_text=_("Options of each call, e.g. queue_name, priority or timeout."),
     )
 
-    timing = models.CharField(_("timing"), max_length=255, help_text=_("Like cron:0 9 * * MON-FRI or every:300."))
+    timing = models.CharField(_("timing"), max_length=255, help_text=_("E.g. cron:0 9 * * MON-FRI or every:300."))
     timezone = models.CharField(
-        _("time zone"), max_length=64, default=project_timezone, help_text=_("Like Europe/Berlin.")
+        _("time zone"), max_length=64, default=project_timezone, help_text=_("E.g. Europe/Berlin.")
     )
     enabled = models.BooleanField(_("enabled"), default=True)
     disabled_by = models.CharField(
@@ -199,26 +202,31 @@ class Schedule(models.Model):
     )
     catch_up = models.CharField(_("missed runs"), max_length=6, choices=CatchUp.choices, default=CatchUp.LATEST)
     max_catch_up_runs = models.PositiveIntegerField(
-        _("max missed runs"), default=DEFAULT_MAX_CATCH_UP, help_text=_("Of those that are missed, the latest.")
+        _("max missed runs"),
+        default=DEFAULT_MAX_CATCH_UP,
+        help_text=_("Only the latest missed runs, up to this number, are run."),
     )
     overlap = models.CharField(
-        _("if the run before has not finished"), max_length=15, choices=Overlap.choices, default=Overlap.ALLOW
+        _("if the previous run has not finished"), max_length=15, choices=Overlap.choices, default=Overlap.ALLOW
     )
-    jitter = models.FloatField(
-        _("jitter"), default=0.0, help_text=_("Seconds: each run is later by a part of them, drawn by lot.")
-    )
+    jitter = models.FloatField(_("jitter"), default=0.0, help_text=_("Seconds: maximum random delay of each run."))
     skip_nonexistent = models.BooleanField(
         _("skip times that do not exist"),
         default=False,
-        help_text=_("When clocks are put forward; else such a run comes right after."),
+        help_text=_("When clocks are set forward. Otherwise such a run starts right after the gap."),
     )
     start_at = DateTimeField(_("start at"), null=True, blank=True)
     end_at = DateTimeField(_("end at"), null=True, blank=True)
     source = models.CharField(
-        _("source"), max_length=100, default="", blank=True, editable=False, help_text=_("Empty: made by hand.")
+        _("source"),
+        max_length=100,
+        default="",
+        blank=True,
+        editable=False,
+        help_text=_("Empty: created by an operator."),
     )
     # What the code declared last; None if it has no such schedule. While that is unchanged, the operator's choice wins.
-    declared_enabled = models.BooleanField(_("enabled by the code"), null=True, blank=True, editable=False)
+    declared_enabled = models.BooleanField(_("enabled in code"), null=True, blank=True, editable=False)
 
     next_run_at = DateTimeField(_("next run"), null=True, blank=True, editable=False)
     next_slot_at = DateTimeField(_("next slot"), null=True, blank=True, editable=False)

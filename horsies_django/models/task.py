@@ -37,18 +37,18 @@ class Task(models.Model):
     args = JSONField(_("arguments"), default=list, blank=True)
     kwargs = JSONField(_("keyword arguments"), default=dict, blank=True)
     typed_payload = models.BooleanField(
-        _("rich values"), default=False, help_text=_("Whether the values carry type tags.")
+        _("rich values"), default=False, help_text=_("Whether the values contain type tags.")
     )
-    is_async = models.BooleanField(_("async"), default=False, help_text=_("Whether its body is a coroutine."))
+    is_async = models.BooleanField(_("async"), default=False, help_text=_("Whether the task is a coroutine function."))
 
-    status = models.CharField(_("status"), max_length=9, choices=TaskStatus.choices, default=TaskStatus.PENDING)
+    status = models.CharField(_("state"), max_length=9, choices=TaskStatus.choices, default=TaskStatus.PENDING)
     deferred = models.BooleanField(
         _("deferred"),
         default=False,
-        help_text=_("Kept out of the index of claims until it is due."),
+        help_text=_("Excluded from the claim index until the task is due."),
     )
     claim = models.PositiveBigIntegerField(
-        _("claim"), default=0, help_text=_("Grows with each claim; a result from an older claim changes nothing.")
+        _("claim"), default=0, help_text=_("Incremented by each claim; the result of an older claim is ignored.")
     )
     claimed_by_worker_id = models.CharField(_("worker"), max_length=64, null=True, blank=True)
 
@@ -61,60 +61,63 @@ class Task(models.Model):
     cancelled_at = DateTimeField(_("cancelled at"), null=True, blank=True)
     expired_at = DateTimeField(_("expired at"), null=True, blank=True)
     next_retry_at = DateTimeField(_("next retry at"), null=True, blank=True)
-    run_after = DateTimeField(_("run after"), null=True, blank=True, help_text=_("As the sender asked."))
-    good_until = DateTimeField(_("good until"), null=True, blank=True)
+    run_after = DateTimeField(_("run after"), null=True, blank=True, help_text=_("As requested by the sender."))
+    good_until = DateTimeField(_("deadline"), null=True, blank=True)
 
-    attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("The latest attempt that has started."))
+    attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("The latest attempt that started."))
     retry_count = models.PositiveSmallIntegerField(_("retries"), default=0)
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
     retry_policy = JSONField(_("retry policy"), null=True, blank=True)
     timeout = models.FloatField(_("timeout"), null=True, blank=True, help_text=_("Seconds."))
-    retention = DurationField(_("retention"), null=True, blank=True, help_text=_("Of a success."))
+    retention = DurationField(_("retention"), null=True, blank=True, help_text=_("Of completed tasks."))
     retention_by_state = JSONField(
-        _("retention by state"), null=True, blank=True, help_text=_("Of other ends than success, in seconds.")
+        _("retention by state"),
+        null=True,
+        blank=True,
+        help_text=_("Of failed, cancelled and expired tasks, in seconds."),
     )
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
     unique_until = models.CharField(
-        _("unique until"), max_length=8, null=True, blank=True, help_text=_("Empty: until it is done.")
+        _("unique until"), max_length=8, null=True, blank=True, help_text=_("Empty: until the task has finished.")
     )
     unique_expires_at = DateTimeField(
-        _("unique no longer than"), null=True, blank=True, help_text=_("The next sender may take its key then.")
+        _("unique no longer than"), null=True, blank=True, help_text=_("Afterwards another task may use the key.")
     )
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
     # The default is in the database too, for processes of the previous release, which insert without this column.
     blocked = models.BooleanField(
-        _("blocked"), default=False, db_default=False, help_text=_("Its limit key has no place for it yet.")
+        _("blocked"), default=False, db_default=False, help_text=_("Its limit is reached; the task is waiting.")
     )
     group_key = models.CharField(
         _("group"),
         max_length=255,
         null=True,
         blank=True,
-        help_text=_("Calls with the same key join it until it is first claimed."),
+        help_text=_("Calls with the same key are added until the task is first claimed."),
     )
     item_count = models.PositiveIntegerField(
-        _("gathered calls"), null=True, blank=True, help_text=_("How many calls it is handed as a list.")
+        _("grouped calls"), null=True, blank=True, help_text=_("Number of calls that the task receives as a list.")
     )
     metadata = JSONField(_("metadata"), null=True, blank=True)
     schedule_id = models.PositiveBigIntegerField(
-        _("schedule"), null=True, blank=True, help_text=_("The schedule that has sent it.")
+        _("schedule"), null=True, blank=True, help_text=_("The schedule that sent the task.")
     )
     workflow_id = models.UUIDField(
-        _("workflow"), null=True, blank=True, help_text=_("The root of the workflow that it is a node of.")
+        _("workflow"), null=True, blank=True, help_text=_("The root workflow, if the task is a node of a workflow.")
     )
     has_inputs = models.BooleanField(
-        _("fed"), default=False, help_text=_("Other nodes, or gathered calls, give arguments.")
+        _("has inputs"), default=False, help_text=_("Other nodes or grouped calls provide arguments.")
     )
-    progress = JSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))
-    checkpoint = JSONField(_("checkpoint"), null=True, blank=True, help_text=_("For its next attempt."))
+    progress = JSONField(_("progress"), null=True, blank=True, help_text=_("As reported by the task."))
+    checkpoint = JSONField(_("checkpoint"), null=True, blank=True, help_text=_("Saved for the next attempt."))
     unknown_to = JSONField(
         _("unknown to"),
         null=True,
         blank=True,
-        help_text=_("The versions of the code whose workers did not know it, and how often it went back."),
+        help_text=_("Code versions whose workers did not know the task, and how often each returned it."),
     )
     kept_until = DateTimeField(
-        _("kept until"), null=True, blank=True, help_text=_("The reaper deletes it then. Empty: it is kept.")
+        _("kept until"), null=True, blank=True, help_text=_("The reaper deletes the task then. Empty: never.")
     )
 
     result = JSONField(_("result"), null=True, blank=True)

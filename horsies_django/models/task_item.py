@@ -38,8 +38,8 @@ class TaskItem(models.Model):
 
     class Meta:
         db_table = "horsies_task_items"
-        verbose_name = _("gathered call")
-        verbose_name_plural = _("gathered calls")
+        verbose_name = _("grouped call")
+        verbose_name_plural = _("grouped calls")
         constraints = [
             models.UniqueConstraint(fields=["task", "position"], name="horsies_item_has_its_place_alone"),
         ]

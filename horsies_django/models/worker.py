@@ -135,17 +135,27 @@ class Worker(models.Model):
     version = models.CharField(_("version"), max_length=32, blank=True)
     # The default is in the database too, for processes of the previous release, which insert without this column.
     code_version = models.CharField(
-        _("version of the code"), max_length=64, blank=True, default="", db_default="", help_text=_("The project's.")
+        _("version of the code"),
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("The version of the project."),
     )
-    queues = JSONField(_("queues"), default=list, blank=True, help_text=_("Those it serves. Empty: any."))
+    queues = JSONField(
+        _("queues"), default=list, blank=True, help_text=_("The queues that the worker serves. Empty: all.")
+    )
     excluded_queues = JSONField(_("excluded queues"), default=list, blank=True)
     threads = models.PositiveIntegerField(_("threads"), null=True)
     async_slots = models.PositiveIntegerField(_("async slots"), null=True)
     started_at = DateTimeField(_("started at"), db_default=Now())
-    last_beat_at = DateTimeField(_("last beat at"), db_default=Now())
-    memory = models.PositiveBigIntegerField(_("memory"), null=True, help_text=_("Bytes, as of its last beat."))
+    last_beat_at = DateTimeField(_("last heartbeat at"), db_default=Now())
+    memory = models.PositiveBigIntegerField(_("memory"), null=True, help_text=_("Bytes, at the last heartbeat."))
     stop_requested_at = DateTimeField(
-        _("stop requested at"), null=True, blank=True, help_text=_("It claims no more, and goes once nothing runs.")
+        _("stop requested at"),
+        null=True,
+        blank=True,
+        help_text=_("The worker claims no more tasks and exits when none is running."),
     )
     quiet_since = DateTimeField(
         _("quiet since"), null=True, blank=True, help_text=_("It claims no more until it is resumed, and stays.")

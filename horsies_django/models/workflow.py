@@ -67,7 +67,7 @@ class Workflow(models.Model):
     name = models.CharField(_("name"), max_length=255)
     definition_key = models.CharField(_("definition"), max_length=255, null=True, blank=True)
     backend = models.CharField(_("backend"), max_length=64, default="default")
-    status = models.CharField(_("status"), max_length=9, choices=WorkflowStatus.choices, default=WorkflowStatus.PENDING)
+    status = models.CharField(_("state"), max_length=9, choices=WorkflowStatus.choices, default=WorkflowStatus.PENDING)
     on_error = models.CharField(_("on error"), max_length=5, choices=OnError.choices, default=OnError.FAIL)
     success_policy = JSONField(_("success policy"), null=True, blank=True)
     output_index = models.PositiveIntegerField(_("output"), null=True, blank=True)
@@ -77,7 +77,7 @@ class Workflow(models.Model):
         _("batch"),
         default=False,
         db_default=False,
-        help_text=_("Its first node stands for calls that are added to it."),
+        help_text=_("The first node represents the calls that are added."),
     )
 
     root_id = models.UUIDField(_("root"))
@@ -93,20 +93,22 @@ class Workflow(models.Model):
     )
     depth = models.PositiveSmallIntegerField(_("depth"), default=0)
     is_replaced = models.BooleanField(
-        _("replaced"), default=False, help_text=_("It has failed, and another is built in its place.")
+        _("replaced"), default=False, help_text=_("The workflow failed and was replaced by a new one.")
     )
 
     queue_name = models.CharField(_("queue"), max_length=100, null=True, blank=True)
     priority = models.SmallIntegerField(_("priority"), null=True, blank=True)
-    good_until = DateTimeField(_("good until"), null=True, blank=True)
+    good_until = DateTimeField(_("deadline"), null=True, blank=True)
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
 
     schedule_id = models.PositiveBigIntegerField(
-        _("schedule"), null=True, blank=True, help_text=_("The schedule that has started it.")
+        _("schedule"), null=True, blank=True, help_text=_("The schedule that started the workflow.")
     )
 
     node_count = models.PositiveIntegerField(_("nodes"), default=0)
-    open_count = models.PositiveIntegerField(_("open nodes"), default=0, help_text=_("Those that have not ended."))
+    open_count = models.PositiveIntegerField(
+        _("unfinished nodes"), default=0, help_text=_("Nodes that have not finished.")
+    )
     failed_index = models.PositiveIntegerField(_("first failed node"), null=True, blank=True)
 
     sent_at = DateTimeField(_("sent at"), db_default=Now())
@@ -115,7 +117,10 @@ class Workflow(models.Model):
     completed_at = DateTimeField(_("completed at"), null=True, blank=True)
     cancelled_at = DateTimeField(_("cancelled at"), null=True, blank=True)
     kept_until = DateTimeField(
-        _("kept until"), null=True, blank=True, help_text=_("The reaper deletes it then, with all below it.")
+        _("kept until"),
+        null=True,
+        blank=True,
+        help_text=_("The reaper deletes the workflow then, with its subworkflows."),
     )
 
     result = JSONField(_("result"), null=True, blank=True)

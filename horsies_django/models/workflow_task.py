@@ -35,11 +35,11 @@ class WorkflowTask(models.Model):
         related_name="nodes",
         verbose_name=_("workflow"),
     )
-    task_index = models.PositiveIntegerField(_("index"), help_text=_("Its place in the list of nodes."))
+    task_index = models.PositiveIntegerField(_("index"), help_text=_("Its position in the list of nodes."))
     node_id = models.CharField(_("node"), max_length=128)
     kind = models.CharField(_("kind"), max_length=11, choices=NodeKind.choices, default=NodeKind.TASK)
     status = models.CharField(
-        _("status"), max_length=9, choices=WorkflowTaskStatus.choices, default=WorkflowTaskStatus.PENDING
+        _("state"), max_length=9, choices=WorkflowTaskStatus.choices, default=WorkflowTaskStatus.PENDING
     )
     task = models.ForeignKey(
         "horsies_django.Task",
@@ -51,7 +51,9 @@ class WorkflowTask(models.Model):
         related_name="+",
         verbose_name=_("task"),
     )
-    map_index = models.PositiveIntegerField(_("map"), null=True, blank=True, help_text=_("The node whose item it is."))
+    map_index = models.PositiveIntegerField(
+        _("map"), null=True, blank=True, help_text=_("The map node that the item belongs to.")
+    )
 
     waits_for = JSONField(_("waits for"), default=list, blank=True)
     dependents = JSONField(_("dependents"), default=list, blank=True)
@@ -61,17 +63,19 @@ class WorkflowTask(models.Model):
     join = models.CharField(_("join"), max_length=6, choices=Join.choices, default=Join.ALL)
     min_success = models.PositiveIntegerField(_("min success"), null=True, blank=True)
     allow_failed_deps = models.BooleanField(_("allow failed dependencies"), default=False)
-    open_deps = models.PositiveIntegerField(_("open dependencies"), default=0)
+    open_deps = models.PositiveIntegerField(_("unfinished dependencies"), default=0)
     ok_deps = models.PositiveIntegerField(_("completed dependencies"), default=0)
     failed_deps = models.PositiveIntegerField(
         _("failed dependencies"),
         default=0,
-        help_text=_("And skipped ones, if not by their own condition."),
+        help_text=_("Including skipped ones, unless their own condition skipped them."),
     )
-    open_ctx = models.PositiveIntegerField(_("open context"), default=0)
+    open_ctx = models.PositiveIntegerField(_("unfinished context"), default=0)
     run_when = models.CharField(_("run when"), max_length=255, null=True, blank=True)
     skip_when = models.CharField(_("skip when"), max_length=255, null=True, blank=True)
-    is_decided = models.BooleanField(_("decided"), default=False, help_text=_("Its conditions let it run."))
+    is_decided = models.BooleanField(
+        _("conditions checked"), default=False, help_text=_("Its conditions allow it to run.")
+    )
 
     over_index = models.PositiveIntegerField(_("over"), null=True, blank=True)
     param = models.CharField(_("parameter"), max_length=255, null=True, blank=True)
@@ -90,11 +94,13 @@ class WorkflowTask(models.Model):
     kwargs = JSONField(_("keyword arguments"), default=dict, blank=True)
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
     retry_policy = JSONField(_("retry policy"), null=True, blank=True)
-    rebuilds = models.PositiveSmallIntegerField(_("rebuilds"), default=0, help_text=_("Of its subworkflow."))
+    rebuilds = models.PositiveSmallIntegerField(
+        _("rebuilds"), default=0, help_text=_("How often its subworkflow was rebuilt.")
+    )
     timeout = models.FloatField(_("timeout"), null=True, blank=True)
     retention = DurationField(_("retention"), null=True, blank=True)
     retention_by_state = JSONField(_("retention by state"), null=True, blank=True)
-    good_until = DateTimeField(_("good until"), null=True, blank=True)
+    good_until = DateTimeField(_("deadline"), null=True, blank=True)
     metadata = JSONField(_("metadata"), null=True, blank=True)
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
 

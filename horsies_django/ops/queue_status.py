@@ -57,22 +57,22 @@ class QueueStatus:
     def _describe(self) -> Iterator[str]:
         rules = self.rules
         if rules.max_concurrency == 0:
-            yield _("stopped: 0 at once")
+            yield _("stopped: limit 0")
         elif rules.max_concurrency is not None:
-            yield _("%(held)d of %(most)d run") % {"held": self.held, "most": rules.max_concurrency}
+            yield _("%(held)d of %(most)d in progress") % {"held": self.held, "most": rules.max_concurrency}
         if rules.rate is not None:
-            yield _("rate %(rate)s, %(tokens)d may begin now") % {"rate": rules.rate, "tokens": int(self.tokens or 0)}
+            yield _("rate %(rate)s, %(tokens)d tokens left") % {"rate": rules.rate, "tokens": int(self.tokens or 0)}
         if rules.priority:
             yield _("priority %d") % rules.priority
         if rules.weight != 1:
             yield _("weight %d") % rules.weight
         if rules.retention is not None:
             kept = rules.retention
-            yield _("kept for ever") if kept >= KEEP_FOREVER else _("kept for %s") % format_brief(kept)
+            yield _("kept forever") if kept >= KEEP_FOREVER else _("kept for %s") % format_brief(kept)
         for state, seconds in (rules.retention_by_state or {}).items():
             words = {"state": TaskStatus[state.upper()].label, "kept": format_brief(seconds)}
             is_for_ever = seconds >= KEEP_FOREVER.total_seconds()
-            yield (_("%(state)s: kept for ever") if is_for_ever else _("%(state)s: kept for %(kept)s")) % words
+            yield (_("%(state)s: kept forever") if is_for_ever else _("%(state)s: kept for %(kept)s")) % words
 
     def as_json(self) -> dict[str, Any]:
         """Return the dict that ``horsies_queue list --json`` prints. Retentions are in seconds."""

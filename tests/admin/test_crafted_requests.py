@@ -145,7 +145,7 @@ def test_a_failing_action_on_all_matching_rows_logs_the_rows_it_has_changed(admi
         act(admin_client, "task", {}, older, **data)
 
     assert Task.objects.get(pk=newer).status == "CANCELLED"
-    assert "1 done" in LogEntry.objects.get().change_message
+    assert "1 changed" in LogEntry.objects.get().change_message
 
 
 def test_a_workflow_page_masks_the_sensitive_values_of_its_tasks(admin_client):

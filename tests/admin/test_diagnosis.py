@@ -58,7 +58,7 @@ def test_a_long_wait_without_a_reason_refers_to_the_workers_log():
     handle = tasks.noop.send()
     Task.objects.update(enqueued_at=NowPlus(-100))
 
-    assert "what the workers log" in reasons_of(row_of(handle))[0].words
+    assert "Check the logs of the workers" in reasons_of(row_of(handle))[0].words
 
 
 def test_a_scheduled_task_reports_when_it_is_due():
@@ -109,7 +109,7 @@ def test_a_full_queue_names_the_tasks_that_run():
     (reason,) = reasons_of(row_of(tasks.noop.send()))
 
     assert reason.code is ReasonCode.QUEUE_FULL
-    assert reason.words == "The queue default may have 1 task at once, and workers hold 1."
+    assert reason.words == "The queue default has reached its limit: 1 of 1 task in progress."
     assert [about.key for about in reason.about] == [running.id]
 
 
@@ -127,7 +127,7 @@ def test_a_used_up_queue_rate_reports_when_the_next_task_may_start():
     (reason,) = reasons_of(row_of(tasks.noop.send()))
 
     assert reason.code is ReasonCode.RATE_LIMITED
-    assert reason.words == "The queue default may begin 1/h, and has done so."
+    assert reason.words == "The queue default has reached its rate limit of 1/h."
     assert 1_700 < (reason.when - timezone.now()).total_seconds() < 1_900
 
 
@@ -136,7 +136,7 @@ def test_the_reason_is_no_worker_when_none_is_alive():
     worker_row(last_beat_at=NowPlus(-3_600))
 
     assert codes(handle) == ["NO_WORKER"]
-    assert "No worker is alive" in reasons_of(row_of(handle))[0].words
+    assert "No worker is online" in reasons_of(row_of(handle))[0].words
 
 
 @pytest.mark.parametrize("columns", [{"queues": ["other"]}, {"excluded_queues": ["emails"]}])
@@ -190,7 +190,7 @@ def test_taken_slots_and_tasks_that_run_first_are_reported():
     tasks.on_emails.with_options(priority=9).send()
     busy, first = reasons_of(row_of(handle))
     assert [busy.code, first.code] == ["WORKERS_BUSY", "OTHERS_FIRST"]
-    assert "all 2 slots" in busy.words
+    assert "All 2 slots" in busy.words
     assert first.words.startswith("2 due tasks")
 
 
@@ -313,12 +313,12 @@ def test_a_full_limit_names_the_tasks_that_hold_its_places(client):
     (reason,) = reasons_of(row_of(handle))
 
     assert reason.code is ReasonCode.LIMIT_FULL
-    assert reason.words == "It waits for a place: 2 of 2 of tests.jobs.limited.two_per_user:a are taken."
+    assert reason.words == "The limit tests.jobs.limited.two_per_user:a is reached: 2 of 2 in use."
     assert [about.key for about in reason.about] == [one.id for one in running]
     html = html_of(log_in(client, "view_task"), handle)
     assert f"/admin/horsies_django/task/{running[0].id}/change/" in html
-    assert "waits for a place" in html
-    assert "has a place" in html_of(client, running[0])
+    assert "waiting" in html
+    assert "running" in html_of(client, running[0])
 
 
 def test_a_used_up_rate_of_a_limit_key_is_reported():
@@ -329,7 +329,7 @@ def test_a_used_up_rate_of_a_limit_key_is_reported():
     (reason,) = reasons_of(row_of(handle))
 
     assert reason.code is ReasonCode.RATE_LIMITED
-    assert "no more than 20/s, 4 of tests.jobs.limited.rate_limited:a may begin" in reason.words
+    assert "The rate limit of tests.jobs.limited.rate_limited:a is reached: 20/s, 4." in reason.words
     assert reason.when is not None
 
 
@@ -340,4 +340,4 @@ def test_a_free_place_of_a_limit_is_reported_before_the_limiter_runs():
     (reason,) = reasons_of(row_of(handle))
 
     assert reason.code is ReasonCode.LIMIT_FULL
-    assert "has room for it" in reason.words
+    assert "has capacity" in reason.words

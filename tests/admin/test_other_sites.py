@@ -93,7 +93,7 @@ def test_pages_work_without_time_zone_support(settings, operator, running):
     for address in pages_of("admin", running.id, "w-1"):
         assert operator.get(address).status_code == 200, address
     html = operator.get(reverse("admin:horsies_django_worker_changelist")).content.decode()
-    assert "alive" in html
+    assert "online" in html
 
 
 def test_every_page_has_a_strict_policy_and_no_inline_scripts_or_styles(operator, running):

@@ -80,9 +80,9 @@ def test_the_overview_has_no_rows_to_open_add_or_delete(staff):
 def test_an_empty_overview_says_what_to_do_next(staff):
     html = page(staff("view_task", "view_worker", "view_workflow"))
 
-    assert "There is no task yet" in html
+    assert "No tasks yet" in html
     assert "python manage.py horsies_worker" in html
-    assert "Nothing failed." in html
+    assert "No failures." in html
 
 
 def test_each_state_has_a_tile_that_links_to_its_list(staff, drain):
@@ -106,12 +106,12 @@ def test_each_state_has_a_tile_that_links_to_its_list(staff, drain):
         "status__exact=CANCELLED": "0",
         "status__exact=EXPIRED": "0",
     }
-    assert "No worker is alive" in html
+    assert "No worker is online" in html
 
 
 #: The texts that each permission adds to the page.
 SECTIONS = {
-    "view_queue": ("oldest waits for", "Paused, with tasks that are due: emails."),
+    "view_queue": ("latency", "Paused queues with due tasks: emails."),
     "view_worker": ("host7",),
     "view_workflow": ("Workflows in progress", 'max="1" aria-label="progress"></progress> 0/1'),
 }
@@ -126,7 +126,7 @@ def test_queues_workers_and_workflows_need_their_own_view_permission(staff, perm
 
     html = page(staff("view_task", *([permission] if permission else [])))
 
-    assert "What fails most, in the last day" in html
+    assert "Most frequent failures, last 24 hours" in html
     shown = {name for name, texts in SECTIONS.items() for text in texts if text in html}
     assert shown == ({permission} if permission else set())
     assert ("emails" in html) == (permission == "view_queue")
@@ -138,7 +138,7 @@ def test_an_unserved_queue_is_named_only_to_users_who_may_view_queues(staff):
 
     assert "emails" not in page(client := staff("view_task", "view_worker"))
     get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename="view_queue"))
-    assert "No worker serves these queues, or all that do are stopping or quiet: emails." in page(client)
+    assert "No worker serves these queues, or all of their workers are stopping or quiet: emails." in page(client)
 
 
 def test_the_overview_shows_queues_failures_and_times(staff):
@@ -157,9 +157,9 @@ def test_the_overview_shows_queues_failures_and_times(staff):
     assert "&lt;script&gt;alert(1)&lt;/script&gt; 2 0" in text
     assert "<script>alert" not in html
     assert "emails paused 1" in text
-    assert "Paused, with tasks that are due: emails." in text
+    assert "Paused queues with due tasks: emails." in text
     assert "3.4 s / 3.4 s" in text
-    assert "No reaper has made its round" not in text
+    assert "The reaper has not run recently" not in text
     assert "error_code=SMTP_DOWN" in html
 
 
@@ -176,7 +176,7 @@ def test_the_overview_reports_a_late_reaper(staff):
     tasks.noop.send()
     Lease.objects.create(name="reaper:default", renewed_at=datetime.now(UTC) - timedelta(hours=1))
 
-    assert "No reaper has made its round lately" in page(staff("view_task"))
+    assert "The reaper has not run recently" in page(staff("view_task"))
 
 
 def test_a_chart_has_a_text_description_and_a_table(staff):
@@ -188,8 +188,8 @@ def test_a_chart_has_a_text_description_and_a_table(staff):
     html = page(staff("view_task"))
 
     assert re.search(
-        r'role="img" aria-label="The last hour, by minute: 1,204 completed, 10 tried again, 3 failed. '
-        r'Most at \d\d:\d\d: 1,207."',
+        r'role="img" aria-label="Last hour, by minute: 1,204 completed, 10 retried, 3 failed. '
+        r'Peak at \d\d:\d\d: 1,207."',
         html,
     )
     assert re.search(r"<th scope=\"row\">\d\d:\d\d</th><td[^>]*>1,204</td><td[^>]*>0</td><td[^>]*>3</td>", html)
@@ -262,7 +262,7 @@ def test_chart_times_are_in_the_configured_time_zone(staff, settings, zone):
     settings.TIME_ZONE = zone
     rollup(datetime.now(UTC).replace(minute=0, second=0, microsecond=0))
 
-    shown = re.search(r"The last day, by hour: 3 completed. Most at \w+ \d\d:(\d\d)", page(staff("view_task")))
+    shown = re.search(r"Last 24 hours, by hour: 3 completed. Peak at \w+ \d\d:(\d\d)", page(staff("view_task")))
 
     assert shown[1] == ("45" if zone == "Asia/Kathmandu" else "00")
 

@@ -65,7 +65,7 @@ def test_every_known_queue_is_listed_even_without_a_row(staff, settings):
     assert found["later"]["shown_scheduled"] == "1"
     assert found["runs"]["shown_held"] == "1"
     assert found["of-settings"]["shown_due"] == "0"
-    assert found["row"]["shown_rules"] == "0 of 5 run"
+    assert found["row"]["shown_rules"] == "0 of 5 in progress"
     assert Queue.objects.count() == 1, "viewing the list adds no row"
 
 
@@ -90,8 +90,8 @@ def test_too_many_queues_are_reported_and_those_with_a_row_show_their_depth(staf
     }
     overview = client.get("/admin/horsies_django/overview/").content.decode()
     for html in (client.get(LIST).content.decode(), overview):
-        assert "There are more queues than are looked into at once" in html
-    assert "Paused, with tasks that are due: zzz." in overview
+        assert "There are more queues than this page reads" in html
+    assert "Paused queues with due tasks: zzz." in overview
 
 
 @pytest.mark.slow
@@ -151,8 +151,8 @@ def test_a_queue_reports_that_none_of_the_next_scheduled_tasks_are_its_own(staff
     found = rows(client)
 
     assert found["emails"]["shown_scheduled"] == "3+"
-    assert found["reports"]["shown_scheduled"] == found["default"]["shown_scheduled"] == "none of the next 3"
-    assert "none of the next 3" in page(client, "~reports").content.decode()
+    assert found["reports"]["shown_scheduled"] == found["default"]["shown_scheduled"] == "0 (of next 3)"
+    assert "0 (of next 3)" in page(client, "~reports").content.decode()
 
 
 def test_the_page_of_a_queue_has_one_save_button(staff):
@@ -219,10 +219,10 @@ def test_a_queue_without_a_row_is_paused_and_resumed_from_its_page(staff):
     html = do(client, "~emails", "pause").content.decode()
 
     assert Queue.objects.get().paused
-    assert "1 queue is paused." in html
+    assert "1 queue paused." in html
     key = Queue.objects.get().pk
     assert [entry.change_message for entry in LogEntry.objects.all()] == ["Pause. Paused: False → True."]
-    assert "1 was left alone" in do(client, key, "pause").content.decode()
+    assert "1 was skipped" in do(client, key, "pause").content.decode()
     do(client, key, "resume")
     assert not Queue.objects.get().paused
 
@@ -295,8 +295,22 @@ def test_the_change_permission_allows_editing_the_rules_of_a_queue(staff):
     row = Queue.objects.get(name="emails")
     assert (row.max_concurrency, row.rate_limit, row.priority, row.weight) == (5, "100/m, 10", -3, 6)
     assert rows(client)["emails"]["shown_rules"] == (
-        "0 of 5 run; rate 100/m, 10, 10 may begin now; priority -3; weight 6; kept for 2 d; Failed: kept for 30 d"
+        "0 of 5 in progress; rate 100/m, 10, 10 tokens left; priority -3; weight 6; kept for 2 d; Failed: kept for 30 d"
     )
+
+
+def test_the_form_shows_the_default_that_the_settings_give_each_field(staff, settings):
+    options = {"queues": {"emails": {"rate_limit": "600/m", "weight": 3}}}
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["emails"], "OPTIONS": options}}
+    client = staff("view_queue", "change_queue", "add_queue")
+
+    html = page(client, "~emails").content.decode()
+
+    assert "Default: 600/m (settings)." in html
+    assert "Default: 3 (settings)." in html
+    assert "Default: no limit (settings)." in html
+    added = client.get(reverse("admin:horsies_django_queue_add")).content.decode()
+    assert added.count("Empty: default (settings).") == 6
 
 
 @pytest.mark.once
@@ -304,10 +318,10 @@ def test_the_change_permission_allows_editing_the_rules_of_a_queue(staff):
     ("name", "value", "message"),
     [
         ("max_concurrency", "-1", "greater than or equal to 0"),
-        ("rate_limit", "5/w", "Allowed: a count, a slash"),
+        ("rate_limit", "5/w", "Allowed: a number, a slash"),
         ("priority", "101", "Allowed: a whole number from -100 to 100."),
         ("weight", "0", "Allowed: a whole number from 1 to 1000."),
-        ("retention", "-1", "Allowed: a time from 0"),
+        ("retention", "-1", "Allowed: a duration from 0"),
         ("retention_by_state", '{"fialed": 5}', "Allowed: an object with failed, cancelled or expired"),
     ],
 )

@@ -129,8 +129,8 @@ def test_the_list_shows_target_timing_next_run_and_last_error(staff):
     assert re.match(r"in 2 h \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", found["nightly"]["shown_next"])
     assert re.match(r"\d min ago \d{4}-", found["nightly"]["shown_last"])
     assert (found["nightly"]["shown_count"], found["nightly"]["shown_error"]) == ("3", "TypeError: odd")
-    assert (found["old"]["shown_state"], found["old"]["shown_next"]) == ("gone from the code", "-")
-    assert found["off"]["shown_state"] == "disabled by the code"
+    assert (found["old"]["shown_state"], found["old"]["shown_next"]) == ("removed from the code", "-")
+    assert found["off"]["shown_state"] == "disabled in code"
 
 
 def test_the_list_is_filtered_by_state_trouble_and_source(staff):
@@ -229,17 +229,17 @@ def test_the_error_of_a_bad_cron_expression_quotes_it_and_names_its_field(staff)
 @pytest.mark.parametrize(
     ("field", "value", "error"),
     [
-        ("task_name", "os.system", "no task of this project"),
-        ("task_name", "tests.never.imported", "no task of this project"),
-        ("task_name", "horsies_django.workflows.engine_tasks.decide", "no task of this project"),
+        ("task_name", "os.system", "not a task of this project"),
+        ("task_name", "tests.never.imported", "not a task of this project"),
+        ("task_name", "horsies_django.workflows.engine_tasks.decide", "not a task of this project"),
         ("task_name", "", "one of the two"),
         ("workflow_name", "unknown", "one of the two"),
         ("args", "[1", "Enter a valid JSON"),
-        ("args", '{"a": 1}', "no JSON array"),
-        ("kwargs", "[1]", "no JSON object"),
+        ("args", '{"a": 1}', "not a JSON array"),
+        ("kwargs", "[1]", "not a JSON object"),
         ("kwargs", '{"nothing": 1}', "nothing"),
         ("options", '{"colour": 1}', "colour"),
-        ("options", "[]", "no JSON object"),
+        ("options", "[]", "not a JSON object"),
         ("jitter", "-1", "jitter"),
         ("max_catch_up_runs", "0", "max_catch_up_runs"),
         ("name", "taken", "already exists"),
@@ -289,7 +289,7 @@ def test_a_declared_schedule_cannot_be_edited_and_names_its_app(staff):
 
     html = page(client, schedule)
 
-    assert "It stands in the code of shop: change it there." in html
+    assert "Defined in code (shop); edit it there." in html
     assert "hunter2" not in html
     assert 'name="timing"' not in html
     assert 'name="_save"' not in html
@@ -304,7 +304,7 @@ def test_a_schedule_removed_from_the_code_can_be_disabled_and_deleted(staff):
     Schedule.objects.disable("CODE")
 
     client = staff(*RIGHTS, *PERMISSIONS)
-    assert "1 schedule is disabled." in do(client, schedule, "disable").content.decode()
+    assert "1 schedule disabled." in do(client, schedule, "disable").content.decode()
     assert Schedule.objects.get().disabled_by == "OPERATOR"
     client.post(address(schedule, "delete"), {"post": "yes"})
 
@@ -350,7 +350,7 @@ def test_the_preview_stops_at_the_end_of_the_schedule(staff):
     window = {"start_at_0": "2126-03-28", "start_at_1": "00:00", "end_at_0": "2126-03-29", "end_at_1": "12:00"}
 
     assert len(times(preview(client, **window))) == 2
-    assert "will not run any more" in preview(client, end_at_0="2000-01-01", end_at_1="00:00").content.decode()
+    assert "No more runs" in preview(client, end_at_0="2000-01-01", end_at_1="00:00").content.decode()
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_the_preview_stops_at_the_end_of_the_schedule(staff):
         ({"timing": "cron:61 * * * *"}, "the minute is"),
         ({"timezone": "Mars"}, "Mars"),
         ({"start_at_0": "soon", "start_at_1": "x"}, "Enter a valid date"),
-        ({"timing": ""}, "Say when, and the next five times stand here."),
+        ({"timing": ""}, "Enter a timing to preview the next five runs."),
         ({"jitter": "much"}, "Enter a number"),
         ({"timing": "<script>alert(1)</script>"}, "is not a timing"),
     ],
@@ -424,13 +424,13 @@ def test_disable_enable_and_run_now_work_from_the_page_and_are_logged(staff):
     schedule = make()
     client = staff("view_schedule", *PERMISSIONS)
 
-    assert "1 schedule is disabled." in do(client, schedule, "disable").content.decode()
+    assert "1 schedule disabled." in do(client, schedule, "disable").content.decode()
     row = Schedule.objects.get()
     assert (row.enabled, row.disabled_by, row.next_run_at) == (False, "OPERATOR", None)
-    assert "1 was left alone" in do(client, schedule, "disable").content.decode()
-    assert "1 schedule is enabled." in do(client, schedule, "enable").content.decode()
+    assert "1 was skipped" in do(client, schedule, "disable").content.decode()
+    assert "1 schedule enabled." in do(client, schedule, "enable").content.decode()
     planned = Schedule.objects.get().next_run_at
-    assert "1 run was sent." in do(client, schedule, "run_now").content.decode()
+    assert "1 run enqueued." in do(client, schedule, "run_now").content.decode()
 
     row, task = Schedule.objects.get(), Task.objects.get()
     assert (row.enabled, row.next_run_at, row.last_task_id) == (True, planned, task.pk)
@@ -458,7 +458,7 @@ def test_run_now_reports_a_broken_schedule_and_runs_the_others(staff):
     keys = [str(broken.pk), str(sound.pk)]
     html = client.post(LIST, {"action": "run_now", "_selected_action": keys}, follow=True).content.decode()
 
-    assert "1 run was sent." in html
+    assert "1 run enqueued." in html
     assert "tests.jobs.tasks" in html
     assert Task.objects.get().schedule_id == sound.pk
     assert "gone" in Schedule.objects.get(pk=broken.pk).last_error
@@ -479,8 +479,8 @@ def test_the_page_shows_an_overdue_run_and_the_last_error(staff):
 
     html = page(staff("view_schedule"), schedule)
 
-    assert "It is due, and nobody has sent it." in html
-    assert "Its latest run was not sent: odd" in html
+    assert "It is overdue: no scheduler has run it." in html
+    assert "The latest run could not be enqueued: odd" in html
 
 
 def test_the_page_of_an_unreadable_timing_opens_and_says_why(staff):
@@ -523,7 +523,7 @@ def test_the_page_hides_runs_from_users_who_may_not_view_tasks(staff):
     html = page(staff("view_schedule"), schedule)
 
     assert "shop.secret" not in html
-    assert "You may not look at what it sends." in html
+    assert "You do not have permission to view its tasks or workflows." in html
 
 
 def test_task_and_workflow_pages_link_to_their_schedule(staff):
@@ -611,11 +611,11 @@ def test_the_overview_lists_the_next_five_schedules_with_one_more_query(staff):
     html, statements = overview()
 
     assert re.findall(r">(s\d)</a>", html) == ["s6", "s5", "s4", "s3", "s2"]
-    assert "1 schedule is disabled, for its timing can" in html
+    assert "1 schedule is disabled because its timing is invalid" in html
     assert len(statements) == 1
-    assert "nobody sends what they run" not in html
+    assert "no scheduler is running" not in html
     Schedule.objects.filter(name="s0").update(next_run_at=NowPlus(-60))
-    assert "nobody sends what they run" in overview()[0]
+    assert "no scheduler is running" in overview()[0]
 
 
 @pytest.mark.slow

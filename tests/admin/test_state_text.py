@@ -16,7 +16,7 @@ from tests.jobs import tasks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
-RETRY_TEXT = "Its task is tried again at"
+RETRY_TEXT = "Its task will be retried at"
 
 
 def page(client, name, row, **query):
@@ -35,7 +35,7 @@ def test_a_workflow_page_shows_replaced_and_root_only_where_they_apply(staff):
     pages = {row.pk: page(client, "workflow", row) for row in (top, child, replaced)}
 
     assert [key for key, html in pages.items() if "field-is_replaced" in html] == [replaced.pk]
-    assert [key for key, html in pages.items() if "another is built in its place" in html] == [replaced.pk]
+    assert [key for key, html in pages.items() if "was replaced by a new one" in html] == [replaced.pk]
     assert [key for key, html in pages.items() if "field-root_id" in html] == [child.pk, replaced.pk]
 
 
@@ -51,14 +51,14 @@ def test_a_page_announces_a_retry_only_while_the_task_waits_for_it(staff):
 
     html = page(client, "task", task)
     assert "field-page_next_retry_at" in html
-    assert "is to be tried again" in html
+    assert "will be retried" in html
     assert RETRY_TEXT in page(client, "workflow", flow)
 
     past = timezone.now() - hour
     Task.objects.filter(pk=task.pk).update(deferred=False, next_retry_at=past, enqueued_at=past)
     assert "field-page_next_retry_at" not in page(client, "task", task)
     assert RETRY_TEXT not in page(client, "workflow", flow)
-    assert "Its task waits for a worker." in page(client, "workflow", flow)
+    assert "Its task is waiting for a worker." in page(client, "workflow", flow)
 
     Task.objects.filter(pk=task.pk).update(status="COMPLETED", completed_at=Now(), error_code=None)
     html = page(client, "task", task)
@@ -66,13 +66,13 @@ def test_a_page_announces_a_retry_only_while_the_task_waits_for_it(staff):
     assert "field-page_error" not in html
 
     Task.objects.filter(pk=task.pk).update(attempt=2)
-    assert "was tried again" in page(client, "task", task)
+    assert "retried" in page(client, "task", task)
 
 
 def test_a_group_is_shown_as_open_until_its_first_claim(staff):
     client = staff("view_task")
     group = Task.objects.create(task_name="jobs.g", group_key="k", item_count=0)
-    text = "Calls with this key join it until it is first claimed."
+    text = "Calls with this key are added until the task is first claimed."
 
     assert text in page(client, "task", group)
     Task.objects.filter(pk=group.pk).update(status="COMPLETED", completed_at=Now(), claim=1)
@@ -89,8 +89,8 @@ def test_a_declared_schedule_lists_the_actions_that_the_user_may_take(staff, cli
     staff("view_schedule", "run_now_schedule")
 
     html = page(client, "schedule", declared)
-    assert "It stands in the code of shop: change it there. Allowed here: Run now." in html
-    assert "Like cron:" not in html  # the syntax help is only for those who may edit
+    assert "Defined in code (shop); edit it there. Allowed here: Run now." in html
+    assert "E.g. cron:" not in html  # the syntax help is only for those who may edit
     html = page(client, "schedule", removed)
-    assert "It is gone from the code of shop, and runs no more by itself." in html
-    assert "change it there" not in html
+    assert "It was removed from the code of shop and no longer runs by itself." in html
+    assert "edit it there" not in html

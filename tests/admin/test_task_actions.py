@@ -141,7 +141,8 @@ def test_an_irreversible_action_asks_for_confirmation(staff, action):
 
     html = act(staff("view_task", PERMISSIONS[action]), action, handle.id).content.decode()
 
-    assert "This is about 1 task" in html
+    question = {"cancel_running": "Cancel and stop", "move": "Move", "delete": "Delete"}[action]
+    assert f"<h1>{question} task tests.jobs.tasks." in html
     assert state(handle) == before
 
 
@@ -155,7 +156,7 @@ def test_run_now_makes_a_scheduled_task_run_at_once(staff, drain):
     response = act(staff("view_task", "run_now_task"), "run_now", handle.id, early.id)
     drain()
 
-    assert "1 task is due now. 1 was left alone" in messages_of(response)
+    assert "1 task is now due. 1 was skipped" in messages_of(response)
     assert handle.status() == "COMPLETED"
 
 
@@ -207,7 +208,7 @@ def test_move_changes_only_tasks_that_have_not_started(staff):
         priority="-100",
     )
 
-    assert "1 task was moved. 1 was left alone" in messages_of(response)
+    assert "1 task moved. 1 was skipped" in messages_of(response)
     assert (state(waiting)["queue_name"], state(waiting)["priority"]) == ("emails", -100)
     assert (state(running_task)["queue_name"], state(running_task)["priority"]) == ("default", 0)
     assert "Queue: default → emails. Priority: 0 → -100" in LogEntry.objects.get().change_message
@@ -227,7 +228,7 @@ def test_a_task_moved_to_a_higher_priority_is_claimed_first():
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({}, "Give another queue, another priority or both."),
+        ({}, "Select another queue, enter another priority, or both."),
         ({"priority": "101"}, "less than or equal to 100"),
         ({"priority": "x"}, "Enter a whole number"),
         ({"queue_name": "nowhere"}, "No backend has the queue nowhere; allowed: default, emails."),
@@ -261,7 +262,7 @@ def test_the_move_form_of_one_task_changes_only_the_edited_fields(staff, setting
     shown = values_of_form(client.get(address).content.decode())
     assert (shown["queue_name"], shown["priority"]) == ("default", "3")
     again = client.post(address, shown).content.decode()
-    assert "Give another queue, another priority or both." in again
+    assert "Select another queue, enter another priority, or both." in again
     Task.objects.filter(pk=handle.id).update(priority=5)  # by another user, meanwhile
     client.post(address, shown | {"queue_name": "emails"})
 
@@ -275,7 +276,7 @@ def test_a_move_of_several_tasks_ignores_fields_left_empty(staff, settings):
     keys = [handle.id for handle in handles]
 
     html = act(client, "move", *keys).content.decode()
-    assert '<option value="" selected>leave as it is</option>' in html
+    assert '<option value="" selected>unchanged</option>' in html
     assert 'name="priority" min="-100"' in html  # no value
     act(client, "move", *keys, confirmed="1", queue_name="emails", priority="")
 
@@ -313,7 +314,7 @@ def test_delete_removes_only_ended_tasks_with_attempts_and_heartbeats(staff, dra
 
     response = act(staff("view_task", "delete_task"), "delete", ended.id, waiting.id, confirmed="1")
 
-    assert "1 task was deleted. 1 was left alone" in messages_of(response)
+    assert "1 task deleted. 1 was skipped" in messages_of(response)
     assert list(Task.objects.all()) == [Task.objects.get(pk=waiting.id)]
     assert not TaskAttempt.objects.exists()
     assert not Heartbeat.objects.exists()
@@ -359,10 +360,11 @@ def test_an_action_on_all_matching_tasks_first_asks_with_count_and_filters(staff
 
     html = response.content.decode()
     for text in (
-        "every page: <strong>1,200</strong>",
+        "on all pages: <strong>1,200</strong>",
         "Failed: 1,200",
-        "Retry 1,200 tasks",
-        "Leave them as they are",
+        "<h1>Retry 1,200 failed tasks?</h1>",
+        ">Retry 1,200 tasks<",
+        "Go back",
         "queue: emails",
         "jobs.m",
     ):
@@ -381,7 +383,7 @@ def test_all_matching_tasks_are_retried_in_batches_and_none_twice(staff, monkeyp
     response = act(client, "retry", rows[0].pk, query=query, select_across="1")
     later = failed_tasks(1, queue_name="emails")
     response = client.post(LIST + query, fields_of(response))
-    assert "500 done, 0 left alone, of 1,200" in response.content.decode()
+    assert "500 changed, 0 skipped, of 1,200" in response.content.decode()
     Task.objects.filter(status="PENDING").update(status="FAILED", failed_at=timezone.now())  # they fail again
     requests = 1
     while response.status_code == 200:
@@ -391,7 +393,7 @@ def test_all_matching_tasks_are_retried_in_batches_and_none_twice(staff, monkeyp
 
     assert 3 <= requests <= 5
     assert response.headers["Location"] == LIST + "?queue_name=emails&status__exact=FAILED"
-    assert "1200 tasks are due again." in messages_of(response)
+    assert "1200 tasks re-queued." in messages_of(response)
     assert Task.objects.filter(status="PENDING").count() == 700
     assert Task.objects.filter(pk__in=[row.pk for row in others + later], status="FAILED").count() == 6
     messages = LogEntry.objects.values_list("change_message", flat=True)
@@ -415,7 +417,7 @@ def test_a_task_that_stops_matching_during_an_action_is_left_alone(staff):
         response = client.post(LIST + query, fields_of(response))
 
     assert state(last)["status"] == "RUNNING"
-    assert "2 tasks were cancelled. 1 was left alone" in messages_of(response)
+    assert "2 tasks cancelled. 1 was skipped" in messages_of(response)
 
 
 def test_an_action_excludes_tasks_sent_after_its_confirmation_page(staff):
@@ -450,7 +452,7 @@ def test_an_absurd_count_of_done_tasks_stops_the_action(staff):
 
     again = client.post(LIST, fields_of(response) | {"done": "9" * 4_300})
 
-    assert "It has stopped" in again.content.decode()
+    assert "Stopped: more rows match" in again.content.decode()
     assert state(handle)["status"] == "PENDING"
 
 
@@ -479,9 +481,9 @@ def test_tasks_left_alone_are_reported_and_logged(staff):
     confirmation = act(client, "delete", rows[0].pk, select_across="1")
     response = client.post(LIST, fields_of(confirmation))
 
-    assert "3 tasks were deleted. 1 was left alone" in messages_of(response)
+    assert "3 tasks deleted. 1 was skipped" in messages_of(response)
     assert Task.objects.count() == 1
-    assert "3 done, 1 left alone. [kind: tasks]" in LogEntry.objects.get().change_message
+    assert "3 changed, 1 skipped. [show: tasks]" in LogEntry.objects.get().change_message
 
 
 def test_all_matching_tasks_are_moved_as_the_form_says(staff, monkeypatch):
@@ -529,9 +531,9 @@ def test_an_irreversible_action_shows_its_button_after_counting_all_matches(staf
 
     assert len(pages) >= len(many + others) / 100
     for html in pages[:-1]:
-        assert re.search(r"at least \d+ \(looked through [\d,]+( of about [\d,]+)?\)", html)
+        assert re.search(r"at least \d+ \(looked through the newest [\d,]+( of about [\d,]+)?\)", html)
         assert "data-horsies-continue" in html
-        assert "Count on" in html
+        assert "Continue counting" in html
         assert 'name="confirmed"' not in html
     assert re.search(r"(Cancel|Move|Delete) 90 tasks", pages[-1])
     assert "data-horsies-continue" not in pages[-1]
@@ -570,9 +572,9 @@ def test_other_actions_can_be_confirmed_on_a_partial_count(staff, monkeypatch):
     first = act(client, "retry", newest.pk, query="?queue_name=emails&kind=all", select_across="1")
 
     html = first.content.decode()
-    assert re.search(r"at least 100 \(looked through 100( of about [\d,]+)?\)", html)
+    assert re.search(r"at least 100 \(looked through the newest 100( of about [\d,]+)?\)", html)
     assert "Retry at least 100 tasks" in html
-    assert "Count on" in html
+    assert "Continue counting" in html
     assert "data-horsies-continue" not in html
     counting_on = {name: value for name, value in fields_of(first).items() if name != "confirmed"}
     assert "Retry 151 tasks" in client.post(LIST + "?queue_name=emails&kind=all", counting_on).content.decode()
@@ -591,11 +593,11 @@ def test_an_action_stops_and_asks_again_past_twice_the_announced_count(staff, mo
 
     html = response.content.decode()
     assert Task.objects.filter(status="PENDING").count() == 200
-    assert "It has stopped, for more match than were announced: at least 100" in html
-    assert "Done or left alone so far: 200." in html
+    assert "Stopped: more rows match than announced (at least 100" in html
+    assert "Processed so far: 200." in html
     assert "Retry 301 tasks" in html
     response = client.post(LIST, fields_of(response))
-    assert "501 tasks are due again." in messages_of(response)
+    assert "501 tasks re-queued." in messages_of(response)
     assert Task.objects.filter(status="PENDING").count() == 501
 
 
@@ -609,7 +611,7 @@ def test_an_action_on_a_full_count_stops_when_more_tasks_come_to_match(staff):
     html = client.post(LIST + query, fields_of(confirmation)).content.decode()
 
     assert Task.objects.count() == 20
-    assert "It has stopped, for more match than were announced: 10. Done or left alone so far: 20." in html
+    assert "Stopped: more rows match than announced (10). Processed so far: 20." in html
     assert "Delete 20 tasks" in html
 
 
@@ -618,16 +620,16 @@ def test_deleting_more_than_a_thousand_tasks_requires_typing_their_number(staff)
     rows = failed_tasks(1_001)
     client = staff("view_task", "delete_task")
     confirmation = act(client, "delete", rows[0].pk, select_across="1")
-    assert "Type 1,001, the number of tasks, to go on:" in confirmation.content.decode()
+    assert "Type 1,001 to confirm:" in confirmation.content.decode()
 
     response = confirmation
     for typed in ("", "1000", "1002", "delete"):
         response = client.post(LIST, fields_of(response) | {"typed": typed})
-        assert "This is not the number." in response.content.decode()
+        assert "The number does not match." in response.content.decode()
     assert Task.objects.count() == 1_001
     response = client.post(LIST, fields_of(response) | {"typed": "1,001"})
 
-    assert "1001 tasks were deleted." in messages_of(response)
+    assert "1001 tasks deleted." in messages_of(response)
     assert not Task.objects.exists()
 
 
@@ -657,8 +659,23 @@ def test_no_button_that_cancels_tasks_is_labelled_just_cancel(staff, action):
 
     buttons = [re.findall(r"<(?:a|button)[^>]*button[^>]*>([^<]+)<", page.content.decode()) for page in pages]
     assert all("Cancel" not in labels for labels in buttons)
-    assert [labels[-2:][0].startswith("Cancel 1 task") for labels in buttons[1:]] == [True, True]
+    assert {labels[-2] for labels in buttons[1:]} <= {"Cancel 1 task", "Cancel and stop 1 task"}
     assert all(labels[-1] == "Keep it" for labels in buttons[1:])
+
+
+def test_a_confirmation_asks_a_question_with_the_number_and_the_state_of_the_tasks(staff):
+    failed_tasks(2)
+    client = staff("view_task", "delete_task")
+    ids = [str(key) for key in Task.objects.values_list("pk", flat=True)]
+
+    def title(*keys):
+        html = client.post(LIST, {"action": "delete", "_selected_action": keys, "index": "0"}).content.decode()
+        return re.search("<h1>(.*?)</h1>", html)[1]
+
+    assert title(*ids) == "Delete 2 failed tasks?"
+    assert title(ids[0]) == f"Delete task {Task.objects.get(pk=ids[0])}?"
+    Task.objects.filter(pk=ids[0]).update(status="CANCELLED", failed_at=None, cancelled_at=timezone.now())
+    assert title(*ids) == "Delete 2 tasks?"
 
 
 def test_no_button_is_shown_when_no_task_matches(staff):
@@ -710,8 +727,8 @@ def test_the_admin_log_and_the_logger_record_how_many_tasks_changed(staff, caplo
     act(client, "delete", rows[0].pk, rows[1].pk, confirmed="1")
 
     messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
-    assert "500 done, 0 left alone." in messages[0]
-    assert "200 done, 0 left alone. So far: 700 done, 0 left alone." in messages[1]
+    assert "500 changed, 0 skipped." in messages[0]
+    assert "200 changed, 0 skipped. So far: 700 changed, 0 skipped." in messages[1]
     user = LogEntry.objects.first().user_id
     logged = [record.getMessage() for record in caplog.records if record.name == "horsies_django.admin"]
     assert logged == [
@@ -726,7 +743,7 @@ def test_select_all_states_no_number_before_counting(staff):
 
     html = staff("view_task", "retry_task").get(LIST).content.decode()
 
-    assert "Select all that match, on every page" in html
+    assert "Select all matching rows on all pages" in html
     assert "Select all 50" not in html
 
 
@@ -738,7 +755,7 @@ def test_a_confirmation_with_broken_fields_asks_again(staff, broken):
 
     html = client.post(LIST, fields_of(confirmation) | broken).content.decode()
 
-    assert "every page: <strong>1</strong>" in html
+    assert "on all pages: <strong>1</strong>" in html
     assert "Retry 1 task<" in html
     assert TaskHandle(rows[0].pk).status() == "FAILED"
 
@@ -755,4 +772,4 @@ def test_a_failed_task_of_a_completed_workflow_offers_no_retry(staff, drain):
     assert "/do/retry/" not in client.get(f"{page}change/").content.decode()
     html = client.post(f"{page}do/retry/", follow=True).content.decode()
 
-    assert "1 was left alone: its state, or its workflow, does not allow it." in html
+    assert "1 was skipped: its state or its workflow does not allow the action." in html

@@ -76,7 +76,7 @@ def test_the_page_shows_state_error_and_time_spent(staff, drain):
 
     html = html_of(staff, handle)
 
-    for text in ("Failed", "asynq: archived", "UNHANDLED_EXCEPTION", "attempt 3", "Waited for a worker"):
+    for text in ("Failed", "UNHANDLED_EXCEPTION", "attempt 3", "Waited for a worker"):
         assert text in html
     assert [f"Attempt {number}: Failed" in html for number in (1, 2, 3)] == [True] * 3
     assert 'role="img"' in html
@@ -100,7 +100,7 @@ def test_the_page_shows_only_the_latest_of_many_attempts_and_says_so(staff):
     assert 'id="horsies-attempt-120"' in html
     assert 'id="horsies-attempt-71"' in html
     assert 'id="horsies-attempt-70"' not in html
-    assert "The latest 50 attempts" in html
+    assert "Only the latest 50 attempts are shown." in html
     assert "Attempts 1 to 70" in html
 
 
@@ -276,7 +276,7 @@ def test_a_running_task_shows_progress_and_heartbeats(client):
     assert 'value="4" max="10"' in html
     assert html.count("<td>Runner</td>") == 10
     assert "/admin/horsies_django/worker/w/change/" in html
-    assert "Attempt 1 runs" in html
+    assert "Attempt 1 is running" in html
 
 
 def test_a_worker_is_linked_only_if_it_exists_and_the_user_may_view_it(client):
@@ -342,34 +342,34 @@ def test_a_task_that_waits_for_a_retry_shows_its_latest_error(staff):
 def test_the_effective_retry_policy_is_described_in_words(staff, settings, capsys):
     stored = settings.TASKS["default"]
     with_defaults = {**stored, "OPTIONS": {**stored.get("OPTIONS", {}), "defaults": {"max_attempts": 4, "backoff": 90}}}
-    any_error, jitter = "Any error is retried that another attempt can mend.", "Each is longer or shorter by"
-    only_down = "These errors are retried: DOWN."
+    any_error, jitter = "Retried on any error that another attempt may fix.", "Each varies at random by"
+    only_down = "Retried on these errors: DOWN."
     calls = [
-        (tasks.noop, (), "No retries: one attempt. A body that raises Retry is tried again, 2 times at most."),
+        (tasks.noop, (), "No retries: one attempt. A task that raises Retry is retried at most 2 times."),
         (tasks.noop.with_options(max_attempts=1), (), "No retries: one attempt."),
         (
             tasks.noop.with_options(max_attempts=3),
             (),
-            f"Up to 3 attempts. {any_error} Waits before the retries: 2 s, 4 s. {jitter} up to a quarter.",
+            f"Up to 3 attempts. {any_error} Delays before the retries: 2 s, 4 s. {jitter} up to a quarter.",
         ),
-        (tasks.fixed, ("a",), f"Up to 3 attempts. {only_down} Waits before the retries: 1 s, 2 s."),
-        (tasks.flaky, ("a", 1), f"Up to 3 attempts. {any_error} There is no wait before a retry."),
-        (tasks.choosy, ("a",), f"Up to 5 attempts. {any_error} The task's own backoff function says how long to wait"),
+        (tasks.fixed, ("a",), f"Up to 3 attempts. {only_down} Delays before the retries: 1 s, 2 s."),
+        (tasks.flaky, ("a", 1), f"Up to 3 attempts. {any_error} No delay before a retry."),
+        (tasks.choosy, ("a",), f"Up to 5 attempts. {any_error} The task's own backoff function returns the delay"),
         (
             tasks.choosy.with_options(backoff=60),
             ("a",),
-            f"Up to 5 attempts. {any_error} Wait before each retry: 60 s.",
+            f"Up to 5 attempts. {any_error} Delay before each retry: 60 s.",
         ),
     ]
     sent = [(task.send(*args), text) for task, args, text in calls]
     settings.TASKS = {**settings.TASKS, "default": with_defaults}
-    sent.append((tasks.noop.send(), f"Up to 4 attempts. {any_error} Wait before each retry: 90 s."))
+    sent.append((tasks.noop.send(), f"Up to 4 attempts. {any_error} Delay before each retry: 90 s."))
     sent.append((tasks.noop.with_options(max_attempts=1).send(), "No retries: one attempt."))
     settings.TASKS = {**settings.TASKS, "default": stored}
 
     for handle, text in sent:
         html = html_of(staff, handle)
         assert text in unescape(html)
-        assert "As it is stored" in html or text.startswith("No retries")
+        assert "Stored value" in html or text.startswith("No retries")
         call_command("horsies_task", "show", str(handle.id))
         assert f"retries: {text}" in capsys.readouterr().out

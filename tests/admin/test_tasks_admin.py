@@ -74,7 +74,7 @@ def test_retry_changes_only_tasks_that_ended_without_success(staff, drain):
     response = act(staff("view_task", "retry_task"), "retry", failed, done, waiting)
 
     assert [handle.status() for handle in (failed, done, waiting)] == ["PENDING", "COMPLETED", "PENDING"]
-    assert "1 task is due again. 2 were left alone" in response.content.decode()
+    assert "1 task re-queued. 2 were skipped" in response.content.decode()
 
 
 def test_cancel_changes_only_tasks_that_have_not_started(staff, drain):

@@ -16,12 +16,12 @@ LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        ({}, "until it is done"),
-        ({"status": "COMPLETED"}, "until it is done: that is over"),
+        ({}, "until it has finished"),
+        ({"status": "COMPLETED"}, "until it has finished (no longer)"),
         ({"unique_until": "started"}, "until it starts"),
-        ({"unique_until": "started", "status": "RUNNING"}, "until it starts: that is over"),
-        ({"unique_until": "success", "status": "FAILED"}, "until it has succeeded"),
-        ({"unique_until": "released"}, "no more: it has given its key back"),
+        ({"unique_until": "started", "status": "RUNNING"}, "until it starts (no longer)"),
+        ({"unique_until": "success", "status": "FAILED"}, "until it completes"),
+        ({"unique_until": "released"}, "no longer: the key was released"),
     ],
 )
 def test_each_unique_until_rule_is_described_in_words(row, text):
@@ -35,9 +35,9 @@ def test_a_unique_period_is_described_with_its_end():
     )
     over = describe_unique_until(Task(unique_key="k", unique_until="period", unique_expires_at=EARLIER), NOW)
 
-    assert held.startswith("whatever becomes of it, but no longer than ")
-    assert not held.endswith("over")
-    assert over.endswith(": that is over")
+    assert held.startswith("regardless of the outcome, at most until ")
+    assert not held.endswith("(no longer)")
+    assert over.endswith(" (no longer)")
 
 
 @pytest.mark.django_db
@@ -50,5 +50,5 @@ def test_the_task_page_shows_the_unique_key_and_its_rule(admin_client):
     without = admin_client.get(f"/admin/horsies_django/task/{plain.pk}/change/").text
 
     assert "shop 7" in page
-    assert "until it has succeeded" in page
-    assert "until it is done" not in without
+    assert "until it completes" in page
+    assert "until it has finished" not in without

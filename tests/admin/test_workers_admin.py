@@ -46,7 +46,7 @@ def test_the_list_shows_host_queues_slots_and_memory_of_each_worker(staff):
 
     shown = text_of(staff("view_worker").get(LIST).content.decode())
 
-    for text in ("host-a", "4711", "alive", "0/8", "50.0", "emails, but not reports", "9.8.7", "now"):
+    for text in ("host-a", "4711", "online", "0/8", "50.0", "emails, but not reports", "9.8.7", "now"):
         assert text in shown.replace("\xa0", " "), text
 
 
@@ -55,9 +55,9 @@ def test_a_worker_without_a_recent_heartbeat_is_marked_as_silent(staff):
     Worker.objects.update(last_beat_at=NowPlus(-3_600))
     client = staff("view_worker")
 
-    assert "silent" in text_of(client.get(LIST).content.decode())
+    assert "not responding" in text_of(client.get(LIST).content.decode())
     html = text_of(page(client, "w-1"))
-    assert "silent" in html
+    assert "not responding" in html
     assert "60 min ago" in html
 
 
@@ -76,7 +76,7 @@ def test_the_list_shows_each_workers_load_and_links_its_running_tasks(staff):
     assert reverse("admin:horsies_django_task_change", args=[handles[0].id]) in html
     html = page(client, "w-1")
     assert all(str(handle.id) in html for handle in handles)
-    assert "Nothing." in page(client, "w-2")
+    assert "No tasks in progress." in page(client, "w-2")
 
 
 def test_task_names_are_escaped(staff):
@@ -101,7 +101,7 @@ def test_users_who_may_not_view_tasks_see_only_how_many_a_worker_holds(staff):
         assert "2/8" in html
         assert "noop" not in html
         assert not [handle for handle in handles if str(handle.id) in html]
-    assert "Nothing." in page(client, "w-2")
+    assert "No tasks in progress." in page(client, "w-2")
 
 
 def test_the_list_needs_as_many_queries_for_20_workers_as_for_one(staff):
@@ -152,7 +152,7 @@ def test_stopping_a_worker_asks_first_and_lets_running_tasks_finish(staff, worke
     assert address in page(client, row.pk)
 
     confirmation = client.get(address).content.decode()
-    assert "finishes what it runs" in confirmation
+    assert "finishes the running ones" in confirmation
     assert Worker.objects.get().stop_requested_at is None
     client.post(address, {"confirmed": "1"})
 

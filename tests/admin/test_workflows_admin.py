@@ -174,8 +174,8 @@ def test_the_page_draws_a_graph_with_a_link_for_each_node(staff, drain):
     html = page(staff("view_workflow", "view_task"), handle)
 
     assert html.count('<a class="horsies-node horsies-is-completed') == 4 + 4  # in the graph and in the timeline
-    assert "4 of 4 nodes have ended" in html
-    assert "3 nodes, of all that each waited for" in html
+    assert "4 of 4 nodes have finished" in html
+    assert "3 nodes on the path that determines" in html
     task = WorkflowTask.objects.get(workflow=handle.id, node_id="b").task_id
     assert reverse("admin:horsies_django_task_change", args=[task]) in html
     assert "data-horsies-live " not in html
@@ -242,7 +242,7 @@ def test_the_nodes_of_one_box_are_listed_failed_first(staff):
         if kind == "map":
             assert shown.pop(0) == "running", "the map is listed before its items"
         assert shown == ["failed"] * 8 + ["running"] * 8 + ["pending"] * 8 + ["completed"] * 8, kind
-        assert "What failed comes first" in html
+        assert "Order: failed, in progress" in html
 
 
 def test_paging_through_the_nodes_of_one_box_shows_each_node_once(staff):
@@ -284,7 +284,7 @@ def test_the_page_draws_no_graph_of_too_many_boxes_and_says_so(staff):
     html = page(staff("view_workflow"), handle)
 
     assert not graph_in(html)
-    assert "There are 700 boxes to draw" in html
+    assert "The graph would have 700 boxes" in html
     assert html.count("<tr id=") == 200
 
 
@@ -297,7 +297,7 @@ def test_the_page_draws_no_graph_of_too_many_edges_and_says_so(staff, monkeypatc
         html = page(client, handle)
 
     assert not graph_in(html)
-    assert "Nodes wait for so many others that there is no picture" in html
+    assert "The nodes have too many dependencies to draw a graph" in html
     assert "Critical path" not in html
     assert html.count("<tr id=") == 30
     assert len(captured) <= 15
@@ -320,7 +320,7 @@ def test_the_table_says_why_a_node_waits(staff, drain):
 
     html = page(staff("view_workflow"), handle)
 
-    for text in ("Waits for the event “approved”.", "Sleeps until ", "Waits for the end of 2 nodes."):
+    for text in ("Waiting for the event “approved”.", "Sleeping until ", "Waiting for 2 nodes to finish."):
         assert text in html
 
 
@@ -330,8 +330,8 @@ def test_the_table_says_that_a_node_waits_for_its_limit(staff):
 
     html = page(staff("view_workflow"), Workflow("limited", nodes).start())
 
-    assert html.count("Its task waits for a place.") == 2
-    assert html.count("Its task waits for a worker.") == 1
+    assert html.count("Its task is waiting for its limit.") == 2
+    assert html.count("Its task is waiting for a worker.") == 1
 
 
 def test_a_completed_workflow_names_the_success_case_that_it_met(staff, drain):
@@ -344,9 +344,9 @@ def test_a_completed_workflow_names_the_success_case_that_it_met(staff, drain):
     html = page(staff("view_workflow"), handle)
 
     for text in (
-        "It counts as completed by its success policy: case 2 is met, which needs good.",
-        "2 nodes that failed do not matter to it.",
-        "1 node that was skipped does not matter to it.",
+        "Completed by its success policy: case 2 is met, which requires good.",
+        "2 failed nodes are not required.",
+        "1 skipped node is not required.",
     ):
         assert text in html
 
@@ -360,8 +360,8 @@ def test_a_completed_workflow_says_that_skipped_nodes_are_not_failures(staff, dr
 
     html = page(staff("view_workflow"), handle)
 
-    assert "It counts as completed because no node failed: 3 nodes were skipped, and that is no failure." in html
-    assert "2 by their own conditions. 1 because too few of what it waits for completed." in html
+    assert "Completed because no node failed. 3 nodes were skipped, which is not a failure." in html
+    assert "2 by their own conditions. 1 because too few of its dependencies completed." in html
 
 
 def test_a_plainly_completed_or_failed_workflow_does_not_explain_itself(staff, drain):
@@ -374,7 +374,7 @@ def test_a_plainly_completed_or_failed_workflow_does_not_explain_itself(staff, d
 def test_a_damaged_success_policy_is_described_as_far_as_possible(staff, policy):
     handle = row("odd", {"status": "FAILED"}, status="COMPLETED", success_policy=policy)
 
-    assert "It counts as completed by its success policy. 1 node that failed" in page(staff("view_workflow"), handle)
+    assert "Completed by its success policy. 1 failed node" in page(staff("view_workflow"), handle)
 
 
 def test_one_node_is_shown_in_full(staff, drain):
@@ -409,7 +409,7 @@ def test_a_node_shows_its_main_facts_and_collapses_its_stored_row(staff, drain):
         assert column not in visible
     assert "open_deps" in stored
     after, _stored = shown(client, handle, 1)
-    assert "also after what has failed or was skipped; unless tests.workflows.bodies.record_evaluation says so" in after
+    assert "also after failed or skipped nodes; unless tests.workflows.bodies.record_evaluation returns true" in after
     assert '<a href="?node=0#node">bad</a>' in after
 
 
@@ -420,7 +420,7 @@ def test_a_waiting_node_says_why_and_links_no_task_without_permission(staff, dra
 
     visible, _stored = shown(staff("view_workflow"), handle, 2)
 
-    assert "Waits for 2 to complete: 1 have, 1 are open." in visible
+    assert "Waiting for 2 nodes to complete: 1 completed, 1 unfinished." in visible
     assert "when 2 of these have completed" in visible
     assert "/horsies_django/task/" not in visible
 
@@ -483,13 +483,13 @@ def test_a_workflow_is_paused_and_resumed(staff, drain):
     handle = diamond().start()
     client = staff(*ALL)
 
-    assert "1 workflow is paused." in do(client, "pause", handle).content.decode()
+    assert "1 workflow paused." in do(client, "pause", handle).content.decode()
     assert handle.status() == "PAUSED"
-    assert "1 workflow goes on." in do(client, "resume", handle).content.decode()
+    assert "1 workflow resumed." in do(client, "resume", handle).content.decode()
     drain()
 
     assert handle.status() == "COMPLETED"
-    assert log() == ["Pause. Status: RUNNING → PAUSED.", "Resume. Status: PAUSED → RUNNING."]
+    assert log() == ["Pause. State: RUNNING → PAUSED.", "Resume. State: PAUSED → RUNNING."]
 
 
 def test_cancel_asks_first_and_leaves_ended_workflows_alone(staff, drain):
@@ -497,12 +497,12 @@ def test_cancel_asks_first_and_leaves_ended_workflows_alone(staff, drain):
     client = staff(*ALL)
 
     confirmation = client.post(address(handle, "cancel"))
-    assert "Bodies that run come to their end" in confirmation.content.decode()
+    assert "Running tasks finish and keep their results" in confirmation.content.decode()
     assert handle.status() == "RUNNING"
     do(client, "cancel", handle)
     assert handle.status() == "CANCELLED"
-    assert "1 was left alone" in do(client, "cancel", done).content.decode()
-    assert log() == ["Cancel workflow. Status: RUNNING → CANCELLED."]
+    assert "1 was skipped" in do(client, "cancel", done).content.decode()
+    assert log() == ["Cancel workflow. State: RUNNING → CANCELLED."]
 
 
 def test_running_bodies_can_be_cancelled_after_their_workflow(staff):
@@ -512,7 +512,7 @@ def test_running_bodies_can_be_cancelled_after_their_workflow(staff):
 
     do(client, "cancel", handle)
     assert Task.objects.get(pk=task).status == "RUNNING"
-    assert "Cancel workflow, running bodies too" in page(client, handle)
+    assert "Cancel and stop running tasks" in page(client, handle)
     do(client, "cancel_running", handle)
 
     assert Task.objects.get(pk=task).status == "CANCELLED"
@@ -528,7 +528,7 @@ def test_retry_runs_failed_and_skipped_nodes_again(staff, drain):
     drain()
 
     assert handle.status() == "COMPLETED"
-    assert log() == ["Retry failed. Status: FAILED → RUNNING."]
+    assert log() == ["Retry failed nodes. State: FAILED → RUNNING."]
 
 
 def test_one_failed_node_is_retried_alone(staff, drain):
@@ -542,10 +542,10 @@ def test_one_failed_node_is_retried_alone(staff, drain):
     response = client.post(url, follow=True)
     drain()
 
-    assert "The node “c” runs again." in response.content.decode()
+    assert "The node “c” was re-queued." in response.content.decode()
     assert states(handle) == {"c": "COMPLETED", "d": "FAILED"}
     assert log() == ["Retry node c."]
-    assert "was left alone" in client.post(url, follow=True).content.decode()
+    assert "was not changed" in client.post(url, follow=True).content.decode()
 
 
 def test_only_a_node_that_its_condition_has_skipped_has_no_button_to_retry_it(staff, drain):
@@ -580,7 +580,7 @@ def test_an_event_is_sent_with_its_payload(staff, drain):
 
     confirmation = client.get(address(handle, "send_event")).content.decode()
     assert '<option value="approved">' in confirmation
-    assert "This is no JSON." in do(client, "send_event", handle, name="approved", payload="{").content.decode()
+    assert "This is not valid JSON." in do(client, "send_event", handle, name="approved", payload="{").content.decode()
     assert "This field is required." in do(client, "send_event", handle, payload="1").content.decode()
     assert "NUL" in do(client, "send_event", handle, name="approved", payload='["\\u0000"]').content.decode()
     assert handle.status() == "RUNNING"
@@ -624,7 +624,7 @@ def test_resume_leaves_a_subworkflow_of_a_paused_workflow_alone(staff, drain):
     html = do(staff(*ALL), "resume", inner).content.decode()
 
     assert inner.status() == "PAUSED"
-    assert "1 was left alone" in html
+    assert "1 was skipped" in html
 
 
 def test_an_action_applies_to_all_selected_workflows(staff, drain):
@@ -635,7 +635,7 @@ def test_an_action_applies_to_all_selected_workflows(staff, drain):
     )
 
     assert [each.status() for each in (done, first, second)] == ["COMPLETED", "PAUSED", "PAUSED"]
-    assert "2 workflows are paused. 1 was left alone" in response.content.decode()
+    assert "2 workflows paused. 1 was skipped" in response.content.decode()
 
 
 def act_on_all(client, action, **form):
@@ -666,9 +666,9 @@ def test_an_action_applies_to_all_matching_workflows_in_batches(staff, monkeypat
     assert {handle.status() for handle in handles} == {"PAUSED"}
     assert done.status() == "COMPLETED"
     assert [message.split(".")[0] for message in log()] == [
-        "Pause, all that match: 19 done, 1 left alone",
-        "Pause, all that match: 20 done, 0 left alone",
-        "Pause, all that match: 11 done, 0 left alone",
+        "Pause, all matching rows: 19 changed, 1 skipped",
+        "Pause, all matching rows: 20 changed, 0 skipped",
+        "Pause, all matching rows: 11 changed, 0 skipped",
     ]
 
 
@@ -681,7 +681,7 @@ def test_an_event_is_sent_to_all_matching_workflows_with_its_payload(staff, monk
     act_on_all(staff(*ALL), "send_event", name="approved", payload='{"by": "<ann>"}')
 
     assert [value(handle, "approved") for handle in handles] == [{"by": "<ann>"}] * 3
-    assert all(message.startswith("Send event: approved, all that match: 1 done") for message in log())
+    assert all(message.startswith("Send event: approved, all matching rows: 1 changed") for message in log())
 
 
 def test_retry_is_offered_only_where_nodes_would_run_again(staff, drain):

@@ -51,7 +51,7 @@ def test_a_retention_is_set_by_state_and_reset_as_a_whole():
     by_state = {"failed": 3_153_600_000, "cancelled": 0}
     assert (row.retention, row.retention_by_state) == (timedelta(days=1), by_state)
     (line,) = (line for line in run("list").splitlines() if line.startswith("emails"))
-    assert line.removeprefix("emails").strip() == "kept for 24 h; Failed: kept for ever; Cancelled: kept for 0 ms"
+    assert line.removeprefix("emails").strip() == "kept for 24 h; Failed: kept forever; Cancelled: kept for 0 ms"
     run("set", "emails", "--retention", "inherit")
     row.refresh_from_db()
     assert (row.retention, row.retention_by_state) == (None, None)
@@ -67,9 +67,9 @@ def test_the_queue_list_shows_options_from_rows_and_settings(settings):
     Queue.objects.named("reports").set(weight=4)
 
     assert run("list").splitlines() == [
-        "default  open",
-        "emails   paused; rate 5/s, 5 may begin now",
-        "reports  0 of 2 run; weight 4",
+        "default  active",
+        "emails   paused; rate 5/s, 5 tokens left",
+        "reports  0 of 2 in progress; weight 4",
     ]
     (found,) = (queue for queue in json.loads(run("list", "--json"))["queues"] if queue["name"] == "reports")
     assert found == {

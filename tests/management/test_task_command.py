@@ -158,10 +158,10 @@ def test_skipped_tasks_are_listed_and_make_the_command_exit_1(task):
     code, out, message = task("retry", make("failed").pk, running.pk, gone)
 
     assert code == 1
-    assert "due again: 1" in out
+    assert "re-queued: 1" in out
     assert f"  {running.pk}: it is running" in out
     assert f"  {gone}: there is no such task" in out
-    assert message == "2 left alone."
+    assert message == "2 skipped."
 
 
 @pytest.mark.once
@@ -180,14 +180,14 @@ def test_ids_can_be_read_from_standard_input(task, monkeypatch):
 
     code, out, _ = task("retry", "-")
 
-    assert (code, out) == (0, "due again: 3\n")
+    assert (code, out) == (0, "re-queued: 3\n")
 
 
 @pytest.mark.once
 def test_a_limit_caps_the_number_of_tasks_acted_on(task):
     some(10, "failed")
 
-    assert task("retry", "--all", "--limit", "4", "--yes")[1] == "due again: 4\n"
+    assert task("retry", "--all", "--limit", "4", "--yes")[1] == "re-queued: 4\n"
 
 
 @pytest.mark.once
@@ -210,7 +210,7 @@ def test_the_confirmation_shows_the_number_of_tasks_and_their_states(task, monke
     with pytest.raises(CommandError, match="Nothing was done"):
         call_command("horsies_task", "retry", "--all")
 
-    assert "retry: 3 tasks (cancelled, expired, failed). Go on? [y/N]" in capsys.readouterr().err
+    assert "retry: 3 tasks (cancelled, expired, failed). Continue? [y/N]" in capsys.readouterr().err
 
 
 @pytest.mark.once

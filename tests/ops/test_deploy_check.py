@@ -223,7 +223,7 @@ def test_a_group_would_break_if_its_task_takes_no_list():
 
     (line,) = broken()
 
-    assert line.startswith("task: tests.jobs.tasks.noop: it has no parameter for the list of its gathered calls (1 row")
+    assert line.startswith("task: tests.jobs.tasks.noop: it has no parameter for the list of its grouped calls (1 row")
 
 
 def test_a_call_that_was_to_join_a_group_would_break_if_its_task_does_not_take_it():
@@ -243,7 +243,7 @@ def test_the_values_of_gathered_calls_are_checked():
 
     (line,) = broken()
 
-    reason = "a gathered call: 'shop.types.Parcel' is not a registered dataclass"
+    reason = "a grouped call: 'shop.types.Parcel' is not a registered dataclass"
     assert line.startswith(f"task: {grouping.mail.task_name}: {reason} (1 row, ")
 
 

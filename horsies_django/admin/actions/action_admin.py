@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
-from django.contrib.admin.utils import model_ngettext, quote, unquote
+from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Model, QuerySet
 from django.forms import Form
@@ -19,19 +19,23 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...core.operations import acting_as
-from ...ops.keyset.estimate import MAX_COUNTED
+from ...ops.keyset.estimate import MAX_COUNTED, Estimate
 from ...ops.keyset.scan import BATCH
 from ..base import ReadOnlyAdmin
 from ..formatting import format_number
 from ..lists.changelist import KeysetChangeList
 from .admin_action import AdminAction
 from .bulk_action import apply_to_matching, log_action
+from .row_count import describe_count
 
 #: Parameter that the confirmation page posts.
 CONFIRMED = "confirmed"
 
 #: Rows that are changed before their log entries are written, so a failure leaves at most that many unlogged.
 LOG_BATCH = 50
+
+#: Rows that the confirmation page lists.
+MAX_SHOWN: Final = 20
 
 
 class ActionAdmin(ReadOnlyAdmin):
@@ -142,24 +146,39 @@ class ActionAdmin(ReadOnlyAdmin):
         count = rows.order_by()[:MAX_COUNTED].count()
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
-            "title": action.label,
             "opts": self.opts,
             "media": self.media,
             "action": action,
             "form": form,
-            "rows": rows[:20],
+            "rows": rows[:MAX_SHOWN],
             "count": count,
-            "counted": MAX_COUNTED,
+            "more": format_number(max(0, count - MAX_SHOWN)) + ("+" if count == MAX_COUNTED else ""),
+            "is_more": count > MAX_SHOWN,
             **more,
         }
         count, eligible = context["count"], context.get("eligible")
+        shown = _lower_bound(count) if eligible is None else eligible.number
         context |= {
-            "noun": model_ngettext(self.opts, count),
-            "button": action.button(count, format_number(count) if eligible is None else eligible.number),
+            "title": self._question(action, rows, count, shown, eligible),
+            "button": action.button(count, shown),
             "back_label": action.back_label(count),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/horsies_django/action_confirmation.html", context)
+
+    def _question(
+        self, action: AdminAction, rows: QuerySet[Any], count: int, shown: str, eligible: Estimate | None
+    ) -> str:
+        """Return the page's title: the action with the number of rows and their state, or with the only row's name."""
+        if eligible is not None:
+            if not count:  # not counted yet, or none
+                return str(action.list_label)
+            return action.title(describe_count(self.model, count, shown, eligible.only_status))
+        if count == 1 and (only := rows.first()) is not None:
+            return action.title(f"{self.opts.verbose_name} {only}")
+        has_status = any(field.name == "status" for field in self.opts.fields)
+        statuses = set(rows.order_by().values_list("status", flat=True).distinct()[:2]) if has_status else set()
+        return action.title(describe_count(self.model, count, shown, statuses.pop() if len(statuses) == 1 else ""))
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Redirect with a message that there is no such row, as every admin page does."""
@@ -181,11 +200,11 @@ class ActionAdmin(ReadOnlyAdmin):
         self.show_outcome(request, action.message(done), left, action.skipped_reason(rows) if left > 0 else "")
 
     def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
-        """Show how many rows were changed and how many were left alone, with the reason if known."""
+        """Show how many rows were changed and how many were skipped, with the reason if known."""
         if left > 0:
             left_alone = ngettext(
-                "%d was left alone: its state, or its workflow, does not allow it.",
-                "%d were left alone: their state, or their workflow, does not allow it.",
+                "%d was skipped: its state or its workflow does not allow the action.",
+                "%d were skipped: their state or their workflow does not allow the action.",
                 left,
             )
             done = f"{done} {left_alone % left} {why}".rstrip()
@@ -210,6 +229,11 @@ def _is_valid_key(model: type[Model], key: str) -> bool:
     except ValidationError:
         return False
     return "\0" not in key
+
+
+def _lower_bound(count: int) -> str:
+    number = format_number(count)
+    return number if count < MAX_COUNTED else _("at least %s") % number
 
 
 def _permission_check(action: AdminAction) -> Any:

@@ -12,7 +12,7 @@ from django.db.models import Model, QuerySet
 from django.forms import Form
 from django.http import HttpRequest
 from django.utils.text import capfirst
-from django.utils.translation import ngettext
+from django.utils.translation import gettext, ngettext
 
 from ..base import is_read_only
 
@@ -36,7 +36,7 @@ def no_reason(rows: QuerySet[Any]) -> str:
 
 def leave_label(count: int) -> str:
     """Label the link that cancels an action on that many rows."""
-    return ngettext("Leave it as it is", "Leave them as they are", count)
+    return gettext("Go back")
 
 
 def keep_label(count: int) -> str:
@@ -53,6 +53,7 @@ class AdminAction:
         label: The button's label on a row's page.
         button: Returns the label of the button that confirms it, from the number of rows and that number as text.
         list_label: The label in the list of actions.
+        question: The title of the confirmation page, with the placeholder ``rows``. Empty: the label.
         act: Applies it to those rows whose state allows it; returns how many it changed.
         message: Returns the message for a number of changed rows.
         applies_to: Returns whether the page of a row has its button.
@@ -62,7 +63,7 @@ class AdminAction:
         warning: The consequences, for the confirmation page. Empty: without a form there is no confirmation.
         form: A form for keyword arguments of ``act``.
         flag: The action flag of the log entry.
-        skipped_reason: Returns why rows were left alone, if their status is not the reason.
+        skipped_reason: Returns why rows were skipped, if their status is not the reason.
         back_label: Returns the label of the link that leaves the confirmation page, from the number of rows.
         counts_all: Whether all matching rows have to be counted before it can be confirmed.
         typed_number_above: For more matching rows than this, the user has to type their number.
@@ -72,6 +73,7 @@ class AdminAction:
     label: _StrPromise
     button: Callable[[int, str], str]
     list_label: _StrPromise
+    question: _StrPromise | str = ""
     act: Callable[..., int]
     message: Callable[[int], str]
     applies_to: Callable[[Any], bool] = applies_always
@@ -99,6 +101,11 @@ class AdminAction:
     def needs_typed_number(self, count: int) -> bool:
         """Return whether the user has to type the number of rows to confirm."""
         return self.typed_number_above is not None and count > self.typed_number_above
+
+    def title(self, rows: str) -> str:
+        """Return the title of the confirmation page for these rows in words."""
+        question = str(self.question) % {"rows": rows} if self.question else f"{self.label}?"
+        return question[:1].upper() + question[1:]
 
     def log_label(self, values: dict[str, Any]) -> str:
         """Return the action's name in a log entry about many rows, done with these form values."""

@@ -83,7 +83,7 @@ class BulkProgress:
         upper: Ids from here on are excluded, which skips most rows sent later.
         before: The id to continue below. None: start at ``upper``.
         done: Number of changed rows.
-        left: Number of rows left alone.
+        left: Number of skipped rows.
         confirmed: ``done`` plus ``left`` at the last confirmation.
         estimate: The number of rows to change after that, as far as counted.
     """
@@ -221,7 +221,7 @@ def _apply_batches(
 ) -> Iterator[tuple[BulkProgress, bool]]:
     """Process batches until the time is up. Yield the progress after each, and whether it is complete.
 
-    Rows that no longer match are left alone. Stops when ``remaining`` is used up.
+    Rows that no longer match are skipped. Stops when ``remaining`` is used up.
     """
     until = time.monotonic() + WORK_SECONDS
     scan = scan.sent_until(progress.asked_at)
@@ -274,9 +274,7 @@ def _confirmation_page(
 
 
 def _more_than_announced(progress: BulkProgress, announced: Estimate) -> str:
-    message = _(
-        "It has stopped, for more match than were announced: %(announced)s. Done or left alone so far: %(processed)s."
-    )
+    message = _("Stopped: more rows match than announced (%(announced)s). Processed so far: %(processed)s.")
     return message % {"processed": format_number(progress.confirmed), "announced": announced}
 
 
@@ -293,7 +291,7 @@ def _progress_page(
     given += [("typed", request.POST["typed"])] if "typed" in request.POST else []
     context = {
         **admin.admin_site.each_context(request),
-        "title": action.label,
+        "title": action.list_label,
         "opts": admin.opts,
         "media": admin.media,
         "action": action,
@@ -328,8 +326,8 @@ def _log(
     if not (done or left):
         return
     filters = "; ".join(map(str, changelist.descriptions)) or _("all")
-    message = _("%(verb)s, all that match: %(done)d done, %(left)d left alone.")
-    so_far = _("So far: %(done)d done, %(left)d left alone.") % {"done": after.done, "left": after.left}
+    message = _("%(verb)s, all matching rows: %(done)d changed, %(left)d skipped.")
+    so_far = _("So far: %(done)d changed, %(left)d skipped.") % {"done": after.done, "left": after.left}
     message %= {"verb": action, "done": done, "left": left}
     LogEntry.objects.create(
         user_id=request.user.pk,  # type: ignore[misc]  # always authenticated here

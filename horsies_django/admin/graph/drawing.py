@@ -113,7 +113,7 @@ def _box(box: GraphBox, x: int, y: int, style: DrawingStyle, *, is_critical: boo
         lasted,
     ]
     words += [str(KINDS[node.kind])] if node.kind in KINDS else []
-    words += [_("on a condition")] if node.is_conditional else []
+    words += [_("conditional")] if node.is_conditional else []
     words += [node.error_code] if node.error_code else []
     words += [_("on the critical path")] if is_critical else []
     title = ", ".join(filter(None, [label if box.is_folded else node.node_id, *words]))

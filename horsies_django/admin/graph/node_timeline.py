@@ -54,7 +54,7 @@ def draw_timeline(boxes: Sequence[GraphBox], style: DrawingStyle) -> SafeString 
         height,
         _WIDTH,
         height,
-        _("When each node ran"),
+        _("Node timeline"),
         _axis(whole, height),
         format_html_join("", "{}", ((line,) for line in lines)),
     )

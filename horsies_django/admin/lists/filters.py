@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
@@ -39,6 +39,7 @@ class ChoiceFilter(admin.SimpleListFilter):
     It must not match all rows, since an action may be applied to all matches.
     """
 
+    template = "admin/horsies_django/choice_filter.html"
     #: The default choice.
     default: str | None = None
 
@@ -111,72 +112,93 @@ class FoldedFilter(ChoiceFilter):
         return [(value, value) for value in sorted((values | asked) - {""})]
 
 
-class StatusFilter(ChoiceFilter):
-    """Filters by status."""
-
-    title = _("status")
-    parameter_name = "status__exact"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the statuses."""
-        return list(TaskStatus.choices)
-
-    @property
-    def scope(self) -> ScanScope:
-        """The status's own scope; failed and live tasks have indexes."""
-        return scopes.of_status(self.selected) if self.selected else scopes.TABLE
-
-
 class StateFilter(ChoiceFilter):
-    """Filters by asynq's states, which say why a pending task waits."""
+    """Filters by state: the statuses, and for pending tasks why they wait.
+
+    Old addresses keep working: those with ``status__exact``, which takes a status, and ``state=archived``.
+    """
 
     title = _("state")
     parameter_name = "state"
-    _SCOPES: Final = {
-        "scheduled": scopes.DEFERRED,
-        "aggregating": scopes.DEFERRED,
-        "retrying": scopes.DEFERRED,
-        "due": scopes.DUE,
-        "active": scopes.HELD,
-        "archived": scopes.of_status(TaskStatus.FAILED),
-        "completed": scopes.TABLE,
+    parameter_names: ClassVar = ("state", "status__exact")
+    _STATES: Final = {
+        "due": (_("Due"), scopes.DUE),
+        "active": (_("Active"), scopes.HELD),
+        "scheduled": (_("Scheduled"), scopes.DEFERRED),
+        "aggregating": (_("Aggregating"), scopes.DEFERRED),
+        "retrying": (_("Retrying"), scopes.DEFERRED),
     }
+    #: The order of the choices: pending tasks, those that workers hold, the others.
+    _FIRST: Final = ("pending", "due", "scheduled", "aggregating", "retrying", "active")
+    _ALIASES: Final = {"archived": TaskStatus.FAILED.lower()}
+
+    def __init__(self, request: HttpRequest, params: dict[str, list[str]], model: Any, model_admin: Any) -> None:
+        given = params.pop("status__exact", [])
+        self.status = given[-1] if given else ""
+        super().__init__(request, params, model, model_admin)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the states."""
-        return [
-            ("scheduled", _("scheduled")),
-            ("aggregating", _("aggregating")),
-            ("retrying", _("retrying")),
-            ("due", _("due")),
-            ("active", _("active")),
-            ("archived", _("archived")),
-            ("completed", _("completed")),
-        ]
+        labels = {state: label for state, (label, _scope) in self._STATES.items()}
+        labels |= {status.lower(): label for status, label in TaskStatus.choices}
+        return [(state, labels.pop(state)) for state in self._FIRST] + list(labels.items())
+
+    def expected_parameters(self) -> list[str | None]:
+        """Return the names of its parameters."""
+        return list(self.parameter_names)
+
+    def value(self) -> Any:
+        """Return the requested state: that of ``state``, else of ``status__exact``."""
+        value = super().value() or self.status.lower()
+        return self._ALIASES.get(value, value) or None
+
+    def _choice(self, changelist: Any, value: Any, title: Any) -> dict[str, Any]:
+        query = changelist.get_query_string({"state": value, "status__exact": None})
+        is_selected = self.selected == value and not self.is_unknown
+        return {"selected": is_selected, "query_string": query, "display": title}
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether a parameter has an unknown value."""
+        return super().is_unknown or (bool(self.status) and self.status not in TaskStatus.values)
+
+    @property
+    def description(self) -> str | None:
+        """The selection in words; None if nothing is selected."""
+        if self.is_unknown and self.status:
+            return f"{self.title}: {self.status!r}"
+        return super().description
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Filter by the selected state."""
         if self.is_unknown:
             return queryset.none()
-        rows: QuerySet[Any] = getattr(queryset, self.selected or "all")()
-        return rows
+        rows = queryset.filter(status=self.status) if self.status else queryset
+        if self.selected is None:
+            return rows
+        if self.selected not in self._STATES:
+            return rows.filter(status=self.selected.upper())
+        found: QuerySet[Any] = getattr(rows, self.selected)()
+        return found
 
     @property
     def scope(self) -> ScanScope:
-        """The scope of tasks in the state."""
-        return self._SCOPES.get(self.selected or "", scopes.TABLE)
+        """The scope of tasks in the state; failed and live tasks have indexes."""
+        if self.selected in self._STATES:
+            return self._STATES[self.selected][1]
+        return scopes.of_status(self.selected.upper()) if self.selected else scopes.TABLE
 
 
 class KindFilter(ChoiceFilter):
     """Hides the workflow engine's internal tasks, of which there are many, unless they are asked for."""
 
-    title = _("kind")
+    title = _("show")
     parameter_name = "kind"
     default = "tasks"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the choices: project tasks, engine tasks, all."""
-        return [("tasks", _("tasks")), ("steps", _("inner steps of workflows")), ("all", _("both"))]
+        return [("tasks", _("tasks")), ("steps", _("internal steps")), ("all", _("both"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Skip the filter if the search is an id."""
@@ -274,7 +296,7 @@ class ErrorFilter(FoldedFilter):
 class ProblemFilter(ChoiceFilter):
     """Finds tasks that need attention: retried, overdue, or due for a long time."""
 
-    title = _("trouble")
+    title = _("problems")
     parameter_name = "trouble"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:

@@ -28,9 +28,9 @@ from ...ops.payload_view.contents import contents_of
 from ...ops.payload_view.excerpt import with_short_arguments
 
 HELP: Final = _(
-    "An id; a part of a task's name; status:failed for the tasks of a status; args:text for what is in the arguments; "
-    "error:text for what is in the code or the message of an error. A page looks through 50,000 tasks or more, of "
-    "arguments through fewer, and says where it stopped."
+    "A task id, part of a task name, status:failed for a state, args:text for text in the arguments, or "
+    "error:text for text in an error code or message. Each page searches at least 50,000 tasks (fewer for "
+    "args:) and shows where it stopped."
 )
 
 #: Maximum stored size in bytes of arguments that are searched.

@@ -43,7 +43,7 @@ class DurationFilter(FoldedFilter):
 class WaitedFilter(DurationFilter):
     """Filters by the time from being due to the start, or to now."""
 
-    title = _("waited")
+    title = _("wait time")
     parameter_name = "waited"
 
     def condition(self, chosen: str) -> Q:
@@ -54,7 +54,7 @@ class WaitedFilter(DurationFilter):
 class RanFilter(DurationFilter):
     """Filters by the running time, or the running time so far."""
 
-    title = _("ran")
+    title = _("run time")
     parameter_name = "ran"
 
     def condition(self, chosen: str) -> Q:
@@ -65,7 +65,7 @@ class RanFilter(DurationFilter):
 class DueFilter(FoldedFilter):
     """Filters by when tasks are or were due, relative to now."""
 
-    title = _("due")
+    title = _("due time")
     parameter_name = "due"
     _TIMES: Final = {
         "last_hour": (-3_600, 0, _("in the last hour")),
@@ -98,7 +98,7 @@ class AttemptsFilter(FoldedFilter):
         "none": (Q(attempt=0), _("none")),
         "one": (Q(attempt=1), _("one")),
         "more": (Q(attempt__gt=1), _("more than one")),
-        "all": (Q(attempt__gt=F("max_retries")), _("all that it has")),
+        "all": (Q(attempt__gt=F("max_retries")), _("all used up")),
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:

@@ -48,7 +48,7 @@ class ScheduleAdmin(SchedulePage):
     ordering = ("name",)
     sortable_by = ()
     search_fields = ("name",)
-    search_help_text = _("A part of its name, or of what it runs.")
+    search_help_text = _("Part of the name, or of the task or workflow that it runs.")
 
     # Permissions.
 
@@ -70,11 +70,11 @@ class ScheduleAdmin(SchedulePage):
         return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_schedule")
 
     def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
-        """Show how many schedules were changed and how many were left alone, for reasons other than their status."""
+        """Show how many schedules were changed and how many were skipped, for reasons other than their status."""
         if left > 0:
             alone = ngettext(
-                "%d was left alone: it was so already, or there is nothing that it could run.",
-                "%d were left alone: they were so already, or there is nothing that they could run.",
+                "%d was skipped: it is already in that state, or its task or workflow does not exist.",
+                "%d were skipped: they are already in that state, or their task or workflow does not exist.",
                 left,
             )
             done = f"{done} {alone % left} {why}".rstrip()

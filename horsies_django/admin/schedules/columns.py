@@ -26,7 +26,7 @@ ERROR: Final = 60
 class ScheduleColumns(LiveAdmin):
     """The columns of the schedule list. Rows are annotated with ``read_at``, the database's current time."""
 
-    @admin.display(description=_("what it runs"))
+    @admin.display(description=_("task or workflow"))
     def shown_target(self, schedule: Schedule) -> SafeString:
         """The task or workflow."""
         return format_dotted_path(schedule.task_name or schedule.workflow_name or "-")
@@ -57,7 +57,7 @@ class ScheduleColumns(LiveAdmin):
         return format_moment(schedule.last_run_at, schedule.read_at)
 
     @live_column
-    @admin.display(description=_("sent so far"))
+    @admin.display(description=_("total runs"))
     def shown_count(self, schedule: Schedule) -> str:
         """How many runs it has sent."""
         return str(schedule.run_count)

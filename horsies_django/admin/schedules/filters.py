@@ -33,7 +33,7 @@ class ScheduleStateFilter(ChoiceFilter):
 class ScheduleProblemFilter(ChoiceFilter):
     """Finds schedules whose latest run could not be sent."""
 
-    title = _("trouble")
+    title = _("problems")
     parameter_name = "trouble"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -53,7 +53,7 @@ class SourceFilter(ChoiceFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the two choices."""
-        return [("hand", _("by hand")), ("code", _("in code"))]
+        return [("hand", _("created by an operator")), ("code", _("defined in code"))]
 
     def condition(self, chosen: str) -> Q:
         """Schedules declared in code have a source."""

@@ -41,7 +41,9 @@ class ScheduleForm(AnyModelForm):
         if "timezone" in self.fields:
             self.fields["timezone"].show_hidden_initial = False  # Django sets it because the default is callable
         if "timing" in self.fields:
-            self.fields["timing"].help_text = _("Like 0 9 * * MON-FRI, as in cron, or every:300, in seconds.")
+            self.fields["timing"].help_text = _(
+                "A cron expression, e.g. 0 9 * * MON-FRI, or an interval in seconds, e.g. every:300."
+            )
         for name in ("start_at", "end_at"):
             if name in self.fields:
                 _name_both_parts(self.fields[name])
@@ -51,7 +53,7 @@ class ScheduleForm(AnyModelForm):
         """Accept only tasks that the project has loaded, so that input never imports a module."""
         name: str = self.cleaned_data["task_name"] or ""
         if name and "task_name" in self.changed_data and not _is_loaded_task(name):
-            message = _("%(name)s is no task of this project; allowed: one that stands in a module of tasks.")
+            message = _("%(name)s is not a task of this project; allowed: the name of a registered task.")
             raise forms.ValidationError(message, params={"name": name}, code="unknown")
         return name or None
 
@@ -65,15 +67,15 @@ class ScheduleForm(AnyModelForm):
 
     def clean_args(self) -> Any:
         """Turn an empty value into no arguments."""
-        return self._json("args", list, _("This is no JSON array. Allowed: [1, “a”], for one."))
+        return self._json("args", list, _("This is not a JSON array. Example: [1, “a”]."))
 
     def clean_kwargs(self) -> Any:
         """Turn an empty value into no arguments."""
-        return self._json("kwargs", dict, _("This is no JSON object. Allowed: {“name”: 1}, for one."))
+        return self._json("kwargs", dict, _("This is not a JSON object. Example: {“name”: 1}."))
 
     def clean_options(self) -> Any:
         """Turn an empty value into no options."""
-        return self._json("options", dict, _("This is no JSON object. Allowed: {“name”: 1}, for one."))
+        return self._json("options", dict, _("This is not a JSON object. Example: {“name”: 1}."))
 
     def _json(self, name: str, kind: type[Any], message: Any) -> Any:
         value = self.cleaned_data[name]

@@ -56,12 +56,14 @@ def history_of(key: int, database: str | None, links: Links) -> History:
     if links.can_view(Task):
         tasks = Task.objects.using(database).only(*_OF_TASK)
         runs += (_run(links, task, task.task_name, task.finished_at) for task in _newest(tasks, key))
-        everything.append(links.to_list(Task, _("All its tasks"), schedule_id=str(key), kind="all"))
+        everything.append(links.to_list(Task, _("All tasks of this schedule"), schedule_id=str(key), kind="all"))
     if links.can_view(Workflow):
         workflows = Workflow.objects.using(database).only(*_OF_WORKFLOW).annotate(error_code=KT("error__error_code"))
         found = [_run(links, one, one.name, one.completed_at or one.cancelled_at) for one in _newest(workflows, key)]
         runs += found
-        everything += [links.to_list(Workflow, _("All its workflows"), schedule_id=str(key))] if found else []
+        everything += (
+            [links.to_list(Workflow, _("All workflows of this schedule"), schedule_id=str(key))] if found else []
+        )
     runs.sort(key=attrgetter("sent_at"), reverse=True)
     return History(runs[:MAX_RUNS], everything, is_hidden=not (links.can_view(Task) and links.can_view(Workflow)))
 

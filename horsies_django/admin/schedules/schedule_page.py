@@ -39,7 +39,7 @@ class SchedulePage(ScheduleColumns):
     fieldsets = (
         (None, {"fields": ("name", "task_name", "workflow_name", "args", "kwargs")}),
         (_("When"), {"fields": ("timing", "timezone", ("start_at", "end_at"), "skip_nonexistent")}),
-        (_("If it can't keep to it"), {"fields": (("catch_up", "max_catch_up_runs"), "overlap", "jitter")}),
+        (_("Missed and overlapping runs"), {"fields": (("catch_up", "max_catch_up_runs"), "overlap", "jitter")}),
         (_("Options"), {"fields": ("options", "backend")}),
     )
 
@@ -106,7 +106,7 @@ class SchedulePage(ScheduleColumns):
             (_("state"), state_badge(schedule)),
             (_("next run"), format_moment(schedule.next_run_at if schedule.enabled else None, schedule.read_at)),
             (_("last run"), format_moment(schedule.last_run_at, schedule.read_at)),
-            (_("sent so far"), self.shown_count(schedule)),
+            (_("total runs"), self.shown_count(schedule)),
         ]
 
     def _url_name(self, page: str) -> str:
@@ -142,14 +142,14 @@ def _notices(schedule: Any, actions: Sequence[Any]) -> Iterator[tuple[str, str]]
     ``actions`` are the labels of the actions that this user may use.
     """
     if is_gone_from_code(schedule):
-        gone = gettext("It is gone from the code of %(source)s, and runs no more by itself.")
+        gone = gettext("It was removed from the code of %(source)s and no longer runs by itself.")
         yield "info", gone % {"source": schedule.source}
     elif schedule.source:
-        where = gettext("It stands in the code of %(source)s: change it there.") % {"source": schedule.source}
+        where = gettext("Defined in code (%(source)s); edit it there.") % {"source": schedule.source}
         allowed = gettext("Allowed here: %s.") % ", ".join(map(str, actions)) if actions else ""
         yield "info", f"{where} {allowed}".rstrip()
     if is_late(schedule):
-        late = gettext("It is due, and nobody has sent it. Start a worker without --no-scheduler, or %(command)s")
+        late = gettext("It is overdue: no scheduler has run it. Start a worker without --no-scheduler, or %(command)s")
         yield "warning", late % {"command": "python manage.py horsies_scheduler"}
     if schedule.last_error:
-        yield "error", gettext("Its latest run was not sent: %(error)s") % {"error": schedule.last_error}
+        yield "error", gettext("The latest run could not be enqueued: %(error)s") % {"error": schedule.last_error}

@@ -14,9 +14,9 @@ from ...ops.metrics.schedules import LATE_AFTER
 #: Labels by reason for being disabled.
 DISABLED: Final = {
     DisabledBy.OPERATOR: _("disabled by an operator"),
-    DisabledBy.CODE: _("disabled by the code"),
+    DisabledBy.CODE: _("disabled in code"),
     DisabledBy.END: _("ended"),
-    DisabledBy.TIMING: _("can't be read"),
+    DisabledBy.TIMING: _("invalid timing"),
 }
 
 
@@ -26,7 +26,9 @@ def state_badge(schedule: Any) -> SafeString:
         return format_html('<span class="horsies-alive">{}</span>', _("enabled"))
     kind = "silent" if schedule.disabled_by == DisabledBy.TIMING else "paused"
     words = (
-        _("gone from the code") if is_gone_from_code(schedule) else DISABLED.get(schedule.disabled_by) or _("disabled")
+        _("removed from the code")
+        if is_gone_from_code(schedule)
+        else DISABLED.get(schedule.disabled_by) or _("disabled")
     )
     return format_html('<span class="horsies-{}">{}</span>', kind, words)
 

@@ -27,7 +27,6 @@ from ..lists.filters import (
     ProblemFilter,
     QueueFilter,
     StateFilter,
-    StatusFilter,
     TaskFilter,
     WorkerFilter,
 )
@@ -65,7 +64,6 @@ class TaskAdmin(TaskColumns, TaskPage):
     list_display_links = ("shown_name",)
     change_list_template = "admin/horsies_django/keyset_change_list.html"
     list_filter = (
-        StatusFilter,
         StateFilter,
         ProblemFilter,
         KindFilter,

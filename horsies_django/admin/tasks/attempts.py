@@ -92,8 +92,8 @@ def _retry_text(task: Task, attempt: TaskAttempt) -> str:
     if not attempt.will_retry:
         return ""
     if task.attempt > attempt.attempt:
-        return _("was tried again")
-    return _("is to be tried again") if task.finished_at is None else _("was to be tried again")
+        return _("retried")
+    return _("will be retried") if task.finished_at is None else _("was to be retried")
 
 
 def _shown(task: Task, attempt: TaskAttempt, since: datetime, links: Links) -> AttemptRow:

@@ -18,7 +18,7 @@ from ...core.durations import format_duration
 from ...models import Task
 from ...ops.payload_view.excerpt import excerpt_of
 from ..formatting import progress_bar
-from ..status_text import asynq_state, is_overdue, status_badge
+from ..status_text import is_overdue, pending_state, status_badge
 from ..times import relative_time
 
 #: Characters of an id in its column.
@@ -28,11 +28,11 @@ SHORT = 13
 class TaskColumns:
     """The columns of the task list."""
 
-    @admin.display(description=_("status"))
+    @admin.display(description=_("state"))
     def shown_states(self, task: Task) -> SafeString:
-        """The status, and asynq's name for the state if it differs; or that the task is overdue."""
+        """The status, and why a pending task waits, or that it is overdue."""
         now = _now(task)
-        state = gettext("overdue") if is_overdue(task, now) else asynq_state(task, now)
+        state = gettext("overdue") if is_overdue(task, now) else pending_state(task, now)
         if not state:
             return status_badge(task)
         return format_html('{} <span class="horsies-state">{}</span>', status_badge(task), state)
@@ -60,12 +60,12 @@ class TaskColumns:
         """The time from which it may start."""
         return relative_time(task.enqueued_at, _now(task))
 
-    @admin.display(description=_("waited"))
+    @admin.display(description=_("wait time"))
     def shown_wait(self, task: Task) -> str:
         """The time from being due to its start, its end, or now."""
         return _span(task, task.enqueued_at, task.started_at or task.finished_at)
 
-    @admin.display(description=_("ran"))
+    @admin.display(description=_("run time"))
     def shown_run(self, task: Task) -> str:
         """The time from its start to its end, or now."""
         return _span(task, task.started_at, task.finished_at)

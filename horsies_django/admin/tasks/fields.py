@@ -26,7 +26,7 @@ from ...ops.payload_view.retry_policy import describe_retry_policy
 from ..actions.action_admin import ActionAdmin
 from ..formatting import as_json, format_number, format_time, masked_json, progress_bar, text_block, time_column
 from ..links import Links, schedule_link
-from ..status_text import asynq_state, is_overdue, status_badge
+from ..status_text import is_overdue, pending_state, status_badge
 from .attempts import MAX_MESSAGE, error_of
 
 
@@ -34,22 +34,19 @@ class TaskFields(ActionAdmin):
     """The fields of a task's page. The page has set ``page_links`` on the task and annotated it with ``read_at``."""
 
     page_sent_at = time_column("sent_at", _("sent at"), exactly=True)
-    page_enqueued_at = time_column("enqueued_at", _("may run from"), exactly=True)
+    page_enqueued_at = time_column("enqueued_at", _("due at"), exactly=True)
     page_claimed_at = time_column("claimed_at", _("claimed at"), exactly=True)
     page_started_at = time_column("started_at", _("started at"), exactly=True)
     page_finished_at = time_column("finished_at", _("finished at"), exactly=True)
     page_next_retry_at = time_column("next_retry_at", _("next retry at"), exactly=True)
     page_run_after = time_column("run_after", _("run after"), exactly=True)
-    page_good_until = time_column("good_until", _("good until"), exactly=True)
+    page_good_until = time_column("good_until", _("deadline"), exactly=True)
     page_kept_until = time_column("kept_until", _("kept until"), exactly=True)
 
-    @admin.display(description=_("status"))
+    @admin.display(description=_("state"))
     def page_status(self, task: Any) -> SafeString:
-        """The status, and asynq's name for the state if it differs; or that the task is overdue."""
-        state = asynq_state(task, task.read_at)
-        note = gettext("asynq: %s") % state if state else ""
-        if is_overdue(task, task.read_at):
-            note = gettext("overdue")
+        """The status, and why a pending task waits, or that it is overdue."""
+        note = gettext("overdue") if is_overdue(task, task.read_at) else pending_state(task, task.read_at)
         return format_html('{} <span class="quiet">{}</span>', status_badge(task), note)
 
     @admin.display(description=_("error"))
@@ -86,7 +83,7 @@ class TaskFields(ActionAdmin):
         """The claim number."""
         return task.claim
 
-    @admin.display(description=_("body"))
+    @admin.display(description=_("function type"))
     def page_kind(self, task: Task) -> str:
         """The kind of slot that it takes."""
         return gettext("coroutine") if task.is_async else gettext("function")
@@ -100,9 +97,9 @@ class TaskFields(ActionAdmin):
     def page_retention(self, task: Task) -> str:
         """How long it is kept after each outcome, if its sender set that."""
         kept = retention_of(task.retention, task.retention_by_state).items()
+        forever = gettext("forever")
         words = [
-            f"{TaskStatus[state.upper()].label}: "
-            f"{gettext('for ever') if duration >= LONGEST else format_duration(duration)}"
+            f"{TaskStatus[state.upper()].label}: {forever if duration >= LONGEST else format_duration(duration)}"
             for state, duration in kept
         ]
         return "; ".join(words) or "-"
@@ -113,14 +110,16 @@ class TaskFields(ActionAdmin):
         if task.limit_key is None:
             return "-"
         has_place = not task.deferred and task.status in TASK_LIVE_STATES
-        note = gettext("waits for a place") if task.blocked else gettext("has a place") if has_place else ""
+        note = gettext("waiting") if task.blocked else gettext("running") if has_place else ""
         return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), note)
 
     @admin.display(description=_("group"))
     def page_group(self, task: Task) -> SafeString:
         """The group key of its calls, and whether more calls may join."""
         is_open = task.status == TaskStatus.PENDING and task.claim == 0
-        note = gettext("Calls with this key join it until it is first claimed.") if is_open else gettext("closed")
+        note = (
+            gettext("Calls with this key are added until the task is first claimed.") if is_open else gettext("closed")
+        )
         return format_html('{} <span class="quiet">{}</span>', task.group_key, note)
 
     @admin.display(description=_("unique"))
@@ -158,7 +157,7 @@ class TaskFields(ActionAdmin):
         """The keyword arguments."""
         return self._value(task, "kwargs")
 
-    @admin.display(description=_("gathered calls"))
+    @admin.display(description=_("grouped calls"))
     def page_items(self, task: Task) -> SafeString | str:
         """The calls that it receives as a list."""
         return format_items(task)
@@ -183,7 +182,7 @@ class TaskFields(ActionAdmin):
         if not task.retry_policy:
             return words
         folded = '{}<details id="horsies-policy"><summary>{}</summary>{}</details>'
-        return format_html(folded, words, _("As it is stored"), as_json(task.retry_policy))
+        return format_html(folded, words, _("Stored value"), as_json(task.retry_policy))
 
     @admin.display(description=_("metadata"))
     def page_metadata(self, task: Task) -> SafeString | str:
@@ -230,9 +229,9 @@ def format_items(task: Task) -> SafeString | str:
 
 _WORDS: Final[Mapping[UniqueUntil, Any]] = {
     UniqueUntil.STARTED: _("until it starts"),
-    UniqueUntil.DONE: _("until it is done"),
-    UniqueUntil.SUCCESS: _("until it has succeeded"),
-    UniqueUntil.PERIOD: _("whatever becomes of it"),
+    UniqueUntil.DONE: _("until it has finished"),
+    UniqueUntil.SUCCESS: _("until it completes"),
+    UniqueUntil.PERIOD: _("regardless of the outcome"),
 }
 
 
@@ -240,13 +239,13 @@ def describe_unique_until(task: Task, now: datetime) -> str:
     """Return until when no other task may have its key, and whether that time is over."""
     until = UniqueUntil(task.unique_until or UniqueUntil.DONE)
     if until == UniqueUntil.RELEASED:
-        return gettext("no more: it has given its key back")
+        return gettext("no longer: the key was released")
     words = str(_WORDS[until])
     if task.unique_expires_at is not None:
-        words = gettext("%(rule)s, but no longer than %(time)s") % {
+        words = gettext("%(rule)s, at most until %(time)s") % {
             "rule": words,
             "time": format_time(task.unique_expires_at),
         }
     is_past = task.unique_expires_at is not None and task.unique_expires_at <= now
     is_over = is_past or TaskStatus(task.status) not in HOLDING[until]
-    return gettext("%s: that is over") % words if is_over else words
+    return gettext("%s (no longer)") % words if is_over else words

@@ -24,16 +24,16 @@ class MoveForm(forms.Form):
         max_value=TASK_MAX_PRIORITY,
         required=False,
         show_hidden_initial=True,
-        help_text=_("From −100 to 100; higher runs first. Empty: as it is."),
+        help_text=_("From −100 to 100; higher runs first. Empty: unchanged."),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._queues = _known_queues()
         if self._queues is None:
-            self.fields["queue_name"].help_text = _("Empty: as it is.")
+            self.fields["queue_name"].help_text = _("Empty: unchanged.")
         else:
-            self._set_choices([("", _("leave as it is")), *((name, name) for name in self._queues)])
+            self._set_choices([("", _("unchanged")), *((name, name) for name in self._queues)])
 
     def _set_choices(self, choices: list[tuple[str, Any]]) -> None:
         self.fields["queue_name"].widget = forms.Select(choices=choices)
@@ -63,7 +63,7 @@ class MoveForm(forms.Form):
         changed = set(self.changed_data)
         values = {name: self.cleaned_data.get(name) if name in changed else None for name in self.fields}
         if not self.errors and values["queue_name"] is None and values["priority"] is None:
-            raise forms.ValidationError(_("Give another queue, another priority or both."))
+            raise forms.ValidationError(_("Select another queue, enter another priority, or both."))
         return values
 
 

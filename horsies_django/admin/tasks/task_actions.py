@@ -19,7 +19,7 @@ from .move_form import MoveForm
 
 
 def _due(count: int) -> str:
-    return ngettext("%d task is due again.", "%d tasks are due again.", count) % count
+    return ngettext("%d task re-queued.", "%d tasks re-queued.", count) % count
 
 
 def _can_retry(task: Task) -> bool:
@@ -31,25 +31,26 @@ def _can_retry(task: Task) -> bool:
 
 
 def _cancelled(count: int) -> str:
-    return ngettext("%d task was cancelled.", "%d tasks were cancelled.", count) % count
+    return ngettext("%d task cancelled.", "%d tasks cancelled.", count) % count
 
 
 def _due_now(count: int) -> str:
-    return ngettext("%d task is due now.", "%d tasks are due now.", count) % count
+    return ngettext("%d task is now due.", "%d tasks are now due.", count) % count
 
 
 def _moved(count: int) -> str:
-    return ngettext("%d task was moved.", "%d tasks were moved.", count) % count
+    return ngettext("%d task moved.", "%d tasks moved.", count) % count
 
 
 def _deleted(count: int) -> str:
-    return ngettext("%d task was deleted.", "%d tasks were deleted.", count) % count
+    return ngettext("%d task deleted.", "%d tasks deleted.", count) % count
 
 
 RETRY: Final = AdminAction(
     name="retry",
     label=_("Retry"),
     button=lambda count, shown: ngettext("Retry %s task", "Retry %s tasks", count) % shown,
+    question=_("Retry %(rows)s?"),
     list_label=_("Retry selected tasks"),
     act=TaskQuerySet.retry,
     message=_due,
@@ -63,7 +64,8 @@ CANCEL: Final = AdminAction(
     button=lambda count, shown: ngettext("Cancel %s task", "Cancel %s tasks", count) % shown,
     back_label=keep_label,
     counts_all=True,
-    list_label=_("Cancel selected tasks that have not begun"),
+    question=_("Cancel %(rows)s?"),
+    list_label=_("Cancel selected tasks that have not started"),
     act=TaskQuerySet.cancel,
     message=_cancelled,
     applies_to=lambda task: task.status in TASK_LIVE_STATES - {TaskStatus.RUNNING},
@@ -72,27 +74,28 @@ CANCEL: Final = AdminAction(
 
 CANCEL_RUNNING: Final = AdminAction(
     name="cancel_running",
-    label=_("Cancel task and tell it to stop"),
-    button=lambda count, shown: (
-        ngettext("Cancel %s task, and tell it to stop", "Cancel %s tasks, and tell those that run to stop", count)
-        % shown
-    ),
+    label=_("Cancel and stop"),
+    button=lambda count, shown: ngettext("Cancel and stop %s task", "Cancel and stop %s tasks", count) % shown,
     back_label=keep_label,
     counts_all=True,
-    list_label=_("Cancel selected tasks, and tell those that run to stop"),
+    question=_("Cancel and stop %(rows)s?"),
+    list_label=_("Cancel, and stop if running"),
     act=partial(TaskQuerySet.cancel, include_running=True),
     message=_cancelled,
     applies_to=lambda task: task.status == TaskStatus.RUNNING,
     statuses=TASK_LIVE_STATES,
     permission="cancel",
-    warning=_("A body that runs is told to stop. What it has done so far stays done; what it gives back is dropped."),
+    warning=_(
+        "Running tasks are asked to stop. What they have already done is not undone; their return values are discarded."
+    ),
 )
 
 RUN_NOW: Final = AdminAction(
     name="run_now",
     label=_("Run now"),
     button=lambda count, shown: ngettext("Run %s task now", "Run %s tasks now", count) % shown,
-    list_label=_("Run selected tasks now that wait for their time"),
+    question=_("Run %(rows)s now?"),
+    list_label=_("Run scheduled and retrying tasks now"),
     act=TaskQuerySet.run_now,
     message=_due_now,
     applies_to=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.blocked,
@@ -105,7 +108,8 @@ MOVE: Final = AdminAction(
     label=_("Move"),
     button=lambda count, shown: ngettext("Move %s task", "Move %s tasks", count) % shown,
     counts_all=True,
-    list_label=_("Move selected tasks that have not begun to another queue or priority"),
+    question=_("Move %(rows)s?"),
+    list_label=_("Move pending tasks to another queue or priority"),
     act=TaskQuerySet.move,
     message=_moved,
     applies_to=lambda task: task.status == TaskStatus.PENDING,
@@ -121,14 +125,15 @@ DELETE: Final = AdminAction(
     back_label=keep_label,
     counts_all=True,
     typed_number_above=1_000,
-    list_label=_("Delete selected tasks that have ended"),
+    question=_("Delete %(rows)s?"),
+    list_label=_("Delete selected finished tasks"),
     act=delete_ended,
     message=_deleted,
     applies_to=lambda task: task.status in TASK_TERMINAL_STATES,
     statuses=TASK_TERMINAL_STATES,
     warning=_(
-        "What is deleted is gone, with its result and its attempts. Tasks that live, and those that a live "
-        "workflow still has to hear of, stay."
+        "Deleted tasks cannot be restored, nor can their results and attempts. Unfinished tasks, and tasks "
+        "whose result an unfinished workflow still needs, are skipped."
     ),
     flag=DELETION,
 )

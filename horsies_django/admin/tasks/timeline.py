@@ -102,16 +102,16 @@ def _waiting(
         return
     due = task.enqueued_at if is_latest else task.run_after
     if due is not None and since < due <= until:
-        words = _("Sent for later") if is_first else _("Waited for the next attempt")
+        words = _("Scheduled for later") if is_first else _("Waited for the next attempt")
         yield Step(StepKind.LATER, words, since, due)
         since = due
     claimed = task.claimed_at if is_latest else None
     if claimed is not None and since < claimed < until:
         yield Step(StepKind.WAITS, _("Waited for a worker"), since, claimed)
-        words = _("Claimed, waits for a slot") if is_open else _("Claimed, waited for a slot")
+        words = _("Claimed, waiting for a slot") if is_open else _("Claimed, waited for a slot")
         yield Step(StepKind.CLAIMED, words, claimed, until, is_open)
     elif since < until:
-        words = _("Waits for a worker") if is_open else _("Waited for a worker")
+        words = _("Waiting for a worker") if is_open else _("Waited for a worker")
         yield Step(StepKind.WAITS, words, since, until, is_open)
 
 
@@ -123,7 +123,7 @@ def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iter
     if last is not None and task.started_at == last.started_at and task.finished_at is not None:
         return  # the attempt ended the task
     if task.status == TaskStatus.PENDING and task.enqueued_at > now:
-        words = _("Sent for later") if is_first and not task.retry_count else _("Waits for the next attempt")
+        words = _("Scheduled for later") if is_first and not task.retry_count else _("Waiting for the next attempt")
         yield Step(StepKind.LATER, words, since, task.enqueued_at)
         return
     until = task.started_at or task.finished_at or now
@@ -131,7 +131,7 @@ def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iter
     yield from _waiting(task, since, until, is_first=is_first, is_latest=True, is_open=is_open)
     if task.started_at is not None:
         if task.finished_at is None:
-            yield Step(StepKind.RUNS, _("Attempt %d runs") % task.attempt, task.started_at, now, is_open=True)
+            yield Step(StepKind.RUNS, _("Attempt %d is running") % task.attempt, task.started_at, now, is_open=True)
         else:
             words = _("Attempt %d ran until the task was cancelled") % task.attempt
             yield Step(StepKind.EARLIER, words, task.started_at, task.finished_at)

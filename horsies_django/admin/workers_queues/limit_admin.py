@@ -29,7 +29,7 @@ class LimitAdmin(ReadOnlyAdmin):
     ordering = ("key",)
     sortable_by = ()
     search_fields = ("key",)
-    search_help_text = _("What a key begins with.")
+    search_help_text = _("The beginning of a key.")
     fields = (
         "key",
         "max_concurrency",
@@ -42,9 +42,9 @@ class LimitAdmin(ReadOnlyAdmin):
     )
     readonly_fields = fields
 
-    shown_released_at = time_column("released_at", _("last let in"))
-    exact_released_at = time_column("released_at", _("last let in"), exactly=True)
-    exact_next_at = time_column("next_at", _("next look"), exactly=True)
+    shown_released_at = time_column("released_at", _("last admitted"))
+    exact_released_at = time_column("released_at", _("last admitted"), exactly=True)
+    exact_next_at = time_column("next_at", _("next check"), exactly=True)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Count the taken places, of which there are few."""
@@ -71,19 +71,19 @@ class LimitAdmin(ReadOnlyAdmin):
             limit.page_links = Links(self.admin_site, request)
         return limit
 
-    @admin.display(description=_("places taken"))
+    @admin.display(description=_("in use"))
     def places_taken(self, limit: Any) -> int:
         """The number of taken places."""
         return int(limit.held_count)
 
-    @admin.display(description=_("has a place"))
+    @admin.display(description=_("running"))
     def holding_tasks(self, limit: Any) -> SafeString | str:
         """The tasks that hold a place."""
         keys = _tasks(limit).released().filter(limit_key=limit.pk).values_list("pk", flat=True)[:MAX_LISTED]
         links: Links = limit.page_links
         return format_html_join(", ", "{}", ((links.to(Task, key),) for key in keys)) or "-"
 
-    @admin.display(description=_("waits for a place"))
+    @admin.display(description=_("waiting"))
     def waiting_tasks(self, limit: Limit) -> str:
         """The number of tasks that wait for a place."""
         count = _tasks(limit).blocked().filter(limit_key=limit.pk)[: MAX_COUNTED + 1].count()

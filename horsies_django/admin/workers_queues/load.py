@@ -107,7 +107,7 @@ class QueueLoad:
     def shown_scheduled(self) -> str:
         """The number of deferred tasks, or that it is zero among the counted ones."""
         if self.is_scheduled_more and not self.scheduled:
-            return gettext("none of the next %s") % number_format(MAX_COUNTED, force_grouping=True)
+            return gettext("0 (of next %s)") % number_format(MAX_COUNTED, force_grouping=True)
         return format_lower_bound(self.scheduled, self.is_scheduled_more)
 
     @property

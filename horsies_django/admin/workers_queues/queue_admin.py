@@ -20,9 +20,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
 from ...core.operations import acting_as
-from ...core.queue_policy import COLUMNS
+from ...core.queue_policy import COLUMNS, QueuePolicy
 from ...models import Queue, Task
 from ...models.queue import QueueQuerySet
+from ...ops.queue_status import queue_options
 from ..actions.admin_action import AdminAction
 from ..base import is_read_only, queue_database
 from ..json_field import JSON_BOX, JSONPayloadField
@@ -43,7 +44,7 @@ PAUSE: Final = AdminAction(
     button=lambda count, shown: ngettext("Pause %s queue", "Pause %s queues", count) % shown,
     list_label=_("Pause selected queues"),
     act=QueueQuerySet.pause,
-    message=lambda count: ngettext("%d queue is paused.", "%d queues are paused.", count) % count,
+    message=lambda count: ngettext("%d queue paused.", "%d queues paused.", count) % count,
     applies_to=lambda queue: not queue.paused,
     logged_columns=("paused",),
 )
@@ -54,7 +55,7 @@ RESUME: Final = AdminAction(
     button=lambda count, shown: ngettext("Resume %s queue", "Resume %s queues", count) % shown,
     list_label=_("Resume selected queues"),
     act=QueueQuerySet.resume,
-    message=lambda count: ngettext("%d queue goes on.", "%d queues go on.", count) % count,
+    message=lambda count: ngettext("%d queue resumed.", "%d queues resumed.", count) % count,
     applies_to=lambda queue: queue.paused,
     logged_columns=("paused",),
 )
@@ -125,6 +126,11 @@ class QueueAdmin(LiveAdmin):
         """Return the form's fields, without ``paused``: saving an outdated page must not resume a queue."""
         is_fresh = obj is None and PAUSE.is_allowed(request, self.model)
         return ["name", *(["paused"] if is_fresh else []), *COLUMNS]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """Show beside each field what applies if it is empty."""
+        texts = {name: f"{_help_text(name)} {default}" for name, default in _defaults(obj).items()}
+        return super().get_form(request, obj, change, **{"help_texts": texts} | kwargs)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Make the name of an existing queue read-only, because tasks refer to it."""
@@ -211,10 +217,10 @@ class QueueAdmin(LiveAdmin):
             (_("state"), queue_state(queue)),
             (_("limits"), self.shown_rules(queue)),
             (_("due"), _tasks_of(links, queue, "due", load.shown_due)),
-            (_("oldest has waited"), format_duration(load.depth.waits)),
-            (_("held by workers"), _tasks_of(links, queue, "active", str(load.held))),
-            (_("waiting for their time"), _tasks_of(links, queue, "scheduled", load.shown_scheduled)),
-            (_("ended in the last hour"), load.shown_hour),
+            (_("latency"), format_duration(load.depth.waits)),
+            (_("in progress"), _tasks_of(links, queue, "active", str(load.held))),
+            (_("scheduled"), _tasks_of(links, queue, "scheduled", load.shown_scheduled)),
+            (_("finished in the last hour"), load.shown_hour),
             (_("served by"), self._workers_of(load.workers)),
         ]
 
@@ -237,19 +243,19 @@ class QueueAdmin(LiveAdmin):
         return str(queue.load.shown_due)
 
     @live_column
-    @admin.display(description=_("oldest has waited"))
+    @admin.display(description=_("latency"))
     def shown_oldest(self, queue: Any) -> str:
         """The age of the oldest of them."""
         return format_duration(queue.load.depth.waits)
 
     @live_column
-    @admin.display(description=_("held"))
+    @admin.display(description=_("in progress"))
     def shown_held(self, queue: Any) -> str:
         """The number of its tasks that workers hold."""
         return str(queue.load.held)
 
     @live_column
-    @admin.display(description=_("for later"))
+    @admin.display(description=_("scheduled"))
     def shown_scheduled(self, queue: Any) -> str:
         """The number of deferred tasks."""
         return str(queue.load.shown_scheduled)
@@ -278,6 +284,30 @@ def _tasks_of(links: Links, queue: Queue, state: str, words: str) -> SafeString 
     return links.to_list(Task, words, queue_name=queue.name, state=state, kind="all")
 
 
+def _help_text(name: str) -> str:
+    field: Any = Queue._meta.get_field(name)
+    return str(field.help_text)
+
+
+def _defaults(queue: Queue | None) -> dict[str, str]:
+    """Return by field the text that says what applies if it is empty."""
+    if queue is None:
+        return dict.fromkeys(COLUMNS, gettext("Empty: default (settings)."))
+    policy = QueuePolicy.of(queue_options(queue.name, queue_database()))
+    values = {
+        "max_concurrency": policy.max_concurrency,
+        "rate_limit": policy.rate,
+        "priority": policy.priority,
+        "weight": policy.weight,
+    }
+    no_limit = gettext("no limit")
+    texts = {
+        name: gettext("Default: %s (settings).") % (no_limit if value is None else value)
+        for name, value in values.items()
+    }
+    return dict.fromkeys(COLUMNS, gettext("Default: as set by the task or the settings.")) | texts
+
+
 def _is_name(text: str) -> bool:
     """Return whether the text is a valid queue name."""
     return 0 < len(text) <= NAME_LENGTH and "\0" not in text
@@ -287,4 +317,4 @@ def queue_state(queue: Queue) -> SafeString:
     """Return whether the queue is paused, as a label."""
     if queue.paused:
         return format_html('<span class="horsies-paused">{}</span>', _("paused"))
-    return format_html('<span class="horsies-alive">{}</span>', _("open"))
+    return format_html('<span class="horsies-alive">{}</span>', _("active"))

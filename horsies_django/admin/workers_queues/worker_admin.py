@@ -32,15 +32,16 @@ STOP: Final = AdminAction(
     name="stop",
     label=_("Stop gracefully"),
     button=lambda count, shown: ngettext("Stop %s worker gracefully", "Stop %s workers gracefully", count) % shown,
+    question=_("Stop %(rows)s?"),
     list_label=_("Stop selected workers gracefully"),
     act=WorkerQuerySet.request_stop,
     message=lambda count: ngettext("%d worker was asked to stop.", "%d workers were asked to stop.", count) % count,
     applies_to=lambda worker: worker.stop_requested_at is None,
     logged_columns=("stop_requested_at",),
     warning=_(
-        "It claims nothing more, finishes what it runs however long that takes, and then its process ends. Nothing"
-        " takes its place: with the last of them horsies_worker itself ends, with exit status 0. This can't be taken"
-        " back; start a worker to have one again."
+        "The worker claims no more tasks, finishes the running ones, however long they take, and then exits. "
+        "It is not replaced: when the last worker process has exited, horsies_worker exits with status 0. "
+        "This cannot be undone; to continue, start a new worker."
     ),
 )
 
@@ -49,14 +50,15 @@ QUIET: Final = AdminAction(
     name="quiet",
     label=_("Quiet"),
     button=lambda count, shown: ngettext("Quiet %s worker", "Quiet %s workers", count) % shown,
+    question=_("Quiet %(rows)s?"),
     list_label=_("Quiet selected workers"),
     act=WorkerQuerySet.quiet,
     message=lambda count: ngettext("%d worker is quiet.", "%d workers are quiet.", count) % count,
     applies_to=lambda worker: worker.may_claim,
     logged_columns=("quiet_since",),
     warning=_(
-        "It claims nothing more, gives back what has not begun, finishes what it runs, and stays until it is resumed or"
-        " stopped. If its process dies, the one that takes its place is quiet too."
+        "The worker claims no more tasks, gives back those that have not started, finishes the running ones, and stays "
+        "until it is resumed or stopped. If its process dies, the process that replaces it is quiet too."
     ),
 )
 
@@ -66,7 +68,7 @@ RESUME: Final = AdminAction(
     button=lambda count, shown: ngettext("Resume %s worker", "Resume %s workers", count) % shown,
     list_label=_("Resume selected workers"),
     act=WorkerQuerySet.resume,
-    message=lambda count: ngettext("%d worker goes on.", "%d workers go on.", count) % count,
+    message=lambda count: ngettext("%d worker resumed.", "%d workers resumed.", count) % count,
     applies_to=lambda worker: worker.quiet_since is not None,
     logged_columns=("quiet_since",),
     permission="quiet",
@@ -121,7 +123,7 @@ class WorkerAdmin(LiveAdmin):
     )
 
     shown_started_at = time_column("started_at", _("started at"))
-    shown_last_beat_at = time_column("last_beat_at", _("last beat at"))
+    shown_last_beat_at = time_column("last_beat_at", _("last heartbeat at"))
     shown_quiet_since = time_column("quiet_since", _("quiet since"))
     shown_stop_requested_at = time_column("stop_requested_at", _("stop requested at"))
 
@@ -152,7 +154,7 @@ class WorkerAdmin(LiveAdmin):
             (_("state"), worker_state(worker)),
             (_("load"), format_load(worker)),
             (_("memory"), filesizeformat(worker.memory) if worker.memory else "-"),
-            (_("last beat"), format_last_beat(worker)),
+            (_("last heartbeat"), format_last_beat(worker)),
         ]
 
     def _task_address(self, holding: HeldTask) -> str | None:
@@ -182,7 +184,7 @@ class WorkerAdmin(LiveAdmin):
         return format_load(worker)
 
     @live_column
-    @admin.display(description=_("runs now"))
+    @admin.display(description=_("tasks in progress"))
     def shown_tasks(self, worker: Any) -> SafeString | str:
         """The tasks held for longest, as links; only their number for users who may not view tasks."""
         lines = [self._line(hold) for hold in worker.load.held_tasks[:MAX_NAMED]]
@@ -218,7 +220,7 @@ class WorkerAdmin(LiveAdmin):
         return served
 
     @live_column
-    @admin.display(description=_("last beat"))
+    @admin.display(description=_("last heartbeat"))
     def shown_beat(self, worker: Any) -> str:
         """The time since its last heartbeat."""
         return format_last_beat(worker)
@@ -227,12 +229,12 @@ class WorkerAdmin(LiveAdmin):
 def worker_state(worker: Any) -> SafeString:
     """Return whether the worker is alive, stopping or quiet, as a label."""
     if -worker.beats_in > silent_after():
-        return format_html('<span class="horsies-silent">{}</span>', _("silent"))
+        return format_html('<span class="horsies-silent">{}</span>', _("not responding"))
     if worker.stop_requested_at is not None:
         return format_html('<span class="horsies-stopping">{}</span>', _("stopping"))
     if worker.quiet_since is not None:
         return format_html('<span class="horsies-quiet">{}</span>', _("quiet"))
-    return format_html('<span class="horsies-alive">{}</span>', _("alive"))
+    return format_html('<span class="horsies-alive">{}</span>', _("online"))
 
 
 def format_load(worker: Any) -> str:

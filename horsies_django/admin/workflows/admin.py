@@ -66,7 +66,7 @@ class WorkflowAdmin(ActionAdmin):
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("name",)
-    search_help_text = _("An id, the beginning of a name, or the unique key of one that has not ended.")
+    search_help_text = _("A workflow id, the beginning of a name, or the unique key of an unfinished workflow.")
     change_form_template = "admin/horsies_django/workflow_change_form.html"
     admin_actions = WORKFLOW_ACTIONS
     batch = 20  # each takes the workflow's lock and updates its nodes
@@ -83,12 +83,12 @@ class WorkflowAdmin(ActionAdmin):
                 )
             },
         ),
-        (_("Kept"), {"fields": (("shown_cancelled_at", "shown_kept_until"), ("root_id", "depth", "is_replaced"))}),
+        (_("Retention"), {"fields": (("shown_cancelled_at", "shown_kept_until"), ("root_id", "depth", "is_replaced"))}),
     )
 
     shown_sent_at = time_column("sent_at", _("sent at"))
     shown_started_at = time_column("started_at", _("started at"))
-    shown_good_until = time_column("good_until", _("good until"))
+    shown_good_until = time_column("good_until", _("deadline"))
     shown_cancelled_at = time_column("cancelled_at", _("cancelled at"))
     shown_kept_until = time_column("kept_until", _("kept until"))
 
@@ -190,12 +190,12 @@ class WorkflowAdmin(ActionAdmin):
     def _retry_node(self, request: HttpRequest, row: Workflow, database: str, node_id: str) -> None:
         if not control.retry(database, row.pk, node_id):
             message = gettext(
-                "The node “%s” was left alone: its state, or that of what comes after it, does not allow it."
+                "The node “%s” was not changed: its state, or the state of a later node, does not allow it."
             )
             self.message_user(request, message % node_id, messages.WARNING)
             return
         LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
-        self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
+        self.message_user(request, gettext("The node “%s” was re-queued.") % node_id, messages.SUCCESS)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Suggest the events that the workflow's nodes wait for."""
@@ -216,7 +216,7 @@ class WorkflowAdmin(ActionAdmin):
             return workflow.name
         return format_html('<span class="horsies-below">↳ {}</span>', workflow.name)
 
-    @admin.display(description=_("status"))
+    @admin.display(description=_("state"))
     def shown_status(self, workflow: Workflow) -> SafeString:
         """The status as a label."""
         return status_badge(workflow)
@@ -242,7 +242,7 @@ class WorkflowAdmin(ActionAdmin):
         """The code of its error."""
         return getattr(workflow, "error_code", None) or "-"
 
-    @admin.display(description=_("ran"))
+    @admin.display(description=_("run time"))
     def shown_took(self, workflow: Any) -> str:
         """The time from its start to its end, or to now."""
         ended = workflow.completed_at or workflow.cancelled_at or workflow.now

@@ -31,8 +31,8 @@ def completion_reason(workflow: Workflow, nodes: WorkflowNodes) -> str:
         return " ".join([_by_policy(workflow.success_policy, nodes), *_missing(failed, skipped)])
     if failed:
         return _(
-            "It counts as completed, and some of its nodes as failed, which no success policy excuses: they were "
-            "changed after it had ended."
+            "Completed, although some nodes failed and no success policy allows that: the nodes were changed "
+            "after the workflow finished."
         )
     return _of_skipped(nodes, skipped)
 
@@ -44,11 +44,8 @@ def _by_policy(policy: Any, nodes: WorkflowNodes) -> str:
         needed = [by_place[place] for place in required if place in by_place]
         if len(needed) == len(required) and all(node.status == "COMPLETED" for node in needed):
             numbers = {"number": number, "names": _named(needed)}
-            return (
-                _("It counts as completed by its success policy: case %(number)d is met, which needs %(names)s.")
-                % numbers
-            )
-    return _("It counts as completed by its success policy.")
+            return _("Completed by its success policy: case %(number)d is met, which requires %(names)s.") % numbers
+    return _("Completed by its success policy.")
 
 
 def _cases(policy: Any) -> Iterator[tuple[int, list[Any]]]:
@@ -70,14 +67,14 @@ def _missing(failed: int, skipped: int) -> Iterator[str]:
     """Name the nodes that did not complete and were not required."""
     if failed:
         yield ngettext(
-            "%s node that failed does not matter to it.",
-            "%s nodes that failed do not matter to it.",
+            "%s failed node is not required.",
+            "%s failed nodes are not required.",
             failed,
         ) % format_number(failed)
     if skipped:
         yield ngettext(
-            "%s node that was skipped does not matter to it.",
-            "%s nodes that were skipped do not matter to it.",
+            "%s skipped node is not required.",
+            "%s skipped nodes are not required.",
             skipped,
         ) % format_number(skipped)
 
@@ -88,8 +85,8 @@ def _of_skipped(nodes: WorkflowNodes, skipped: int) -> str:
         node.status == "SKIPPED" and node.error_code == WorkflowCode.CONDITION_NOT_MET for node in nodes.nodes
     )
     message = ngettext(
-        "It counts as completed because no node failed: %s node was skipped, and that is no failure.",
-        "It counts as completed because no node failed: %s nodes were skipped, and that is no failure.",
+        "Completed because no node failed. %s node was skipped, which is not a failure.",
+        "Completed because no node failed. %s nodes were skipped, which is not a failure.",
         skipped,
     )
     words = [message % format_number(skipped)]
@@ -101,8 +98,8 @@ def _of_skipped(nodes: WorkflowNodes, skipped: int) -> str:
     if rest := skipped - by_condition:
         words.append(
             ngettext(
-                "%s because too few of what it waits for completed.",
-                "%s because too few of what they wait for completed.",
+                "%s because too few of its dependencies completed.",
+                "%s because too few of their dependencies completed.",
                 rest,
             )
             % format_number(rest)

@@ -38,9 +38,9 @@ class EventForm(forms.Form):
     payload = JSONPayloadField(
         label=_("Payload"),
         required=False,
-        help_text=_('JSON, as {"ok": true} or "yes". It is the value of the nodes that wait for the event.'),
+        help_text=_('JSON, e.g. {"ok": true} or "yes". It becomes the value of the nodes that wait for the event.'),
         widget=forms.Textarea(attrs={"class": "vLargeTextField", "rows": 5, "spellcheck": "false"}),
-        error_messages={"invalid": _("This is no JSON. A text stands in double quotes.")},
+        error_messages={"invalid": _("This is not valid JSON. A string needs double quotes.")},
     )
 
     def suggest(self, names: Sequence[str]) -> None:
@@ -49,13 +49,13 @@ class EventForm(forms.Form):
         widget.suggestions = names
         if names:
             self.fields["name"].initial = names[0]
-            self.fields["name"].help_text = _("Nodes of it wait for: %(names)s.") % {"names": ", ".join(names)}
+            self.fields["name"].help_text = _("Its nodes wait for: %(names)s.") % {"names": ", ".join(names)}
 
     def clean_name(self) -> str:
         """Accept the names that ``send_event()`` accepts."""
         name: str = self.cleaned_data["name"]
         if event_name_error(name):
-            message = _("%(name)r is no name of an event; allowed: a text of 1 to %(limit)d characters.")
+            message = _("%(name)r is not an event name; allowed: a text of 1 to %(limit)d characters.")
             raise forms.ValidationError(message, params={"name": name, "limit": EVENT_NAME_LENGTH})
         return name
 

@@ -19,7 +19,7 @@ from ..lists.search import is_id
 class WorkflowStatusFilter(ChoiceFilter):
     """Filters by status. All but COMPLETED have an index."""
 
-    title = _("status")
+    title = _("state")
     parameter_name = "status__exact"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -42,7 +42,7 @@ class TreeFilter(ChoiceFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the choices."""
-        return [("top", _("started by a call")), ("sub", _("subworkflows")), ("all", _("all"))]
+        return [("top", _("top-level")), ("sub", _("subworkflows")), ("all", _("all"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Skip the filter if the search is an id."""

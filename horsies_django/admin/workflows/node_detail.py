@@ -47,15 +47,15 @@ def node_detail(node: WorkflowTask, line: NodeLine) -> NodeDetail:
 def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
     yield _("State"), format_html('<span class="horsies-status horsies-status-{}">{}</span>', line.status, line.state)
     yield _("Error"), line.error_code
-    yield _("What it does"), _describe_work(line)
-    yield _("Why it has not ended"), line.why
+    yield _("Details"), _describe_work(line)
+    yield _("Why it has not finished"), line.why
     yield _("Waits for"), _sources(line)
-    yield _("Begins"), _condition(node)
+    yield _("Starts"), _condition(node)
     yield _("Attempts"), line.attempts
-    yield _("Began"), line.began if node.started_at else ""
-    yield _("Ended"), format_time(node.completed_at, exactly=False) if node.completed_at else ""
-    yield _("Took"), line.took
-    yield _("In the queue"), line.waited
+    yield _("Started"), line.began if node.started_at else ""
+    yield _("Finished"), format_time(node.completed_at, exactly=False) if node.completed_at else ""
+    yield _("Duration"), line.took
+    yield _("Time in queue"), line.waited
     yield _("Deadline"), format_time(node.good_until, exactly=False) if node.good_until else ""
     if node.task_name:
         yield _("Queue"), node.queue_name
@@ -85,11 +85,11 @@ def _condition(node: WorkflowTask) -> str:
     elif node.join == Join.QUORUM:
         parts.append(_("when %d of these have completed") % (node.min_success or 1))
     elif node.allow_failed_deps:
-        parts.append(_("also after what has failed or was skipped"))
+        parts.append(_("also after failed or skipped nodes"))
     if node.run_when:
-        parts.append(_("if %s says so") % node.run_when)
+        parts.append(_("if %s returns true") % node.run_when)
     if node.skip_when:
-        parts.append(_("unless %s says so") % node.skip_when)
+        parts.append(_("unless %s returns true") % node.skip_when)
     return "; ".join(parts)
 
 

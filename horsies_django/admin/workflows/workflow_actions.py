@@ -58,7 +58,7 @@ def _missing_backends(rows: QuerySet[Any]) -> str:
     if not gone:
         return ""
     message = gettext(
-        "No event can be sent to workflows whose backend is no HorsiesBackend of TASKS any more: %(names)s."
+        "Workflows of these backends get no event, because TASKS no longer has them as a HorsiesBackend: %(names)s."
     )
     return message % {"names": ", ".join(gone)}
 
@@ -74,16 +74,17 @@ def has_running_bodies(workflow: Any) -> bool:
 
 
 def _cancelled(count: int) -> str:
-    return ngettext("%d workflow was cancelled.", "%d workflows were cancelled.", count) % count
+    return ngettext("%d workflow cancelled.", "%d workflows cancelled.", count) % count
 
 
 PAUSE: Final = AdminAction(
     name="pause",
     label=_("Pause"),
     button=lambda count, shown: ngettext("Pause %s workflow", "Pause %s workflows", count) % shown,
+    question=_("Pause %(rows)s?"),
     list_label=_("Pause selected workflows"),
     act=_for_each(control.pause),
-    message=lambda count: ngettext("%d workflow is paused.", "%d workflows are paused.", count) % count,
+    message=lambda count: ngettext("%d workflow paused.", "%d workflows paused.", count) % count,
     applies_to=lambda workflow: workflow.status == WorkflowStatus.RUNNING,
 )
 
@@ -91,21 +92,25 @@ RESUME: Final = AdminAction(
     name="resume",
     label=_("Resume"),
     button=lambda count, shown: ngettext("Resume %s workflow", "Resume %s workflows", count) % shown,
+    question=_("Resume %(rows)s?"),
     list_label=_("Resume selected workflows"),
     act=_for_each(control.resume),
-    message=lambda count: ngettext("%d workflow goes on.", "%d workflows go on.", count) % count,
+    message=lambda count: ngettext("%d workflow resumed.", "%d workflows resumed.", count) % count,
     applies_to=lambda workflow: workflow.status == WorkflowStatus.PAUSED,
 )
 
 RETRY: Final = AdminAction(
     name="retry",
-    label=_("Retry failed"),
+    label=_("Retry failed nodes"),
     button=lambda count, shown: (
-        ngettext("Retry what failed of %s workflow", "Retry what failed of %s workflows", count) % shown
+        ngettext("Retry failed nodes of %s workflow", "Retry failed nodes of %s workflows", count) % shown
     ),
-    list_label=_("Retry what failed of selected workflows"),
+    question=_("Retry failed nodes of %(rows)s?"),
+    list_label=_("Retry failed nodes of selected workflows"),
     act=_for_each(control.retry),
-    message=lambda count: ngettext("%d workflow runs again.", "%d workflows run again.", count) % count,
+    message=lambda count: (
+        ngettext("Failed nodes of %d workflow re-queued.", "Failed nodes of %d workflows re-queued.", count) % count
+    ),
     applies_to=has_failed,
 )
 
@@ -115,11 +120,10 @@ SEND_EVENT: Final = EventAction(
     button=lambda count, shown: (
         ngettext("Send the event to %s workflow", "Send the event to %s workflows", count) % shown
     ),
+    question=_("Send an event to %(rows)s?"),
     list_label=_("Send an event to selected workflows"),
     act=_for_each(_send_event),
-    message=lambda count: (
-        ngettext("%d workflow was sent the event.", "%d workflows were sent the event.", count) % count
-    ),
+    message=lambda count: ngettext("Event sent to %d workflow.", "Event sent to %d workflows.", count) % count,
     applies_to=is_live,
     logged_columns=(),
     form=EventForm,
@@ -132,32 +136,35 @@ CANCEL: Final = AdminAction(
     button=lambda count, shown: ngettext("Cancel %s workflow", "Cancel %s workflows", count) % shown,
     back_label=keep_label,
     counts_all=True,
+    question=_("Cancel %(rows)s?"),
     list_label=_("Cancel selected workflows"),
     act=_for_each(control.cancel),
     message=_cancelled,
     applies_to=is_live,
     warning=_(
-        "What has not begun is skipped, here and in all subworkflows. Bodies that run come to their end and keep their "
-        "results. What was skipped can be run again with “Retry failed”."
+        "Nodes that have not started are skipped, here and in all subworkflows. Running tasks finish and keep "
+        "their results. “Retry failed nodes” runs skipped nodes later."
     ),
 )
 
 CANCEL_RUNNING: Final = AdminAction(
     name="cancel_running",
-    label=_("Cancel workflow, running bodies too"),
+    label=_("Cancel and stop running tasks"),
     button=lambda count, shown: (
-        ngettext("Cancel %s workflow, running bodies too", "Cancel %s workflows, running bodies too", count) % shown
+        ngettext("Cancel %s workflow and stop running tasks", "Cancel %s workflows and stop running tasks", count)
+        % shown
     ),
     back_label=keep_label,
     counts_all=True,
-    list_label=_("Cancel selected workflows, running bodies too"),
+    question=_("Cancel %(rows)s and stop running tasks?"),
+    list_label=_("Cancel selected workflows and stop running tasks"),
     act=_for_each(partial(control.cancel, include_running=True)),
     message=_cancelled,
     applies_to=has_running_bodies,
     permission="cancel",
     warning=_(
-        "What has not begun is skipped, here and in all subworkflows. Bodies that run are told to stop, and what they "
-        "still return is dropped."
+        "Nodes that have not started are skipped, here and in all subworkflows. Running tasks are asked to "
+        "stop, and their return values are discarded."
     ),
 )
 

@@ -80,8 +80,8 @@ class WorkflowPage:
             (_("Sent"), format_time(row.sent_at, exactly=False)),
             (_("Started"), format_time(row.started_at, exactly=False)),
             (_("Paused"), format_time(row.paused_at, exactly=False) if row.paused_at else ""),
-            (_("Ended"), format_time(ended, exactly=False) if ended else ""),
-            (_("Took") if ended else _("Runs for"), format_duration(elapsed(row.started_at, ended or self.now))),
+            (_("Finished"), format_time(ended, exactly=False) if ended else ""),
+            (_("Duration") if ended else _("Running for"), format_duration(elapsed(row.started_at, ended or self.now))),
             (_("Deadline"), format_time(row.good_until, exactly=False) if row.good_until else ""),
         ]
         return [(name, text) for name, text in pairs if text]
@@ -106,7 +106,9 @@ class WorkflowPage:
         boxes = self._boxes
         if not boxes or self._nodes.is_truncated:
             return ""
-        title = _("Graph of %(name)s: %(done)d of %(total)d nodes have ended. The table of nodes says the same.") % {
+        title = _(
+            "Graph of %(name)s: %(done)d of %(total)d nodes have finished. The table of nodes has the same data."
+        ) % {
             "name": self.workflow.name,
             "done": self.done,
             "total": self.workflow.node_count,
@@ -129,18 +131,20 @@ class WorkflowPage:
         """Notes on what the graph leaves out."""
         notes = []
         if self.has_too_many_edges:
-            notes.append(_("Nodes wait for so many others that there is no picture, and no critical path."))
+            notes.append(_("The nodes have too many dependencies to draw a graph and a critical path."))
         elif self._nodes.is_truncated:
             notes.append(
-                _("There are more than %(limit)s nodes: too many for a picture.") % {"limit": format_number(MAX_NODES)}
+                _("There are more than %(limit)s nodes: too many for a graph.") % {"limit": format_number(MAX_NODES)}
             )
         elif len(self._groups) > MAX_BOXES:
             numbers = {"count": format_number(len(self._groups)), "limit": format_number(MAX_BOXES)}
-            notes.append(_("There are %(count)s boxes to draw, and a picture has %(limit)s at most.") % numbers)
+            notes.append(_("The graph would have %(count)s boxes; the maximum is %(limit)s.") % numbers)
         elif self.picture and self.layout.left_out:
             count = self.layout.left_out
             note = ngettext(
-                "%d edge is not drawn: a longer way says it.", "%d edges are not drawn: longer ways say them.", count
+                "%d edge is not drawn: a longer path implies it.",
+                "%d edges are not drawn: longer paths imply them.",
+                count,
             )
             notes.append(note % count)
         return notes

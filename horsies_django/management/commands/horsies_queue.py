@@ -149,7 +149,7 @@ class Command(QueueCommand):
         names = [one_line(queue.name) for queue in known]
         width = max(map(len, names))
         for name, queue in zip(names, known, strict=True):
-            status = [*(["paused"] if queue.is_paused else []), *queue.descriptions] or ["open"]
+            status = [*(["paused"] if queue.is_paused else []), *queue.descriptions] or ["active"]
             self.stdout.write(f"{name.ljust(width)}  {one_line('; '.join(status))}")
 
 

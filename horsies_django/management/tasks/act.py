@@ -23,7 +23,7 @@ from .flags import parse_count, parse_filters, parse_ids
 PARTICIPLES: Final = {
     "run": "due now",
     "cancel": "cancelled",
-    "retry": "due again",
+    "retry": "re-queued",
     "move": "moved",
     "delete": "deleted",
 }
@@ -59,7 +59,7 @@ def act(inspector: Inspector, action: str, options: dict[str, Any], out: OutputW
         failure = "Stopped."
     _print(report, options, out)
     if failure or report.left:
-        raise CommandError(failure or f"{report.left} left alone.", returncode=1)
+        raise CommandError(failure or f"{report.left} skipped.", returncode=1)
 
 
 def _action(action: str, options: dict[str, Any]) -> TaskAction:
@@ -94,7 +94,7 @@ def _confirm(matching: Matching, task_action: TaskAction, err: OutputWrapper) ->
     filters = narrow_to_action(matching.filters, task_action)
     estimate = estimate_rows(filters.scan(matching.rows), Estimate(before=upper_bound(matching.rows).upper))
     states = ", ".join(sorted(filters.states))
-    err.write(f"{task_action.name}: {estimate} tasks ({states}). Go on? [y/N] ", ending="")
+    err.write(f"{task_action.name}: {estimate} tasks ({states}). Continue? [y/N] ", ending="")
     err.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -116,7 +116,7 @@ def _print(report: Report, options: dict[str, Any], out: OutputWrapper) -> None:
     out.write(f"{'would be ' if report.is_dry else ''}{PARTICIPLES[report.action]}: {report.done}")
     if not report.left:
         return
-    out.write(f"left alone: {report.left}")
+    out.write(f"skipped: {report.left}")
     if report.left > min(MAX_NAMED, len(report.skipped)):
         for why, count in report.reasons.items():
             out.write(f"  {count} of them: {why}")

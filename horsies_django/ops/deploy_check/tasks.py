@@ -40,7 +40,7 @@ MIN_OF_QUEUE: Final = 1_000
 #: Maximum queues with waiting tasks that are read, of functions and of coroutines.
 MAX_QUEUES: Final = 1_000
 
-#: Gathered calls of a group that are examined.
+#: Grouped calls of a group that are examined.
 MAX_ITEMS: Final = 20
 
 #: Why tasks in a queue would wait for ever.
@@ -197,12 +197,12 @@ def _argument_problem(
     parameters = task_parameters(task)
     if call.is_group:
         if not parameters.own:
-            return "it has no parameter for the list of its gathered calls"
+            return "it has no parameter for the list of its grouped calls"
         return signature_problem(parameters, args, [*kwargs, parameters.own[0]])
     if call.is_delayed and not isinstance(task, HorsiesTask):
         return "it is not a task of horsies_django any more, so a call for later can't join its group"
     if call.is_delayed and gathers(task):
-        return None  # the arguments of a gathered call may have any names
+        return None  # the arguments of a grouped call may have any names
     return signature_problem(parameters, args, kwargs)
 
 
@@ -210,7 +210,7 @@ def _item_problems(backend: str, text: str | None) -> Iterator[str]:
     try:
         kwargs = read_json(text, dict)
     except ValueError as error:
-        yield f"a gathered call: {error}"
+        yield f"a grouped call: {error}"
         return
     for problem in value_problems(kwargs, backend, is_typed=True):
-        yield f"a gathered call: {problem}"
+        yield f"a grouped call: {problem}"

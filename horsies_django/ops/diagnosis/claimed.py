@@ -29,7 +29,7 @@ def claimed_reasons(task: Task, now: datetime) -> Iterator[Reason]:
     worker_id = task.claimed_by_worker_id or ""
     about = (RelatedRow(Worker, worker_id, worker_id),)
     if is_claimed:
-        words = _("A worker has claimed it ahead, and will start it when a slot is free.")
+        words = _("A worker has claimed the task in advance and starts it when a slot is free.")
         yield Reason(ReasonCode.CLAIMED, words, task.claimed_at, about)
     rule = _silence_rule(backend_options(task.backend).recovery, is_claimed=is_claimed)
     sign = _last_sign_of_life(task, rule.role, worker_id)
@@ -63,7 +63,7 @@ def _silence_rule(recovery: RecoveryOptions, *, is_claimed: bool) -> _SilenceRul
 
 def _silence_message(rule: _SilenceRule) -> str:
     if not rule.is_enforced:
-        return _("Its worker has fallen silent, and the settings say that its tasks are not taken from it.")
+        return _("Its worker is not responding, and the settings do not let other workers take over its tasks.")
     if rule.role is BeatRole.CLAIMER:
-        return _("Its worker has fallen silent: if it stays so, the reaper lets others claim the task.")
-    return _("Its worker has fallen silent: if it stays so, the reaper retries the task or has it fail.")
+        return _("Its worker is not responding. If it stays that way, the reaper releases the task for other workers.")
+    return _("Its worker is not responding. If it stays that way, the reaper retries or fails the task.")

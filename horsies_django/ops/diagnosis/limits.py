@@ -21,7 +21,7 @@ def queue_limit_reasons(task: Task, rows: TaskQuerySet) -> Iterator[Reason]:
     if status.is_full:
         yield _queue_full(status, rows)
     if status.rules.rate is not None and status.next_in > 0:
-        words = _("The queue %(queue)s may begin %(rate)s, and has done so.")
+        words = _("The queue %(queue)s has reached its rate limit of %(rate)s.")
         words %= {"queue": status.name, "rate": status.rules.rate}
         yield Reason(ReasonCode.RATE_LIMITED, words, now_of(task) + timedelta(seconds=status.next_in))
 
@@ -29,11 +29,11 @@ def queue_limit_reasons(task: Task, rows: TaskQuerySet) -> Iterator[Reason]:
 def _queue_full(status: QueueStatus, rows: TaskQuerySet) -> Reason:
     most = status.rules.max_concurrency
     if not most:
-        words = _("The queue %s is stopped: its limit is 0 tasks at once.") % status.name
+        words = _("The queue %s is stopped: its limit is 0 tasks.") % status.name
         return Reason(ReasonCode.QUEUE_FULL, words)
     words = ngettext(
-        "The queue %(queue)s may have %(most)d task at once, and workers hold %(held)d.",
-        "The queue %(queue)s may have %(most)d tasks at once, and workers hold %(held)d.",
+        "The queue %(queue)s has reached its limit: %(held)d of %(most)d task in progress.",
+        "The queue %(queue)s has reached its limit: %(held)d of %(most)d tasks in progress.",
         most,
     )
     words %= {"queue": status.name, "most": most, "held": status.held}
@@ -51,14 +51,17 @@ def limit_key_reason(task: Task) -> Reason:
     limit = limits.filter(pk=key).first()
     most = None if limit is None else limit.max_concurrency
     if most is not None and (held := inside.count()) >= most:
-        words = _("It waits for a place: %(held)d of %(most)d of %(key)s are taken.")
+        words = _("The limit %(key)s is reached: %(held)d of %(most)d in use.")
         about = tuple(RelatedRow(Task, pk, str(pk)) for pk in inside.values_list("pk", flat=True)[:MAX_RELATED])
         return Reason(ReasonCode.LIMIT_FULL, words % {"held": held, "most": most, "key": key}, about=about)
     if limit is not None and limit.rate is not None:
-        words = _("It waits for its turn: no more than %(rate)s of %(key)s may begin.") % {
+        words = _("The rate limit of %(key)s is reached: %(rate)s.") % {
             "rate": limit.rate,
             "key": key,
         }
         return Reason(ReasonCode.RATE_LIMITED, words, limit.next_at)
-    words = _("%s has room for it: it will be let in within seconds, at the latest in the reaper's next pass.") % key
+    words = (
+        _("The limit %s has capacity: the task is admitted within seconds, at the latest in the reaper's next pass.")
+        % key
+    )
     return Reason(ReasonCode.LIMIT_FULL, words)

@@ -41,7 +41,7 @@ def pending_reasons(task: Task, now: datetime) -> Iterator[Reason]:
     rows = tasks_in_database_of(task)
     if task.good_until is not None and task.good_until <= now:
         yield Reason(
-            ReasonCode.PAST_DEADLINE, _("It must not begin any more: the reaper will expire it."), task.good_until
+            ReasonCode.PAST_DEADLINE, _("Its deadline has passed: the reaper will expire the task."), task.good_until
         )
         return
     is_due = task.enqueued_at <= now
@@ -58,14 +58,14 @@ def pending_reasons(task: Task, now: datetime) -> Iterator[Reason]:
 def _not_due(task: Task) -> Reason:
     if task.group_key is not None and task.claim == 0:
         words = ngettext(
-            "It gathers calls, %d so far, and is not due before its time or until it is full.",
-            "It gathers calls, %d so far, and is not due before its time or until it is full.",
+            "It is aggregating calls, %d so far, and is due at its time or when the group is full.",
+            "It is aggregating calls, %d so far, and is due at its time or when the group is full.",
             task.item_count or 0,
         )
         return Reason(ReasonCode.SCHEDULED, words % (task.item_count or 0), task.enqueued_at)
     if task.next_retry_at is None:
-        return Reason(ReasonCode.SCHEDULED, _("It is scheduled, and not due before its time."), task.enqueued_at)
-    words = _("It will be tried again after attempt %d, and is not due before its time.") % task.attempt
+        return Reason(ReasonCode.SCHEDULED, _("It is scheduled and not due yet."), task.enqueued_at)
+    words = _("It will be retried after attempt %d and is not due yet.") % task.attempt
     return Reason(ReasonCode.RETRYING, words, task.enqueued_at)
 
 
@@ -74,14 +74,16 @@ def _other_version(task: Task, *, is_due: bool) -> Reason:
     stored = task.unknown_to if isinstance(task.unknown_to, dict) else {}
     versions = stored.get("versions")
     shown = ", ".join(map(str, versions)) if isinstance(versions, list) and versions else "?"
-    words = _("It waits for a worker with another version of the code: %s does not know the task, or a value of it.")
+    words = _(
+        "It is waiting for a worker with another version of the code: %s does not know the task or one of its values."
+    )
     return Reason(ReasonCode.OTHER_VERSION, words % shown, None if is_due else task.enqueued_at)
 
 
 def _no_reason_found(waited: timedelta) -> Reason:
     if waited.total_seconds() < STUCK_AFTER:
-        return Reason(ReasonCode.NOTHING, _("Nothing is in its way: a worker should claim it within seconds."))
-    words = _("Nothing that the tables tell of is in its way, and yet it waits. Look at what the workers log.")
+        return Reason(ReasonCode.NOTHING, _("Nothing blocks it: a worker should claim it within seconds."))
+    words = _("The database shows no reason why it is waiting. Check the logs of the workers.")
     return Reason(ReasonCode.NOTHING, words)
 
 
@@ -112,10 +114,10 @@ def _queue_and_worker_reasons(task: Task, rows: TaskQuerySet, *, is_due: bool) -
 
 def _no_worker(name: str, workers: Sequence[Worker]) -> Reason:
     if not workers:
-        return Reason(ReasonCode.NO_WORKER, _("No worker is alive. Start one: manage.py horsies_worker"))
+        return Reason(ReasonCode.NO_WORKER, _("No worker is online. Start one: manage.py horsies_worker"))
     words = ngettext(
-        "No live worker serves the queue %(queue)s; the one that lives serves others.",
-        "No live worker serves the queue %(queue)s; the %(count)d that live serve others.",
+        "No online worker serves the queue %(queue)s; the only one online serves other queues.",
+        "No online worker serves the queue %(queue)s; the %(count)d that are online serve other queues.",
         len(workers),
     )
     return Reason(ReasonCode.NO_WORKER, words % {"queue": name, "count": len(workers)}, about=_related_workers(workers))
@@ -134,15 +136,17 @@ def _slot_reasons(task: Task, rows: TaskQuerySet, workers: Sequence[Worker]) -> 
     held = Counter(_holders(rows, list(slots), is_async=task.is_async)) if None not in slots.values() else Counter()
     if all(count is not None and held[key] >= count for key, count in slots.items()):
         words = ngettext(
-            "The worker that serves its queue has all %(slots)d slots taken.",
-            "The %(count)d workers that serve its queue have all %(slots)d slots taken.",
+            "All %(slots)d slots of the worker that serves its queue are in use.",
+            "All %(slots)d slots of the %(count)d workers that serve its queue are in use.",
             len(workers),
         )
         total = sum(count or 0 for count in slots.values())
         words %= {"count": len(workers), "slots": total}
         yield Reason(ReasonCode.WORKERS_BUSY, words, about=_related_workers(workers))
     if ahead := _count_ahead(task, rows):
-        words = ngettext("%s due task of its queue comes first.", "%s due tasks of its queue come first.", ahead)
+        words = ngettext(
+            "%s due task of its queue is ahead of it.", "%s due tasks of its queue are ahead of it.", ahead
+        )
         shown = str(ahead) if ahead < MAX_COUNTED else _("%d or more") % MAX_COUNTED
         yield Reason(ReasonCode.OTHERS_FIRST, words % shown)
 

@@ -67,7 +67,7 @@ class Reason:
 
 def paused_workflow(workflow: Workflow) -> Reason:
     """Return the reason that a paused workflow gives to its nodes and their tasks."""
-    words = _("Its workflow is paused. What has not begun is taken back, and runs once the workflow is resumed.")
+    words = _("Its workflow is paused. Tasks that have not started are withdrawn and run when the workflow is resumed.")
     return Reason(ReasonCode.WORKFLOW_PAUSED, words, about=(RelatedRow(Workflow, workflow.pk, workflow.name),))
 
 

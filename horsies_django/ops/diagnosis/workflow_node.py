@@ -23,9 +23,9 @@ def node_reasons(node: WorkflowTask) -> Iterator[Reason]:
     if has_not_begun and (node.open_deps or node.open_ctx):
         yield _waits_for_nodes(node)
     elif node.kind == NodeKind.EVENT:
-        yield Reason(ReasonCode.WAITS_FOR_EVENT, _("It waits for the event %s.") % node.event_name)
+        yield Reason(ReasonCode.WAITS_FOR_EVENT, _("It is waiting for the event %s.") % node.event_name)
     elif node.kind == NodeKind.SLEEP:
-        yield Reason(ReasonCode.SLEEPS, _("It sleeps."), _wakes_at(node))
+        yield Reason(ReasonCode.SLEEPS, _("It is sleeping."), _wakes_at(node))
 
 
 def _waits_for_nodes(node: WorkflowTask) -> Reason:
@@ -34,7 +34,7 @@ def _waits_for_nodes(node: WorkflowTask) -> Reason:
         workflow=node.workflow_id, task_index__in=sources, completed_at__isnull=True
     )
     count = max(node.open_deps, node.open_ctx)
-    words = ngettext("It waits for %d node.", "It waits for %d nodes.", count) % count
+    words = ngettext("It is waiting for %d node.", "It is waiting for %d nodes.", count) % count
     waited_for = nodes.order_by("task_index").only("pk", "node_id")[:MAX_RELATED]
     about = tuple(RelatedRow(WorkflowTask, other.pk, other.node_id) for other in waited_for)
     return Reason(ReasonCode.WAITS_FOR_NODES, words, about=about)

@@ -84,6 +84,12 @@ class Estimate:
         return None if self.planner_rows is None else max(self.planner_rows, self.scanned + 1)
 
     @property
+    def only_status(self) -> str:
+        """The status of all matching rows; empty if they have several, or if not all are counted."""
+        found = [status for status, count in self.by_status.items() if count]
+        return found[0] if self.is_complete and len(found) == 1 else ""
+
+    @property
     def number(self) -> str:
         """The count as text, marked if it is a lower bound."""
         return _with_separators(self.counted) if self.is_complete else _("at least %s") % _with_separators(self.counted)
@@ -94,9 +100,9 @@ class Estimate:
         if self.is_complete:
             return numbers["count"]
         if self.rows_to_scan is None:
-            return _("at least %(count)s (looked through %(looked)s)") % numbers
+            return _("at least %(count)s (looked through the newest %(looked)s)") % numbers
         numbers["about"] = _with_separators(self.rows_to_scan)
-        return _("at least %(count)s (looked through %(looked)s of about %(about)s)") % numbers
+        return _("at least %(count)s (looked through the newest %(looked)s of about %(about)s)") % numbers
 
 
 def estimate_rows(scan: KeysetScan, start: Estimate, seconds: float | None = None) -> Estimate:

@@ -24,14 +24,14 @@ def describe_retry_policy(task: Task) -> str:
     this process.
     """
     if task.retry_policy is None:
-        text = _("No retries: one attempt. A body that raises Retry is tried again, %d times at most.")
+        text = _("No retries: one attempt. A task that raises Retry is retried at most %d times.")
         return text % (task.max_retries or RETRIES_ON_DEMAND)
     if task.retry_policy == NO_RETRIES:
         return _("No retries: one attempt.")
     try:
         policy = RetryPolicy.from_json(task.retry_policy)
     except (TypeError, ValueError, KeyError):
-        return _("No retries: the policy that is stored can't be read.")
+        return _("No retries: the stored policy is invalid.")
     if not task.max_retries:
         return _("No retries: one attempt.")
     attempts = _("Up to %d attempts.") % (task.max_retries + 1)
@@ -40,8 +40,8 @@ def describe_retry_policy(task: Task) -> str:
 
 def _describe_errors(policy: RetryPolicy) -> str:
     if ANY_CODE in policy.auto_retry_for:
-        return _("Any error is retried that another attempt can mend.")
-    return _("These errors are retried: %s.") % ", ".join(policy.auto_retry_for)
+        return _("Retried on any error that another attempt may fix.")
+    return _("Retried on these errors: %s.") % ", ".join(policy.auto_retry_for)
 
 
 def _describe_waits(task: Task, policy: RetryPolicy) -> str:
@@ -50,19 +50,20 @@ def _describe_waits(task: Task, policy: RetryPolicy) -> str:
     if isinstance(registered, HorsiesTask):
         backoff = registered.own_backoff(policy, backend_options(task.backend).defaults)
     if callable(backoff):
-        return _("The task's own backoff function says how long to wait, or that there is no retry.")
+        return _("The task's own backoff function returns the delay, or that there is no retry.")
     numbers = range(1, task.max_retries + 1)
     waits = [policy.planned(number) if backoff is None else float(backoff) for number in numbers]
     if len(set(waits)) > 1:
         is_more = len(waits) > _NAMED
-        words = _("Waits before the retries: %s and so on.") if is_more else _("Waits before the retries: %s.")
+        words = _("Delays before the retries: %s and so on.") if is_more else _("Delays before the retries: %s.")
         text = words % ", ".join(map(_seconds, waits[:_NAMED]))
     elif waits[0]:
-        text = _("Wait before each retry: %s.") % _seconds(waits[0])
+        text = _("Delay before each retry: %s.") % _seconds(waits[0])
     else:
-        text = _("There is no wait before a retry.")
+        text = _("No delay before a retry.")
     is_jittered = backoff is None and policy.jitter
-    return f"{text} {_('Each is longer or shorter by up to a quarter.')}" if is_jittered else text
+    jitter = _("Each varies at random by up to a quarter.")
+    return f"{text} {jitter}" if is_jittered else text
 
 
 def _seconds(wait: float) -> str:

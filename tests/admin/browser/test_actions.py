@@ -19,13 +19,13 @@ def test_a_failed_task_is_retried_and_completes(browser, worker, tmp_path):
     worker()
     wait_until(lambda: handle.status() == TaskStatus.FAILED)
     browser.go("task_change", handle.id)
-    for text in ("Status:", "FileNotFoundError", "Sent at:", "Attempt 1"):
+    for text in ("State:", "FileNotFoundError", "Sent at:", "Attempt 1"):
         assert browser.shows(text)
 
     (tmp_path / "fixed").touch()
     browser.click("Retry")
 
-    browser.await_text("1 task is due again.")
+    browser.await_text("1 task re-queued.")
     browser.await_text("Completed", reload=True)
     assert handle.status() == TaskStatus.COMPLETED
 
@@ -35,11 +35,11 @@ def test_a_running_task_is_cancelled(browser, worker, tmp_path):
     handle, _ = send_hold(tmp_path / "gate")
     browser.go("task_change", handle.id)
 
-    browser.click("Cancel task and tell it to stop")
-    browser.await_text("A body that runs is told to stop.")
-    browser.click("Cancel 1 task, and tell it to stop")
+    browser.click("Cancel and stop")
+    browser.await_text("Running tasks are asked to stop.")
+    browser.click("Cancel and stop 1 task")
 
-    browser.await_text("1 task was cancelled.")
+    browser.await_text("1 task cancelled.")
     assert handle.status() == TaskStatus.CANCELLED
     wait_until(lambda: not Task.objects.active().exists())
 
@@ -56,10 +56,10 @@ def test_a_thousand_failed_tasks_are_retried_at_once(browser, worker):
     browser.click("UNHANDLED_EXCEPTION")
 
     browser.choose_all("retry")
-    browser.await_text("All tasks that match, on every page: 1,000")
+    browser.await_text("Matching tasks on all pages: 1,000")
     browser.click("Retry 1,000 tasks")
 
-    browser.await_text("1000 tasks are due again.")
+    browser.await_text("1000 tasks re-queued.")
     assert Task.objects.filter(status="PENDING").count() == 1000
     worker("--threads", "8")
     wait_until(lambda: Task.objects.filter(status="COMPLETED").count() == 1000, limit=60)
@@ -75,7 +75,7 @@ def test_an_action_that_takes_several_requests_continues_by_itself(browser, monk
     browser.choose_all("cancel")
     browser.click("Cancel 1,200 tasks")
 
-    browser.await_text("1200 tasks were cancelled.")
+    browser.await_text("1200 tasks cancelled.")
     assert LogEntry.objects.count() > 1  # one for each request
 
 
@@ -86,14 +86,14 @@ def test_a_failed_task_is_found_and_retried_by_keyboard(browser, drain):
 
     browser.tab_into(".horsies-tile-failed a")
     browser.press(Keys.ENTER)
-    browser.await_text("Select task to view")
+    browser.await_text("1 task on this page")
     browser.tab_to(tasks.fail.module_path)
     browser.press(Keys.ENTER)
     browser.await_text("View task")
     browser.tab_to("Retry")
     browser.press(Keys.ENTER)
 
-    browser.await_text("1 task is due again.")
+    browser.await_text("1 task re-queued.")
     assert handle.status() == TaskStatus.PENDING
 
 
@@ -101,7 +101,7 @@ def test_the_rows_of_a_list_are_reached_past_the_filters_by_keyboard(browser):
     tasks.noop.send()
     browser.go("task_changelist")
 
-    browser.tab_to("Skip to the rows")
+    browser.tab_to("Skip to the results")
     browser.press(Keys.ENTER)
 
     browser.tab_to(tasks.noop.module_path, limit=3)  # two checkboxes come first
@@ -118,7 +118,7 @@ def test_a_queue_is_paused_by_keyboard(browser):
     browser.tab_to("Pause")
     browser.press(Keys.SPACE)
 
-    browser.await_text("1 queue is paused.")
+    browser.await_text("1 queue paused.")
     assert Queue.objects.get(name="default").paused
 
 
@@ -140,7 +140,7 @@ def test_a_queue_is_paused_and_resumed(browser, worker):
     browser.go("queue_changelist")
     browser.click("default")
     browser.click("Pause")
-    browser.await_text("1 queue is paused.")
+    browser.await_text("1 queue paused.")
     handles = tasks.noop.send_many({} for _ in range(3))
     others = tasks.on_emails.send_many({} for _ in range(3))
 
@@ -149,7 +149,7 @@ def test_a_queue_is_paused_and_resumed(browser, worker):
     browser.await_text("3", reload=True)
     browser.click("Resume")
 
-    browser.await_text("1 queue goes on.")
+    browser.await_text("1 queue resumed.")
     wait_until(lambda: all(handle.status() == TaskStatus.COMPLETED for handle in handles))
 
 
@@ -159,7 +159,7 @@ def test_queues_are_paused_from_the_list(browser):
 
     browser.choose("pause", row.pk, "~default")
 
-    browser.await_text("2 queues are paused.")
+    browser.await_text("2 queues paused.")
     assert Queue.objects.filter(paused=True).count() == 2
 
 
@@ -172,7 +172,7 @@ def test_a_worker_that_is_asked_to_stop_exits_once_its_task_ends(browser, worker
     assert browser.shows("tests.jobs.tasks.hold")
 
     browser.click("Stop gracefully")
-    browser.await_text("finishes what it runs")
+    browser.await_text("finishes the running ones")
     browser.click("Stop 1 worker gracefully")
 
     browser.await_text("1 worker was asked to stop.")

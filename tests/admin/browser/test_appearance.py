@@ -48,7 +48,7 @@ def open_pages_after_post(browser, pages):
     yield "retry all that match"
     with browser.blocking("*/bulk_progress.js"):
         browser.click_on(By.CSS_SELECTOR, "button.default")
-        browser.await_text("This goes on for as long as the page is open.")
+        browser.await_text("This continues while the page is open.")
         yield "progress of the action"
         browser.driver.get(browser.url + pages["tasks"])
         browser.choose_all("cancel")

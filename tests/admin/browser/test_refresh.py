@@ -64,7 +64,7 @@ def test_a_workflow_page_refreshes_until_the_workflow_ends(browser, worker, tmp_
     handle.send_event("approved")
 
     wait_until(lambda: completed() == 4)
-    browser.await_text("4 of 4 nodes have ended")
+    browser.await_text("4 of 4 nodes have finished")
     wait_until(lambda: not browser.driver.find_elements(By.CSS_SELECTOR, "[data-horsies-live]"))
     assert is_marked(browser)
     assert "Pause updates" not in browser.text
@@ -148,6 +148,6 @@ def test_a_refresh_of_a_graph_keeps_the_focus_on_its_node(browser, drain):
 
     drain()
 
-    browser.await_text("2 of 2 nodes have ended")
+    browser.await_text("2 of 2 nodes have finished")
     focused = browser.driver.switch_to.active_element
     assert focused.accessible_name.startswith("one, Completed")

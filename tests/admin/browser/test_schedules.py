@@ -55,7 +55,7 @@ def test_a_schedule_is_added_then_disabled_then_run(browser):
     browser.click("Disable")
     browser.await_text("disabled by an operator")
     browser.click("Run now")
-    browser.await_text("1 run was sent.")
+    browser.await_text("1 run enqueued.")
 
     assert "noop" in browser.driver.find_element(By.ID, "horsies-history").text
     schedule = Schedule.objects.get()

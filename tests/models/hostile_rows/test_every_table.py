@@ -152,7 +152,7 @@ ROW_KINDS: dict[str, tuple[type[models.Model], MakeRows]] = {
     ),
     "attempts": (TaskAttempt, _attempts),
     "heartbeats": (Heartbeat, _heartbeats),
-    "gathered calls": (TaskItem, _items),
+    "grouped calls": (TaskItem, _items),
     "workflows": (WorkflowRow, _workflows),
     "first nodes": (WorkflowTask, _nodes(0)),
     "second nodes": (WorkflowTask, _nodes(1)),
