@@ -22,6 +22,7 @@ LOGGERS: Final = (
     "horsies_django.operations",
     "horsies_django.reaper",
     "horsies_django.scheduler",
+    "horsies_django.tracing",
     "horsies_django.worker",
     "horsies_django.workflows",
 )

@@ -20,7 +20,7 @@ from ..core.workflow_status import NodeKind, WorkflowTaskStatus
 from ..enqueue.task_run import TaskRun
 from ..models import Task, WorkflowTask
 
-logger = logging.getLogger("horsies_django.extras.opentelemetry")
+logger = logging.getLogger("horsies_django.tracing")
 
 #: The key of the metadata with the context of a node's span, as W3C's ``traceparent``.
 SPAN_KEY: Final = "horsies.span"

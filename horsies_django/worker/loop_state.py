@@ -12,6 +12,7 @@ from typing import Final
 from .execution import Execution
 from .exit_reason import ExitReason
 from .slot_pool import SlotPool
+from .started_registry import Activity
 
 NEVER: Final = float("inf")
 
@@ -42,6 +43,7 @@ class LoopState:
     has_found_work: bool = False  # in this round of polls that each see only some of the queues
     unmarked_nodes: list[Execution] = field(default_factory=list)  # workflow nodes not yet shown as running
     signals_seen: int = 0
+    activity: Activity = Activity()  # as the supervisor's metrics have it
 
     # Timers.
     ticked_at: float = -NEVER

@@ -88,7 +88,6 @@ class Producer:
         self._listener = listener
         self._on_retire = on_retire
         self._started_registry = started_registry
-        self._activity = Activity()
         self._state = LoopState(
             list(pools),
             next_heartbeat=time.monotonic() + heartbeat_interval,
@@ -647,7 +646,8 @@ class Producer:
         """Record for the supervisor's metrics which attempts have ended, and how many slots are taken."""
         if self._started_registry is None:
             return
-        completed, failed, retried, *_ = self._activity
+        state = self._state
+        completed, failed, retried, *_ = state.activity
         for result in ended:
             completion = result.completion
             if completion.error is None:
@@ -658,8 +658,8 @@ class Producer:
                 retried += 1
         taken = {pool.is_async: min(len(pool.running), pool.slots) for pool in self._pools}
         activity = Activity(completed, failed, retried, taken.get(False, 0), taken.get(True, 0))
-        if activity != self._activity:
-            self._activity = activity
+        if activity != state.activity:
+            state.activity = activity
             self._started_registry.record_activity(activity)
 
     def _rotate(self, pool: SlotPool, *, found: bool, is_emptied: bool) -> None:

@@ -84,7 +84,10 @@ def test_the_intervals_of_an_idle_worker_leave_at_most_1_5_statements_a_second()
     reaper.run_once()
     poll_interval.set_notified(True)
 
-    beat, poll = count_statements(store.idle_heartbeat), count_statements(lambda: store.poll(pools))
+    beat, poll = (
+        count_statements(lambda: store.idle_heartbeat(is_quiet=False)),
+        count_statements(lambda: store.poll(pools)),
+    )
     look, reap = count_statements(scheduler.run_once), count_statements(reaper.run)
 
     assert (beat, poll, look) == (1, 1, 1)

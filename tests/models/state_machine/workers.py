@@ -153,7 +153,7 @@ class Workers(Base):
             pool = self.pool(0, 0)
             pool.running = {each.key: self.run_of(each) for each in taken}
             pool.prefetched.extend(claims)
-            store.heartbeat([pool])
+            store.heartbeat([pool], is_quiet=False)
             for each in taken:
                 self.model.beat(*each.key, "RUNNING")
                 self.model.beat(*each.key, "CLAIMED")
