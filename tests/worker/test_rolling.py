@@ -194,7 +194,7 @@ def test_the_admin_shows_which_version_does_not_know_the_call(drain, admin_clien
     assert (reason.code, reason.when) == (ReasonCode.OTHER_VERSION, row.enqueued_at)
     assert code_version.fingerprint() in reason.words
     page = admin_client.get(f"/admin/horsies_django/task/{row.pk}/change/").content.decode()
-    assert "waits for a worker with another version of the code" in page
+    assert "is waiting for a worker with another version of the code" in page
 
 
 @pytest.mark.once
