@@ -6,6 +6,7 @@ and ends the process when the time is up.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from .fork_safety import install_fork_hooks
 
@@ -50,12 +51,31 @@ def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool 
                 deadline.on_signal(number)
             stop()
 
-        before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+        before: dict[int, Any] = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+        _register_fork_hook()
+        _handlers_of_children.update(before)
         try:
             yield
         finally:
+            _handlers_of_children.clear()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+#: The handlers that a process gets which is forked in the block: those from before it. ``handle`` would do as a default
+#: handler does, but Python runs it late: a signal just before a sleep waits for the end of the sleep.
+_handlers_of_children: Final[dict[int, Any]] = {}
+
+
+@functools.cache
+def _register_fork_hook() -> None:
+    os.register_at_fork(after_in_child=_restore_handlers)
+
+
+def _restore_handlers() -> None:
+    for number, handler in _handlers_of_children.items():
+        if handler is not None:  # None was not set by Python, which can't set it again
+            signal.signal(number, handler)
 
 
 class _Deadline:
