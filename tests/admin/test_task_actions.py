@@ -397,7 +397,7 @@ def test_all_matching_tasks_are_retried_in_batches_and_none_twice(staff, monkeyp
     assert Task.objects.filter(status="PENDING").count() == 700
     assert Task.objects.filter(pk__in=[row.pk for row in others + later], status="FAILED").count() == 6
     messages = LogEntry.objects.values_list("change_message", flat=True)
-    assert sum(int(re.search(r"(\d+) done", message)[1]) for message in messages) == 1_200
+    assert sum(int(re.search(r"(\d+) changed", message)[1]) for message in messages) == 1_200
     assert all("queue: emails" in message for message in messages)
 
 
@@ -535,7 +535,7 @@ def test_an_irreversible_action_shows_its_button_after_counting_all_matches(staf
         assert "data-horsies-continue" in html
         assert "Continue counting" in html
         assert 'name="confirmed"' not in html
-    assert re.search(r"(Cancel|Move|Delete) 90 tasks", pages[-1])
+    assert re.search(r"(Cancel|Cancel and stop|Move|Delete) 90 tasks", pages[-1])
     assert "data-horsies-continue" not in pages[-1]
     assert Task.objects.filter(status=status).count() == 790
 
