@@ -23,7 +23,7 @@ def join(parts: list[str]) -> str:
     return ", ".join(parts)
 
 
-words = split.node()(text="nobody knows how many there are")
+words = split.node()(text="their number is known later")
 lengths = measure.map(over=words, param="word", kwargs={"unit": "letters"})
 joined = join.node()(parts=lengths)
 handle = Workflow("lengths", {"words": words, "lengths": lengths, "joined": joined}, output=joined).start()
@@ -34,6 +34,6 @@ print(handle.result_for("lengths[2]").unwrap())
 print(len(handle.tasks()), "nodes, items included")
 
 # Output:
-# 6 letters, 5 letters, 3 letters, 4 letters, 5 letters, 3 letters
-# 3 letters
-# 9 nodes, items included
+# 5 letters, 6 letters, 2 letters, 5 letters, 5 letters
+# 2 letters
+# 8 nodes, items included

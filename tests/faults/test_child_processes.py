@@ -20,7 +20,8 @@ def test_a_body_can_terminate_a_process_that_it_has_forked(worker):
     assert jobs.terminate_a_child.send().value(timeout=60) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize(
+#: Two ways to drain: a process that is a worker's alone, and one of the caller's.
+DRAINS = pytest.mark.parametrize(
     "command",
     [
         ("horsies_worker", "--drain"),
@@ -28,6 +29,9 @@ def test_a_body_can_terminate_a_process_that_it_has_forked(worker):
     ],
     ids=["the command", "called from Python"],
 )
+
+
+@DRAINS
 def test_a_body_of_a_drain_can_terminate_a_process_that_it_has_forked(manage, command):
     # Python loses a signal that comes before it has set up the new process, unless a worker has blocked it.
     handle = jobs.terminate_a_child.send(at_once=command[0] == "horsies_worker")
@@ -41,6 +45,14 @@ def test_a_process_forked_by_a_body_has_the_default_signal_handlers(worker):
     worker("--threads", "2")
 
     assert jobs.handlers_in_a_child.send().value(timeout=40) == ["SIG_DFL", "default_int_handler"]
+
+
+@DRAINS
+def test_a_process_forked_by_a_body_of_a_drain_has_the_handlers_from_before_the_worker(manage, command):
+    handle = jobs.handlers_in_a_child.send()
+
+    assert manage(*command).wait(60) == 0
+    assert handle.value(timeout=0) == ["SIG_DFL", "default_int_handler"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a process to the end of another")

@@ -44,7 +44,7 @@ class DrainCases:
         assert str(drained) == "5 COMPLETED"
 
     def test_tasks_run_while_a_test_freezes_the_clock(self):
-        # Libraries such as freezegun replace this function, for whoever looks it up.
+        # Libraries such as freezegun replace this function; code that looks it up later gets theirs.
         self.enterContext(patch("time.monotonic", return_value=time.monotonic() + 1_700_000_000))
         jobs.note.send("drained")
         assert drain(raise_errors=True).counts == {TaskStatus.COMPLETED: 1}
