@@ -1,6 +1,7 @@
 """The tables of the queue."""
 
 from .attempt import TaskAttempt
+from .error_group import ErrorGroup
 from .heartbeat import Heartbeat
 from .lease import Lease
 from .limit import Limit
@@ -15,6 +16,7 @@ from .workflow_event import WorkflowEvent
 from .workflow_task import WorkflowTask
 
 __all__ = [
+    "ErrorGroup",
     "Heartbeat",
     "Lease",
     "Limit",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
@@ -21,12 +22,21 @@ from ..db.statements import Statement
 
 @dataclass(frozen=True, slots=True)
 class AttemptError:
-    """Why an attempt failed. Every database can store its texts."""
+    """Why an attempt failed. Every database can store its texts.
+
+    ``location`` is the module and the function in which the exception was raised; empty if there was none.
+    """
 
     code: str
     message: str
     traceback: str = ""
     exception_class: str = ""
+    location: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """The error group: equal for errors with the same class, code and location."""
+        return sha256("|".join((self.exception_class, self.code, self.location)).encode()).hexdigest()[:12]
 
 
 class TaskAttemptQuerySet(models.QuerySet["TaskAttempt"]):
@@ -69,7 +79,10 @@ def attempt_columns(
     }
     for column, attribute in _ERROR_COLUMNS.items():
         entries = {key: getattr(error, attribute) for key, error in (errors or {}).items()}
-        columns[column] = ValueByPk(texts(entries), TextField()) if errors else Value("")
+        if errors:
+            columns[column] = ValueByPk(texts(entries), TextField())
+        elif column not in _DEFAULT_IN_DATABASE:
+            columns[column] = Value("")
     return columns
 
 
@@ -78,7 +91,12 @@ _ERROR_COLUMNS = {
     "error_message": "message",
     "traceback": "traceback",
     "exception_class": "exception_class",
+    "location": "location",
+    "fingerprint": "fingerprint",
 }
+
+# Left out of the statement for attempts without an error, which is that of every success.
+_DEFAULT_IN_DATABASE = {"location", "fingerprint"}
 
 
 class TaskAttempt(models.Model):
@@ -103,6 +121,11 @@ class TaskAttempt(models.Model):
     error_message = models.TextField(_("error message"), blank=True)
     exception_class = models.CharField(_("exception class"), max_length=255, blank=True)
     traceback = models.TextField(_("traceback"), blank=True)
+    # The defaults are in the database too, for processes of the previous release, which insert without these columns.
+    location = models.CharField(
+        _("location"), max_length=255, blank=True, default="", db_default="", help_text=_("Where it was raised.")
+    )
+    fingerprint = models.CharField(_("error group"), max_length=12, blank=True, default="", db_default="")
     worker_id = models.CharField(_("worker"), max_length=64, blank=True)
     hostname = models.CharField(_("hostname"), max_length=255, blank=True)
     pid = models.PositiveIntegerField(_("process id"), null=True)

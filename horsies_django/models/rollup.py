@@ -52,8 +52,9 @@ class Rollup(models.Model):
     """The number of attempts of one task in one queue that ended in one minute or hour with the same outcome.
 
     ``waits`` and ``runs`` are histograms: they map a bucket's number, as text, to its attempts. ``wait_seconds`` and
-    ``run_seconds`` are the sums of what is in them. A total starts at 1970 and has no error code. One without names
-    counts the attempts of all pairs of queue and task that were not among the largest at that time.
+    ``run_seconds`` are the sums of what is in them. Failures are counted by error code and error group, too. A total
+    starts at 1970 and has neither. One without names counts the attempts of all pairs of queue and task that were not
+    among the largest at that time.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -64,10 +65,11 @@ class Rollup(models.Model):
     outcome = models.CharField(_("outcome"), max_length=14, choices=AttemptOutcome.choices)
     will_retry = models.BooleanField(_("will retry"), default=False)
     error_code = models.CharField(_("error code"), max_length=100, blank=True)
+    # The defaults are in the database too, for processes of the previous release.
+    fingerprint = models.CharField(_("error group"), max_length=12, blank=True, default="", db_default="")
     count = models.PositiveIntegerField(_("attempts"), default=0)
     waits = JSONField(_("waits"), default=dict)
     runs = JSONField(_("runs"), default=dict)
-    # The defaults are in the database too, for processes of the previous release.
     wait_seconds = models.FloatField(_("seconds waited"), default=0.0, db_default=0.0)
     run_seconds = models.FloatField(_("seconds run"), default=0.0, db_default=0.0)
 
@@ -77,11 +79,25 @@ class Rollup(models.Model):
         verbose_name_plural = _("roll-ups")
         # Covers every column that a chart needs, so that it never reads the histograms.
         indexes = [
-            models.Index(fields=["span", "start", "outcome", "will_retry", "count"], name="horsies_rollup_series")
+            models.Index(fields=["span", "start", "outcome", "will_retry", "count"], name="horsies_rollup_series"),
+            models.Index(
+                fields=["fingerprint", "span", "start"],
+                condition=~models.Q(fingerprint=""),
+                name="horsies_rollup_error_group",
+            ),
         ]
         constraints = [
             models.UniqueConstraint(
-                fields=["span", "start", "queue_name", "task_name", "outcome", "will_retry", "error_code"],
+                fields=[
+                    "span",
+                    "start",
+                    "queue_name",
+                    "task_name",
+                    "outcome",
+                    "will_retry",
+                    "error_code",
+                    "fingerprint",
+                ],
                 name="horsies_rollup_counts_alone",
             )
         ]

@@ -121,8 +121,9 @@ class Task(models.Model):
     )
 
     result = JSONField(_("result"), null=True, blank=True)
-    # While a task waits for a retry, the code of its last attempt.
+    # While a task waits for a retry, the code and the error group of its last attempt.
     error_code = models.CharField(_("error code"), max_length=100, null=True, blank=True)
+    fingerprint = models.CharField(_("error group"), max_length=12, null=True, blank=True)
 
     objects = TaskQuerySet.as_manager()
 
@@ -189,6 +190,11 @@ class Task(models.Model):
             ),
             # Failed tasks and retries: a task that succeeds at once is never in it.
             models.Index(fields=["id"], condition=Q(error_code__isnull=False), name="horsies_task_error"),
+            models.Index(
+                fields=["fingerprint", "id"],
+                condition=Q(fingerprint__isnull=False),
+                name="horsies_task_error_group",
+            ),
             models.Index(
                 fields=["kept_until"],
                 condition=Q(kept_until__isnull=False),

@@ -104,6 +104,7 @@ def completion_columns(results: Mapping[UUID, str] | Param, database: str) -> di
     return {
         "result": ValueByPk(results, models.JSONField()),
         "error_code": None,
+        "fingerprint": None,
         "completed_at": Now(),
         "kept_until": kept_until(TaskStatus.COMPLETED, database),
     }
@@ -215,7 +216,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         self.under_claims(ends, TaskStatus.RUNNING, runner.worker_id)._apply(
             lifecycle.FAIL,
             result=ValueByPk({end.task_id: end.result for end in ends}, models.JSONField()),
-            error_code=_codes(errors),
+            **_error_columns(errors),
             failed_at=Now(),
             kept_until=kept_until(TaskStatus.FAILED, self.db),
         )
@@ -257,7 +258,7 @@ class TaskQuerySet(OperatorActions["Task"]):
             )
             rows._apply(
                 lifecycle.RETRY_LATER,
-                error_code=_codes(errors),
+                **_error_columns(errors),
                 retry_count=F("retry_count") + int(is_charged),
                 next_retry_at=due,
                 enqueued_at=due,
@@ -317,6 +318,7 @@ class TaskQuerySet(OperatorActions["Task"]):
                 lifecycle.FAIL_UNREADABLE,
                 result=ValueByPk(results, models.JSONField()),
                 error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
+                fingerprint=None,
                 failed_at=Now(),
                 kept_until=kept_until(TaskStatus.FAILED, self.db),
             )
@@ -391,6 +393,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         return {
             "cancelled_at": Now(),
             "error_code": OutcomeCode.TASK_CANCELLED.value,
+            "fingerprint": None,
             "result": {"err": error.as_json()},
             "kept_until": kept_until(TaskStatus.CANCELLED, self.db),
         }
@@ -435,6 +438,7 @@ class TaskQuerySet(OperatorActions["Task"]):
             good_until=Case(When(good_until__gt=Now(), then=F("good_until"))),
             result=None,
             error_code=None,
+            fingerprint=None,
             failed_at=None,
             cancelled_at=None,
             expired_at=None,
@@ -506,13 +510,19 @@ class TaskQuerySet(OperatorActions["Task"]):
             transition,
             expired_at=Now(),
             error_code=OutcomeCode.TASK_EXPIRED.value,
+            fingerprint=None,
             result=ValueByPk(results, models.JSONField()),
             kept_until=kept_until(TaskStatus.EXPIRED, self.db),
         )
 
 
-def _codes(errors: Mapping[UUID, AttemptError]) -> ValueByPk:
-    return ValueByPk(texts({key: error.code for key, error in errors.items()}), TextField())
+def _error_columns(errors: Mapping[UUID, AttemptError]) -> dict[str, ValueByPk]:
+    codes = {key: error.code for key, error in errors.items()}
+    fingerprints = {key: error.fingerprint for key, error in errors.items()}
+    return {
+        "error_code": ValueByPk(texts(codes), TextField()),
+        "fingerprint": ValueByPk(texts(fingerprints), TextField()),
+    }
 
 
 def _next_due(ends: Sequence[Completion]) -> NowPlus:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from django.db import connections, transaction
-from django.db.models import CharField, Count, F, OuterRef, QuerySet, Subquery, Sum, Value
+from django.db.models import CharField, Count, F, Max, Min, OuterRef, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
 from ..core.bounds import out_of_range
@@ -18,7 +18,7 @@ from ..core.histogram import bucket_expression, seconds_expression
 from ..core.options import Options
 from ..db.expressions import MinuteOf, NowPlus, SecondsBetween
 from ..db.now import Now
-from ..models import Rollup, Task, TaskAttempt, Watermark
+from ..models import ErrorGroup, Rollup, Task, TaskAttempt, Watermark
 from ..models.rollup import (
     MAX_COUNTED_PAIRS,
     MAX_HISTOGRAM_PAIRS,
@@ -50,6 +50,9 @@ FUTURE: Final = 86_400.0
 #: Existing attempts that the first roll-up counts.
 BACKLOG: Final = 100_000
 
+#: Maximum error groups.
+MAX_ERROR_GROUPS: Final = 5_000
+
 #: How long the roll-ups of each span are kept; totals are never pruned.
 ROLLUP_RETENTION: Final = {RollupSpan.MINUTE: timedelta(hours=3), RollupSpan.HOUR: timedelta(days=35)}
 
@@ -69,12 +72,14 @@ def roll_up(options: Options, _: SkippedRows) -> BatchResult:
 
 
 def prune_rollups(options: Options, _: SkippedRows) -> BatchResult:
-    """Delete minutes older than three hours and hours older than 35 days."""
+    """Delete minutes older than three hours, and hours and error groups older than 35 days."""
     rollups = Rollup.objects.using(options.database)
     old = rollups.none()
     for span, kept in ROLLUP_RETENTION.items():
         old |= rollups.filter(span=span, start__lt=NowPlus(-kept.total_seconds()))
     keys = list(old.values_list("pk", flat=True)[:BATCH])
+    too_old = NowPlus(-ROLLUP_RETENTION[RollupSpan.HOUR].total_seconds())
+    ErrorGroup.objects.using(options.database).filter(last_seen_at__lt=too_old).delete()
     return BatchResult(len(keys), rollups.filter(pk__in=keys).delete()[0] if keys else 0)
 
 
@@ -105,8 +110,10 @@ def _roll_up_window(database: str) -> BatchResult:
     if window is None or not watermarks.filter(position=position).update(position=window.last):
         return BatchResult(0, 0)
     builder = _RollupBuilder()
-    for group in _groups(window.attempts):
-        builder.add(group)
+    groups = list(_groups(window.attempts))
+    stored = _store_error_groups(window.attempts) if any(group.fingerprint for group in groups) else set()
+    for group in groups:
+        builder.add(group if group.fingerprint in stored else group._replace(fingerprint=""))
     builder.store(database, now)
     return BatchResult(size if window.is_cut else builder.count, builder.count, size=size)
 
@@ -135,6 +142,44 @@ def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Windo
     return None if last is None else _Window(found, last, is_cut=first_unsettled is None)
 
 
+def _store_error_groups(attempts: QuerySet[TaskAttempt]) -> set[str]:
+    """Create the error groups of these attempts, or update the existing ones, and return their fingerprints.
+
+    There are at most ``MAX_ERROR_GROUPS``, because classes may be generated; attempts of others are not grouped.
+    """
+    of_group = attempts.exclude(fingerprint="").order_by().values("fingerprint")
+    found = {
+        fingerprint: (first, last, newest)
+        for fingerprint, first, last, newest in of_group.values_list("fingerprint").annotate(
+            Min("finished_at"), Max("finished_at"), Max("pk")
+        )
+    }
+    stored = ErrorGroup.objects.using(attempts.db)
+    known = set(stored.filter(pk__in=found).values_list("pk", flat=True))
+    free = MAX_ERROR_GROUPS - stored.count() if len(known) < len(found) else 0
+    kept = known | set(sorted(found.keys() - known)[: max(0, free)])
+    newest = TaskAttempt.objects.using(attempts.db).in_bulk([found[fingerprint][2] for fingerprint in kept])
+    columns = ("exception_class", "error_code", "location")
+    stored.bulk_create(
+        [
+            ErrorGroup(
+                fingerprint=fingerprint,
+                first_seen_at=found[fingerprint][0],
+                last_seen_at=found[fingerprint][1],
+                last_attempt_id=pk,
+                **{name: getattr(newest[pk], name) for name in columns},
+            )
+            for fingerprint in kept
+            for pk in found[fingerprint][2:]
+        ],
+        batch_size=BATCH,
+        update_conflicts=True,
+        unique_fields=["fingerprint"],
+        update_fields=["last_seen_at", "last_attempt_id"],
+    )
+    return kept
+
+
 class _AttemptGroup(NamedTuple):
     """One row of the GROUP BY query: how many attempts share these values. Durations are histogram buckets."""
 
@@ -144,6 +189,7 @@ class _AttemptGroup(NamedTuple):
     outcome: str
     will_retry: bool
     error_code: str
+    fingerprint: str
     wait: int | None
     run: int | None
     number: int
@@ -171,20 +217,21 @@ def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_AttemptGroup]:
         "run_sum": Sum(seconds_expression(ran)),
     }
     columns = {"minute": MinuteOf("finished_at"), "queue": names["queue_name"], "name": names["task_name"]}
-    keys = ("minute", "queue", "name", "outcome", "will_retry", "error_code", "wait", "run")
+    keys = ("minute", "queue", "name", "outcome", "will_retry", "error_code", "fingerprint", "wait", "run")
     grouped = attempts.order_by().annotate(**columns, wait=wait, run=run).values(*keys)
     counted = grouped.annotate(n=Count("pk"), **sums).values_list(*keys, "n", *sums)
     return itertools.starmap(_AttemptGroup, counted.iterator())
 
 
-#: Maximum roll-ups of one span and start that keep their queue and task name. Beyond it, attempts are counted without
-#: queue name, and beyond twice as many without task name too. Names may be generated, and each chart reads all rows.
+#: Maximum roll-ups of one span and start that keep their queue, task name and error group. Beyond it, attempts are
+#: counted without error group and queue name, and beyond twice as many without task name too. Names may be generated,
+#: and each chart reads all rows.
 MAX_NAMES: Final = {RollupSpan.MINUTE.value: 500, RollupSpan.HOUR.value: 2_000, RollupSpan.TOTAL.value: 2_000}
 
 #: Columns that a roll-up groups by, in addition to span and start.
-KIND: Final = ("queue_name", "task_name", "outcome", "will_retry", "error_code")
+KIND: Final = ("queue_name", "task_name", "outcome", "will_retry", "error_code", "fingerprint")
 
-_RollupKey = tuple[str, datetime, str, str, str, bool, str]
+_RollupKey = tuple[str, datetime, str, str, str, bool, str, str]
 
 #: The pairs of queue and task of the totals without names.
 _NO_NAMES: Final = ("", "")
@@ -230,8 +277,8 @@ class _RollupBuilder:
         for span, minutes in MINUTES.items():
             start = start_of(group.minute // minutes * minutes)
             self._by.setdefault((span.value, start, *kind), _Histograms()).add(new)
-        *kind, _ = kind
-        self._by.setdefault((RollupSpan.TOTAL.value, start_of(0), *kind, ""), _Histograms()).add(new)
+        *kind, _, _ = kind
+        self._by.setdefault((RollupSpan.TOTAL.value, start_of(0), *kind, "", ""), _Histograms()).add(new)
 
     def store(self, database: str, now: datetime) -> None:
         """Merge the counts into the table by replacing existing rows. Counts past their retention are dropped."""
@@ -272,11 +319,12 @@ def _add_to_others(new: dict[_RollupKey, _Histograms], known: Mapping[_RollupKey
         if span == RollupSpan.TOTAL:
             counts[queue, task] += count
     counted, measured = largest_pairs(counts, MAX_COUNTED_PAIRS), largest_pairs(counts, MAX_HISTOGRAM_PAIRS)
-    for (span, start, queue, task, outcome, will_retry, code), histograms in totals:
+    for (span, start, queue, task, outcome, will_retry, code, fingerprint), histograms in totals:
         pair = (queue, task)
         if pair == _NO_NAMES or pair in measured:
             continue
-        other = new.setdefault((span, start, *_NO_NAMES, outcome, will_retry, code), _Histograms())
+        of_others = (span, start, *_NO_NAMES, outcome, will_retry, code, fingerprint)
+        other = new.setdefault(of_others, _Histograms())
         other.add_times(histograms)
         if pair not in counted:
             other.count += histograms.count
@@ -288,10 +336,12 @@ def _bounded(new: Mapping[_RollupKey, _Histograms], known: Iterable[_RollupKey])
     sizes = Counter(key[:2] for key in taken)
     bounded: dict[_RollupKey, _Histograms] = {}
     for whole, histograms in sorted(new.items(), key=lambda item: -item[1].count):
-        span, start, _, task_name, outcome, will_retry, code = whole
-        without_queue: _RollupKey = (span, start, "", task_name, outcome, will_retry, code)
-        key: _RollupKey = (span, start, "", "", outcome, will_retry, "")
-        for candidate, limit in ((whole, MAX_NAMES[span]), (without_queue, 2 * MAX_NAMES[span])):
+        span, start, _, task_name, outcome, will_retry, code, _ = whole
+        without_group: _RollupKey = (*whole[:-1], "")
+        without_queue: _RollupKey = (span, start, "", task_name, outcome, will_retry, code, "")
+        key: _RollupKey = (span, start, "", "", outcome, will_retry, "", "")
+        limits = ((whole, MAX_NAMES[span]), (without_group, MAX_NAMES[span]), (without_queue, 2 * MAX_NAMES[span]))
+        for candidate, limit in limits:
             if candidate in taken or sizes[span, start] < limit:
                 key = candidate
                 break

@@ -129,11 +129,16 @@ def _failed(
     execution: Execution, task: FrameworkTask[..., Any] | None, code: str, raised: BaseException
 ) -> ExecutionResult:
     kind = type(raised)
+    if task is not None and code == OutcomeCode.TASK_TIMEOUT:  # it interrupts the task anywhere
+        location = _function_name(task)
+    else:
+        location = tracebacks.location_of(raised)
     error = AttemptError(
         code=str(code),
         message=clean_text(_message(raised, code, execution)),
         traceback=clean_text("".join(format_exception(kind, raised, tracebacks.from_function(raised)))),
         exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
+        location=clean_text(location)[:255],
     )
     shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
     return _error_result(
@@ -158,7 +163,11 @@ def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returne
         data = clean_text(mask.quote("data", returned.data))
     code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
     stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
-    return _error_result(execution, task, AttemptError(code, message), stored, None)
+    return _error_result(execution, task, AttemptError(code, message, location=_function_name(task)), stored, None)
+
+
+def _function_name(task: FrameworkTask[..., Any]) -> str:
+    return clean_text(f"{task.func.__module__}.{task.func.__qualname__}")[:255]
 
 
 def _error_result(

@@ -87,7 +87,7 @@ def counted_from_attempts(minutes):
         start = row.finished_at.replace(second=0, microsecond=0)
         start = start.replace(minute=start.minute // minutes * minutes)
         name, queue = names.get(row.task_id, ""), queues.get(row.task_id, "")
-        found[start, queue, name, row.outcome, row.will_retry, row.error_code] += 1
+        found[start, queue, name, row.outcome, row.will_retry, row.error_code, row.fingerprint] += 1
     return found
 
 
@@ -104,7 +104,7 @@ def test_every_attempt_is_counted_once_retries_included(drain):
 
     for span, minutes in ((RollupSpan.MINUTE, 1), (RollupSpan.HOUR, 60)):
         assert counted(span) == counted_from_attempts(minutes)
-    assert {key[-2] for key in counted()} == {True, False}
+    assert {key[KIND.index("will_retry") + 1] for key in counted()} == {True, False}
     assert roll() == 0
 
 
@@ -128,8 +128,8 @@ def test_a_crash_and_an_attempt_of_a_deleted_task_are_counted():
     roll()
 
     assert counted() == {
-        (NOON, "default", "tests.jobs.tasks.noop", "WORKER_FAILURE", True, "WORKER_CRASHED"): 1,
-        (NOON, "", "", "FAILED", False, "GONE"): 1,
+        (NOON, "default", "tests.jobs.tasks.noop", "WORKER_FAILURE", True, "WORKER_CRASHED", ""): 1,
+        (NOON, "", "", "FAILED", False, "GONE", ""): 1,
     }
 
 

@@ -1,7 +1,7 @@
 -- of one queue
 WITH completed AS (UPDATE "horsies_tasks"
   SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
-      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+      "fingerprint" = NULL, "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
       NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
       '36500 days'))
   WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])
@@ -65,7 +65,7 @@ FROM picked;
 -- of one queue, from the mark on
 WITH completed AS (UPDATE "horsies_tasks"
   SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
-      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+      "fingerprint" = NULL, "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
       NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
       '36500 days'))
   WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])
@@ -131,7 +131,7 @@ FROM picked;
 -- of several queues
 WITH completed AS (UPDATE "horsies_tasks"
   SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
-      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+      "fingerprint" = NULL, "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
       NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
       '36500 days'))
   WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])
@@ -205,7 +205,7 @@ FROM picked;
 -- of several queues, a few of each at most
 WITH completed AS (UPDATE "horsies_tasks"
   SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
-      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+      "fingerprint" = NULL, "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
       NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
       '36500 days'))
   WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])

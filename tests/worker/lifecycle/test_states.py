@@ -184,7 +184,7 @@ def test_a_failure_writes_the_error_the_code_and_the_time():
 
     written = changes(handle, lambda: Task.objects.fail([Completion(handle.id, claimed.claim, ERR, ERROR)], RUNNER))
 
-    assert written.keys() == {"status", "result", "error_code", "failed_at", "kept_until"}
+    assert written.keys() == {"status", "result", "error_code", "fingerprint", "failed_at", "kept_until"}
     assert (written["status"], written["error_code"]) == (TaskStatus.FAILED, "BROKEN")
     assert written["result"]["err"]["message"] == "broken"
     (attempt,) = attempts_of(handle)
@@ -218,7 +218,7 @@ def test_a_retry_writes_its_count_and_time_and_clears_the_claim():
     written = changes(handle, lambda: Task.objects.retry_later([end], RUNNER))
 
     assert written.keys() == {
-        *("status", "retry_count", "next_retry_at", "enqueued_at", "deferred", "error_code"),
+        *("status", "retry_count", "next_retry_at", "enqueued_at", "deferred", "error_code", "fingerprint"),
         *("claimed_at", "claimed_by_worker_id", "started_at"),
     }
     assert (written["status"], written["retry_count"]) == (TaskStatus.PENDING, 1)
@@ -342,7 +342,7 @@ def test_a_task_of_a_silent_worker_fails_when_no_retries_are_left():
 
     written = changes(handle, reap)
 
-    assert written.keys() == {"status", "result", "error_code", "failed_at", "kept_until"}
+    assert written.keys() == {"status", "result", "error_code", "fingerprint", "failed_at", "kept_until"}
     assert (written["status"], written["error_code"]) == (TaskStatus.FAILED, "WORKER_CRASHED")
 
 
