@@ -20,12 +20,13 @@ from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..models import Queue, Schedule, Task, Worker, Workflow
 from ..ops.metrics import Count, Exactness, MetricsSnapshot, collect
-from ..ops.metrics.history import last_week, merge_buckets, most_failing
+from ..ops.metrics.history import most_failing
 from ..ops.metrics.schedules import next_schedules
 from ..ops.metrics.workflows import WorkflowProgress, workflow_progress
 from .base import ReadOnlyAdmin, backends_on, first_backend
-from .charts import Chart
+from .charts import CHART_CSS
 from .links import can_view
+from .overview_chart import ChartControls
 from .schedules.columns import format_dotted_path
 from .schedules.timing_text import describe_timing
 
@@ -70,7 +71,7 @@ class OverviewAdmin(ReadOnlyAdmin):
     """Shows the overview in place of a list. Requires permission to view tasks; other sections need their own."""
 
     class Media:
-        css = {"all": ["horsies_django/overview.css"]}
+        css = {"all": [*CHART_CSS, "horsies_django/overview.css"]}
         js = ["horsies_django/live.js"]
 
     def get_urls(self) -> list[URLPattern]:
@@ -106,20 +107,18 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def _metrics(self, request: HttpRequest, options: Options) -> dict[str, Any]:
         snapshot = collect(options)
-        week = last_week(options.database, snapshot.minute)
         sees_queues, sees_workers, sees_workflows = (
             can_view(self.admin_site, request, model) for model in (Queue, Worker, Workflow)
         )
+        controls = ChartControls.from_request(request, sees_queues=sees_queues)
         return {
             "snapshot": snapshot,
             "tiles": [self._tile(snapshot, *tile) for tile in TILES],
             "warnings": _warnings(snapshot, sees_queues=sees_queues),
             "is_empty": not any(snapshot.counts.values()),
-            "charts": [
-                Chart("hour", _("Last hour, by minute"), snapshot.minutes, "H:i"),
-                Chart("day", _("Last 24 hours, by hour"), week[-24:], "D H:i"),
-                Chart("week", _("Last 7 days, by 6 hours"), merge_buckets(week, 6), "D j M, H:i"),
-            ],
+            "controls": controls,
+            "menus": self._chart_menus(controls, snapshot),
+            "chart": controls.chart(options.database, snapshot.minute, self._task_list_url),
             "queues": [(queue, *self._queue_urls(queue.name)) for queue in snapshot.queues] if sees_queues else [],
             "failing": [
                 (one, self._task_list_url(task_name=one.task_name, error_code=one.error_code))
@@ -165,6 +164,14 @@ class OverviewAdmin(ReadOnlyAdmin):
             "broken_url": f"{broken}?{urlencode({'state': DisabledBy.TIMING.value})}" if broken else None,
         }
 
+    def _chart_menus(self, controls: ChartControls, snapshot: MetricsSnapshot) -> list[tuple[str, Any, str, list[str]]]:
+        """Return the menus that filter the chart: parameter, label, selected value and values."""
+        menus = [("task", _("Task"), controls.task, controls.tasks)]
+        if controls.sees_queues:
+            names = controls.queues(queue.name for queue in snapshot.queues)
+            menus.insert(0, ("queue", _("Queue"), controls.queue, names))
+        return menus
+
     def _tile(self, snapshot: MetricsSnapshot, key: str, label: Any, hint: Any, query: Mapping[str, str]) -> Tile:
         return Tile(key, label, hint, snapshot.counts[key], self._task_list_url(kind="all", **query))
 
@@ -180,7 +187,7 @@ class OverviewAdmin(ReadOnlyAdmin):
     def _task_list_url(self, **query: str) -> str | None:
         """Return the URL of the filtered task list."""
         url = self._url("task_changelist")
-        return f"{url}?{urlencode(query)}" if url else None
+        return f"{url}?{urlencode(query)}" if url and query else url
 
     def _page_url(self, model: str, key: Any) -> str | None:
         return self._url(f"{model}_change", key)

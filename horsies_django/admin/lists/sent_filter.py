@@ -43,8 +43,8 @@ class SentFilter(admin.ListFilter):
         super().__init__(request, params, model, model_admin)
         given = {name: params.pop(name)[-1] for name in self.parameter_names if name in params}
         self.window = given["sent"] if given.get("sent") in WINDOWS else None
-        self.start = _moment(given.get("sent_from"), time.min)
-        self.end = _moment(given.get("sent_to"), time.max)
+        self.start = parse_moment(given.get("sent_from"), time.min)
+        self.end = parse_moment(given.get("sent_to"), time.max)
         read = {"sent": self.window, "sent_from": self.start, "sent_to": self.end}
         self.unreadable = [text for name, text in given.items() if text and read[name] is None]
 
@@ -65,7 +65,7 @@ class SentFilter(admin.ListFilter):
             query = changelist.get_query_string(clear | {"sent": name})
             yield {"selected": name == self.window, "query_string": query, "display": title}
         others = [(name, value) for name, value in changelist.params.items() if name not in self.parameter_names]
-        yield {"form": True, "others": others, "start": _as_input(self.start), "end": _as_input(self.end)}
+        yield {"form": True, "others": others, "start": as_input(self.start), "end": as_input(self.end)}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Filter by ``sent_at``, by the database's clock.
@@ -92,7 +92,7 @@ class SentFilter(admin.ListFilter):
             return f"{self.title}: {WINDOWS[self.window][0]}"
         if not (self.start or self.end):
             return None
-        return f"{self.title}: {_as_input(self.start) or '…'} – {_as_input(self.end) or '…'}"
+        return f"{self.title}: {as_input(self.start) or '…'} – {as_input(self.end) or '…'}"
 
     @property
     def scope(self) -> ScanScope:
@@ -105,11 +105,11 @@ class SentFilter(admin.ListFilter):
         start = datetime.now(UTC) - WINDOWS[self.window][1] if self.window else None
         starts = [moment for moment in (start, self.start) if moment]
         return KeyRange(
-            max((_id(moment, -SKEW) for moment in starts), default=None), _id(self.end, SKEW) if self.end else None
+            max((id_of(moment, -SKEW) for moment in starts), default=None), id_of(self.end, SKEW) if self.end else None
         )
 
 
-def _moment(text: str | None, of_day: time) -> datetime | None:
+def parse_moment(text: str | None, of_day: time) -> datetime | None:
     """Parse a date or time in the active zone; None if it is neither or out of range."""
     with suppress(ValueError, OverflowError):
         day = parse_date(text or "")  # first, because parse_datetime reads a date as its midnight
@@ -124,7 +124,7 @@ def _moment(text: str | None, of_day: time) -> datetime | None:
     return None
 
 
-def _as_input(moment: datetime | None) -> str:
+def as_input(moment: datetime | None) -> str:
     """Return the value of a ``datetime-local`` input."""
     if moment is None:
         return ""
@@ -132,6 +132,7 @@ def _as_input(moment: datetime | None) -> str:
     return local.strftime("%Y-%m-%dT%H:%M")
 
 
-def _id(moment: datetime, skew: timedelta) -> UUID:
+def id_of(moment: datetime, skew: timedelta) -> UUID:
+    """Return the lowest id of a task that was sent ``skew`` after that time."""
     aware = moment if timezone.is_aware(moment) else moment.replace(tzinfo=display_zone())
     return id_at(aware + skew)

@@ -20,6 +20,7 @@ from ...ops.payload_view.excerpt import with_short_arguments
 from ..actions.admin_action import AdminAction
 from ..lists import search
 from ..lists.changelist import KeysetChangeList
+from ..lists.ended_filter import EndedFilter
 from ..lists.filters import (
     ErrorFilter,
     KindFilter,
@@ -68,6 +69,7 @@ class TaskAdmin(TaskColumns, TaskPage):
         ProblemFilter,
         KindFilter,
         SentFilter,
+        EndedFilter,
         DueFilter,
         WaitedFilter,
         RanFilter,

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Q, Sum
+from django.db.models import Case, CharField, F, Q, Sum, Value, When
 
 from ...core.histogram import merge, percentile
 from ...core.status import AttemptOutcome
-from ...db.expressions import NowPlus
+from ...db.expressions import MinuteOf, NowPlus
+from ...db.multi_query import run_queries, scalar
+from ...db.now import Now
 from ...models import Rollup
 from ...models.rollup import MINUTES, RollupSpan, start_of
 
@@ -23,12 +25,80 @@ OUTCOMES: Final = (COMPLETED, RETRIED, FAILED)
 _FAILURES: Final = sorted(set(AttemptOutcome) - {AttemptOutcome.COMPLETED})
 
 
-@dataclass(slots=True)
-class TimeBucket:
-    """The attempts that ended in one minute or hour, by outcome."""
+#: Maximum number of groups with a name; the attempts of all others are one more group, ``OTHERS``.
+MAX_GROUPS: Final = 8
+OTHERS: Final = ""
 
-    start: datetime
-    counts: Counter[str] = field(default_factory=Counter)
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """A period up to now: ``number`` buckets of ``merged`` roll-ups of one span each."""
+
+    name: str
+    span: RollupSpan
+    number: int
+    merged: int = 1
+
+    @property
+    def length(self) -> timedelta:
+        """The length of a bucket."""
+        return timedelta(minutes=MINUTES[self.span] * self.merged)
+
+    def first(self, minute: int, offset: int = 0) -> int:
+        """Return the start of the first bucket, in roll-ups since 1970, if the time is ``minute``.
+
+        Buckets begin at multiples of their length, counted from ``offset`` minutes before 1970.
+        """
+        length = MINUTES[self.span]
+        ahead = offset // length
+        last = (minute // length + ahead) // self.merged * self.merged - ahead
+        return last - (self.number - 1) * self.merged
+
+    def starts(self, minute: int, offset: int = 0) -> list[datetime]:
+        """Return the start of each bucket."""
+        first = self.first(minute, offset)
+        return [start_of((first + at * self.merged) * MINUTES[self.span]) for at in range(self.number)]
+
+
+HOUR: Final = TimeRange("hour", RollupSpan.MINUTE, 60)
+DAY: Final = TimeRange("day", RollupSpan.HOUR, 24)
+WEEK: Final = TimeRange("week", RollupSpan.HOUR, 28, 6)
+RANGES: Final = {one.name: one for one in (HOUR, DAY, WEEK)}
+
+
+@dataclass(slots=True)
+class AttemptHistory:
+    """The attempts that ended in each bucket of a period, by outcome and by group; without groups all are ``OTHERS``.
+
+    The groups with names come first, the largest first.
+    """
+
+    starts: list[datetime]
+    length: timedelta
+    groups: dict[str, list[Counter[str]]]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the groups; ``OTHERS`` is the last."""
+        return list(self.groups)
+
+    def values(self, *outcomes: str, group: str | None = None) -> list[int]:
+        """Return the number of attempts with one of these outcomes in each bucket, of one group or of all."""
+        groups = self.groups.values() if group is None else [self.groups[group]]
+        return [sum(one[at][outcome] for one in groups for outcome in outcomes) for at in range(len(self.starts))]
+
+
+@dataclass(slots=True)
+class DurationHistory:
+    """Histograms of the wait and run times of the attempts that ended in each bucket: ``waits``, ``runs`` or both."""
+
+    starts: list[datetime]
+    length: timedelta
+    histograms: dict[str, list[Counter[int]]]
+
+    def percentiles(self, which: str, share: float) -> list[float | None]:
+        """Return a quantile in seconds for each bucket; None for one without attempts."""
+        return [percentile(histogram, share) for histogram in self.histograms[which]]
 
 
 @dataclass(slots=True)
@@ -62,17 +132,81 @@ def outcome_of(outcome: str, will_retry: bool) -> str:
     return RETRIED if will_retry else FAILED
 
 
-def last_hour(database: str, minute: int) -> tuple[list[TimeBucket], dict[str, Counter[str]]]:
-    """Return the attempts of the last 60 minutes up to ``minute`` of the database's clock, per minute and per queue."""
+def current_minute(database: str) -> int:
+    """Return the minutes since 1970 by the database's clock."""
+    rows = Rollup.objects.using(database)
+    return int(run_queries(database, {"minute": scalar(MinuteOf(Now()), rows)})["minute"])
+
+
+def attempt_history(
+    database: str, minute: int, period: TimeRange, *, by: str | None = None, offset: int = 0, **where: Any
+) -> AttemptHistory:
+    """Return the attempts that ended in each bucket of ``period``, in one statement.
+
+    Args:
+        database: The database of the roll-ups.
+        minute: The minutes since 1970 by the database's clock.
+        period: The period.
+        by: The column of roll-ups to group by: ``queue_name`` or ``task_name``.
+        offset: The minutes by which the reader's clock is ahead of UTC, so that six hours begin at its midnight.
+        where: Conditions on the columns of roll-ups, for example ``task_name="shop.ship"``.
+    """
+    starts = period.starts(minute, offset)
+    rows = Rollup.objects.using(database).filter(span=period.span, start__gte=starts[0], **where).order_by()
+    group: Any = Value(OTHERS, output_field=CharField())
+    if by is not None:
+        sums = rows.exclude(**{by: OTHERS}).values(by).annotate(total=Sum("count"))
+        largest = sums.order_by("-total", by).values(by)[:MAX_GROUPS]
+        group = Case(When(**{f"{by}__in": largest}, then=F(by)), default=group)
+    columns = ("start", "group", "outcome", "will_retry")
+    counted: dict[str, list[Counter[str]]] = {}
+    for start, name, outcome, will_retry, count in (
+        rows.annotate(group=group).values_list(*columns).annotate(Sum("count"))
+    ):
+        at = (start - starts[0]) // period.length
+        if at < len(starts):
+            buckets = counted.setdefault(name, [Counter() for _ in starts])
+            buckets[at][outcome_of(outcome, will_retry)] += count
+    if by is None:
+        counted.setdefault(OTHERS, [Counter() for _ in starts])
+    totals = {name: sum(bucket.total() for bucket in buckets) for name, buckets in counted.items()}
+    names = sorted(counted, key=lambda name: (name == OTHERS, -totals[name], name))
+    return AttemptHistory(starts, period.length, {name: counted[name] for name in names})
+
+
+def duration_history(
+    database: str,
+    minute: int,
+    period: TimeRange,
+    which: Sequence[str] = ("waits", "runs"),
+    *,
+    offset: int = 0,
+    **where: Any,
+) -> DurationHistory:
+    """Return the histograms of each bucket of ``period``, in one statement. Arguments: see :func:`attempt_history`.
+
+    Each roll-up is read, so ``where`` should name one queue, one task or the like.
+    """
+    starts = period.starts(minute, offset)
+    rows = Rollup.objects.using(database).filter(span=period.span, start__gte=starts[0], **where).order_by()
+    found = {name: [Counter[int]() for _ in starts] for name in which}
+    for start, *histograms in rows.values_list("start", *which):
+        at = (start - starts[0]) // period.length
+        if at < len(starts):
+            for name, histogram in zip(which, histograms, strict=True):
+                found[name][at].update(merge([histogram]))
+    return DurationHistory(starts, period.length, found)
+
+
+def last_hour_by_queue(database: str) -> dict[str, Counter[str]]:
+    """Return the attempts of each queue in the last 60 minutes, by outcome."""
     rows = _rollups_since(database, RollupSpan.MINUTE, 60).order_by()
-    bars, queues = _empty_buckets(RollupSpan.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
-    columns = ("start", "queue_name", "outcome", "will_retry")
-    for start, queue, outcome, will_retry, count in rows.values_list(*columns).annotate(Sum("count")):
-        result = outcome_of(outcome, will_retry)
-        if start in bars:
-            bars[start].counts[result] += count
-            queues[queue][result] += count
-    return list(bars.values()), queues
+    queues = defaultdict[str, Counter[str]](Counter)
+    for queue, outcome, will_retry, count in rows.values_list("queue_name", "outcome", "will_retry").annotate(
+        Sum("count")
+    ):
+        queues[queue][outcome_of(outcome, will_retry)] += count
+    return queues
 
 
 def ended_in_last(database: str, minutes: int) -> Counter[str]:
@@ -82,21 +216,6 @@ def ended_in_last(database: str, minutes: int) -> Counter[str]:
     for outcome, will_retry, count in rows.values_list("outcome", "will_retry").annotate(Sum("count")):
         ended[outcome_of(outcome, will_retry)] += count
     return ended
-
-
-def last_week(database: str, minute: int) -> list[TimeBucket]:
-    """Return the attempts of each of the last 168 hours."""
-    rows, bars = _rollups_since(database, RollupSpan.HOUR, 168).order_by(), _empty_buckets(RollupSpan.HOUR, 168, minute)
-    for start, outcome, will_retry, count in rows.values_list("start", "outcome", "will_retry").annotate(Sum("count")):
-        if start in bars:
-            bars[start].counts[outcome_of(outcome, will_retry)] += count
-    return list(bars.values())
-
-
-def merge_buckets(bars: Sequence[TimeBucket], number: int) -> list[TimeBucket]:
-    """Merge each ``number`` consecutive buckets into one."""
-    parts = [bars[at : at + number] for at in range(0, len(bars), number)]
-    return [TimeBucket(part[0].start, sum((bar.counts for bar in part), Counter())) for part in parts]
 
 
 def throughput_by_queue(database: str, hour: dict[str, Counter[str]]) -> dict[str, Throughput]:
@@ -131,11 +250,3 @@ def _rollups_since(database: str, span: RollupSpan, number: int) -> Any:
     """Return the roll-ups of the last ``number`` minutes or hours, including the one that began before."""
     seconds = number * MINUTES[span] * 60
     return Rollup.objects.using(database).filter(span=span, start__gt=NowPlus(-seconds))
-
-
-def _empty_buckets(span: RollupSpan, number: int, minute: int) -> dict[datetime, TimeBucket]:
-    """Return empty buckets up to ``minute`` of the database's clock, by their start."""
-    length = MINUTES[span]
-    last = minute // length
-    starts = [start_of(at * length) for at in range(last - number + 1, last + 1)]
-    return {start: TimeBucket(start) for start in starts}

@@ -25,7 +25,7 @@ from ...reaper.loop import LEASE_PREFIX
 from ..queue_status import QueueStatus, status_from_row
 from . import counts, workflows
 from .counts import Count
-from .history import Throughput, TimeBucket, last_hour, throughput_by_queue
+from .history import Throughput, last_hour_by_queue, throughput_by_queue
 from .workers import HeldTasks, WorkerStatus, count_held, worker_statuses
 
 #: How many deferred tasks that just became due are assigned to their queues.
@@ -89,7 +89,6 @@ class MetricsSnapshot:
     newest_workflows: tuple[UUID, ...]
     reaper_ago: float | None
     reaper_interval: float
-    minutes: tuple[TimeBucket, ...]
     minute: int  # minutes since 1970 by the database's clock
 
     @property
@@ -134,14 +133,12 @@ def collect(options: Options) -> MetricsSnapshot:
     database = options.database
     answers = run_queries(database, _queries(database))
     holding = count_held(database)
-    minute = int(answers["minute"])
-    minutes, hour = last_hour(database, minute)
     rows = {name: dict(zip(_ROW, row, strict=True)) for name, *row in decode_rows(answers["queues"])}
     due = depths(Task.objects.using(database), also=[*sorted(_configured_queues()), *rows])
     for name, waits in decode_rows(answers["just_due"]):
         due[name] = due.of(name) + Depth(1, False, max(0.0, -waits))
     reaper_in = answers["reaper"]
-    throughput = throughput_by_queue(database, hour)
+    throughput = throughput_by_queue(database, last_hour_by_queue(database))
     named = {*rows, *_configured_queues()}
     others = dict.fromkeys([*due, *holding.queues, *sorted(name for name in throughput if name)])
     unnamed = [name for name in others if name not in named]
@@ -158,8 +155,7 @@ def collect(options: Options) -> MetricsSnapshot:
         tuple(workflows.newest_ids(answers)),
         None if reaper_in is None else max(0.0, -float(reaper_in)),
         options.recovery.check_interval,
-        tuple(minutes),
-        minute,
+        int(answers["minute"]),
     )
 
 
