@@ -61,7 +61,7 @@ class ChartControls:
     @classmethod
     def from_request(cls, request: HttpRequest, *, sees_queues: bool) -> ChartControls:
         """Read the parameters; an unknown period or grouping is the default."""
-        asked = {name: value.replace("\0", "") for name, value in request.GET.items()}
+        asked = {name: str(value).replace("\0", "") for name, value in request.GET.items()}
         by = asked.get("by", "")
         is_known = by in GROUPINGS and (sees_queues or by != "queue")
         return cls(

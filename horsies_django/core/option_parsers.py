@@ -199,6 +199,15 @@ def _wait(value: object) -> timedelta | None:
 WAIT: Final = OptionParser('seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)', _wait)
 
 
+def _latency(value: object) -> timedelta | None:
+    if (latency := parse_duration(value)) is not None and not latency:
+        raise ValueError
+    return latency
+
+
+LATENCY: Final = OptionParser('seconds above 0, a timedelta, a text like "90s", "5m", or None (no warning)', _latency)
+
+
 def milliseconds(low: int, high: int) -> OptionParser:
     """Accept whole numbers of milliseconds."""
     rule = integer(low, high)

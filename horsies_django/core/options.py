@@ -14,6 +14,7 @@ from .option_parsers import (
     BOOLEAN,
     DURATION_ALLOWED,
     INHERIT,
+    LATENCY,
     LONGEST_DURATION,
     MAPPER,
     MAX_CONCURRENCY,
@@ -164,6 +165,8 @@ class QueueOptions:
     max_concurrency: int | None = _option(None, MAX_CONCURRENCY)
     # Starts of all workers together.
     rate_limit: Rate | None = _option(None, RATE_LIMIT)
+    # The admin and horsies_status warn if the oldest due task has waited longer.
+    latency_warning: timedelta | None = _option(None, LATENCY)
     # Only of the states that differ from the backend's.
     retention: Mapping[str, timedelta | None] = _inherited_retention()
 

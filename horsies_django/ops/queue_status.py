@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -31,13 +32,18 @@ def queue_options(name: str, database: str | None) -> QueueOptions | None:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """A queue with its limits. ``tokens`` is how many tasks its rate lets start now; None without a rate limit."""
+    """A queue with its limits.
+
+    ``tokens`` is how many tasks its rate lets start now; None without a rate limit. ``latency_warning`` is the wait of
+    the oldest due task from which the settings want a warning; None without one.
+    """
 
     name: str
     is_paused: bool
     rules: QueuePolicy
     held: int
     tokens: float | None = None
+    latency_warning: timedelta | None = None
 
     @property
     def next_in(self) -> float:
@@ -88,6 +94,7 @@ class QueueStatus:
             "retention_by_state": rules.retention_by_state,
             "held": self.held,
             "tokens": None if self.tokens is None else int(self.tokens),
+            "latency_warning": None if self.latency_warning is None else self.latency_warning.total_seconds(),
         }
 
 
@@ -103,12 +110,14 @@ def queue_status(name: str, database: str | None, held: int | None = None) -> Qu
 
 def status_from_row(name: str, row: dict[str, Any] | None, held: int, database: str | None) -> QueueStatus:
     """Return the status of a queue from the values of its row."""
-    rules = QueuePolicy.of(queue_options(name, database), row)
+    options = queue_options(name, database)
+    rules = QueuePolicy.of(options, row)
     tokens = None
     if rules.rate is not None:
         left, until = (row["tokens"], row["until"]) if row else (None, None)
         tokens = rules.rate.tokens(left, None if until is None else -until)
-    return QueueStatus(name, bool(row and row["paused"]), rules, held, tokens)
+    threshold = options.latency_warning if options else None
+    return QueueStatus(name, bool(row and row["paused"]), rules, held, tokens, threshold)
 
 
 def row_values(queue: Queue, since_refill: float | None) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The overview page: its permissions, its contents with and without rows, its queries, its charts as text."""
 
 import re
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 
@@ -14,9 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from horsies_django import Workflow
 from horsies_django.admin import register
-from horsies_django.admin.charts import Chart
 from horsies_django.models import Lease, Overview, Queue, Rollup, Task, Worker
-from horsies_django.ops.metrics.history import TimeBucket
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,8 +34,8 @@ def staff(client):
     return log_in
 
 
-def page(client):
-    response = client.get(PAGE)
+def page(client, **query):
+    response = client.get(PAGE, query)
     assert response.status_code == 200
     return response.content.decode()
 
@@ -129,14 +126,14 @@ def test_queues_workers_and_workflows_need_their_own_view_permission(staff, perm
     assert "Most frequent failures, last 24 hours" in html
     shown = {name for name, texts in SECTIONS.items() for text in texts if text in html}
     assert shown == ({permission} if permission else set())
-    assert ("emails" in html) == (permission == "view_queue")
+    assert bool(re.search(r"\bemails\b", html)) == (permission == "view_queue")
 
 
 def test_an_unserved_queue_is_named_only_to_users_who_may_view_queues(staff):
     Worker.objects.register("w1", "web", "host7", 1, queues=["other"])
     tasks.on_emails.send()
 
-    assert "emails" not in page(client := staff("view_task", "view_worker"))
+    assert not re.search(r"\bemails\b", page(client := staff("view_task", "view_worker"), by="queue", queue="emails"))
     get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename="view_queue"))
     assert "No worker serves these queues, or all of their workers are stopping or quiet: emails." in page(client)
 
@@ -188,31 +185,12 @@ def test_a_chart_has_a_text_description_and_a_table(staff):
     html = page(staff("view_task"))
 
     assert re.search(
-        r'role="img" aria-label="Last hour, by minute: 1,204 completed, 10 retried, 3 failed. '
+        r'role="group" aria-label="Last hour, by minute: 1,204 completed, 3 failed, 10 retried. '
         r'Peak at \d\d:\d\d: 1,207."',
         html,
     )
-    assert re.search(r"<th scope=\"row\">\d\d:\d\d</th><td[^>]*>1,204</td><td[^>]*>0</td><td[^>]*>3</td>", html)
-    assert html.count('<svg class="horsies-chart" role="img"') == 3
-
-
-def test_bars_stay_within_the_chart_and_small_ones_are_visible():
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    bars = [
-        TimeBucket(start, Counter(completed=1_000_000, failed=1)),
-        TimeBucket(start + timedelta(hours=1)),
-        TimeBucket(start + timedelta(hours=2), Counter(retried=500_000, failed=500_001)),
-    ]
-
-    svg = Chart("k", "t", bars, "H:i").svg()
-
-    rects = [
-        tuple(map(float, rect))
-        for rect in re.findall(r' x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"', svg)
-    ]
-    assert len(rects) == 4
-    assert all(0 <= y <= 100.05 and y + height <= 100.1 and x + width <= 30 for x, y, width, height in rects)
-    assert all(height >= 1.4 for *_, height in rects)
+    assert re.search(r"\d\d:\d\d 1,204 3 0 ", text_of(html))
+    assert html.count('<svg class="horsies-chart"') == 1
 
 
 class _Inline(HTMLParser):
@@ -238,7 +216,7 @@ def test_the_overview_works_under_a_strict_content_security_policy(staff):
     assert "data-horsies-live-controls" in html
 
 
-def test_the_overview_takes_at_most_15_queries_with_many_rows(staff):
+def test_the_overview_takes_at_most_14_queries_with_many_rows(staff):
     latest = minute()
     for number in range(9):
         Queue.objects.create(name=f"q{number}")
@@ -254,7 +232,7 @@ def test_the_overview_takes_at_most_15_queries_with_many_rows(staff):
     statements = [
         query["sql"] for query in captured if not query["sql"].startswith(("BEGIN", "COMMIT", "SAVE", "RELEASE"))
     ]
-    assert len(statements) <= 15, statements
+    assert len(statements) <= 14, statements
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "UTC"])
@@ -262,7 +240,8 @@ def test_chart_times_are_in_the_configured_time_zone(staff, settings, zone):
     settings.TIME_ZONE = zone
     rollup(datetime.now(UTC).replace(minute=0, second=0, microsecond=0))
 
-    shown = re.search(r"Last 24 hours, by hour: 3 completed. Peak at \w+ \d\d:(\d\d)", page(staff("view_task")))
+    html = page(staff("view_task"), range="day")
+    shown = re.search(r"Last 24 hours, by hour: 3 completed. Peak at \w+ \d\d:(\d\d)", html)
 
     assert shown[1] == ("45" if zone == "Asia/Kathmandu" else "00")
 

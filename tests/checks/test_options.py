@@ -29,6 +29,7 @@ DURATION = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0 (delete at o
 NO_DURATIONS = ["7 fortnights", "7", "d", "-1d", "1.5h", -1, -0.1, True, [], NAN, INFINITY, 1e300, "99999999999999w"]
 NO_DURATIONS.append(timedelta(days=-1))
 WAIT = 'seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)'
+LATENCY = 'seconds above 0, a timedelta, a text like "90s", "5m", or None (no warning)'
 
 
 def whole(low, high, unit="", bad=()):
@@ -56,6 +57,7 @@ RULES = [
     (("queues", "emails"), "max_concurrency", *whole(0, 1_000_000, ", or None (no limit)")),
     (("queues", "emails"), "weight", *whole(1, 1_000)),
     (("queues", "emails"), "rate_limit", f"{RATE_ALLOWED}, or None (no limit)", [100, "", "100", "0/m", "5/w", True]),
+    (("queues", "emails"), "latency_warning", LATENCY, [*NO_DURATIONS, 0, "0s", timedelta(0)]),
     (("queues", "emails"), "retention", QUEUE_DURATION, NO_DURATIONS),
     (("recovery",), "auto_requeue_stale_claimed", *switch()),
     (

@@ -21,7 +21,7 @@ and adds ``css = {"all": CHART_CSS}`` to its Media. ``key`` is unique on the pag
 :class:`Chart` from :class:`Panel` and :class:`Series`.
 """
 
-from .chart import Chart, Kind, Panel, Series, Unit
+from .chart import Chart
 from .history_charts import (
     LABELS,
     attempt_urls,
@@ -30,6 +30,7 @@ from .history_charts import (
     latency_chart,
     outcome_chart,
 )
+from .panel import Kind, Panel, Series, Unit
 from .sparkline import sparkline
 
 #: The style sheets of a page with charts.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -13,10 +13,12 @@ from django.db.models import Case, CharField, F, Q, Sum, Value, When
 from ...core.histogram import merge, percentile
 from ...core.status import AttemptOutcome
 from ...db.expressions import MinuteOf, NowPlus
-from ...db.multi_query import run_queries, scalar
+from ...db.multi_query import decode_rows, rows_query, run_queries, scalar
 from ...db.now import Now
+from ...db.statements import Statement
 from ...models import Rollup
 from ...models.rollup import MINUTES, RollupSpan, start_of
+from .latency import histogram_in
 
 #: The outcome of an attempt: it completed, it is retried, or it failed for good.
 COMPLETED, RETRIED, FAILED = "completed", "retried", "failed"
@@ -198,17 +200,6 @@ def duration_history(
     return DurationHistory(starts, period.length, found)
 
 
-def last_hour_by_queue(database: str) -> dict[str, Counter[str]]:
-    """Return the attempts of each queue in the last 60 minutes, by outcome."""
-    rows = _rollups_since(database, RollupSpan.MINUTE, 60).order_by()
-    queues = defaultdict[str, Counter[str]](Counter)
-    for queue, outcome, will_retry, count in rows.values_list("queue_name", "outcome", "will_retry").annotate(
-        Sum("count")
-    ):
-        queues[queue][outcome_of(outcome, will_retry)] += count
-    return queues
-
-
 def ended_in_last(database: str, minutes: int) -> Counter[str]:
     """Return the attempts that ended in the last minutes, by outcome, as far as a reaper has counted them."""
     rows = _rollups_since(database, RollupSpan.MINUTE, minutes).order_by()
@@ -218,15 +209,30 @@ def ended_in_last(database: str, minutes: int) -> Counter[str]:
     return ended
 
 
-def throughput_by_queue(database: str, hour: dict[str, Counter[str]]) -> dict[str, Throughput]:
-    """Return the throughput of each queue, given its attempts of the last hour."""
-    waits, runs = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
-    for queue, wait, run in _rollups_since(database, RollupSpan.HOUR, 2).values_list("queue_name", "waits", "runs"):
-        waits[queue].append(wait)
-        runs[queue].append(run)
+def queries(database: str) -> dict[str, Statement]:
+    """Return the queries for the throughput of each queue, by name."""
+    minutes = _rollups_since(database, RollupSpan.MINUTE, 60).order_by()
+    counted = minutes.values("queue_name", "outcome", "will_retry").annotate(total=Sum("count"))
+    hours = _rollups_since(database, RollupSpan.HOUR, 2).order_by()
+    keys = {name: F(name) for name in ("queue_name", "outcome", "will_retry", "total")}
     return {
-        queue: Throughput(hour.get(queue, Counter()), *_median_and_p95(waits[queue]), *_median_and_p95(runs[queue]))
-        for queue in {*hour, *waits}
+        "last hour": rows_query(counted, keys, database),
+        "times": rows_query(hours, {name: F(name) for name in ("queue_name", "waits", "runs")}, database),
+    }
+
+
+def throughput_by_queue(answers: Mapping[str, Any]) -> dict[str, Throughput]:
+    """Return the throughput of each queue from the answers."""
+    counts = defaultdict[str, Counter[str]](Counter)
+    for queue, outcome, will_retry, count in decode_rows(answers["last hour"]):
+        counts[queue][outcome_of(outcome, bool(will_retry))] += count
+    waits, runs = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
+    for queue, wait, run in decode_rows(answers["times"]):
+        waits[queue].append(histogram_in(wait))
+        runs[queue].append(histogram_in(run))
+    return {
+        queue: Throughput(counts.get(queue, Counter()), *_median_and_p95(waits[queue]), *_median_and_p95(runs[queue]))
+        for queue in {*counts, *waits}
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -23,9 +23,10 @@ from ...models.depths import Depth, Depths, depths
 from ...models.lease import NEVER
 from ...reaper.loop import LEASE_PREFIX
 from ..queue_status import QueueStatus, status_from_row
-from . import counts, workflows
+from . import counts, history, latency, workflows
 from .counts import Count
-from .history import Throughput, last_hour_by_queue, throughput_by_queue
+from .history import Throughput, throughput_by_queue
+from .latency import LatencyTrend, LatencyWarning, latency_warning
 from .workers import HeldTasks, WorkerStatus, count_held, worker_statuses
 
 #: How many deferred tasks that just became due are assigned to their queues.
@@ -45,7 +46,10 @@ LATE_INTERVALS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class QueueMetrics:
-    """Metrics of one queue: its depth, held tasks, throughput, limits, and counts by state, each task in one state."""
+    """Metrics of one queue: its depth, held tasks, throughput, limits, and counts by state, each task in one state.
+
+    ``trend`` is None unless the snapshot has trends.
+    """
 
     name: str
     is_paused: bool
@@ -54,6 +58,12 @@ class QueueMetrics:
     throughput: Throughput
     status: QueueStatus
     counts: Mapping[str, Count]
+    trend: LatencyTrend | None = None
+
+    @property
+    def latency_warning(self) -> LatencyWarning | None:
+        """The warning if the oldest due task has waited longer than the settings allow."""
+        return latency_warning(self.name, self.depth.waits, self.status.latency_warning, self.trend)
 
     def as_json(self) -> dict[str, Any]:
         """Return the dict that ``horsies_status --json`` prints. Times are in seconds."""
@@ -64,6 +74,7 @@ class QueueMetrics:
             "due": self.depth.due,
             "due_is_at_least": self.depth.is_more,
             "oldest_waits": self.depth.waits,
+            "latency_warning": warning.as_json() if (warning := self.latency_warning) else None,
             "held": self.held,
             "counts": {state: count.as_json() for state, count in self.counts.items()},
             "limits": {name: value for name, value in self.status.as_json().items() if name in _LIMITS},
@@ -110,6 +121,11 @@ class MetricsSnapshot:
         return tuple(name for name in due if not any(worker.serves(name) for worker in serving))
 
     @property
+    def latency_warnings(self) -> tuple[LatencyWarning, ...]:
+        """The warnings of all queues whose latency exceeds their threshold."""
+        return tuple(warning for queue in self.queues if (warning := queue.latency_warning))
+
+    @property
     def is_reaper_late(self) -> bool:
         """Whether the reaper's last pass is so old that its roll-ups are out of date."""
         return self.reaper_ago is None or self.reaper_ago > LATE_INTERVALS * self.reaper_interval
@@ -128,25 +144,30 @@ class MetricsSnapshot:
         }
 
 
-def collect(options: Options) -> MetricsSnapshot:
-    """Collect a snapshot in nine statements, or ten if tasks wait in very many queues."""
+def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
+    """Collect a snapshot in six statements, or seven if tasks wait in very many queues.
+
+    ``with_trends`` also reads the latency of each queue in each minute of the last hour.
+    """
     database = options.database
-    answers = run_queries(database, _queries(database))
+    answers = run_queries(database, _queries(database) | (latency.queries(database) if with_trends else {}))
+    minute = int(answers["minute"])
     holding = count_held(database)
     rows = {name: dict(zip(_ROW, row, strict=True)) for name, *row in decode_rows(answers["queues"])}
     due = depths(Task.objects.using(database), also=[*sorted(_configured_queues()), *rows])
     for name, waits in decode_rows(answers["just_due"]):
         due[name] = due.of(name) + Depth(1, False, max(0.0, -waits))
     reaper_in = answers["reaper"]
-    throughput = throughput_by_queue(database, last_hour_by_queue(database))
+    throughput = throughput_by_queue(answers)
     named = {*rows, *_configured_queues()}
     others = dict.fromkeys([*due, *holding.queues, *sorted(name for name in throughput if name)])
     unnamed = [name for name in others if name not in named]
     names = sorted({*named, *islice(unnamed, MAX_OTHER_QUEUES)})
     by_state = counts.counts_by_queue(answers, names, holding, due)
+    trends = defaultdict(lambda: LatencyTrend(minute), latency.trends(answers, minute)) if with_trends else None
     return MetricsSnapshot(
         counts.counts_by_state(answers, holding.states),
-        tuple(_queue_metrics(names, rows, due, holding, throughput, by_state, database)),
+        tuple(_queue_metrics(names, rows, due, holding, throughput, by_state, trends, database)),
         due.is_more or len(unnamed) > MAX_OTHER_QUEUES,
         due.waits,
         due.is_searched,
@@ -155,7 +176,7 @@ def collect(options: Options) -> MetricsSnapshot:
         tuple(workflows.newest_ids(answers)),
         None if reaper_in is None else max(0.0, -float(reaper_in)),
         options.recovery.check_interval,
-        int(answers["minute"]),
+        minute,
     )
 
 
@@ -166,6 +187,7 @@ def _queries(database: str) -> dict[str, Statement]:
     columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}
     return {
         **counts.queries(database),
+        **history.queries(database),
         **workflows.queries(database),
         "just_due": rows_query(just_due, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
         "queues": rows_query(queues, {"name": F("name"), **columns}, database),
@@ -193,6 +215,7 @@ def _queue_metrics(
     holding: HeldTasks,
     throughput: Mapping[str, Throughput],
     by_state: Mapping[str, Mapping[str, Count]],
+    trends: Mapping[str, LatencyTrend] | None,
     database: str,
 ) -> Iterable[QueueMetrics]:
     for name in names:
@@ -204,6 +227,7 @@ def _queue_metrics(
             throughput.get(name, Throughput(Counter())),
             status_from_row(name, rows.get(name), holding.queues[name], database),
             by_state[name],
+            None if trends is None else trends[name],
         )
 
 

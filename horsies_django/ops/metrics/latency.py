@@ -1,0 +1,123 @@
+"""The trend of each queue's latency over the last hour, and since when a queue has been slower than its threshold."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import F
+
+from ...core.histogram import merge, percentile
+from ...db.expressions import MinuteOf, NowPlus
+from ...db.multi_query import decode_rows, rows_query
+from ...db.statements import Statement
+from ...models import Rollup
+from ...models.rollup import RollupSpan, start_of
+
+#: Minutes in a trend.
+MINUTES: Final = 60
+
+#: Maximum roll-ups that are read for the trends of all queues, the latest first. Names may be generated.
+MAX_ROLLUPS: Final = 12_000
+
+_NAME: Final = "latency trends"
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyTrend:
+    """The 95th percentile of the wait times in each of the last minutes, in seconds; None if no attempt ended in it."""
+
+    minute: int  # the last one, in minutes since 1970 by the database's clock
+    p95: Sequence[float | None] = (None,) * MINUTES
+
+    @property
+    def starts(self) -> list[datetime]:
+        """The start of each minute."""
+        return [start_of(self.minute - len(self.p95) + 1 + at) for at in range(len(self.p95))]
+
+    def exceeded_since(self, waits: float, threshold: float) -> ExceededSince:
+        """Return since when the latency has exceeded ``threshold`` seconds. The oldest due task has waited ``waits``.
+
+        That is at least since that task had waited for ``threshold``. The minutes before it, the latest first, belong
+        to the same run until one whose 95th percentile did not exceed it. Minutes without ended attempts are skipped.
+        """
+        first, last = self.minute - len(self.p95) + 1, self.minute
+        since = last - int((waits - threshold) // 60)
+        for minute in range(min(since, last), first - 1, -1):
+            p95 = self.p95[minute - first]
+            if p95 is None:
+                continue
+            if p95 <= threshold:
+                return ExceededSince(start_of(since), is_at_least=False)
+            since = minute
+        return ExceededSince(start_of(since), is_at_least=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ExceededSince:
+    """Since when a latency has exceeded its threshold. ``is_at_least``: nothing shows that it did not before that."""
+
+    moment: datetime
+    is_at_least: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyWarning:
+    """A queue whose oldest due task has waited longer than its ``latency_warning``. Times are in seconds."""
+
+    queue: str
+    waits: float
+    threshold: float
+    since: ExceededSince | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the dict that ``horsies_status --json`` prints."""
+        since = self.since
+        return {
+            "threshold": self.threshold,
+            "since": since.moment.isoformat() if since else None,
+            "since_is_at_least": since.is_at_least if since else None,
+        }
+
+
+def latency_warning(
+    queue: str, waits: float | None, threshold: timedelta | None, trend: LatencyTrend | None
+) -> LatencyWarning | None:
+    """Return a warning if the oldest due task has waited longer than the threshold; None if not, or without one."""
+    if threshold is None or waits is None or waits <= (limit := threshold.total_seconds()):
+        return None
+    return LatencyWarning(queue, waits, limit, trend.exceeded_since(waits, limit) if trend else None)
+
+
+def queries(database: str) -> dict[str, Statement]:
+    """Return the query for the wait times of the last minutes."""
+    rows = Rollup.objects.using(database).filter(span=RollupSpan.MINUTE, start__gt=NowPlus(-60.0 * MINUTES))
+    latest = rows.filter(will_retry=False).order_by("-start")[:MAX_ROLLUPS]  # a retried attempt has no wait
+    columns = {"minute": MinuteOf("start"), "queue": F("queue_name"), "waits": F("waits")}
+    return {_NAME: rows_query(latest, columns, database)}
+
+
+def trends(answers: Mapping[str, Any], minute: int) -> dict[str, LatencyTrend]:
+    """Return the trend of each queue. Minutes beyond the roll-ups that are read are left out."""
+    rows = decode_rows(answers[_NAME])
+    cut = min((row[0] for row in rows), default=0) if len(rows) == MAX_ROLLUPS else 0
+    found = defaultdict[str, dict[int, Counter[int]]](dict)
+    for start, queue, waits in rows:
+        if start > cut:
+            histogram = merge([histogram_in(waits)])
+            found[queue].setdefault(start, Counter()).update(histogram)
+    first = minute - MINUTES + 1
+    return {
+        queue: LatencyTrend(minute, [percentile(minutes.get(first + at, {}), 0.95) for at in range(MINUTES)])
+        for queue, minutes in found.items()
+    }
+
+
+def histogram_in(stored: Any) -> Mapping[str, int]:
+    """Return a histogram from a column of :func:`~horsies_django.db.multi_query.rows_query`, where it may be text."""
+    found: Mapping[str, int] = json.loads(stored) if isinstance(stored, str) else stored
+    return found
