@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.http import urlencode
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -22,9 +23,11 @@ from ..models import Queue, Schedule, Task, Worker, Workflow
 from ..ops.metrics import Count, Exactness, MetricsSnapshot, collect
 from ..ops.metrics.history import most_failing
 from ..ops.metrics.schedules import next_schedules
+from ..ops.metrics.snapshot import QueueMetrics
 from ..ops.metrics.workflows import WorkflowProgress, workflow_progress
 from .base import ReadOnlyAdmin, backends_on, first_backend
-from .charts import CHART_CSS
+from .charts import CHART_CSS, sparkline
+from .latency import describe_warning
 from .links import can_view
 from .overview_chart import ChartControls
 from .schedules.columns import format_dotted_path
@@ -106,7 +109,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         return TemplateResponse(request, "admin/horsies_django/overview.html", context)
 
     def _metrics(self, request: HttpRequest, options: Options) -> dict[str, Any]:
-        snapshot = collect(options)
+        snapshot = collect(options, with_trends=True)
         sees_queues, sees_workers, sees_workflows = (
             can_view(self.admin_site, request, model) for model in (Queue, Worker, Workflow)
         )
@@ -119,7 +122,13 @@ class OverviewAdmin(ReadOnlyAdmin):
             "controls": controls,
             "menus": self._chart_menus(controls, snapshot),
             "chart": controls.chart(options.database, snapshot.minute, self._task_list_url),
-            "queues": [(queue, *self._queue_urls(queue.name)) for queue in snapshot.queues] if sees_queues else [],
+            "late_queues": [
+                (late.queue, self._queue_urls(late.queue)[0], describe_warning(late))
+                for late in (snapshot.latency_warnings if sees_queues else ())
+            ],
+            "queues": [(queue, *self._queue_urls(queue.name), _trend(queue)) for queue in snapshot.queues]
+            if sees_queues
+            else [],
             "failing": [
                 (one, self._task_list_url(task_name=one.task_name, error_code=one.error_code))
                 for one in most_failing(options.database)
@@ -198,6 +207,14 @@ class OverviewAdmin(ReadOnlyAdmin):
             return reverse(f"admin:{self.opts.app_label}_{name}", args=args, current_app=self.admin_site.name)
         except NoReverseMatch:
             return None
+
+
+def _trend(queue: QueueMetrics) -> SafeString | str:
+    """Return the trend of the wait times in the last hour."""
+    if queue.trend is None:
+        return ""
+    threshold = queue.status.latency_warning
+    return sparkline(_("p95"), queue.trend.p95, threshold.total_seconds() if threshold else None)
 
 
 def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool) -> list[str]:

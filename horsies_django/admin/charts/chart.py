@@ -120,6 +120,11 @@ class Chart:
         return list(entries.values())
 
     @property
+    def thresholds(self) -> list[str]:
+        """The values of the dashed lines."""
+        return [panel.format(panel.threshold) for panel in self.panels if panel.threshold]
+
+    @property
     def svg(self) -> SafeString:
         """The chart as SVG."""
         return draw(self)

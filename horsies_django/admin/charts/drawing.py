@@ -18,8 +18,9 @@ from .panel import Kind, Panel
 if TYPE_CHECKING:
     from .chart import Chart
 
-#: Pixels above each panel, for its title and the highest label, and below the last, for the times.
+#: Pixels above each panel, with a title and without, for its highest label; and below the last, for the times.
 TITLE: Final = 26
+NO_TITLE: Final = 10
 TIMES: Final = 20
 
 #: The share of a bucket's width that its bar takes.
@@ -33,8 +34,9 @@ def draw(chart: Chart) -> SafeString:
     """Return the chart as SVG."""
     top, panels = 0, []
     for number, panel in enumerate(chart.panels):
-        panels.append(_panel(chart, number, panel, top + TITLE))
-        top += TITLE + panel.height
+        top += TITLE if panel.title else NO_TITLE
+        panels.append(_panel(chart, number, panel, top))
+        top += panel.height
     return format_html(
         '<svg class="horsies-chart" role="{}" aria-label="{}" width="100%" height="{}">{}{}</svg>',
         "group" if chart.has_links else "img",  # the contents of an image are hidden from screen readers
@@ -47,12 +49,12 @@ def draw(chart: Chart) -> SafeString:
 
 def _time_axis(chart: Chart, bottom: int) -> SafeString:
     """Draw the labels of the times, and their grid lines through all panels."""
-    ticks = time_ticks(chart.starts, chart.length)
+    ticks, top = time_ticks(chart.starts, chart.length), TITLE if chart.panels[0].title else NO_TITLE
     return format_html_join(
         "",
         '<line class="horsies-chart-grid" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>'
         '<text class="horsies-chart-tick horsies-chart-tick-time" x="{0}" y="{3}" aria-hidden="true">{4}</text>',
-        ((_percent(at / len(chart.starts)), TITLE, bottom + 4, bottom + 16, label) for at, label in ticks),
+        ((_percent(at / len(chart.starts)), top, bottom + 4, bottom + 16, label) for at, label in ticks),
     )
 
 

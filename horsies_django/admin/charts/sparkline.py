@@ -13,8 +13,11 @@ from ...core.durations import format_brief
 from .drawing import STEP, line_path
 
 #: Pixels.
-WIDTH: Final = 96
-HEIGHT: Final = 22
+WIDTH: Final = 64
+HEIGHT: Final = 18
+
+#: Seconds at the top of the picture, at least, without a threshold: short waits are a line at the bottom.
+MIN_TOP: Final = 1.0
 
 #: Pixels above and below the line, so that its whole width is visible.
 _MARGIN: Final = 2
@@ -25,7 +28,7 @@ def sparkline(title: Any, seconds: Sequence[float | None], threshold: float | No
     known = [value for value in seconds if value is not None]
     if not known:
         return ""
-    top, inner = max([*known, threshold or 0.0, 0.001]), HEIGHT - 2 * _MARGIN
+    top, inner = max([*known, threshold or MIN_TOP]), HEIGHT - 2 * _MARGIN
     points = [
         None if value is None else (f"{(at + 0.5) * STEP:g}", f"{HEIGHT - _MARGIN - value / top * inner:.2f}")
         for at, value in enumerate(seconds)

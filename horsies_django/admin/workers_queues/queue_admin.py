@@ -18,15 +18,17 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import format_duration
 from ...core.operations import acting_as
 from ...core.queue_policy import COLUMNS, QueuePolicy
 from ...models import Queue, Task
 from ...models.queue import QueueQuerySet
+from ...ops.metrics.latency import LatencyWarning, latency_warning
 from ...ops.queue_status import queue_options
 from ..actions.admin_action import AdminAction
 from ..base import is_read_only, queue_database
+from ..charts import CHART_CSS
 from ..json_field import JSON_BOX, JSONPayloadField
+from ..latency import latency_cell, latency_of_queue
 from ..links import Links
 from ..live_columns import LiveAdmin, live_column
 from .load import attach_loads, known_queues, queue_loads, unsaved_queue
@@ -103,6 +105,9 @@ class QueueAdmin(LiveAdmin):
     sortable_by = ()
     ordering = ("name",)
     change_form_template = "admin/horsies_django/queue_change_form.html"
+
+    class Media:
+        css = {"all": CHART_CSS}
 
     # Permissions. Adding a paused row or deleting one would pause or resume the queue, so neither is possible.
 
@@ -207,17 +212,20 @@ class QueueAdmin(LiveAdmin):
         """Add the load, and show one save button only."""
         context = context | {"show_save_and_add_another": False, "show_save_and_continue": False}
         if (queue := kwargs.get("obj")) is not None:
-            attach_loads([queue], queue_loads(queue_database(), queue.name), queue_database())
-            context = context | {"summary": self._summary(request, queue)}
+            database = queue_database()
+            attach_loads([queue], queue_loads(database, queue.name), database)
+            waits, status = queue.load.depth.waits, queue.load.status
+            warning, charts = latency_of_queue(database, queue.name, waits, status.latency_warning)
+            context = context | {"summary": self._summary(request, queue, warning), "charts": charts}
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _summary(self, request: HttpRequest, queue: Any) -> list[tuple[Any, Any]]:
+    def _summary(self, request: HttpRequest, queue: Any, warning: LatencyWarning | None) -> list[tuple[Any, Any]]:
         load, links = queue.load, Links(self.admin_site, request)
         return [
             (_("state"), queue_state(queue)),
             (_("limits"), self.shown_rules(queue)),
             (_("due"), _tasks_of(links, queue, "due", load.shown_due)),
-            (_("latency"), format_duration(load.depth.waits)),
+            (_("latency"), latency_cell(load.depth.waits, warning)),
             (_("in progress"), _tasks_of(links, queue, "active", str(load.held))),
             (_("scheduled"), _tasks_of(links, queue, "scheduled", load.shown_scheduled)),
             (_("finished in the last hour"), load.shown_hour),
@@ -244,9 +252,10 @@ class QueueAdmin(LiveAdmin):
 
     @live_column
     @admin.display(description=_("latency"))
-    def shown_oldest(self, queue: Any) -> str:
-        """The age of the oldest of them."""
-        return format_duration(queue.load.depth.waits)
+    def shown_oldest(self, queue: Any) -> SafeString | str:
+        """The age of the oldest of them, marked if it exceeds the threshold of the settings."""
+        waits = queue.load.depth.waits
+        return latency_cell(waits, latency_warning(queue.name, waits, queue.load.status.latency_warning))
 
     @live_column
     @admin.display(description=_("in progress"))

@@ -97,6 +97,12 @@ _QUEUE_GAUGES: Final[Sequence[tuple[str, str, _Value, _Combine]]] = (
         lambda q: q.depth.waits if q.depth.waits is not None else (None if q.depth.is_more else 0.0),
         max,
     ),
+    (
+        "latency_warning_seconds",
+        "The latency_warning of the settings; missing if there is none.",
+        lambda q: q.status.latency_warning.total_seconds() if q.status.latency_warning else None,
+        max,
+    ),
     ("running", "Tasks that a worker holds, claimed or running.", lambda q: q.held, sum),
     ("scheduled", "Tasks that are due later.", lambda q: q.counts["scheduled"].number, sum),
     ("retrying", "Tasks that wait for a retry.", lambda q: q.counts["retrying"].number, sum),

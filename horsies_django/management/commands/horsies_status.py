@@ -20,6 +20,7 @@ from horsies_django.management.text_table import table
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.health import ALLOWED, CheckResult, parse_checks, run_checks
 from horsies_django.ops.metrics import MetricsSnapshot, collect
+from horsies_django.ops.metrics.latency import LatencyWarning
 from horsies_django.ops.metrics.snapshot import QueueMetrics
 from horsies_django.ops.metrics.workers import WorkerStatus
 from horsies_django.worker.connection import own_connection
@@ -62,7 +63,7 @@ class Command(QueueCommand):
         try:
             check_tables(backend.config.database)
             with own_connection(backend.config.database, "status"):
-                found = run_checks(checks, backend) if checks else collect(backend.config)
+                found = run_checks(checks, backend) if checks else collect(backend.config, with_trends=True)
         except (ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
         if isinstance(found, MetricsSnapshot):
@@ -109,6 +110,8 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
         yield "There is no worker: start one with `manage.py horsies_worker`."
     yield ""
     yield "workflows: " + ", ".join(f"{count} {name}" for name, count in snapshot.workflows.items())
+    for warning in snapshot.latency_warnings:
+        yield f"late: {one_line(_late(warning))}"
     if unserved := snapshot.unserved:
         yield "due, and served by no worker: " + one_line(", ".join(unserved))
     bound = "" if snapshot.is_oldest_found else "at least "
@@ -130,8 +133,24 @@ def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
         f"{throughput.counts['failed']:,}",
         format_brief(throughput.wait_p95),
         format_brief(throughput.run_p95),
-        "; ".join([*(["paused"] if queue.is_paused else []), *queue.status.descriptions]),
+        "; ".join([*_marks(queue), *queue.status.descriptions]),
     )
+
+
+def _marks(queue: QueueMetrics) -> Iterable[str]:
+    if queue.is_paused:
+        yield "paused"
+    if queue.latency_warning:
+        yield "late"
+
+
+def _late(warning: LatencyWarning) -> str:
+    text = f"{warning.queue}: oldest task waits {format_brief(warning.waits)}, "
+    text += f"more than its latency_warning of {format_brief(warning.threshold)}"
+    if since := warning.since:
+        text += f", since {since.moment:%Y-%m-%d %H:%M}" + (" UTC" if since.moment.tzinfo else "")
+        text += " or earlier" if since.is_at_least else ""
+    return text
 
 
 def _worker_row(worker: WorkerStatus) -> tuple[str, ...]:

@@ -134,14 +134,14 @@ def outcome_of(outcome: str, will_retry: bool) -> str:
     return RETRIED if will_retry else FAILED
 
 
-def current_minute(database: str) -> int:
+def current_minute(database: str | None) -> int:
     """Return the minutes since 1970 by the database's clock."""
     rows = Rollup.objects.using(database)
-    return int(run_queries(database, {"minute": scalar(MinuteOf(Now()), rows)})["minute"])
+    return int(run_queries(rows.db, {"minute": scalar(MinuteOf(Now()), rows)})["minute"])
 
 
 def attempt_history(
-    database: str, minute: int, period: TimeRange, *, by: str | None = None, offset: int = 0, **where: Any
+    database: str | None, minute: int, period: TimeRange, *, by: str | None = None, offset: int = 0, **where: Any
 ) -> AttemptHistory:
     """Return the attempts that ended in each bucket of ``period``, in one statement.
 
@@ -177,7 +177,7 @@ def attempt_history(
 
 
 def duration_history(
-    database: str,
+    database: str | None,
     minute: int,
     period: TimeRange,
     which: Sequence[str] = ("waits", "runs"),

@@ -85,7 +85,7 @@ class LatencyWarning:
 
 
 def latency_warning(
-    queue: str, waits: float | None, threshold: timedelta | None, trend: LatencyTrend | None
+    queue: str, waits: float | None, threshold: timedelta | None, trend: LatencyTrend | None = None
 ) -> LatencyWarning | None:
     """Return a warning if the oldest due task has waited longer than the threshold; None if not, or without one."""
     if threshold is None or waits is None or waits <= (limit := threshold.total_seconds()):

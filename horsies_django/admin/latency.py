@@ -1,0 +1,61 @@
+"""The latency of a queue on pages: its warning in words, and its trend."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from ..core.durations import format_brief, format_duration
+from ..ops.metrics.history import DAY, HOUR, current_minute, duration_history
+from ..ops.metrics.latency import ExceededSince, LatencyTrend, LatencyWarning, latency_warning
+from .charts import Chart, latency_chart
+from .charts.axis import local
+
+#: Seconds of wait above which a time without its day is ambiguous.
+_HALF_DAY = 43_200
+
+
+def describe_since(since: ExceededSince, waits: float) -> str:
+    """Return since when a latency has exceeded its threshold, in words."""
+    time = date_format(local(since.moment), "H:i" if waits < _HALF_DAY else "D j M, H:i")
+    return (_("since %s or earlier") if since.is_at_least else _("since %s")) % time
+
+
+def describe_warning(warning: LatencyWarning) -> str:
+    """Return the warning at the top of the overview, without the queue's name."""
+    words = _("latency %(latency)s, threshold %(threshold)s") % {
+        "latency": format_brief(warning.waits),
+        "threshold": format_brief(warning.threshold),
+    }
+    return f"{words}, {describe_since(warning.since, warning.waits)}" if warning.since else words
+
+
+def latency_cell(waits: float | None, warning: LatencyWarning | None) -> SafeString | str:
+    """Return the latency, marked if it exceeds the queue's threshold."""
+    if warning is None:
+        return format_duration(waits)
+    words = _("over %s") % format_brief(warning.threshold)
+    if warning.since:
+        words = f"{words} {describe_since(warning.since, warning.waits)}"
+    return format_html('<span class="horsies-late">{} ({})</span>', format_duration(waits), words)
+
+
+def latency_of_queue(
+    database: str | None, queue: str, waits: float | None, threshold: timedelta | None
+) -> tuple[LatencyWarning | None, list[Chart]]:
+    """Return the warning of a queue, and charts of its wait times in the last hour and day, in three statements."""
+    minute = current_minute(database)
+    hour, day = (duration_history(database, minute, period, ("waits",), queue_name=queue) for period in (HOUR, DAY))
+    limit = threshold.total_seconds() if threshold else None
+    trend = LatencyTrend(minute, hour.percentiles("waits", 0.95))
+    nothing: Any = _("no tasks ended.")
+    charts = [
+        latency_chart("latency-hour", _("Wait time, last hour, by minute"), hour, limit, nothing),
+        latency_chart("latency-day", _("Wait time, last 24 hours, by hour"), day, limit, nothing),
+    ]
+    return latency_warning(queue, waits, threshold, trend), charts
