@@ -93,13 +93,17 @@ class Chart:
 
     @property
     def rows(self) -> list[tuple[str, list[tuple[str, str | None]]]]:
-        """The table's rows: times with any value, the latest first, with the text and the URL of each cell."""
+        """The table's rows: times with any value, the latest first, with the text and the URL of each cell.
+
+        The cells of groups have no links, to keep the page small: the legend leads to a chart of each group alone.
+        """
         series = [(panel, one) for panel in self.panels for one in panel.series]
-        rows = []
+        rows, has_links = [], not self.has_panel_headings
         for at in reversed(range(len(self.starts))):
             if any(one.values[at] for _panel, one in series):
                 cells = [
-                    (panel.format(one.values[at]), one.url_at(at) if one.values[at] else None) for panel, one in series
+                    (panel.format(one.values[at]), one.url_at(at) if has_links and one.values[at] else None)
+                    for panel, one in series
                 ]
                 rows.append((self.time_at(at), cells))
         return rows

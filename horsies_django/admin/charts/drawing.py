@@ -105,7 +105,9 @@ def _column(chart: Chart, number: int, panel: Panel, axis: Axis, top: int, at: i
     if url is None:
         return format_html("<g>{}</g>{}", area, bars)
     link = format_html('<a id="{}" href="{}" aria-label="{}">', chart.id_at(at, number), url, words)
-    return format_html("{}{}{}</a>", link, area, bars) if is_one_link else format_html("{}{}</a>{}", link, area, bars)
+    if is_one_link:
+        return format_html("{}{}{}</a>", link, area, bars)
+    return format_html('{}{}</a><g aria-hidden="true">{}</g>', link, area, bars)
 
 
 def _bars(
@@ -136,7 +138,7 @@ def _bars(
             continue
         title = format_html("<title>{}{} {}</title>", time, panel.format(value), series.label)
         if url := series.url_at(at):
-            yield format_html('<a href="{}" tabindex="-1" aria-hidden="true">{}{}</a>', url, title, bar)
+            yield format_html('<a href="{}" tabindex="-1">{}{}</a>', url, title, bar)
         else:
             yield format_html("<g>{}{}</g>", title, bar)
 

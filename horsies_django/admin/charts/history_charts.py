@@ -36,20 +36,15 @@ def attempt_urls(list_url: str | None, history: AttemptHistory | DurationHistory
 
     ``list_url`` is the task list's URL; None if this user may not open it. ``query`` has its other parameters.
     """
+    times = [
+        urlencode({"ended_from": _text(start), "ended_to": _text(start + history.length)}) for start in history.starts
+    ]
 
     def urls(outcome: str = "", **more: str) -> Sequence[str | None]:
         if list_url is None:
             return ()
-        return [
-            f"{list_url}?"
-            + urlencode(
-                {"kind": "all"}
-                | query
-                | more
-                | {"ended": outcome or "any", "ended_from": _text(start), "ended_to": _text(start + history.length)}
-            )
-            for start in history.starts
-        ]
+        rest = urlencode({"kind": "all"} | query | more | {"ended": outcome or "any"})
+        return [f"{list_url}?{rest}&{time}" for time in times]
 
     return urls
 
