@@ -91,6 +91,25 @@ def test_the_status_table_has_a_row_for_each_queue(capsys, drain):
     assert ["completed", "1"] in lines
 
 
+def test_the_status_marks_a_queue_whose_latency_exceeds_its_threshold(capsys, settings):
+    options = {"queues": {"slow": {"latency_warning": 60}, "fast": {"latency_warning": "1h"}}}
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": [], "OPTIONS": options}}
+    for name in ("slow", "fast"):
+        Task.objects.create(task_name="x", queue_name=name, enqueued_at=NowPlus(-300))
+
+    call_command("horsies_status")
+    call_command("horsies_status", "--json")
+
+    printed, _, report = capsys.readouterr().out.partition("\n{\n")
+    lines = printed.splitlines()
+    assert [line.split()[0] for line in lines if line.endswith(" late")] == ["slow"]
+    (late,) = (line for line in lines if line.startswith("late: "))
+    assert "slow: oldest task waits 5 min, more than its latency_warning of 60 s, since " in late
+    warnings = {queue["name"]: queue["latency_warning"] for queue in json.loads("{" + report)["queues"]}
+    assert warnings["slow"]["threshold"] == 60
+    assert warnings["fast"] is None
+
+
 @pytest.mark.parametrize(("flags", "status"), [(["--backend", "nonsense"], 2), (["--nonsense"], 2)])
 def test_wrong_usage_of_the_status_command_exits_2(manage, flags, status):
     process = manage("horsies_status", *flags)
