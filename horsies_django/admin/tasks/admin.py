@@ -35,13 +35,13 @@ from ..lists.schedule_filter import ScheduleFilter
 from ..lists.search import Search
 from ..lists.sent_filter import SentFilter
 from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
-from .columns import TaskColumns
+from ..task_names.pages import TaskNamePages
 from .move_form import MoveForm
 from .task_actions import TASK_ACTIONS
 from .task_page import TaskPage
 
 
-class TaskAdmin(TaskColumns, TaskPage):
+class TaskAdmin(TaskNamePages, TaskPage):
     """Lists all tasks and offers an operator's actions on them."""
 
     list_display = (

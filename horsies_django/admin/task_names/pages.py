@@ -1,0 +1,196 @@
+"""The page of a task name, and the list of names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from django.core.exceptions import PermissionDenied
+from django.db import DEFAULT_DB_ALIAS
+from django.forms.widgets import Media
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+
+from ...core.histogram import percentile
+from ...core.registry import registry
+from ...db.clock import database_now
+from ...db.now import Now
+from ...models import ErrorGroup, Schedule
+from ...models.operator_actions import ENGINE_TASK_PREFIX
+from ...ops.keyset.scan import KeysetScan
+from ...ops.metrics.history import (
+    COMPLETED,
+    DAY,
+    OUTCOMES,
+    RANGES,
+    TimeRange,
+    attempt_history,
+    current_minute,
+    duration_history,
+)
+from ...ops.metrics.task_history import MAX_NAMES, busiest_names, errors_of
+from ...ops.payload_view.contents import PARTS
+from ...ops.payload_view.excerpt import with_short_arguments
+from ...ops.task_options import options_in_force
+from ..base import queue_database
+from ..charts import CHART_CSS, attempt_urls, duration_chart, outcome_chart
+from ..links import Links
+from ..overview_chart import RANGE_LABELS, TITLES
+from ..schedules.columns import format_moment
+from ..schedules.state_badge import state_badge
+from ..schedules.timing_text import describe_timing
+from ..tasks.columns import TaskColumns
+from ..tasks.fields import TaskFields
+
+#: Maximum number of tasks and of schedules on a page.
+MAX_RUNS: Final = 10
+MAX_SCHEDULES: Final = 20
+
+
+class TaskNamePages(TaskColumns, TaskFields):
+    """Adds the pages to the admin of tasks. Users who may view tasks may view them."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the list of names and the page of each."""
+        return [
+            path("names/", self.admin_site.admin_view(self.names_view), name=self._url_name("names")),
+            path("names/<path:task_name>/", self.admin_site.admin_view(self.name_view), name=self._url_name("name")),
+            *super().get_urls(),
+        ]
+
+    def names_view(self, request: HttpRequest) -> HttpResponse:
+        """Render the list of names: those that ran in the last 24 hours, then the other registered ones."""
+        self._check_permission(request)
+        database = self._database()
+        counts = busiest_names(database, current_minute(database))
+        idle = sorted(
+            name
+            for name in registry.tasks.keys() - {count.name for count in counts}
+            if not name.startswith(ENGINE_TASK_PREFIX)
+        )
+        context = {
+            "title": _("Tasks by name"),
+            "counts": [(count, self._address(count.name)) for count in counts],
+            "is_cut": len(counts) == MAX_NAMES,
+            "max_names": MAX_NAMES,
+            "idle": [(name, self._address(name)) for name in idle[:MAX_NAMES]],
+        }
+        return self._render(request, "names", context)
+
+    def name_view(self, request: HttpRequest, task_name: str) -> HttpResponse:
+        """Render the page of one name, even if nothing is known of it."""
+        self._check_permission(request)
+        if "\0" in task_name:  # PostgreSQL does not accept it in text
+            raise Http404
+        links = Links(self.admin_site, request)
+        context = {
+            "title": task_name,
+            "names_url": self._url("names"),
+            "tasks_list_url": self._url("changelist"),
+            "tasks_url": f"{self._url('changelist')}?{urlencode({'task_name': task_name, 'kind': 'all'})}",
+            **self._figures(task_name, RANGES.get(request.GET.get("range", ""), DAY), links),
+            "runs": self._last_runs(request, task_name),
+            "options": options_in_force(task_name),
+            "schedules": self._schedules(task_name, links),
+        }
+        return self._render(request, "name", context)
+
+    def _figures(self, task_name: str, period: TimeRange, links: Links) -> dict[str, Any]:
+        """Return the numbers, charts and errors of a period."""
+        database = self._database()
+        minute = current_minute(database)
+        attempts = attempt_history(database, minute, period, task_name=task_name)
+        durations = duration_history(database, minute, period, task_name=task_name)
+        counts = {outcome: sum(attempts.values(outcome)) for outcome in OUTCOMES}
+        total = sum(counts.values())
+        percentiles = {
+            f"{which}_p{percent}": percentile(sum(durations.histograms[which], Counter()), percent / 100)
+            for which in ("waits", "runs")
+            for percent in (50, 95)
+        }
+        title = TITLES[period.name]
+        urls = attempt_urls(self._url("changelist"), attempts, task_name=task_name)
+        return {
+            "ranges": [(name, label, name == period.name) for name, label in RANGE_LABELS.items()],
+            "attempts": total,
+            "per_minute": total / (attempts.length.total_seconds() / 60 * period.number),
+            "failed_percent": 100 * (total - counts[COMPLETED]) / total if total else 0,
+            **percentiles,
+            "charts": [
+                outcome_chart("attempts", _("Attempts: %(period)s") % {"period": title}, attempts, urls),
+                duration_chart("times", _("Times: %(period)s") % {"period": title}, durations),
+            ],
+            "errors": [
+                (error, links.to(ErrorGroup, error.group.pk, str(error.group)) if error.group else error.error_code)
+                for error in errors_of(database, task_name, period, attempts.starts[0])
+            ],
+        }
+
+    def _check_permission(self, request: HttpRequest) -> None:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+
+    def _render(self, request: HttpRequest, page: str, context: dict[str, Any]) -> HttpResponse:
+        request.current_app = self.admin_site.name  # as every admin view does
+        return TemplateResponse(
+            request,
+            f"admin/horsies_django/task_names/{page}.html",
+            {
+                **self.admin_site.each_context(request),
+                "opts": self.opts,
+                "media": self.media + Media(css={"all": [*CHART_CSS, "horsies_django/task_names.css"]}),
+                **context,
+            },
+        )
+
+    def _last_runs(self, request: HttpRequest, task_name: str) -> list[dict[str, Any]]:
+        """Return the newest tasks of this name among those that one page of the list looks through."""
+        rows = self.get_queryset(request).filter(task_name=task_name).defer(*PARTS, "retry_policy")
+        page = KeysetScan(with_short_arguments(rows.annotate(seen_at=Now()))).page()
+        return [
+            {
+                "url": self._url("change", task.pk),
+                "state": self.shown_states(task),
+                "call": self.shown_call(task),
+                "error": task.error_code or "",
+                "sent": self.shown_sent(task),
+                "run": self.shown_run(task),
+                "attempts": self.shown_attempts(task),
+                "id": task.pk,
+            }
+            for task in page.rows[:MAX_RUNS]
+        ]
+
+    def _schedules(self, task_name: str, links: Links) -> list[dict[str, Any]]:
+        """Return the schedules that send this task, for users who may view schedules."""
+        if not links.can_view(Schedule):
+            return []
+        database = self._database()
+        now = database_now(database)
+        rows = Schedule.objects.using(database).filter(task_name=task_name).order_by("name")
+        return [
+            {
+                "link": links.to(Schedule, schedule.pk, schedule.name),
+                "timing": describe_timing(schedule.timing, schedule.timezone),
+                "state": state_badge(schedule),
+                "next": format_moment(schedule.next_run_at if schedule.enabled else None, now),
+                "last": format_moment(schedule.last_run_at, now),
+            }
+            for schedule in rows[:MAX_SCHEDULES]
+        ]
+
+    def _address(self, task_name: str) -> str | None:
+        """Return the URL of a name's page; None for a name that no URL can hold."""
+        try:
+            return self._url("name", task_name)
+        except NoReverseMatch:
+            return None
+
+    def _url(self, page: str, *args: Any) -> str:
+        return reverse(f"{self.admin_site.name}:{self._url_name(page)}", args=args)
+
+    def _database(self) -> str:
+        return queue_database() or DEFAULT_DB_ALIAS

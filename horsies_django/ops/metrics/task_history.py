@@ -1,0 +1,76 @@
+"""What is known of task names from the reaper's roll-ups: their failures, and which of them ran longest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.db.models import FloatField, Q, Sum
+from django.db.models.functions import Cast
+
+from ...core.status import AttemptOutcome
+from ...models import ErrorGroup, Rollup
+from ...models.rollup import RollupSpan
+from .history import DAY, TimeRange
+
+#: Maximum number of names in the list.
+MAX_NAMES: Final = 200
+
+#: Maximum number of errors of one name.
+MAX_ERRORS: Final = 20
+
+_IS_FAILURE: Final = ~Q(outcome=AttemptOutcome.COMPLETED)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
+    """The failed attempts with one error group; those without one are counted by error code, and ``group`` is None."""
+
+    error_code: str
+    count: int
+    retried: int
+    group: ErrorGroup | None
+
+
+def errors_of(database: str, task_name: str, period: TimeRange, since: datetime) -> list[ErrorCount]:
+    """Return the most frequent errors of a task name since then, in two statements at most."""
+    rows = Rollup.objects.using(database).filter(span=period.span, start__gte=since, task_name=task_name)
+    sums = (
+        rows.filter(_IS_FAILURE)
+        .order_by()
+        .values("fingerprint", "error_code")
+        .annotate(total=Sum("count"), again=Sum("count", filter=Q(will_retry=True), default=0))
+        .order_by("-total", "error_code", "fingerprint")
+    )
+    found = list(sums.values_list("fingerprint", "error_code", "total", "again")[:MAX_ERRORS])
+    keys = [fingerprint for fingerprint, *_ in found if fingerprint]
+    groups = ErrorGroup.objects.using(database).in_bulk(keys) if keys else {}
+    return [ErrorCount(code, count, again, groups.get(fingerprint)) for fingerprint, code, count, again in found]
+
+
+@dataclass(frozen=True, slots=True)
+class NameCount:
+    """The attempts of one task name in the last 24 hours, and the seconds that they ran."""
+
+    name: str
+    attempts: int
+    failed: int
+    run_seconds: float
+
+
+def busiest_names(database: str, minute: int) -> list[NameCount]:
+    """Return the task names that ran longest in the last 24 hours, at most ``MAX_NAMES``; ``minute`` is the current."""
+    since = DAY.starts(minute)[0]
+    rows: Any = Rollup.objects.using(database).filter(span=RollupSpan.HOUR, start__gte=since).exclude(task_name="")
+    sums = (
+        rows.order_by()
+        .values("task_name")
+        .annotate(
+            attempts=Sum("count"),
+            failed=Sum("count", filter=_IS_FAILURE, default=0),
+            seconds=Cast(Sum("run_seconds"), FloatField()),
+        )
+        .order_by("-seconds", "task_name")
+    )
+    return [NameCount(*row) for row in sums.values_list("task_name", "attempts", "failed", "seconds")[:MAX_NAMES]]

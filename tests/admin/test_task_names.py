@@ -1,0 +1,199 @@
+"""The pages of task names: figures from the roll-ups, failures by error group, latest tasks, options and schedules."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from horsies_django import Gather, RetryPolicy, Unique, task
+from horsies_django.models import ErrorGroup, Rollup, Schedule, Task
+from horsies_django.ops.metrics.history import RANGES
+from horsies_django.ops.task_options import options_in_force
+from tests.admin.client import log_in
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db
+
+NAME = tasks.add.module_path
+
+
+@task(
+    queue_name="emails",
+    priority=5,
+    max_attempts=4,
+    backoff=60,
+    timeout=90,
+    atomic=True,
+    unique=Unique(by=("user",), until="success", on_conflict="raise"),
+    rate_limit="100/m",
+    max_concurrency=2,
+    concurrency_key="user-{user}",
+    sensitive={"token"},
+    retention={"completed": "1d", "failed": None},
+    exception_mapper={LookupError: "LOST"},
+)
+def every_option(user: int, token: str) -> None: ...
+
+
+@task(gather=Gather("user-{user}", max_size=50, max_delay=60, quiet=5))
+def grouped(items: list) -> None: ...
+
+
+@task(retry_policy=RetryPolicy.fixed([1, 2], auto_retry_for=["LOST"]))
+async def coroutine() -> None: ...
+
+
+def url_of(name, query=""):
+    return reverse("admin:horsies_django_task_name", args=[name]) + query
+
+
+def text_of(client, url):
+    response = client.get(url)
+    assert response.status_code == 200
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
+
+
+def rollup(ago=0, span="H", count=1, outcome="COMPLETED", **columns):
+    start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=ago)
+    values = {"queue_name": "default", "task_name": NAME, "runs": {"20": count}, "waits": {"0": count}} | columns
+    return Rollup.objects.create(span=span, start=start, count=count, outcome=outcome, **values)
+
+
+@pytest.fixture
+def group():
+    now = datetime.now(UTC)
+    return ErrorGroup.objects.create(
+        fingerprint="abc123abc123",
+        exception_class="shop.errors.Refused",
+        error_code="UNHANDLED_EXCEPTION",
+        location="shop.tasks.charge",
+        first_seen_at=now,
+        last_seen_at=now,
+        last_attempt_id=1,
+    )
+
+
+def test_the_page_counts_the_attempts_of_its_name_in_the_chosen_period(admin_client, group):
+    rollup(count=90, run_seconds=90)
+    rollup(count=6, outcome="FAILED", error_code="UNHANDLED_EXCEPTION", fingerprint=group.pk)
+    rollup(count=4, outcome="FAILED", will_retry=True, error_code="UNHANDLED_EXCEPTION", fingerprint=group.pk)
+    rollup(count=2, outcome="WORKER_FAILURE", error_code="WORKER_CRASHED")
+    rollup(ago=30, count=1_000)
+    rollup(count=7, task_name="another")
+
+    shown = text_of(admin_client, url_of(NAME))
+
+    assert "attempts 102 " in shown
+    assert "failed or retried 11.8 %" in shown
+    for words in ("completed 90 ", "retried 4 ", "failed 8 "):
+        assert words in shown
+    assert re.search(r"Refused in shop\.tasks\.charge 10 4 WORKER_CRASHED 2 0", shown)
+    assert "attempts 1,102 " in text_of(admin_client, url_of(NAME, "?range=week"))
+    assert "attempts 102 " in text_of(admin_client, url_of(NAME, "?range=nonsense"))
+    assert "attempts 0 " in text_of(admin_client, url_of(NAME, "?range=hour"))
+
+
+def test_the_page_lists_the_latest_tasks_of_its_name(admin_client):
+    tasks.noop.send()
+    handles = [tasks.add.send(number, b=2) for number in range(12)]
+
+    response = admin_client.get(url_of(NAME))
+
+    listed = re.findall(r"horsies_django/task/([0-9a-f-]{36})/change/", response.content.decode())
+    assert listed == [str(handle.id) for handle in reversed(handles)][:10]
+    assert "11, b=2" in response.content.decode().replace("&quot;", '"')
+
+
+def test_the_page_lists_the_schedules_of_its_name_to_users_who_may_view_schedules(client):
+    Schedule.objects.create(name="nightly", task_name=NAME, timing="cron:0 3 * * *")
+    Schedule.objects.create(name="of another", task_name=tasks.noop.module_path, timing="cron:0 3 * * *")
+
+    shown = text_of(log_in(client, "view_task", "view_schedule"), url_of(NAME))
+    assert "nightly" in shown
+    assert "of another" not in shown
+    assert "nightly" not in text_of(log_in(client, "view_task"), url_of(NAME))
+
+
+def test_the_options_in_force_include_the_defaults_of_the_backend():
+    found = dict(options_in_force(every_option.task_name))
+
+    assert found["Function"].startswith(f"{__name__}.every_option (")
+    assert (found["Queue"], found["Priority"], found["Time limit"]) == ("emails", "5", "1 min 30 s")
+    assert found["Attempts"].startswith("Up to 4 attempts.")
+    assert "60 s" in found["Attempts"]
+    assert found["Unique"] == "key: user; if it is taken: raise; until: success"
+    assert found["Limits"] == "2 at a time, rate 100/m, for each user-{user}"
+    assert found["Retention"] == "Completed: 1 d 0 h; Failed: forever"
+    assert (found["Error codes"], found["Hidden values"]) == ("LookupError → LOST", "token")
+    assert found["Transaction"] == "one for each attempt and its result"
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "value"),
+    [
+        (grouped.task_name, "Grouping", "key: user-{user}, at most 50 calls, due 1 min 0 s after the first call, "
+                                        "or 5.0 s after the last"),
+        (coroutine.task_name, "Runs as", "coroutine"),
+        (tasks.add.task_name, "Time limit", "none"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_option_is_put_in_words(name, label, value):
+    assert dict(options_in_force(name))[label] == value
+
+
+def test_a_name_that_this_process_does_not_know_has_a_page_too(admin_client):
+    rollup(task_name="gone.tasks.<b>old</b>", count=3)
+    Task.objects.create(task_name="gone.tasks.<b>old</b>")
+
+    html = admin_client.get(url_of("gone.tasks.<b>old</b>")).content.decode()
+
+    assert "<b>old</b>" not in html
+    assert "This process knows no task of this name" in html
+    assert options_in_force("gone") is None
+
+
+def test_the_list_has_the_names_that_ran_longest_first_then_other_registered_ones(admin_client):
+    rollup(count=5, run_seconds=10.0)
+    rollup(count=2, run_seconds=500.0, task_name="slow.tasks.report", outcome="FAILED")
+    rollup(ago=30, task_name="not.today")
+
+    shown = text_of(admin_client, reverse("admin:horsies_django_task_names"))
+
+    assert re.search(
+        r"slow\.tasks\.report 2 2 8 min .*tests\.jobs\.tasks\.add 5 0 10 s .*Other registered tasks", shown
+    )
+    assert "not.today" not in shown
+    assert tasks.noop.module_path in shown.split("Other registered tasks")[1]
+    assert "horsies_django." not in shown.split("Other registered tasks")[1]
+
+
+@pytest.mark.parametrize("url", ["/admin/horsies_django/task/names/", "/admin/horsies_django/task/names/some.task/"])
+def test_only_users_who_may_view_tasks_see_the_pages(client, url):
+    assert log_in(client, "view_queue").get(url).status_code == 403
+    assert log_in(client, "view_task").get(url).status_code == 200
+
+
+@pytest.mark.parametrize("period", RANGES)
+def test_the_number_of_statements_does_not_grow_with_the_history(admin_client, group, period):
+    def statements():
+        with CaptureQueriesContext(connection) as queries:
+            assert admin_client.get(url_of(NAME, f"?range={period}")).status_code == 200
+        return len(queries)
+
+    span = "M" if period == "hour" else "H"
+    rollup(outcome="FAILED", fingerprint=group.pk, span=span)
+    tasks.add.send(1)
+    Schedule.objects.create(name="nightly", task_name=NAME, timing="cron:0 3 * * *")
+    few = statements()
+    for number in range(20):
+        rollup(
+            queue_name=f"q{number}", outcome="FAILED", error_code=f"E{number}", span="M" if period == "hour" else "H"
+        )
+        tasks.add.send(number)
+    assert statements() == few
+    assert few <= 14
