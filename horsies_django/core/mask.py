@@ -73,6 +73,14 @@ class Mask:
         """Return keyword arguments (their values are masked when written). Mask any other type whole."""
         return kwargs if kwargs is None or isinstance(kwargs, dict) else MASKED
 
+    def name_at(self, position: int) -> str:
+        """Return the name by which a positional argument is masked; an empty text if it has none."""
+        return self._names[position] if position < len(self._names) else self._rest
+
+    def position_of(self, name: str) -> int | None:
+        """Return the position of the positional parameter of that name; None if there is none."""
+        return list(self._names).index(name) if name in self._names else None
+
     def apply_deep(self, name: str, value: Any) -> Any:
         """Return a copy of a value with everything sensitive in its lists and dicts masked."""
         return self._cleansed(name, value, _DEEPEST)

@@ -14,7 +14,7 @@ from django.http import HttpRequest
 
 from ...ops.keyset.keys import Key, lowest_key, parse_key
 from ...ops.keyset.scan import PAGE, KeyRange, KeysetScan, Page
-from ..formatting import format_time
+from ..formatting import format_number, format_time
 from .search import Search
 
 #: The cursor's parameters.
@@ -66,9 +66,9 @@ class KeysetChangeList(ChangeList):
             bounds &= getattr(source, "bounds", KeyRange())
         known = [source.scope for source in sources if hasattr(source, "scope")]
         scope = min(known, key=lambda scope: scope.cost)
-        for spec in self.filter_specs:
+        for spec in sources:
             scope = spec.narrow(scope) if hasattr(spec, "narrow") else scope
-        return KeysetScan(self.queryset, scope, bounds, self.search.row_filter, self.search.is_slow)
+        return KeysetScan(self.queryset, scope, bounds, self.search.row_filter, self.search.max_filtered)
 
     @cached_property
     def search(self) -> Search:
@@ -121,6 +121,11 @@ class KeysetChangeList(ChangeList):
     def scanned_to(self) -> str:
         """The time of the newest scanned row, if the page does not begin with the newest."""
         return format_time(self.page.scanned_to, exactly=False) if self.page.scanned_to else ""
+
+    @property
+    def looked(self) -> str:
+        """The number of scanned rows, if there is more to scan and the number is known."""
+        return format_number(self.page.looked) if self.page.scanned_from and self.page.looked else ""
 
     # Links to other pages.
 

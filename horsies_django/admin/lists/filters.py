@@ -10,12 +10,9 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
-from ...core.registry import registry
-from ...core.results import ContractCode, OperationalCode, OutcomeCode
 from ...core.status import TaskStatus
 from ...db.expressions import NowPlus
-from ...models import Queue, Worker
+from ...models import Worker
 from ...models.claim.query import not_past_deadline
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.transitions import TaskQuerySet
@@ -23,8 +20,7 @@ from ...ops.keyset import scopes
 from ...ops.keyset.scan import KeyRange
 from ...ops.keyset.scopes import ScanScope
 from ..base import queue_database
-from .registered_tasks import error_codes, task_names
-from .search import is_id
+from .ids import looks_like_id
 
 #: Maximum number of choices; the search finds other values.
 MAX_CHOICES: Final = 30
@@ -112,6 +108,35 @@ class FoldedFilter(ChoiceFilter):
         return [(value, value) for value in sorted((values | asked) - {""})]
 
 
+#: The states that pending and held tasks are in, besides the statuses.
+_STATES: Final = {
+    "due": (_("Due"), scopes.DUE),
+    "active": (_("Active"), scopes.HELD),
+    "scheduled": (_("Scheduled"), scopes.DEFERRED),
+    "aggregating": (_("Aggregating"), scopes.DEFERRED),
+    "retrying": (_("Retrying"), scopes.DEFERRED),
+}
+
+#: Other names of states.
+STATE_ALIASES: Final = {"archived": TaskStatus.FAILED.lower()}
+
+#: All states, by their parameter.
+STATES: Final = (*_STATES, *(status.lower() for status in TaskStatus.values))
+
+
+def in_state(rows: QuerySet[Any], state: str) -> QuerySet[Any]:
+    """Return the tasks in a state."""
+    if state not in _STATES:
+        return rows.filter(status=state.upper())
+    found: QuerySet[Any] = getattr(rows, state)()
+    return found
+
+
+def scope_of_state(state: str) -> ScanScope:
+    """Return the scope of the tasks in a state; failed and live tasks have indexes."""
+    return _STATES[state][1] if state in _STATES else scopes.of_status(state.upper())
+
+
 class StateFilter(ChoiceFilter):
     """Filters by state: the statuses, and for pending tasks why they wait.
 
@@ -121,16 +146,8 @@ class StateFilter(ChoiceFilter):
     title = _("state")
     parameter_name = "state"
     parameter_names: ClassVar = ("state", "status__exact")
-    _STATES: Final = {
-        "due": (_("Due"), scopes.DUE),
-        "active": (_("Active"), scopes.HELD),
-        "scheduled": (_("Scheduled"), scopes.DEFERRED),
-        "aggregating": (_("Aggregating"), scopes.DEFERRED),
-        "retrying": (_("Retrying"), scopes.DEFERRED),
-    }
     #: The order of the choices: pending tasks, those that workers hold, the others.
     _FIRST: Final = ("pending", "due", "scheduled", "aggregating", "retrying", "active")
-    _ALIASES: Final = {"archived": TaskStatus.FAILED.lower()}
 
     def __init__(self, request: HttpRequest, params: dict[str, list[str]], model: Any, model_admin: Any) -> None:
         given = params.pop("status__exact", [])
@@ -139,7 +156,7 @@ class StateFilter(ChoiceFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the states."""
-        labels = {state: label for state, (label, _scope) in self._STATES.items()}
+        labels = {state: label for state, (label, _scope) in _STATES.items()}
         labels |= {status.lower(): label for status, label in TaskStatus.choices}
         return [(state, labels.pop(state)) for state in self._FIRST] + list(labels.items())
 
@@ -150,7 +167,7 @@ class StateFilter(ChoiceFilter):
     def value(self) -> Any:
         """Return the requested state: that of ``state``, else of ``status__exact``."""
         value = super().value() or self.status.lower()
-        return self._ALIASES.get(value, value) or None
+        return STATE_ALIASES.get(value, value) or None
 
     def _choice(self, changelist: Any, value: Any, title: Any) -> dict[str, Any]:
         query = changelist.get_query_string({"state": value, "status__exact": None})
@@ -174,19 +191,12 @@ class StateFilter(ChoiceFilter):
         if self.is_unknown:
             return queryset.none()
         rows = queryset.filter(status=self.status) if self.status else queryset
-        if self.selected is None:
-            return rows
-        if self.selected not in self._STATES:
-            return rows.filter(status=self.selected.upper())
-        found: QuerySet[Any] = getattr(rows, self.selected)()
-        return found
+        return rows if self.selected is None else in_state(rows, self.selected)
 
     @property
     def scope(self) -> ScanScope:
         """The scope of tasks in the state; failed and live tasks have indexes."""
-        if self.selected in self._STATES:
-            return self._STATES[self.selected][1]
-        return scopes.of_status(self.selected.upper()) if self.selected else scopes.TABLE
+        return scope_of_state(self.selected) if self.selected else scopes.TABLE
 
 
 class KindFilter(ChoiceFilter):
@@ -201,63 +211,14 @@ class KindFilter(ChoiceFilter):
         return [("tasks", _("tasks")), ("steps", _("internal steps")), ("all", _("both"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Skip the filter if the search is an id."""
-        is_given = self.value() is None and is_id(request.GET.get("q", ""))
+        """Skip the filter if the search is an id or a part of one."""
+        is_given = self.value() is None and looks_like_id(request.GET.get("q", ""))
         return queryset if is_given else super().queryset(request, queryset)
 
     def condition(self, chosen: str) -> Q:
         """Match the engine's tasks by their name's prefix."""
         is_step = Q(task_name__startswith=ENGINE_TASK_PREFIX)
         return {"tasks": ~is_step, "steps": is_step}.get(chosen, Q())
-
-
-class QueueFilter(FoldedFilter):
-    """Filters by queue: those in the settings and those with a row."""
-
-    title = _("queue")
-    parameter_name = "queue_name"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the known queues and the requested one."""
-        configured = {name for alias in task_backends for name in task_backends[alias].queues}
-        rows = Queue.objects.using(queue_database()).order_by("name").values_list("name", flat=True)
-        return self.choices_with_selected(request, {DEFAULT_TASK_QUEUE_NAME, *configured, *rows[:MAX_CHOICES]})
-
-    def narrow(self, scope: ScanScope) -> ScanScope:
-        """Limit ranges that are ordered by queue to this one; its tasks may lie behind any number of others."""
-        return scope.for_queue(self.selected) if self.selected else scope
-
-
-class TaskFilter(FoldedFilter):
-    """Filters by the project's registered tasks, unless there are too many."""
-
-    title = _("task")
-    parameter_name = "task_name"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the registered tasks and the requested one."""
-        names = task_names()
-        return self.choices_with_selected(request, names if len(names) <= MAX_CHOICES else set())
-
-    def condition(self, chosen: str) -> Q:
-        """Match the name, and the old names of a renamed task."""
-        return Q(task_name__in=registry.names_of(chosen))
-
-
-class PriorityFilter(ChoiceFilter):
-    """Filters by ranges of priority."""
-
-    title = _("priority")
-    parameter_name = "priority"
-    _RANGES: Final = {"high": Q(priority__gt=0), "normal": Q(priority=0), "low": Q(priority__lt=0)}
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the three ranges."""
-        return [("high", _("above 0")), ("normal", _("0")), ("low", _("below 0"))]
-
-    def condition(self, chosen: str) -> Q:
-        """Match the range."""
-        return self._RANGES[chosen]
 
 
 class WorkerFilter(FoldedFilter):
@@ -274,23 +235,6 @@ class WorkerFilter(FoldedFilter):
     def condition(self, chosen: str) -> Q:
         """Match the worker that claimed it last."""
         return Q(claimed_by_worker_id=chosen)
-
-
-class ErrorFilter(FoldedFilter):
-    """Filters by error code: the library's, and those that registered tasks map exceptions to."""
-
-    title = _("error code")
-    parameter_name = "error_code"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the known codes and the requested one."""
-        ours = {code.value for family in (OperationalCode, ContractCode, OutcomeCode) for code in family}
-        return self.choices_with_selected(request, ours | set(sorted(error_codes())[:MAX_CHOICES]))
-
-    @property
-    def scope(self) -> ScanScope:
-        """Tasks with an error code have an index."""
-        return scopes.WITH_ERROR if self.selected else scopes.TABLE
 
 
 class ProblemFilter(ChoiceFilter):

@@ -2,53 +2,102 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from uuid import UUID
 
+from django.contrib import messages
 from django.contrib.admin.views.main import SEARCH_VAR
-from django.db.models import Lookup, OuterRef, Q, QuerySet, Subquery
+from django.db.models import F, Lookup, OuterRef, Q, QuerySet, Subquery, TextField, Value
 from django.db.models.fields.json import KT
-from django.db.models.lookups import IContains
+from django.db.models.functions import Cast, Replace
+from django.db.models.lookups import EndsWith, IContains
 from django.http import HttpRequest
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ...core.status import TASK_LIVE_STATES
-from ...enqueue.masking import Mask, mask_of
 from ...models import TaskAttempt
 from ...ops.keyset import scopes
-from ...ops.keyset.keys import Key
-from ...ops.keyset.scan import PAGE, KeyRange, RowFilter
+from ...ops.keyset.scan import KeyRange, RowFilter
 from ...ops.keyset.scopes import ScanScope
-from ...ops.payload_view.contents import contents_of
-from ...ops.payload_view.excerpt import with_short_arguments
+from .filters import STATE_ALIASES, STATES, in_state, scope_of_state
+from .ids import MIN_DIGITS, id_end, id_range, looks_like_id
+from .payload_terms import PathTerm, PayloadFilter, PayloadTerm, TextTerm
+from .search_terms import InvalidTerm, Takes, Term, split_terms
 
-HELP: Final = _(
-    "A task id, part of a task name, status:failed for a state, args:text for text in the arguments, or "
-    "error:text for text in an error code or message. Each page searches at least 50,000 tasks (fewer for "
-    "args:) and shows where it stopped."
+HELP: Final = gettext_lazy(
+    "An id or its beginning, part of a task name, state:failed, queue:emails, error:text, args:text, args.order.id:42, "
+    'args.shop:"North side", metadata.tenant:acme. Several terms must all match.'
 )
 
-#: Maximum stored size in bytes of arguments that are searched.
-MAX_SEARCHED_BYTES: Final = 32_000
+#: The qualifiers of the task list. Some have two names.
+QUALIFIERS: Final = {
+    "id": Takes.WORD,
+    "name": Takes.WORD,
+    "task": Takes.WORD,
+    "state": Takes.WORD,
+    "status": Takes.WORD,
+    "queue": Takes.WORD,
+    "error": Takes.TEXT,
+    "args": Takes.TEXT_OR_PATH,
+    "metadata": Takes.PATH,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A parsed search: a condition, the scope and bounds of matching rows, and a filter in Python.
+    """A parsed search: conditions, the scope and bounds of matching rows, and terms that are compared in Python.
 
-    ``is_slow`` says that each row has to be read whole.
+    A search with a ``problem`` matches no row.
     """
 
     rows: Q = field(default_factory=Q)
+    states: tuple[str, ...] = ()
     scope: ScanScope = scopes.TABLE
     bounds: KeyRange = field(default_factory=KeyRange)
-    row_filter: RowFilter | None = None
-    is_slow: bool = False
+    queue: str | None = None
+    payload: tuple[PayloadTerm, ...] = ()
+    #: Makes the row filter of the payload terms.
+    to_filter: Callable[[Sequence[PayloadTerm]], RowFilter] = PayloadFilter
+    #: Maximum rows of one page that the row filter reads; None means that of every scan.
+    max_filtered: int | None = None
+    problem: str = ""
+
+    def __and__(self, other: Search) -> Search:
+        """Return the search that both match."""
+        return replace(
+            self,
+            rows=self.rows & other.rows,
+            states=self.states + other.states,
+            scope=min(self.scope, other.scope, key=lambda scope: scope.cost),
+            bounds=self.bounds & other.bounds,
+            queue=self.queue or other.queue,
+            payload=self.payload + other.payload,
+        )
+
+    @property
+    def row_filter(self) -> RowFilter | None:
+        """The filter of rows by the terms that are compared in Python; None without such terms."""
+        return self.to_filter(self.payload) if self.payload else None
+
+    def apply(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the rows that match all that the database compares."""
+        if self.problem:
+            return rows.none()
+        rows = rows.filter(self.rows)
+        for state in self.states:
+            rows = in_state(rows, state)
+        return rows
+
+    def narrow(self, scope: ScanScope) -> ScanScope:
+        """Limit ranges that are ordered by queue to the one that is searched for."""
+        return scope.for_queue(self.queue) if self.queue else scope
+
+    @property
+    def hidden(self) -> list[str]:
+        """The terms of which a mask has hidden values, after the scan."""
+        return list(dict.fromkeys(term.name for term in self.payload if term.has_hidden))
 
 
 def is_unreadable(request: HttpRequest) -> bool:
@@ -57,54 +106,75 @@ def is_unreadable(request: HttpRequest) -> bool:
 
 
 def parse_search(text: str) -> Search:
-    """Parse a search. Every text is valid: without a qualifier or an id it is a part of a name."""
-    text = text.replace("\0", "").strip()
-    if not text:
-        return Search()
-    qualifier, colon, rest = text.partition(":")
-    if colon and qualifier.lower() in _QUALIFIERS and (rest := rest.strip()):
-        return _QUALIFIERS[qualifier.lower()](rest)
-    if is_id(text):
-        return Search(Q(pk=UUID(text)), bounds=KeyRange(UUID(text), UUID(text)))
-    return Search(Q(task_name__contains=text))
+    """Parse a search. An invalid term makes a search with a problem, which finds nothing."""
+    return combine(text, QUALIFIERS, _search_of)
 
 
-def is_id(text: str) -> bool:
-    """Return whether the text is an id."""
-    with suppress(ValueError):
-        return bool(UUID(text.strip()))
-    return False
+def combine(
+    text: str,
+    qualifiers: Mapping[str, Takes],
+    search_of: Callable[[Term], Search],
+    to_filter: Callable[[Sequence[PayloadTerm]], RowFilter] = PayloadFilter,
+    max_filtered: int | None = None,
+) -> Search:
+    """Return the search for all terms of a text."""
+    search = Search(to_filter=to_filter, max_filtered=max_filtered)
+    try:
+        for term in split_terms(text.replace("\0", ""), qualifiers):
+            search &= search_of(term)
+    except InvalidTerm as error:
+        return Search(problem=str(error))
+    return search
 
 
-def _in_args(text: str) -> Search:
-    """Search the masked arguments, and nothing else.
-
-    The text is not part of the SQL: the database would search masked values too, and its response time would reveal
-    whether they contain the text. So each task's arguments are masked first and then searched in Python.
-    """
-    return Search(row_filter=partial(_ids_with_visible_text, text), is_slow=True)
-
-
-def _ids_with_visible_text(text: str, tasks: QuerySet[Any]) -> Iterator[Key]:
-    """Yield the ids of the tasks whose masked arguments contain a text."""
-    wanted = {_normalize(spelling) for spelling in (text, json.dumps(text, ensure_ascii=False)[1:-1])}
-    masks: dict[str, Mask] = {}
-    for task in with_short_arguments(tasks.only("task_name"), MAX_SEARCHED_BYTES).iterator(chunk_size=PAGE):
-        contents = contents_of(task)
-        if task.task_name not in masks:
-            masks[task.task_name] = mask_of(task.task_name)
-        contents.mask = masks[task.task_name]
-        seen = [_normalize(contents.text(part)) for part in ("args", "kwargs")]
-        if any(one in part for one in wanted for part in seen):
-            yield task.pk
+def by_id(term: Term) -> Search:
+    """Search an id, its beginning, or its end as lists show it. Raises :class:`InvalidTerm`."""
+    if (bounds := id_range(term.text)) is not None:
+        return Search(Q(pk__gte=bounds.low, pk__lte=bounds.high), bounds=bounds)
+    if (end := id_end(term.text)) is not None:
+        digits = Replace(Cast(F("pk"), TextField()), Value("-"), Value(""))
+        return Search(Q(EndsWith(digits, end)))
+    words = {"term": f"id:{term.text}", "digits": MIN_DIGITS}
+    raise InvalidTerm(_("“%(term)s” is no id. Allowed: an id, or at least its first %(digits)d digits.") % words)
 
 
-def _normalize(text: str) -> str:
-    """Return a text without whitespace and in one case, since databases and pages write those differently."""
-    return "".join(text.split()).casefold()
+def by_payload(term: Term) -> Search:
+    """Search arguments or metadata, where they are not masked, and nothing else."""
+    if not term.path:
+        return Search(payload=(TextTerm(term.text),))
+    return Search(payload=(PathTerm(term.name, term.qualifier, term.path, term.text, term.is_quoted),))
 
 
-def _in_error(text: str) -> Search:
+def show_messages(request: HttpRequest, search: Search) -> None:
+    """Tell the user what is invalid in a search, and where a mask has hidden values from it."""
+    if search.problem:
+        messages.error(request, search.problem)
+    if search.hidden:
+        names = {"names": ", ".join(search.hidden)}
+        messages.warning(request, _("%(names)s: masked values are not searched.") % names)
+
+
+def _search_of(term: Term) -> Search:
+    if term.qualifier == "id" or (not term.qualifier and not term.is_quoted and looks_like_id(term.text)):
+        return by_id(term)
+    if term.qualifier in ("", "name", "task"):
+        return Search(Q(task_name__contains=term.text))
+    if term.qualifier in ("state", "status"):
+        return _by_state(term)
+    if term.qualifier == "queue":
+        return Search(Q(queue_name=term.text), queue=term.text)
+    return _by_error(term.text) if term.qualifier == "error" else by_payload(term)
+
+
+def _by_state(term: Term) -> Search:
+    state = STATE_ALIASES.get(term.text.lower(), term.text.lower())
+    if state not in STATES:
+        words = {"term": f"{term.qualifier}:{term.text}", "allowed": ", ".join(STATES)}
+        raise InvalidTerm(_("“%(term)s” is no state. Allowed: %(allowed)s.") % words)
+    return Search(states=(state,), scope=scope_of_state(state))
+
+
+def _by_error(text: str) -> Search:
     where = [KT(f"result__err__{key}") for key in ("message", "exception__type", "exception__message")]
     rows = Q(error_code__icontains=text)
     for value in where:
@@ -114,14 +184,7 @@ def _in_error(text: str) -> Search:
     for column in ("error_message", "exception_class"):
         of_last = Subquery(attempts.values(column)[:1])
         rows |= Q(_contains(of_last, text), status__in=sorted(TASK_LIVE_STATES))
-    return Search(Q(error_code__isnull=False) & rows, scopes.WITH_ERROR)
-
-
-def _in_status(text: str) -> Search:
-    return Search(Q(status=text.upper()), scopes.of_status(text.upper()))
-
-
-_QUALIFIERS: Final = {"args": _in_args, "error": _in_error, "status": _in_status}
+    return Search(Q(error_code__isnull=False) & rows, scope=scopes.WITH_ERROR)
 
 
 def _contains(value: Any, text: str) -> Lookup[Any]:

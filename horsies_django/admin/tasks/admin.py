@@ -22,17 +22,16 @@ from ..lists import search
 from ..lists.changelist import KeysetChangeList
 from ..lists.ended_filter import EndedFilter
 from ..lists.filters import (
-    ErrorFilter,
     KindFilter,
-    PriorityFilter,
     ProblemFilter,
-    QueueFilter,
     StateFilter,
-    TaskFilter,
     WorkerFilter,
 )
+from ..lists.name_filters import ErrorFilter, QueueFilter, TaskFilter
+from ..lists.priority_filter import PriorityFilter
 from ..lists.schedule_filter import ScheduleFilter
 from ..lists.search import Search
+from ..lists.search_messages import SearchMessages
 from ..lists.sent_filter import SentFilter
 from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
 from ..task_names.pages import TaskNamePages
@@ -41,7 +40,7 @@ from .task_actions import TASK_ACTIONS
 from .task_page import TaskPage
 
 
-class TaskAdmin(TaskNamePages, TaskPage):
+class TaskAdmin(SearchMessages, TaskNamePages, TaskPage):
     """Lists all tasks and offers an operator's actions on them."""
 
     list_display = (
@@ -87,6 +86,9 @@ class TaskAdmin(TaskNamePages, TaskPage):
     search_help_text = search.HELP
     admin_actions = TASK_ACTIONS
 
+    class Media:
+        css = {"all": ["horsies_django/filters.css"]}
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Defer large columns until a page shows them."""
         rows = super().get_queryset(request).defer(*PARTS)
@@ -95,7 +97,7 @@ class TaskAdmin(TaskNamePages, TaskPage):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Search by an id, a part of a name, or a qualifier.
+        """Search by ids, parts of names, and qualifiers.
 
         The change list scans the returned rows and applies the search's row filter. Elsewhere, such as in a project's
         autocomplete field, one page of such a scan is searched.
@@ -103,10 +105,11 @@ class TaskAdmin(TaskNamePages, TaskPage):
         if search.is_unreadable(request):
             return queryset.none(), False
         searched = search.parse_search(search_term)
-        rows = queryset.filter(searched.rows)
+        rows = searched.apply(queryset)
         if _is_list(request):
             return rows, False
-        page = KeysetScan(rows, searched.scope, searched.bounds, searched.row_filter, searched.is_slow).page()
+        scope = searched.narrow(searched.scope)
+        page = KeysetScan(rows, scope, searched.bounds, searched.row_filter, searched.max_filtered).page()
         return queryset.filter(pk__in=[row.pk for row in page.rows]), False
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
@@ -133,7 +136,7 @@ class TaskChangeList(KeysetChangeList):
     """Adds the URL of its workflow and the database's current time to each task."""
 
     def parse_search(self, text: str) -> Search:
-        """Parse an id, a part of a name, or a qualifier such as ``error:text``."""
+        """Parse ids, parts of names, and qualifiers such as ``error:text``."""
         return search.parse_search(text)
 
     @cached_property

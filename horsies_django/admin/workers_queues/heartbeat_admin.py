@@ -21,7 +21,8 @@ from ..base import ReadOnlyAdmin, queue_database
 from ..formatting import time_column
 from ..links import Links
 from ..lists.changelist import KeysetChangeList
-from ..lists.search import Search, is_id
+from ..lists.ids import is_id
+from ..lists.search import Search
 
 
 class HeartbeatChangeList(KeysetChangeList):
@@ -48,7 +49,7 @@ def _parse_search(text: str) -> Search:
     if not text.strip():
         return Search()
     rows = Q(task=UUID(text.strip())) if is_id(text) else Q(pk__in=[])
-    return Search(rows, ScanScope(partitions=(rows,)))
+    return Search(rows, scope=ScanScope(partitions=(rows,)))
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
-from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.db.models.fields.json import KT
 from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -24,7 +22,7 @@ from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
-from ...ops.keyset.scan import KeyRange
+from ...ops.keyset.scan import KeysetScan
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
 from ..actions.action_admin import ActionAdmin
@@ -33,12 +31,14 @@ from ..formatting import as_json, format_number, time_column
 from ..links import Links, schedule_link
 from ..lists.changelist import KeysetChangeList
 from ..lists.schedule_filter import ScheduleFilter
-from ..lists.search import Search, is_id, is_unreadable
+from ..lists.search import Search, is_unreadable
+from ..lists.search_messages import SearchMessages
 from ..lists.sent_filter import SentFilter
 from ..status_text import status_badge
 from .event_form import EventForm
 from .filters import NameFilter, TreeFilter, WorkflowStatusFilter
 from .masking import mask_of_workflow
+from .search import HELP, parse_search
 from .workflow_actions import RETRY, WORKFLOW_ACTIONS
 from .workflow_page import WorkflowPage
 
@@ -46,7 +46,7 @@ from .workflow_page import WorkflowPage
 _LARGE_COLUMNS = ("success_policy", "result", "error")
 
 
-class WorkflowAdmin(ActionAdmin):
+class WorkflowAdmin(SearchMessages, ActionAdmin):
     """Lists all workflows; lets permitted users pause, resume, cancel and retry them, and send them events."""
 
     list_display = (
@@ -66,7 +66,7 @@ class WorkflowAdmin(ActionAdmin):
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("name",)
-    search_help_text = _("A workflow id, the beginning of a name, or the unique key of an unfinished workflow.")
+    search_help_text = HELP
     change_form_template = "admin/horsies_django/workflow_change_form.html"
     admin_actions = WORKFLOW_ACTIONS
     batch = 20  # each takes the workflow's lock and updates its nodes
@@ -128,10 +128,16 @@ class WorkflowAdmin(ActionAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Search by id, by the beginning of the name, or by the unique key of a workflow that has not ended."""
+        """Search by id, name, unique key and input. The change list applies the search's row filter."""
         if is_unreadable(request):
             return queryset.none(), False
-        return queryset.filter(parse_search(search_term, queryset.db).rows), False
+        searched = parse_search(search_term, queryset.db)
+        rows = searched.apply(queryset)
+        name = str(request.resolver_match.url_name) if request.resolver_match else ""
+        if searched.row_filter is None or name.endswith("_changelist"):
+            return rows, False
+        page = KeysetScan(rows, searched.scope, searched.bounds, searched.row_filter, searched.max_filtered).page()
+        return queryset.filter(pk__in=[row.pk for row in page.rows]), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
         """Return the change list that pages by keyset."""
@@ -297,22 +303,6 @@ def _awaited_events(workflow: Workflow | None) -> list[str]:
 class WorkflowChangeList(KeysetChangeList):
     """Pages through the workflows by keyset."""
 
-    @cached_property
-    def search(self) -> Search:
-        """The parsed search."""
-        return parse_search(self.query, self.root_queryset.db)
-
-
-def parse_search(text: str, database: str) -> Search:
-    """Parse an id, the unique key of a workflow that has not ended, or the beginning of a name."""
-    text = text.replace("\0", "").strip()
-    if not text:
-        return Search()
-    if is_id(text):
-        return _by_id(UUID(text))
-    holder = Workflow.objects.using(database).holding_unique_key(text).values_list("pk", flat=True).first()
-    return _by_id(holder) if holder else Search(Q(name__startswith=text))
-
-
-def _by_id(key: UUID) -> Search:
-    return Search(Q(pk=key), bounds=KeyRange(key, key))
+    def parse_search(self, text: str) -> Search:
+        """Parse ids, beginnings of names, unique keys, and terms for the inputs."""
+        return parse_search(text, self.root_queryset.db)

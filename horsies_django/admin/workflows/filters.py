@@ -13,7 +13,7 @@ from ...ops.keyset import scopes
 from ...ops.keyset.scopes import ScanScope
 from ...workflows.definition_registry import definition_registry
 from ..lists.filters import ChoiceFilter, FoldedFilter
-from ..lists.search import is_id
+from ..lists.ids import looks_like_id
 
 
 class WorkflowStatusFilter(ChoiceFilter):
@@ -45,8 +45,8 @@ class TreeFilter(ChoiceFilter):
         return [("top", _("top-level")), ("sub", _("subworkflows")), ("all", _("all"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Skip the filter if the search is an id."""
-        is_given = self.value() is None and is_id(request.GET.get("q", ""))
+        """Skip the filter if the search is an id or a part of one."""
+        is_given = self.value() is None and looks_like_id(request.GET.get("q", ""))
         return queryset if is_given else super().queryset(request, queryset)
 
     def condition(self, chosen: str) -> Q:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -25,16 +24,13 @@ RowFilter: TypeAlias = Callable[[QuerySet[Any]], Iterable[Key]]
 #: Rows on a page.
 PAGE: Final = 50
 
-#: Chunk sizes, in rows of the scope, for one page. Most pages are full after the first chunk.
+#: Chunk sizes, in rows of the scope, for one page. Most pages are full after the first chunk. How far a page looks is
+#: a number of rows, not a time: the same page looks equally far on a busy machine.
 CHUNKS: Final = (2_000, 48_000)
 
-#: Up to EXTRA_CHUNKS more chunks of the last size follow while less than TIME_LIMIT seconds have passed.
-EXTRA_CHUNKS: Final = 2
-TIME_LIMIT: Final = 0.06
-
-#: The same for searches that read and mask whole rows: chunks follow the first within SLOW_TIME_LIMIT seconds.
-SLOW_CHUNKS: Final = (500, *(2_000,) * 25)
-SLOW_TIME_LIMIT: Final = 0.5
+#: Maximum rows of one page that a row filter reads, and the chunk size where a scan with one has no such limit.
+MAX_FILTERED: Final = 10_000
+FILTERED_CHUNK: Final = 2_000
 
 #: Rows in the first chunk of an index range; the second has the rest.
 FIRST_INDEX_CHUNK: Final = 200
@@ -60,10 +56,25 @@ class KeyRange:
 
 
 class Chunk(NamedTuple):
-    """A chunk of the scope: one condition per index, and the id at which it ends; None for the last chunk."""
+    """A chunk of the scope: one condition per index, its rows, and the id at which it ends; None for the last chunk."""
 
     parts: tuple[Q, ...]
     end: Key | None
+    size: int = 0
+
+
+class Window(NamedTuple):
+    """How far the scan of one page came before it stopped.
+
+    Attributes:
+        end: The id at which it stopped; None if it saw all rows.
+        looked: The number of rows that it looked through.
+        is_filtered: Whether ``looked`` counts only rows that match the query, those that the row filter has read.
+    """
+
+    end: Key | None
+    looked: int
+    is_filtered: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +87,8 @@ class Page:
         older: The page of older rows begins before this id. None: there is none.
         scanned_from: The time at which the scan stopped before the page was full; None if it did not.
         scanned_to: The time at which the scan began, if ``scanned_from`` is set.
+        looked: The number of rows that the scan looked through, if ``scanned_from`` is set.
+        is_filtered: Whether ``looked`` counts only rows that match the query, those that the row filter has read.
     """
 
     rows: list[Any]
@@ -83,27 +96,33 @@ class Page:
     older: Key | None = None
     scanned_from: datetime | None = None
     scanned_to: datetime | None = None
+    looked: int = 0
+    is_filtered: bool = False
 
 
 @dataclass(frozen=True)
 class KeysetScan:
     """A scan of ``rows`` within ``scope`` and ``bounds``, of which ``row_filter`` may drop some.
 
-    ``is_slow`` says that filtering a row is expensive.
+    The filter reads whole rows, so a page lets it read at most ``max_filtered`` of those that match the query; None
+    means MAX_FILTERED.
     """
 
     rows: QuerySet[Any]
     scope: ScanScope = TABLE
     bounds: KeyRange = field(default_factory=KeyRange)
     row_filter: RowFilter | None = None
-    is_slow: bool = False
+    max_filtered: int | None = None
 
     def page(self, *, before: Key | None = None, after: Key | None = None) -> Page:
         """Return the page with the newest rows, with those just before an id, or with those just after one."""
         return self._page_after(after) if after is not None else self._page_before(before)
 
     def first(self, count: int, before: Key | None = None) -> list[Any]:
-        """Return up to ``count`` rows, the newest or those just before an id, however far the scan has to go."""
+        """Return up to ``count`` rows, the newest or those just before an id, however far the scan has to go.
+
+        For scans without a row filter.
+        """
         found: list[Any] = []
         start, sizes = before, self._long_sizes if len(self.scope.partitions) > 1 else CHUNKS
         while True:
@@ -159,67 +178,75 @@ class KeysetScan:
                 return
 
     def _page_before(self, before: Key | None) -> Page:
-        found, end = self._find(before, is_down=True)
+        found, window = self._find(before, is_down=True)
         rows = found[:PAGE]
         newer = None
         if before is not None:
             newer = rows[0].pk if rows else offset_key(before, -1)
         if len(found) > PAGE:
             return Page(rows=rows, newer=newer, older=rows[-1].pk)
-        if end is None:
+        if (end := window.end) is None:
             return Page(rows=rows, newer=newer)
         until = created_at(before) if before is not None else None
-        return Page(rows=rows, newer=newer, older=end, scanned_from=created_at(end), scanned_to=until)
+        limits = {"scanned_from": created_at(end), "scanned_to": until}
+        return Page(rows=rows, newer=newer, older=end, **limits, looked=window.looked, is_filtered=window.is_filtered)
 
     def _page_after(self, after: Key) -> Page:
-        found, end = self._find(after, is_down=False)
+        found, window = self._find(after, is_down=False)
         rows = found[:PAGE][::-1]
         older = rows[-1].pk if rows else offset_key(after, 1)
         if len(found) > PAGE:
             return Page(rows=rows, newer=rows[0].pk, older=older)
-        if end is None:
+        if (end := window.end) is None:
             return Page(rows=rows, older=older)
-        return Page(rows=rows, newer=end, older=older, scanned_from=created_at(after), scanned_to=created_at(end))
+        limits = {"scanned_from": created_at(after), "scanned_to": created_at(end)}
+        return Page(rows=rows, newer=end, older=older, **limits, looked=window.looked, is_filtered=window.is_filtered)
 
-    def _find(self, start: Key | None, *, is_down: bool) -> tuple[list[Any], Key | None]:
-        """Return up to one row more than a page holds, and the id at which the scan stopped."""
-        found: list[Any] = []
-        end: Key | None = None
-        until = time.monotonic() + (SLOW_TIME_LIMIT if self.is_slow else TIME_LIMIT)
-        sizes: tuple[int, ...] = SLOW_CHUNKS if self.is_slow else CHUNKS + CHUNKS[-1:] * EXTRA_CHUNKS
-        least = 1 if self.is_slow else len(CHUNKS)
+    def _find(self, start: Key | None, *, is_down: bool) -> tuple[list[Any], Window]:
+        """Return up to one row more than a page holds, and how far the scan came."""
+        sizes: tuple[int, ...] = CHUNKS
         if len(self.scope.partitions) > 1:
             sizes = self._long_sizes  # each costs two queries per partition
-        for number, chunk in enumerate(self._chunks(start, sizes, is_down=is_down), 1):
-            found += self._first(chunk, PAGE + 1 - len(found), is_down=is_down)
-            end = chunk.end
-            if len(found) > PAGE or (number >= least and time.monotonic() > until):
+        found: list[Any] = []
+        looked, most = 0, MAX_FILTERED if self.max_filtered is None else self.max_filtered
+        left = most
+        end: Key | None = None
+        for chunk in self._chunks(start, sizes, is_down=is_down):
+            end, looked = chunk.end, looked + chunk.size
+            if self.row_filter is None:
+                found += self._first(chunk, PAGE + 1 - len(found), is_down=is_down)
+            else:
+                rows, read = self._first_filtered(chunk, PAGE + 1 - len(found), left, is_down=is_down)
+                found += rows
+                if len(read) >= left:
+                    return found, Window(read[-1], most, True)
+                left -= len(read)
+            if len(found) > PAGE:
                 break
-        return found, end
+        return found, Window(end, looked, False)
 
     @property
     def _long_sizes(self) -> tuple[int, ...]:
-        """The chunk size where no time limit applies."""
-        return SLOW_CHUNKS[1:2] if self.is_slow else CHUNKS[-1:]
+        """The chunk size of scans that are longer than a page."""
+        return CHUNKS[-1:] if self.row_filter is None else (FILTERED_CHUNK,)
 
     def _first(self, chunk: Chunk, count: int, *, is_down: bool) -> list[Any]:
         """Return the first rows of a chunk in scan order. Each part has its own index, so it gets its own query."""
         rows = self.rows.order_by("-pk" if is_down else "pk")
-        found = [row for part in chunk.parts for row in self._matching(rows.filter(part), count)]
+        found = [row for part in chunk.parts for row in rows.filter(part)[:count]]
         return sorted(found, key=_key_of, reverse=is_down)[:count]
 
-    def _matching(self, rows: QuerySet[Any], count: int) -> list[Any]:
-        """Return the first rows that pass the row filter.
+    def _first_filtered(self, chunk: Chunk, count: int, limit: int, *, is_down: bool) -> tuple[list[Any], list[Key]]:
+        """Return the first rows of a chunk that pass the row filter, and the keys of all that the filter has read.
 
-        If some do not pass, the whole chunk is filtered: otherwise the end of a page would reveal how many dropped out.
+        It reads up to ``limit`` rows of the chunk even if fewer suffice for the page: otherwise the end of a page would
+        reveal how many dropped out.
         """
-        found = list(rows[:count])
-        keys = self._filtered([row.pk for row in found])
-        if len(keys) == len(found):
-            return found
-        if len(found) == count:
-            keys = self._filtered(list(rows.values_list("pk", flat=True)))
-        return list(rows.filter(self._with_keys(keys))[:count])
+        rows = self.rows.order_by("-pk" if is_down else "pk")
+        keys = [key for part in chunk.parts for key in rows.filter(part).values_list("pk", flat=True)[:limit]]
+        keys = sorted(keys, reverse=is_down)[:limit]
+        passed = self._filtered(keys)[:count]
+        return (list(rows.filter(self._with_keys(passed))) if passed else []), keys
 
     def _filtered(self, keys: list[Key]) -> list[Key]:
         if self.row_filter is None or not keys:
@@ -238,7 +265,8 @@ class KeysetScan:
             return
         for size in sizes:
             end = self._chunk_end(start, size, is_down=is_down)
-            yield Chunk(self._parts(start, end, size, is_down=is_down), end)
+            length = self._partition_size(size) * max(1, len(self.scope.partitions))
+            yield Chunk(self._parts(start, end, size, is_down=is_down), end, length)
             if end is None:
                 return
             start = end
@@ -248,9 +276,9 @@ class KeysetScan:
         if is_down:
             ahead.reverse()
         first, rest = (ahead[:FIRST_INDEX_CHUNK], ahead[FIRST_INDEX_CHUNK:]) if is_short else (ahead, [])
-        yield Chunk((self._with_keys(first),), first[-1] if rest else None)
+        yield Chunk((self._with_keys(first),), first[-1] if rest else None, len(first))
         if rest:
-            yield Chunk((self._with_keys(rest),), None)
+            yield Chunk((self._with_keys(rest),), None, len(rest))
 
     @cached_property
     def _index_keys(self) -> list[Key] | None:

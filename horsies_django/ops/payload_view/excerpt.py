@@ -6,7 +6,7 @@ Large values are not read, so a page of fifty tasks with megabytes of arguments 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from django.db.models import Case, QuerySet, TextField, When
@@ -29,17 +29,26 @@ _INDENTED: Final = 4 * MAX_LENGTH
 #: The columns of a call, each with the name of the annotation that has its size.
 _SIZES: Final = {"args": "args_size", "kwargs": "kwargs_size"}
 
+#: The same for another column that searches read.
+_SEARCHED_SIZES: Final = {**_SIZES, "metadata": "metadata_size"}
+
 #: JSON strings have no line breaks, so all line breaks belong to the indentation.
 _BEFORE_OR_AFTER_BRACKET: Final = re.compile(r"(?<=[\[{])\n *|\n *(?=[\]}])")
 _BETWEEN: Final = re.compile(r"\n *")
 
 
-def with_short_arguments(tasks: QuerySet[Any], limit: int = MAX_BYTES) -> QuerySet[Any]:
-    """Read the stored size of each task's arguments, and the arguments if they take at most ``limit`` bytes."""
-    sizes: dict[str, Any] = {size: StoredSize(part) for part, size in _SIZES.items()}
+def with_short_arguments(
+    tasks: QuerySet[Any], limit: int = MAX_BYTES, parts: Collection[str] = tuple(_SIZES)
+) -> QuerySet[Any]:
+    """Read the stored size of each task's arguments, and the arguments if they take at most ``limit`` bytes.
+
+    ``parts`` may name the metadata too.
+    """
+    of = {part: size for part, size in _SEARCHED_SIZES.items() if part in parts}
+    sizes: dict[str, Any] = {size: StoredSize(part) for part, size in of.items()}
     texts: dict[str, Any] = {
         PARTS[part]: Case(When(**{f"{size}__lte": limit}, then=Cast(part, TextField())), default=None)
-        for part, size in _SIZES.items()
+        for part, size in of.items()
     }
     rows: QuerySet[Any] = tasks.annotate(**sizes).annotate(**texts)
     return rows

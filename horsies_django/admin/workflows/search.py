@@ -1,0 +1,90 @@
+"""Parse the search field of the workflow list, and search the inputs of workflows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from django.db import connections
+from django.db.models import Q, QuerySet, TextField
+from django.db.models.functions import Cast
+from django.utils.translation import gettext_lazy as _
+
+from ...db.expressions import AnyOf, StoredSize, encode_pk, json_array
+from ...enqueue.masking import Mask, mask_of
+from ...models import Workflow, WorkflowTask
+from ...ops.keyset.keys import Key
+from ...ops.keyset.scan import KeyRange
+from ...ops.payload_view.contents import decode
+from ..lists.ids import looks_like_id
+from ..lists.payload_terms import MAX_SEARCHED_BYTES, Payload, PayloadTerm, matches_all
+from ..lists.search import Search, by_id, by_payload, combine
+from ..lists.search_terms import Takes, Term
+
+HELP: Final = _(
+    "A workflow id or its beginning, the beginning of a name, the unique key of an unfinished workflow, args:text, "
+    'args.order.id:42 or args.shop:"North side" for the input. Several terms must all match.'
+)
+
+QUALIFIERS: Final = {"id": Takes.WORD, "name": Takes.WORD, "key": Takes.WORD, "args": Takes.TEXT_OR_PATH}
+
+#: Maximum workflows of one page whose inputs are read, and the first nodes of each that are searched.
+MAX_WORKFLOWS: Final = 2_000
+MAX_NODES: Final = 20
+
+
+def parse_search(text: str, database: str) -> Search:
+    """Parse an unfinished workflow's unique key, or else ids, beginnings of names, and terms for the inputs."""
+    text = text.replace("\0", "").strip()
+    # A key may look like anything, such as several terms.
+    if (search := _by_key(text, database)) is not None:
+        return search
+    return combine(text, QUALIFIERS, partial(_search_of, database), InputFilter, MAX_WORKFLOWS)
+
+
+def _search_of(database: str, term: Term) -> Search:
+    if term.qualifier == "args":
+        return by_payload(term)
+    if term.qualifier == "id" or (not term.qualifier and not term.is_quoted and looks_like_id(term.text)):
+        return by_id(term)
+    if term.qualifier == "key":
+        return _by_key(term.text, database) or Search(Q(pk__in=[]))
+    return Search(Q(name__startswith=term.text))
+
+
+def _by_key(text: str, database: str) -> Search | None:
+    """Return the search for the workflow that holds a unique key; None if there is none."""
+    holder = Workflow.objects.using(database).holding_unique_key(text or None).values_list("pk", flat=True).first()
+    return Search(Q(pk=holder), bounds=KeyRange(holder, holder)) if holder else None
+
+
+class InputFilter:
+    """A row filter of workflows: yields the ids of those whose input matches all terms.
+
+    The input is the keyword arguments of the first nodes with a task, as they were sent, each masked as on the page of
+    the workflow. Values that other nodes provide are no part of it.
+    """
+
+    def __init__(self, terms: Sequence[PayloadTerm]) -> None:
+        self._terms = terms
+
+    def __call__(self, workflows: QuerySet[Any]) -> Iterator[Key]:
+        """Yield the ids of the matching workflows."""
+        keys = list(workflows.order_by().values_list("pk", flat=True))
+        connection = connections[workflows.db]
+        array = json_array(encode_pk(keys, connection), connection)
+        nodes = WorkflowTask.objects.using(workflows.db).filter(AnyOf(array, "workflow"), task_index__lt=MAX_NODES)
+        sized = nodes.filter(task_name__isnull=False).annotate(size=StoredSize("kwargs"))
+        short = sized.filter(size__lte=MAX_SEARCHED_BYTES).annotate(kwargs_text=Cast("kwargs", TextField())).order_by()
+        masks: dict[str, Mask] = {}
+        payloads: dict[Key, list[Payload]] = defaultdict(list)
+        for key, task_name, text in short.values_list("workflow_id", "task_name", "kwargs_text"):
+            name = str(task_name)
+            if name not in masks:
+                masks[name] = mask_of(name)
+            payloads[key].append(Payload(masks[name], kwargs=decode(text)))
+        for key, found in payloads.items():
+            if matches_all(self._terms, found):
+                yield key
