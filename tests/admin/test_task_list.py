@@ -11,6 +11,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from horsies_django.admin.lists import search as task_search
 from horsies_django.core.ids import uuid7s
 from horsies_django.core.status import TaskStatus
 from horsies_django.models import Task, Worker
@@ -124,14 +125,16 @@ def test_a_page_looks_through_the_same_number_of_tasks_however_long_that_takes(s
 
     pages = walk(client, "older_url", queue_name="few")
     with connection.execute_wrapper(slowly):
-        assert walk(client, "older_url", queue_name="few") == pages
+        slow = client.get(LIST, {"queue_name": "few"})
 
+    assert [len(page) for page in pages] == [0, 0, 3]
     assert [*chain(*pages)] == [row.pk for row in reversed(few)]
-    assert "Looked through the newest 40 rows, back to" in client.get(LIST, {"queue_name": "few"}).content.decode()
+    assert slow.context["cl"].older_url == shown(client, queue_name="few").older_url
+    assert "Looked through the newest 40 tasks, back to" in slow.content.decode()
 
 
 def test_an_argument_search_reads_a_fixed_number_of_the_filtered_tasks(staff, monkeypatch):
-    monkeypatch.setattr(scan, "MAX_FILTERED", 30)
+    monkeypatch.setattr(task_search, "MAX_TEXT_SEARCHED", 30)
     oldest, *_rest = make_many(70)
     make_many(100, queue_name="others")
     Task.objects.filter(pk=oldest.pk).update(args=["needle"])
@@ -140,7 +143,7 @@ def test_an_argument_search_reads_a_fixed_number_of_the_filtered_tasks(staff, mo
 
     assert [len(page) for page in walk(client, "older_url", **query)] == [0, 0, 1]
     html = client.get(LIST, query).content.decode()
-    assert "Looked through the newest 30 rows that the filters match, back to" in html
+    assert "Looked through the newest 30 filtered tasks, back to" in html
     assert "Search older rows" in html
 
 

@@ -31,11 +31,13 @@ HELP: Final = gettext_lazy(
     'args.shop:"North side", metadata.tenant:acme. Several terms must all match.'
 )
 
-#: The qualifiers of the task list. Some have two names.
+#: Maximum tasks of one page whose arguments are searched for a text, which takes longer than to follow a path.
+MAX_TEXT_SEARCHED: Final = 5_000
+
+#: The qualifiers of the task list. ``status`` is an older name of ``state``.
 QUALIFIERS: Final = {
     "id": Takes.WORD,
     "name": Takes.WORD,
-    "task": Takes.WORD,
     "state": Takes.WORD,
     "status": Takes.WORD,
     "queue": Takes.WORD,
@@ -107,7 +109,9 @@ def is_unreadable(request: HttpRequest) -> bool:
 
 def parse_search(text: str) -> Search:
     """Parse a search. An invalid term makes a search with a problem, which finds nothing."""
-    return combine(text, QUALIFIERS, _search_of)
+    search = combine(text, QUALIFIERS, _search_of)
+    has_text = any(isinstance(term, TextTerm) for term in search.payload)
+    return replace(search, max_filtered=MAX_TEXT_SEARCHED) if has_text else search
 
 
 def combine(
@@ -132,7 +136,7 @@ def by_id(term: Term) -> Search:
     if (bounds := id_range(term.text)) is not None:
         return Search(Q(pk__gte=bounds.low, pk__lte=bounds.high), bounds=bounds)
     if (end := id_end(term.text)) is not None:
-        digits = Replace(Cast(F("pk"), TextField()), Value("-"), Value(""))
+        digits = Replace(Cast(F("pk"), TextField()), Value("-"), Value(""), output_field=TextField())
         return Search(Q(EndsWith(digits, end)))
     words = {"term": f"id:{term.text}", "digits": MIN_DIGITS}
     raise InvalidTerm(_("“%(term)s” is no id. Allowed: an id, or at least its first %(digits)d digits.") % words)
@@ -150,14 +154,14 @@ def show_messages(request: HttpRequest, search: Search) -> None:
     if search.problem:
         messages.error(request, search.problem)
     if search.hidden:
-        names = {"names": ", ".join(search.hidden)}
-        messages.warning(request, _("%(names)s: masked values are not searched.") % names)
+        names = {"names": ", ".join(f"“{name}”" for name in search.hidden)}
+        messages.warning(request, _("%(names)s: values that a mask hides are not searched.") % names)
 
 
 def _search_of(term: Term) -> Search:
     if term.qualifier == "id" or (not term.qualifier and not term.is_quoted and looks_like_id(term.text)):
         return by_id(term)
-    if term.qualifier in ("", "name", "task"):
+    if term.qualifier in ("", "name"):
         return Search(Q(task_name__contains=term.text))
     if term.qualifier in ("state", "status"):
         return _by_state(term)
