@@ -6,12 +6,15 @@ name.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from django.db.models import Q
 from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext_lazy as _
 
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
@@ -64,7 +67,10 @@ class NameFilter(FoldedFilter):
         if self.selected and self.selected not in links:
             links = [self.selected, *links]
         for name in links:
-            yield self._choice(changelist, name, name) | {"count": self.attempts[name]}
+            yield self._choice(changelist, name, name) | {
+                "count": self.attempts[name],
+                "breakable": _breakable(name),
+            }
         others = [(name, value) for name, value in changelist.params.items() if name != self.parameter_name]
         yield {
             "form": True,
@@ -123,3 +129,8 @@ class ErrorFilter(NameFilter):
     def scope(self) -> ScanScope:
         """Tasks with an error code have an index."""
         return scopes.WITH_ERROR if self.selected else scopes.TABLE
+
+
+def _breakable(name: str) -> SafeString:
+    """Return a name that may wrap after its dots and underscores."""
+    return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in re.split(r"(?<=[._])", name)))
