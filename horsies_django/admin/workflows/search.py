@@ -72,10 +72,13 @@ class InputFilter:
 
     def __call__(self, workflows: QuerySet[Any]) -> Iterator[Key]:
         """Yield the ids of the matching workflows."""
-        keys = list(workflows.order_by().values_list("pk", flat=True))
+        keys = sorted(workflows.order_by().values_list("pk", flat=True))
+        if not keys:
+            return
         connection = connections[workflows.db]
         array = json_array(encode_pk(keys, connection), connection)
         nodes = WorkflowTask.objects.using(workflows.db).filter(AnyOf(array, "workflow"), task_index__lt=MAX_NODES)
+        nodes = nodes.filter(workflow_id__gte=keys[0], workflow_id__lte=keys[-1])  # as for the workflows themselves
         sized = nodes.filter(task_name__isnull=False).annotate(size=StoredSize("kwargs"))
         short = sized.filter(size__lte=MAX_SEARCHED_BYTES).annotate(kwargs_text=Cast("kwargs", TextField())).order_by()
         masks: dict[str, Mask] = {}

@@ -29,6 +29,7 @@ class Page(HTMLParser):
         self.forms: list[Form] = []
         self._open: list[tuple[str, bool]] = []
         self._select = ""
+        self._lists: dict[str, str] = {}
         self.feed(html)
 
     def queries(self, links: list[str]) -> list[Query]:
@@ -51,6 +52,10 @@ class Page(HTMLParser):
             self.forms.append(Form(given.get("method", "get").lower(), given.get("action", "")))
         if tag == "select":
             self._select = given.get("name", "")
+        if tag == "input" and "list" in given:
+            self._lists[given["list"]] = given.get("name", "")
+        if tag == "datalist":
+            self._select = self._lists.get(given.get("id", ""), "")
         if self.forms and tag in ("input", "select", "option"):
             name = self._select if tag == "option" else given.get("name", "")
             kind = given.get("type", "text") if tag == "input" else "select"

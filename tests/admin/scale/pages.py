@@ -31,6 +31,10 @@ TERMS = (
     "order-7",
     "'%_\\",
     "name:shop.orders error:SHOP_ERROR_3 queue:emails",
+    "args:order-7",
+    "state:failed args.email:user42@example.org",
+    "metadata.tenant:acme shop",
+    "id:0190a0de",
 )
 
 #: How many values of one filter are tried, spread over all that it offers.
