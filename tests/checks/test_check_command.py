@@ -38,7 +38,7 @@ def test_check_prints_every_mistake_of_every_backend_with_a_hint_for_each(check)
         "['queues']['emials'] is not an option; allowed: the names in QUEUES: default, emails.",
         "['queues']['emails']['priority'] is 1000; allowed: a whole number from -100 to 100.",
         "['queues']['emails']['max_concurency'] is not an option; allowed: priority, weight, max_concurrency, ",
-        "rate_limit, retention.",
+        "rate_limit, latency_warning, retention.",
         "['recovery']['claimed_stale_threshold_ms'] is 30000; allowed: at least 60000, twice ",
         "['retention']['completed'] is '7 fortnights'; allowed: ",
         "['retention']['failed'] is -1; allowed: ",

@@ -334,7 +334,7 @@ def test_every_backend_is_checked_and_named(settings):
             "serializer": "rich",
             "queues": {
                 "emails": {"priority": -100, "max_concurrency": 0, "retention": "2w", "rate_limit": "5/m"},
-                "default": {},
+                "default": {"latency_warning": 0.5},
             },
             "recovery": {"heartbeat_retention_hours": None, "check_interval_ms": 100},
             "retention": {"completed": 0, "failed": None, "cancelled": "90s", "expired": timedelta(hours=1)},

@@ -186,6 +186,14 @@ def test_the_queue_gauges_show_what_waits_what_runs_and_how_long_the_oldest_has_
     assert found["horsies_unserved_queues"].samples[0].value == 1
 
 
+def test_the_latency_warning_of_each_queue_is_a_gauge(client, settings):
+    settings.TASKS["default"]["OPTIONS"]["queues"] = {"emails": {"latency_warning": "5m"}, "quiet": {"weight": 2}}
+    for name in ("emails", "quiet"):
+        Queue.objects.create(name=name)
+
+    assert values(scrape(client)["horsies_queue_latency_warning_seconds"], "queue") == {("emails",): 300}
+
+
 def test_workers_slots_and_the_last_passes_are_shown(client):
     Worker.objects.register("w-1", "w", "host", 1, threads=8, async_slots=100)
     Worker.objects.register("w-2", "w", "host", 2, threads=8, async_slots=100)

@@ -30,6 +30,7 @@ def create_pages() -> dict[str, str]:
     pages = {
         "index": reverse("admin:index"),
         "overview": _list("overview"),
+        "overview by task": _list("overview", "?by=task&range=day"),
         **_pages_of_tasks(worker),
         **_pages_of_workflows(),
         "queues": _list("queue"),
