@@ -12,6 +12,7 @@ from .limit_releaser import LimitReleaser
 from .loop_state import NEVER, LoopState
 from .poll_interval import PollInterval
 from .queue_poller import QueuePoller
+from .request_follower import RequestFollower
 from .result_buffer import ResultBuffer
 from .slot_pool import SlotPool
 from .watchdog import Watchdog
@@ -39,6 +40,7 @@ class LoopSchedule:
         pools: Sequence[SlotPool],
         buffer: ResultBuffer,
         budget: ClaimBudget,
+        requests: RequestFollower,
         poller: QueuePoller,
         poll_interval: PollInterval,
         releaser: LimitReleaser,
@@ -48,6 +50,7 @@ class LoopSchedule:
         self._pools = pools
         self._buffer = buffer
         self._budget = budget
+        self._requests = requests
         self._poller = poller
         self._poll_interval = poll_interval
         self._releaser = releaser
@@ -90,14 +93,14 @@ class LoopSchedule:
 
     def wait(self) -> Wait:
         """Return how long there is nothing to do, if nothing arrives first."""
-        if not self._state.is_quiet_recorded:
+        if not self._requests.is_recorded:
             return Wait(0.0)
         if self._has_work() or self._poller.is_due:
             return Wait(max(0.0, self._next_tick_at() - time.monotonic()), gathers=True)
         state = self._state
         times = [
             state.next_heartbeat,
-            state.check_request_at,
+            self._requests.next_at,
             self._watchdog.next_at,
             self._buffer.next_at,
             self.mark_nodes_at,

@@ -1,7 +1,7 @@
 """The state of a runner's loop, in one place.
 
 Only :class:`~.producer.Producer` writes it. The collaborators that the producer asks (budget, poller, tick, limits,
-watchdog) read it, keep at most private timers of their own, and return values that the producer applies.
+watchdog, requests) read it, keep at most private timers of their own, and return values that the producer applies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Final
 from .execution import Execution
 from .exit_reason import ExitReason
 from .slot_pool import SlotPool
-from .started_registry import Activity
 
 NEVER: Final = float("inf")
 
@@ -32,7 +31,6 @@ class LoopState:
     has_outgrown_memory: bool = False
     is_aborted: bool = False
     is_quiet: bool = False  # it claims nothing until it is resumed
-    is_quiet_recorded: bool = True  # in the worker's row, after a signal
     is_done: bool = False
     leaves_executions: bool = False  # some run on or could not be stored: they are recovered after the process's end
 
@@ -43,10 +41,7 @@ class LoopState:
     has_found_work: bool = False  # in this round of polls that each see only some of the queues
     unmarked_nodes: list[Execution] = field(default_factory=list)  # workflow nodes not yet shown as running
     signals_seen: int = 0
-    activity: Activity = Activity()  # as the supervisor's metrics have it
 
     # Timers.
     ticked_at: float = -NEVER
     hand_back_at: float = 0.0
-    check_request_at: float = NEVER
-    request_checked_at: float = -NEVER

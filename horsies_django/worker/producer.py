@@ -16,11 +16,9 @@ from typing import Final
 
 from django.db import Error
 
-from ..core import recent_exceptions
 from ..core.current_task import log_attributes
 from ..core.exceptions import TaskRevoked
-from ..db.errors import lacks_privilege
-from ..db.notifications import ANY_QUEUE, SlotFreed, TaskReady, notify_slot_freed_after_commit
+from ..db.notifications import ANY_QUEUE, SlotFreed, TaskReady
 from ..enqueue.send_signals import dispatching_to
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden
 from ..models.claims import ClaimedTask, WorkerInfo
@@ -38,13 +36,15 @@ from .inbox import Command, Inbox, InboxItem
 from .limit_releaser import LimitReleaser
 from .listener import POLL_DELAY, Listener
 from .loop_schedule import LoopSchedule
-from .loop_state import NEVER, LoopState
+from .loop_state import LoopState
 from .poll_interval import PollInterval
 from .queue_poller import QueuePoller
+from .request_follower import RequestFollower
 from .result_buffer import ResultBuffer
+from .result_publisher import ResultPublisher
 from .signal_dispatcher import SignalDispatcher
 from .slot_pool import SlotPool
-from .started_registry import Activity, StartedRegistry
+from .started_registry import StartedRegistry
 from .store import MANY, PollView, WorkerStore
 from .tick_transaction import Tick, TickTransaction
 from .watchdog import INTERRUPT_INTERVAL, Watchdog
@@ -56,9 +56,6 @@ CLAIM_CONFIRMED_FOR: Final = 0.5
 
 #: Seconds until the next attempt to hand back tasks whose workflow another transaction has locked.
 HAND_BACK_INTERVAL: Final = 0.05
-
-#: Minimum seconds between two reads of the worker's own row, however many notifications say that it asks for something.
-REQUEST_CHECK_INTERVAL: Final = 0.5
 
 
 class Producer:
@@ -92,7 +89,6 @@ class Producer:
             list(pools),
             next_heartbeat=time.monotonic() + heartbeat_interval,
             is_quiet=config.is_quiet,
-            check_request_at=0.0 if config.is_quiet else NEVER,
         )
         self._store = WorkerStore(config, runner)
         self._buffer = ResultBuffer()
@@ -102,11 +98,13 @@ class Producer:
         self._poller = QueuePoller(self._store, pools, self._budget, self._poll_interval, self._state)
         self._transaction = TickTransaction(config, self._store, pools, self._buffer, self._budget)
         self._releaser = LimitReleaser(self._store, pools)
+        self._requests = RequestFollower(runner, self._store, pools, self._poll_interval, started_registry, self._state)
         self._schedule = LoopSchedule(
             self._state,
             pools,
             self._buffer,
             self._budget,
+            self._requests,
             self._poller,
             self._poll_interval,
             self._releaser,
@@ -116,6 +114,9 @@ class Producer:
             config.database,
             has_thread=not is_inline,
             on_sent=partial(inbox.put, Command.POLL) if config.until is Until.DRAINED else None,
+        )
+        self._publisher = ResultPublisher(
+            config.database, self._store, pools, listener, self._signals, started_registry, self._on_privilege_lost
         )
         self._retry = DatabaseRetry(
             config.database,
@@ -192,10 +193,10 @@ class Producer:
         self._watch_executions()
         if time.monotonic() >= self._buffer.retry_at:
             self._buffer.retry_postponed()
-        if not state.is_quiet_recorded:
-            self._retry(self._record_quiet)
-        if time.monotonic() >= state.check_request_at:
-            self._retry(self._check_request)
+        if not self._requests.is_recorded:
+            self._retry(self._requests.record)
+        if time.monotonic() >= self._requests.next_at:
+            self._apply_request(self._retry(self._requests.check))
         if self._poller.is_due_before_claim(was_busy=was_busy):
             self._retry(self._poll)
         if time.monotonic() >= self._buffer.check_locks_at:
@@ -268,10 +269,9 @@ class Producer:
         elif command is Command.POLL_SOON:
             self._poll_interval.poll_by(time.monotonic() + POLL_DELAY)
         elif command is Command.CHECK_REQUEST:
-            state.check_request_at = max(time.monotonic(), state.request_checked_at + REQUEST_CHECK_INTERVAL)
+            self._requests.check_soon()
         elif command in (Command.QUIET, Command.RESUME):
-            self._set_quiet(is_quiet=command is Command.QUIET)
-            state.is_quiet_recorded = False
+            self._apply_request(self._requests.follow_signal(is_quiet=command is Command.QUIET))
         else:
             self.stop()
             if command is Command.ABORT:
@@ -333,57 +333,20 @@ class Producer:
             self._state.exit_reason = ExitReason.STOP_REQUESTED
             self._withdraw_all()
 
-    # Being quiet, and requests of the worker's row.
-
-    def _set_quiet(self, *, is_quiet: bool) -> None:
-        """Claim nothing more, hand back what has not started, and stay; or claim again."""
-        state = self._state
-        if state.is_quiet == is_quiet or state.stop_by is not None:
-            return
-        state.is_quiet = is_quiet
-        if self._started_registry is not None:
-            self._started_registry.record_quiet(is_quiet)
-        if is_quiet:
-            self._log_quiet()
-            self._withdraw_all()
-            state.check_request_at = time.monotonic() + self._poll_interval.longest_pause
-        else:
-            logger.info("worker resumed id=%s", self._runner.worker_id)
-            state.is_poll_requested = True
-
-    def _log_quiet(self) -> None:
-        running = sum(len(pool.running) for pool in self._pools)
-        logger.info("worker quiet id=%s running=%d: it claims nothing until resumed", self._runner.worker_id, running)
-
-    def _record_quiet(self) -> bool:
-        """Write to the worker's row what a signal has asked for."""
-        self._store.record_quiet(is_quiet=self._state.is_quiet)
-        self._state.is_quiet_recorded = True
-        return True
-
-    def _check_request(self) -> bool:
-        """Read what the worker's own row asks for: the notification alone is not trusted.
-
-        A quiet worker does not poll. So it reads this row as often.
-        """
-        state = self._state
-        state.check_request_at, state.request_checked_at = NEVER, time.monotonic()
-        self._follow(self._store.request())
-        if state.is_quiet:
-            state.check_request_at = time.monotonic() + self._poll_interval.longest_pause
-        return True
-
-    def _follow(self, request: WorkerRequest) -> None:
-        """Do what the worker's row asks for, unless a later signal is not recorded there yet."""
+    def _apply_request(self, request: WorkerRequest | None) -> None:
+        """Stop; claim nothing more, hand back what has not started, and stay; or claim again."""
         if request is WorkerRequest.STOP:
             self.stop_on_request()
-        elif request is not WorkerRequest.GONE and self._state.is_quiet_recorded:
-            self._set_quiet(is_quiet=request is WorkerRequest.QUIET)
+        elif request is WorkerRequest.QUIET:
+            self._state.is_quiet = True
+            self._withdraw_all()
+        elif request is WorkerRequest.CONTINUE:
+            self._state.is_quiet, self._state.is_poll_requested = False, True
 
     def _register(self) -> bool:
         self._store.register(is_quiet=self._state.is_quiet)
         if self._state.is_quiet:
-            self._log_quiet()
+            self._requests.log_quiet()
         return True
 
     def _on_claim_lost(self) -> None:
@@ -543,7 +506,7 @@ class Producer:
         if view.limits_due_in is not None and view.limits_due_in > 0:
             self._poll_interval.poll_by(time.monotonic() + view.limits_due_in)
         self._poll_interval.poll_by(self._store.selector.unblocks_at)
-        self._follow(view.request)
+        self._apply_request(self._requests.follow(view.request))
         return True
 
     def _continue_round(self, view: PollView) -> None:
@@ -621,11 +584,12 @@ class Producer:
                 pool.prefer_deep(started)
             self.submit(pool, self._still_claimed(started, tick))
         self._poll_interval.poll_by(self._store.selector.unblocks_at)
-        self._delete_unretained(ended)
-        self._report(ended)
-        self._record_activity(ended)
+        delays = [result.completion.delay for result in ended if result.completion.delay is not None]
+        if delays:
+            self._poll_interval.poll_by(time.monotonic() + min(delays))
+        self._publisher.publish(ended)
         if tick.request is not None:
-            self._follow(tick.request)
+            self._apply_request(self._requests.follow(tick.request))
 
     def _apply_claims(self, tick: Tick) -> None:
         state = self._state
@@ -641,26 +605,6 @@ class Producer:
         for pool, prefetched in tick.prefetched:
             pool.set_prefetched(prefetched)
         state.hand_back_at = time.monotonic() + HAND_BACK_INTERVAL if self._schedule.has_to_hand_back else 0.0
-
-    def _record_activity(self, ended: Sequence[ExecutionResult]) -> None:
-        """Record for the supervisor's metrics which attempts have ended, and how many slots are taken."""
-        if self._started_registry is None:
-            return
-        state = self._state
-        completed, failed, retried, *_ = state.activity
-        for result in ended:
-            completion = result.completion
-            if completion.error is None:
-                completed += completion.delay is None
-            elif completion.delay is None:
-                failed += 1
-            else:
-                retried += 1
-        taken = {pool.is_async: min(len(pool.running), pool.slots) for pool in self._pools}
-        activity = Activity(completed, failed, retried, taken.get(False, 0), taken.get(True, 0))
-        if activity != state.activity:
-            state.activity = activity
-            self._started_registry.record_activity(activity)
 
     def _rotate(self, pool: SlotPool, *, found: bool, is_emptied: bool) -> None:
         """Begin the next tick with the pool that found work last; two busy pools take turns."""
@@ -682,27 +626,3 @@ class Producer:
         if held is None:
             self._state.is_in_doubt = True
         return [claim for claim in started if (claim.task_id, claim.claim) in (held or ())]
-
-    def _delete_unretained(self, ended: Sequence[ExecutionResult]) -> None:
-        """Delete tasks with a retention of zero. A failure leaves them to the reaper and undoes no result."""
-        try:
-            self._store.delete_unretained(ended)
-        except Exception as error:
-            if lacks_privilege(error):
-                self._on_privilege_lost(error)
-            else:
-                logger.exception("tasks without retention left to the reaper")
-
-    def _report(self, ended: Sequence[ExecutionResult]) -> None:
-        """Log results that are stored, send their signals, and notify workers and callers that wait for them."""
-        for result in ended:
-            self._release_slot(result.execution)
-            if result.completion.delay is not None:
-                self._poll_interval.poll_by(time.monotonic() + result.completion.delay)
-            result.log()
-            if self._started_registry is None and result.is_final and result.exception is not None:
-                recent_exceptions.keep(result.execution.task_id, result.exception)  # the handle may be in this process
-        for queue_name in self._store.selector.notify_on_release({result.claim.queue_name for result in ended}):
-            notify_slot_freed_after_commit(self._config.database, queue_name)
-        self._listener.publish_completed(result.execution.task_id for result in ended if result.is_final)
-        self._signals.enqueue_results(ended)
