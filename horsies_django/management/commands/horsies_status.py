@@ -27,22 +27,23 @@ from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_status"
 
-_QUEUE: Final = ("queue", "due", "oldest waits", "held", "completed/h", "failed/h", "wait p95", "run p95", "")
-_WORKER: Final = ("worker", "host", "pid", "held/slots", "last beat", "")
+_QUEUE: Final = ("queue", "due", "latency", "in progress", "completed/h", "failed/h", "wait p95", "run p95", "")
+_WORKER: Final = ("worker", "host", "pid", "load", "last heartbeat", "")
 
 #: Labels of counts whose names are ambiguous.
 _WORDS: Final = {"overdue": "overdue (past good_until)"}
 
 
 class Command(QueueCommand):
-    """Prints a status report: counts by state, queues, workers, and the wait of the oldest due task."""
+    """Prints a status report: counts by state, queues, workers, and the latency."""
 
     help = (
-        "Print a status report: tasks by state, the due tasks and the longest wait of each queue, workers and their "
-        "load, workflows in progress, and the reaper's last pass. The admin's overview shows the same. Large numbers "
-        "are estimates (≈) or lower bounds (+). The command only reads, and is fast with millions of tasks. --backend "
-        "also reads HORSIES_STATUS_BACKEND; the flag takes precedence. Exit status: 0 printed, whatever the state; 1 "
-        "a --check has failed, or the database or its tables are unavailable; 2 wrong usage."
+        "Print a status report: tasks by state, the due tasks and the latency of each queue, workers and their load, "
+        "workflows in progress, and the reaper's last pass. The latency is how long the oldest due task has waited. "
+        "The admin's overview shows the same. Large numbers are estimates (≈) or lower bounds (+). The command only "
+        "reads, and is fast with millions of tasks. --backend also reads HORSIES_STATUS_BACKEND; the flag takes "
+        "precedence. Exit status: 0 printed, whatever the state; 1 a --check has failed, or the database or its tables "
+        "are unavailable; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -115,7 +116,7 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
     if unserved := snapshot.unserved:
         yield "due, and served by no worker: " + one_line(", ".join(unserved))
     bound = "" if snapshot.is_oldest_found else "at least "
-    yield f"oldest due task waits: {bound}{format_brief(snapshot.oldest_waits)}"
+    yield f"latency: {bound}{format_brief(snapshot.oldest_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (
         " (late: throughput, failures and percentiles stand still)" if snapshot.is_reaper_late else ""
     )
