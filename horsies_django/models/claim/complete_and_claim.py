@@ -115,8 +115,7 @@ class _OneStatement(CompleteAndClaim):
         self._is_async = is_async
         self._stored = stored = tasks.filter(IsStored())
         self._reader = self._select(stored.claimable(None, is_async=is_async))
-        after_cursor = self._select(stored.claimable_after_cursor(is_async=is_async))
-        self._one = ClaimCursor(self._as_one(self._reader), self._as_one(after_cursor))
+        self._one = ClaimCursor(self._as_one(self._reader), self._compile_after_cursor)
         self._was_short = False
 
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
@@ -135,6 +134,11 @@ class _OneStatement(CompleteAndClaim):
         possible = min(room, sum(most.get(queue, room) for queue in queues))
         self._was_short = len(claims) < possible and not self._was_short
         return claims
+
+    def _compile_after_cursor(self) -> Statement:
+        with transaction.atomic(using=self._alias):
+            rows = self._stored.claimable_after_cursor(is_async=self._is_async)
+            return self._as_one(self._select(rows))
 
     @cached_property
     def _several(self) -> ClaimCursor:
@@ -198,9 +202,19 @@ class _FourStatements(CompleteAndClaim):
         self._record = Statement.insert(TaskAttempt, self._held.filter(status=TaskStatus.COMPLETED), self._attempt)
         self._take = Statement.update(self._startable.filter(AnyOf(_PICKED)), **self._started)
         self._pick = CompiledSelect(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, LIMIT)
-        # Not locked: where there are row locks, another worker may lock some first.
-        self._firsts = CompiledSelect(tasks.in_open_queue(None, is_async=is_async), RANK, LIMIT)
-        self._among = CompiledSelect(tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, LIMIT)
+        self._tasks, self._is_async = tasks, is_async
+
+    # Compiled on first use, because many workers have one queue.
+
+    @cached_property
+    def _firsts(self) -> CompiledSelect:
+        """The ranks of the first tasks of a queue. It locks none: another worker may lock some before the claim."""
+        return CompiledSelect(self._tasks.in_open_queue(None, is_async=self._is_async), RANK, LIMIT)
+
+    @cached_property
+    def _among(self) -> CompiledSelect:
+        """The claim of tasks by id."""
+        return CompiledSelect(self._tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, LIMIT)
 
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         with transaction.atomic(using=self._alias):

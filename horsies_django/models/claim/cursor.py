@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Final
 
 from ...db.claim_expressions import CURSOR_ID, CURSOR_PRIORITY, CURSOR_TIME, LIMIT, QUEUE
@@ -27,9 +28,9 @@ class ClaimCursor:
     of its priority or because its transaction committed late, then waits some ten milliseconds more.
     """
 
-    def __init__(self, first: Statement, after_cursor: Statement | None = None) -> None:
+    def __init__(self, first: Statement, compile_after_cursor: Callable[[], Statement] | None = None) -> None:
         self._first = first
-        self._after_cursor = after_cursor
+        self._compile_after_cursor = compile_after_cursor
         self._position: ClaimedTask | None = None
         self._valid_until = float("-inf")
 
@@ -41,8 +42,8 @@ class ClaimCursor:
         """
         claims: list[ClaimedTask] = []
         room = bound[LIMIT.name]
-        is_cursor_valid = room and time.monotonic() < self._valid_until
-        if self._after_cursor and is_cursor_valid and (last := self._position) and last.queue_name == bound[QUEUE.name]:
+        is_cursor_valid = self._compile_after_cursor and room and time.monotonic() < self._valid_until
+        if is_cursor_valid and (last := self._position) and last.queue_name == bound[QUEUE.name]:
             cursor = {
                 CURSOR_PRIORITY.name: last.priority,
                 CURSOR_TIME.name: last.enqueued_at,
@@ -60,3 +61,9 @@ class ClaimCursor:
             self._valid_until = now + min((now - began) * _DURATION_FACTOR, _MAX_DURATION)
             self._position = claims[-1] if len(claims) == room else None
         return claims
+
+    @cached_property
+    def _after_cursor(self) -> Statement:
+        """The claim from the cursor, compiled on first use because a worker that finds few tasks has no cursor."""
+        assert self._compile_after_cursor is not None
+        return self._compile_after_cursor()
