@@ -136,7 +136,7 @@ class _OneStatement(CompleteAndClaim):
         return claims
 
     def _compile_after_cursor(self) -> Statement:
-        with transaction.atomic(using=self._alias):
+        with transaction.atomic(using=self._alias, savepoint=False):
             rows = self._stored.claimable_after_cursor(is_async=self._is_async)
             return self._as_one(self._select(rows))
 
