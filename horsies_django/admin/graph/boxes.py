@@ -11,6 +11,7 @@ from uuid import UUID
 
 from ...core.workflow_status import NodeKind
 from ..formatting import format_number
+from .node_times import NodeTimes, Run, merge_runs
 from .ranking import Edge
 
 #: More similar nodes than this become one box: same task, same predecessors, same successors.
@@ -21,7 +22,10 @@ _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class GraphNode(NamedTuple):  # not a dataclass, which takes three times as long to make: there may be ten thousand
-    """A node of the graph. ``waits_for`` are the positions of its dependencies in the list of nodes."""
+    """A node of the graph. ``waits_for`` are the positions of its dependencies in the list of nodes.
+
+    ``began`` is when its dependencies allowed it to start; ``runs`` are the stretches in which it ran, None if unknown.
+    """
 
     key: int
     position: int
@@ -36,6 +40,7 @@ class GraphNode(NamedTuple):  # not a dataclass, which takes three times as long
     waits_for: tuple[int, ...] = ()
     is_conditional: bool = False
     items: Mapping[str, int] = _NOTHING
+    runs: tuple[Run, ...] | None = None
 
     @property
     def label(self) -> str:
@@ -47,7 +52,8 @@ class GraphNode(NamedTuple):  # not a dataclass, which takes three times as long
 class GraphBox(NamedTuple):
     """One node, or several similar ones. ``counts`` is the number of nodes or of a map's items by state.
 
-    The state of several is the worst one, or the running one. The box lasts from its first start to its last end.
+    The state of several is the worst one, or the running one. The box lasts from its first start to its last end, and
+    runs while any of its nodes does.
     """
 
     nodes: tuple[GraphNode, ...]
@@ -55,18 +61,27 @@ class GraphBox(NamedTuple):
     status: str
     began: datetime | None
     ended: datetime | None
+    runs: tuple[Run, ...] | None = None
 
     @classmethod
     def of(cls, nodes: Sequence[GraphNode]) -> GraphBox:
         """Return the box of these nodes."""
         first = nodes[0]
         if len(nodes) == 1:
-            return cls((first,), first.items, first.status, first.began, first.ended)
+            return cls((first,), first.items, first.status, first.began, first.ended, first.runs)
         counts = Counter(node.status for node in nodes)
         status = next((state for state in _STATUS_PRECEDENCE if counts[state]), first.status)
         ends = [node.ended for node in nodes if node.ended]
         began = min((node.began for node in nodes if node.began), default=None)
-        return cls(tuple(nodes), counts, status, began, max(ends) if len(ends) == len(nodes) else None)
+        is_known = all(node.runs is not None for node in nodes if node.began)
+        runs = merge_runs(run for node in nodes for run in node.runs or ()) if is_known else None
+        return cls(tuple(nodes), counts, status, began, max(ends) if len(ends) == len(nodes) else None, runs)
+
+    def times(self, now: datetime | None) -> NodeTimes | None:
+        """Return when it waited and when it ran, until ``now`` if it is open; None if it has not begun."""
+        if self.status in _UNSTARTED:
+            return None
+        return NodeTimes.of(self.began, self.ended, now, self.runs)
 
     @property
     def first(self) -> GraphNode:
@@ -85,6 +100,9 @@ class GraphBox(NamedTuple):
             return self.first.label
         return f"{format_number(len(self.nodes))} × {self.first.name.rpartition('.')[2] or self.first.label}"
 
+
+#: States without a time of their own.
+_UNSTARTED: Final = ("PENDING", "READY", "SKIPPED")
 
 _STATUS_PRECEDENCE: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
 

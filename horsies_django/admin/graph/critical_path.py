@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from .boxes import GraphNode
+from .node_times import clip_runs, run_time
+
+
+class PathStep(NamedTuple):
+    """A step of the path from the end of the one before to its own end: what of that it waited and what it ran.
+
+    ``node`` is None for the time after the last node. ``percent`` is its share of the whole; the sum of all is 100.
+    """
+
+    node: GraphNode | None
+    began: datetime
+    waited: timedelta
+    ran: timedelta
+    percent: int = 0
 
 
 def critical_path(nodes: Sequence[GraphNode]) -> list[GraphNode]:
@@ -22,6 +37,44 @@ def critical_path(nodes: Sequence[GraphNode]) -> list[GraphNode]:
         path.append(here)
         here = _latest_source(here, [by_index[index] for index in here.waits_for if index in by_index])
     return path[::-1]
+
+
+def path_steps(
+    path: Sequence[GraphNode], began: datetime | None, ended: datetime | None, now: datetime | None
+) -> list[PathStep]:
+    """Return the steps of a path without gaps, from the workflow's start to its end or to ``now``.
+
+    Where a node ran is known from its runs; if they are unknown, it ran all the time since its dependencies ended.
+    """
+    start = began or (path[0].began if path else None)
+    if start is None:
+        return []
+    steps, at = [], start
+    for node in path:
+        end = max(at, node.ended or now or at)
+        runs = node.runs if node.runs is not None else ((node.began or at, end),)
+        ran = run_time(clip_runs(runs, at, end))
+        steps.append(PathStep(node, at, end - at - ran, ran))
+        at = end
+    if (last := ended or now) is not None and steps and last > at:
+        steps.append(PathStep(None, at, last - at, timedelta()))
+    shares = _percentages([(step.waited + step.ran).total_seconds() for step in steps])
+    steps = [step._replace(percent=share) for step, share in zip(steps, shares, strict=True)]
+    is_worth_a_line = [step.node is not None or step.percent > 0 for step in steps]
+    return [step for step, is_worth in zip(steps, is_worth_a_line, strict=True) if is_worth]
+
+
+def _percentages(amounts: Sequence[float]) -> list[int]:
+    """Return whole percentages whose sum is 100, each less than one off; zeros if there is nothing."""
+    total = sum(amounts)
+    if total <= 0:
+        return [0] * len(amounts)
+    exact = [100 * amount / total for amount in amounts]
+    whole = [int(share) for share in exact]
+    by_rest = sorted(range(len(exact)), key=lambda place: whole[place] - exact[place])
+    for place in by_rest[: 100 - sum(whole)]:
+        whole[place] += 1
+    return whole
 
 
 def _last_node(nodes: Sequence[GraphNode]) -> GraphNode | None:

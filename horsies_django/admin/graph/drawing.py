@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -12,15 +12,26 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import format_duration
+from ...core.durations import format_brief
 from ...core.workflow_status import NodeKind
 from .boxes import GraphBox
 from .labels import KINDS, MARKS, STATES, describe_counts, mark_counts, status_label, truncate
 from .layout import HEIGHT, WIDTH, Layout, Route
+from .node_times import NodeTimes
 
-#: Characters of a name that fit into a box, and of the line below.
+#: Characters of a name that fit into a box, and of the lines below.
 _NAME: Final = 21
-_LINE: Final = 26
+_LINE: Final = 27
+
+#: The baselines of the lines in a box: of a name and a state; with a time, of all three.
+_TWO_LINES: Final = (30, 47)
+_THREE_LINES: Final = (20, 35, 50)
+
+#: The bar at the bottom of a box: its left edge, its top, its height, and the width that it leaves free.
+_BAR_LEFT: Final = 8.0
+_BAR_TOP: Final = 55
+_BAR_HEIGHT: Final = 4
+_BAR_FREE: Final = 22
 
 #: The style sheet sizes a graph in ``em`` by its own width. There is no other way to pass that width without an inline
 #: style, which a strict Content-Security-Policy forbids.
@@ -107,10 +118,10 @@ def _box(box: GraphBox, x: int, y: int, style: DrawingStyle, *, is_critical: boo
     node = box.first
     status = box.status
     label = box.label
-    lasted = _duration_text(box, style.now)
+    times = box.times(style.now)
     words = [
         status_label(status) if not box.counts else f"{status_label(status)}: {describe_counts(box.counts)}",
-        lasted,
+        times.words() if times else "",
     ]
     words += [str(KINDS[node.kind])] if node.kind in KINDS else []
     words += [_("conditional")] if node.is_conditional else []
@@ -127,17 +138,10 @@ def _box(box: GraphBox, x: int, y: int, style: DrawingStyle, *, is_critical: boo
         x,
         y,
         _shape(box),
-        _texts(box, label, status, lasted),
-        _bar(box.counts),
+        _texts(box, label, status, times),
+        _count_bar(box.counts) if box.counts else _time_bar(times),
         _corner_marks(node.kind, node.is_conditional),
     )
-
-
-def _duration_text(box: GraphBox, now: datetime | None) -> str:
-    if box.began is None or box.status in ("SKIPPED", "PENDING", "READY"):
-        return ""
-    end = box.ended or now
-    return format_duration(end - box.began) if end else ""
 
 
 def _shape(box: GraphBox) -> SafeString:
@@ -153,35 +157,66 @@ def _shape(box: GraphBox) -> SafeString:
     return format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="{}"/>', rects)
 
 
-def _texts(box: GraphBox, label: str, status: str, lasted: str) -> SafeString:
+def _texts(box: GraphBox, label: str, status: str, times: NodeTimes | None) -> SafeString:
     words = mark_counts(box.counts) if box.counts else status_label(status)
-    line = f"{words} · {lasted}" if lasted else words
-    line = words if box.counts and len(line) > _LINE else line
+    if not box.counts and box.first.error_code and status == "FAILED":
+        words = f"{words}: {box.first.error_code}"
+    lines = [("horsies-line", truncate(words, _LINE))]
+    lines += [("horsies-line horsies-time", truncate(times.words(format_brief), _LINE))] if times else []
+    name_at, *line_at = _THREE_LINES if times else _TWO_LINES
     return format_html(
-        '<text class="horsies-mark" x="20" y="31" text-anchor="middle">{}</text>'
-        '<text class="horsies-name" x="36" y="22">{}</text><text class="horsies-line" x="36" y="39">{}</text>',
+        '<text class="horsies-mark" x="20" y="{}" text-anchor="middle">{}</text>'
+        '<text class="horsies-name" x="36" y="{}">{}</text>{}',
+        HEIGHT // 2 + 4,
         MARKS.get(status, "?"),
+        name_at,
         truncate(label, _NAME),
-        truncate(line, _LINE),
+        format_html_join(
+            "",
+            '<text class="{}" x="36" y="{}">{}</text>',
+            ((kind, at, line) for (kind, line), at in zip(lines, line_at, strict=True)),
+        ),
     )
 
 
-def _bar(counts: Mapping[str, int]) -> SafeString | str:
+def _count_bar(counts: Mapping[str, int]) -> SafeString | str:
     """Return the number of nodes in each state as a bar at the bottom of the box."""
     total = sum(counts.values())
+    parts = ((f"horsies-part horsies-is-{state.lower()}", counts[state]) for state in STATES if counts.get(state))
+    return _bar(parts, total)
+
+
+def _time_bar(times: NodeTimes | None) -> SafeString | str:
+    """Return what of its time a node waited and ran, in order, as a bar at the bottom of the box."""
+    if times is None or times.runs is None or not times.took:
+        return ""
+    parts = (
+        ("horsies-runs" if is_run else "horsies-waits", (end - start).total_seconds())
+        for is_run, start, end in times.parts()
+    )
+    return _bar(parts, times.took.total_seconds())
+
+
+def _bar(parts: Iterable[tuple[str, float]], total: float) -> SafeString | str:
     if not total:
         return ""
     return format_html_join(
-        "", '<rect class="horsies-part horsies-is-{}" x="{}" y="43" width="{}" height="3"/>', _segments(counts, total)
+        "",
+        '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>',
+        (
+            (kind, f"{left:.1f}", _BAR_TOP, f"{width:.1f}", _BAR_HEIGHT)
+            for kind, left, width in _side_by_side(parts, total, WIDTH - _BAR_FREE)
+        ),
     )
 
 
-def _segments(counts: Mapping[str, int], total: int) -> Iterable[tuple[str, str, str]]:
-    left, room = 8.0, WIDTH - 22
-    for state in STATES:
-        if count := counts.get(state, 0):
-            yield state.lower(), f"{left:.1f}", f"{room * count / total:.1f}"
-            left += room * count / total
+def _side_by_side(parts: Iterable[tuple[str, float]], total: float, room: float) -> Iterator[tuple[str, float, float]]:
+    """Yield the kind, the left edge and the width of each part."""
+    left = _BAR_LEFT
+    for kind, amount in parts:
+        width = room * amount / total
+        yield kind, left, width
+        left += width
 
 
 def _corner_marks(kind: str, is_conditional: bool) -> SafeString:

@@ -12,7 +12,7 @@ from .ranking import Edge, assign_columns, transitive_reduction
 
 #: The size of a box and the space around it, in pixels.
 WIDTH: Final = 208
-HEIGHT: Final = 54
+HEIGHT: Final = 68
 MARGIN: Final = 16
 _BOX_GAP: Final = 18
 _LINE_GAP: Final = 12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -11,7 +11,8 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.db.models.fields.json import KT
 from django.forms import Form
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -19,14 +20,14 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
-from ...core.workflow_status import NodeKind
+from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowStatus
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
 from ...ops.keyset.scan import KeysetScan
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
 from ..actions.action_admin import ActionAdmin
-from ..actions.admin_action import AdminAction
+from ..actions.admin_action import AdminAction, leave_label
 from ..formatting import as_json, format_number, time_column
 from ..links import Links, schedule_link
 from ..lists.changelist import KeysetChangeList
@@ -44,6 +45,16 @@ from .workflow_page import WorkflowPage
 
 #: Columns that only the page shows.
 _LARGE_COLUMNS = ("success_policy", "result", "error")
+
+
+#: The fields of the page that are left out if their column has no value.
+_COLUMNS_OF: Final = {
+    "shown_result": "result",
+    "shown_output": "output_index",
+    "shown_policy": "success_policy",
+    "shown_kept_until": "kept_until",
+    **{name: name for name in ("definition_key", "unique_key", "queue_name", "priority", "is_replaced")},
+}
 
 
 class WorkflowAdmin(SearchMessages, ActionAdmin):
@@ -71,28 +82,34 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
     admin_actions = WORKFLOW_ACTIONS
     batch = 20  # each takes the workflow's lock and updates its nodes
     fieldsets = (
-        (_("Outcome"), {"fields": ("shown_result", "shown_failure", "shown_output")}),
+        (_("Outcome"), {"fields": ("shown_result", "shown_output")}),
         (
             _("Definition"),
             {
                 "fields": (
-                    ("id", "definition_key", "backend"),
-                    ("on_error", "unique_key"),
-                    ("queue_name", "priority", "shown_good_until"),
+                    "id",
+                    "definition_key",
                     "shown_policy",
+                    "on_error",
+                    "unique_key",
+                    "queue_name",
+                    "priority",
+                    "backend",
+                    "root_id",
+                    "depth",
+                    "is_replaced",
+                    "shown_kept_until",
                 )
             },
         ),
-        (_("Retention"), {"fields": (("shown_cancelled_at", "shown_kept_until"), ("root_id", "depth", "is_replaced"))}),
     )
 
     shown_sent_at = time_column("sent_at", _("sent at"))
     shown_started_at = time_column("started_at", _("started at"))
-    shown_good_until = time_column("good_until", _("deadline"))
-    shown_cancelled_at = time_column("cancelled_at", _("cancelled at"))
     shown_kept_until = time_column("kept_until", _("kept until"))
 
     class Media:
+        css = {"all": ["horsies_django/workflow.css"]}
         js = ("horsies_django/live.js", "horsies_django/graph.js")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
@@ -100,15 +117,16 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
         return flatten_fieldsets(self.fieldsets)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out fields about subworkflows for a root workflow, and ``is_replaced`` if it is false."""
-        hidden = set[str]()
-        if obj is not None:
-            hidden |= set() if obj.depth else {"root_id", "depth"}
-            hidden |= set() if obj.is_replaced else {"is_replaced"}
-        return [
-            (title, {**options, "fields": _without(options["fields"], hidden)})
+        """Leave out fields without a value, and those about subworkflows for a root workflow."""
+        if obj is None:
+            return super().get_fieldsets(request, obj)
+        hidden = {name for name, column in _COLUMNS_OF.items() if getattr(obj, column) in (None, "", False)}
+        hidden |= set() if obj.depth else {"root_id", "depth"}
+        shown = [
+            (title, {**options, "fields": [name for name in options["fields"] if name not in hidden]})
             for title, options in super().get_fieldsets(request, obj)
         ]
+        return [(title, options) for title, options in shown if options["fields"]]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Defer the large columns until a page shows them; annotate the database's current time."""
@@ -176,12 +194,10 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
         return "" if key is None else schedule_link(key, workflow._state.db, Links(self.admin_site, request))
 
     def retry_node_view(self, request: HttpRequest, object_id: str, index: int) -> HttpResponse:
-        """Retry one failed or skipped node, and the nodes that were skipped because of it."""
+        """Retry one failed or skipped node, and the nodes that were skipped because of it. GET asks first."""
         row = self.get_object(request, unquote(object_id))
         if not (self.has_view_permission(request, row) and RETRY.is_allowed(request, self.model)):
             raise PermissionDenied
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         if row is None:
             return self.not_found(request, object_id)
         database = row._state.db
@@ -189,9 +205,26 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
         node = rows.only("node_id").order_by("task_index").first()
         if node is None:
             raise Http404(gettext("There is no such node."))
-        self._retry_node(request, row, database, node.node_id)
         name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
-        return HttpResponseRedirect(f"{reverse(name, args=[row.pk])}#nodes")
+        back = reverse(name, args=[row.pk])
+        if request.method != "POST":
+            return self._confirm_retry(request, row, node.node_id, back)
+        self._retry_node(request, row, database, node.node_id)
+        return HttpResponseRedirect(back)
+
+    def _confirm_retry(self, request: HttpRequest, row: Workflow, node_id: str, back: str) -> HttpResponse:
+        request.current_app = self.admin_site.name  # as every admin page does
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": gettext("Retry node %s?") % node_id,
+            "name": node_id,
+            "workflow": row,
+            "back": back,
+            "back_label": leave_label(1),
+        }
+        return TemplateResponse(request, "admin/horsies_django/workflow_retry_node.html", context)
 
     def _retry_node(self, request: HttpRequest, row: Workflow, database: str, node_id: str) -> None:
         if not control.retry(database, row.pk, node_id):
@@ -235,6 +268,8 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
             return "-"
         done = max(0, total - workflow.open_count)
         words = gettext("%(done)s of %(total)s") % {"done": format_number(done), "total": format_number(total)}
+        if workflow.status in WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPLETED}:
+            return words  # a full bar would look like success
         return format_html(
             '<progress class="horsies-progress" value="{}" max="{}" aria-label="{}"></progress> {}',
             done,
@@ -259,11 +294,6 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
         """The result with sensitive values hidden."""
         return _masked(workflow, "result", workflow.result)
 
-    @admin.display(description=_("error"))
-    def shown_failure(self, workflow: Workflow) -> SafeString | str:
-        """The error with sensitive values hidden."""
-        return _masked(workflow, "error", workflow.error)
-
     @admin.display(description=_("output"))
     def shown_output(self, workflow: Workflow) -> SafeString | str:
         """The node whose value is the result."""
@@ -276,12 +306,6 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
     def shown_policy(self, workflow: Workflow) -> SafeString | str:
         """The success policy as stored, with nodes by index."""
         return as_json(workflow.success_policy)
-
-
-def _without(lines: Any, names: set[str]) -> list[Any]:
-    """Return the lines of a fieldset without these fields."""
-    kept = [line if isinstance(line, str) else tuple(name for name in line if name not in names) for line in lines]
-    return [line for line in kept if line and line not in names]
 
 
 def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:

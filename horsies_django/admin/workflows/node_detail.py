@@ -15,6 +15,7 @@ from django.utils.translation import ngettext
 from ...core.workflow_status import Join
 from ...models import WorkflowTask
 from ..formatting import as_json, format_time
+from .failing_node import NodeError, node_error
 from .masking import mask_of_node
 from .node_table import NodeLine
 
@@ -24,17 +25,22 @@ _SHOWN_ELSEWHERE: Final = frozenset({"workflow", "node_id", "kwargs", "result"})
 
 @dataclass(frozen=True, slots=True)
 class NodeDetail:
-    """A node's description, its large values, and its non-empty columns by label."""
+    """A node's description, its error, its large values, and its non-empty columns by label."""
 
     words: list[tuple[str, Any]]
+    error: NodeError | None
     values: list[tuple[str, Any]]
     row: list[tuple[str, Any]]
 
 
-def node_detail(node: WorkflowTask, line: NodeLine) -> NodeDetail:
-    """Return the details of a node, given its line in the table."""
+def node_detail(node: WorkflowTask, line: NodeLine, *, is_on_top: bool = False) -> NodeDetail:
+    """Return the details of a node, given its line in the table.
+
+    ``is_on_top``: the top of the page already shows its error.
+    """
     return NodeDetail(
         words=[(name, value) for name, value in _words(node, line) if value],
+        error=node_error(node) if _has_error(node) and not is_on_top else None,
         values=[(name, _shown(node, column)) for name, column in _values(node)],
         row=[
             (field.name, _shown(node, field.name))
@@ -46,7 +52,6 @@ def node_detail(node: WorkflowTask, line: NodeLine) -> NodeDetail:
 
 def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
     yield _("State"), format_html('<span class="horsies-status horsies-status-{}">{}</span>', line.status, line.state)
-    yield _("Error"), line.error_code
     yield _("Details"), _describe_work(line)
     yield _("Why it has not finished"), line.why
     yield _("Waits for"), _sources(line)
@@ -54,8 +59,7 @@ def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
     yield _("Attempts"), line.attempts
     yield _("Started"), line.began if node.started_at else ""
     yield _("Finished"), format_time(node.completed_at, exactly=False) if node.completed_at else ""
-    yield _("Duration"), line.took
-    yield _("Time in queue"), line.waited
+    yield _("Time"), format_html("{} {}", line.time, line.bar) if line.time else ""
     yield _("Deadline"), format_time(node.good_until, exactly=False) if node.good_until else ""
     if node.task_name:
         yield _("Queue"), node.queue_name
@@ -64,9 +68,8 @@ def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
 
 def _describe_work(line: NodeLine) -> SafeString | str:
     """Name its task, subworkflow or event, with a link to it."""
-    is_other_page = not line.address.startswith("?node=")
     words = line.task or line.kind
-    shown: SafeString | str = format_html('<a href="{}">{}</a>', line.address, words) if is_other_page else words
+    shown: SafeString | str = format_html('<a href="{}">{}</a>', line.address, words) if line.has_other_page else words
     return format_html("{} ({})", shown, line.kind) if line.task and line.kind else shown
 
 
@@ -96,9 +99,12 @@ def _condition(node: WorkflowTask) -> str:
 def _values(node: WorkflowTask) -> Iterator[tuple[str, str]]:
     if node.kwargs:
         yield _("Arguments"), "kwargs"
-    if node.result is not None:
-        is_error = isinstance(node.result, dict) and "err" in node.result
-        yield (_("Error") if is_error else _("Result")), "result"
+    if node.result is not None and not _has_error(node):
+        yield _("Result"), "result"
+
+
+def _has_error(node: WorkflowTask) -> bool:
+    return node.error_code is not None or (isinstance(node.result, dict) and "err" in node.result)
 
 
 def _is_something(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import Count, Q, QuerySet, Sum, TextField, Value
@@ -14,6 +15,8 @@ from ...models import Workflow, WorkflowTask
 from ...ops.payload_view.contents import decode
 from ..graph.boxes import GraphNode
 from ..graph.labels import STATES
+from ..graph.node_times import Run
+from .node_runs import TASK_COLUMNS, attempt_runs, retried_tasks, runs_of, with_map_runs
 
 #: Maximum number of nodes read for the graph, without items of maps.
 MAX_NODES: Final = 5_000
@@ -39,6 +42,9 @@ GRAPH_COLUMNS: Final = (
     "run_when",
     "skip_when",
 )
+
+#: The columns that are read for the graph, besides the dependency list.
+_READ: Final = (*GRAPH_COLUMNS, *TASK_COLUMNS)
 
 #: The dependency list is parsed in Python because a row may be damaged.
 AS_TEXT: Final = Cast("waits_for", TextField())
@@ -74,22 +80,42 @@ def read_workflow_nodes(workflow: Workflow) -> WorkflowNodes:
         size += characters or 0
     has_too_many_edges = size > MAX_EDGE_CHARACTERS
     sources = Value(None, TextField()) if has_too_many_edges else AS_TEXT
-    rows = (
-        mine.filter(map_index__isnull=True).order_by("task_index").values_list(*GRAPH_COLUMNS, sources)[: MAX_NODES + 1]
-    )
-    found = _nodes(list(rows), items)
+    rows = mine.filter(map_index__isnull=True).order_by("task_index").values_list(*_READ, sources)[: MAX_NODES + 1]
+    now = getattr(workflow, "now", None)
+    found = with_map_runs(_nodes(list(rows), items, now, workflow._state.db), mine, now)
     totals = {state: sum(counts.get(state, 0) for counts in items.values()) for state in STATES}
     return WorkflowNodes(tuple(found[:MAX_NODES]), totals, len(found) > MAX_NODES, has_too_many_edges)
 
 
-def _nodes(rows: list[tuple[Any, ...]], items: Mapping[int | None, Mapping[str, int]]) -> list[GraphNode]:
+def _nodes(
+    rows: list[tuple[Any, ...]],
+    items: Mapping[int | None, Mapping[str, int]],
+    now: datetime | None,
+    database: str | None,
+) -> list[GraphNode]:
     waits_for = _parsed([row[-1] for row in rows])
+    runs = _runs([dict(zip(_READ, row, strict=False)) for row in rows], now, database)
+    light = len(GRAPH_COLUMNS) - 4  # without the names of its function and its conditions
     return [
         GraphNode._make(
-            (*light, task or made or "", valid_indexes(sources), bool(run or skip), items.get(light[1], _NO_ITEMS))
+            (
+                *row[:light],
+                row[light] or row[light + 1] or "",
+                valid_indexes(sources),
+                bool(row[light + 2] or row[light + 3]),
+                items.get(row[1], _NO_ITEMS),
+                ran,
+            )
         )
-        for (*light, task, made, run, skip, _text), sources in zip(rows, waits_for, strict=True)
+        for row, sources, ran in zip(rows, waits_for, runs, strict=True)
     ]
+
+
+def _runs(
+    rows: Sequence[Mapping[str, Any]], now: datetime | None, database: str | None
+) -> list[tuple[Run, ...] | None]:
+    attempts = attempt_runs(database, retried_tasks(rows))
+    return [runs_of(row, now, attempts) for row in rows]
 
 
 def _parsed(texts: Sequence[str | None]) -> list[Any]:

@@ -1,9 +1,10 @@
-"""The content of a workflow's page: graph, critical path, nodes."""
+"""The content of a workflow's page: its error, graph, critical path, nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
@@ -18,17 +19,21 @@ from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...workflows.engine.retry_nodes import RETRYABLE
 from ..formatting import as_json, format_number, format_time
 from ..graph.boxes import GraphBox, GraphNode, edges_between, group_alike
-from ..graph.critical_path import critical_path
+from ..graph.critical_path import PathStep, critical_path, path_steps
 from ..graph.drawing import DrawingStyle, draw
 from ..graph.labels import MARKS, STATES, status_label
 from ..graph.layout import compute_layout
 from ..graph.node_timeline import draw_timeline
+from ..graph.node_times import time_words
+from ..graph.time_bar import state_bar, step_bar
 from .completion_reason import completion_reason
+from .failing_node import FailingNode, NodeError, failing_node, workflow_error
 from .masking import mask_of_workflow
 from .node_detail import NodeDetail, node_detail
 from .node_paging import PAGE_SIZE, NodeCursor, NodeFilter, find_node, find_row, page_rows
 from .node_rows import MAX_NODES, WorkflowNodes, read_workflow_nodes
-from .node_table import NodeLine, NodeTable, elapsed
+from .node_runs import with_subworkflow_runs
+from .node_table import NodeLine, NodeTable
 
 #: Maximum number of boxes that are drawn; a larger graph would not be readable.
 MAX_BOXES: Final = 600
@@ -87,11 +92,55 @@ class WorkflowPage:
         return [(name, text) for name, text in pairs if text]
 
     @property
-    def failure(self) -> dict[str, str]:
-        """The error: node, code, message."""
-        error = self.workflow.error
-        names = ("node_id", "error_code", "message")
-        return {name: str(error.get(name) or "") for name in names} if isinstance(error, dict) else {}
+    def state_bar(self) -> Any:
+        """The nodes by state as a bar, so that those that failed are not part of the progress."""
+        return state_bar(self._nodes.counts)
+
+    # The error.
+
+    @cached_property
+    def failing(self) -> FailingNode | None:
+        """The node that made it fail, or the first one that failed so far."""
+        return failing_node(self.workflow)
+
+    @property
+    def error(self) -> NodeError | None:
+        """The error of the failing node; else that of the workflow."""
+        return self.failing.error if self.failing else workflow_error(self.workflow)
+
+    @property
+    def failing_label(self) -> str:
+        """The failing node's name."""
+        return self.failing.node.node_id if self.failing else ""
+
+    @property
+    def failing_links(self) -> dict[str, str]:
+        """The URLs of the failing node: its details, its task, its retry. Those that it does not have are empty."""
+        if self.failing is None:
+            return {}
+        node, key = self.failing.node, self.failing.workflow.pk
+        is_here = key == self.workflow.pk
+        page = "" if is_here else self._page_url("workflow", key)
+        task = self.failing.task_id
+        return {
+            "node": f"{page}?node={node.task_index}#node",
+            "task": self._page_url("task", task) if task and self._sees_tasks else "",
+            "retry": self._retry_url(node.task_index, key) if self.failing.can_retry else "",
+        }
+
+    @property
+    def failing_inside(self) -> list[tuple[str, str]]:
+        """The maps and subworkflows around the failing node, from the outermost: words and URL."""
+        return [
+            (
+                (_("item of the map %s") if node.kind == NodeKind.MAP else _("node of the subworkflow %s"))
+                % node.node_id,
+                self._node_url(node.kind, node.pk, node.task_index, None)
+                if node.workflow_id == self.workflow.pk
+                else "",
+            )
+            for node in (self.failing.inside if self.failing else ())
+        ]
 
     @property
     def completion_reason(self) -> str:
@@ -156,36 +205,61 @@ class WorkflowPage:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """The steps of the critical path, each with its duration and its share of the whole."""
-        path = self._critical_path
-        whole = elapsed(path[0].began, path[-1].ended or self.now) if path else None
-        seconds = whole.total_seconds() if whole else 0
-        steps = []
-        for node in path[-_STEPS:]:
-            took = elapsed(node.began, node.ended or self.now)
-            share = round(100 * took.total_seconds() / seconds) if took and seconds else None
-            steps.append(
-                {
-                    "label": node.label,
-                    "index": node.position,
-                    "word": status_label(node.status),
-                    "took": format_duration(took),
-                    "share": share,
-                }
-            )
-        return steps
+        """The steps of the critical path: what each waited and ran, and its share of the whole."""
+        began = self._steps[0].began if self._steps else None
+        whole = sum((step.waited + step.ran for step in self._steps), timedelta())
+        shown = self._steps[-_STEPS:]
+        return [
+            {
+                "label": step.node.label if step.node else _("After the last node"),
+                "index": step.node.position if step.node else None,
+                "status": step.node.status.lower() if step.node else "",
+                "state": status_label(step.node.status) if step.node else "",
+                "time": time_words(step.waited, step.ran),
+                "percent": step.percent,
+                "bar": _bar_of(step, began, whole),
+            }
+            for step in shown
+        ]
 
     @property
-    def steps_before(self) -> int:
-        """The number of unlisted steps at the start of the critical path."""
-        return max(0, len(self._critical_path) - _STEPS)
+    def path_length(self) -> int:
+        """The number of nodes on the critical path."""
+        return len(self._critical_path)
+
+    @property
+    def path_total(self) -> str:
+        """What all of the critical path waited and ran, with shares of the whole."""
+        waited = sum((step.waited for step in self._steps), timedelta())
+        ran = sum((step.ran for step in self._steps), timedelta())
+        if not (whole := waited + ran):
+            return ""
+        percent = round(100 * ran / whole)
+        return _("Of %(whole)s it waited %(waited)s (%(rest)d %%) and ran %(ran)s (%(percent)d %%).") % {
+            "whole": format_duration(whole),
+            "waited": format_duration(waited),
+            "rest": 100 - percent,
+            "ran": format_duration(ran),
+            "percent": percent,
+        }
+
+    @property
+    def steps_before(self) -> dict[str, Any] | None:
+        """The number of unlisted steps at the start of the critical path, and their share; None if all are listed."""
+        before = self._steps[:-_STEPS]
+        return {"count": len(before), "percent": sum(step.percent for step in before)} if before else None
+
+    @cached_property
+    def _steps(self) -> list[PathStep]:
+        row = self.workflow
+        return path_steps(self._critical_path, row.started_at, row.completed_at or row.cancelled_at, self.now)
 
     # The table.
 
     @cached_property
     def lines(self) -> list[NodeLine]:
         """The lines of the table."""
-        return [self._table.line(row) for row in self._rows[:PAGE_SIZE]]
+        return self._table.lines(self._rows[:PAGE_SIZE])
 
     @property
     def next_after(self) -> NodeCursor | None:
@@ -214,20 +288,33 @@ class WorkflowPage:
     def node_detail(self) -> NodeDetail | None:
         """The node that is shown in detail, if any."""
         row = find_row(self.workflow, self.node.task_index) if self.node else None
-        return node_detail(self.node, self._table.line(row)) if self.node and row else None
+        if self.node is None or row is None:
+            return None
+        is_on_top = self.failing is not None and self.failing.node.pk == self.node.pk
+        return node_detail(self.node, self._table.lines([row])[0], is_on_top=is_on_top)
 
     # Related rows.
 
     @cached_property
     def children(self) -> list[dict[str, Any]]:
         """The subworkflows with their URLs."""
-        keys = [node.key for node in self._nodes.nodes if node.kind == NodeKind.SUBWORKFLOW][:MAX_NODES]
+        keys = [node.key for node in self._read_nodes.nodes if node.kind == NodeKind.SUBWORKFLOW][:MAX_NODES]
         if not keys:
             return []
         tree = Workflow.objects.using(self._database).filter(
             root_id=self.workflow.root_id, depth__gt=0, parent__workflow=self.workflow
         )
-        columns = ("pk", "name", "status", "parent_id", "parent__node_id", "is_replaced", "node_count", "open_count")
+        columns = (
+            "pk",
+            "name",
+            "status",
+            "parent_id",
+            "parent__node_id",
+            "is_replaced",
+            "started_at",
+            "completed_at",
+            "cancelled_at",
+        )
         rows = tree.order_by("is_replaced", "pk").values(*columns)[:_CHILDREN]
         return [
             {**row, "address": self._page_url("workflow", row["pk"]), "word": WorkflowStatus(row["status"]).label}
@@ -260,8 +347,15 @@ class WorkflowPage:
         return self.workflow._state.db
 
     @cached_property
-    def _nodes(self) -> WorkflowNodes:
+    def _read_nodes(self) -> WorkflowNodes:
         return read_workflow_nodes(self.workflow)
+
+    @cached_property
+    def _nodes(self) -> WorkflowNodes:
+        read = self._read_nodes
+        if not self.children:
+            return read
+        return replace(read, nodes=tuple(with_subworkflow_runs(read.nodes, self.children, self.now)))
 
     @cached_property
     def _table(self) -> NodeTable:
@@ -314,5 +408,17 @@ class WorkflowPage:
     def _page_url(self, model: str, key: Any) -> str:
         return reverse(f"{self._site}:horsies_django_{model}_change", args=[key])
 
-    def _retry_url(self, index: int) -> str:
-        return reverse(f"{self._site}:horsies_django_workflow_retry_node", args=[self.workflow.pk, index])
+    def _retry_url(self, index: int, workflow: UUID | None = None) -> str:
+        return reverse(f"{self._site}:horsies_django_workflow_retry_node", args=[workflow or self.workflow.pk, index])
+
+
+def _bar_of(step: PathStep, began: datetime | None, whole: timedelta) -> Any:
+    """Return the bar of a step at its place in the whole path."""
+    before = step.began - began if began else timedelta()
+    after = whole - before - step.waited - step.ran
+    return step_bar(*(time.total_seconds() for time in (before, step.waited, step.ran, after)))
+
+
+def elapsed(began: datetime | None, ended: datetime | None) -> timedelta | None:
+    """Return the time between two times, if both are known."""
+    return ended - began if began and ended else None
