@@ -19,12 +19,13 @@ from django.utils.translation import gettext_lazy
 from ..core.durations import format_relative
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
+from ..core.workflow_status import WorkflowStatus
 from ..models import Queue, Schedule, Task, Worker, Workflow
 from ..ops.metrics import Count, Exactness, MetricsSnapshot, collect
 from ..ops.metrics.history import most_failing
 from ..ops.metrics.schedules import next_schedules
 from ..ops.metrics.snapshot import QueueMetrics
-from ..ops.metrics.workflows import WorkflowProgress, workflow_progress
+from ..ops.metrics.workflows import workflow_progress
 from .base import ReadOnlyAdmin, backends_on, first_backend
 from .charts import CHART_CSS, sparkline
 from .latency import describe_warning
@@ -142,9 +143,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "silent": len(snapshot.workers) - len(snapshot.alive),
             "threads": sum(one.threads or 0 for one in snapshot.alive),
             "taken": sum(one.threads_taken for one in snapshot.alive),
-            "workflows": self._workflows(workflow_progress(options.database, snapshot.newest_workflows))
-            if sees_workflows
-            else [],
+            **(self._workflows(options.database, snapshot) if sees_workflows else {}),
             "links": {
                 name: self._url(f"{name}_changelist") for name in ("task", "queue", "worker", "workflow", "schedule")
             },
@@ -184,8 +183,16 @@ class OverviewAdmin(ReadOnlyAdmin):
     def _tile(self, snapshot: MetricsSnapshot, key: str, label: Any, hint: Any, query: Mapping[str, str]) -> Tile:
         return Tile(key, label, hint, snapshot.counts[key], self._task_list_url(kind="all", **query))
 
-    def _workflows(self, flows: list[WorkflowProgress]) -> list[tuple[WorkflowProgress, str | None]]:
-        return [(flow, self._page_url("workflow", flow.id)) for flow in flows]
+    def _workflows(self, database: str, snapshot: MetricsSnapshot) -> dict[str, Any]:
+        """Return the newest workflows in progress and the newest failed ones, each with its URL."""
+        newest, failed = set(snapshot.newest_workflows), set(snapshot.failed_workflows)
+        flows = [(flow, self._page_url("workflow", flow.id)) for flow in workflow_progress(database, newest | failed)]
+        return {
+            "workflows": [(flow, url) for flow, url in flows if flow.id in newest],
+            "failed_workflows": [
+                (flow, url) for flow, url in flows if flow.id in failed and flow.status == WorkflowStatus.FAILED
+            ],
+        }
 
     def _queue_urls(self, queue: str) -> tuple[str | None, str | None]:
         """Return the URL of a queue's page, and that of its due tasks."""

@@ -16,6 +16,10 @@ Part = tuple[str, float]
 #: The least width of a part in percent, so that one failed node of a thousand is seen.
 _MIN_PERCENT = 0.8
 
+#: The top and the height of a part. A wait is thin, so that colour is not the only difference.
+_THIN = (3, 4)
+_THICK = (0, 10)
+
 
 def time_bar(times: NodeTimes | None) -> SafeString | str:
     """Return what of its time a node waited and ran, in order; empty if that is unknown. The words beside it say it."""
@@ -52,10 +56,11 @@ def _svg(parts: Iterable[Part], attributes: str) -> SafeString | str:
     rects, left = [], 0.0
     for (kind, _amount), width in zip(parts, widths, strict=True):
         if kind:
-            rects.append((kind, f"{left:.2f}", f"{width * scale:.2f}"))
+            top, height = _THIN if kind == "horsies-waits" else _THICK
+            rects.append((kind, f"{left:.2f}", top, f"{width * scale:.2f}", height))
         left += width * scale
     return format_html(
         '<svg class="horsies-split" viewBox="0 0 100 10" preserveAspectRatio="none" focusable="false" {}>{}</svg>',
         attributes if isinstance(attributes, SafeString) else SafeString(attributes),
-        format_html_join("", '<rect class="{}" x="{}" y="0" width="{}" height="10"/>', rects),
+        format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>', rects),
     )

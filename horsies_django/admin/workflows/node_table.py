@@ -38,6 +38,7 @@ class NodeLine:
     task: str
     address: str
     attempts: str
+    is_retried: bool
     began: str
     time: str
     bar: SafeString | str
@@ -93,6 +94,7 @@ class NodeTable:
             task=row["task_name"] or row["definition_key"] or row["event_name"] or "",
             address=self._address(row["kind"], row["pk"], row["task_index"], row["task_id"]),
             attempts=format_attempts(row),
+            is_retried=(row["task__attempt"] or 0) > 1,
             began=format_time(began, exactly=False) if began else "",
             time=times.words() if times else "",
             bar=time_bar(times),

@@ -98,6 +98,7 @@ class MetricsSnapshot:
     workers: tuple[WorkerStatus, ...]
     workflows: Mapping[str, Count]
     newest_workflows: tuple[UUID, ...]
+    failed_workflows: tuple[UUID, ...]
     reaper_ago: float | None
     reaper_interval: float
     minute: int  # minutes since 1970 by the database's clock
@@ -174,6 +175,7 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
         tuple(worker_statuses(database, options.recovery, holding.workers)),
         workflows.counts(answers),
         tuple(workflows.newest_ids(answers)),
+        tuple(workflows.failed_ids(answers)),
         None if reaper_in is None else max(0.0, -float(reaper_in)),
         options.recovery.check_interval,
         minute,

@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import F
+from django.db.models.fields.json import KT
 
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...db.expressions import SecondsUntil
@@ -20,12 +21,19 @@ from .counts import MAX_COUNTED, Count, Exactness
 MAX_SHOWN: Final = 10
 MAX_ROWS: Final = 200
 
+#: How many failed workflows are listed, and how many hours after their end.
+MAX_FAILED: Final = 5
+FAILED_HOURS: Final = 24
+
 LIVE: Final = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowProgress:
-    """A workflow: how many of its nodes have ended, and the seconds since it was sent."""
+    """A workflow: how many of its nodes have ended, and the seconds since it was sent and since it completed or failed.
+
+    ``failing_node`` and ``error_code`` are those of its error.
+    """
 
     id: UUID
     name: str
@@ -33,6 +41,9 @@ class WorkflowProgress:
     done: int
     nodes: int
     age: float
+    ended_ago: float | None = None
+    failing_node: str = ""
+    error_code: str = ""
 
 
 def queries(database: str) -> dict[str, Statement]:
@@ -43,6 +54,9 @@ def queries(database: str) -> dict[str, Statement]:
         asked[f"workflows {status}"] = count_query(rows, MAX_COUNTED + 1)
         newest = rows.order_by("-status", "-pk")[:MAX_ROWS]
         asked[f"newest {status}"] = rows_query(newest, {"root": F("root_id")}, database)
+    failed = Workflow.objects.using(database).filter(status=WorkflowStatus.FAILED).order_by("-status", "-pk")
+    since_end = {"root": F("root_id"), "ended_in": SecondsUntil("completed_at")}
+    asked["failed workflows"] = rows_query(failed[:MAX_ROWS], since_end, database)
     return asked
 
 
@@ -61,11 +75,32 @@ def newest_ids(answers: Mapping[str, Any]) -> list[UUID]:
     return sorted(map(UUID, roots), reverse=True)[:MAX_SHOWN]
 
 
+def failed_ids(answers: Mapping[str, Any]) -> list[UUID]:
+    """Return the ids of the newest workflows that failed lately, by their roots."""
+    recent = (root for root, ended_in in decode_rows(answers["failed workflows"]) if _is_recent(ended_in))
+    return sorted(map(UUID, set(recent)), reverse=True)[:MAX_FAILED]
+
+
+def _is_recent(ended_in: float | None) -> bool:
+    return ended_in is not None and ended_in > -FAILED_HOURS * 3_600
+
+
 def workflow_progress(database: str, ids: Iterable[UUID]) -> list[WorkflowProgress]:
     """Return the progress of these workflows, the newest first."""
     rows = Workflow.objects.using(database).filter(pk__in=list(ids)).order_by("-pk")
     columns = ("pk", "name", "status", "node_count", "open_count", SecondsUntil("sent_at"))
+    of_end = (SecondsUntil("completed_at"), KT("error__node_id"), KT("error__error_code"))
     return [
-        WorkflowProgress(key, name, WorkflowStatus(status), nodes - still_open, nodes, max(0.0, -sent_in))
-        for key, name, status, nodes, still_open, sent_in in rows.values_list(*columns)
+        WorkflowProgress(
+            key,
+            name,
+            WorkflowStatus(status),
+            nodes - still_open,
+            nodes,
+            max(0.0, -sent_in),
+            None if ended_in is None else max(0.0, -ended_in),
+            node or "",
+            code or "",
+        )
+        for key, name, status, nodes, still_open, sent_in, ended_in, node, code in rows.values_list(*columns, *of_end)
     ]
