@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -15,12 +15,13 @@ from ...models import Workflow, WorkflowTask
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows.engine.retry_nodes import RETRYABLE
 from ..formatting import as_json, text_block
+from ..graph.boxes import GraphNode
 from .masking import mask_of_node
 from .node_rows import node_rows
 from .node_table import can_retry
 
 #: How many maps and subworkflows are looked into, one in the other. Takes one statement each.
-MAX_DEPTH: Final = 4
+MAX_DEPTH: Final = 3
 
 #: Characters of a message on the page.
 MAX_MESSAGE: Final = 2_000
@@ -39,13 +40,23 @@ class NodeError:
     traceback: SafeString | str = ""
 
 
+class OuterNode(NamedTuple):
+    """A failed map or the failed node of a subworkflow, because of something in it."""
+
+    key: int
+    position: int
+    node_id: str
+    kind: str
+    workflow: Workflow
+
+
 @dataclass(frozen=True, slots=True)
 class FailingNode:
-    """A failed node. ``inside`` are the nodes around it, from the outermost: maps and nodes of subworkflows."""
+    """A failed node. ``inside`` are the nodes around it, from the outermost."""
 
     node: WorkflowTask
     error: NodeError
-    inside: tuple[WorkflowTask, ...] = ()
+    inside: tuple[OuterNode, ...] = ()
 
     @property
     def workflow(self) -> Workflow:
@@ -64,49 +75,54 @@ class FailingNode:
         return self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING) and can_retry(row)
 
 
-def failing_node(workflow: Workflow) -> FailingNode | None:
+def failing_node(workflow: Workflow, nodes: Sequence[GraphNode]) -> FailingNode | None:
     """Return the node that made a workflow fail, or the first one that failed so far; None if none did.
 
-    For a map it is the first item that failed, for a subworkflow the node that made that fail.
+    For a map it is the first item that failed, for a subworkflow the node that made that fail. ``nodes`` are those of
+    the workflow's graph. Takes one statement, and one more for each subworkflow or map in a subworkflow.
     """
     if workflow.status == WorkflowStatus.COMPLETED:
         return None
-    inside: list[WorkflowTask] = []
-    node = _first(workflow)
-    while node is not None and len(inside) < MAX_DEPTH and (deeper := _inside(node)) is not None:
-        inside.append(node)
-        node = deeper
-    return None if node is None else FailingNode(node, node_error(node), tuple(inside))
-
-
-def _first(workflow: Workflow) -> WorkflowTask | None:
-    """Return the node that the workflow's error names, which a success policy may have chosen; else the first one."""
     named = workflow.error.get("node_id") if isinstance(workflow.error, dict) else None
-    rows = node_rows(workflow)
-    if isinstance(named, str) and "\0" not in named:
-        rows = rows.filter(node_id=named)
-    elif workflow.failed_index is not None:
-        rows = rows.filter(task_index=workflow.failed_index)
-    else:
+    index = workflow.failed_index
+    known = next((node for node in nodes if (node.node_id == named if named else node.position == index)), None)
+    if known is None:
+        return None if index is None else _found(_read(_failed(workflow).filter(task_index=index)), workflow)
+    inside: list[OuterNode] = []
+    node: WorkflowTask | None = None
+    outer = OuterNode(known.key, known.position, known.node_id, known.kind, workflow)
+    while len(inside) < MAX_DEPTH and (deeper := _inside(outer)) is not None:
+        inside.append(outer)
+        node = deeper
+        outer = OuterNode(node.pk, node.task_index, node.node_id, node.kind, node.workflow)
+    if node is None:
+        return _found(_read(_failed(workflow).filter(task_index=known.position)), workflow)
+    return _found(node, node.workflow, tuple(inside))
+
+
+def _found(node: WorkflowTask | None, workflow: Workflow, inside: tuple[OuterNode, ...] = ()) -> FailingNode | None:
+    if node is None:
         return None
-    node = _read(rows.filter(status=_FAILED))
-    if node is not None:
-        node.workflow = workflow
-    return node
+    node.workflow = workflow
+    return FailingNode(node, node_error(node), inside)
 
 
-def _inside(node: WorkflowTask) -> WorkflowTask | None:
-    """Return the first failed item of a map, or the failed node of a subworkflow."""
-    if node.kind == NodeKind.MAP:
-        item = _read(node_rows(node.workflow).filter(map_index=node.task_index, status=_FAILED))
+def _failed(workflow: Workflow) -> QuerySet[WorkflowTask]:
+    return node_rows(workflow).filter(status=_FAILED)
+
+
+def _inside(outer: OuterNode) -> WorkflowTask | None:
+    """Return the first failed item of a map, or the node that made a subworkflow fail; None for other nodes."""
+    if outer.kind == NodeKind.MAP:
+        item = _read(_failed(outer.workflow).filter(map_index=outer.position))
         if item is not None:
-            item.workflow = node.workflow
+            item.workflow = outer.workflow
         return item
-    if node.kind == NodeKind.SUBWORKFLOW:
-        rows = WorkflowTask.objects.using(node._state.db).filter(
-            workflow__parent=node.pk, workflow__is_replaced=False, status=_FAILED
+    if outer.kind == NodeKind.SUBWORKFLOW:
+        rows = WorkflowTask.objects.using(outer.workflow._state.db).filter(
+            workflow__parent=outer.key, workflow__is_replaced=False, status=_FAILED
         )
-        return _read(rows.select_related("workflow").defer("workflow__result", "workflow__success_policy"))
+        return _read(rows.select_related("workflow").defer(*(f"workflow__{name}" for name in _UNUSED_OF_WORKFLOW)))
     return None
 
 
@@ -118,6 +134,8 @@ def _read(rows: QuerySet[WorkflowTask]) -> WorkflowTask | None:
     node: WorkflowTask | None = found
     return node
 
+
+_UNUSED_OF_WORKFLOW: Final = ("result", "error", "success_policy")
 
 _UNUSED: Final = ("kwargs", "metadata", "waits_for", "dependents", "args_from", "values_from", "ctx_from")
 

@@ -94,6 +94,9 @@ class NodeFilter:
 
 def page_rows(workflow: Workflow, choice: NodeFilter, alike: tuple[GraphNode, ...] = ()) -> list[dict[str, Any]]:
     """Return up to ``PAGE_SIZE`` + 1 rows of the table. ``alike`` are the nodes of a folded box."""
+    if not choice.is_filtered and workflow.node_count <= PAGE_SIZE:
+        rows = node_rows(workflow).order_by("task_index").values(*_COLUMNS, waits_text=AS_TEXT)
+        return list(rows[: PAGE_SIZE + 1])
     keys = _keys_of_box(alike, choice.after) if alike else _matching_keys(workflow, choice)
     found = {row["pk"]: row for row in node_rows(workflow).filter(pk__in=keys).values(*_COLUMNS, waits_text=AS_TEXT)}
     return [found[key] for key in keys if key in found]
@@ -112,8 +115,6 @@ def _matching_keys(workflow: Workflow, choice: NodeFilter) -> list[int]:
         rows = rows.filter(status=choice.state)
     if choice.box is not None:
         rows = rows.filter(Q(map_index=choice.box) | Q(task_index=choice.box))
-    if not choice.is_filtered and workflow.node_count <= PAGE_SIZE:
-        return list(rows.order_by("task_index").values_list("pk", flat=True)[: PAGE_SIZE + 1])
     rows = rows.annotate(urgency=_urgency_case(choice.box))
     if choice.after is not None:
         same = Q(urgency=choice.after.urgency, task_index__gt=choice.after.place)

@@ -101,7 +101,7 @@ class WorkflowPage:
     @cached_property
     def failing(self) -> FailingNode | None:
         """The node that made it fail, or the first one that failed so far."""
-        return failing_node(self.workflow)
+        return failing_node(self.workflow, self._nodes.nodes)
 
     @property
     def error(self) -> NodeError | None:
@@ -135,9 +135,7 @@ class WorkflowPage:
             (
                 (_("item of the map %s") if node.kind == NodeKind.MAP else _("node of the subworkflow %s"))
                 % node.node_id,
-                self._node_url(node.kind, node.pk, node.task_index, None)
-                if node.workflow_id == self.workflow.pk
-                else "",
+                self._node_url(node.kind, node.key, node.position, None) if node.workflow.pk == self.workflow.pk else "",
             )
             for node in (self.failing.inside if self.failing else ())
         ]
