@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horsies_django.admin.graph.boxes import FOLD_ABOVE, GraphNode, edges_between, fold_nodes
-from horsies_django.admin.graph.critical_path import critical_path
+from horsies_django.admin.graph.critical_path import critical_path, path_steps
 from horsies_django.admin.graph.drawing import DrawingStyle, draw, edge_path
 from horsies_django.admin.graph.labels import truncate
 from horsies_django.admin.graph.layout import HEIGHT, MAX_EDGES, WIDTH, compute_layout
@@ -196,6 +196,34 @@ def test_a_running_workflows_critical_path_ends_at_its_longest_running_node():
         node(3, 1, 2, status="PENDING"),
     ]
     assert [each.position for each in critical_path(nodes)] == [0, 1]
+
+
+def test_a_step_of_the_path_waits_from_the_end_of_the_one_before_and_may_run_more_than_once():
+    runs = ((START + timedelta(seconds=5), START + timedelta(seconds=6)), (START + timedelta(seconds=8),) * 2)
+    nodes = [node(0, began=1, ended=2), node(1, 0, began=3, ended=9, runs=runs)]
+
+    steps = path_steps(critical_path(nodes), START, START + timedelta(seconds=10), None)
+
+    seconds = [(step.waited.total_seconds(), step.ran.total_seconds(), step.percent) for step in steps]
+    assert seconds == [(1, 1, 20), (6, 1, 70), (1, 0, 10)], "the last is the time after the last node"
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=20))
+@settings(deadline=None)
+def test_the_shares_of_the_path_add_up_to_all_of_it(times):
+    nodes = [
+        node(index, *([index - 1] if index else []), began=ready, ended=ended, runs=(
+            (START + timedelta(seconds=begun), START + timedelta(seconds=ended)),
+        ))
+        for index, (ready, begun, ended) in enumerate(times)
+    ]  # fmt: skip
+    end = START + timedelta(seconds=60)
+
+    steps = path_steps(nodes, START, end, None)
+
+    assert sum(step.percent for step in steps) == 100
+    assert sum((step.waited + step.ran for step in steps), timedelta()) <= timedelta(seconds=60)
+    assert all(step.waited >= timedelta() and step.ran >= timedelta() for step in steps)
 
 
 @given(

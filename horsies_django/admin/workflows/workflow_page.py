@@ -135,7 +135,9 @@ class WorkflowPage:
             (
                 (_("item of the map %s") if node.kind == NodeKind.MAP else _("node of the subworkflow %s"))
                 % node.node_id,
-                self._node_url(node.kind, node.key, node.position, None) if node.workflow.pk == self.workflow.pk else "",
+                self._node_url(node.kind, node.key, node.position, None)
+                if node.workflow.pk == self.workflow.pk
+                else "",
             )
             for node in (self.failing.inside if self.failing else ())
         ]
