@@ -150,8 +150,11 @@ def node_error(node: WorkflowTask) -> NodeError:
 
 
 def workflow_error(workflow: Workflow) -> NodeError | None:
-    """Return the error of a workflow that no failed node explains."""
-    return _in_prose(workflow.error, "", "") if isinstance(workflow.error, dict) else None
+    """Return the error of a workflow that no failed node explains; what replaces it if it can't be read."""
+    error = workflow.error
+    if isinstance(error, dict):
+        return _in_prose(error, "", "")
+    return NodeError("", message=str(error)) if isinstance(error, str) else None
 
 
 def _data_of(masked: Any) -> Any:
