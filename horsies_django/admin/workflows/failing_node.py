@@ -10,6 +10,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.utils.safestring import SafeString
 
+from ...core.mask import MASKED
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow, WorkflowTask
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
@@ -70,9 +71,13 @@ class FailingNode:
 
     @property
     def can_retry(self) -> bool:
-        """Whether it can be retried now."""
+        """Whether it can be retried now. Only a damaged row has a negative position."""
         row = {"status": self.node.status, "error_code": self.node.error_code}
-        return self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING) and can_retry(row)
+        return (
+            self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
+            and can_retry(row)
+            and self.node.task_index >= 0
+        )
 
 
 def failing_node(workflow: Workflow, nodes: Sequence[GraphNode]) -> FailingNode | None:
@@ -144,9 +149,18 @@ def node_error(node: WorkflowTask) -> NodeError:
     """Return the error of a failed node from its result."""
     stored = node.result.get("err") if isinstance(node.result, dict) else None
     error: Mapping[str, Any] = stored if isinstance(stored, dict) else {}
-    mask = mask_of_node(node) if error.get("data") is not None else None
-    data = mask.apply("result", {"err": {"data": error["data"]}}) if mask else None
-    return _in_prose(error, node.error_code or "", as_json(_data_of(data), mask) if mask else "")
+    return _in_prose(error, node.error_code or "", _masked_data(node, error))
+
+
+def _masked_data(node: WorkflowTask, error: Mapping[str, Any]) -> SafeString | str:
+    """Return the data of an error as JSON, masked under each name that leads to it."""
+    if (value := error.get("data")) is None:
+        return ""
+    mask = mask_of_node(node)
+    for name, around in (("result", node.result), ("err", error)):
+        if mask.apply(name, around) is not around:
+            return as_json(MASKED)
+    return as_json(mask.apply("data", value), mask)
 
 
 def workflow_error(workflow: Workflow) -> NodeError | None:
@@ -155,11 +169,6 @@ def workflow_error(workflow: Workflow) -> NodeError | None:
     if isinstance(error, dict):
         return _in_prose(error, "", "")
     return NodeError("", message=str(error)) if isinstance(error, str) else None
-
-
-def _data_of(masked: Any) -> Any:
-    error = masked.get("err") if isinstance(masked, dict) else masked
-    return error.get("data") if isinstance(error, dict) else error
 
 
 def _in_prose(error: Mapping[str, Any], code: str, data: SafeString | str) -> NodeError:
