@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import format_duration
 from ...models import Task
 from ...ops.payload_view.excerpt import excerpt_of
+from ..copy_button import copy_button
 from ..formatting import progress_bar
 from ..status_text import is_overdue, pending_state, status_badge
 from ..times import relative_time
@@ -83,7 +84,8 @@ class TaskColumns:
     @admin.display(description=_("id"))
     def shown_id(self, task: Task) -> SafeString:
         """The end of its id, because ids sent at about the same time begin alike."""
-        return format_html('<span title="{}">{}</span>', task.pk, _short(str(task.pk)))
+        button = copy_button(gettext("Copy the id"), text=task.pk)
+        return format_html('<span title="{}">{}</span> {}', task.pk, _short(str(task.pk)), button)
 
     @admin.display(description=_("progress"))
     def shown_progress(self, task: Task) -> SafeString | str:

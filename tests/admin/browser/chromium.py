@@ -130,6 +130,13 @@ class Browser:
         self._cdp("Network.setBlockedURLs", {"urls": []})
         self._logged = [error for error in self.console_errors() if "ERR_BLOCKED_BY_CLIENT" not in error]
 
+    @contextmanager
+    def without_javascript(self) -> Iterator[None]:
+        """Run no scripts of the pages that are opened meanwhile."""
+        self._cdp("Emulation.setScriptExecutionDisabled", {"value": True})
+        yield
+        self._cdp("Emulation.setScriptExecutionDisabled", {"value": False})
+
     def _cdp(self, command: str, arguments: dict[str, Any] | None = None) -> None:
         self.driver.execute_cdp_cmd(command, arguments or {})
 
