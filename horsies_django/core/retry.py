@@ -166,7 +166,7 @@ class RetryPolicy:
         if error_code in self.auto_retry_for:
             return True
         names = {ANY_CODE, *(_as_text(kind) for kind in type(raised).__mro__ if raised is not None)}
-        return error_code not in _NOT_RETRYABLE and not names.isdisjoint(self.auto_retry_for)
+        return is_retryable(error_code) and not names.isdisjoint(self.auto_retry_for)
 
     def delay(self, retry: int) -> float:
         """Return the seconds to wait before the ``retry``-th retry, counted from 1."""
@@ -204,6 +204,11 @@ class RetryPolicy:
         except (TypeError, ValueError, KeyError) as error:
             logger.error("damaged retry policy ignored id=%s error=%s", task_id, error)
             return None
+
+
+def is_retryable(error_code: str) -> bool:
+    """Whether another attempt may fix a failure with this code. A policy can name the others, too."""
+    return error_code not in _NOT_RETRYABLE
 
 
 def _as_text(code: object) -> object:

@@ -105,6 +105,9 @@ class Task(models.Model):
     workflow_id = models.UUIDField(
         _("workflow"), null=True, blank=True, help_text=_("The root workflow, if the task is a node of a workflow.")
     )
+    rerun_of_id = models.UUIDField(
+        _("run again from"), null=True, blank=True, help_text=_("The task that was run again with other arguments.")
+    )
     has_inputs = models.BooleanField(
         _("has inputs"), default=False, help_text=_("Other nodes or grouped calls provide arguments.")
     )
@@ -136,6 +139,7 @@ class Task(models.Model):
             ("cancel_task", "Can cancel task"),
             ("run_now_task", "Can run task now"),
             ("move_task", "Can change queue and priority of task"),
+            ("rerun_task", "Can run task again with other arguments"),
         ]
         # Each index costs every task up to three entries in its life, so each is partial and has one reader.
         indexes = [
@@ -194,6 +198,11 @@ class Task(models.Model):
                 fields=["fingerprint", "id"],
                 condition=Q(fingerprint__isnull=False),
                 name="horsies_task_error_group",
+            ),
+            models.Index(
+                fields=["rerun_of_id", "id"],
+                condition=Q(rerun_of_id__isnull=False),
+                name="horsies_task_rerun_of",
             ),
             models.Index(
                 fields=["kept_until"],

@@ -70,6 +70,13 @@ class Contents:
             return self.mask.apply_to_kwargs(value)
         return None if value is None else self.mask.apply(part, value)
 
+    def stored(self, part: str) -> Any:
+        """Return a value as it is stored, not masked: not for people. Raises ValueError if it can't be decoded."""
+        value = self._value(part)
+        if isinstance(value, _Unreadable):
+            raise ValueError(str(value))
+        return value
+
     def text(self, part: str) -> str:
         """Return a whole value as indented, masked JSON."""
         return "".join(chunks(self.visible(part), self.mask))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from django.utils.translation import gettext as _
 
 from ...core.durations import format_duration
-from ...core.registry import registry
 from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy
-from ...enqueue.task import HorsiesTask
 from ...models import Task
-from ..diagnosis.reason import backend_options
+from ..retry_delays import RetryDelays, delays_of, stored_policy
 
 #: How many waits are listed.
 _NAMED: Final = 5
@@ -20,8 +19,8 @@ _NAMED: Final = 5
 def describe_retry_policy(task: Task) -> str:
     """Describe how often a task is tried, after which errors and with which waits.
 
-    The policy is the one in its row, with which it was sent. A ``backoff`` function comes from the task registered in
-    this process.
+    The policy is the one in its row, with which it was sent. A ``backoff`` that no policy can express comes from the
+    task registered in this process.
     """
     if task.retry_policy is None:
         text = _("No retries: one attempt. A task that raises Retry is retried at most %d times.")
@@ -29,13 +28,16 @@ def describe_retry_policy(task: Task) -> str:
     if task.retry_policy == NO_RETRIES:
         return _("No retries: one attempt.")
     try:
-        policy = RetryPolicy.from_json(task.retry_policy)
-    except (TypeError, ValueError, KeyError):
+        policy = stored_policy(task)
+    except ValueError:
+        policy = None
+    if policy is None:
         return _("No retries: the stored policy is invalid.")
     if not task.max_retries:
         return _("No retries: one attempt.")
     attempts = _("Up to %d attempts.") % (task.max_retries + 1)
-    return f"{attempts} {_describe_errors(policy)} {_describe_waits(task, policy)}"
+    delays = _describe_delays(delays_of(task, policy), range(1, task.max_retries + 1))
+    return f"{attempts} {_describe_errors(policy)} {delays}"
 
 
 def _describe_errors(policy: RetryPolicy) -> str:
@@ -44,26 +46,30 @@ def _describe_errors(policy: RetryPolicy) -> str:
     return _("Retried on these errors: %s.") % ", ".join(policy.auto_retry_for)
 
 
-def _describe_waits(task: Task, policy: RetryPolicy) -> str:
-    registered = registry.tasks.get(task.task_name)
-    backoff = None
-    if isinstance(registered, HorsiesTask):
-        backoff = registered.own_backoff(policy, backend_options(task.backend).defaults)
-    if callable(backoff):
-        return _("The task's own backoff function returns the delay, or that there is no retry.")
-    numbers = range(1, task.max_retries + 1)
-    waits = [policy.planned(number) if backoff is None else float(backoff) for number in numbers]
+def _describe_delays(delays: RetryDelays, retries: Sequence[int]) -> str:
+    if delays.is_computed:
+        text = _("The task's own backoff function returns the delay, or that there is no retry.")
+        waits = [delays.policy.planned(number) for number in retries]
+        return f"{text} {_('After a worker crash:')} {_listed(waits)}."
+    waits = [delays.before(number) for number in retries]
     if len(set(waits)) > 1:
         is_more = len(waits) > _NAMED
         words = _("Delays before the retries: %s and so on.") if is_more else _("Delays before the retries: %s.")
-        text = words % ", ".join(map(_seconds, waits[:_NAMED]))
+        text = words % _listed(waits)
     elif waits[0]:
         text = _("Delay before each retry: %s.") % _seconds(waits[0])
     else:
         text = _("No delay before a retry.")
-    is_jittered = backoff is None and policy.jitter
-    jitter = _("Each varies at random by up to a quarter.")
-    return f"{text} {jitter}" if is_jittered else text
+    if delays.backoff is None and delays.policy.jitter:
+        text = f"{text} {_('Each varies at random by up to a quarter.')}"
+    if delays.may_be_approximate:
+        text = f"{text} {_('This process does not know the task: a backoff in its code may set other delays.')}"
+    return text
+
+
+def _listed(waits: Sequence[float]) -> str:
+    shown = waits[:1] if len(set(waits)) == 1 else waits[:_NAMED]
+    return ", ".join(map(_seconds, shown))
 
 
 def _seconds(wait: float) -> str:

@@ -1,0 +1,108 @@
+"""Explain why a failed task was not retried, from its row, its last attempt and its retry policy.
+
+It follows the order in which a worker decides (see :mod:`horsies_django.worker.result_mapping`) and the reaper after a
+crash.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from django.utils.translation import gettext as _
+
+from ...core.results import OperationalCode, OutcomeCode
+from ...core.retry import RETRIES_ON_DEMAND, RetryPolicy, is_retryable
+from ...core.status import AttemptOutcome, TaskStatus
+from ...models import Task, TaskAttempt
+from ..retry_delays import delays_of, stored_policy
+
+#: How many codes of a policy are named.
+_NAMED: Final = 5
+
+
+def why_not_retried(task: Task, attempt: TaskAttempt | None) -> str:
+    """Return a translated sentence that says why a FAILED task was not retried; empty if that can't be told.
+
+    ``attempt`` is its last attempt, if it has one. Reads nothing from the database.
+
+    >>> why_not_retried(Task(status="FAILED", retry_count=2, max_retries=2), None)
+    'Not retried: 3 of 3 attempts used.'
+    """
+    if task.status != TaskStatus.FAILED:
+        return ""
+    reason = " ".join(_reason(task, attempt).split())
+    return _("Not retried: %s.") % reason if reason else ""
+
+
+def _reason(task: Task, attempt: TaskAttempt | None) -> str:
+    code = task.error_code or (attempt.error_code if attempt else "")
+    if code == OutcomeCode.TASK_DISCARDED:
+        return _("Discard was raised")
+    if code == OperationalCode.WORKER_ROW_UNREADABLE:
+        return _("its row can't be read")
+    is_on_demand = code == OutcomeCode.TASK_RETRY
+    allowed = task.max_retries or (RETRIES_ON_DEMAND if is_on_demand and task.retry_policy is None else 0)
+    if not allowed:
+        return _("max_attempts is 1")
+    if task.retry_count >= allowed:
+        return _("%(used)d of %(allowed)d attempts used") % {"used": task.retry_count + 1, "allowed": allowed + 1}
+    try:
+        policy = stored_policy(task)
+    except ValueError:
+        return _("the stored retry policy is invalid")
+    if policy is None and not is_on_demand:
+        return _("it has no retry policy")
+    return _(" or ").join(_possible_reasons(task, attempt, policy, code))
+
+
+def _possible_reasons(task: Task, attempt: TaskAttempt | None, policy: RetryPolicy | None, code: str) -> Iterator[str]:
+    """Yield what may have prevented a retry although attempts are left. Without doubt there is one."""
+    if policy is not None and code != OutcomeCode.TASK_RETRY:
+        exception_class = attempt.exception_class if attempt else ""
+        is_covered = _is_covered(policy, code, exception_class)
+        if not is_covered:
+            yield _not_covered(policy, code, exception_class)
+        if is_covered is False:
+            return
+        is_lost = attempt is not None and attempt.outcome == AttemptOutcome.WORKER_FAILURE  # no code of the task ran
+        if not is_lost and delays_of(task, policy).is_computed:
+            yield _("its backoff function returned no delay")
+    if task.good_until is not None:
+        yield _("the next attempt would start after its deadline")
+
+
+def _is_covered(policy: RetryPolicy, code: str, exception_class: str) -> bool | None:
+    """Return whether a policy retries this failure; None if that depends on base classes that are unknown here."""
+    if policy.covers(code):
+        return True
+    if not exception_class or not is_retryable(code):
+        return False
+    kind = _loaded_class(exception_class)
+    if kind is not None:
+        names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
+        return not names.isdisjoint(policy.auto_retry_for)
+    if exception_class in policy.auto_retry_for:
+        return True
+    return None if any("." in listed for listed in policy.auto_retry_for) else False
+
+
+def _loaded_class(path: str) -> type[BaseException] | None:
+    """Return the exception class with this dotted path, if its module is loaded. Imports nothing."""
+    module_name, _dot, name = path.rpartition(".")
+    found = getattr(sys.modules.get(module_name), name, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+
+
+def _not_covered(policy: RetryPolicy, code: str, exception_class: str) -> str:
+    if not is_retryable(code):
+        return _("another attempt can't fix %s") % code
+    kind = exception_class.removeprefix("builtins.").rpartition(".")[2]
+    listed = ", ".join(policy.auto_retry_for[:_NAMED]) + ("…" if len(policy.auto_retry_for) > _NAMED else "")
+    words = {"kind": kind, "code": code, "listed": listed}
+    if not kind:
+        return _("%(code)s is not in auto_retry_for (%(listed)s)") % words
+    if code == OperationalCode.UNHANDLED_EXCEPTION:
+        return _("%(kind)s is not in auto_retry_for (%(listed)s)") % words
+    return _("neither %(kind)s nor %(code)s is in auto_retry_for (%(listed)s)") % words
