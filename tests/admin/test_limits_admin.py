@@ -1,10 +1,16 @@
 """The admin's list and pages of limit keys."""
 
+import re
+from html import unescape
+
 import pytest
+from django.db import connection
+from django.db.models.functions import Now
 from django.test import TestCase
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from horsies_django.models import Limit
+from horsies_django.models import Limit, Task
 from tests.admin.client import log_in
 from tests.jobs import limited
 
@@ -38,3 +44,69 @@ def test_limits_are_found_by_a_prefix_of_their_key(client):
     assert "two_per_user:acme" in found
     assert "two_per_user:bolt" not in found
     assert client.get(reverse(LIST), {"q": "\0"}).status_code == 200
+
+
+def limit_page(client):
+    return client.get(reverse("admin:horsies_django_limit_change", args=[Limit.objects.get().pk])).content.decode()
+
+
+def test_the_tasks_with_a_place_are_listed_by_name_with_state_and_since_when(client):
+    held, _, *_ = send("acme", "acme", "acme")
+    Task.objects.filter(pk=held.id).update(status="RUNNING", claim=1, claimed_by_worker_id="w", started_at=Now())
+    client = log_in(client, "view_limit", "view_task")
+
+    html = limit_page(client)
+
+    rows = re.findall(r'<th scope="row"><a href="[^"]*">([^<]+)</a></th><td>(.*?)</td><td>(.*?)</td>', html)
+    assert [name for name, _, _ in rows] == [limited.two_per_user.module_path] * 2
+    assert "Running" in rows[0][1]
+    assert "Pending" in rows[1][1]
+    assert all("<time datetime=" in since for _, _, since in rows)
+    assert "2 of 2" in html
+
+
+def test_what_waits_is_counted_and_its_list_is_linked(client):
+    *_, third, fourth = send("acme", "acme", "acme", "acme")
+    (other,) = send("bolt")
+    client = log_in(client, "view_limit", "view_task")
+    key = Task.objects.get(pk=third.id).limit_key
+
+    html = client.get(reverse("admin:horsies_django_limit_change", args=[key])).content.decode()
+    (address,) = re.findall(r'<a href="([^"]*waits_for_limit[^"]*)">2 tasks</a>', html)
+    found = client.get(unescape(address)).content.decode()
+
+    assert str(third.id) in found
+    assert str(fourth.id) in found
+    assert found.count('class="field-shown_name"') == 2
+    assert str(other.id) not in found
+    for odd in ("x", "x" * 256, "\0"):
+        answer = client.get(reverse("admin:horsies_django_task_changelist"), {"waits_for_limit": odd})
+        assert 'class="field-shown_name"' not in answer.content.decode()
+
+
+def test_a_limit_page_needs_as_many_statements_for_20_tasks_as_for_one(client):
+    client = log_in(client, "view_limit", "view_task")
+    counts = []
+    for keys in (["acme"], ["acme"] * 20):
+        send(*keys)
+        Task.objects.update(deferred=False, blocked=False)
+        limit_page(client)
+        with CaptureQueriesContext(connection) as captured:
+            html = limit_page(client)
+        counts.append(len(captured))
+
+    assert html.count('<th scope="row">') == 20
+    assert "and 1 more" in html
+    assert counts[0] == counts[1] <= 10
+
+
+def test_fields_of_a_limit_without_a_value_are_left_out(client):
+    Limit.objects.create(key="free")
+    client = log_in(client, "view_limit")
+
+    html = limit_page(client)
+
+    assert "0 (no maximum)" in html
+    assert "0 tasks" in html
+    for name in ("rate", "exact_next_at"):
+        assert f"field-{name}" not in html

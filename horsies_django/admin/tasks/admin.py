@@ -18,6 +18,7 @@ from ...ops.keyset.scan import KeysetScan, Page
 from ...ops.payload_view.contents import PARTS
 from ...ops.payload_view.excerpt import with_short_arguments
 from ..actions.admin_action import AdminAction
+from ..copy_button import COPY_CSS, COPY_JS
 from ..lists import search
 from ..lists.changelist import KeysetChangeList
 from ..lists.ended_filter import EndedFilter
@@ -27,6 +28,7 @@ from ..lists.filters import (
     StateFilter,
     WorkerFilter,
 )
+from ..lists.limit_filter import LimitFilter
 from ..lists.name_filters import ErrorFilter, QueueFilter, TaskFilter
 from ..lists.priority_filter import PriorityFilter
 from ..lists.schedule_filter import ScheduleFilter
@@ -79,6 +81,7 @@ class TaskAdmin(SearchMessages, TaskNamePages, TaskPage):
         ErrorFilter,
         WorkerFilter,
         ScheduleFilter,
+        LimitFilter,
     )
     ordering = ("-id",)
     sortable_by = ()
@@ -87,7 +90,8 @@ class TaskAdmin(SearchMessages, TaskNamePages, TaskPage):
     admin_actions = TASK_ACTIONS
 
     class Media:
-        css = {"all": ["horsies_django/filters.css"]}
+        css = {"all": [*COPY_CSS["all"], "horsies_django/filters.css"]}
+        js = COPY_JS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Defer large columns until a page shows them."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 from django.contrib import admin
 from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest
-from django.utils.html import format_html_join
-from django.utils.safestring import SafeString
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...db.now import Now
 from ...models import Limit, Task
 from ..base import ReadOnlyAdmin
-from ..formatting import time_column
+from ..formatting import format_number, time_column
 from ..links import Links
+from ..status_text import pending_state, status_badge
+from ..times import relative_time
 
 #: Maximum number of listed tasks, and of counted tasks.
 MAX_LISTED: Final = 20
@@ -25,22 +30,23 @@ MAX_COUNTED: Final = 1_000
 class LimitAdmin(ReadOnlyAdmin):
     """Lists the limits that have been used recently."""
 
-    list_display = ("key", "max_concurrency", "rate", "places_taken", "shown_released_at")
+    list_display = ("key", "places_taken", "rate", "shown_released_at")
     ordering = ("key",)
     sortable_by = ()
     search_fields = ("key",)
     search_help_text = _("The beginning of a key.")
     fields = (
-        "key",
-        "max_concurrency",
-        "rate",
         "places_taken",
         "holding_tasks",
         "waiting_tasks",
+        "rate",
         "exact_released_at",
         "exact_next_at",
     )
     readonly_fields = fields
+
+    class Media:
+        css: ClassVar[Any] = {"all": ["horsies_django/limit.css"]}
 
     shown_released_at = time_column("released_at", _("last admitted"))
     exact_released_at = time_column("released_at", _("last admitted"), exactly=True)
@@ -71,23 +77,73 @@ class LimitAdmin(ReadOnlyAdmin):
             limit.page_links = Links(self.admin_site, request)
         return limit
 
-    @admin.display(description=_("in use"))
-    def places_taken(self, limit: Any) -> int:
-        """The number of taken places."""
-        return int(limit.held_count)
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave out fields without a value."""
+        empty = {"rate": "rate", "exact_next_at": "next_at"}
+        return [name for name in self.fields if name not in empty or obj is None or getattr(obj, empty[name])]
 
-    @admin.display(description=_("running"))
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Show the key as the title."""
+        if (limit := kwargs.get("obj")) is not None:
+            context |= {"title": gettext("Limit %s") % limit.pk, "subtitle": None}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    @admin.display(description=_("in use"))
+    def places_taken(self, limit: Any) -> str:
+        """The number of taken places, and how many there are."""
+        numbers = {"taken": format_number(limit.held_count), "places": format_number(limit.max_concurrency)}
+        if limit.max_concurrency is None:
+            return gettext("%(taken)s (no maximum)") % numbers
+        return gettext("%(taken)s of %(places)s") % numbers
+
+    @admin.display(description=_("tasks with a place"))
     def holding_tasks(self, limit: Any) -> SafeString | str:
-        """The tasks that hold a place."""
-        keys = _tasks(limit).released().filter(limit_key=limit.pk).values_list("pk", flat=True)[:MAX_LISTED]
-        links: Links = limit.page_links
-        return format_html_join(", ", "{}", ((links.to(Task, key),) for key in keys)) or "-"
+        """The tasks that hold a place: name, state, and since when they are in it."""
+        rows = _tasks(limit).released().filter(limit_key=limit.pk).annotate(seen_at=Now())
+        found = rows.order_by("pk").only(*_HOLDER_COLUMNS)[:MAX_LISTED]
+        context = {
+            "holders": [_holder(task, limit.page_links) for task in found],
+            "left": format_number(max(0, limit.held_count - MAX_LISTED)),
+            "is_more": limit.held_count > MAX_LISTED,
+        }
+        return mark_safe(render_to_string(_HOLDERS, context)) if context["holders"] else "-"  # noqa: S308
 
     @admin.display(description=_("waiting"))
-    def waiting_tasks(self, limit: Limit) -> str:
-        """The number of tasks that wait for a place."""
+    def waiting_tasks(self, limit: Any) -> SafeString | str:
+        """The number of tasks that wait for a place, linked to the list of them."""
         count = _tasks(limit).blocked().filter(limit_key=limit.pk)[: MAX_COUNTED + 1].count()
-        return str(count) if count <= MAX_COUNTED else f"{MAX_COUNTED}+"
+        number = format_number(count) if count <= MAX_COUNTED else f"{format_number(MAX_COUNTED)}+"
+        words = ngettext("%s task", "%s tasks", count) % number
+        links: Links = limit.page_links
+        return links.to_list(Task, words, waits_for_limit=limit.pk) if count else words
+
+
+#: The columns that the page shows of a task with a place.
+_HOLDER_COLUMNS: Final = (
+    "task_name", "status", "enqueued_at", "claimed_at", "started_at", "next_retry_at", "group_key", "claim"
+)  # fmt: skip
+
+_HOLDERS: Final = "admin/horsies_django/limit_holders.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A task that holds a place, on the page of its limit."""
+
+    link: SafeString | str
+    state: SafeString
+    note: str
+    since: SafeString
+
+
+def _holder(task: Any, links: Links) -> Holder:
+    since = task.started_at or task.claimed_at or task.enqueued_at
+    return Holder(
+        links.to(Task, task.pk, task.task_name),
+        status_badge(task),
+        pending_state(task, task.seen_at),
+        relative_time(since, task.seen_at),
+    )
 
 
 def _tasks(limit: Limit) -> Any:
