@@ -72,10 +72,13 @@ class ActionAdmin(ReadOnlyAdmin):
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add the buttons."""
-        row = kwargs.get("obj")
-        actions = [action for action in self.allowed_actions(request) if row is not None and action.applies_to(row)]
-        buttons = [(action, self._action_url(row, action)) for action in actions]
+        buttons = self.buttons_of(request, kwargs.get("obj"))
         return super().render_change_form(request, context | {"buttons": buttons}, *args, **kwargs)
+
+    def buttons_of(self, request: HttpRequest, row: Any) -> list[tuple[Any, str]]:
+        """Return the buttons of a row's page, each with its URL: the actions that apply to it."""
+        actions = [action for action in self.allowed_actions(request) if row is not None and action.applies_to(row)]
+        return [(action, self._action_url(row, action)) for action in actions]
 
     def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Apply the action to one row, or ask for confirmation first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from django.contrib import admin, messages
@@ -183,6 +184,14 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
                 "schedule": self._schedule(request, workflow),
             }
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def buttons_of(self, request: HttpRequest, row: Any) -> list[tuple[Any, str]]:
+        """Name a batch's failures as what they are: tasks."""
+        buttons = super().buttons_of(request, row)
+        if row is None or not row.is_batch:
+            return buttons
+        label = _("Retry failed tasks")
+        return [(replace(action, label=label) if action is RETRY else action, url) for action, url in buttons]
 
     def _page(self, request: HttpRequest, workflow: Workflow) -> WorkflowPage:
         sees_tasks = self.admin_site.is_registered(Task) and request.user.has_perm("horsies_django.view_task")

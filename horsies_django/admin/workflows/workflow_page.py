@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...batches.rows import CALLS_INDEX
 from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind, WorkflowStatus
 from ...models import Workflow, WorkflowEvent, WorkflowTask
@@ -26,6 +27,7 @@ from ..graph.layout import compute_layout
 from ..graph.node_timeline import draw_timeline
 from ..graph.node_times import time_words
 from ..graph.time_bar import state_bar, step_bar
+from .batch_summary import BatchSummary, batch_summary
 from .completion_reason import completion_reason
 from .failing_node import FailingNode, NodeError, failing_node, workflow_error
 from .masking import mask_of_workflow
@@ -141,6 +143,14 @@ class WorkflowPage:
             )
             for node in (self.failing.inside if self.failing else ())
         ]
+
+    @property
+    def batch(self) -> BatchSummary | None:
+        """The tasks of a batch by state; None if it is none."""
+        if not self.workflow.is_batch:
+            return None
+        calls = next((node for node in self._nodes.nodes if node.position == CALLS_INDEX), None)
+        return batch_summary(calls.items if calls else {})
 
     @property
     def completion_reason(self) -> str:
