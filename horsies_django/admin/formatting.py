@@ -48,8 +48,8 @@ def format_time(value: datetime | None, *, exactly: bool = True) -> str:
     return f"{text}.{local.microsecond // 1_000:03}" if exactly else text
 
 
-def text_block(text: str, *, end: bool = False) -> SafeString | str:
-    """Return ``text`` as a ``<pre>`` block, or a dash.
+def text_block(text: str, *, end: bool = False, key: str = "") -> SafeString | str:
+    """Return ``text`` as a ``<pre>`` block, with the id ``key`` if there is one; a dash without a text.
 
     If it is too long, show its beginning, or with ``end`` its end.
     """
@@ -60,7 +60,8 @@ def text_block(text: str, *, end: bool = False) -> SafeString | str:
         more = _("… %d more characters") % left
         text = f"{more}\n{text[-MAX_SHOWN:]}" if end else f"{text[:MAX_SHOWN]}\n{more}"
     # It scrolls, so it must be focusable by keyboard.
-    return format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
+    attribute = format_html(' id="{}"', key) if key else ""
+    return format_html('<pre class="horsies-text"{} tabindex="0">{}</pre>', attribute, text)
 
 
 def progress_bar(progress: Any) -> SafeString | str:

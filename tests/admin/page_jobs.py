@@ -1,6 +1,6 @@
 """Tasks with sensitive arguments and results."""
 
-from horsies_django import task
+from horsies_django import Unique, task
 
 
 @task
@@ -52,3 +52,7 @@ def in_context(context, code):
 
 
 NOT_A_TASK = 3
+
+
+@task(unique=Unique(by=("name",)))
+def once(name: str) -> None: ...

@@ -83,14 +83,94 @@ def test_the_page_shows_state_error_and_time_spent(staff, drain):
     assert html.count("<rect ") >= 6
 
 
-def test_each_attempt_has_a_collapsed_traceback(staff):
-    html = html_of(staff, with_attempts(3))
+def test_the_error_is_first_with_its_traceback_open_and_earlier_ones_are_folded(staff):
+    row = with_attempts(3, error_code="DOWN")
+    latest = {"error_message": "down", "traceback": "line 1", "exception_class": "shop.Down"}
+    TaskAttempt.objects.filter(task=row, attempt=3).update(**latest)
 
-    for number in (1, 2, 3):
+    html = html_of(staff, row)
+
+    top = html[html.index('id="horsies-error"') : html.index('id="horsies-state"')]
+    parts = (
+        "shop.Down",
+        "DOWN",
+        "down",
+        "Not retried: max_attempts is 1.",
+        '<details id="horsies-traceback" open>',
+        "line 1",
+    )
+    places = [top.index(part) for part in parts]
+    assert places == sorted(places)
+    assert 'data-horsies-copy-from="horsies-traceback-text"' in top
+    assert html.count("line 1") == 1
+    assert "at the top of the page" in html
+    for number in (1, 2):
         assert f'<details id="horsies-traceback-{number}"><summary>Traceback of attempt {number}</summary>' in html
-    assert "<details open" not in html
+    assert html.count(" open>") == 1
     assert html.index("Attempt 3") < html.index("Traceback of attempt 2") < html.index("Traceback of attempt 1")
     assert "250 ms" in html
+
+
+def test_no_instant_stands_twice_on_the_page(staff, drain):
+    once, thrice = tasks.fail.send(), tasks.flaky.send("k", 9)
+    drain()
+
+    for handle in (once, thrice):
+        visible = re.sub(r"<title>.*?</title>", "", html_of(staff, handle))
+        instants = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", visible)
+        assert len(instants) >= 3
+        assert sorted(instants) == sorted(set(instants))
+
+
+def test_fields_without_a_value_are_left_out(staff):
+    html = html_of(staff, Task.objects.create(task_name="gone.task"))
+
+    assert "<dd></dd>" not in html
+    assert "<dd>-</dd>" not in html
+    for name in (
+        "started_at",
+        "finished_at",
+        "worker",
+        "schedule",
+        "workflow",
+        "args",
+        "result",
+        "metadata",
+        "timeout",
+    ):
+        assert f"field-page_{name}" not in html
+    for part in ("error", "arguments", "result", "attempts", "beats"):
+        assert f'id="horsies-{part}-heading"' not in html
+
+
+def test_the_timeline_parts_waiting_from_running(staff):
+    base = timezone.now() - timedelta(minutes=5)
+    row = with_attempts(2, sent_at=base, enqueued_at=base + timedelta(seconds=130), error_code="DOWN")
+    for number, seconds in ((1, 10), (2, 140)):
+        start = base + timedelta(seconds=seconds)
+        TaskAttempt.objects.filter(task=row, attempt=number).update(
+            started_at=start, finished_at=start + timedelta(seconds=30)
+        )
+    claimed = base + timedelta(seconds=135)
+    Task.objects.filter(pk=row.pk).update(claimed_at=claimed, started_at=base + timedelta(seconds=140))
+
+    html = html_of(staff, row)
+
+    legend = re.findall(r'horsies-key-(\w+)" aria-hidden="true"></span>([^<]+) <strong>([^<]+)</strong>', html)
+    assert legend == [
+        ("later", "Waiting until due", "1 min 30 s"),
+        ("waits", "Waiting for a worker", "15 s"),
+        ("claimed", "Waiting for a slot", "5.0 s"),
+        ("fails", "Running, failed", "1 min 0 s"),
+    ]
+    assert re.findall(r'<rect class="horsies-bar-(\w+)"', html) == [
+        "waits",
+        "fails",
+        "later",
+        "waits",
+        "claimed",
+        "fails",
+    ]
 
 
 def test_the_page_shows_only_the_latest_of_many_attempts_and_says_so(staff):
@@ -313,8 +393,9 @@ def test_the_error_message_is_shown_once_and_its_details_are_collapsed(staff, dr
 
     html = html_of(staff, handle)
 
-    assert f'<span class="horsies-message">{message}</span>' in html
-    visible = re.sub(r"<details.*?</details>", "", html, flags=re.S)
+    assert f'<p class="horsies-message">{message}</p>' in html
+    assert '<strong class="horsies-error-class">ValueError</strong>' in html
+    visible = re.sub(r"<details.*?</details>", "", html, flags=re.S)  # the traceback ends with the message
     assert visible.count(message) == 1
     assert html.count("Traceback (most recent call last)") == 1
     assert '<details id="horsies-value-result">' in html
@@ -324,8 +405,8 @@ def test_the_error_message_is_shown_once_and_its_details_are_collapsed(staff, dr
 def test_an_error_that_no_attempt_recorded_has_its_own_traceback(staff):
     html = html_of(staff, with_attempts(2, error_code="DOWN"))
 
-    assert '<details id="horsies-traceback"><summary>Traceback</summary>' in html
-    assert html.count('<p class="horsies-message">') == 2
+    assert '<pre class="horsies-text" id="horsies-traceback-text" tabindex="0">line 1</pre>' in html
+    assert html.count('<p class="horsies-message">') == 3
 
 
 def test_a_task_that_waits_for_a_retry_shows_its_latest_error(staff):
@@ -336,7 +417,12 @@ def test_a_task_that_waits_for_a_retry_shows_its_latest_error(staff):
 
     html = html_of(staff, row)
 
-    assert '<strong>DOWN</strong> <span class="horsies-message">&lt;script&gt;alert(1)&lt;/script&gt; 2</span>' in html
+    top = html[html.index('id="horsies-error"') : html.index('id="horsies-state"')]
+    assert "Error of attempt 2" in top
+    assert '<code class="horsies-error-code">DOWN</code>' in top
+    assert '<p class="horsies-message">&lt;script&gt;alert(1)&lt;/script&gt; 2</p>' in top
+    assert "Traceback of 2: &lt;script" in top
+    assert "Not retried" not in html
 
 
 def test_the_effective_retry_policy_is_described_in_words(staff, settings, capsys):
@@ -370,6 +456,6 @@ def test_the_effective_retry_policy_is_described_in_words(staff, settings, capsy
     for handle, text in sent:
         html = html_of(staff, handle)
         assert text in unescape(html)
-        assert "Stored value" in html or text.startswith("No retries")
+        assert "intervals" not in html
         call_command("horsies_task", "show", str(handle.id))
         assert f"retries: {text}" in capsys.readouterr().out

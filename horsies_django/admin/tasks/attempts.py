@@ -21,23 +21,36 @@ from ..links import Links
 MAX_ATTEMPTS: Final = 50
 MAX_HEARTBEATS: Final = 10
 
-#: Characters of the error message at the top of the page.
-MAX_MESSAGE: Final = 1_000
+#: Maximum characters of an error message on the page.
+MAX_MESSAGE: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """An attempt on a page. ``again`` says in words whether another one followed."""
+    """An attempt on a page. ``again`` says in words whether another one followed.
+
+    ``is_shown_above``: its error stands at the top of the page, and is not repeated.
+    """
 
     row: TaskAttempt
     again: str
     started: str
-    finished: str
-    waited: str
     ran: str
     worker: SafeString | str
-    message: str
+    process: str
+    error: ErrorText | None
     traceback: SafeString | str
+    is_shown_above: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorText:
+    """An error on a page: exception class, code, message and traceback, each empty if there is none."""
+
+    kind: str
+    code: str
+    message: str
+    traceback: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +76,56 @@ def latest_attempts(task: Task) -> list[TaskAttempt]:
     return found
 
 
-def error_of(task: Task) -> tuple[str, str]:
-    """Return a task's error code and message; for a task that waits for a retry, those of its latest attempt."""
-    if task.error_code and task.finished_at is not None:
-        return task.error_code, str(contents_of(task).error.get("message") or "")
+def error_of(task: Task) -> ErrorText | None:
+    """Return the error of a task that failed, or that waits for a retry; None for any other task.
+
+    For a retry it is that of the latest attempt. So it is for a failed task, whose row has the same code and message;
+    but without an attempt, they and the traceback come from its result.
+    """
+    is_retrying = bool(task.retry_count) and task.finished_at is None
+    if not (task.error_code or is_retrying):
+        return None
     latest = latest_attempts(task)[-1:]
-    return (latest[0].error_code or "-", latest[0].error_message) if latest else (task.error_code or "-", "")
+    found = _error_of_attempt(latest[0]) if latest else ErrorText("", task.error_code or "", "", "")
+    if not task.error_code or task.finished_at is None:
+        return found if latest else None
+    contents = contents_of(task)
+    has_same = not contents.traceback or found.traceback == contents.traceback
+    return ErrorText(
+        contents.exception_type or (found.kind if has_same else ""),
+        task.error_code,
+        str(contents.error.get("message") or ""),
+        contents.traceback or found.traceback,
+    )
 
 
-def own_traceback(task: Task) -> str:
-    """Return the traceback of a task's error; empty if one of its attempts has the same."""
-    text = contents_of(task).traceback
-    return "" if any(attempt.traceback == text for attempt in latest_attempts(task)) else text
+def is_single_run(task: Task) -> bool:
+    """Return whether its only attempt ended it, so that the task's own times and worker are those of the attempt."""
+    attempts = latest_attempts(task)
+    is_only = len(attempts) == 1 and attempts[0].attempt == 1
+    return is_only and task.finished_at is not None and task.started_at == attempts[0].started_at
 
 
 def attempt_rows(task: Task, links: Links) -> list[AttemptRow]:
-    """Return the latest attempts for the page, newest first. Leaves out what the top of the page already shows."""
-    attempts = latest_attempts(task)
-    starts = [task.sent_at, *(attempt.finished_at for attempt in attempts)]
-    shown = [_shown(task, attempt, since, links) for attempt, since in zip(attempts, starts, strict=False)]
-    if shown and len(shown[-1].message) <= MAX_MESSAGE and shown[-1].message == error_of(task)[1]:
-        shown[-1] = replace(shown[-1], message="")
+    """Return the latest attempts for the page, newest first; none if the page shows the only one as the task itself."""
+    if is_single_run(task):
+        return []
+    shown = [_shown(task, attempt, links) for attempt in latest_attempts(task)]
+    top = error_of(task)
+    if shown and top is not None and (own := shown[-1].error) is not None:
+        is_same = (own.code, own.message, own.traceback) == (top.code, top.message, top.traceback)
+        shown[-1] = replace(shown[-1], error=None, is_shown_above=True) if is_same else shown[-1]
     return shown[::-1]
+
+
+def process_of(attempt: TaskAttempt) -> str:
+    """Return the host and the process id of an attempt, as far as they are known."""
+    return ", ".join(filter(None, (attempt.hostname, "" if attempt.pid is None else str(attempt.pid))))
+
+
+def _error_of_attempt(attempt: TaskAttempt) -> ErrorText:
+    kind = attempt.exception_class.removeprefix("builtins.")
+    return ErrorText(kind, attempt.error_code, attempt.error_message, attempt.traceback)
 
 
 def _retry_text(task: Task, attempt: TaskAttempt) -> str:
@@ -96,18 +137,18 @@ def _retry_text(task: Task, attempt: TaskAttempt) -> str:
     return _("will be retried") if task.finished_at is None else _("was to be retried")
 
 
-def _shown(task: Task, attempt: TaskAttempt, since: datetime, links: Links) -> AttemptRow:
-    is_after_others = attempt.attempt > 1 and since > attempt.started_at
+def _shown(task: Task, attempt: TaskAttempt, links: Links) -> AttemptRow:
+    error = _error_of_attempt(attempt)
     return AttemptRow(
         attempt,
         _retry_text(task, attempt),
         format_time(attempt.started_at),
-        format_time(attempt.finished_at),
-        "-" if is_after_others else format_duration(attempt.started_at - since),
         format_duration(attempt.finished_at - attempt.started_at),
-        links.to(Worker, attempt.worker_id) if attempt.worker_id else "-",
-        attempt.error_message,
-        text_block(attempt.traceback, end=True) if attempt.traceback else "",
+        links.to(Worker, attempt.worker_id) if attempt.worker_id else "",
+        process_of(attempt),
+        error if any((error.kind, error.code, error.message, error.traceback)) else None,
+        text_block(error.traceback, end=True) if error.traceback else "",
+        is_shown_above=False,
     )
 
 

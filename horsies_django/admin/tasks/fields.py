@@ -12,7 +12,6 @@ from django.db.models.functions import Cast
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -20,18 +19,23 @@ from ...core.durations import format_duration
 from ...core.retention import LONGEST, retention_of
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
-from ...models import Limit, Task, TaskItem, Worker
+from ...models import Limit, Task, TaskItem, Worker, Workflow, WorkflowTask
 from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.retry_policy import describe_retry_policy
-from ..actions.action_admin import ActionAdmin
-from ..formatting import as_json, format_number, format_time, masked_json, progress_bar, text_block, time_column
+from ..copy_button import copy_button
+from ..formatting import as_json, format_number, format_time, masked_json, progress_bar, time_column
 from ..links import Links, schedule_link
 from ..status_text import is_overdue, pending_state, status_badge
-from .attempts import MAX_MESSAGE, error_of
+from .attempts import is_single_run, latest_attempts, process_of
+from .run_again import RunAgainAdmin
 
 
-class TaskFields(ActionAdmin):
-    """The fields of a task's page. The page has set ``page_links`` on the task and annotated it with ``read_at``."""
+class TaskFields(RunAgainAdmin):
+    """The fields of a task's page.
+
+    The page has annotated the task with ``read_at``, the database's time, and set ``page_links``, ``page_node`` and
+    ``page_reruns``.
+    """
 
     page_sent_at = time_column("sent_at", _("sent at"), exactly=True)
     page_enqueued_at = time_column("enqueued_at", _("due at"), exactly=True)
@@ -49,19 +53,16 @@ class TaskFields(ActionAdmin):
         note = gettext("overdue") if is_overdue(task, task.read_at) else pending_state(task, task.read_at)
         return format_html('{} <span class="quiet">{}</span>', status_badge(task), note)
 
-    @admin.display(description=_("error"))
-    def page_error(self, task: Task) -> SafeString:
-        """The error's code, exception and message; for a task that waits for a retry, those of the latest attempt."""
-        code, message = error_of(task)
-        text = Truncator(message).chars(MAX_MESSAGE)
-        kind = contents_of(task).exception_type
-        shown = '<strong>{}</strong> {}<span class="horsies-message">{}</span>'
-        return format_html(shown, code, f"{kind}: " if kind else "", text)
+    @admin.display(description=_("id"))
+    def page_id(self, task: Task) -> SafeString:
+        """The id, with a button that copies it."""
+        button = copy_button(gettext("Copy the id"), text=task.pk)
+        return format_html("<code>{}</code> {}", task.pk, button)
 
     @admin.display(description=_("task"))
     def page_name(self, task: Any) -> SafeString | str:
-        """The name, linked to the tasks with that name."""
-        return _links(task).to_list(Task, task.task_name, q=task.task_name)
+        """The tasks with the same name."""
+        return _links(task).to_list(Task, gettext("All %s tasks") % task.task_name, q=task.task_name)
 
     @admin.display(description=_("queue"))
     def page_queue(self, task: Any) -> SafeString | str:
@@ -76,7 +77,8 @@ class TaskFields(ActionAdmin):
     @admin.display(description=_("attempts"))
     def page_attempts(self, task: Task) -> str:
         """Attempts made and allowed. ``Retry`` and operators may add attempts."""
-        return f"{task.attempt}/{max(task.attempt, task.max_retries + 1)}"
+        numbers = {"made": task.attempt, "allowed": max(task.attempt, task.max_retries + 1)}
+        return gettext("%(made)d of %(allowed)d") % numbers
 
     @admin.display(description=_("claim"))
     def page_claim(self, task: Task) -> int:
@@ -132,6 +134,48 @@ class TaskFields(ActionAdmin):
         """The worker that claimed it last."""
         return _links(task).to(Worker, task.claimed_by_worker_id)
 
+    @admin.display(description=_("host, process"))
+    def page_process(self, task: Task) -> str:
+        """The host and the process of the only attempt."""
+        return process_of(latest_attempts(task)[-1]) if is_single_run(task) else ""
+
+    @admin.display(description=_("wait time"))
+    def page_wait(self, task: Any) -> str:
+        """How long it has been due before it started, or so far."""
+        return format_duration((task.started_at or task.finished_at or task.read_at) - task.enqueued_at)
+
+    @admin.display(description=_("run time"))
+    def page_run(self, task: Any) -> str:
+        """How long it ran, or has run so far."""
+        return format_duration((task.finished_at or task.read_at) - task.started_at)
+
+    @admin.display(description=_("workflow"))
+    def page_workflow(self, task: Any) -> SafeString | str:
+        """The workflow or batch that it is a task of, and its state."""
+        workflow = task.page_node.workflow
+        kind = gettext("batch") if workflow.is_batch else ""
+        note = ", ".join(filter(None, (kind, str(workflow.get_status_display()) if workflow.status else "")))
+        return format_html(
+            '{} <span class="quiet">{}</span>', _links(task).to(Workflow, workflow.pk, workflow.name), note
+        )
+
+    @admin.display(description=_("node"))
+    def page_node_id(self, task: Any) -> SafeString | str:
+        """The node of the workflow that it is."""
+        node = task.page_node
+        return _links(task).to(WorkflowTask, node.pk, node.node_id) if node.pk else ""
+
+    @admin.display(description=_("run again from"))
+    def page_rerun_of(self, task: Any) -> SafeString | str:
+        """The task that it is a new run of."""
+        return _links(task).to(Task, task.rerun_of_id)
+
+    @admin.display(description=_("run again as"))
+    def page_rerun_as(self, task: Any) -> SafeString | str:
+        """The new runs of it."""
+        shown: SafeString | str = task.page_reruns
+        return shown
+
     @admin.display(description=_("schedule"))
     def page_schedule(self, task: Any) -> SafeString | str:
         """The schedule that sent it."""
@@ -167,22 +211,10 @@ class TaskFields(ActionAdmin):
         """The result, without the traceback, which has a field of its own."""
         return self._value(task, "result")
 
-    @admin.display(description=_("traceback"))
-    def page_traceback(self, task: Task) -> SafeString | str:
-        """The traceback of the error, if the task failed with one."""
-        text = contents_of(task).traceback
-        shown = text_block(text, end=True)
-        folded = '<details id="horsies-traceback"><summary>{}</summary>{}</details>'
-        return format_html(folded, _("Traceback"), shown) if text else "-"
-
     @admin.display(description=_("retry policy"))
     def page_policy(self, task: Task) -> SafeString | str:
-        """The retry policy, in words and as stored."""
-        words = describe_retry_policy(task)
-        if not task.retry_policy:
-            return words
-        folded = '{}<details id="horsies-policy"><summary>{}</summary>{}</details>'
-        return format_html(folded, words, _("Stored value"), as_json(task.retry_policy))
+        """The retry policy in force, in words."""
+        return describe_retry_policy(task)
 
     @admin.display(description=_("metadata"))
     def page_metadata(self, task: Task) -> SafeString | str:
@@ -200,7 +232,11 @@ class TaskFields(ActionAdmin):
         name = f"{self.admin_site.name}:{self._url_name('download')}"
         address = reverse(name, args=[task.pk, part])
         is_folded = part == "result" and bool(contents.error)  # the error is already at the top of the page
-        return masked_json(part, value, contents.mask, contents.size(part), address, is_folded=is_folded)
+        shown = masked_json(part, value, contents.mask, contents.size(part), address, is_folded=is_folded)
+        button = copy_button(gettext("Copy"), target=f"horsies-text-{part}", show_label=True)
+        return (
+            format_html('<div class="horsies-copied">{}{}</div>', shown, button) if contents.is_filled(part) else shown
+        )
 
     def _url_name(self, page: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{page}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
 
-from django.contrib.admin.utils import flatten_fieldsets, unquote
+from django.contrib.admin.utils import label_for_field, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
@@ -18,21 +18,37 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
+from ...core.results import OperationalCode
 from ...core.status import TaskStatus
 from ...db.now import Now
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
 from ...ops.diagnosis import Reason, reasons_of
+from ...ops.diagnosis.not_retried import why_not_retried
 from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, with_payload_texts
-from ..formatting import format_time
+from ..copy_button import COPY_CSS, COPY_JS
+from ..formatting import format_time, text_block
 from ..links import Links
 from ..times import display_zone
-from .attempts import attempt_rows, heartbeat_rows, latest_attempts, latest_heartbeats, own_traceback
+from .attempts import (
+    MAX_MESSAGE,
+    attempt_rows,
+    error_of,
+    heartbeat_rows,
+    is_single_run,
+    latest_attempts,
+    latest_heartbeats,
+    process_of,
+)
 from .fields import TaskFields
-from .timeline import MAX_UNFOLDED, WIDTH, bars_of, steps_of
+from .run_again import URL_NAME, linked_tasks
+from .timeline import MAX_UNFOLDED, WIDTH, bars_of, legend_of, steps_of
 
-#: Fieldsets with this class refresh while the task is live.
-LIVE_CLASS: Final = "horsies-live"
+#: The id of the block with the traceback at the top of the page.
+TRACEBACK: Final = "horsies-traceback-text"
+
+#: A task that is due within this time of its sending is due at once.
+_AT_ONCE: Final = timedelta(milliseconds=1)
 
 #: Columns that the page shows under another name.
 _COLUMNS: Final = {
@@ -41,59 +57,97 @@ _COLUMNS: Final = {
     "unique": "unique_key",
     "items": "item_count",
     "group": "group_key",
+    "rerun_of": "rerun_of_id",
+    "workflow": "workflow_id",
 }
 
-#: The fields that identify the task.
-IDENTITY_FIELDS: Final = (
-    "page_name",
-    "page_queue",
-    "page_priority",
-    "page_attempts",
-    "page_worker",
-    "page_schedule",
-    "page_scheduled_for",
+#: Fields in the whole width of the page.
+_WIDE: Final = frozenset({"page_policy", "page_unique", "page_metadata", "page_checkpoint", "page_items"})
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page with a heading, and its fields. With ``is_live``, it is refreshed while the task is live."""
+
+    key: str
+    title: Any
+    names: tuple[str, ...]
+    is_live: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PageField:
+    """A field with a value."""
+
+    name: str
+    label: str
+    value: Any
+    is_wide: bool
+
+
+STATE: Final = Section(
+    "state",
+    _("State and times"),
+    (
+        "page_status",
+        "page_attempts",
+        "page_progress",
+        "page_sent_at",
+        "page_enqueued_at",
+        "page_next_retry_at",
+        "page_claimed_at",
+        "page_started_at",
+        "page_finished_at",
+        "page_good_until",
+        "page_wait",
+        "page_run",
+        "page_queue",
+        "page_priority",
+        "page_worker",
+        "page_process",
+        "page_workflow",
+        "page_node_id",
+        "page_schedule",
+        "page_scheduled_for",
+        "page_rerun_of",
+        "page_rerun_as",
+        "page_id",
+    ),
+)
+ARGUMENTS: Final = Section("arguments", _("Call"), ("page_args", "page_kwargs", "page_items"), is_live=False)
+RESULT: Final = Section("result", _("Result"), ("page_result",))
+OPTIONS: Final = Section(
+    "options",
+    _("Options"),
+    (
+        "page_policy",
+        "page_timeout",
+        "page_retention",
+        "page_kept_until",
+        "page_run_after",
+        "page_limit_key",
+        "unique_key",
+        "page_unique",
+        "page_group",
+        "page_kind",
+        "backend",
+        "page_claim",
+        "page_name",
+        "page_metadata",
+        "page_checkpoint",
+    ),
 )
 
 
 class TaskPage(TaskFields):
-    """The page of one task."""
+    """The page of one task. It renders its sections itself; Django's form is empty."""
 
     change_form_template = "admin/horsies_django/task_page.html"
-    #: Empty fields are left out, except the first of each fieldset.
-    fieldsets: ClassVar[Any] = (
-        (
-            _("State"),
-            {"classes": (LIVE_CLASS,), "fields": ("page_status", "page_error", "page_progress", IDENTITY_FIELDS)},
-        ),
-        (_("Call"), {"fields": ("page_args", "page_kwargs", "page_items")}),
-        (_("Result"), {"classes": (LIVE_CLASS,), "fields": ("page_result", "page_traceback")}),
-        (
-            _("Times"),
-            {
-                "classes": (LIVE_CLASS,),
-                "fields": (
-                    ("page_sent_at", "page_enqueued_at", "page_claimed_at", "page_started_at", "page_finished_at"),
-                    ("page_next_retry_at", "page_run_after", "page_good_until", "page_kept_until"),
-                ),
-            },
-        ),
-        (
-            _("Options"),
-            {
-                "classes": (LIVE_CLASS,),
-                "fields": (
-                    ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention"),
-                    ("unique_key", "page_unique", "page_group", "page_limit_key"),
-                    "page_policy",
-                    "page_metadata",
-                    "page_checkpoint",
-                ),
-            },
-        ),
-    )
+    fieldsets: ClassVar[Any] = ((None, {"fields": ()}),)
 
     class Media:
-        js = ("horsies_django/live.js",)
+        css: ClassVar[Any] = {"all": [*COPY_CSS["all"], "horsies_django/task.css"]}
+        js = ("horsies_django/live.js", *COPY_JS)
 
     def get_urls(self) -> list[URLPattern]:
         """Add a URL for downloading each large value in full."""
@@ -101,43 +155,25 @@ class TaskPage(TaskFields):
         own = path("<path:object_id>/download/<slug:part>/", view, name=self._url_name("download"))
         return [own, *super().get_urls()]
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out empty fields."""
-        fieldsets = super().get_fieldsets(request, obj)
-        if obj is None:
-            return fieldsets
-        return [(name, {**options, "fields": self._filled(options["fields"], obj)}) for name, options in fieldsets]
+    def _fields(self, section: Section, task: Any) -> list[PageField]:
+        """Return the fields of a section that have a value."""
+        names = (name for name in section.names if self._is_filled(name, task))
+        return [
+            PageField(name, str(label_for_field(name, self.model, self)), self._field_value(name, task), name in _WIDE)
+            for name in names
+        ]
 
-    def _filled(self, lines: Any, task: Any) -> list[Any]:
-        first, *rest = lines
-        kept = [self._filled_line(line, task) for line in rest]
-        return [self._filled_line(first, task) or first, *filter(None, kept)]
-
-    def _filled_line(self, line: Any, task: Any) -> Any:
-        if isinstance(line, str):
-            return line if self._is_filled(line, task) else None
-        return tuple(name for name in line if self._is_filled(name, task))
+    def _field_value(self, name: str, task: Any) -> Any:
+        return getattr(self, name)(task) if hasattr(self, name) else getattr(task, name)
 
     def _is_filled(self, name: str, task: Any) -> bool:
         column = name.removeprefix("page_")
         if column in PARTS:
             return contents_of(task).is_filled(column)
-        if column == "error":
-            return bool(task.error_code or (task.retry_count and task.finished_at is None))
-        if column == "traceback":
-            return bool(own_traceback(task))
-        if column == "policy":  # never empty
-            return True
-        if column == "next_retry_at":  # the row keeps it after the attempt has started
-            return bool(state_of(task, task.read_at) == State.RETRYING)
-        if column == "scheduled_for":
-            return contents_of(task).slot is not None
+        if column in _CONDITIONS:
+            return _CONDITIONS[column](task)
         value = getattr(task, _COLUMNS.get(column, column), True)
         return value is not None and value != ""
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """Return all fields."""
-        return flatten_fieldsets(self.fieldsets)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """For the page, read the large columns as text, and the database's current time."""
@@ -147,53 +183,62 @@ class TaskPage(TaskFields):
             return rows
         if match.url_name == self._url_name("change"):
             rows = with_payload_texts(rows, *PARTS).annotate(read_at=Now())
+        if match.url_name == URL_NAME:
+            rows = with_payload_texts(rows, "args", "kwargs")
         if match.url_name == self._url_name("download"):
             rows = with_payload_texts(rows, *(PARTS.keys() & {str(match.kwargs.get("part"))}))
         return rows
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Add everything that is not a field."""
+        """Add the sections. The title is the task's name."""
         task = kwargs.get("obj")
         if task is not None:
             links = Links(self.admin_site, request)
-            context |= self._page_context(task, links)
+            context |= {"title": task.task_name, "subtitle": None, **self._page_context(task, links)}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _page_context(self, task: Any, links: Links) -> dict[str, Any]:
         task.page_links = links
+        task.page_node = _node_of(task)
+        task.page_reruns = linked_tasks(task, links) if task.finished_at is not None else ""
         reasons = reason_rows(task, task.read_at, links)
         attempts = latest_attempts(task)
-        beats = [] if task.status == TaskStatus.PENDING else latest_heartbeats(task)
+        beats = latest_heartbeats(task) if _has_relevant_beats(task) else []
         links.load_existing(Worker, _workers(task, attempts, beats), task._state.db)
         steps = steps_of(task, attempts, task.read_at)
+        legend = legend_of(steps)
         return {
             "live": task.finished_at is None,
-            "live_class": LIVE_CLASS,
+            "error": self._error(task, attempts),
             "reasons": reasons,
-            "node": self._node(task, links),
+            "sections": {
+                section.key: {"title": section.title, "fields": self._fields(section, task), "is_live": section.is_live}
+                for section in (STATE, ARGUMENTS, RESULT, OPTIONS)
+            },
             "zone": str(display_zone()),
-            "steps": steps,
+            "steps": [(step, format_duration(step.since - task.sent_at)) for step in steps],
             "has_many_steps": len(steps) > MAX_UNFOLDED,
+            "legend": legend if len(legend) < len(steps) else [],
             "bars": bars_of(steps),
             "picture_width": WIDTH,
             "attempts": attempt_rows(task, links),
             "earlier_attempts": attempts[0].attempt - 1 if attempts else 0,
+            "max_message": MAX_MESSAGE,
             "beats": heartbeat_rows(beats, task.read_at, links),
         }
 
-    def _node(self, task: Task, links: Links) -> dict[str, Any] | None:
-        """Return the workflow and the node that the task is, as links."""
-        if task.workflow_id is None:
+    def _error(self, task: Any, attempts: Sequence[TaskAttempt]) -> dict[str, Any] | None:
+        """Return the error at the top of the page, and why the task was not retried."""
+        error = error_of(task)
+        if error is None:
             return None
-        nodes = WorkflowTask.objects.using(task._state.db).filter(task=task.pk).select_related("workflow")
-        node = nodes.only("node_id", "workflow__name", "workflow__status").first()
-        if node is None:
-            return {"workflow": links.to(Workflow, task.workflow_id), "name": "-", "status": ""}
-        workflow = node.workflow
+        last = attempts[-1] if attempts else None
         return {
-            "workflow": links.to(Workflow, workflow.pk, f"{workflow.name} ({workflow.pk})"),
-            "status": workflow.get_status_display(),
-            "name": links.to(WorkflowTask, node.pk, node.node_id),
+            "text": error,
+            "attempt": last.attempt if last is not None and task.finished_at is None else None,
+            "traceback": text_block(error.traceback, end=True, key=TRACEBACK) if error.traceback else "",
+            "traceback_key": TRACEBACK,
+            "not_retried": why_not_retried(task, last if last is None or last.attempt == task.attempt else None),
         }
 
     def download_view(self, request: HttpRequest, object_id: str, part: str) -> HttpResponse:
@@ -216,6 +261,69 @@ class TaskPage(TaskFields):
         )
 
 
+def _node_of(task: Task) -> WorkflowTask | None:
+    """Return the node that a task is, with its workflow; None for a task of its own. A deleted node has no key."""
+    if task.workflow_id is None:
+        return None
+    nodes = WorkflowTask.objects.using(task._state.db).filter(task=task.pk).select_related("workflow")
+    columns = ("node_id", "workflow__name", "workflow__status", "workflow__is_batch")
+    gone = WorkflowTask(workflow=Workflow(pk=task.workflow_id, name=str(task.workflow_id), status=""))
+    return nodes.only(*columns).first() or gone
+
+
+def _has_relevant_beats(task: Task) -> bool:
+    """Return whether heartbeats tell something: the task is held, or its worker crashed."""
+    return task.claimed or task.error_code == OperationalCode.WORKER_CRASHED
+
+
+def _is_due_shown(task: Any) -> bool:
+    """Return whether its first attempt is due later than it was sent."""
+    return task.attempt <= 1 and abs(task.enqueued_at - task.sent_at) > _AT_ONCE and not _is_retrying(task)
+
+
+def _is_retrying(task: Any) -> bool:
+    return bool(state_of(task, task.read_at) == State.RETRYING)  # the row keeps the time after the attempt has started
+
+
+def _is_start_shown(task: Any) -> bool:
+    """Return whether no list of attempts shows when it started."""
+    return task.started_at is not None and not any(
+        attempt.started_at == task.started_at for attempt in latest_attempts(task) if not is_single_run(task)
+    )
+
+
+def _is_wait_shown(task: Any) -> bool:
+    """Return whether it has waited since it was due, for its first attempt; the timeline has those of all attempts."""
+    return task.attempt <= 1 and bool(task.enqueued_at <= (task.started_at or task.finished_at or task.read_at))
+
+
+#: Conditions of fields other than that their column has a value.
+_CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
+    "status": lambda task: True,
+    "attempts": lambda task: True,
+    "policy": lambda task: True,
+    "kind": lambda task: True,
+    "id": lambda task: True,
+    "name": lambda task: True,
+    "enqueued_at": _is_due_shown,
+    "next_retry_at": _is_retrying,
+    "claimed_at": lambda task: task.claimed_at is not None and task.status == TaskStatus.CLAIMED,
+    "started_at": _is_start_shown,
+    "wait": lambda task: (
+        task.attempt <= 1 and task.enqueued_at <= (task.started_at or task.finished_at or task.read_at)
+    ),
+    "run": _is_start_shown,
+    "worker": lambda task: bool(task.claimed_by_worker_id) and (task.started_at is None or _is_start_shown(task)),
+    "process": lambda task: is_single_run(task) and bool(process_of(latest_attempts(task)[-1])),
+    "node_id": lambda task: task.page_node is not None and task.page_node.pk is not None,
+    "rerun_as": lambda task: bool(task.page_reruns),
+    "scheduled_for": lambda task: contents_of(task).slot is not None,
+    "run_after": lambda task: task.run_after is not None and task.run_after != task.enqueued_at,
+    "retention": lambda task: task.retention is not None or bool(task.retention_by_state),
+    "claim": lambda task: task.claim > task.attempt,
+}
+
+
 def _workers(task: Task, attempts: Sequence[TaskAttempt], beats: Sequence[Heartbeat]) -> set[str]:
     """Return the ids of all workers that the page names."""
     named = {attempt.worker_id for attempt in attempts} | {beat.sender_id for beat in beats}
@@ -235,14 +343,15 @@ class ReasonRow:
 
 def reason_rows(task: Task, now: datetime, links: Links) -> list[ReasonRow]:
     """Return why a task is not running, the most immediate reason first."""
-    return [_shown(reason, now, links) for reason in reasons_of(task, now)]
+    return [_shown(task, reason, now, links) for reason in reasons_of(task, now)]
 
 
-def _shown(reason: Reason, now: datetime, links: Links) -> ReasonRow:
+def _shown(task: Task, reason: Reason, now: datetime, links: Links) -> ReasonRow:
+    is_on_page = reason.when in (task.enqueued_at, task.good_until)  # in the section of the state
     return ReasonRow(
         reason.code.value,
         reason.words,
-        format_time(reason.when) if reason.when else "",
+        format_time(reason.when) if reason.when and not is_on_page else "",
         _left(reason.when, now) if reason.when else "",
         format_html_join(", ", "{}", ((links.to(about.model, about.key, about.label),) for about in reason.about)),
     )

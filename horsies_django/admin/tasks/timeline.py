@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import Final
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ...core.durations import format_duration
 from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
-from ..formatting import format_time
 
 #: Units of the SVG.
 WIDTH: Final = 1_000
@@ -24,14 +24,27 @@ MAX_UNFOLDED: Final = 12
 
 
 class StepKind(StrEnum):
-    """The kind of a step; also the CSS class of its bar."""
+    """The kind of a step; also the CSS class of its bar. All but ``runs`` and ``fails`` are waiting."""
 
     LATER = "later"
     WAITS = "waits"
     CLAIMED = "claimed"
     RUNS = "runs"
     FAILS = "fails"
+    STOPPED = "stopped"
     EARLIER = "earlier"
+
+
+#: What the kinds are called in the legend, in its order.
+_KIND_WORDS: Final = {
+    StepKind.LATER: gettext_lazy("Waiting until due"),
+    StepKind.WAITS: gettext_lazy("Waiting for a worker"),
+    StepKind.CLAIMED: gettext_lazy("Waiting for a slot"),
+    StepKind.RUNS: gettext_lazy("Running"),
+    StepKind.FAILS: gettext_lazy("Running, failed"),
+    StepKind.STOPPED: gettext_lazy("Running, cancelled"),
+    StepKind.EARLIER: gettext_lazy("Not shown in detail"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +63,9 @@ class Step:
         return max(self.until - self.since, timedelta())
 
     @property
-    def columns(self) -> tuple[str, str, str, str]:
-        """The step's columns in the table."""
-        until = "…" if self.is_open else format_time(self.until)
-        return self.words, format_time(self.since), until, format_duration(self.took)
+    def duration(self) -> str:
+        """How long it took, or has taken so far, in words."""
+        return format_duration(self.took)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +146,28 @@ def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iter
             yield Step(StepKind.RUNS, _("Attempt %d is running") % task.attempt, task.started_at, now, is_open=True)
         else:
             words = _("Attempt %d ran until the task was cancelled") % task.attempt
-            yield Step(StepKind.EARLIER, words, task.started_at, task.finished_at)
+            yield Step(StepKind.STOPPED, words, task.started_at, task.finished_at)
+
+
+@dataclass(frozen=True, slots=True)
+class LegendEntry:
+    """One kind of step, and how long its steps took together."""
+
+    kind: StepKind
+    words: str
+    duration: str
+
+
+def legend_of(steps: Sequence[Step]) -> list[LegendEntry]:
+    """Return the kinds of these steps with their total durations."""
+    totals: dict[StepKind, timedelta] = {}
+    for step in steps:
+        totals[step.kind] = totals.get(step.kind, timedelta()) + step.took
+    return [
+        LegendEntry(kind, str(words), format_duration(totals[kind]))
+        for kind, words in _KIND_WORDS.items()
+        if kind in totals
+    ]
 
 
 def bars_of(steps: Sequence[Step]) -> list[TimelineBar]:

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from django.urls import reverse
 
 from horsies_django.core.status import BeatRole
-from horsies_django.models import Heartbeat, Queue, Rollup, Schedule, Task, TaskAttempt, Worker, WorkflowEvent
+from horsies_django.models import Heartbeat, Limit, Queue, Rollup, Schedule, Task, TaskAttempt, Worker, WorkflowEvent
 from tests.admin.factories import LATER, LONG_AGO
 from tests.admin.test_workflows_admin import diamond, row
 from tests.jobs import tasks
@@ -41,6 +41,8 @@ def create_pages() -> dict[str, str]:
         "workers": _list("worker"),
         "worker": _page("worker", worker),
         "stop a worker": _confirmation("worker", worker, "stop"),
+        "limits": _list("limit"),
+        "limit": _page("limit", _limit()),
         "heartbeats": _list("heartbeat"),
         "heartbeat": _page("heartbeat", Heartbeat.objects.values_list("pk", flat=True)[0]),
     }
@@ -79,6 +81,7 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
         "completed task": _page("task", completed.pk),
         "scheduled task": _page("task", _task(deferred=True, enqueued_at=LATER).pk),
         "task without a worker": _page("task", _task(queue_name=HOSTILE).pk),
+        "run a task again": reverse("admin:horsies_django_task_run_again", args=[_again().pk]),
         "history of a task": reverse("admin:horsies_django_task_history", args=[failed.pk]),
         "cancel a task that runs": _confirmation("task", running.pk, "cancel_running"),
         "delete a task": _confirmation("task", completed.pk, "delete"),
@@ -141,6 +144,19 @@ def _pages_of_schedules() -> dict[str, str]:
 
 def _task(**columns: Any) -> Task:
     return Task.objects.create(**{"task_name": HOSTILE, **columns})
+
+
+def _again() -> Task:
+    """Return a task that has ended, and that the process knows."""
+    columns = {"args": [HOSTILE], "kwargs": {HOSTILE: 1, "password": HOSTILE}}
+    return _task(task_name=tasks.echo.module_path, status="COMPLETED", completed_at=Now(), **columns)
+
+
+def _limit() -> str:
+    Limit.objects.create(key=HOSTILE, max_concurrency=2)
+    _task(limit_key=HOSTILE)
+    _task(limit_key=HOSTILE, deferred=True, blocked=True)
+    return HOSTILE
 
 
 def _worker(name: str) -> str:
