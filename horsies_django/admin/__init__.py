@@ -2,7 +2,8 @@
 
 from django.contrib import admin
 
-from ..models import Heartbeat, Limit, Overview, Queue, Schedule, Task, Worker, Workflow
+from ..models import ErrorGroup, Heartbeat, Limit, Overview, Queue, Schedule, Task, Worker, Workflow
+from .errors.admin import ErrorGroupAdmin
 from .overview import OverviewAdmin
 from .schedules.admin import ScheduleAdmin
 from .tasks.admin import TaskAdmin
@@ -17,6 +18,7 @@ def register(site: admin.AdminSite) -> None:
     """Register every page of this package on ``site``."""
     site.register(Overview, OverviewAdmin)
     site.register(Task, TaskAdmin)
+    site.register(ErrorGroup, ErrorGroupAdmin)
     site.register(Workflow, WorkflowAdmin)
     site.register(Schedule, ScheduleAdmin)
     site.register(Queue, QueueAdmin)

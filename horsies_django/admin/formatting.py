@@ -15,6 +15,7 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
 from ..enqueue.masking import Mask
+from ..ops.metrics import Count, Exactness
 from ..ops.payload_view.json_text import chunks, head
 
 #: Maximum number of characters of one value on a page.
@@ -27,6 +28,12 @@ FOLD_ABOVE: Final = 2_000
 def format_number(number: int | None) -> str:
     """Return an integer with grouped thousands."""
     return number_format(number or 0, force_grouping=True)
+
+
+def format_count(count: Count) -> str:
+    """Return a count, with a mark that says how exact it is."""
+    mark = {Exactness.EXACT: "{}", Exactness.ESTIMATE: "≈ {}", Exactness.AT_LEAST: "{}+"}
+    return mark[count.exactness].format(format_number(count.number))
 
 
 def time_column(name: str, title: Any, *, exactly: bool = False) -> Any:

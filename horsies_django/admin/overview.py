@@ -22,12 +22,12 @@ from ..core.schedule_enums import DisabledBy
 from ..core.workflow_status import WorkflowStatus
 from ..models import Queue, Schedule, Task, Worker, Workflow
 from ..ops.metrics import Count, Exactness, MetricsSnapshot, collect
-from ..ops.metrics.history import most_failing
 from ..ops.metrics.schedules import next_schedules
 from ..ops.metrics.snapshot import QueueMetrics
 from ..ops.metrics.workflows import workflow_progress
 from .base import ReadOnlyAdmin, backends_on, first_backend
 from .charts import CHART_CSS, sparkline
+from .errors.overview import failing_context
 from .latency import describe_warning
 from .links import can_view
 from .overview_chart import ChartControls
@@ -75,7 +75,7 @@ class OverviewAdmin(ReadOnlyAdmin):
     """Shows the overview in place of a list. Requires permission to view tasks; other sections need their own."""
 
     class Media:
-        css = {"all": [*CHART_CSS, "horsies_django/overview.css"]}
+        css = {"all": [*CHART_CSS, "horsies_django/overview.css", "horsies_django/errors.css"]}
         js = ["horsies_django/live.js"]
 
     def get_urls(self) -> list[URLPattern]:
@@ -130,10 +130,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "queues": [(queue, *self._queue_urls(queue.name), _trend(queue)) for queue in snapshot.queues]
             if sees_queues
             else [],
-            "failing": [
-                (one, self._task_list_url(task_name=one.task_name, error_code=one.error_code))
-                for one in most_failing(options.database)
-            ],
+            "failing": failing_context(self.admin_site, request, options.database),
             "sees_queues": sees_queues,
             "sees_workers": sees_workers,
             "sees_workflows": sees_workflows,

@@ -23,8 +23,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'error group',
-                'verbose_name_plural': 'error groups',
+                'verbose_name_plural': 'errors',
                 'db_table': 'horsies_error_groups',
+                'default_permissions': (),
             },
         ),
         migrations.RemoveConstraint(

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..db.fields import DateTimeField
+
+#: The number of hexadecimal digits of a fingerprint.
+FINGERPRINT_LENGTH: Final = 12
+
+
+def is_fingerprint(text: str) -> bool:
+    """Return whether the text has the form of a fingerprint."""
+    return len(text) == FINGERPRINT_LENGTH and set(text) <= set("0123456789abcdef")
 
 
 class ErrorGroup(models.Model):
@@ -26,7 +36,9 @@ class ErrorGroup(models.Model):
     class Meta:
         db_table = "horsies_error_groups"
         verbose_name = _("error group")
-        verbose_name_plural = _("error groups")
+        verbose_name_plural = _("errors")
+        # The admin shows it to all users who may view tasks.
+        default_permissions = ()
 
     def __str__(self) -> str:
         name = self.exception_class.rpartition(".")[2] or self.error_code

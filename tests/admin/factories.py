@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import Model
 
 from horsies_django import Workflow as Definition
-from horsies_django.models import Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
+from horsies_django.models import ErrorGroup, Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
 from tests.jobs import tasks
 
 LONG_AGO, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2126, 1, 1, tzinfo=UTC)
@@ -81,6 +81,21 @@ def _limit() -> Model:
     return Limit.objects.create(key=key, max_concurrency=1, rate="5/m")
 
 
+def _error_group() -> Model:
+    task = _failed()
+    task.fingerprint = "0123456789ab"
+    task.save()
+    return ErrorGroup.objects.create(
+        fingerprint="0123456789ab",
+        exception_class="shop.errors.Refused",
+        error_code="ODD",
+        location="shop.tasks.charge",
+        first_seen_at=LONG_AGO,
+        last_seen_at=LONG_AGO,
+        last_attempt_id=1,
+    )
+
+
 #: By model name. A proxy model uses the rows of its concrete model.
 MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
     "task": (_waiting, _scheduled, _running, _failed),
@@ -97,6 +112,7 @@ MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
     ),
     "heartbeat": (_heartbeat,),
     "limit": (_limit,),
+    "errorgroup": (_error_group,),
 }
 
 

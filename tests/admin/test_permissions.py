@@ -22,6 +22,7 @@ from django.forms import ChoiceField, Form, IntegerField, JSONField
 from django.test import Client
 from django.urls import reverse
 
+from horsies_django.models import ErrorGroup
 from tests.admin.factories import create_rows
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
@@ -65,7 +66,9 @@ def view_permissions() -> list[str]:
 
 
 def view_permission(model: type[Model]) -> str:
-    """Return the view permission of a model: a proxy has that of its concrete model."""
+    """Return the view permission of a model: a proxy has that of its concrete model, an error group that of tasks."""
+    if model is ErrorGroup:
+        return "view_task"
     return f"view_{model._meta.concrete_model._meta.model_name}"
 
 

@@ -53,8 +53,29 @@ def test_list_shows_the_tasks_of_a_state(task, state):
 
     assert code == 0
     heads, *rows = out.splitlines()
-    assert heads.split() == ["id", "state", "task", "queue", "priority", "attempt", "when", "error"]
+    assert heads.split() == ["id", "state", "task", "queue", "priority", "attempt", "when", "error", "fingerprint"]
     assert [row.split()[:3] for row in rows] == [[str(made[state].pk), state, "tests.jobs.tasks.noop"]]
+
+
+@pytest.mark.once
+def test_list_and_show_print_the_fingerprint_and_actions_filter_by_it(task):
+    made = make("failed", fingerprint="0123456789ab")
+    other = make("failed", fingerprint="ba9876543210")
+
+    _, listed, _ = task("list", "--error", "0123456789ab")
+    _, as_json, _ = task("list", "--error", "0123456789ab", "--json")
+    _, shown, _ = task("show", made.pk)
+    code, _, _ = task("retry", "--all", "--error", "0123456789ab", "--yes")
+    wrong, _, err = task("list", "--error", "ValueError")
+
+    (row,) = listed.splitlines()[1:]
+    assert str(made.pk) in row
+    assert "0123456789ab" in row.split()
+    assert json.loads(as_json)["fingerprint"] == "0123456789ab"
+    assert "fingerprint: 0123456789ab" in shown
+    assert (code, status(made), status(other)) == (0, "PENDING", "FAILED")
+    assert wrong == 2
+    assert "--error is 'ValueError'; allowed: a fingerprint" in err
 
 
 @pytest.mark.once

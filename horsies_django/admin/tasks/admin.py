@@ -22,6 +22,7 @@ from ..copy_button import COPY_CSS, COPY_JS
 from ..lists import search
 from ..lists.changelist import KeysetChangeList
 from ..lists.ended_filter import EndedFilter
+from ..lists.error_group_filter import ErrorGroupFilter
 from ..lists.filters import (
     KindFilter,
     ProblemFilter,
@@ -79,6 +80,7 @@ class TaskAdmin(SearchMessages, TaskNamePages, TaskPage):
         PriorityFilter,
         TaskFilter,
         ErrorFilter,
+        ErrorGroupFilter,
         WorkerFilter,
         ScheduleFilter,
         LimitFilter,

@@ -14,6 +14,7 @@ from ...core.durations import format_duration
 from ...core.status import BeatRole
 from ...models import Heartbeat, Task, TaskAttempt, Worker
 from ...ops.payload_view.contents import contents_of
+from ..errors.links import same_error_link
 from ..formatting import format_time, text_block
 from ..links import Links
 
@@ -40,6 +41,7 @@ class AttemptRow:
     process: str
     error: ErrorText | None
     traceback: SafeString | str
+    same_error: SafeString | str
     is_shown_above: bool
 
 
@@ -148,6 +150,7 @@ def _shown(task: Task, attempt: TaskAttempt, links: Links) -> AttemptRow:
         process_of(attempt),
         error if any((error.kind, error.code, error.message, error.traceback)) else None,
         text_block(error.traceback, end=True) if error.traceback else "",
+        same_error_link(attempt.fingerprint, links),
         is_shown_above=False,
     )
 

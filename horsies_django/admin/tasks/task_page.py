@@ -27,6 +27,7 @@ from ...ops.diagnosis.not_retried import why_not_retried
 from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, with_payload_texts
 from ..copy_button import COPY_CSS, COPY_JS
+from ..errors.links import same_error_link
 from ..formatting import format_time, text_block
 from ..links import Links
 from ..times import display_zone
@@ -209,7 +210,7 @@ class TaskPage(TaskFields):
         legend = legend_of(steps)
         return {
             "live": task.finished_at is None,
-            "error": self._error(task, attempts),
+            "error": self._error(task, attempts, links),
             "reasons": reasons,
             "sections": {
                 section.key: {"title": section.title, "fields": self._fields(section, task), "is_live": section.is_live}
@@ -227,7 +228,7 @@ class TaskPage(TaskFields):
             "beats": heartbeat_rows(beats, task.read_at, links),
         }
 
-    def _error(self, task: Any, attempts: Sequence[TaskAttempt]) -> dict[str, Any] | None:
+    def _error(self, task: Any, attempts: Sequence[TaskAttempt], links: Links) -> dict[str, Any] | None:
         """Return the error at the top of the page, and why the task was not retried."""
         error = error_of(task)
         if error is None:
@@ -238,6 +239,7 @@ class TaskPage(TaskFields):
             "attempt": last.attempt if last is not None and task.finished_at is None else None,
             "traceback": text_block(error.traceback, end=True, key=TRACEBACK) if error.traceback else "",
             "traceback_key": TRACEBACK,
+            "same_error": same_error_link(task.fingerprint, links),
             "not_retried": why_not_retried(task, last if last is None or last.attempt == task.attempt else None),
         }
 

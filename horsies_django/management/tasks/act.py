@@ -34,7 +34,7 @@ MAX_NAMED: Final = 20
 #: Seconds between two lines of progress.
 PROGRESS_INTERVAL: Final = 2.0
 
-_FILTERS: Final = ("status", "queue", "task", "older_than")
+_FILTERS: Final = ("status", "queue", "task", "older_than", "error")
 
 
 def act(inspector: Inspector, action: str, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:

@@ -38,6 +38,9 @@ def add_filters(parser: CommandParser) -> None:
     parser.add_argument(
         "--older-than", metavar="DURATION", help='Only tasks sent longer ago than this: "90s", "12h", "7d".'
     )
+    parser.add_argument(
+        "--error", metavar="FINGERPRINT", help="Only tasks whose last attempt failed with this error; see `show`."
+    )
 
 
 def add_listing(parser: CommandParser) -> None:
@@ -71,6 +74,7 @@ def parse_filters(options: dict[str, Any]) -> TaskFilters:
             queue=options["queue"],
             task=options["task"],
             older_than=None if age is None else parse_duration_flag("--older-than", age),
+            error=options["error"],
         )
     except ValueError as error:
         raise ValueError(_as_flag(str(error))) from None

@@ -18,7 +18,7 @@ from horsies_django.ops.inspector.task_states import WAITING
 
 from .flags import parse_count, parse_filters, parse_ids
 
-_HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "")
+_HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "fingerprint", "")
 
 #: Attributes of a task that ``show`` prints unless they are None.
 _FACTS: Final = (
@@ -42,6 +42,7 @@ _FACTS: Final = (
     "group_key",
     "item_count",
     "error_code",
+    "fingerprint",
     "progress",
 )
 
@@ -92,6 +93,7 @@ def _row(task: TaskSummary) -> tuple[str, ...]:
         str(task.attempt),
         _when(task),
         task.error_code or "",
+        task.fingerprint or "",
         " ".join(task.call.split()) if task.item_count is None else _group(task),
     )
 

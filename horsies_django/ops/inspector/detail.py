@@ -38,6 +38,8 @@ ATTEMPT_FIELDS: Final = (
     "error_code",
     "error_message",
     "exception_class",
+    "location",
+    "fingerprint",
     "worker_id",
     "hostname",
 )

@@ -10,6 +10,7 @@ from typing import Self
 from ...core.option_parsers import parse_duration
 from ...core.registry import registry
 from ...db.expressions import NowPlus
+from ...models.error_group import FINGERPRINT_LENGTH, is_fingerprint
 from ...models.transitions import TaskQuerySet
 from ..keyset import scopes
 from ..keyset.scan import KeysetScan
@@ -18,12 +19,17 @@ from .task_states import ALLOWED, State, in_states, parse_states, scope_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilters:
-    """Filters for tasks. None, or an empty set of states, means no filter. ``task`` may be an alias of a name."""
+    """Filters for tasks. None, or an empty set of states, means no filter.
+
+    ``task`` may be an alias of a name. ``error`` is a fingerprint: failed and retrying tasks have that of their last
+    attempt.
+    """
 
     states: frozenset[State] = frozenset()
     queue: str | None = None
     task: str | None = None
     older_than: timedelta | None = None
+    error: str | None = None
 
     @classmethod
     def of(
@@ -33,6 +39,7 @@ class TaskFilters:
         queue: str | None = None,
         task: str | None = None,
         older_than: timedelta | float | str | None = None,
+        error: str | None = None,
     ) -> Self:
         """Build filters from a caller's arguments. Raises ValueError that names the allowed values."""
         for name, text in (("queue", queue), ("task", task)):
@@ -41,7 +48,9 @@ class TaskFilters:
         states = frozenset() if status is None else parse_states(status)
         if status is not None and not states:
             raise ValueError(f"status is {status!r}; allowed: one or more of {ALLOWED}.")
-        return cls(states=states, queue=queue, task=task, older_than=_age(older_than))
+        if error is not None and not (isinstance(error, str) and is_fingerprint(error)):
+            raise ValueError(f"error is {error!r}; allowed: a fingerprint, {FINGERPRINT_LENGTH} digits from 0-9a-f.")
+        return cls(states=states, queue=queue, task=task, older_than=_age(older_than), error=error)
 
     def scan(self, rows: TaskQuerySet) -> KeysetScan:
         """Return a scan of the matching rows, by an index where one fits, otherwise by id.
@@ -58,6 +67,9 @@ class TaskFilters:
             rows = rows.filter(task_name__in=registry.names_of(self.task))
         if self.older_than is not None:
             rows = rows.filter(sent_at__lte=NowPlus(-self.older_than.total_seconds()))
+        if self.error is not None:
+            rows = rows.filter(fingerprint=self.error)
+            scope = scopes.of_error_group(self.error)
         return KeysetScan(rows, scope)
 
 

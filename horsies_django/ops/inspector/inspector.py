@@ -59,15 +59,16 @@ class Inspector:
         queue: str | None = None,
         task: str | None = None,
         older_than: timedelta | float | str | None = None,
+        error: str | None = None,
         limit: int = PAGE,
         after: UUID | str | None = None,
     ) -> list[TaskSummary]:
         """Return a page of tasks, the newest first. Pass the last id of a page as ``after`` for the next one.
 
-        ``older_than`` is the least age: seconds, a timedelta or a string such as ``"7d"``. Raises ValueError that names
-        the allowed values.
+        ``older_than`` is the least age: seconds, a timedelta or a string such as ``"7d"``. ``error`` is a fingerprint.
+        Raises ValueError that names the allowed values.
         """
-        filters = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than)
+        filters = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than, error=error)
         return [*next(self.pages(filters, size=_count("limit", limit), after=after), [])]
 
     def pages(
@@ -96,9 +97,11 @@ class Inspector:
         queue: str | None = None,
         task: str | None = None,
         older_than: timedelta | float | str | None = None,
+        error: str | None = None,
     ) -> Matching:
         """Select all tasks that match, as in ``matching(status="retrying").run()``. Raises ValueError."""
-        return Matching(self.rows, TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than))
+        filters = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than, error=error)
+        return Matching(self.rows, filters)
 
     def with_ids(self, *ids: UUID | str | Iterable[UUID | str]) -> ByIds:
         """Select tasks by their ids. Raises ValueError for an invalid id."""

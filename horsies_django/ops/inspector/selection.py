@@ -120,7 +120,14 @@ class Matching(Selection):
         filters = self.filters
         age = None if filters.older_than is None else f"{filters.older_than.total_seconds():g}s"
         states = sorted(filters.states) or None
-        return {"all": True, "status": states, "queue": filters.queue, "task": filters.task, "older_than": age}
+        return {
+            "all": True,
+            "status": states,
+            "queue": filters.queue,
+            "task": filters.task,
+            "older_than": age,
+            "error": filters.error,
+        }
 
     def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
         """Yield batches of a few hundred ids, in the filter's states or else in those the action covers by default.

@@ -30,6 +30,7 @@ class TaskSummary:
         group_key: The key of a group that still accepts calls.
         item_count: The number of calls in its group. None: it is not a group.
         ended_at: When it ended. None: it has not ended.
+        fingerprint: The error group of its last attempt, if it has failed or is retried.
         seen_at: When the row was read. All times are by the database's clock.
     """
 
@@ -51,6 +52,7 @@ class TaskSummary:
     good_until: datetime | None
     worker_id: str | None
     error_code: str | None
+    fingerprint: str | None
     workflow_id: UUID | None
     unique_key: str | None
     limit_key: str | None
@@ -102,6 +104,7 @@ def summary_fields(row: Any) -> dict[str, Any]:
         "good_until": row.good_until,
         "worker_id": row.claimed_by_worker_id,
         "error_code": row.error_code,
+        "fingerprint": row.fingerprint,
         "workflow_id": row.workflow_id,
         "unique_key": row.unique_key,
         "limit_key": row.limit_key,

@@ -78,6 +78,11 @@ HELD: Final = ScanScope((IndexRange(IS_HELD, ("claimed_by_worker_id",)),))
 WITH_ERROR: Final = ScanScope(partitions=(Q(error_code__isnull=False),))
 
 
+def of_error_group(fingerprint: str) -> ScanScope:
+    """Return the scope of the tasks in an error group: failed ones, and those that wait for a retry or are in one."""
+    return ScanScope(partitions=(Q(fingerprint=fingerprint),))
+
+
 def of_status(status: str) -> ScanScope:
     """Return the scope of the tasks in a status."""
     if status in TASK_RETRYABLE_STATES:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Case, CharField, F, Q, Sum, Value, When
+from django.db.models import Case, CharField, F, Sum, Value, When
 
 from ...core.histogram import merge, percentile
 from ...core.status import AttemptOutcome
@@ -23,8 +23,6 @@ from .latency import histogram_in
 #: The outcome of an attempt: it completed, it is retried, or it failed for good.
 COMPLETED, RETRIED, FAILED = "completed", "retried", "failed"
 OUTCOMES: Final = (COMPLETED, RETRIED, FAILED)
-
-_FAILURES: Final = sorted(set(AttemptOutcome) - {AttemptOutcome.COMPLETED})
 
 
 #: Maximum number of groups with a name; the attempts of all others are one more group, ``OTHERS``.
@@ -115,16 +113,6 @@ class Throughput:
     wait_p95: float | None = None
     run_p50: float | None = None
     run_p95: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FailingTask:
-    """A task and an error code, with the number of failed attempts."""
-
-    task_name: str
-    error_code: str
-    count: int
-    retried: int
 
 
 def outcome_of(outcome: str, will_retry: bool) -> str:
@@ -234,17 +222,6 @@ def throughput_by_queue(answers: Mapping[str, Any]) -> dict[str, Throughput]:
         queue: Throughput(counts.get(queue, Counter()), *_median_and_p95(waits[queue]), *_median_and_p95(runs[queue]))
         for queue in {*counts, *waits}
     }
-
-
-def most_failing(database: str, limit: int = 10) -> list[FailingTask]:
-    """Return the tasks and error codes with the most failed attempts of the last day, retried ones included."""
-    rows = _rollups_since(database, RollupSpan.HOUR, 24).filter(outcome__in=_FAILURES).order_by()
-    sums = rows.values_list("task_name", "error_code").annotate(
-        total=Sum("count"), again=Sum("count", filter=Q(will_retry=True))
-    )
-    return [
-        FailingTask(name, code, n, again or 0) for name, code, n, again in sums.order_by("-total", "task_name")[:limit]
-    ]
 
 
 def _median_and_p95(histograms: list[Any]) -> tuple[float | None, float | None]:

@@ -6,18 +6,32 @@ Names and texts that users choose contain HTML.
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import quote_plus
 
 from django.contrib.admin.utils import quote
 from django.db.models.functions import Now
 from django.urls import reverse
 
 from horsies_django.core.status import BeatRole
-from horsies_django.models import Heartbeat, Limit, Queue, Rollup, Schedule, Task, TaskAttempt, Worker, WorkflowEvent
+from horsies_django.models import (
+    ErrorGroup,
+    Heartbeat,
+    Limit,
+    Queue,
+    Rollup,
+    Schedule,
+    Task,
+    TaskAttempt,
+    Worker,
+    WorkflowEvent,
+)
 from tests.admin.factories import LATER, LONG_AGO
 from tests.admin.test_workflows_admin import diamond, row
 from tests.jobs import tasks
 
 HOSTILE: Final = '<script>document.title = "taken"</script><img src=x onerror="document.title=\'taken\'">'
+
+_FINGERPRINT: Final = "0123456789ab"
 
 _LONG: Final = "a-name-that-is-as-long-as-they-come-" + "0" * 60
 
@@ -31,6 +45,8 @@ def create_pages() -> dict[str, str]:
         "index": reverse("admin:index"),
         "overview": _list("overview"),
         "overview by task": _list("overview", "?by=task&range=day"),
+        "errors": _list("errorgroup", f"?window=7d&task={quote_plus(HOSTILE)}"),
+        "error": _page("errorgroup", _FINGERPRINT, "?window=7d"),
         **_pages_of_tasks(worker),
         **_pages_of_workflows(),
         "queues": _list("queue"),
@@ -47,8 +63,12 @@ def create_pages() -> dict[str, str]:
         "heartbeat": _page("heartbeat", Heartbeat.objects.values_list("pk", flat=True)[0]),
     }
     columns = {"queue_name": HOSTILE, "task_name": HOSTILE, "error_code": HOSTILE}
-    for outcome in ("COMPLETED", "FAILED"):
-        Rollup.objects.create(span="H", start=Now(), count=3, outcome=outcome, **columns)
+    for outcome, fingerprint in (("COMPLETED", ""), ("FAILED", _FINGERPRINT)):
+        Rollup.objects.create(span="H", start=Now(), count=3, outcome=outcome, fingerprint=fingerprint, **columns)
+    ErrorGroup.objects.create(
+        fingerprint=_FINGERPRINT, exception_class=HOSTILE, error_code=HOSTILE, location=HOSTILE, first_seen_at=Now(),
+        last_seen_at=Now(), last_attempt_id=TaskAttempt.objects.filter(fingerprint=_FINGERPRINT).latest("pk").pk,
+    )  # fmt: skip
     return pages
 
 
@@ -57,7 +77,7 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
     failed = _task(
         status="FAILED", failed_at=Now(), error_code=HOSTILE, result=result, args=[HOSTILE, "x" * 300],
         kwargs={HOSTILE: 1}, queue_name=HOSTILE, attempt=2, claim=2, sent_at=LONG_AGO,
-        claimed_at=LONG_AGO, started_at=LONG_AGO,
+        claimed_at=LONG_AGO, started_at=LONG_AGO, fingerprint=_FINGERPRINT,
     )  # fmt: skip
     running = _task(
         status="RUNNING", attempt=1, claim=1, claimed_by_worker_id=worker, claimed_at=Now(), started_at=Now(),
@@ -68,6 +88,7 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
         TaskAttempt.objects.create(
             task=failed, attempt=number, outcome=outcome, started_at=LONG_AGO, finished_at=LONG_AGO, traceback=HOSTILE,
             error_message=HOSTILE, error_code=HOSTILE, worker_id=worker, hostname=HOSTILE, pid=1,
+            fingerprint=_FINGERPRINT, location=HOSTILE,
         )  # fmt: skip
     Heartbeat.objects.beat(Task.objects.filter(pk=running.pk), BeatRole.RUNNER, worker, HOSTILE, 1)
     Task.objects.bulk_create(Task(task_name=f"shop.tasks.task_{number}", priority=number) for number in range(60))

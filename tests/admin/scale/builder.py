@@ -8,12 +8,13 @@ from django.db import connections, transaction
 
 from . import queues_workers, tasks, workflows
 
-#: The order matters: tasks read their nodes; attempts and heartbeats read their tasks.
+#: The order matters: tasks read their nodes; attempts and heartbeats read their tasks, error groups their attempts.
 STEPS = (
     queues_workers.queues_and_workers,
     workflows.workflows,
     tasks.tasks,
     tasks.attempts,
+    tasks.error_groups,
     tasks.heartbeats,
     tasks.rollups,
 )

@@ -22,6 +22,12 @@ CREATE FUNCTION pg_temp.code(n bigint) RETURNS text IMMUTABLE LANGUAGE sql
 RETURN CASE WHEN n % 3 = 0 THEN 'UNHANDLED_EXCEPTION' WHEN n % 7 = 0 THEN 'WORKER_CRASHED'
     WHEN n % 11 = 0 THEN 'TIMED_OUT' ELSE 'SHOP_ERROR_' || n / 50 % 60 END;
 
+CREATE FUNCTION pg_temp.location(task text) RETURNS text IMMUTABLE LANGUAGE sql
+RETURN 'shop.' || split_part(task, '.', 2) || '.clients.send';
+
+CREATE FUNCTION pg_temp.fingerprint(code text, location text) RETURNS text IMMUTABLE LANGUAGE sql
+RETURN substr(encode(sha256(convert_to('shop.errors.Refused|' || code || '|' || location, 'UTF8')), 'hex'), 1, 12);
+
 CREATE FUNCTION pg_temp.stack(n bigint) RETURNS text IMMUTABLE LANGUAGE sql
 RETURN 'Traceback (most recent call last):' || repeat(
     E'\n  File "/srv/shop/orders/' || md5(n::text) || E'.py", line 117, in send\n    connection.send(message)', 6

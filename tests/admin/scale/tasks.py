@@ -1,8 +1,8 @@
-"""Fill the tasks, their attempts, the heartbeats of their workers, and the roll-ups."""
+"""Fill the tasks, their attempts, the error groups, the heartbeats of their workers, and the roll-ups."""
 
 from __future__ import annotations
 
-from horsies_django.models import Heartbeat, Rollup, Task, TaskAttempt
+from horsies_django.models import ErrorGroup, Heartbeat, Rollup, Task, TaskAttempt
 
 from .fill import fill
 from .sizes import APPS, FIFTY_ATTEMPTS, HUGE, ONLY_ONE, QUEUES, STATUS, TASKS
@@ -72,9 +72,11 @@ def tasks(database: str) -> None:
             jsonb_build_object('error_code', 'TASK_' || what, 'message', 'gone', 'data', NULL)) END""",
         error_code=_only(
             "'ONLY_ONE'",
-            """CASE WHEN what = 'FAILED' THEN pg_temp.code(n)
+            """CASE WHEN what IN ('FAILED', 'RETRYING') THEN pg_temp.code(n)
             WHEN what IN ('CANCELLED', 'EXPIRED') THEN 'TASK_' || what END""",
         ),
+        fingerprint=f"""CASE WHEN what IN ('FAILED', 'RETRYING') THEN pg_temp.fingerprint(
+            {_only("'ONLY_ONE'", "pg_temp.code(n)")}, 'shop.' || app || '.clients.send') END""",
     )
 
 
@@ -87,6 +89,7 @@ def attempts(database: str) -> None:
     source = """(SELECT task.*, try, try < attempt OR status <> 'COMPLETED' AS is_bad,
             hashtext(id::text) & 65535 AS dice
         FROM horsies_tasks AS task, generate_series(1, attempt - (status = 'RUNNING')::int) AS try) AS plan"""
+    code = "coalesce(error_code, pg_temp.code(dice))"
     at = "coalesce(started_at, sent_at) - (attempt - try) * interval '20 seconds'"
     fill(
         database,
@@ -98,13 +101,35 @@ def attempts(database: str) -> None:
         outcome="""CASE WHEN NOT is_bad THEN 'COMPLETED' WHEN dice % 9 = 0 THEN 'WORKER_FAILURE' ELSE 'FAILED' END""",
         started_at=at,
         finished_at=f"least({at} + coalesce(completed_at - started_at, failed_at - started_at, '1 second'), now())",
-        error_code="CASE WHEN is_bad THEN coalesce(error_code, pg_temp.code(dice)) ELSE '' END",
+        error_code=f"CASE WHEN is_bad THEN {code} ELSE '' END",
         error_message="CASE WHEN is_bad THEN 'the server said ' || dice ELSE '' END",
         exception_class="CASE WHEN is_bad THEN 'shop.errors.Refused' ELSE '' END",
+        location="CASE WHEN is_bad THEN pg_temp.location(task_name) ELSE '' END",
+        fingerprint=f"""CASE WHEN is_bad
+            THEN coalesce(fingerprint, pg_temp.fingerprint({code}, pg_temp.location(task_name))) ELSE '' END""",
         traceback="CASE WHEN is_bad THEN pg_temp.stack(dice) ELSE '' END",
         worker_id="coalesce(claimed_by_worker_id, 'web-1')",
         hostname="'node1.example.org'",
         pid="4242",
+    )
+
+
+def error_groups(database: str) -> None:
+    """Insert the error groups of the attempts: one for each code and app, about 600."""
+    source = """(SELECT fingerprint, min(exception_class) AS class, min(error_code) AS code, min(location) AS location,
+            min(finished_at) AS first, max(finished_at) AS last, max(id) AS newest
+        FROM horsies_task_attempts WHERE fingerprint <> '' GROUP BY fingerprint) AS plan"""
+    fill(
+        database,
+        ErrorGroup,
+        source,
+        fingerprint="fingerprint",
+        exception_class="class",
+        error_code="code",
+        location="location",
+        first_seen_at="first",
+        last_seen_at="last",
+        last_attempt_id="newest",
     )
 
 
@@ -143,6 +168,8 @@ def rollups(database: str) -> None:
         outcome="CASE bad WHEN 0 THEN 'COMPLETED' ELSE 'FAILED' END",
         will_retry="false",
         error_code="CASE bad WHEN 0 THEN '' ELSE pg_temp.code(name) END",
+        fingerprint="""CASE bad WHEN 0 THEN '' ELSE
+            pg_temp.fingerprint(pg_temp.code(name), 'shop.' || app || '.clients.send') END""",
         count="1 + (random() * 20)::int",
         waits="""'{"1": 4, "3": 5, "6": 1}'""",
         runs="""'{"4": 2, "5": 6, "6": 2, "9": 1}'""",

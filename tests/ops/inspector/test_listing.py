@@ -104,6 +104,15 @@ def test_filters_by_queue_task_and_age_combine():
     assert len(tasks().list(**wanted)) == 2
 
 
+def test_the_filter_by_error_finds_failed_and_retrying_tasks_of_its_group():
+    failed, retrying = (make(state, fingerprint="a" * 12) for state in ("failed", "retrying"))
+    make("failed", fingerprint="b" * 12)
+
+    assert ids(tasks().list(error="a" * 12)) == [retrying.pk, failed.pk]
+    assert ids(tasks().list(error="a" * 12, status="failed")) == [failed.pk]
+    assert tasks().matching(error="a" * 12, status="retrying").run(dry_run=True).done == 1
+
+
 def test_an_old_task_with_a_custom_id_is_found_by_its_age():
     old = make("failed", id=uuid4(), sent_at=NowPlus(-7_200))
 
@@ -200,6 +209,7 @@ def test_the_inspector_of_a_backend_lists_only_its_tasks():
         ({"older_than": "soon"}, "older_than is 'soon'"),
         ({"after": "nonsense"}, "after is 'nonsense'"),
         ({"queue": ""}, "queue is ''"),
+        ({"error": "A" * 12}, "error is 'AAAAAAAAAAAA'"),
         ({"task": "a\0"}, "task is"),
     ],
 )

@@ -1,0 +1,84 @@
+"""The admin of error groups: what fails most, and the page of each group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext as _
+
+from ...models import Task
+from ...ops.error_groups import find_group
+from ...ops.metrics.errors import failing_places, failure_report
+from ..base import ReadOnlyAdmin, queue_database
+from ..charts import CHART_CSS
+from ..links import can_view
+from .group_page import group_context
+from .links import ErrorUrls
+from .rows import error_rows, options
+from .windows import LABELS, chosen_window, window_tabs
+
+
+class ErrorGroupAdmin(ReadOnlyAdmin):
+    """Lists the errors with the most failed attempts. Requires permission to view tasks."""
+
+    class Media:
+        css = {"all": [*CHART_CSS, "horsies_django/overview.css", "horsies_django/errors.css"]}
+        js = ["horsies_django/live.js"]
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether this user may view tasks."""
+        return can_view(self.admin_site, request, Task)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Return whether this user may view tasks."""
+        return self.has_view_permission(request)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Render *What fails most* in a window, of one task or queue if the address names it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        database, window, urls = self._database, chosen_window(request), ErrorUrls(self.admin_site)
+        task, queue = (request.GET.get(name, "").replace("\0", "") for name in ("task", "queue"))
+        report = failure_report(database, window, task=task, queue=queue, with_details=True)
+        places = failing_places(database, window)
+        filters = {name: value for name, value in (("task", task), ("queue", queue)) if value}
+        context = {
+            "title": _("Errors"),
+            "report": report,
+            "rows": error_rows(report, window, urls),
+            "window": window,
+            "window_words": LABELS[window.key][1],
+            "tabs": window_tabs(window, filters),
+            "filters": filters,
+            "clear_url": urls.errors(window.key),
+            "task_options": options(places.tasks, task),
+            "queue_options": options(places.queues, queue),
+        }
+        return self._render(request, "list", context, extra_context)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Render the page of a group, which is read-only."""
+        if request.method not in ("GET", "HEAD") or not self.has_view_permission(request):
+            raise PermissionDenied
+        fingerprint = unquote(object_id)
+        group = find_group(self._database, fingerprint)
+        if group is None:
+            response: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, fingerprint)  # type: ignore[attr-defined]  # not in the stubs
+            return response
+        return self._render(request, "group", group_context(self.admin_site, request, group), extra_context)
+
+    @property
+    def _database(self) -> str:
+        return queue_database() or "default"
+
+    def _render(self, request: HttpRequest, page: str, context: dict[str, Any], extra: Any) -> HttpResponse:
+        request.current_app = self.admin_site.name  # as every admin view does
+        every = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
+        template = f"admin/horsies_django/errors/{page}.html"
+        return TemplateResponse(request, template, {**every, **context, **(extra or {})})

@@ -1,0 +1,168 @@
+"""The page of one error group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.contrib.admin import AdminSite
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...models import Task, TaskAttempt, Worker
+from ...models.rollup import MINUTES
+from ...ops.error_groups import last_failure, task_counts
+from ...ops.metrics import Count
+from ...ops.metrics.error_history import FailureRun, GroupHistory, group_history
+from ...ops.metrics.errors import WINDOWS, Window, group_places
+from ...ops.metrics.history import FAILED, RETRIED
+from ...ops.payload_view.excerpt import excerpt_of
+from ..charts import LABELS as OUTCOME_LABELS
+from ..charts import Chart, Panel, Series
+from ..formatting import format_time, text_block
+from ..links import Links
+from ..times import relative_time
+from .group_actions import group_buttons
+from .links import ErrorUrls
+from .rows import ErrorName
+from .windows import LABELS, chosen_window, window_tabs
+
+#: Characters of an error message.
+MAX_MESSAGE: Final = 2_000
+
+#: Maximum number of tasks, and of queues, on a page.
+MAX_NAMES: Final = 20
+
+#: For each window, its bars in words, and how many minutes or hours a bar has.
+_BARS: Final = {
+    "5m": (gettext_lazy("by minute"), 1),
+    "1h": (gettext_lazy("by minute"), 1),
+    "24h": (gettext_lazy("by hour"), 1),
+    "7d": (gettext_lazy("by 6 hours"), 6),
+}
+
+#: The states of a group's tasks: the label, the note, and the filter of the task list.
+_STATES: Final = (
+    ("failed", gettext_lazy("Failed"), "", {"state": "failed"}),
+    ("retrying", gettext_lazy("Retrying"), gettext_lazy("waiting for the next attempt"), {"state": "retrying"}),
+    ("again", gettext_lazy("Retry due or running"), "", None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StateCount:
+    """How many of the group's tasks are in a state now, and the address of their list."""
+
+    key: str
+    label: Any
+    hint: Any
+    count: Count
+    url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LastFailure:
+    """The newest attempt of the group that still exists."""
+
+    task: SafeString | str
+    call: str
+    attempt: TaskAttempt
+    finished: str
+    worker: SafeString | str
+    message: str
+    traceback: SafeString | str
+
+
+def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str, Any]:
+    """Return the context of the page. ``group`` was read with ``read_at``. Takes at most eight statements."""
+    database, window = str(group._state.db), chosen_window(request)
+    links, urls = Links(site, request), ErrorUrls(site)
+    history = group_history(database, group.pk, group.read_at)
+    counts = task_counts(database, group.pk)
+    places = group_places(database, window, group.pk)
+    totals = {key: history.counts(each).total for key, each in WINDOWS.items()}
+    return {
+        "title": str(group),
+        "group": group,
+        "error": ErrorName.of(group, group.pk),
+        "run": _run_text(history.latest_run(group), group),
+        "first_seen": _seen(group.first_seen_at, group),
+        "last_seen": _seen(group.last_seen_at, group),
+        "states": [
+            StateCount(key, label, hint, counts[key], urls.tasks(group.pk, **query) if query else None)
+            for key, label, hint, query in _STATES
+            if counts[key] or query is not None
+        ],
+        "buttons": group_buttons(site, request, group.pk, counts),
+        "tabs": window_tabs(window, {}, totals),
+        "window_words": LABELS[window.key][1],
+        "counts": history.counts(window),
+        "chart": _chart(history, window),
+        "tasks": _place_rows(places.tasks, "task_name", group.pk, urls),
+        "queues": _place_rows(places.queues, "queue_name", group.pk, urls),
+        "last": _last(group, links),
+    }
+
+
+def _chart(history: GroupHistory, window: Window) -> Chart:
+    bars, size = _BARS[window.key]
+    title = _("Failed attempts, %(window)s, %(bars)s") % {"window": LABELS[window.key][1], "bars": bars}
+    buckets = history.merged(window, size)
+    series = [
+        Series(outcome, OUTCOME_LABELS[outcome], [bucket.counts[outcome] for bucket in buckets])
+        for outcome in (FAILED, RETRIED)
+    ]
+    length = timedelta(minutes=MINUTES[window.span] * size)
+    starts = [bucket.start for bucket in buckets]
+    return Chart("error", title, starts, length, [Panel("", series)], _("no failures."))
+
+
+def _place_rows(counts: Any, parameter: str, fingerprint: str, urls: ErrorUrls) -> dict[str, Any]:
+    names = counts.most_common()
+    rows = [(name, count, urls.tasks(fingerprint, **{parameter: name})) for name, count in names[:MAX_NAMES]]
+    return {"rows": rows, "more": max(0, len(names) - MAX_NAMES)}
+
+
+def _seen(moment: Any, group: Any) -> SafeString | str:
+    return relative_time(moment, group.read_at) if moment else _("not counted yet")
+
+
+def _run_text(run: FailureRun | None, group: Any) -> tuple[str, str]:
+    """Return a label and a text that say since when it fails, or when it last did."""
+    if run is None:
+        if group.last_seen_at is None:
+            return _("Failing since"), _("not counted yet")
+        return _("Failing since"), _("no failures in the last 7 days")
+    since = _to_minute(run.since)
+    if run.is_longer:
+        since = _("more than 7 days ago")
+    elif run.is_to_the_hour:
+        since = _("%(hour)s (to the hour)") % {"hour": since}
+    if not run.is_over:
+        return _("Failing since"), since
+    until = _to_minute(group.last_seen_at)
+    return _("Last failing"), _("%(since)s to %(until)s") % {"since": since, "until": until}
+
+
+def _to_minute(moment: datetime) -> str:
+    return format_time(moment, exactly=False).rpartition(":")[0]
+
+
+def _last(group: Any, links: Links) -> LastFailure | None:
+    found = last_failure(group)
+    if found is None:
+        return None
+    attempt, task = found
+    message = attempt.error_message
+    return LastFailure(
+        links.to(Task, task.pk, task.task_name),
+        excerpt_of(task),
+        attempt,
+        format_time(attempt.finished_at),
+        links.to(Worker, attempt.worker_id) if attempt.worker_id else "",
+        message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…",
+        text_block(attempt.traceback, end=True) if attempt.traceback else "",
+    )

@@ -1,0 +1,106 @@
+"""The failures of one error group over time, and since when it has been failing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db.models import Sum
+
+from ...models import ErrorGroup
+from ...models.rollup import RollupSpan
+from .errors import WINDOWS, FailureCounts, Window, failures_in
+from .history import FAILED, RETRIED, outcome_of
+
+#: A run of failures ends before a pause of this many whole hours.
+PAUSE_HOURS: Final = 2
+
+#: Every minute that roll-ups are kept for, and every hour of the longest window.
+_MINUTES: Final = Window("minutes", RollupSpan.MINUTE, 180)
+_HOURS: Final = WINDOWS["7d"]
+
+
+@dataclass(slots=True)
+class FailureBucket:
+    """The failed attempts of some minutes or hours by outcome: retried or failed."""
+
+    start: datetime
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRun:
+    """The latest run of failures: failures without a pause of ``PAUSE_HOURS`` whole hours.
+
+    Attributes:
+        since: When it began: the minute or, longer than three hours ago, the hour.
+        is_to_the_hour: Whether only the hour is known.
+        is_longer: Whether it began before the longest window.
+        is_over: Whether such a pause has followed it.
+    """
+
+    since: datetime
+    is_to_the_hour: bool = False
+    is_longer: bool = False
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHistory:
+    """Failed attempts of one group by minute and by hour, the oldest first."""
+
+    minutes: Sequence[FailureBucket]
+    hours: Sequence[FailureBucket]
+
+    def buckets(self, window: Window) -> Sequence[FailureBucket]:
+        """Return the minutes or hours of a window."""
+        return (self.minutes if window.span == RollupSpan.MINUTE else self.hours)[-window.number :]
+
+    def merged(self, window: Window, size: int) -> list[FailureBucket]:
+        """Return the minutes or hours of a window, each ``size`` of them merged into one bucket."""
+        buckets = self.buckets(window)
+        parts = [buckets[at : at + size] for at in range(0, len(buckets), size)]
+        return [FailureBucket(part[0].start, sum((one.counts for one in part), Counter())) for part in parts]
+
+    def counts(self, window: Window) -> FailureCounts:
+        """Return the failed attempts in a window."""
+        total: Counter[str] = sum((bucket.counts for bucket in self.buckets(window)), Counter())
+        return FailureCounts(total[RETRIED], total[FAILED])
+
+    def latest_run(self, group: ErrorGroup) -> FailureRun | None:
+        """Return the latest run of failures; None if the longest window has none."""
+        failing = [at for at, hour in enumerate(self.hours) if hour.counts]
+        if not failing:
+            return None
+        last = first = failing[-1]
+        for at in reversed(failing):
+            if first - at > PAUSE_HOURS:
+                break
+            first = at
+        is_over = len(self.hours) - 1 - last > PAUSE_HOURS
+        since = self.hours[first].start
+        if group.first_seen_at is not None and since <= group.first_seen_at < since + timedelta(hours=1):
+            return FailureRun(group.first_seen_at, is_over=is_over)
+        if first < PAUSE_HOURS:
+            return FailureRun(since, is_to_the_hour=True, is_longer=True, is_over=is_over)
+        if since >= self.minutes[0].start:
+            minutes = (minute.start for minute in self.minutes if minute.counts and minute.start >= since)
+            return FailureRun(next(minutes, since), is_over=is_over)
+        return FailureRun(since, is_to_the_hour=True, is_over=is_over)
+
+
+def group_history(database: str, fingerprint: str, now: datetime) -> GroupHistory:
+    """Read the history of one group, in two statements. ``now`` is the database's time."""
+    return GroupHistory(*(_buckets(database, fingerprint, window, now) for window in (_MINUTES, _HOURS)))
+
+
+def _buckets(database: str, fingerprint: str, window: Window, now: datetime) -> list[FailureBucket]:
+    buckets = {start: FailureBucket(start) for start in window.starts(now)}
+    rows = failures_in(database, window).filter(fingerprint=fingerprint)
+    for start, outcome, will_retry, count in rows.values_list("start", "outcome", "will_retry").annotate(Sum("count")):
+        if start in buckets:
+            buckets[start].counts[outcome_of(outcome, will_retry)] += count
+    return list(buckets.values())

@@ -1,0 +1,136 @@
+"""What fails most, by error group and window, and since when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from horsies_django.models import ErrorGroup, Rollup
+from horsies_django.models.rollup import RollupSpan
+from horsies_django.ops.metrics.error_history import FailureBucket, GroupHistory, group_history
+from horsies_django.ops.metrics.errors import WINDOWS, failing_places, failure_report
+
+pytestmark = pytest.mark.django_db
+
+ONE, TWO, THREE = "a" * 12, "b" * 12, "c" * 12
+NOW = datetime(2026, 3, 4, 12, 34, 56, tzinfo=UTC)
+HOUR = NOW.replace(minute=0, second=0)
+
+
+def start(span=RollupSpan.MINUTE, ago=0):
+    """Return the start of the current minute or hour, or of an earlier one."""
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    return now - timedelta(minutes=ago) if span == "M" else now.replace(minute=0) - timedelta(hours=ago)
+
+
+def failures(fingerprint, count, ago=0, span=RollupSpan.MINUTE, **columns):
+    defaults = {"queue_name": "default", "task_name": "shop.charge", "outcome": "FAILED", "error_code": "X"}
+    Rollup.objects.create(span=span, start=start(span, ago), fingerprint=fingerprint, count=count, **defaults | columns)
+
+
+def group(fingerprint, **columns):
+    seen = {"first_seen_at": NOW, "last_seen_at": NOW, "last_attempt_id": 1, "error_code": "X"}
+    return ErrorGroup.objects.create(fingerprint=fingerprint, **seen | columns)
+
+
+def test_the_groups_the_rest_and_the_failures_without_a_group_add_up():
+    for number, fingerprint in enumerate((ONE, TWO, THREE), 1):
+        failures(fingerprint, 10 * number)
+        failures(fingerprint, number, will_retry=True)
+    failures("", 5, outcome="WORKER_FAILURE")
+    failures("", 100, outcome="COMPLETED", error_code="")
+
+    report = failure_report("default", WINDOWS["1h"], limit=2)
+
+    assert [(each.fingerprint, each.counts.failed, each.counts.retried) for each in report.groups] == [
+        (THREE, 30, 3),
+        (TWO, 20, 2),
+    ]
+    assert (report.other_groups, report.others.failed, report.others.retried) == (1, 10, 1)
+    assert (report.ungrouped.total, report.total.total) == (5, 71)
+
+
+def test_each_window_counts_its_own_minutes_or_hours_and_nothing_later_than_now():
+    for ago in (1, 4, 7, 59, 62):
+        failures(ONE, 1, ago)
+    for ago in (1, 22, 25, 166, 169):
+        failures(ONE, 1, ago, RollupSpan.HOUR)
+    failures(ONE, 50, -2)
+    failures(ONE, 50, -2, RollupSpan.HOUR)
+
+    counted = {key: failure_report("default", window).total.total for key, window in WINDOWS.items()}
+
+    assert counted["5m"] in (1, 2)  # the minute may have changed since
+    assert (counted["1h"], counted["24h"], counted["7d"]) in ((4, 2, 4), (3, 2, 4), (4, 1, 4), (4, 2, 3))
+
+
+def test_a_report_of_one_task_or_queue_has_only_its_failures():
+    failures(ONE, 3, task_name="shop.charge", queue_name="orders")
+    failures(ONE, 4, task_name="shop.ship", queue_name="default")
+    failures(TWO, 5, task_name="shop.ship", queue_name="orders")
+    window = WINDOWS["1h"]
+
+    assert failure_report("default", window, task="shop.ship").total.total == 9
+    assert failure_report("default", window, queue="orders").total.total == 8
+    group(ONE)
+    (only,) = failure_report("default", window, task="shop.charge", queue="orders", with_details=True).groups
+    assert (only.fingerprint, only.counts.total, only.places.tasks) == (ONE, 3, {"shop.charge": 3})
+    assert failing_places("default", window).tasks == {"shop.ship": 9, "shop.charge": 3}
+
+
+def test_a_series_and_the_history_of_a_group_add_up_to_its_count():
+    group(ONE)
+    for ago in (0, 1, 1, 20):
+        failures(ONE, 2, ago, queue_name=f"q{ago}{Rollup.objects.count()}")
+    failures(TWO, 9)
+
+    report = failure_report("default", WINDOWS["1h"], with_details=True)
+
+    one = next(each for each in report.groups if each.fingerprint == ONE)
+    assert (sum(one.series), max(one.series), len(one.series)) == (8, 4, 60)
+    history = group_history("default", ONE, report.now)
+    assert history.counts(WINDOWS["1h"]).total == 8
+    assert [bucket.counts.total() for bucket in history.buckets(WINDOWS["1h"])] == list(one.series)
+
+
+def latest_run(*hours_ago, minutes_ago=(), first_seen=NOW - timedelta(days=20)):
+    """Return the latest run of failures in these hours and minutes before ``NOW``."""
+    hours = [FailureBucket(HOUR - timedelta(hours=ago)) for ago in reversed(range(168))]
+    minutes = [FailureBucket(NOW.replace(second=0) - timedelta(minutes=ago)) for ago in reversed(range(180))]
+    for buckets, failing in ((hours, hours_ago), (minutes, minutes_ago)):
+        for ago in failing:
+            buckets[-1 - ago].counts = Counter(failed=1)
+    return GroupHistory(minutes, hours).latest_run(ErrorGroup(first_seen_at=first_seen, last_seen_at=NOW))
+
+
+def test_a_run_of_failures_begins_after_the_last_pause_of_two_whole_hours():
+    run = latest_run(1, 2, 4, 5, 8, 9)
+
+    assert (run.since, run.is_to_the_hour, run.is_over) == (HOUR - timedelta(hours=5), True, False)
+
+
+def test_a_run_is_over_after_two_whole_hours_without_a_failure():
+    assert not latest_run(2).is_over
+    assert latest_run(3).is_over
+    assert latest_run() is None
+
+
+def test_a_recent_run_is_known_to_the_minute():
+    run = latest_run(0, 1, minutes_ago=(3, 70, 80))
+
+    assert (run.since, run.is_to_the_hour) == (NOW.replace(second=0) - timedelta(minutes=80), False)
+
+
+def test_the_first_run_begins_when_the_group_was_first_seen():
+    first_seen = NOW - timedelta(hours=30, minutes=1, seconds=7)
+
+    run = latest_run(*range(31), first_seen=first_seen)
+
+    assert (run.since, run.is_to_the_hour) == (first_seen, False)
+
+
+def test_a_run_of_more_than_the_longest_window_is_longer_than_that():
+    assert latest_run(*range(168)).is_longer
+    assert not latest_run(*range(165)).is_longer
