@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from ...ops.metrics.errors import failure_report
 from .links import ErrorUrls
 from .rows import error_rows
-from .windows import LABELS, chosen_window, window_tabs
+from .windows import LABELS, PARAMETER, chosen_window, window_tabs
 
 #: Rows on the overview.
 MAX_ROWS: Final = 5
@@ -19,11 +19,12 @@ MAX_ROWS: Final = 5
 def failing_context(site: AdminSite, request: HttpRequest, database: str) -> dict[str, Any]:
     """Return the context of the section. Takes one statement."""
     window, urls = chosen_window(request), ErrorUrls(site)
+    others = {name: value for name, value in request.GET.items() if name != PARAMETER}
     report = failure_report(database, window, limit=MAX_ROWS)
     return {
         "report": report,
         "rows": error_rows(report, window, urls),
-        "tabs": window_tabs(window, {}),
+        "tabs": window_tabs(window, others),
         "window_words": LABELS[window.key][1],
         "url": urls.errors(window.key),
     }
