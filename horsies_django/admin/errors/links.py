@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import quote
 from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -23,7 +24,8 @@ def same_error_link(fingerprint: str | None, links: Links) -> SafeString | str:
     """Return a link to the page of an error group: all tasks with this error. Empty without a group."""
     if not fingerprint or not links.can_view(ErrorGroup):
         return ""
-    return links.to(ErrorGroup, fingerprint, _("All tasks with this error"))
+    link = links.to(ErrorGroup, fingerprint, _("All tasks with this error"))
+    return format_html('<span class="horsies-same-error">{}</span>', link)
 
 
 class ErrorUrls:
