@@ -37,6 +37,7 @@ def test_each_filter_knows_the_names_of_the_roll_ups_with_their_attempts(staff):
         [
             rollup(task="shop.send", queue="emails", count=5),
             rollup(hours=2, task="shop.send", queue="emails", count=7),
+            rollup(hours=30, task="shop.send", queue="emails", count=100),
             rollup(task="shop.pay", queue="money", code="CARD_DECLINED", count=3),
             rollup(hours=24 * 30, task="shop.monthly", queue="reports", code="LATE", count=9),
             rollup(hours=24 * 40, task="shop.forgotten", queue="old", count=9),
