@@ -2,9 +2,10 @@
 
 from django.contrib import admin
 
-from ..models import ErrorGroup, Heartbeat, Limit, Overview, Queue, Schedule, Task, Worker, Workflow
+from ..models import ErrorGroup, Heartbeat, Limit, Overview, Queue, RunningNow, Schedule, Task, Worker, Workflow
 from .errors.admin import ErrorGroupAdmin
 from .overview import OverviewAdmin
+from .running_now.admin import RunningNowAdmin
 from .schedules.admin import ScheduleAdmin
 from .tasks.admin import TaskAdmin
 from .workers_queues.heartbeat_admin import HeartbeatAdmin
@@ -17,6 +18,7 @@ from .workflows.admin import WorkflowAdmin
 def register(site: admin.AdminSite) -> None:
     """Register every page of this package on ``site``."""
     site.register(Overview, OverviewAdmin)
+    site.register(RunningNow, RunningNowAdmin)
     site.register(Task, TaskAdmin)
     site.register(ErrorGroup, ErrorGroupAdmin)
     site.register(Workflow, WorkflowAdmin)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Final
 
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.widgets import url_params_from_lookup_dict
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
+from django.forms.widgets import Media
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
@@ -16,6 +18,7 @@ from django.utils.text import capfirst
 from ..core.compat import task_backends
 from ..enqueue.backend import HorsiesBackend
 from ..ops.keyset.estimate import MAX_COUNTED
+from .live import answer_unchanged
 
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
@@ -78,8 +81,11 @@ class QueueModelAdmin(AnyModelAdmin):
     list_per_page = 50
     list_max_show_all = 50
 
-    class Media:
-        css = {"all": ["horsies_django/admin.css"]}
+    @property
+    def media(self) -> Media:
+        """Load our style sheet, and where django-unfold is installed, the one that restores what it resets."""
+        ours = ["horsies_django/admin.css", *(["horsies_django/unfold.css"] if apps.is_installed("unfold") else [])]
+        return Media(css={"all": ours}) + super().media
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read from the queue's database, whatever the routers say."""
@@ -104,7 +110,11 @@ class QueueModelAdmin(AnyModelAdmin):
         """Name the rows in the title; Django would ask to select one."""
         title = capfirst(self.opts.verbose_name_plural)
         response: HttpResponse = super().changelist_view(request, {"title": title, **(extra_context or {})})
-        return response
+        return answer_unchanged(request, response)
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Answer a refresh with 304 if the live parts of the page have not changed."""
+        return answer_unchanged(request, super().changeform_view(request, *args, **kwargs))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return None for an id with a NUL, which PostgreSQL does not accept in text."""

@@ -10,9 +10,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ..core.durations import format_brief, format_duration
+from ..core.durations import format_brief
 from ..ops.metrics.history import DAY, HOUR, current_minute, duration_history
 from ..ops.metrics.latency import ExceededSince, LatencyTrend, LatencyWarning, latency_warning
+from .ages import age_at
 from .charts import Chart, latency_chart
 from .charts.axis import local
 
@@ -26,23 +27,28 @@ def describe_since(since: ExceededSince, waits: float) -> str:
     return (_("since %s or earlier") if since.is_at_least else _("since %s")) % time
 
 
-def describe_warning(warning: LatencyWarning) -> str:
-    """Return the warning at the top of the overview, without the queue's name."""
-    words = _("latency %(latency)s, threshold %(threshold)s") % {
-        "latency": format_brief(warning.waits),
-        "threshold": format_brief(warning.threshold),
-    }
-    return f"{words}, {describe_since(warning.since, warning.waits)}" if warning.since else words
+def describe_warning(warning: LatencyWarning, now: float) -> SafeString:
+    """Return the warning at the top of the overview, without the queue's name.
+
+    ``now`` is the database's clock in seconds since 1970.
+    """
+    since = f", {describe_since(warning.since, warning.waits)}" if warning.since else ""
+    return format_html(
+        _("latency {latency}, threshold {threshold}{since}"),
+        latency=age_at(warning.waits, now, "brief"),
+        threshold=format_brief(warning.threshold),
+        since=since,
+    )
 
 
-def latency_cell(waits: float | None, warning: LatencyWarning | None) -> SafeString | str:
+def latency_cell(shown: SafeString | str, warning: LatencyWarning | None) -> SafeString | str:
     """Return the latency, marked if it exceeds the queue's threshold."""
     if warning is None:
-        return format_duration(waits)
+        return shown
     words = _("over %s") % format_brief(warning.threshold)
     if warning.since:
         words = f"{words} {describe_since(warning.since, warning.waits)}"
-    return format_html('<span class="horsies-late">{} ({})</span>', format_duration(waits), words)
+    return format_html('<span class="horsies-late">{} ({})</span>', shown, words)
 
 
 def latency_of_queue(

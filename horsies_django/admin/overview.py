@@ -14,9 +14,8 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
-from ..core.durations import format_relative
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..core.workflow_status import WorkflowStatus
@@ -25,14 +24,17 @@ from ..ops.metrics import Count, Exactness, MetricsSnapshot, collect
 from ..ops.metrics.schedules import next_schedules
 from ..ops.metrics.snapshot import QueueMetrics
 from ..ops.metrics.workflows import workflow_progress
+from .ages import age_at
 from .base import ReadOnlyAdmin, backends_on, first_backend
 from .charts import CHART_CSS, sparkline
 from .errors.overview import failing_context
 from .latency import describe_warning
 from .links import can_view
+from .live import answer_unchanged
 from .overview_chart import ChartControls
 from .schedules.columns import format_dotted_path
 from .schedules.timing_text import describe_timing
+from .workers_queues.state_text import status_label
 
 #: The tiles: the count, its label, the note below, and the filter of the task list that shows the same tasks.
 TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
@@ -102,15 +104,17 @@ class OverviewAdmin(ReadOnlyAdmin):
             "opts": self.opts,
             "media": self.media,
             "has_backend": backend is not None,
-            **(self._metrics(request, backend.parsed.options) if backend else {}),
-            **(self._schedules(request, backend.parsed.options.database) if backend else {}),
+            **(self._sections(request, backend.parsed.options) if backend else {}),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name  # as every admin view does
-        return TemplateResponse(request, "admin/horsies_django/overview.html", context)
+        return answer_unchanged(request, TemplateResponse(request, "admin/horsies_django/overview.html", context))
 
-    def _metrics(self, request: HttpRequest, options: Options) -> dict[str, Any]:
+    def _sections(self, request: HttpRequest, options: Options) -> dict[str, Any]:
         snapshot = collect(options, with_trends=True)
+        return self._metrics(request, options, snapshot) | self._schedules(request, options.database, snapshot.second)
+
+    def _metrics(self, request: HttpRequest, options: Options, snapshot: MetricsSnapshot) -> dict[str, Any]:
         sees_queues, sees_workers, sees_workflows = (
             can_view(self.admin_site, request, model) for model in (Queue, Worker, Workflow)
         )
@@ -118,13 +122,13 @@ class OverviewAdmin(ReadOnlyAdmin):
         return {
             "snapshot": snapshot,
             "tiles": [self._tile(snapshot, *tile) for tile in TILES],
-            "warnings": _warnings(snapshot, sees_queues=sees_queues),
+            "warnings": _warnings(snapshot, sees_queues=sees_queues, sees_workers=sees_workers),
             "is_empty": not any(snapshot.counts.values()),
             "controls": controls,
             "menus": self._chart_menus(controls, snapshot),
             "chart": controls.chart(options.database, snapshot.minute, self._task_list_url),
             "late_queues": [
-                (late.queue, self._queue_urls(late.queue)[0], describe_warning(late))
+                (late.queue, self._queue_urls(late.queue)[0], describe_warning(late, snapshot.second))
                 for late in (snapshot.latency_warnings if sees_queues else ())
             ],
             "queues": [(queue, *self._queue_urls(queue.name), _trend(queue)) for queue in snapshot.queues]
@@ -134,20 +138,26 @@ class OverviewAdmin(ReadOnlyAdmin):
             "sees_queues": sees_queues,
             "sees_workers": sees_workers,
             "sees_workflows": sees_workflows,
-            "workers": [(one, self._page_url("worker", quote(one.id))) for one in snapshot.alive]
+            "workers": [
+                (one, self._page_url("worker", quote(one.id)), status_label(one, snapshot.second))
+                for one in snapshot.alive
+            ]
             if sees_workers
             else [],
-            "silent": len(snapshot.workers) - len(snapshot.alive),
+            "online": len(snapshot.alive) - len(snapshot.not_responding),
+            "not_responding": len(snapshot.not_responding),
+            "offline": len(snapshot.workers) - len(snapshot.alive),
             "threads": sum(one.threads or 0 for one in snapshot.alive),
             "taken": sum(one.threads_taken for one in snapshot.alive),
             **(self._workflows(options.database, snapshot) if sees_workflows else {}),
             "links": {
-                name: self._url(f"{name}_changelist") for name in ("task", "queue", "worker", "workflow", "schedule")
+                name: self._url(f"{name}_changelist")
+                for name in ("task", "queue", "worker", "workflow", "schedule", "runningnow")
             },
         }
 
-    def _schedules(self, request: HttpRequest, database: str) -> dict[str, Any]:
-        """Return the schedules section for users who may view schedules."""
+    def _schedules(self, request: HttpRequest, database: str, second: float) -> dict[str, Any]:
+        """Return the schedules section for users who may view schedules. ``second`` is the database's clock."""
         if not can_view(self.admin_site, request, Schedule):
             return {}
         found = next_schedules(database, backends_on(database))
@@ -160,7 +170,7 @@ class OverviewAdmin(ReadOnlyAdmin):
                     self._page_url("schedule", one.id),
                     format_dotted_path(one.runs),
                     describe_timing(one.timing, one.timezone),
-                    format_relative(-one.due_in),
+                    age_at(-one.due_in, second),
                 )
                 for one in found.next
             ],
@@ -221,8 +231,8 @@ def _trend(queue: QueueMetrics) -> SafeString | str:
     return sparkline(_("p95"), queue.trend.p95, threshold.total_seconds() if threshold else None)
 
 
-def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool) -> list[str]:
-    """Return warnings about what needs attention; only users who may view queues see their names."""
+def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool, sees_workers: bool) -> list[str]:
+    """Return warnings about what needs attention; only users who may view queues or workers read of these."""
     warnings = []
     waits = any(snapshot.counts[key] for key in ("due", "scheduled", "aggregating", "retrying"))
     if waits and not snapshot.alive:
@@ -231,6 +241,15 @@ def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool) -> list[str]:
         names = {"queues": ", ".join(snapshot.unserved)}
         warnings.append(
             _("No worker serves these queues, or all of their workers are stopping or quiet: %(queues)s.") % names
+        )
+    if silent := len(snapshot.not_responding) if sees_workers else 0:
+        warnings.append(
+            ngettext(
+                "%d worker has stopped sending heartbeats and may be dead.",
+                "%d workers have stopped sending heartbeats and may be dead.",
+                silent,
+            )
+            % silent
         )
     if snapshot.counts["overdue"]:
         warnings.append(_("Some tasks are past their deadline, and the reaper has not expired them yet."))

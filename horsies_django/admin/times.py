@@ -8,14 +8,12 @@ from typing import Final
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, connections
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext_lazy as _
 
-from ..core.durations import format_relative
+from .ages import age
 from .base import queue_database
-from .formatting import format_time
 
 #: The years that a form accepts.
 FIRST_YEAR: Final = 1900
@@ -23,9 +21,8 @@ LAST_YEAR: Final = 9997
 
 
 def relative_time(moment: datetime, now: datetime) -> SafeString:
-    """Return a time relative to now, with the exact time as a tooltip."""
-    words, exact = format_relative((now - moment).total_seconds()), format_time(moment, exactly=False)
-    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, words)
+    """Return a time relative to now, with the exact time as a tooltip. On live pages the browser counts it."""
+    return age((now - moment).total_seconds(), moment, zone=display_zone())
 
 
 def validate_date(moment: datetime) -> None:

@@ -65,6 +65,24 @@ def format_relative(seconds: float) -> str:
     return (_("%s ago") if seconds > 0 else _("in %s")) % format_brief(abs(seconds))
 
 
+def duration_texts() -> dict[str, str]:
+    """Return the texts of the formats above in the current language, for scripts that format in the same way."""
+    return {
+        "ms": _("%d ms"),
+        "exact": _("%s s"),
+        "s": _("%d s"),
+        "min": _("%d min"),
+        "h": _("%d h"),
+        "d": _("%d d"),
+        "min_s": _("%(minutes)d min %(seconds)d s"),
+        "h_min": _("%(hours)d h %(minutes)d min"),
+        "d_h": _("%(days)d d %(hours)d h"),
+        "ago": _("%s ago"),
+        "in": _("in %s"),
+        "now": _("now"),
+    }
+
+
 def _short(seconds: float) -> str:
     if seconds < 1:
         return _("%d ms") % round(seconds * 1_000)

@@ -139,6 +139,22 @@ class MinuteOf(Func):
         return self.as_sql(compiler, connection, template="(STRFTIME('%%%%s', %(expressions)s) / 60)")
 
 
+class SecondOf(Func):
+    """The seconds from 1970 to a time that has a time zone, as the database's now has."""
+
+    def __init__(self, column: str | Expression) -> None:
+        super().__init__(F(column) if isinstance(column, str) else column, output_field=FloatField())
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
+        """Render ``EXTRACT`` with a cast, because numeric becomes Decimal."""
+        template = "EXTRACT(EPOCH FROM %(expressions)s)::double precision"
+        return self.as_sql(compiler, connection, template=template)
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
+        """Render Julian days, which are exact to the millisecond."""
+        return self.as_sql(compiler, connection, template="((JULIANDAY(%(expressions)s) - 2440587.5) * 86400.0)")
+
+
 _POSTGRES_CASTS: Final = {
     "IntegerField": "bigint",
     "FloatField": "double precision",

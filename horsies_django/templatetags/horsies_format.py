@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
 from django import template
 
+from ..admin.ages import age_at
 from ..admin.formatting import format_count, format_number
-from ..core.durations import format_brief
+from ..core.durations import duration_texts, format_brief
 
 register = template.Library()
 register.filter("brief", format_brief)
+register.simple_tag(age_at, name="age")
 register.filter("format_number", format_number)
 register.filter("format_count", format_count)
+
+
+@register.simple_tag(name="duration_texts")
+def texts() -> str:
+    """Return the texts with which live.js formats durations, as JSON."""
+    return json.dumps(duration_texts())

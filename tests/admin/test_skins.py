@@ -23,4 +23,6 @@ def test_every_page_opens_with_another_skin(skin, tmp_path, monkeypatch):
     pages = [line.split() for line in done.stdout.splitlines() if line.startswith("/admin/")]
     assert len(pages) > 5
     assert {status for _, status, *_ in pages} == {"200"}, done.stdout
-    assert ["horsies-buttons"] in [markers for _, _, *markers in pages], done.stdout
+    assert [url for url, _, *markers in pages if "horsies-buttons" in markers], done.stdout
+    ours = [markers for url, _, *markers in pages if "/horsies_django/" in url]
+    assert {"unfold.css" in markers for markers in ours} == {skin == "unfold"}, done.stdout

@@ -20,6 +20,7 @@ from tests.worker.test_stopping import send_hold
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 LIST = "/admin/horsies_django/worker/"
+OVERVIEW = "/admin/horsies_django/overview/"
 
 
 def page(client, worker_id):
@@ -46,19 +47,51 @@ def test_the_list_shows_host_queues_slots_and_memory_of_each_worker(staff):
 
     shown = text_of(staff("view_worker").get(LIST).content.decode())
 
-    for text in ("host-a", "4711", "online", "0/8", "50.0", "emails, but not reports", "9.8.7", "now"):
+    for text in ("host-a", "4711", "online", "0/8", "50.0", "emails, but not reports", "9.8.7"):
         assert text in shown.replace("\xa0", " "), text
 
 
-def test_a_worker_without_a_recent_heartbeat_is_marked_as_silent(staff):
+@pytest.mark.parametrize(
+    ("silence", "state"),
+    [
+        (55, "online"),
+        (70, "not responding (no heartbeat for 70 s; expected every 30 s)"),
+        (3_600, "offline (no heartbeat for 60 min)"),
+    ],
+)
+def test_a_worker_that_misses_two_heartbeats_is_marked_before_its_tasks_are_recovered(staff, silence, state):
     register()
-    Worker.objects.update(last_beat_at=NowPlus(-3_600))
-    client = staff("view_worker")
+    Worker.objects.update(last_beat_at=NowPlus(-silence))
+    client = staff("view_worker", "view_task")
 
-    assert "not responding" in text_of(client.get(LIST).content.decode())
-    html = text_of(page(client, "w-1"))
-    assert "not responding" in html
-    assert "60 min ago" in html
+    for url in (LIST, reverse("admin:horsies_django_worker_change", args=["w-1"])):
+        assert state in text_of(client.get(url).content.decode()), url
+    overview = text_of(client.get(OVERVIEW).content.decode())
+    assert (state in overview) == (silence < 3_600)
+    assert ("may be dead" in overview) == (silence == 70)
+
+
+def test_the_overview_counts_workers_by_their_state(staff):
+    for name, silence in {"on": 1, "silent": 70, "off": 3_600}.items():
+        register(name)
+        Worker.objects.filter(pk=name).update(last_beat_at=NowPlus(-silence))
+
+    shown = text_of(staff("view_worker", "view_task").get(OVERVIEW).content.decode())
+
+    assert "1 worker online." in shown
+    assert "1 not responding." in shown
+    assert "1 offline." in shown
+
+
+def test_the_heartbeats_of_a_worker_are_expected_at_the_interval_of_its_backend(staff, settings):
+    intervals = dict.fromkeys(("claimer_heartbeat_interval_ms", "runner_heartbeat_interval_ms"), 5_000)
+    settings.TASKS = settings.TASKS | {"other": settings.TASKS["default"] | {"OPTIONS": {"recovery": intervals}}}
+    register(backend="other")
+    Worker.objects.update(last_beat_at=NowPlus(-14))
+
+    shown = text_of(staff("view_worker").get(LIST).content.decode())
+
+    assert "not responding (no heartbeat for 14 s; expected every 5.0 s)" in shown
 
 
 def test_the_list_shows_each_workers_load_and_links_its_running_tasks(staff):
@@ -71,7 +104,7 @@ def test_the_list_shows_each_workers_load_and_links_its_running_tasks(staff):
     html = client.get(LIST).content.decode()
 
     assert "5/8" in html
-    assert re.search("noop 2 h [5-9] min", html)
+    assert re.search("noop 2 h [5-9] min", text_of(html))
     assert "and 2 more" in html
     assert reverse("admin:horsies_django_task_change", args=[handles[0].id]) in html
     html = page(client, "w-1")

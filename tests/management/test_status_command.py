@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from horsies_django.core.compat import task_backends
 from horsies_django.db.expressions import NowPlus
-from horsies_django.models import Task, TaskAttempt, depths
+from horsies_django.models import Task, TaskAttempt, Worker, depths
 from horsies_django.reaper.duties import run_pass
 from tests.conftest import Process
 from tests.jobs import tasks
@@ -43,6 +43,19 @@ def test_the_json_status_is_one_object_with_counts_queues_and_workers(worker, ma
     assert {"name", "paused", "due", "oldest_waits", "held", "counts", "last_hour", "run_p95"} <= set(
         found["queues"][0]
     )
+
+
+def test_the_status_marks_workers_that_have_stopped_sending_heartbeats(capsys):
+    for name, silence in {"on": 1, "silent": 70, "off": 3_600}.items():
+        Worker.objects.register(name, name, "host", 1)
+        Worker.objects.filter(pk=name).update(last_beat_at=NowPlus(-silence))
+
+    call_command("horsies_status")
+
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if " host " in line}
+    assert rows["silent"].endswith("70 s ago  not responding (expected every 30 s)")
+    assert rows["off"].endswith("60 min ago  offline")
+    assert rows["on"].rstrip().endswith("ago")
 
 
 def test_the_json_status_has_the_roll_ups_of_the_last_hour(manage, drain):

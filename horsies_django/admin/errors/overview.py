@@ -19,7 +19,7 @@ MAX_ROWS: Final = 5
 def failing_context(site: AdminSite, request: HttpRequest, database: str) -> dict[str, Any]:
     """Return the context of the section. Takes one statement."""
     window, urls = chosen_window(request), ErrorUrls(site)
-    others = {name: value for name, value in request.GET.items() if name != PARAMETER}
+    others = {name: str(value) for name, value in request.GET.items() if name != PARAMETER}
     report = failure_report(database, window, limit=MAX_ROWS)
     return {
         "report": report,

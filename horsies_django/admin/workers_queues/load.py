@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
 from django.db.models import Count, Q, QuerySet, Sum
 from django.utils.formats import number_format
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
@@ -20,7 +22,10 @@ from ...enqueue.backend import HorsiesBackend
 from ...models import Queue, Rollup, Task, Worker
 from ...models.depths import Depth, Depths, depths
 from ...models.rollup import RollupSpan
+from ...ops.metrics.snapshot import database_second
 from ...ops.queue_status import QueueStatus, row_values, seconds_since_refill, status_from_row
+from ..ages import age, age_at
+from ..times import display_zone
 
 #: Maximum number of counted deferred tasks, the earliest first.
 MAX_COUNTED: Final = 2_000
@@ -50,7 +55,15 @@ class HeldTask:
     task_id: Any
     task_name: str
     is_running: bool
+    started_at: datetime | None
     seconds: float | None
+
+    @property
+    def shown_age(self) -> SafeString | str:
+        """How long it has run; a dash if it has not started."""
+        if self.started_at is None or self.seconds is None:
+            return "-"
+        return age(self.seconds, self.started_at, "full", display_zone())
 
 
 @dataclass(slots=True)
@@ -78,10 +91,11 @@ def worker_loads(worker_ids: Collection[str], database: str | None, *, named: bo
             found[worker_id].sync += count
     if not named:
         return found
-    columns = ("claimed_by_worker_id", "pk", "task_name", "status", SecondsUntil("started_at"))
-    for worker_id, key, name, status, seconds in held.order_by("claimed_at").values_list(*columns)[:MAX_HELD]:
-        age = None if seconds is None else -seconds
-        found[worker_id].held_tasks.append(HeldTask(key, name, status == TaskStatus.RUNNING, age))
+    columns = ("claimed_by_worker_id", "pk", "task_name", "status", "started_at", SecondsUntil("started_at"))
+    oldest = held.order_by("claimed_at")[:MAX_HELD]
+    for worker_id, key, name, status, started_at, seconds in oldest.values_list(*columns):
+        running_for = None if seconds is None else -seconds
+        found[worker_id].held_tasks.append(HeldTask(key, name, status == TaskStatus.RUNNING, started_at, running_for))
     return found
 
 
@@ -97,6 +111,12 @@ class QueueLoad:
     failed: int = 0
     workers: tuple[str, ...] = ()
     status: QueueStatus | None = None
+    now: float = 0.0  # seconds since 1970 by the database's clock
+
+    @property
+    def shown_latency(self) -> SafeString | str:
+        """The age of the oldest due task."""
+        return age_at(self.depth.waits, self.now, "full")
 
     @property
     def shown_due(self) -> str:
@@ -154,11 +174,12 @@ def attach_loads(queues: Iterable[Any], loads: defaultdict[str, QueueLoad], data
     """Set each queue's load, with the workers that serve it."""
     queues = list(queues)
     workers = _serving_workers([queue.name for queue in queues], database)
+    now = database_second(database) if any(loads[queue.name].depth.due for queue in queues) else 0.0
     since = seconds_since_refill(database) if any(queue.tokens is not None for queue in queues) else {}
     for queue in queues:
         known = loads[queue.name]
         status = status_from_row(queue.name, row_values(queue, since.get(queue.name)), known.held, database)
-        queue.load = replace(known, workers=tuple(workers[queue.name]), status=status)
+        queue.load = replace(known, workers=tuple(workers[queue.name]), status=status, now=now)
 
 
 def unsaved_queue(name: str) -> Queue:

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.operations import acting_as
 from ...core.queue_policy import COLUMNS, QueuePolicy
-from ...models import Queue, Task
+from ...models import Queue, RunningNow, Task
 from ...models.queue import QueueQuerySet
 from ...ops.metrics.latency import LatencyWarning, latency_warning
 from ...ops.queue_status import queue_options
@@ -31,7 +31,7 @@ from ..json_field import JSON_BOX, JSONPayloadField
 from ..latency import latency_cell, latency_of_queue
 from ..links import Links
 from ..live_columns import LiveAdmin, live_column
-from .load import attach_loads, known_queues, queue_loads, unsaved_queue
+from .load import QueueLoad, attach_loads, known_queues, queue_loads, unsaved_queue
 
 if TYPE_CHECKING:
     AnyModelForm = ModelForm[Queue]
@@ -225,8 +225,8 @@ class QueueAdmin(LiveAdmin):
             (_("state"), queue_state(queue)),
             (_("limits"), self.shown_rules(queue)),
             (_("due"), _tasks_of(links, queue, "due", load.shown_due)),
-            (_("latency"), latency_cell(load.depth.waits, warning)),
-            (_("in progress"), _tasks_of(links, queue, "active", str(load.held))),
+            (_("latency"), latency_cell(load.shown_latency, warning)),
+            (_("in progress"), links.to_list(RunningNow, str(load.held), queue_name=queue.name)),
             (_("scheduled"), _tasks_of(links, queue, "scheduled", load.shown_scheduled)),
             (_("finished in the last hour"), load.shown_hour),
             (_("served by"), self._workers_of(load.workers)),
@@ -254,8 +254,10 @@ class QueueAdmin(LiveAdmin):
     @admin.display(description=_("latency"))
     def shown_oldest(self, queue: Any) -> SafeString | str:
         """The age of the oldest of them, marked if it exceeds the threshold of the settings."""
-        waits = queue.load.depth.waits
-        return latency_cell(waits, latency_warning(queue.name, waits, queue.load.status.latency_warning))
+        load: QueueLoad = queue.load
+        threshold = load.status.latency_warning if load.status else None
+        warning = latency_warning(queue.name, load.depth.waits, threshold)
+        return latency_cell(load.shown_latency, warning)
 
     @live_column
     @admin.display(description=_("in progress"))

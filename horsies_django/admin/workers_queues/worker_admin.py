@@ -16,17 +16,19 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import format_duration, format_relative
 from ...db.expressions import SecondsUntil
 from ...db.fields import strings_in
-from ...models import Task, Worker
+from ...models import RunningNow, Task, Worker
 from ...models.worker import WorkerQuerySet
 from ..actions.admin_action import AdminAction
+from ..ages import age
 from ..base import queue_database
 from ..formatting import time_column
-from ..links import can_view
+from ..links import Links, can_view
 from ..live_columns import LiveAdmin, live_column
-from .load import MAX_NAMED, HeldTask, WorkerLoad, silent_after, worker_loads
+from ..times import display_zone
+from .load import MAX_NAMED, HeldTask, WorkerLoad, worker_loads
+from .state_text import is_online, worker_state
 
 STOP: Final = AdminAction(
     name="stop",
@@ -103,7 +105,6 @@ class WorkerAdmin(LiveAdmin):
         "shown_load",
         "shown_tasks",
         "shown_memory",
-        "shown_beat",
         "hostname",
         "pid",
         "shown_queues",
@@ -144,9 +145,11 @@ class WorkerAdmin(LiveAdmin):
         """Add the tasks that it runs."""
         if (worker := kwargs.get("obj")) is not None:
             attach_worker_loads([worker], named=can_view(self.admin_site, request, Task))
-            rows = [(hold, self._task_address(hold), format_duration(hold.seconds)) for hold in worker.load.held_tasks]
+            rows = [(hold, self._task_address(hold), hold.shown_age) for hold in worker.load.held_tasks]
             many = format_task_count(worker.load.count)
             context = context | {"worker": worker, "holds": rows, "many": many, "summary": self._summary(worker)}
+            running = Links(self.admin_site, request).to_list(RunningNow, _("Running now"), worker=worker.pk)
+            context["running_now"] = running
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _summary(self, worker: Any) -> list[tuple[Any, Any]]:
@@ -154,7 +157,7 @@ class WorkerAdmin(LiveAdmin):
             (_("state"), worker_state(worker)),
             (_("load"), format_load(worker)),
             (_("memory"), filesizeformat(worker.memory) if worker.memory else "-"),
-            (_("last heartbeat"), format_last_beat(worker)),
+            *([(_("last heartbeat"), format_last_beat(worker))] if is_online(worker) else []),  # else in its state
         ]
 
     def _task_address(self, holding: HeldTask) -> str | None:
@@ -196,11 +199,9 @@ class WorkerAdmin(LiveAdmin):
         return format_html_join("", "<div>{}</div>", lines)
 
     def _line(self, hold: HeldTask) -> tuple[SafeString]:
-        address, words = (
-            self._task_address(hold),
-            f"{hold.task_name.rpartition('.')[2]} {format_duration(hold.seconds)}",
-        )
-        return (format_html('<a href="{}">{}</a>', address, words) if address else format_html("{}", words),)
+        address, name = self._task_address(hold), hold.task_name.rpartition(".")[2]
+        line = format_html("{} {}", name, hold.shown_age)
+        return (format_html('<a href="{}">{}</a>', address, line) if address else line,)
 
     @live_column
     @admin.display(description=_("memory"))
@@ -218,23 +219,6 @@ class WorkerAdmin(LiveAdmin):
                 "excluded": ", ".join(excluded),
             }
         return served
-
-    @live_column
-    @admin.display(description=_("last heartbeat"))
-    def shown_beat(self, worker: Any) -> str:
-        """The time since its last heartbeat."""
-        return format_last_beat(worker)
-
-
-def worker_state(worker: Any) -> SafeString:
-    """Return whether the worker is alive, stopping or quiet, as a label."""
-    if -worker.beats_in > silent_after():
-        return format_html('<span class="horsies-silent">{}</span>', _("not responding"))
-    if worker.stop_requested_at is not None:
-        return format_html('<span class="horsies-stopping">{}</span>', _("stopping"))
-    if worker.quiet_since is not None:
-        return format_html('<span class="horsies-quiet">{}</span>', _("quiet"))
-    return format_html('<span class="horsies-alive">{}</span>', _("online"))
 
 
 def format_load(worker: Any) -> str:
@@ -256,6 +240,6 @@ def format_task_count(count: int) -> str:
     return ngettext("%d task", "%d tasks", count) % count if count else "-"
 
 
-def format_last_beat(worker: Any) -> str:
+def format_last_beat(worker: Any) -> SafeString:
     """Return the time since its last heartbeat."""
-    return format_relative(-worker.beats_in)
+    return age(-worker.beats_in, worker.last_beat_at, zone=display_zone())

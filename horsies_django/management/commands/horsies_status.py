@@ -13,6 +13,7 @@ from django.db import DatabaseError
 
 from horsies_django.core.backends import horsies_backend
 from horsies_django.core.durations import format_brief
+from horsies_django.core.liveness import Liveness
 from horsies_django.core.printable import one_line
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
@@ -159,8 +160,10 @@ def _worker_row(worker: WorkerStatus) -> tuple[str, ...]:
 
 
 def _state(worker: WorkerStatus) -> str:
-    if not worker.is_alive:
-        return "silent"
+    if worker.liveness is Liveness.OFFLINE:
+        return "offline"
+    if not worker.is_responding:
+        return f"not responding (expected every {format_brief(worker.beat_interval)})"
     return "stopping" if worker.is_stopping else "quiet" if worker.is_quiet else ""
 
 

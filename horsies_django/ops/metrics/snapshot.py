@@ -9,11 +9,12 @@ from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
+from django.db import connections
 from django.db.models import F, QuerySet
 
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.options import Options
-from ...db.expressions import MinuteOf, SecondsUntil
+from ...db.expressions import MinuteOf, SecondOf, SecondsUntil
 from ...db.multi_query import decode_rows, rows_query, run_queries, scalar
 from ...db.now import Now
 from ...db.statements import Statement
@@ -102,6 +103,7 @@ class MetricsSnapshot:
     reaper_ago: float | None
     reaper_interval: float
     minute: int  # minutes since 1970 by the database's clock
+    second: float  # seconds since 1970 by the database's clock
 
     @property
     def oldest_waits(self) -> float | None:
@@ -111,8 +113,13 @@ class MetricsSnapshot:
 
     @property
     def alive(self) -> tuple[WorkerStatus, ...]:
-        """The workers with a recent heartbeat."""
+        """The workers that are not offline. Some of them may have stopped responding."""
         return tuple(worker for worker in self.workers if worker.is_alive)
+
+    @property
+    def not_responding(self) -> tuple[WorkerStatus, ...]:
+        """The workers that have missed heartbeats and are not offline yet."""
+        return tuple(worker for worker in self.alive if not worker.is_responding)
 
     @property
     def unserved(self) -> tuple[str, ...]:
@@ -179,6 +186,7 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
         None if reaper_in is None else max(0.0, -float(reaper_in)),
         options.recovery.check_interval,
         minute,
+        float(answers["second"]),
     )
 
 
@@ -194,8 +202,18 @@ def _queries(database: str) -> dict[str, Statement]:
         "just_due": rows_query(just_due, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
         "queues": rows_query(queues, {"name": F("name"), **columns}, database),
         "minute": scalar(MinuteOf(Now()), Task.objects.using(database)),
+        "second": scalar(SecondOf(Now()), Task.objects.using(database)),
         "reaper": Statement.select(_reaper_passes(database)[:1]),
     }
+
+
+def database_second(database: str | None) -> float:
+    """Return the seconds since 1970 by the database's clock."""
+    tasks = Task.objects.using(database)
+    with connections[tasks.db].cursor() as cursor:
+        statement = scalar(SecondOf(Now()), tasks)
+        cursor.execute(statement.sql, statement.params)
+        return float(cursor.fetchone()[0])
 
 
 def reaper_ago(database: str) -> float | None:

@@ -8,6 +8,9 @@ from typing import Any
 
 from django.db.models import Count, QuerySet
 
+from ...core.backends import ConfiguredBackend
+from ...core.compat import task_backends
+from ...core.liveness import Liveness, liveness_of
 from ...core.options import RecoveryOptions
 from ...db.expressions import SecondsUntil
 from ...db.fields import strings_in
@@ -29,7 +32,10 @@ class HeldTasks:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker: its slots of each kind and how many are taken, its queues, and the seconds since its last heartbeat."""
+    """A worker: its slots of each kind and how many are taken, its queues, and the seconds since its last heartbeat.
+
+    It sends a heartbeat every ``beat_interval`` seconds. ``is_alive`` unless it is offline.
+    """
 
     id: str
     name: str
@@ -42,9 +48,16 @@ class WorkerStatus:
     queues: tuple[str, ...]
     excluded_queues: tuple[str, ...]
     beat_ago: float
+    beat_interval: float
+    liveness: Liveness
     is_alive: bool
     is_stopping: bool
     is_quiet: bool
+
+    @property
+    def is_responding(self) -> bool:
+        """Whether its heartbeats arrive."""
+        return self.liveness is Liveness.ONLINE
 
     @property
     def may_claim(self) -> bool:
@@ -96,21 +109,37 @@ def worker_statuses(database: str, recovery: RecoveryOptions, holding: Counter[t
     """Return the workers, those with the latest heartbeat first."""
     workers: QuerySet[Any] = Worker.objects.using(database).annotate(beat_in=SecondsUntil("last_beat_at"))
     return [
-        WorkerStatus(
-            worker.pk,
-            worker.name,
-            worker.hostname,
-            worker.pid,
-            worker.threads,
-            holding[worker.pk, False],
-            worker.async_slots,
-            holding[worker.pk, True],
-            tuple(strings_in(worker.queues)),
-            tuple(strings_in(worker.excluded_queues)),
-            max(0.0, -worker.beat_in),
-            -worker.beat_in < recovery.stale_after,
-            worker.stop_requested_at is not None,
-            worker.quiet_since is not None,
-        )
+        _worker_status(worker, recovery_of(worker.backend, recovery), holding)
         for worker in workers.order_by("-last_beat_at", "pk")[:MAX_WORKERS]
     ]
+
+
+def recovery_of(backend: str, default: RecoveryOptions | None = None) -> RecoveryOptions:
+    """Return the recovery options of a worker's backend; ``default`` if these settings do not have the backend."""
+    known = task_backends[backend] if backend in task_backends.settings else None
+    if isinstance(known, ConfiguredBackend):
+        return known.parsed.options.recovery
+    return default or RecoveryOptions()
+
+
+def _worker_status(worker: Any, recovery: RecoveryOptions, holding: Counter[tuple[str, bool]]) -> WorkerStatus:
+    beat_ago = max(0.0, -worker.beat_in)
+    liveness = liveness_of(beat_ago, recovery)
+    return WorkerStatus(
+        worker.pk,
+        worker.name,
+        worker.hostname,
+        worker.pid,
+        worker.threads,
+        holding[worker.pk, False],
+        worker.async_slots,
+        holding[worker.pk, True],
+        tuple(strings_in(worker.queues)),
+        tuple(strings_in(worker.excluded_queues)),
+        beat_ago,
+        recovery.heartbeat_interval,
+        liveness,
+        liveness is not Liveness.OFFLINE,
+        worker.stop_requested_at is not None,
+        worker.quiet_since is not None,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -30,7 +31,7 @@ LIVE: Final = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
 
 @dataclass(frozen=True, slots=True)
 class WorkflowProgress:
-    """A workflow: how many of its nodes have ended, and the seconds since it was sent and since it completed or failed.
+    """A workflow: how many of its nodes have ended, when it was sent, and the seconds since and since it ended.
 
     ``failing_node`` and ``error_code`` are those of its error.
     """
@@ -40,6 +41,7 @@ class WorkflowProgress:
     status: WorkflowStatus
     done: int
     nodes: int
+    sent_at: datetime
     age: float
     ended_ago: float | None = None
     failing_node: str = ""
@@ -88,8 +90,9 @@ def _is_recent(ended_in: float | None) -> bool:
 def workflow_progress(database: str, ids: Iterable[UUID]) -> list[WorkflowProgress]:
     """Return the progress of these workflows, the newest first."""
     rows = Workflow.objects.using(database).filter(pk__in=list(ids)).order_by("-pk")
-    columns = ("pk", "name", "status", "node_count", "open_count", SecondsUntil("sent_at"))
+    columns = ("pk", "name", "status", "node_count", "open_count", "sent_at", SecondsUntil("sent_at"))
     of_end = (SecondsUntil("completed_at"), KT("error__node_id"), KT("error__error_code"))
+    found = rows.values_list(*columns, *of_end)
     return [
         WorkflowProgress(
             key,
@@ -97,10 +100,11 @@ def workflow_progress(database: str, ids: Iterable[UUID]) -> list[WorkflowProgre
             WorkflowStatus(status),
             nodes - still_open,
             nodes,
+            sent_at,
             max(0.0, -sent_in),
             None if ended_in is None else max(0.0, -ended_in),
             node or "",
             code or "",
         )
-        for key, name, status, nodes, still_open, sent_in, ended_in, node, code in rows.values_list(*columns, *of_end)
+        for key, name, status, nodes, still_open, sent_at, sent_in, ended_in, node, code in found
     ]

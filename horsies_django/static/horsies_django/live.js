@@ -10,6 +10,11 @@
  * page's translated texts. Controls are optional. An element that arrives without data-horsies-live is final; after the
  * last one the script stops fetching.
  *
+ * The server answers with status 304 if the parts show what they showed at the last refresh: see admin/live.py. What is
+ * counted here is no change: <time data-horsies-age="14.2" data-horsies-form="relative">14 s ago</time> has an age in
+ * seconds at the time of the response, negative if its time is still to come, and data-durations has the texts. The
+ * value of a <progress data-horsies-age="14.2" max="60"> is counted too. Ages stand still while updates are paused.
+ *
  * It waits while the tab is hidden, and skips an element while a checkbox in it is ticked, text in it is selected or one
  * of its forms has the focus. It preserves open <details> (with an id), scroll positions of boxes (with an id), and the
  * focused element (with an id, an href or a formaction). Screen readers are not notified, so a refreshed element must
@@ -25,9 +30,11 @@ function startRefreshing() {
   const texts = controls?.dataset ?? {};
   const PAUSED = "horsies-paused";
   const period = 1000 * (Number(texts.seconds) || 5);
-  const state = { paused: sessionStorage.getItem(PAUSED) === "1", failures: 0, last: new Date(), timer: 0, request: null };
+  const state = { paused: sessionStorage.getItem(PAUSED) === "1", failures: 0, last: new Date(), timer: 0, request: null, tag: null };
   const message = document.createElement("span");
   const button = document.createElement("button");
+
+  const countAge = ageCounter(JSON.parse(texts.durations ?? "{}"));
 
   const isInUse = (element) =>
     element.querySelector("input[type=checkbox]:checked, dialog[open]") ||
@@ -50,22 +57,43 @@ function startRefreshing() {
     if (focus) element.querySelector(focus)?.focus({ preventScroll: true });
   }
 
+  // Returns whether every part was replaced: of one that was skipped, the next response has to have the content.
+  function showPage(page) {
+    let isAllShown = true;
+    for (const element of document.querySelectorAll("[data-horsies-live][id]")) {
+      const fresh = page.getElementById(element.id);
+      if (!fresh) continue;
+      if (isInUse(element)) {
+        isAllShown = false;
+        continue;
+      }
+      replace(element, fresh);
+      element.toggleAttribute("data-horsies-live", fresh.hasAttribute("data-horsies-live"));
+    }
+    countAges();
+    return isAllShown;
+  }
+
+  function countAges() {
+    const isShown = !state.paused && !state.failures;
+    for (const element of document.querySelectorAll("[data-horsies-live] [data-horsies-age]")) countAge(element, isShown);
+  }
+
   async function refresh() {
     const request = (state.request = new AbortController());
     const timeout = setTimeout(() => request.abort(), 30000);
     try {
-      const response = await fetch(location.href, { credentials: "same-origin", cache: "no-store", signal: request.signal });
-      if (!response.ok || response.redirected) throw new Error(`${response.status} ${response.url}`);
-      const page = new DOMParser().parseFromString(await response.text(), "text/html");
-      if (state.paused) return;
-      for (const element of document.querySelectorAll("[data-horsies-live][id]")) {
-        const fresh = page.getElementById(element.id);
-        if (!fresh || isInUse(element)) continue;
-        replace(element, fresh);
-        element.toggleAttribute("data-horsies-live", fresh.hasAttribute("data-horsies-live"));
+      // Admin pages are "no-store", so the browser has no copy of its own to ask about.
+      const headers = state.tag ? { "If-None-Match": state.tag } : {};
+      const response = await fetch(location.href, { credentials: "same-origin", cache: "no-store", headers, signal: request.signal });
+      if (response.status !== 304) {
+        if (!response.ok || response.redirected) throw new Error(`${response.status} ${response.url}`);
+        const page = new DOMParser().parseFromString(await response.text(), "text/html");
+        if (state.paused) return;
+        state.tag = showPage(page) ? response.headers.get("ETag") : null;
       }
       Object.assign(state, { failures: 0, last: new Date() });
-      document.dispatchEvent(new CustomEvent("horsies:live"));
+      if (response.status !== 304) document.dispatchEvent(new CustomEvent("horsies:live"));
     } catch {
       if (state.request === request && !state.paused && !document.hidden) state.failures += 1;
     } finally {
@@ -105,5 +133,40 @@ function startRefreshing() {
     updateButton();
   }
   document.addEventListener("visibilitychange", () => scheduleRefresh(0));
+  countAges();
+  setInterval(countAges, 1000);
   scheduleRefresh(period);
+}
+
+/* Returns a function that shows the age of an element. Differences of the browser's clock are enough for that. */
+function ageCounter(texts) {
+  const begins = new WeakMap();
+  const number = new Intl.NumberFormat(document.documentElement.lang || undefined, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+  const fill = (text, ...values) => values.reduce((filled, value) => filled.replace(/%(\(\w+\))?[ds]/, value), text);
+  const short = (seconds) => seconds < 1 ? fill(texts.ms, Math.round(seconds * 1000)) :
+    seconds < 10 ? fill(texts.exact, number.format(seconds)) : fill(texts.s, Math.floor(seconds));
+  const forms = {
+    brief: (seconds) => seconds >= 172800 ? fill(texts.d, Math.round(seconds / 86400)) :
+      seconds >= 7200 ? fill(texts.h, Math.round(seconds / 3600)) :
+      seconds >= 120 ? fill(texts.min, Math.round(seconds / 60)) : short(seconds),
+    full: (seconds) => seconds < 60 ? short(seconds) :
+      seconds < 3600 ? fill(texts.min_s, Math.floor(seconds / 60), Math.floor(seconds) % 60) :
+      seconds < 86400 ? fill(texts.h_min, Math.floor(seconds / 3600), Math.floor(seconds % 3600 / 60)) :
+      fill(texts.d_h, Math.floor(seconds / 86400), Math.floor(seconds % 86400 / 3600)),
+    relative: (age) => Math.abs(age) < 1 ? texts.now : fill(age > 0 ? texts.ago : texts.in, forms.brief(Math.abs(age))),
+  };
+  return (element, isShown) => {
+    if (!begins.has(element)) begins.set(element, Date.now() - 1000 * Number(element.dataset.horsiesAge));
+    if (!isShown) return;
+    const age = (Date.now() - begins.get(element)) / 1000;
+    if (element.matches("progress")) {
+      element.value = age;
+      return;
+    }
+    if (texts.now === undefined) return; // a page without controls has no texts
+    const form = element.dataset.horsiesForm;
+    const text = forms[form](form === "relative" ? age : Math.max(0, age));
+    const isSelected = !getSelection().isCollapsed && getSelection().containsNode(element, true);
+    if (element.textContent !== text && !isSelected) element.textContent = text;
+  };
 }

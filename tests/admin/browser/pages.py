@@ -47,6 +47,7 @@ def create_pages() -> dict[str, str]:
         "overview by task": _list("overview", "?by=task&range=day"),
         "errors": _list("errorgroup", f"?window=7d&task={quote_plus(HOSTILE)}"),
         "error": _page("errorgroup", _FINGERPRINT, "?window=7d"),
+        "running now": _list("runningnow"),
         **_pages_of_tasks(worker),
         **_pages_of_workflows(),
         "queues": _list("queue"),

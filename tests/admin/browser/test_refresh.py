@@ -6,6 +6,8 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from horsies_django import Workflow, wait_for_event
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
@@ -151,3 +153,58 @@ def test_a_refresh_of_a_graph_keeps_the_focus_on_its_node(browser, drain):
     browser.await_text("2 of 2 nodes have finished")
     focused = browser.driver.switch_to.active_element
     assert focused.accessible_name.startswith("one, Completed")
+
+
+def statuses(browser):
+    """Return the status of each update that the page has fetched."""
+    found = "return performance.getEntriesByType('resource').filter((one) => one.initiatorType === 'fetch')"
+    return browser.driver.execute_script(f"{found}.map((one) => one.responseStatus)")
+
+
+def test_a_refresh_without_a_change_gets_no_page_and_ages_are_counted_on(browser):
+    run(seconds=100)
+    browser.go("runningnow_changelist")
+    mark(browser)
+    age = "return document.querySelector('.horsies-held-time time').textContent"
+    first = browser.driver.execute_script(age)
+
+    refresh_now(browser)
+    refresh_now(browser)
+
+    assert statuses(browser)[:2] == [200, 304]
+    assert first.startswith("1 min ")
+    wait_until(lambda: browser.driver.execute_script(age) > first)
+    run(seconds=7_300)
+    refresh_now(browser)
+    browser.await_text("2 running tasks")
+    assert is_marked(browser)
+    assert "2 h 1 min" in browser.text
+
+
+def test_a_part_that_was_in_use_during_a_change_shows_it_later(browser):
+    """The tag of a page that was not shown as a whole must not be sent again."""
+    run(seconds=100)
+    browser.go("runningnow_changelist")
+    browser.driver.execute_script("getSelection().selectAllChildren(document.querySelector('.horsies-held th'))")
+    run(seconds=7_300)
+    refresh_now(browser)
+    assert "1 running task" in browser.text
+
+    browser.driver.execute_script("getSelection().removeAllRanges()")
+    refresh_now(browser)
+
+    browser.await_text("2 running tasks")
+
+
+def refresh_now(browser):
+    """Have the page refresh at once, as it does when its tab is shown again, and wait for the response."""
+    before = len(statuses(browser))
+    browser.driver.execute_script("document.dispatchEvent(new Event('visibilitychange'))")
+    wait_until(lambda: len(statuses(browser)) > before)
+
+
+def run(seconds):
+    """Create a task that has run for some seconds."""
+    columns = {"task_name": "shop.ship", "status": "RUNNING", "claim": 1, "attempt": 1, "claimed_by_worker_id": "w"}
+    row = Task.objects.create(**columns)
+    Task.objects.filter(pk=row.pk).update(started_at=NowPlus(-seconds), claimed_at=NowPlus(-seconds))

@@ -1,0 +1,1 @@
+"""The page of the tasks that workers hold now."""
