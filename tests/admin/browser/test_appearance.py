@@ -52,7 +52,7 @@ def open_pages_after_post(browser, pages):
         yield "progress of the action"
         browser.driver.get(browser.url + pages["tasks"])
         browser.choose_all("cancel")
-        browser.await_text("They are counted first")
+        browser.await_text("The rows are counted first")
         yield "count all that match"
 
 
