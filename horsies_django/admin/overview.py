@@ -134,7 +134,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "queues": [(queue, *self._queue_urls(queue.name), _trend(queue)) for queue in snapshot.queues]
             if sees_queues
             else [],
-            "failing": failing_context(self.admin_site, request, options.database),
+            "failing": failing_context(self.admin_site, request, options.database, controls.query(window="")),
             "sees_queues": sees_queues,
             "sees_workers": sees_workers,
             "sees_workflows": sees_workflows,

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from ..ops.metrics.history import DAY, HOUR, RANGES, WEEK, TimeRange, attempt_history
 from .charts import Chart, attempt_urls, grouped_chart, outcome_chart
+from .errors.windows import PARAMETER
 from .lists.registered_tasks import task_names
 
 RANGE_LABELS: Final = {
@@ -56,6 +57,7 @@ class ChartControls:
     by: str
     queue: str
     task: str
+    window: str  # of another section, kept in the links
     sees_queues: bool
 
     @classmethod
@@ -69,15 +71,20 @@ class ChartControls:
             by if is_known else "state",
             asked.get("queue", "") if sees_queues else "",
             asked.get("task", ""),
+            asked.get(PARAMETER, ""),
             sees_queues,
         )
 
     def url(self, **changed: str) -> str:
         """Return the URL of the page with changed parameters; those with their default are left out."""
-        query = {"range": self.period.name, "by": self.by, "queue": self.queue, "task": self.task} | changed
+        return f"?{urlencode(self.query(**changed))}"
+
+    def query(self, **changed: str) -> dict[str, str]:
+        """Return the parameters with some changed, without those that have their default."""
+        query = {"range": self.period.name, "by": self.by, "queue": self.queue, "task": self.task}
         defaults = {"range": HOUR.name, "by": "state"}
-        kept = {name: value for name, value in query.items() if value and value != defaults.get(name)}
-        return f"?{urlencode(kept)}"
+        found = query | {PARAMETER: self.window} | changed
+        return {name: value for name, value in found.items() if value and value != defaults.get(name)}
 
     @property
     def ranges(self) -> list[Choice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
@@ -10,16 +11,15 @@ from django.http import HttpRequest
 from ...ops.metrics.errors import failure_report
 from .links import ErrorUrls
 from .rows import error_rows
-from .windows import LABELS, PARAMETER, chosen_window, window_tabs
+from .windows import LABELS, chosen_window, window_tabs
 
 #: Rows on the overview.
 MAX_ROWS: Final = 5
 
 
-def failing_context(site: AdminSite, request: HttpRequest, database: str) -> dict[str, Any]:
-    """Return the context of the section. Takes one statement."""
+def failing_context(site: AdminSite, request: HttpRequest, database: str, others: Mapping[str, str]) -> dict[str, Any]:
+    """Return the context of the section, in one statement. ``others`` are parameters that its links keep."""
     window, urls = chosen_window(request), ErrorUrls(site)
-    others = {name: str(value) for name, value in request.GET.items() if name != PARAMETER}
     report = failure_report(database, window, limit=MAX_ROWS)
     return {
         "report": report,
