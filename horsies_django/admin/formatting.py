@@ -13,6 +13,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ..enqueue.masking import Mask
 from ..ops.metrics import Count, Exactness
@@ -23,6 +24,13 @@ MAX_SHOWN: Final = 16_384
 
 #: A value with more characters than this is folded.
 FOLD_ABOVE: Final = 2_000
+
+#: Notes on how exact a count is.
+EXACTNESS_NOTES: Final = {
+    Exactness.EXACT: "",
+    Exactness.ESTIMATE: gettext_lazy("Estimated from database statistics (last ANALYZE)."),
+    Exactness.AT_LEAST: gettext_lazy("A lower bound: counting stops here."),
+}
 
 
 def format_number(number: int | None) -> str:

@@ -20,7 +20,7 @@ from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..core.workflow_status import WorkflowStatus
 from ..models import Queue, Schedule, Task, Worker, Workflow
-from ..ops.metrics import Count, Exactness, MetricsSnapshot, collect
+from ..ops.metrics import Count, MetricsSnapshot, collect
 from ..ops.metrics.schedules import next_schedules
 from ..ops.metrics.snapshot import QueueMetrics
 from ..ops.metrics.workflows import workflow_progress
@@ -28,6 +28,7 @@ from .ages import age_at
 from .base import ReadOnlyAdmin, backends_on, first_backend
 from .charts import CHART_CSS, sparkline
 from .errors.overview import failing_context
+from .formatting import EXACTNESS_NOTES
 from .latency import describe_warning
 from .links import can_view
 from .live import answer_unchanged
@@ -48,13 +49,6 @@ TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
     ("cancelled", gettext_lazy("Cancelled"), "", {"status__exact": "CANCELLED"}),
     ("expired", gettext_lazy("Expired"), "", {"status__exact": "EXPIRED"}),
 )
-
-#: Notes on how exact a count is.
-EXACTNESS_NOTES: Final = {
-    Exactness.EXACT: "",
-    Exactness.ESTIMATE: gettext_lazy("Estimated from database statistics (last ANALYZE)."),
-    Exactness.AT_LEAST: gettext_lazy("A lower bound: counting stops here."),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,3 +109,18 @@ def test_a_full_page_takes_no_more_queries_than_a_page_of_one_task(staff):
         counts.append(len(captured))
 
     assert counts[1] <= counts[0] <= 15  # a page that is not full searches further
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "shown"),
+    [
+        ("pay", [], {"x": 2, "iban": "DE", "amount": 1}, f'amount=1, iban="{STARS}", x=2'),
+        ("pay", [1], {"x": 2, "iban": "DE"}, f'1, iban="{STARS}", x=2'),
+        ("send_reminder", [], {"note": "n", "recipient": "r"}, 'recipient="r", note="n"'),
+        ("in_context", [], {"code": 1, "context": 2}, f'code="{STARS}", context=2'),
+    ],
+)
+def test_arguments_are_in_the_order_of_the_parameters(staff, name, args, kwargs, shown):
+    Task.objects.create(task_name=f"{jobs.__name__}.{name}", args=args, kwargs=kwargs)
+
+    assert excerpts(staff) == [shown]

@@ -98,5 +98,5 @@ def test_the_tile_the_list_and_the_command_count_the_same_overdue_tasks(db, staf
     assert "trouble=overdue" in tile.url
     assert tile.count.number == counts["overdue"]["count"] == 1
     assert found == {"overdue": [past.pk], "late": [waits.pk]}
-    assert '"horsies-state">overdue<' in client.get(LIST, {"trouble": "overdue"}).content.decode()
-    assert '"horsies-state">due<' in client.get(LIST, {"trouble": "late"}).content.decode()
+    assert 'horsies-status-pending">Overdue<' in client.get(LIST, {"trouble": "overdue"}).content.decode()
+    assert 'horsies-status-pending">Due<' in client.get(LIST, {"trouble": "late"}).content.decode()

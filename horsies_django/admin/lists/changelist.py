@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import model_ngettext
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext as _
 
-from ...ops.keyset.keys import Key, lowest_key, parse_key
+from ...ops.keyset.keys import Key, highest_key, lowest_key, parse_key
 from ...ops.keyset.scan import PAGE, KeyRange, KeysetScan, Page
+from ...ops.metrics import Count
 from ..formatting import format_number, format_time
+from .filter_chips import FilterChip, filter_chips, is_active
+from .filters import ChoiceFilter
 from .search import Search
+from .sort_orders import NEWEST, OLDEST, SORT, SortOrder
+from .state_tabs import StateTab, state_tabs
 
 #: The cursor's parameters.
 BEFORE, AFTER = "before", "after"
+
+
+@dataclass(frozen=True, slots=True)
+class PageLink:
+    """A link to another page of a list; ``rel`` is ``prev``, ``next`` or empty."""
+
+    label: str
+    url: str
+    rel: str = ""
 
 
 class KeysetChangeList(ChangeList):
@@ -27,23 +44,39 @@ class KeysetChangeList(ChangeList):
     Attributes that templates of Django and of themes read about numbered pages have values that make them show none.
     """
 
-    before: Key | None
-    after: Key | None
+    #: The filter that the list shows as tabs; None: it has none.
+    state_filter_class: ClassVar[type[ChoiceFilter] | None] = None
+    #: States that have a tab only if they are selected: they are sums of others.
+    sums_of_states: ClassVar[frozenset[str]] = frozenset()
+    #: States that have no tab while they have no rows, unless they are selected.
+    rare_states: ClassVar[frozenset[str]] = frozenset()
+
+    cursors: dict[str, str]
     request: HttpRequest
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """Remove the cursor from the parameters first: it is not a filter, and other links must not keep it."""
-        for name in (BEFORE, AFTER):
-            if name in self.params:
-                setattr(self, name, parse_key(self.model, self.params.pop(name)))
+        if not hasattr(self, "cursors"):
+            self.cursors = {name: self.params.pop(name) for name in (BEFORE, AFTER) if name in self.params}
+            for name in self.cursors:
                 self.filter_params.pop(name)
-            elif not hasattr(self, name):
-                setattr(self, name, None)
         self.request = request
         try:
             return super().get_queryset(request, exclude_parameters)
         except ValueError as error:  # a NUL, or an invalid number
             raise IncorrectLookupParameters from error
+
+    def get_filters_params(self, params: Any = None) -> Any:
+        """Leave out the sort order: links keep it, but it is no filter."""
+        return {name: value for name, value in super().get_filters_params(params).items() if name != SORT}
+
+    def get_filters(self, request: HttpRequest) -> Any:
+        """Let the state have its tabs only, and the chips offer to clear the filters."""
+        specs, has_filters, params, may_have_duplicates, _is_active = super().get_filters(request)
+        for spec in specs:
+            if self.state_filter_class is not None and isinstance(spec, self.state_filter_class):
+                spec.template = "admin/horsies_django/filter_with_tabs.html"
+        return specs, has_filters, params, may_have_duplicates, False
 
     def get_results(self, request: HttpRequest) -> None:
         """Do not load the page here: actions on rows do not need it."""
@@ -51,6 +84,68 @@ class KeysetChangeList(ChangeList):
         self.can_show_all = False
         self.multi_page = False
         self.paginator = Paginator([], PAGE)
+
+    @property
+    def before(self) -> Key | None:
+        """The id before which the page ends."""
+        return parse_key(self.model, self.cursors.get(BEFORE))
+
+    @property
+    def after(self) -> Key | None:
+        """The id after which the page begins."""
+        return parse_key(self.model, self.cursors.get(AFTER))
+
+    # What the list shows: the state, the filters, the order.
+
+    @cached_property
+    def state_filter(self) -> ChoiceFilter | None:
+        """The filter that has tabs."""
+        kind = self.state_filter_class
+        return next((spec for spec in self.filter_specs if kind is not None and isinstance(spec, kind)), None)
+
+    @cached_property
+    def state_tabs(self) -> list[StateTab]:
+        """The tabs of the states."""
+        if self.state_filter is None:
+            return []
+        return list(state_tabs(self, self.state_filter, self.state_counts()))
+
+    def state_counts(self) -> Mapping[str, Count]:
+        """Return the number of rows in each state, as far as they are known at little cost."""
+        return {}
+
+    @cached_property
+    def active_filters(self) -> list[Any]:
+        """The filters that narrow the list, without a state that has a tab."""
+        active = [spec for spec in self.filter_specs if is_active(spec, self.params)]
+        return [spec for spec in active if spec is not self.state_filter or spec.is_unknown]
+
+    @property
+    def filter_chips(self) -> list[FilterChip]:
+        """The active filters and the search, each with a link that removes it."""
+        return list(filter_chips(self))
+
+    @property
+    def unfiltered_url(self) -> str:
+        """The URL of the list without these filters and the search; the state stays."""
+        names = [name for spec in self.active_filters for name in spec.expected_parameters()]
+        return self.get_query_string(dict.fromkeys([*names, SEARCH_VAR]))
+
+    @cached_property
+    def sort_orders(self) -> list[SortOrder]:
+        """The orders that an index provides for the list."""
+        return [NEWEST, OLDEST]
+
+    @cached_property
+    def sort_order(self) -> SortOrder:
+        """The requested order, or the first."""
+        asked = self.params.get(SORT)
+        return next((order for order in self.sort_orders if order.name == asked), self.sort_orders[0])
+
+    @property
+    def sort_links(self) -> list[tuple[SortOrder, str]]:
+        """The orders, each with the URL of the list in that order."""
+        return [(order, self.get_query_string({SORT: order.name or None})) for order in self.sort_orders]
 
     @property
     def noun(self) -> str:
@@ -82,7 +177,20 @@ class KeysetChangeList(ChangeList):
     @cached_property
     def page(self) -> Page:
         """The page of rows."""
-        return self.scan.page(before=self.before, after=self.after)
+        return self.load(self.scan)
+
+    def load(self, scan: KeysetScan) -> Page:
+        """Load the page of a scan, with its rows in the order of the list."""
+        if self.sort_order != OLDEST:
+            page = scan.page(before=self.before, after=self.after)
+            return replace(page, older=None) if self.after == lowest_key(self.model) else page
+        if self.before is not None and self.after is None:
+            page = scan.page(before=self.before)
+            page = replace(page, newer=None) if self.before == highest_key(self.model) else page
+        else:
+            page = scan.page(after=lowest_key(self.model) if self.after is None else self.after)
+            page = replace(page, older=None) if self.after is None else page
+        return replace(page, rows=page.rows[::-1])
 
     @property
     def result_list(self) -> list[Any]:
@@ -110,29 +218,63 @@ class KeysetChangeList(ChangeList):
         words = [text for spec in self.filter_specs if (text := getattr(spec, "description", None))]
         return [*words, *([f"{self.query!r}"] if self.query else [])]
 
-    # The scanned range of time.
-
     @property
-    def scanned_from(self) -> str:
-        """The time of the oldest scanned row, if there is more to scan."""
-        return format_time(self.page.scanned_from, exactly=False) if self.page.scanned_from else ""
-
-    @property
-    def scanned_to(self) -> str:
-        """The time of the newest scanned row, if the page does not begin with the newest."""
-        return format_time(self.page.scanned_to, exactly=False) if self.page.scanned_to else ""
-
-    @property
-    def looked(self) -> str:
-        """The number of scanned rows, if there is more to scan and the number is known."""
-        return format_number(self.page.looked) if self.page.scanned_from and self.page.looked else ""
+    def scanned_text(self) -> str:
+        """How many rows the scan looked through and of what time, if it stopped before the page was full."""
+        page = self.page
+        if page.scanned_from is None:
+            return ""
+        words = {
+            "count": format_number(page.looked),
+            "names": self.opts.verbose_name_plural,
+            "since": format_time(page.scanned_from, exactly=False),
+            "until": format_time(page.scanned_to, exactly=False),
+        }
+        if page.scanned_to is None:
+            if not page.looked:
+                text = _("Searched rows sent since %(since)s.")
+            elif page.is_filtered:
+                text = _("Looked through the newest %(count)s filtered %(names)s, back to %(since)s.")
+            else:
+                text = _("Looked through the newest %(count)s %(names)s, back to %(since)s.")
+        elif not page.looked:
+            text = _("Searched rows sent between %(since)s and %(until)s.")
+        elif page.is_filtered:
+            text = _("Looked through %(count)s filtered %(names)s, sent between %(since)s and %(until)s.")
+        else:
+            text = _("Looked through %(count)s %(names)s, sent between %(since)s and %(until)s.")
+        return text % words
 
     # Links to other pages.
 
     @property
+    def has_other_pages(self) -> bool:
+        """Whether there may be rows on other pages."""
+        return bool(self.newer_url or self.older_url)
+
+    @property
+    def page_links(self) -> list[PageLink]:
+        """The links to the first page, its neighbours and the last one, in the order of the list."""
+        is_up, is_stopped = self.sort_order == OLDEST, self.page.scanned_from is not None
+        # The scan stopped on its way down or up.
+        is_newer_unseen = is_stopped and (self.after is not None or (is_up and self.before is None))
+        is_older_unseen = is_stopped and not is_newer_unseen
+        links = [
+            PageLink(_("Newest"), self.newest_url),
+            PageLink(_("Search newer rows") if is_newer_unseen else _("Newer"), self.newer_url, "prev"),
+            PageLink(_("Search older rows") if is_older_unseen else _("Older"), self.older_url, "next"),
+            PageLink(_("Oldest"), self.oldest_url),
+        ]
+        if is_up:
+            links = [replace(link, rel={"prev": "next", "next": "prev"}.get(link.rel, "")) for link in links[::-1]]
+        return [link for link in links if link.url]
+
+    @property
     def newest_url(self) -> str:
-        """The URL of the first page; None on that page."""
-        return self.get_query_string() if self.before or self.after else ""
+        """The URL of the page with the newest rows; empty on that page."""
+        if self.sort_order == OLDEST:
+            return self._page_url(BEFORE, highest_key(self.model)) if self.page.newer else ""
+        return self.get_query_string() if self.cursors else ""
 
     @property
     def newer_url(self) -> str:
@@ -146,8 +288,10 @@ class KeysetChangeList(ChangeList):
 
     @property
     def oldest_url(self) -> str:
-        """The URL of the last page; None on that page."""
+        """The URL of the page with the oldest rows; empty on that page."""
+        if self.sort_order == OLDEST:
+            return self.get_query_string() if self.cursors else ""
         return self._page_url(AFTER, lowest_key(self.model)) if self.page.older else ""
 
-    def _page_url(self, name: str, key: Key | None) -> str:
+    def _page_url(self, name: str, key: Any) -> str:
         return self.get_query_string({name: str(key)}) if key is not None else ""

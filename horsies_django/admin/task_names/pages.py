@@ -17,8 +17,7 @@ from django.utils.translation import gettext as _
 from ...core.histogram import percentile
 from ...core.registry import registry
 from ...db.clock import database_now
-from ...db.now import Now
-from ...models import ErrorGroup, Schedule
+from ...models import ErrorGroup, Schedule, Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.keyset.scan import KeysetScan
 from ...ops.metrics.history import (
@@ -33,16 +32,16 @@ from ...ops.metrics.history import (
 )
 from ...ops.metrics.task_history import MAX_NAMES, busiest_names, errors_of
 from ...ops.payload_view.contents import PARTS
-from ...ops.payload_view.excerpt import with_short_arguments
 from ...ops.task_options import options_in_force
 from ..base import queue_database
 from ..charts import CHART_CSS, attempt_urls, duration_chart, outcome_chart
 from ..links import Links
+from ..lists.cells import SHORT_ID, short
 from ..overview_chart import RANGE_LABELS, TITLES
 from ..schedules.columns import format_moment
 from ..schedules.state_badge import state_badge
 from ..schedules.timing_text import describe_timing
-from ..tasks.columns import TaskColumns
+from ..tasks.columns import TaskColumns, complete_rows, with_columns
 from ..tasks.fields import TaskFields
 
 #: Maximum number of tasks and of schedules on a page.
@@ -92,7 +91,7 @@ class TaskNamePages(TaskColumns, TaskFields):
             "tasks_list_url": self._url("changelist"),
             "tasks_url": f"{self._url('changelist')}?{urlencode({'task_name': task_name, 'kind': 'all'})}",
             **self._figures(task_name, RANGES.get(request.GET.get("range", ""), DAY), links),
-            "runs": self._last_runs(request, task_name),
+            "runs": self._last_runs(request, task_name, links),
             "options": options_in_force(task_name),
             "schedules": self._schedules(task_name, links),
         }
@@ -141,27 +140,26 @@ class TaskNamePages(TaskColumns, TaskFields):
             {
                 **self.admin_site.each_context(request),
                 "opts": self.opts,
-                "media": self.media + Media(css={"all": [*CHART_CSS, "horsies_django/task_names.css"]}),
+                "media": self.media
+                + Media(css={"all": [*CHART_CSS, "horsies_django/lists.css", "horsies_django/task_names.css"]}),
                 **context,
             },
         )
 
-    def _last_runs(self, request: HttpRequest, task_name: str) -> list[dict[str, Any]]:
+    def _last_runs(self, request: HttpRequest, task_name: str, links: Links) -> list[dict[str, Any]]:
         """Return the newest tasks of this name among those that one page of the list looks through."""
         rows = self.get_queryset(request).filter(task_name=task_name).defer(*PARTS, "retry_policy")
-        page = KeysetScan(with_short_arguments(rows.annotate(seen_at=Now()))).page()
+        tasks = KeysetScan(with_columns(rows)).page().rows[:MAX_RUNS]
+        complete_rows(tasks, links)
         return [
             {
-                "url": self._url("change", task.pk),
-                "state": self.shown_states(task),
+                "state": self.shown_state(task),
                 "call": self.shown_call(task),
-                "error": task.error_code or "",
-                "sent": self.shown_sent(task),
                 "run": self.shown_run(task),
-                "attempts": self.shown_attempts(task),
-                "id": task.pk,
+                "place": self.shown_place(task),
+                "id": links.to(Task, task.pk, short(str(task.pk), SHORT_ID)),
             }
-            for task in page.rows[:MAX_RUNS]
+            for task in tasks
         ]
 
     def _schedules(self, task_name: str, links: Links) -> list[dict[str, Any]]:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property
 from typing import Any
-from uuid import UUID
 
 from django.db.models import QuerySet
 from django.forms import Form
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 
-from ...db.now import Now
-from ...models import Workflow
-from ...ops.keyset.scan import KeysetScan, Page
+from ...ops.keyset.scan import KeysetScan
 from ...ops.payload_view.contents import PARTS
-from ...ops.payload_view.excerpt import with_short_arguments
 from ..actions.admin_action import AdminAction
 from ..copy_button import COPY_CSS, COPY_JS
 from ..lists import search
-from ..lists.changelist import KeysetChangeList
 from ..lists.ended_filter import EndedFilter
 from ..lists.error_group_filter import ErrorGroupFilter
 from ..lists.filters import (
@@ -33,11 +25,11 @@ from ..lists.limit_filter import LimitFilter
 from ..lists.name_filters import ErrorFilter, QueueFilter, TaskFilter
 from ..lists.priority_filter import PriorityFilter
 from ..lists.schedule_filter import ScheduleFilter
-from ..lists.search import Search
 from ..lists.search_messages import SearchMessages
 from ..lists.sent_filter import SentFilter
 from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
 from ..task_names.pages import TaskNamePages
+from .changelist import TaskChangeList
 from .move_form import MoveForm
 from .task_actions import TASK_ACTIONS
 from .task_page import TaskPage
@@ -46,26 +38,9 @@ from .task_page import TaskPage
 class TaskAdmin(SearchMessages, TaskNamePages, TaskPage):
     """Lists all tasks and offers an operator's actions on them."""
 
-    list_display = (
-        "shown_states",
-        "shown_name",
-        "error_code",
-        "shown_call",
-        "shown_due",
-        "shown_wait",
-        "shown_run",
-        "shown_attempts",
-        "queue_name",
-        "priority",
-        "shown_progress",
-        "shown_worker",
-        "shown_workflow",
-        "shown_sent",
-        "shown_ended",
-        "shown_id",
-    )
+    list_display = ("shown_state", "shown_name", "shown_call", "shown_run", "shown_place", "shown_id")
     list_display_links = ("shown_name",)
-    change_list_template = "admin/horsies_django/keyset_change_list.html"
+    change_list_template = "admin/horsies_django/two_line_change_list.html"
     list_filter = (
         StateFilter,
         ProblemFilter,
@@ -92,7 +67,7 @@ class TaskAdmin(SearchMessages, TaskNamePages, TaskPage):
     admin_actions = TASK_ACTIONS
 
     class Media:
-        css = {"all": [*COPY_CSS["all"], "horsies_django/filters.css"]}
+        css = {"all": [*COPY_CSS["all"], "horsies_django/filters.css", "horsies_django/lists.css"]}
         js = COPY_JS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -136,36 +111,3 @@ def _is_list(request: HttpRequest) -> bool:
 
 def _is_across(request: HttpRequest) -> bool:
     return request.POST.get("select_across", "0") not in ("", "0")
-
-
-class TaskChangeList(KeysetChangeList):
-    """Adds the URL of its workflow and the database's current time to each task."""
-
-    def parse_search(self, text: str) -> Search:
-        """Parse ids, parts of names, and qualifiers such as ``error:text``."""
-        return search.parse_search(text)
-
-    @cached_property
-    def page(self) -> Page:
-        """The page's rows with what its columns need."""
-        rows = with_short_arguments(self.queryset.annotate(seen_at=Now()))
-        page = replace(self.scan, rows=rows).page(before=self.before, after=self.after)
-        for row in page.rows:
-            row.workflow_address = self._workflow_url(row.workflow_id)
-        return page
-
-    @cached_property
-    def _can_view_workflows(self) -> bool:
-        site = self.model_admin.admin_site
-        if not site.is_registered(Workflow):
-            return False
-        allowed: bool = site.get_model_admin(Workflow).has_view_permission(self.request)
-        return allowed
-
-    def _workflow_url(self, key: UUID | None) -> str:
-        if key is None or not self._can_view_workflows:
-            return ""
-        try:
-            return reverse(f"{self.model_admin.admin_site.name}:horsies_django_workflow_change", args=[key])
-        except NoReverseMatch:
-            return ""

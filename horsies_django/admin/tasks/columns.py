@@ -1,13 +1,18 @@
-"""The columns of the task list. Durations that have not ended are measured to ``seen_at``, the database's time."""
+"""The columns of the task list, each with a main line and a second one.
+
+Durations that have not ended are measured to ``seen_at``, the database's time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.db import models
+from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -15,115 +20,131 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
-from ...models import Task
-from ...ops.payload_view.excerpt import excerpt_of
-from ..copy_button import copy_button
+from ...core.status import TASK_LIVE_STATES, TaskStatus
+from ...db.now import Now
+from ...models import Task, Workflow
+from ...ops.payload_view.excerpt import excerpt_of, with_short_arguments
+from ...ops.payload_view.last_error import LastError, last_errors
 from ..formatting import progress_bar
+from ..links import Links
+from ..lists.cells import SHORT_ID, cell, short, short_id
 from ..status_text import is_overdue, pending_state, status_badge
 from ..times import relative_time
 
-#: Characters of an id in its column.
-SHORT = 13
+#: Seconds that a task must have waited for the row to say so.
+LONG_WAIT: Final = 1.0
+
+
+def with_columns(tasks: QuerySet[Any]) -> QuerySet[Any]:
+    """Read what the columns need: small arguments, and the database's current time as ``seen_at``."""
+    return with_short_arguments(tasks.annotate(seen_at=Now()))
+
+
+def complete_rows(rows: Sequence[Any], links: Links) -> None:
+    """Add the links and the latest error to each row, in one statement."""
+    errors = last_errors(rows, rows[0]._state.db) if rows else {}
+    for row in rows:
+        row.page_links, row.last_error = links, errors.get(row.pk)
 
 
 class TaskColumns:
     """The columns of the task list."""
 
     @admin.display(description=_("state"))
-    def shown_states(self, task: Task) -> SafeString:
-        """The status, and why a pending task waits, or that it is overdue."""
+    def shown_state(self, task: Task) -> SafeString:
+        """The state, and the time that fits it: when the task ended, began, was claimed or is due."""
         now = _now(task)
-        state = gettext("overdue") if is_overdue(task, now) else pending_state(task, now)
-        if not state:
-            return status_badge(task)
-        return format_html('{} <span class="horsies-state">{}</span>', status_badge(task), state)
+        moment, is_late = _moment_of(task), is_overdue(task, now)
+        word = gettext("overdue") if is_late else pending_state(task, now)
+        if is_late and task.good_until is not None:
+            moment = task.good_until
+        mark = '<span class="horsies-status horsies-status-pending">{}</span>'
+        badge = format_html(mark, word[:1].upper() + word[1:]) if word else status_badge(task)
+        return cell(badge, relative_time(moment, now) if moment else "")
 
     @admin.display(description=_("task"))
     def shown_name(self, task: Task) -> SafeString:
-        """The task's name, with its module on a line of its own if needed."""
-        module, _dot, name = task.task_name.rpartition(".")
-        marked = '<span title="{}"><span class="horsies-module">{}{}</span><wbr>{}</span>'
-        return format_html(marked, task.task_name, module, _dot, name)
+        """The task's name, with its module on a line of its own."""
+        module, dot, name = task.task_name.rpartition(".")
+        second = format_html('<span class="horsies-second horsies-module">{}{}</span><wbr>', module, dot) if dot else ""
+        return format_html('<span title="{}">{}{}</span>', task.task_name, second, name)
 
-    @admin.display(description=_("arguments"))
-    def shown_call(self, task: Task) -> SafeString | str:
-        """The beginning of the masked arguments; for large ones their size."""
+    @admin.display(description=_("arguments, error"))
+    def shown_call(self, task: Any) -> SafeString:
+        """The beginning of the masked arguments, for large ones their size; the error or the progress."""
         words = excerpt_of(task)
-        return format_html('<span class="horsies-call">{}</span>', words) if words else "-"
+        call = format_html('<span class="horsies-call">{}</span>', words) if words else ""
+        is_live = task.status in TASK_LIVE_STATES
+        progress = progress_bar(task.progress) if is_live and task.progress is not None else ""
+        error: LastError | None = getattr(task, "last_error", None)
+        return cell(call, progress, _error(error) if error else "")
 
-    @admin.display(description=_("attempts"))
-    def shown_attempts(self, task: Task) -> str:
-        """Attempts made and allowed. ``Retry`` and operators may add attempts."""
-        return f"{task.attempt}/{max(task.attempt, task.max_retries + 1)}"
+    @admin.display(description=_("run time, attempts"))
+    def shown_run(self, task: Task) -> SafeString:
+        """The run time, so far or in all, the attempts made and allowed, and the wait time if it was long.
 
-    @admin.display(description=_("due"))
-    def shown_due(self, task: Task) -> SafeString | str:
-        """The time from which it may start."""
-        return relative_time(task.enqueued_at, _now(task))
+        ``Retry`` and operators may add attempts.
+        """
+        attempts = gettext("attempt %(made)d/%(allowed)d")
+        numbers = {"made": task.attempt, "allowed": max(task.attempt, task.max_retries + 1)}
+        waited = (task.started_at - task.enqueued_at).total_seconds() if task.started_at else 0.0
+        wait = gettext("waited %s") % format_duration(waited) if waited >= LONG_WAIT else ""
+        return cell(_run_time(task), attempts % numbers, wait)
 
-    @admin.display(description=_("wait time"))
-    def shown_wait(self, task: Task) -> str:
-        """The time from being due to its start, its end, or now."""
-        return _span(task, task.enqueued_at, task.started_at or task.finished_at)
-
-    @admin.display(description=_("run time"))
-    def shown_run(self, task: Task) -> str:
-        """The time from its start to its end, or now."""
-        return _span(task, task.started_at, task.finished_at)
-
-    @admin.display(description=_("sent at"))
-    def shown_sent(self, task: Task) -> SafeString:
-        """The time it was sent."""
-        return relative_time(task.sent_at, _now(task))
-
-    @admin.display(description=_("finished at"))
-    def shown_ended(self, task: Task) -> SafeString | str:
-        """The time it ended, with any status."""
-        return "-" if task.finished_at is None else relative_time(task.finished_at, _now(task))
-
-    @admin.display(description=_("id"))
-    def shown_id(self, task: Task) -> SafeString:
-        """The end of its id, because ids sent at about the same time begin alike."""
-        button = copy_button(gettext("Copy the id"), text=task.pk)
-        return format_html('<span title="{}">{}</span> {}', task.pk, _short(str(task.pk)), button)
-
-    @admin.display(description=_("progress"))
-    def shown_progress(self, task: Task) -> SafeString | str:
-        """The progress that the task reported: a bar if the total is known, and the message."""
-        return progress_bar(task.progress)
-
-    @admin.display(description=_("worker"))
-    def shown_worker(self, task: Task) -> SafeString | str:
-        """The worker that holds or held it, linked to that worker's tasks."""
+    @admin.display(description=_("queue, worker"))
+    def shown_place(self, task: Task) -> SafeString:
+        """The queue, the priority unless it is 0, and the worker that holds or held it, linked to its tasks."""
+        queue: SafeString | str = task.queue_name
+        if task.priority:
+            words = gettext("priority %d") % task.priority
+            queue = format_html('{} <span class="quiet">{}</span>', task.queue_name, words)
         worker = task.claimed_by_worker_id
         if not worker:
-            return "-"
-        return format_html('<a href="?{}" title="{}">{}</a>', urlencode({"worker": worker}), worker, _short(worker))
+            return cell(queue)
+        link = format_html('<a href="?{}" title="{}">{}</a>', urlencode({"worker": worker}), worker, short(worker))
+        return cell(queue, link)
 
-    @admin.display(description=_("workflow"))
-    def shown_workflow(self, task: Task) -> SafeString | str:
-        """The workflow that it is a node of, linked if the user may view it."""
-        if task.workflow_id is None:
-            return "-"
-        short = _short(str(task.workflow_id))
-        if not (address := getattr(task, "workflow_address", "")):
-            return format_html('<span title="{}">{}</span>', task.workflow_id, short)
-        return format_html('<a href="{}" title="{}">{}</a>', address, task.workflow_id, short)
+    @admin.display(description=_("id, sent"))
+    def shown_id(self, task: Any) -> SafeString:
+        """The end of its id, because ids sent at about the same time begin alike; when it was sent; its workflow."""
+        sent = format_html(gettext("sent {}"), relative_time(task.sent_at, _now(task)))
+        return cell(short_id(task.pk), sent, _workflow(task))
+
+
+def _moment_of(task: Task) -> datetime | None:
+    """Return the time that fits the state of a task."""
+    if task.status == TaskStatus.RUNNING:
+        return task.started_at
+    if task.status == TaskStatus.CLAIMED:
+        return task.claimed_at
+    moment: datetime | None = task.enqueued_at if task.status == TaskStatus.PENDING else task.finished_at
+    return moment
+
+
+def _error(error: LastError) -> SafeString:
+    text = f": {error.message}" if error.message else ""
+    return format_html('<span class="horsies-error"><strong>{}</strong>{}</span>', error.label, text)
+
+
+def _workflow(task: Any) -> SafeString | str:
+    """Return the workflow that a task is a node of, linked if the user may view it."""
+    if task.workflow_id is None:
+        return ""
+    key = format_html('<span title="{}">{}</span>', task.workflow_id, short(str(task.workflow_id), SHORT_ID))
+    return format_html(gettext("workflow {}"), task.page_links.to(Workflow, task.workflow_id, key))
+
+
+def _run_time(task: Task) -> SafeString | str:
+    start, end = task.started_at, task.finished_at
+    if start is None:
+        return ""
+    label = format_html('<span class="horsies-narrow">{} </span>', gettext("run time"))
+    if end is not None:
+        return format_html("{}{}", label, format_duration(end - start))
+    now = _now(task)
+    return "" if start > now else format_html("{}{}", label, gettext("%s so far") % format_duration(now - start))
 
 
 def _now(task: models.Model) -> datetime:
     seen: Any = getattr(task, "seen_at", None)
     return seen or timezone.now()
-
-
-def _span(task: Task, start: datetime | None, end: datetime | None) -> str:
-    if start is None or (end is None and task.finished_at is not None):
-        return "-"
-    now = _now(task)
-    if end is not None:
-        return format_duration(end - start)
-    return "-" if start > now else gettext("%s so far") % format_duration(now - start)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHORT else f"…{text[-SHORT + 1 :]}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.fields.json import KT
 from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -25,18 +27,22 @@ from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, Workflow
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
 from ...ops.keyset.scan import KeysetScan
+from ...ops.metrics import Count, workflows
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
 from ..actions.action_admin import ActionAdmin
 from ..actions.admin_action import AdminAction, leave_label
+from ..copy_button import COPY_CSS, COPY_JS
 from ..formatting import as_json, format_number, time_column
 from ..links import Links, schedule_link
+from ..lists.cells import cell, short_id
 from ..lists.changelist import KeysetChangeList
 from ..lists.schedule_filter import ScheduleFilter
 from ..lists.search import Search, is_unreadable
 from ..lists.search_messages import SearchMessages
 from ..lists.sent_filter import SentFilter
 from ..status_text import status_badge
+from ..times import relative_time
 from .event_form import EventForm
 from .filters import NameFilter, TreeFilter, WorkflowStatusFilter
 from .masking import mask_of_workflow
@@ -61,19 +67,9 @@ _COLUMNS_OF: Final = {
 class WorkflowAdmin(SearchMessages, ActionAdmin):
     """Lists all workflows; lets permitted users pause, resume, cancel and retry them, and send them events."""
 
-    list_display = (
-        "shown_name",
-        "shown_status",
-        "shown_progress",
-        "shown_error",
-        "shown_sent_at",
-        "shown_started_at",
-        "shown_took",
-        "on_error",
-        "unique_key",
-    )
+    list_display = ("shown_state", "shown_name", "shown_progress", "shown_run", "shown_id")
     list_display_links = ("shown_name",)
-    change_list_template = "admin/horsies_django/keyset_change_list.html"
+    change_list_template = "admin/horsies_django/two_line_change_list.html"
     list_filter = (WorkflowStatusFilter, TreeFilter, SentFilter, NameFilter, ScheduleFilter)
     ordering = ("-id",)
     sortable_by = ()
@@ -110,8 +106,8 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
     shown_kept_until = time_column("kept_until", _("kept until"))
 
     class Media:
-        css = {"all": ["horsies_django/workflow.css"]}
-        js = ("horsies_django/live.js", "horsies_django/graph.js")
+        css = {"all": [*COPY_CSS["all"], "horsies_django/lists.css", "horsies_django/workflow.css"]}
+        js = ("horsies_django/live.js", "horsies_django/graph.js", *COPY_JS)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Return all fields."""
@@ -255,48 +251,45 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
 
     # Columns.
 
-    @admin.display(description=_("workflow"))
-    def shown_name(self, workflow: Workflow) -> SafeString | str:
-        """The name; marks batches and subworkflows."""
-        if workflow.is_batch:
-            return format_html('{} <span class="quiet">{}</span>', workflow.name, gettext("batch"))
-        if not workflow.depth:
-            return workflow.name
-        return format_html('<span class="horsies-below">↳ {}</span>', workflow.name)
-
     @admin.display(description=_("state"))
-    def shown_status(self, workflow: Workflow) -> SafeString:
-        """The status as a label."""
-        return status_badge(workflow)
+    def shown_state(self, workflow: Any) -> SafeString:
+        """The status, and the time that fits it: when the workflow ended, began or was sent."""
+        moment = _ended_at(workflow) or workflow.started_at or workflow.sent_at
+        return cell(status_badge(workflow), relative_time(moment, workflow.now))
 
-    @admin.display(description=_("progress"))
-    def shown_progress(self, workflow: Workflow) -> SafeString | str:
-        """The share of nodes that have ended, as a bar and in words."""
-        total = workflow.node_count
-        if not total:
-            return "-"
-        done = max(0, total - workflow.open_count)
-        words = gettext("%(done)s of %(total)s") % {"done": format_number(done), "total": format_number(total)}
-        if workflow.status in WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPLETED}:
-            return words  # a full bar would look like success
-        return format_html(
-            '<progress class="horsies-progress" value="{}" max="{}" aria-label="{}"></progress> {}',
-            done,
-            total,
-            words,
-            words,
-        )
+    @admin.display(description=_("workflow"))
+    def shown_name(self, workflow: Workflow) -> SafeString:
+        """The name, marked if it is a batch or a subworkflow; the unique key."""
+        name: SafeString | str = workflow.name
+        if workflow.is_batch:
+            name = format_html('{} <span class="quiet">{}</span>', workflow.name, gettext("batch"))
+        elif workflow.depth:
+            name = format_html('<span class="horsies-below">↳ {}</span>', workflow.name)
+        return cell(name, workflow.unique_key or "")
 
-    @admin.display(description=_("error"))
-    def shown_error(self, workflow: Any) -> str:
-        """The code of its error."""
-        return getattr(workflow, "error_code", None) or "-"
+    @admin.display(description=_("progress, error"))
+    def shown_progress(self, workflow: Any) -> SafeString:
+        """The share of nodes that have ended, as a bar and in words; the error's code."""
+        code = getattr(workflow, "error_code", None)
+        error = format_html('<span class="horsies-error"><strong>{}</strong></span>', code) if code else ""
+        return cell(_progress(workflow), error)
 
     @admin.display(description=_("run time"))
-    def shown_took(self, workflow: Any) -> str:
+    def shown_run(self, workflow: Any) -> SafeString:
         """The time from its start to its end, or to now."""
-        ended = workflow.completed_at or workflow.cancelled_at or workflow.now
-        return format_duration(ended - workflow.started_at) if workflow.started_at else "-"
+        ended = _ended_at(workflow)
+        if not workflow.started_at or (ended is None and WorkflowStatus(workflow.status).is_terminal):
+            return SafeString()
+        took = format_duration((ended or workflow.now) - workflow.started_at)
+        label = format_html('<span class="horsies-narrow">{} </span>', gettext("run time"))
+        return cell(format_html("{}{}", label, took if ended else gettext("%s so far") % took))
+
+    @admin.display(description=_("id, sent"))
+    def shown_id(self, workflow: Any) -> SafeString:
+        """The end of its id, with a button that copies it; when it was sent."""
+        return cell(
+            short_id(workflow.pk), format_html(gettext("sent {}"), relative_time(workflow.sent_at, workflow.now))
+        )
 
     @admin.display(description=_("result"))
     def shown_result(self, workflow: Workflow) -> SafeString | str:
@@ -315,6 +308,24 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
     def shown_policy(self, workflow: Workflow) -> SafeString | str:
         """The success policy as stored, with nodes by index."""
         return as_json(workflow.success_policy)
+
+
+def _ended_at(workflow: Workflow) -> datetime | None:
+    moment: datetime | None = workflow.completed_at or workflow.cancelled_at
+    return moment
+
+
+def _progress(workflow: Workflow) -> SafeString | str:
+    """Return the share of nodes that have ended, as a bar and in words."""
+    total = workflow.node_count
+    if not total:
+        return ""
+    done = max(0, total - workflow.open_count)
+    words = gettext("%(done)s of %(total)s") % {"done": format_number(done), "total": format_number(total)}
+    if workflow.status in WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPLETED}:
+        return words  # a full bar would look like success
+    bar = '<progress class="horsies-progress" value="{}" max="{}" aria-label="{}"></progress> {}'
+    return format_html(bar, done, total, words, words)
 
 
 def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:
@@ -336,6 +347,16 @@ def _awaited_events(workflow: Workflow | None) -> list[str]:
 class WorkflowChangeList(KeysetChangeList):
     """Pages through the workflows by keyset."""
 
+    state_filter_class = WorkflowStatusFilter
+
     def parse_search(self, text: str) -> Search:
         """Parse ids, beginnings of names, unique keys, and terms for the inputs."""
         return parse_search(text, self.root_queryset.db)
+
+    def state_counts(self) -> Mapping[str, Count]:
+        """Return the number of workflows in each state; nothing if more than the level narrows the list."""
+        levels = next((spec for spec in self.filter_specs if isinstance(spec, TreeFilter)), None)
+        if self.query or any(spec is not levels for spec in self.active_filters):
+            return {}
+        only = levels.condition(levels.selected or "all") if levels is not None else Q()
+        return workflows.count_by_state(self.root_queryset.db, only or Q(pk__isnull=False))

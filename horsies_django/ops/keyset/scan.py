@@ -163,11 +163,20 @@ class KeysetScan:
             found = dict(chain(*(statuses.filter(part)[: size + 1] for part in chunk.parts)))
             yield Counter(found[key] for key in self._filtered(list(found))), length, chunk.end
 
+    def matching(self, rows: QuerySet[Any], keys: list[Key], count: int) -> list[Any]:
+        """Return the first of ``rows`` with these ids that the row filter lets pass, in the order of ``rows``."""
+        rows = rows.filter(self._with_keys(keys))
+        if self.row_filter is None:
+            return list(rows[:count])
+        # The whole chunk is filtered: otherwise the end of a page would reveal how many dropped out.
+        passed = self._filtered(list(rows.values_list("pk", flat=True)))[:count]
+        return list(rows.filter(self._with_keys(passed))) if passed else []
+
     @property
     def scanned_rows(self) -> QuerySet[Any]:
         """The rows to scan: those of the partitions, or of the whole table, within the bounds."""
         partitions: Q = reduce(or_, self.scope.partitions, Q())
-        return self._all_rows.filter(self._between(None, None, is_down=True), partitions)
+        return self.all_rows.filter(self._between(None, None, is_down=True), partitions)
 
     def _long_chunks(self, before: Key | None) -> Iterator[Chunk]:
         start = before
@@ -253,7 +262,7 @@ class KeysetScan:
             return keys
         # The range keeps PostgreSQL from reading the whole table, which it would expect to cost less than many keys.
         between = Q(pk__gte=min(keys), pk__lte=max(keys))
-        left = set(self.row_filter(self._all_rows.filter(self._with_keys(keys), between)))
+        left = set(self.row_filter(self.all_rows.filter(self._with_keys(keys), between)))
         return [key for key in keys if key in left]
 
     # Chunks of the scope.
@@ -289,7 +298,7 @@ class KeysetScan:
             return None
         keys: set[Key] = set()
         for index_range in self.scope.ranges:
-            rows = self._all_rows.filter(index_range.rows).order_by(*index_range.order)
+            rows = self.all_rows.filter(index_range.rows).order_by(*index_range.order)
             keys.update(rows.values_list("pk", flat=True)[: MAX_INDEX_ROWS + 1])
             if len(keys) > MAX_INDEX_ROWS:
                 return None
@@ -314,7 +323,7 @@ class KeysetScan:
 
     def _next_keys(self, start: Key | None, partition: Q, *, is_down: bool) -> QuerySet[Any, Any]:
         """Return the keys of one partition from ``start`` on."""
-        rows = self._all_rows.filter(self._between(start, None, is_down=is_down), partition)
+        rows = self.all_rows.filter(self._between(start, None, is_down=is_down), partition)
         return rows.order_by("-pk" if is_down else "pk").values_list("pk", flat=True)
 
     def _partition_size(self, size: int) -> int:
@@ -336,7 +345,8 @@ class KeysetScan:
         return Q(AnyOf(json_array(encode_pk(keys, connection), connection)))
 
     @property
-    def _all_rows(self) -> QuerySet[Any]:
+    def all_rows(self) -> QuerySet[Any]:
+        """All rows of the table."""
         every: QuerySet[Any] = self.rows.model._default_manager.using(self.rows.db)
         return every
 

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from ...core.headers import slot_in
 from ...enqueue.masking import Mask, mask_of
 from ...models import Task
+from .argument_order import in_call_order
 from .json_text import chunks
 
 #: The payload columns, each with the name of the annotation that has its text.
@@ -67,7 +68,7 @@ class Contents:
         if part == "args":
             return self.mask.apply_to_args(value)
         if part == "kwargs":
-            return self.mask.apply_to_kwargs(value)
+            return self.mask.apply_to_kwargs(self._in_call_order(value))
         return None if value is None else self.mask.apply(part, value)
 
     def stored(self, part: str) -> Any:
@@ -76,6 +77,9 @@ class Contents:
         if isinstance(value, _Unreadable):
             raise ValueError(str(value))
         return value
+
+    def _in_call_order(self, value: Any) -> Any:
+        return in_call_order(self._task.task_name, value) if isinstance(value, dict) else value
 
     def text(self, part: str) -> str:
         """Return a whole value as indented, masked JSON."""

@@ -1,0 +1,104 @@
+"""The list of tasks: its tabs, its orders, and what its columns need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import ClassVar
+
+from django.utils.translation import gettext as _
+
+from ...ops.keyset.ordered import OrderedPage, OrderedScan, parse_position
+from ...ops.keyset.scan import KeysetScan, Page
+from ...ops.metrics import Count, count_by_state
+from ..formatting import format_time
+from ..links import Links
+from ..lists import search
+from ..lists.changelist import AFTER, BEFORE, KeysetChangeList, PageLink
+from ..lists.filters import KindFilter, StateFilter
+from ..lists.search import Search
+from ..lists.sort_orders import OF_STATE, SortOrder
+from .columns import complete_rows, with_columns
+
+
+class TaskChangeList(KeysetChangeList):
+    """Adds the links, the error and the database's current time to each task."""
+
+    state_filter_class = StateFilter
+    sums_of_states: ClassVar = frozenset({"pending", "active"})
+    rare_states: ClassVar = frozenset({"aggregating", "claimed"})
+
+    def parse_search(self, text: str) -> Search:
+        """Parse an id, a part of a name, or a qualifier such as ``error:text``."""
+        return search.parse_search(text)
+
+    def state_counts(self) -> Mapping[str, Count]:
+        """Return the number of tasks in each state; nothing if a filter or the search narrows the list.
+
+        Of the filters, only the one that leaves out internal steps is part of the count.
+        """
+        kinds = next((spec for spec in self.filter_specs if isinstance(spec, KindFilter)), None)
+        if self.query or any(spec is not kinds for spec in self.active_filters):
+            return {}
+        kind = kinds.selected if kinds is not None else "all"
+        if kinds is None or kind == "all":
+            return count_by_state(self.root_queryset.db)
+        return count_by_state(self.root_queryset.db, kinds.condition(str(kind)))
+
+    @cached_property
+    def sort_orders(self) -> list[SortOrder]:
+        """The orders by id, and the one of the state."""
+        orders = super().sort_orders
+        state = self.state_filter.selected if self.state_filter is not None else None
+        return [*orders, OF_STATE[state]] if state in OF_STATE else orders
+
+    @cached_property
+    def page(self) -> Page:
+        """The page's rows with what its columns need."""
+        page = Page(rows=self.ordered_page.rows) if self.ordered_page else self.load(self._shown_scan)
+        complete_rows(page.rows, Links(self.model_admin.admin_site, self.request))
+        return page
+
+    @cached_property
+    def _shown_scan(self) -> KeysetScan:
+        return replace(self.scan, rows=with_columns(self.queryset))
+
+    # An order other than that of the ids.
+
+    @cached_property
+    def ordered_page(self) -> OrderedPage | None:
+        """The page in the order of a time; None if the list is in the order of the ids."""
+        order = self.sort_order
+        if order.index_range is None:
+            return None
+        scan = OrderedScan(scan=self._shown_scan, index_range=order.index_range, column=order.column)
+        is_back = BEFORE in self.cursors and AFTER not in self.cursors
+        return scan.page(parse_position(self.cursors.get(BEFORE if is_back else AFTER, "")), is_back=is_back)
+
+    @property
+    def has_other_pages(self) -> bool:
+        """Whether there may be rows on other pages."""
+        page = self.ordered_page
+        return bool(page.previous or page.next) if page else super().has_other_pages
+
+    @property
+    def page_links(self) -> list[PageLink]:
+        """The links to other pages, in the order of the list."""
+        page = self.ordered_page
+        if page is None:
+            return super().page_links
+        links = [
+            PageLink(_("First page"), self.get_query_string() if self.cursors else ""),
+            PageLink(_("Previous page"), self._page_url(BEFORE, page.previous), "prev"),
+            PageLink(_("Search on") if page.scanned_to else _("Next page"), self._page_url(AFTER, page.next), "next"),
+        ]
+        return [link for link in links if link.url]
+
+    @property
+    def scanned_text(self) -> str:
+        """How far the scan came, if it stopped before the page was full."""
+        page = self.ordered_page
+        if page is None or page.scanned_to is None:
+            return super().scanned_text
+        return _("Searched rows in this order up to %s.") % format_time(page.scanned_to, exactly=False)
