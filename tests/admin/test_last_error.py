@@ -48,7 +48,7 @@ def test_a_retrying_task_shows_its_last_error_in_every_list_and_search(transacti
         assert not any(str(key) in html for key in others), query
     assert str(handle.id) not in client.get(LIST, {"q": "error:nothing like it"}).content.decode()
     assert "DOWN" in page(client, "task", handle.id)
-    assert "<td>DOWN" in page(client, "workflow", workflow.id)
+    assert '<span class="horsies-code">DOWN</span>' in page(client, "workflow", workflow.id)
     assert "<dd>DOWN</dd>" in page(client, "workflow", workflow.id, node=0)
     (row,) = (line for line in output_of(capsys, "list").splitlines() if str(handle.id) in line)
     assert "DOWN" in row.split()

@@ -191,12 +191,12 @@ def test_a_queue_slower_than_its_threshold_is_reported_with_the_time_since(staff
     Queue.objects.create(name="emails")
     html = page(staff_with(client, "view_queue"))
     since = f"{latest - timedelta(minutes=11):%H:%M}"
-    assert f"emails : latency 12 min, threshold 5 min, since {since}." in " ".join(re.sub("<[^>]*>", " ", html).split())
-    assert "12 min &gt; 5 min" in html
+    assert f"emails: latency 12 min, threshold 5 min, since {since}." in re.sub("<[^>]*>", "", html)
+    assert "12 min &gt; 5 min" in re.sub("<[^>]*>", "", html)
     assert html.count('class="horsies-late"') == 1
     assert "threshold 1 h" not in html
     queues = client.get("/admin/horsies_django/queue/").content.decode()
-    assert re.findall(r'<span class="horsies-late">12 min \d+ s \(over 5 min\)</span>', queues)
+    assert re.findall(r"12 min \d+ s \(over 5 min\)", re.sub("<[^>]*>", "", queues))
     queue = client.get(f"/admin/horsies_django/queue/{Queue.objects.get().pk}/change/").content.decode()
     assert f"(over 5 min since {since})" in queue
     assert "Wait time, last hour, by minute: wait time (p95) at most 15 min" in queue

@@ -81,7 +81,7 @@ class OrderedScan:
         """Return up to one row more than a page holds, and the position at which the scan stopped."""
         found: list[Any] = []
         end = start
-        for size in SIZES if self.scan.row_filter is None else (self.scan.max_filtered,):
+        for size in SIZES if self.scan.row_filter is None else (self.scan.max_filtered or SIZES[0],):
             positions = self._positions(end, size, is_back=is_back)
             for first, last in ((0, FIRST_INDEX_CHUNK), (FIRST_INDEX_CHUNK, size)):
                 if (keys := [position.key for position in positions[first:last]]) and len(found) <= PAGE:
