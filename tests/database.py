@@ -43,3 +43,27 @@ def querying_threads(table: str) -> Iterator[list[str]]:
     with connection.execute_wrapper(count):
         yield names
     connection_created.disconnect(watch)
+
+
+@contextmanager
+def separate_database(suffix: str, *, is_kept: bool = False) -> Iterator[None]:
+    """Connect to a separate database, beside that of the other tests."""
+    original = connection.settings_dict["NAME"]
+    separate = f"{original}_{suffix}"
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", [separate])
+        if not cursor.fetchone():
+            cursor.execute(f'CREATE DATABASE "{separate}"')
+    _connect_to(separate)
+    try:
+        yield
+    finally:
+        _connect_to(original)
+        if not is_kept:
+            with connection.cursor() as cursor:
+                cursor.execute(f'DROP DATABASE "{separate}"')
+
+
+def _connect_to(name: str) -> None:
+    connection.close()
+    connection.settings_dict["NAME"] = name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -20,6 +19,7 @@ from horsies_django.models import Task
 from tests.admin.scale.builder import build
 from tests.admin.scale.pages import Pages, Request, horsies_models
 from tests.admin.scale.plans import big_tables, problems, statements
+from tests.database import separate_database
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
@@ -48,30 +48,6 @@ def large(request, django_db_setup, django_db_blocker) -> Iterator[set[str]]:
         if not Task.objects.exists():
             build()
         yield big_tables()
-
-
-@contextmanager
-def separate_database(suffix: str, *, is_kept: bool) -> Iterator[None]:
-    """Connect to a separate database, beside that of the other tests."""
-    original = connection.settings_dict["NAME"]
-    separate = f"{original}_{suffix}"
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", [separate])
-        if not cursor.fetchone():
-            cursor.execute(f'CREATE DATABASE "{separate}"')
-    _connect_to(separate)
-    try:
-        yield
-    finally:
-        _connect_to(original)
-        if not is_kept:
-            with connection.cursor() as cursor:
-                cursor.execute(f'DROP DATABASE "{separate}"')
-
-
-def _connect_to(name: str) -> None:
-    connection.close()
-    connection.settings_dict["NAME"] = name
 
 
 @pytest.fixture(scope="module")

@@ -56,12 +56,17 @@ def running(*arguments: str) -> Iterator[None]:
 @contextmanager
 def site() -> Iterator[str]:
     """Serve the test project and return its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with running("runserver", "--noreload", f"127.0.0.1:{port}"):
         wait_until(lambda: answers(port))
         yield f"http://127.0.0.1:{port}"
+
+
+def free_port() -> int:
+    """Return a port that no server listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def answers(port: int) -> bool:

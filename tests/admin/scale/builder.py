@@ -7,27 +7,22 @@ from pathlib import Path
 from django.db import connections, transaction
 
 from . import queues_workers, tasks, workflows
-
-#: The order matters: tasks read their nodes; attempts and heartbeats read their tasks, error groups their attempts.
-STEPS = (
-    queues_workers.queues_and_workers,
-    workflows.workflows,
-    tasks.tasks,
-    tasks.attempts,
-    tasks.error_groups,
-    tasks.heartbeats,
-    tasks.rollups,
-)
+from .sizes import TASKS
 
 
-def build(database: str = "default") -> None:
-    """Fill the empty tables of ``database``, and update the planner's statistics."""
+def build(database: str = "default", number: int = TASKS) -> None:
+    """Fill the empty tables of ``database`` with ``number`` tasks, and update the planner's statistics."""
     connection = connections[database]
     with transaction.atomic(database), connection.cursor() as cursor:
         cursor.execute("SET LOCAL synchronous_commit = off")
         cursor.execute("SET LOCAL work_mem = '128MB'")
         cursor.execute(Path(__file__).with_name("clock.sql").read_text())
-        for step in STEPS:
-            step(database)
+        queues_workers.queues_and_workers(database)
+        workflows.workflows(database)
+        tasks.tasks(database, number)  # reads their nodes
+        tasks.attempts(database)
+        tasks.error_groups(database)  # reads the attempts
+        tasks.heartbeats(database)
+        tasks.rollups(database)
     with connection.cursor() as cursor:
         cursor.execute("VACUUM (ANALYZE)")

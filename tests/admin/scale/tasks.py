@@ -8,8 +8,8 @@ from .fill import fill
 from .sizes import APPS, FIFTY_ATTEMPTS, HUGE, ONLY_ONE, QUEUES, STATUS, TASKS
 
 
-def tasks(database: str) -> None:
-    """Insert a million tasks, most of them completed."""
+def tasks(database: str, number: int = TASKS) -> None:
+    """Insert the newest ``number`` of a million tasks, most of them completed."""
     plan = f"""(SELECT plan.*, {QUEUES}[1 + name_number % 8] AS queue,
             {APPS}[1 + name_number / 20] AS app,
             least(sent_at + wait, now()) AS begun, least(sent_at + wait + run, now()) AS ended,
@@ -18,7 +18,7 @@ def tasks(database: str) -> None:
                 floor(200 * power(random(), 2.5))::int AS name_number,
                 CASE WHEN n % 100 = 19 THEN interval '10 minutes' ELSE pg_temp.seconds(0.05, 1.5) END AS wait,
                 pg_temp.seconds(0.4, 1.2) AS run
-            FROM generate_series(1, {TASKS}) AS n) AS plan
+            FROM generate_series({TASKS - number + 1}, {TASKS}) AS n) AS plan
         LEFT JOIN (SELECT task_id, root_id FROM horsies_workflow_tasks AS node
             JOIN horsies_workflows AS flow ON flow.id = workflow_id WHERE task_id IS NOT NULL) AS flow
         ON task_id = plan.id) AS plan"""

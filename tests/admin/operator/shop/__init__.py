@@ -1,0 +1,1 @@
+"""The shop whose tasks fill the large database."""

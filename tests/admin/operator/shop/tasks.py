@@ -1,0 +1,40 @@
+"""The tasks that the large database names, and some that a test runs."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from horsies_django import current_task, task
+from horsies_django.enqueue.task import register_task
+from tests.admin.scale.sizes import APPS
+
+_APPS = re.findall(r"'(\w+)'", APPS)
+
+
+def handle_order(number: int, order: str, user_id: int, email: str, page: str = "") -> None:
+    """Do nothing with an order."""
+
+
+for _number in range(200):
+    register_task(handle_order, name=f"shop.{_APPS[_number // 20]}.tasks.task_{_number:03}")
+
+
+@task(name="shop.stock.tasks.count", queue_name="stock")
+def count(gate: str) -> None:
+    """Count until a file exists, and report the progress."""
+    run = current_task()
+    done = 0
+    while not Path(gate).exists():
+        done += 1
+        run.progress(done % 100, 100, "items")
+        time.sleep(0.05)
+
+
+@task(name="shop.stock.tasks.refuse", queue_name="stock")
+def refuse(order: int, reason: str = "sold out") -> str:
+    """Fail unless the reason is empty."""
+    if reason:
+        raise ValueError(f"order {order}: {reason}")
+    return f"order {order}"
