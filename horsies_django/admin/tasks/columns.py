@@ -123,7 +123,7 @@ def _moment_of(task: Task) -> datetime | None:
 
 def _error(error: LastError) -> SafeString:
     text = f": {error.message}" if error.message else ""
-    return format_html('<span class="horsies-error"><strong>{}</strong>{}</span>', error.label, text)
+    return format_html('<span class="horsies-row-error"><strong>{}</strong>{}</span>', error.label, text)
 
 
 def _workflow(task: Any) -> SafeString | str:

@@ -271,7 +271,7 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
     def shown_progress(self, workflow: Any) -> SafeString:
         """The share of nodes that have ended, as a bar and in words; the error's code."""
         code = getattr(workflow, "error_code", None)
-        error = format_html('<span class="horsies-error"><strong>{}</strong></span>', code) if code else ""
+        error = format_html('<span class="horsies-row-error"><strong>{}</strong></span>', code) if code else ""
         return cell(_progress(workflow), error)
 
     @admin.display(description=_("run time"))
