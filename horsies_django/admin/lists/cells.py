@@ -10,9 +10,8 @@ from django.utils.translation import gettext as _
 
 from ..copy_button import copy_button
 
-#: Characters of a worker's id, and of the id of a row.
-SHORT: Final = 13
-SHORT_ID: Final = 9
+#: Characters of an id.
+SHORT: Final = 9
 
 
 def cell(main: SafeString | str, *others: SafeString | str) -> SafeString:
@@ -31,4 +30,4 @@ def short_id(key: Any) -> SafeString:
     """Return the end of an id, because ids made at about the same time begin alike, with a button that copies it."""
     button = copy_button(_("Copy the id"), text=key)
     shown = '<span class="horsies-id"><span title="{}">{}</span> {}</span>'
-    return format_html(shown, key, short(str(key), SHORT_ID), button)
+    return format_html(shown, key, short(str(key)), button)

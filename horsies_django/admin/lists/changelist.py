@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
+from django.apps import apps
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import model_ngettext
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
@@ -244,6 +245,11 @@ class KeysetChangeList(ChangeList):
         else:
             text = _("Looked through %(count)s %(names)s, sent between %(since)s and %(until)s.")
         return text % words
+
+    @property
+    def folds_filters(self) -> bool:
+        """Whether the filters are folded above the rows; django-unfold has a panel of its own for them."""
+        return self.has_filters and not apps.is_installed("unfold")
 
     # Links to other pages.
 

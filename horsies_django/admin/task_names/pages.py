@@ -36,7 +36,7 @@ from ...ops.task_options import options_in_force
 from ..base import queue_database
 from ..charts import CHART_CSS, attempt_urls, duration_chart, outcome_chart
 from ..links import Links
-from ..lists.cells import SHORT_ID, short
+from ..lists.cells import short
 from ..overview_chart import RANGE_LABELS, TITLES
 from ..schedules.columns import format_moment
 from ..schedules.state_badge import state_badge
@@ -157,7 +157,7 @@ class TaskNamePages(TaskColumns, TaskFields):
                 "call": self.shown_call(task),
                 "run": self.shown_run(task),
                 "place": self.shown_place(task),
-                "id": links.to(Task, task.pk, short(str(task.pk), SHORT_ID)),
+                "id": links.to(Task, task.pk, short(str(task.pk))),
             }
             for task in tasks
         ]

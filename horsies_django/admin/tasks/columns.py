@@ -27,7 +27,7 @@ from ...ops.payload_view.excerpt import excerpt_of, with_short_arguments
 from ...ops.payload_view.last_error import LastError, last_errors
 from ..formatting import progress_bar
 from ..links import Links
-from ..lists.cells import SHORT_ID, cell, short, short_id
+from ..lists.cells import cell, short, short_id
 from ..status_text import is_overdue, pending_state, status_badge
 from ..times import relative_time
 
@@ -64,10 +64,9 @@ class TaskColumns:
 
     @admin.display(description=_("task"))
     def shown_name(self, task: Task) -> SafeString:
-        """The task's name, with its module on a line of its own."""
-        module, dot, name = task.task_name.rpartition(".")
-        second = format_html('<span class="horsies-second horsies-module">{}{}</span><wbr>', module, dot) if dot else ""
-        return format_html('<span title="{}">{}{}</span>', task.task_name, second, name)
+        """The last part of the task's name, with its module below."""
+        module, _dot, name = task.task_name.rpartition(".")
+        return format_html('<span class="horsies-name" title="{}">{}</span>', task.task_name, cell(name, module))
 
     @admin.display(description=_("arguments, error"))
     def shown_call(self, task: Any) -> SafeString:
@@ -104,11 +103,11 @@ class TaskColumns:
         link = format_html('<a href="?{}" title="{}">{}</a>', urlencode({"worker": worker}), worker, short(worker))
         return cell(queue, link)
 
-    @admin.display(description=_("id, sent"))
+    @admin.display(description=_("id"))
     def shown_id(self, task: Any) -> SafeString:
-        """The end of its id, because ids sent at about the same time begin alike; when it was sent; its workflow."""
+        """The end of its id, because ids sent at about the same time begin alike; its workflow, or when it was sent."""
         sent = format_html(gettext("sent {}"), relative_time(task.sent_at, _now(task)))
-        return cell(short_id(task.pk), sent, _workflow(task))
+        return cell(short_id(task.pk), _workflow(task) or sent)
 
 
 def _moment_of(task: Task) -> datetime | None:
@@ -130,7 +129,7 @@ def _workflow(task: Any) -> SafeString | str:
     """Return the workflow that a task is a node of, linked if the user may view it."""
     if task.workflow_id is None:
         return ""
-    key = format_html('<span title="{}">{}</span>', task.workflow_id, short(str(task.workflow_id), SHORT_ID))
+    key = format_html('<span title="{}">{}</span>', task.workflow_id, short(str(task.workflow_id)))
     return format_html(gettext("workflow {}"), task.page_links.to(Workflow, task.workflow_id, key))
 
 
