@@ -105,11 +105,9 @@ class WorkerAdmin(LiveAdmin):
         "shown_load",
         "shown_tasks",
         "shown_memory",
-        "hostname",
-        "pid",
+        "shown_process",
         "shown_queues",
-        "shown_started_at",
-        "version",
+        "shown_age",
     )
     ordering = ("-started_at", "pk")
     sortable_by = ()
@@ -202,6 +200,19 @@ class WorkerAdmin(LiveAdmin):
         address, name = self._task_address(hold), hold.task_name.rpartition(".")[2]
         line = format_html("{} {}", name, hold.shown_age)
         return (format_html('<a href="{}">{}</a>', address, line) if address else line,)
+
+    @admin.display(description=_("host, process"))
+    def shown_process(self, worker: Any) -> SafeString:
+        """Where it runs."""
+        return format_html('{} <span class="quiet">{}</span>', worker.hostname, worker.pid)
+
+    @live_column
+    @admin.display(description=_("started, version"))
+    def shown_age(self, worker: Any) -> SafeString:
+        """When it started, and its version."""
+        ran = (worker.last_beat_at - worker.started_at).total_seconds() - worker.beats_in
+        started = age(ran, worker.started_at, zone=display_zone())
+        return format_html('{} <span class="quiet">{}</span>', started, worker.version)
 
     @live_column
     @admin.display(description=_("memory"))
