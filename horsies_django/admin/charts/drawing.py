@@ -70,7 +70,8 @@ def _panel(chart: Chart, number: int, panel: Panel, top: int) -> SafeString:
         parts.append(format_html('<line class="horsies-chart-threshold" x1="0" x2="100%" y1="{0}" y2="{0}"/>', y))
     if panel.kind is Kind.LINES:
         parts.append(_lines(panel, axis, top, len(chart.starts)))
-    parts += [_column(chart, number, panel, axis, top, at) for at in range(len(chart.starts)) if panel.text_at(at)]
+    texts = [panel.text_at(at) for at in range(len(chart.starts))]
+    parts += [_column(chart, number, panel, axis, top, at, text) for at, text in enumerate(texts) if text]
     return _join(parts)
 
 
@@ -88,9 +89,10 @@ def _scale(axis: Axis, top: int, height: int) -> SafeString:
     )
 
 
-def _column(chart: Chart, number: int, panel: Panel, axis: Axis, top: int, at: int) -> SafeString:
+def _column(chart: Chart, number: int, panel: Panel, axis: Axis, top: int, at: int, text: str) -> SafeString:
     """Draw one bucket of a panel: an area as high as the panel, which is a link if it has a URL, and its bars."""
-    words, url = f"{chart.time_at(at)}: {panel.text_at(at)}", panel.url_at(at)
+    time, url = f"{chart.time_at(at)}: ", panel.url_at(at)
+    words = time + text
     buckets = len(chart.starts)
     area = format_html(
         '<title>{}</title><rect class="horsies-chart-column" x="{}" y="{}" width="{}" height="{}"/>',
@@ -101,7 +103,7 @@ def _column(chart: Chart, number: int, panel: Panel, axis: Axis, top: int, at: i
         panel.height,
     )
     is_one_link = bool(url) and len(panel.series) == 1
-    bars = _join(_bars(panel, axis, top, at, buckets, f"{chart.time_at(at)}: ", has_links=not is_one_link))
+    bars = _join(_bars(panel, axis, top, at, buckets, time, has_links=not is_one_link))
     if url is None:
         return format_html("<g>{}</g>{}", area, bars)
     link = format_html('<a id="{}" href="{}" aria-label="{}">', chart.id_at(at, number), url, words)

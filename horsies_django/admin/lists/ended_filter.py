@@ -7,7 +7,8 @@ from datetime import datetime, time
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models.lookups import IsNull
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
@@ -78,8 +79,10 @@ class EndedFilter(admin.ListFilter):
         completed = Q(status=TaskStatus.COMPLETED) & self._within("completed_at")
         failed = Q(status=TaskStatus.FAILED) & self._within("failed_at")
         attempts = TaskAttempt.objects.using(queryset.db).filter(task=OuterRef("pk"), will_retry=True)
-        # The first condition spares the tasks that succeeded at once the lookup of their attempts.
-        retried = (Q(attempt__gt=1) | Q(retry_count__gt=0)) & Q(Exists(attempts.filter(self._within("finished_at"))))
+        # A value and not an EXISTS, for which PostgreSQL may read all attempts at once. The first condition spares the
+        # tasks that succeeded at once the lookup.
+        found = Subquery(attempts.filter(self._within("finished_at")).order_by("attempt").values("pk")[:1])
+        retried = (Q(attempt__gt=1) | Q(retry_count__gt=0)) & Q(IsNull(found, False))
         conditions = {
             "completed": completed,
             "failed": failed,

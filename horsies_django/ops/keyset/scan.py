@@ -29,7 +29,7 @@ PAGE: Final = 50
 CHUNKS: Final = (2_000, 48_000)
 
 #: Maximum rows of one page that a row filter reads, and the chunk size where a scan with one has no such limit.
-MAX_FILTERED: Final = 10_000
+MAX_FILTERED: Final = 5_000
 FILTERED_CHUNK: Final = 2_000
 
 #: Rows in the first chunk of an index range; the second has the rest.

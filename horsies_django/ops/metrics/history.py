@@ -149,16 +149,15 @@ def attempt_history(
         largest = sums.order_by("-total", by).values(by)[:MAX_GROUPS]
         group = Case(When(**{f"{by}__in": largest}, then=F(by)), default=group)
     columns = ("start", "group", "outcome", "will_retry")
-    counted: dict[str, list[Counter[str]]] = {}
+    counted = defaultdict[str, list[Counter[str]]](lambda: [Counter() for _ in starts])
     for start, name, outcome, will_retry, count in (
         rows.annotate(group=group).values_list(*columns).annotate(Sum("count"))
     ):
         at = (start - starts[0]) // period.length
         if at < len(starts):
-            buckets = counted.setdefault(name, [Counter() for _ in starts])
-            buckets[at][outcome_of(outcome, will_retry)] += count
-    if by is None:
-        counted.setdefault(OTHERS, [Counter() for _ in starts])
+            counted[name][at][outcome_of(outcome, will_retry)] += count
+    if by is None and OTHERS not in counted:
+        counted[OTHERS] = [Counter() for _ in starts]
     totals = {name: sum(bucket.total() for bucket in buckets) for name, buckets in counted.items()}
     names = sorted(counted, key=lambda name: (name == OTHERS, -totals[name], name))
     return AttemptHistory(starts, period.length, {name: counted[name] for name in names})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -34,7 +35,12 @@ TERMS = (
     "args:order-7",
     "state:failed args.email:user42@example.org",
     "metadata.tenant:acme shop",
+    "args.user_id:-1",
+    'state:failed metadata.tenant:"acme"',
+    "state:pending args.0:-1",
     "id:0190a0de",
+    "0190a0de",
+    "…00000000",
 )
 
 #: How many values of one filter are tried, spread over all that it offers.
@@ -54,7 +60,11 @@ _FILLED = {
 
 
 #: Parameters of a list that are not filters: its order, its search, its page.
-_NOT_FILTERS = {"o", "q", "p", "all"}
+_ORDERS = {"o", "sort"}
+_NOT_FILTERS = {*_ORDERS, "q", "p", "all"}
+
+#: Filters to which pages of rows link that the large database has not.
+_UNLINKED = {"task": [{"waits_for_limit": "stock"}, {"schedule_id": "1"}]}
 
 
 @dataclass(frozen=True)
@@ -108,8 +118,14 @@ class Pages:
         self._addresses = [address for address in self.admin.get_urls() if getattr(address, "name", None)]
 
     def without_row(self) -> Iterator[Request]:
-        """Yield the pages that are about no row."""
-        yield from (Request(self._reverse(each.name)) for each in self._addresses if not each.pattern.converters)
+        """Yield the pages that are about no row, and a few to which those link, such as the page of a task name."""
+        for each in self._addresses:
+            if not each.pattern.converters:
+                request = Request(self._reverse(each.name))
+                yield request
+                if request != self._list({}):
+                    for linked in self._linked_pages(request):
+                        yield from (linked, *self._linked_pages(linked))
 
     def of_rows(self) -> Iterator[Request]:
         """Yield the pages of some rows, including the confirmation pages of actions."""
@@ -119,19 +135,20 @@ class Pages:
                 needs = set(each.pattern.converters)
                 if needs == {"object_id"}:
                     yield Request(self._reverse(each.name, object_id=key))
-                    yield from self._linked_pages(Request(self._reverse(each.name, object_id=key)), key)
+                    yield from self._linked_pages(Request(self._reverse(each.name, object_id=key)))
                 if needs == {"object_id", "action"}:
                     yield from (Request(self._reverse(each.name, object_id=key, action=action)) for action in actions)
 
-    def _linked_pages(self, request: Request, key: Any) -> Iterator[Request]:
-        """Yield the pages that a row's page links to below itself: other views, and the rest of long lists."""
+    def _linked_pages(self, request: Request) -> Iterator[Request]:
+        """Yield the pages that a page links to below itself: other views, and the rest of long lists."""
         path = request.address
         below = path.removesuffix("change/")
         page = Page(request.send(self.client).content.decode())
         yield from (
             Request(f"{path}?{urlencode(query)}") for query in _few_of_each(page.queries(page.links), FEW) if query
         )
-        others = [link for link in dict.fromkeys(page.links) if link.startswith(below) and "/do/" not in link]
+        links = [link for link in dict.fromkeys(page.links) if link not in (path, below)]
+        others = [link for link in links if link.startswith(below) and "/do/" not in link]
         yield from map(Request, others[:FEW])
 
     def lists(self) -> Iterator[Request]:
@@ -153,13 +170,33 @@ class Pages:
         offered = [query for query in page.queries(links) if not query.keys() & _NOT_FILTERS]
         forms = [form for form in page.forms if form.method == "get" and "q" not in form.fields]
         filled = [query for form in forms for query in _fillings(form)]
-        return _few_of_each(list(filter(None, [*offered, *filled])))
+        return _few_of_each(list(filter(None, [*offered, *filled, *self._filters_of_links])))
+
+    @cached_property
+    def _filters_of_links(self) -> list[Query]:
+        """The filters in the links of other pages to this list: of each other list, and of its first row."""
+        if not self._has_search():
+            return []
+        found = list(_UNLINKED.get(self.model._meta.model_name or "", ()))
+        list_address = self._list({}).address
+        for model in horsies_models():
+            others = Pages(self.client, model)
+            requests = [others._list({}), *others._of_first_row()]
+            links = [link for request in requests for link in Page(request.send(self.client).content.decode()).links]
+            queries = [link.removeprefix(list_address) for link in links if link.startswith(f"{list_address}?")]
+            found += [query for query in Page("").queries(queries) if not query.keys() & _NOT_FILTERS]
+        return found
 
     def sorts(self) -> list[Query]:
         """Return the orders that the list offers, ascending and descending."""
-        page = self._read({})
-        sorts = [query for query in page.queries(page.links) if query.get("o")]
-        return [order for query in sorts for order in (query, {"o": "-" + query["o"].lstrip("-")})]
+        sorts = [
+            query
+            for of in [{}, *({"state": state} for state in ("scheduled", "retrying", "running"))]
+            for page in [self._read(of)]
+            for query in page.queries(page.links)
+            if query.keys() & _ORDERS
+        ]
+        return [*sorts, *({"o": "-" + query["o"].lstrip("-")} for query in sorts if "o" in query)]
 
     def confirmations(self) -> Iterator[Request]:
         """Yield the confirmation page of each action on all rows, and of a few actions on the rows of a filter."""
@@ -191,6 +228,12 @@ class Pages:
         options = self.model._meta
         address = self._reverse(f"{options.app_label}_{options.model_name}_changelist")
         return Request(f"{address}?{urlencode(query)}" if query else address)
+
+    def _of_first_row(self) -> list[Request]:
+        options = self.model._meta
+        name = f"{options.app_label}_{options.model_name}_change"
+        keys = rows_of(self.model)[:1] if any(each.name == name for each in self._addresses) else []
+        return [Request(self._reverse(name, object_id=key)) for key in keys]
 
     def _reverse(self, name: str, **arguments: Any) -> str:
         return reverse(self._prefix + name, kwargs=arguments)

@@ -79,4 +79,4 @@ def _rows_read(scan: dict[str, Any]) -> float:
 def _rendered(sql: str, params: Any) -> str:
     with connection.cursor() as cursor:
         rendered = connection.ops.last_executed_query(cursor, sql, params)
-    return " ".join(str(rendered).split())[-400:]
+    return " ".join(str(rendered or (sql, params)).split())[-400:]

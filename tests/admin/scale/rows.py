@@ -27,6 +27,7 @@ WORST = {
         Q(depth=1),
         Q(nodes__kind="subworkflow"),
     ],
+    "errorgroup": [Q(error_code=code) for code in ("UNHANDLED_EXCEPTION", "ONLY_ONE", "SHOP_ERROR_3")],
     "queue": [Q(name="default"), Q(name="media"), Q(name="forgotten")],
 }
 
