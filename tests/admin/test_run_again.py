@@ -270,3 +270,12 @@ def test_the_links_cost_the_page_one_statement(operator):
     newest = Task.objects.filter(rerun_of_id=row.pk).order_by("-id").values_list("pk", flat=True)
     assert [str(key) in html for key in newest] == [True] * 5 + [False] * 2
     assert sum("rerun_of_id" in query["sql"].partition("WHERE")[2] for query in captured) == 1
+
+
+def test_the_form_needs_few_statements(operator):
+    row = ended(args=["old"], kwargs={"b": 1})
+
+    with CaptureQueriesContext(connection) as captured:
+        assert operator.get(form_url(row)).status_code == 200
+
+    assert len(captured) <= 8
