@@ -127,6 +127,12 @@ class KeysetChangeList(ChangeList):
         return list(filter_chips(self))
 
     @property
+    def narrowed_by(self) -> list[str]:
+        """The state, the filters and the search in words, for the title of the page."""
+        states = [] if self.state_filter is None else [str(tab.label) for tab in self.state_tabs[1:] if tab.is_current]
+        return states + [chip.words for chip in self.filter_chips]
+
+    @property
     def unfiltered_url(self) -> str:
         """The URL of the list without these filters and the search; the state stays."""
         names = [name for spec in self.active_filters for name in spec.expected_parameters()]

@@ -30,7 +30,7 @@ from ...ops.metrics.history import (
     current_minute,
     duration_history,
 )
-from ...ops.metrics.task_history import MAX_NAMES, busiest_names, errors_of
+from ...ops.metrics.task_history import MAX_NAMES, NAME_ORDERS, busiest_names, errors_of
 from ...ops.payload_view.contents import PARTS
 from ...ops.task_options import options_in_force
 from ..base import queue_database
@@ -64,7 +64,10 @@ class TaskNamePages(TaskColumns, TaskFields):
         """Render the list of names: those that ran in the last 24 hours, then the other registered ones."""
         self._check_permission(request)
         database = self._database()
-        counts = busiest_names(database, current_minute(database))
+        chosen = request.GET.get("sort", "")
+        order = chosen if chosen in NAME_ORDERS else NAME_ORDERS[-1]
+        counts = busiest_names(database, current_minute(database), order)
+        labels = (_("attempts"), _("failed or retried"), _("total run time"))
         idle = sorted(
             name
             for name in registry.tasks.keys() - {count.name for count in counts}
@@ -73,6 +76,7 @@ class TaskNamePages(TaskColumns, TaskFields):
         context = {
             "title": _("Tasks by name"),
             "counts": [(count, self._address(count.name)) for count in counts],
+            "orders": [(label, f"?sort={key}", key == order) for key, label in zip(NAME_ORDERS, labels, strict=True)],
             "is_cut": len(counts) == MAX_NAMES,
             "max_names": MAX_NAMES,
             "idle": [(name, self._address(name)) for name in idle[:MAX_NAMES]],

@@ -49,6 +49,10 @@ def errors_of(database: str, task_name: str, period: TimeRange, since: datetime)
     return [ErrorCount(code, count, again, groups.get(fingerprint)) for fingerprint, code, count, again in found]
 
 
+#: The numbers by which the names can be ordered; the default is the last.
+NAME_ORDERS: Final = ("attempts", "failed", "seconds")
+
+
 @dataclass(frozen=True, slots=True)
 class NameCount:
     """The attempts of one task name in the last 24 hours, and the seconds that they ran."""
@@ -59,8 +63,11 @@ class NameCount:
     run_seconds: float
 
 
-def busiest_names(database: str, minute: int) -> list[NameCount]:
-    """Return the task names that ran longest in the last 24 hours, at most ``MAX_NAMES``; ``minute`` is the current."""
+def busiest_names(database: str, minute: int, order: str = NAME_ORDERS[-1]) -> list[NameCount]:
+    """Return the first ``MAX_NAMES`` task names of the last 24 hours in one of ``NAME_ORDERS``, the largest first.
+
+    ``minute`` is the current one.
+    """
     since = DAY.starts(minute)[0]
     rows: Any = Rollup.objects.using(database).filter(span=RollupSpan.HOUR, start__gte=since).exclude(task_name="")
     sums = (
@@ -71,6 +78,6 @@ def busiest_names(database: str, minute: int) -> list[NameCount]:
             failed=Sum("count", filter=_IS_FAILURE, default=0),
             seconds=Cast(Sum("run_seconds"), FloatField()),
         )
-        .order_by("-seconds", "task_name")
+        .order_by(f"-{order}", "task_name")
     )
     return [NameCount(*row) for row in sums.values_list("task_name", "attempts", "failed", "seconds")[:MAX_NAMES]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.core.management import call_command
 
+from horsies_django.db.now import Now
+from horsies_django.models import Lease, Worker
 from tests.admin.browser.chromium import start
 from tests.admin.browser.screenshots import answers, free_port
 from tests.admin.scale.builder import build
@@ -45,7 +48,7 @@ def site(request: Any, django_db_setup: None, django_db_blocker: Any) -> Iterato
             build(number=TASKS)
             create_users()
         port = free_port()
-        with command("runserver", "--noreload", f"127.0.0.1:{port}"):
+        with command("runserver", "--noreload", "--insecure", f"127.0.0.1:{port}"):
             wait_until(lambda: answers(port), limit=60)
             yield f"http://127.0.0.1:{port}"
 
@@ -58,10 +61,16 @@ def create_users() -> None:
     viewer.user_permissions.set(permissions.filter(codename__startswith="view_"))
 
 
+def send_heartbeats() -> None:
+    """Let the workers of the database, but for the dead ones, and its reaper be alive."""
+    Worker.objects.filter(last_beat_at__gt=Now() - timedelta(hours=1)).update(last_beat_at=Now())
+    Lease.objects.update(renewed_at=Now())
+
+
 @contextmanager
 def command(*arguments: str) -> Iterator[Process]:
     """Run a command of the site until the block ends."""
-    process = Process(*arguments, DJANGO_SETTINGS_MODULE="tests.admin.operator.settings", DEBUG="1")
+    process = Process(*arguments, DJANGO_SETTINGS_MODULE="tests.admin.operator.settings")
     try:
         yield process
     finally:
@@ -80,6 +89,7 @@ def chromium_of_operator(site: str) -> Iterator[Any]:
 def operator(site: str, chromium_of_operator: Any, request: Any) -> Iterator[Operator]:
     """Return the operator's browser on the overview, where each job begins. Print the clicks and the seconds of it."""
     chromium_of_operator.delete_all_cookies()
+    send_heartbeats()
     operator = Operator(chromium_of_operator, site)
     operator.use_desktop_screen()
     operator.set_color_scheme("light")

@@ -12,6 +12,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
 from tests.admin.browser.chromium import Browser
+from tests.conftest import wait_until
 
 
 class Operator(Browser):
@@ -59,6 +60,37 @@ class Operator(Browser):
         """Choose from a menu."""
         self.clicks += 1
         Select(self.driver.find_element(By.CSS_SELECTOR, selector)).select_by_value(value)
+
+    def choose_all(self, action: str) -> None:
+        """Select all rows of a list, then all that match, and run an action."""
+        self.clicks += 1
+        super().choose_all(action)
+
+    def press(self, key: str) -> None:
+        """Press a key; Enter and Space count as a click."""
+        self.clicks += key in (Keys.ENTER, Keys.SPACE)
+        super().press(key)
+
+    def text_of(self, selector: str) -> str:
+        """Return the text of the first element that matches the selector."""
+        return self.driver.find_element(By.CSS_SELECTOR, selector).text
+
+    def copy(self, source: str) -> str:
+        """Click the button that copies the text of an element, and return what is in the clipboard then."""
+        permissions = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+        self._cdp("Browser.grantPermissions", {"permissions": permissions, "origin": self.url})
+        self.driver.execute_async_script("navigator.clipboard.writeText('').then(arguments[0])")
+        self.click_css(f'[data-horsies-copy-from="{source}"]')
+        read = "navigator.clipboard.readText().then(arguments[0])"
+        wait_until(lambda: self.driver.execute_async_script(read), what=f"a copy of {source}")
+        return str(self.driver.execute_async_script(read))
+
+    def post(self, address: str) -> int:
+        """Send a POST with the user's session and return the status of the answer."""
+        session = self.driver.get_cookie("sessionid")
+        client = Client()
+        client.cookies["sessionid"] = session["value"]
+        return client.post(address).status_code
 
     def choose(self, action: str, *keys: Any) -> None:
         """Select these rows of a list and run an action."""

@@ -5,3 +5,4 @@ from tests.settings import INSTALLED_APPS, TASKS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.admin.operator.shop"]
 TASKS["default"]["OPTIONS"]["modules"] = ["tests.admin.operator.shop.tasks"]
+TASKS["default"]["OPTIONS"]["queues"] = {"payments": {"latency_warning": "1m"}}

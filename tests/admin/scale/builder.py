@@ -6,7 +6,7 @@ from pathlib import Path
 
 from django.db import connections, transaction
 
-from . import queues_workers, tasks, workflows
+from . import incident, queues_workers, tasks, workflows
 from .sizes import TASKS
 
 
@@ -21,6 +21,7 @@ def build(database: str = "default", number: int = TASKS) -> None:
         workflows.workflows(database)
         tasks.tasks(database, number)  # reads their nodes
         tasks.attempts(database)
+        incident.incident(database)
         tasks.error_groups(database)  # reads the attempts
         tasks.heartbeats(database)
         tasks.rollups(database)

@@ -32,3 +32,14 @@ CREATE FUNCTION pg_temp.stack(n bigint) RETURNS text IMMUTABLE LANGUAGE sql
 RETURN 'Traceback (most recent call last):' || repeat(
     E'\n  File "/srv/shop/orders/' || md5(n::text) || E'.py", line 117, in send\n    connection.send(message)', 6
 ) || E'\nshop.errors.Refused: the server said ' || n;
+
+-- A UUIDv7 of any time.
+CREATE FUNCTION pg_temp.key_at(moment timestamptz, mark text) RETURNS uuid IMMUTABLE LANGUAGE sql
+RETURN (
+    lpad(to_hex((extract(epoch FROM moment) * 1000)::bigint), 12, '0') || '7' || substr(md5(mark || 'a'), 1, 3)
+    || '8' || substr(md5(mark), 1, 15)
+)::uuid;
+
+-- The bucket of a histogram for some seconds.
+CREATE FUNCTION pg_temp.bucket(seconds numeric) RETURNS int IMMUTABLE LANGUAGE sql
+RETURN ceil(2 * log(2, seconds / 0.001));

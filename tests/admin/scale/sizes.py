@@ -22,6 +22,7 @@ LARGE, MAP, GRAPH = 1, 2, 3
 #: The outcome of task n.
 STATUS: Final = """
 CASE
+    WHEN n % 50 IN (20, 22, 24) AND (n + 30) / 50 % 33 = 0 AND n > 997500 THEN 'COMPLETED'
     WHEN n % 50 IN (7, 23, 41) THEN 'FAILED'
     WHEN n % 200 = 3 THEN 'CANCELLED'
     WHEN n % 1000 IN (11, 511, 911) THEN 'EXPIRED'

@@ -21,6 +21,15 @@ for _number in range(200):
     register_task(handle_order, name=f"shop.{_APPS[_number // 20]}.tasks.task_{_number:03}")
 
 
+for _number in range(6):
+    register_task(handle_order, name=f"shop.orders.tasks.step_{_number}")
+
+
+@task(name="shop.orders.tasks.charge", queue_name="payments", sensitive={"token"})
+def charge(order: int, user_id: int, token: str) -> None:
+    """Do nothing with an order."""
+
+
 @task(name="shop.stock.tasks.count", queue_name="stock")
 def count(gate: str) -> None:
     """Count until a file exists, and report the progress."""
