@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from horsies_django import current_task, task
+from horsies_django import TaskContext, task
 from horsies_django.enqueue.task import register_task
 from tests.admin.scale.sizes import APPS
 
@@ -30,14 +30,13 @@ def charge(order: int, user_id: int, token: str) -> None:
     """Do nothing with an order."""
 
 
-@task(name="shop.stock.tasks.count", queue_name="stock")
-def count(gate: str) -> None:
+@task(name="shop.stock.tasks.count", queue_name="stock", takes_context=True)
+def count(context: TaskContext, gate: str) -> None:
     """Count until a file exists, and report the progress."""
-    run = current_task()
     done = 0
     while not Path(gate).exists():
         done += 1
-        run.progress(done % 100, 100, "items")
+        context.progress(done % 100, 100, "items")
         time.sleep(0.05)
 
 
