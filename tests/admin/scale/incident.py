@@ -78,8 +78,8 @@ def _failed_tasks(database: str) -> None:
         claimed_by_worker_id="pg_temp.worker(4)",
         attempt="1",
         kept_until="now() + interval '40 days'",
-        result=f"""jsonb_build_object('err', jsonb_build_object('error_code', 'UNHANDLED_EXCEPTION', 'message', {_MESSAGE},
-            'data', NULL, 'exception', jsonb_build_object('type', '{DECLINED}', 'traceback', {_STACK})))""",
+        result=f"""jsonb_build_object('err', jsonb_build_object('error_code', 'UNHANDLED_EXCEPTION',
+            'message', {_MESSAGE}, 'data', NULL, 'exception', jsonb_build_object('type', '{DECLINED}', 'traceback', {_STACK})))""",
         error_code="'UNHANDLED_EXCEPTION'",
         fingerprint=_FINGERPRINT,
     )
@@ -128,7 +128,8 @@ def _rollups(database: str) -> None:
 
     Wait times are about a second before it, and then 30 seconds longer in each minute.
     """
-    source = f"""(SELECT span, start, bad, CASE WHEN minute > 0 THEN minute * 30 WHEN bad = 1 THEN 400 ELSE 1 END AS wait,
+    source = f"""(SELECT span, start, bad,
+            CASE WHEN minute > 0 THEN minute * 30 WHEN bad = 1 THEN 400 ELSE 1 END AS wait,
             CASE bad WHEN 0 THEN 30 * minutes ELSE failures END AS number
         FROM (SELECT 'M' AS span, 1 AS minutes, date_trunc('minute', now()) - ago * interval '1 minute' AS start,
                 {MINUTES} - ago AS minute, greatest(0, {MINUTES} - ago) * {GROWTH} AS failures

@@ -9,8 +9,12 @@ from .sizes import GRAPH, LARGE, MAP, QUEUES
 
 
 def workflows(database: str) -> None:
-    """Insert 20,000 workflows, those of the last day still running but for two that failed, 200 subworkflows, and three large workflows."""
-    status = """CASE WHEN w > 19950 AND w % 33 = 0 THEN 'FAILED' WHEN w > 19220 AND w % 40 = 0 OR w < 500 AND w % 10 = 0 THEN 'PAUSED'
+    """Insert 20,000 workflows, 200 subworkflows, and three large workflows.
+
+    Those of the last day are still running, but for two that failed.
+    """
+    status = """CASE WHEN w > 19950 AND w % 33 = 0 THEN 'FAILED'
+        WHEN w > 19220 AND w % 40 = 0 OR w < 500 AND w % 10 = 0 THEN 'PAUSED'
         WHEN w > 19220 THEN 'RUNNING' WHEN w % 33 = 0 THEN 'FAILED' WHEN w % 97 = 1 THEN 'CANCELLED'
         WHEN w % 499 = 2 THEN 'EXPIRED' ELSE 'COMPLETED' END"""
     source = f"""(SELECT w, {status} AS status, pg_temp.sent(50 * w - 31) AS sent_at FROM generate_series(1, 20000) AS w
