@@ -540,3 +540,10 @@ def test_an_action_on_all_matching_tasks_ignores_matches_in_masked_values(staff)
     assert confirmation.context["estimate"].counted == 1
     assert Task.objects.get(pk=plain).status == "CANCELLED"
     assert Task.objects.get(pk=masked).status == "PENDING"
+
+
+def test_the_title_of_the_list_names_its_state_and_filters(admin_client):
+    html = admin_client.get(f"{LIST}?state=failed&queue_name=emails&q=%3Cb%3E").content.decode()
+
+    title = html[html.index("<title>") : html.index("</title>")]
+    assert title.startswith("<title>Failed, Queue: emails, Search: &lt;b&gt; | Tasks")

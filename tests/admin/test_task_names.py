@@ -197,3 +197,16 @@ def test_the_number_of_statements_does_not_grow_with_the_history(admin_client, g
         tasks.add.send(number)
     assert statements() == few
     assert few <= 14
+
+
+def test_the_list_of_names_is_sorted_by_the_failures_on_request(admin_client):
+    other = tasks.noop.module_path
+    rollup(count=9, run_seconds=9)
+    rollup(count=2, outcome="FAILED", error_code="OTHER", task_name=other)
+    names = reverse("admin:horsies_django_task_names")
+
+    by_time, by_failures = text_of(admin_client, names), text_of(admin_client, names + "?sort=failed")
+
+    assert by_time.index(NAME) < by_time.index(other)
+    assert by_failures.index(other) < by_failures.index(NAME)
+    assert names in admin_client.get(reverse("admin:horsies_django_overview_changelist")).content.decode()

@@ -79,7 +79,8 @@ def _failed_tasks(database: str) -> None:
         attempt="1",
         kept_until="now() + interval '40 days'",
         result=f"""jsonb_build_object('err', jsonb_build_object('error_code', 'UNHANDLED_EXCEPTION',
-            'message', {_MESSAGE}, 'data', NULL, 'exception', jsonb_build_object('type', '{DECLINED}', 'traceback', {_STACK})))""",
+            'message', {_MESSAGE}, 'data', NULL,
+            'exception', jsonb_build_object('type', '{DECLINED}', 'traceback', {_STACK})))""",
         error_code="'UNHANDLED_EXCEPTION'",
         fingerprint=_FINGERPRINT,
     )
