@@ -57,6 +57,10 @@ def is_read_only() -> bool:
     return any(isinstance(backend, HorsiesBackend) and backend.parsed.options.admin.read_only for backend in backends)
 
 
+#: Apps that replace the admin's look. Each has a style sheet of ours.
+SKINS: Final = ("unfold", "jazzmin")
+
+
 class BoundedPaginator(AnyPaginator):
     """Counts at most ``MAX_COUNTED`` rows."""
 
@@ -83,8 +87,8 @@ class QueueModelAdmin(AnyModelAdmin):
 
     @property
     def media(self) -> Media:
-        """Load our style sheet, and where django-unfold is installed, the one that restores what it resets."""
-        ours = ["horsies_django/admin.css", *(["horsies_django/unfold.css"] if apps.is_installed("unfold") else [])]
+        """Load our style sheet, and those that give our pages the look of an installed skin."""
+        ours = ["horsies_django/admin.css", *(f"horsies_django/{skin}.css" for skin in SKINS if apps.is_installed(skin))]
         return Media(css={"all": ours}) + super().media
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -115,6 +119,16 @@ class QueueModelAdmin(AnyModelAdmin):
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """Answer a refresh with 304 if the live parts of the page have not changed."""
         return answer_unchanged(request, super().changeform_view(request, *args, **kwargs))
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
+        """Title the page of a row with the row; the breadcrumbs say what it is."""
+        if (row := kwargs.get("obj")) is not None:
+            context |= {"title": self.page_title(row), "subtitle": None}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def page_title(self, row: Any) -> str:
+        """Return the title of a row's page."""
+        return str(row)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return None for an id with a NUL, which PostgreSQL does not accept in text."""

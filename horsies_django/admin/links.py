@@ -14,7 +14,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ..models import Schedule
+from ..models import Schedule, Task
 
 
 def can_view(site: AdminSite, request: HttpRequest, model: type[Model]) -> bool:
@@ -56,6 +56,10 @@ class Links:
     def to_list(self, model: type[Model], words: Any, **query: str) -> SafeString | str:
         """Return a link to the list of a model, filtered by ``query`` and labelled ``words``."""
         return self._link(model, "changelist", words, (), query)
+
+    def to_task_name(self, name: str) -> SafeString | str:
+        """Return a task name, linked to its page."""
+        return self._link(Task, "name", name, (name,)) if name else name
 
     def _link(
         self, model: type[Model], page: str, words: Any, args: tuple[str, ...], query: dict[str, str] | None = None

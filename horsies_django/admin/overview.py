@@ -144,6 +144,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "threads": sum(one.threads or 0 for one in snapshot.alive),
             "taken": sum(one.threads_taken for one in snapshot.alive),
             **(self._workflows(options.database, snapshot) if sees_workflows else {}),
+            "names_url": self._url("task_names"),
             "links": {
                 name: self._url(f"{name}_changelist")
                 for name in ("task", "queue", "worker", "workflow", "schedule", "runningnow")

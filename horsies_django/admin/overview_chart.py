@@ -18,7 +18,7 @@ from .errors.windows import PARAMETER
 from .lists.registered_tasks import task_names
 
 RANGE_LABELS: Final = {
-    HOUR.name: gettext_lazy("Last hour"),
+    HOUR.name: gettext_lazy("1 hour"),
     DAY.name: gettext_lazy("24 hours"),
     WEEK.name: gettext_lazy("7 days"),
 }

@@ -49,7 +49,7 @@ def test_a_failed_workflow_says_first_which_node_failed_and_why(staff):
 
     top = html.partition('id="horsies-flow-summary"')[2].partition('class="horsies-counts"')[0]
     assert "charge failed" in top
-    assert "<strong>DECLINED</strong> <code>shop.CardDeclined</code>" in top
+    assert 'shop.CardDeclined</strong> <code class="horsies-error-code">DECLINED</code>' in top
     assert "The bank said:\nno &lt;money&gt;." in top
     assert re.search(r"<details [^>]*open>.*Traceback \(most recent call last\).*&lt;no&gt;", top, re.S)
     task = WorkflowTask.objects.get(workflow=row, node_id="charge").task_id

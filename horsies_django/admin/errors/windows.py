@@ -17,10 +17,10 @@ PARAMETER: Final = "window"
 
 #: The short label of each window, and its label in words.
 LABELS: Final[Mapping[str, tuple[Any, Any]]] = {
-    "5m": (_("5 m"), _("last 5 minutes")),
-    "1h": (_("1 h"), _("last hour")),
-    "24h": (_("24 h"), _("last 24 hours")),
-    "7d": (_("7 d"), _("last 7 days")),
+    "5m": (_("5 minutes"), _("last 5 minutes")),
+    "1h": (_("1 hour"), _("last hour")),
+    "24h": (_("24 hours"), _("last 24 hours")),
+    "7d": (_("7 days"), _("last 7 days")),
 }
 
 

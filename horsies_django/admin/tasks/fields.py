@@ -61,8 +61,8 @@ class TaskFields(RunAgainAdmin):
 
     @admin.display(description=_("task"))
     def page_name(self, task: Any) -> SafeString | str:
-        """The tasks with the same name."""
-        return _links(task).to_list(Task, gettext("All %s tasks") % task.task_name, q=task.task_name)
+        """The task's name, linked to its page."""
+        return _links(task).to_task_name(task.task_name)
 
     @admin.display(description=_("queue"))
     def page_queue(self, task: Any) -> SafeString | str:

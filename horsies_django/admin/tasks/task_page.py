@@ -191,12 +191,16 @@ class TaskPage(TaskFields):
         return rows
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Add the sections. The title is the task's name."""
+        """Add the sections."""
         task = kwargs.get("obj")
         if task is not None:
             links = Links(self.admin_site, request)
-            context |= {"title": task.task_name, "subtitle": None, **self._page_context(task, links)}
+            context |= self._page_context(task, links)
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def page_title(self, row: Any) -> str:
+        """Return the task's name; its id is a field."""
+        return str(row.task_name)
 
     def _page_context(self, task: Any, links: Links) -> dict[str, Any]:
         task.page_links = links

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from django.contrib import admin
 from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext, ngettext
@@ -82,12 +82,6 @@ class LimitAdmin(ReadOnlyAdmin):
         empty = {"rate": "rate", "exact_next_at": "next_at"}
         return [name for name in self.fields if name not in empty or obj is None or getattr(obj, empty[name])]
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Show the key as the title."""
-        if (limit := kwargs.get("obj")) is not None:
-            context |= {"title": gettext("Limit %s") % limit.pk, "subtitle": None}
-        return super().render_change_form(request, context, *args, **kwargs)
-
     @admin.display(description=_("in use"))
     def places_taken(self, limit: Any) -> str:
         """The number of taken places, and how many there are."""
@@ -96,7 +90,7 @@ class LimitAdmin(ReadOnlyAdmin):
             return gettext("%(taken)s (no maximum)") % numbers
         return gettext("%(taken)s of %(places)s") % numbers
 
-    @admin.display(description=_("tasks with a place"))
+    @admin.display(description=_("tasks in progress"))
     def holding_tasks(self, limit: Any) -> SafeString | str:
         """The tasks that hold a place: name, state, and since when they are in it."""
         rows = _tasks(limit).released().filter(limit_key=limit.pk).annotate(seen_at=Now())

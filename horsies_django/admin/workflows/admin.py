@@ -181,6 +181,10 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
             }
         return super().render_change_form(request, context, *args, **kwargs)
 
+    def page_title(self, row: Any) -> str:
+        """Return the workflow's name; its id is a field."""
+        return str(row.name)
+
     def buttons_of(self, request: HttpRequest, row: Any) -> list[tuple[Any, str]]:
         """Name a batch's failures as what they are: tasks."""
         buttons = super().buttons_of(request, row)

@@ -114,7 +114,7 @@ def test_a_queue_is_paused_by_keyboard(browser):
 
     browser.tab_to("default")
     browser.press(Keys.ENTER)
-    browser.await_text("Change queue")
+    browser.await_text("Max concurrency")
     browser.tab_to("Pause")
     browser.press(Keys.SPACE)
 

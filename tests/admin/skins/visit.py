@@ -51,7 +51,7 @@ def visit(client: Client, address: str) -> None:
     print(
         address,
         response.status_code,
-        *(marker for marker in ("horsies-buttons", "horsies-pager", "unfold.css") if marker in html),
+        *(marker for marker in ("horsies-buttons", "horsies-pager", "unfold.css", "jazzmin.css") if marker in html),
     )
 
 
