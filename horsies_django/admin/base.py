@@ -88,8 +88,8 @@ class QueueModelAdmin(AnyModelAdmin):
     @property
     def media(self) -> Media:
         """Load our style sheet, and those that give our pages the look of an installed skin."""
-        ours = ["horsies_django/admin.css", *(f"horsies_django/{skin}.css" for skin in SKINS if apps.is_installed(skin))]
-        return Media(css={"all": ours}) + super().media
+        sheets = ("admin", *(skin for skin in SKINS if apps.is_installed(skin)))
+        return Media(css={"all": [f"horsies_django/{sheet}.css" for sheet in sheets]}) + super().media
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read from the queue's database, whatever the routers say."""

@@ -88,14 +88,14 @@ def test_the_page_counts_the_attempts_of_its_name_in_the_chosen_period(admin_cli
 
     shown = text_of(admin_client, url_of(NAME))
 
-    assert "attempts 102 " in shown
-    assert "failed or retried 11.8 %" in shown
+    assert "Attempts 102 " in shown
+    assert "Failed or retried 11.8 %" in shown
     for words in ("completed 90 ", "retried 4 ", "failed 8 "):
         assert words in shown
     assert re.search(r"Refused in shop\.tasks\.charge 10 4 WORKER_CRASHED 2 0", shown)
-    assert "attempts 1,102 " in text_of(admin_client, url_of(NAME, "?range=week"))
-    assert "attempts 102 " in text_of(admin_client, url_of(NAME, "?range=nonsense"))
-    assert "attempts 0 " in text_of(admin_client, url_of(NAME, "?range=hour"))
+    assert "Attempts 1,102 " in text_of(admin_client, url_of(NAME, "?range=week"))
+    assert "Attempts 102 " in text_of(admin_client, url_of(NAME, "?range=nonsense"))
+    assert "Attempts 0 " in text_of(admin_client, url_of(NAME, "?range=hour"))
 
 
 def test_the_page_lists_the_latest_tasks_of_its_name(admin_client):

@@ -80,16 +80,15 @@ class TaskColumns:
 
     @admin.display(description=_("run time, attempts"))
     def shown_run(self, task: Task) -> SafeString:
-        """The run time, so far or in all, the attempts if there may be several, and the wait time if it was long.
+        """The run time, so far or in all, the attempts made and allowed, and the wait time if it was long.
 
         ``Retry`` and operators may add attempts.
         """
-        allowed = max(task.attempt, task.max_retries + 1)
-        words = gettext("attempt %(made)d/%(allowed)d") % {"made": task.attempt, "allowed": allowed}
-        attempts = words if task.attempt and allowed > 1 else ""
+        attempts = gettext("attempt %(made)d/%(allowed)d")
+        numbers = {"made": task.attempt, "allowed": max(task.attempt, task.max_retries + 1)}
         waited = (task.started_at - task.enqueued_at).total_seconds() if task.started_at else 0.0
         wait = gettext("waited %s") % format_duration(waited) if waited >= LONG_WAIT else ""
-        return cell(_run_time(task), attempts, wait)
+        return cell(_run_time(task), attempts % numbers, wait)
 
     @admin.display(description=_("queue, worker"))
     def shown_place(self, task: Task) -> SafeString:

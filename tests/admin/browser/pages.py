@@ -48,6 +48,8 @@ def create_pages() -> dict[str, str]:
         "errors": _list("errorgroup", f"?window=7d&task={quote_plus(HOSTILE)}"),
         "error": _page("errorgroup", _FINGERPRINT, "?window=7d"),
         "running now": _list("runningnow"),
+        "tasks by name": reverse("admin:horsies_django_task_names"),
+        "task name": reverse("admin:horsies_django_task_name", args=[HOSTILE]),
         **_pages_of_tasks(worker),
         **_pages_of_workflows(),
         "queues": _list("queue"),
@@ -135,12 +137,20 @@ def _pages_of_workflows() -> dict[str, str]:
         "no workflows": _list("workflow", "?q=nothing-has-this-name"),
         "new workflow": _page("workflow", new.id),
         "failed workflow": _page("workflow", failed.id),
+        "batch": _page("workflow", _batch()),
         "node of a workflow": _page("workflow", failed.id, "?node=0"),
         "workflow with a map": _page("workflow", mapped.id),
         "workflow of 120 nodes": _page("workflow", many.id),
         "cancel a workflow": _confirmation("workflow", new.id, "cancel"),
         "send an event": _confirmation("workflow", new.id, "send_event"),
     }
+
+
+def _batch() -> Any:
+    """Return the key of a batch with a failed task."""
+    failed = {"task_name": HOSTILE, "error_code": HOSTILE, "status": "FAILED", "map_index": 0}
+    calls: Any = {"node_id": "calls", "kind": "map", "status": "RUNNING"}
+    return row(HOSTILE, calls, *(failed for _ in range(3)), is_batch=True).id
 
 
 def _pages_of_schedules() -> dict[str, str]:

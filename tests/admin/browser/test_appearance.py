@@ -69,8 +69,12 @@ def test_axe_finds_no_serious_violation_on_any_page(browser, pages):
 
 
 @pytest.mark.nightly
-def test_no_page_scrolls_sideways_on_a_phone(browser, pages):
-    browser.use_phone_screen()
+@pytest.mark.parametrize("width", [360, 390, 1280, 1440])
+def test_no_page_scrolls_sideways(browser, pages, width):
+    if width < 1000:
+        browser.use_phone_screen(width)
+    else:
+        browser.use_desktop_screen(width)
 
     names = chain(open_each(browser, pages), open_pages_after_post(browser, pages))
     wide = [name for name in names if browser.scrolls_sideways]
