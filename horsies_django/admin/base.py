@@ -112,8 +112,11 @@ class QueueModelAdmin(AnyModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Name the rows in the title; Django would ask to select one."""
-        title = capfirst(self.opts.verbose_name_plural)
-        response: HttpResponse = super().changelist_view(request, {"title": title, **(extra_context or {})})
+        context = {
+            "title": capfirst(self.opts.verbose_name_plural),
+            "folds_filters": not apps.is_installed("unfold"),  # it has a panel of its own for them
+        }
+        response: HttpResponse = super().changelist_view(request, {**context, **(extra_context or {})})
         return answer_unchanged(request, response)
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
