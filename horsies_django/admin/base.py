@@ -123,11 +123,12 @@ class QueueModelAdmin(AnyModelAdmin):
         """Answer a refresh with 304 if the live parts of the page have not changed."""
         return answer_unchanged(request, super().changeform_view(request, *args, **kwargs))
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Title the page of a row with the row; the breadcrumbs say what it is."""
         if (row := kwargs.get("obj")) is not None:
             context |= {"title": self.page_title(row), "subtitle": None}
-        return super().render_change_form(request, context, *args, **kwargs)
+        response: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
+        return response
 
     def page_title(self, row: Any) -> str:
         """Return the title of a row's page."""
