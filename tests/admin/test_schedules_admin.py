@@ -513,7 +513,7 @@ def test_the_page_lists_the_latest_runs_and_links_to_all_of_them(staff):
         listed = client.get(link.replace("&amp;", "&")).content.decode()
         assert "shop.other" not in listed
         assert "nightly" in listed, "the list names the schedule that it is filtered by"
-    assert "<wbr>t0<" in client.get(f"/admin/horsies_django/task/?schedule_id={schedule.pk}").content.decode()
+    assert ">t0<" in client.get(f"/admin/horsies_django/task/?schedule_id={schedule.pk}").content.decode()
 
 
 def test_the_page_hides_runs_from_users_who_may_not_view_tasks(staff):

@@ -134,11 +134,11 @@ class QueueLoad:
     def shown_hour(self) -> str:
         """The number of attempts that ended in the last hour."""
         if not self.failed:
-            return str(self.ended)
-        return ngettext("%(ended)d, %(failed)d failed", "%(ended)d, %(failed)d failed", self.failed) % {
-            "ended": self.ended,
-            "failed": self.failed,
-        }
+            return number_format(self.ended, force_grouping=True)
+        words = ngettext("%(ended)d, %(failed)d failed", "%(ended)d, %(failed)d failed", self.failed)
+        numbers = {"ended": self.ended, "failed": self.failed}
+        shown = {name: number_format(number, force_grouping=True) for name, number in numbers.items()}
+        return words.replace("%(ended)d", shown["ended"]).replace("%(failed)d", shown["failed"])
 
 
 def format_lower_bound(count: int, is_more: bool) -> str:
