@@ -7,7 +7,7 @@ see :mod:`.live`.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
 
 from django.conf import settings
@@ -38,6 +38,19 @@ def age(seconds: float, since: datetime, form: str = "relative", zone: tzinfo | 
         form,
         f"{seconds:.1f}",
         _FORMATS[form](seconds),
+    )
+
+
+def counted(duration: timedelta, form: str = "full", tag: str = "span") -> SafeString:
+    """Return a duration that still grows as an element that the browser counts. In a drawing ``tag`` is *tspan*."""
+    seconds = duration.total_seconds()
+    return format_html(
+        '<{} data-horsies-form="{}" data-horsies-age="{}">{}</{}>',
+        tag,
+        form,
+        f"{seconds:.1f}",
+        _FORMATS[form](seconds),
+        tag,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.contrib import admin
 from django.template.defaultfilters import filesizeformat
 from django.utils.formats import date_format, number_format
-from django.utils.html import format_html
+from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
@@ -42,6 +42,11 @@ def format_count(count: Count) -> str:
     """Return a count, with a mark that says how exact it is."""
     mark = {Exactness.EXACT: "{}", Exactness.ESTIMATE: "≈ {}", Exactness.AT_LEAST: "{}+"}
     return mark[count.exactness].format(format_number(count.number))
+
+
+def fill(text: str, *values: Any) -> SafeString:
+    """Return a translated text with its ``%s`` filled in, as HTML: values that are not marked as safe are escaped."""
+    return format_html(conditional_escape(text).replace("{", "{{").replace("}", "}}").replace("%s", "{}"), *values)
 
 
 def time_column(name: str, title: Any, *, exactly: bool = False) -> Any:

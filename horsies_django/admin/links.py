@@ -58,20 +58,38 @@ class Links:
         return self._link(model, "changelist", words, (), query)
 
     def to_task_name(self, name: str) -> SafeString | str:
-        """Return a task name, linked to its page."""
+        """Return a link to the page of a task name."""
         return self._link(Task, "name", name, (name,)) if name else name
+
+    def task_name_url(self, name: str) -> str | None:
+        """Return the address of the page of a task name; None if the site has none or the user may not view it."""
+        return self._url(Task, "name", (name,)) if name else None
+
+    def task_names_url(self) -> str | None:
+        """Return the address of the list of task names; None if the site has none or the user may not view it."""
+        return self._url(Task, "names", ())
+
+    def list_url(self, model: type[Model], **query: str) -> str | None:
+        """Return the address of the list of a model; None if the site has none or the user may not view it."""
+        address = self._url(model, "changelist", ())
+        return f"{address}?{urlencode(query)}" if address and query else address
 
     def _link(
         self, model: type[Model], page: str, words: Any, args: tuple[str, ...], query: dict[str, str] | None = None
     ) -> SafeString | str:
-        options = model._meta
-        if not self.can_view(model):
-            return str(words)
-        try:
-            address = reverse(f"{self._site.name}:{options.app_label}_{options.model_name}_{page}", args=args)
-        except NoReverseMatch:  # the site is not in the URLconf under its name, or has no such page
+        address = self._url(model, page, args)
+        if address is None:
             return str(words)
         return format_html('<a href="{}">{}</a>', f"{address}?{urlencode(query)}" if query else address, words)
+
+    def _url(self, model: type[Model], page: str, args: tuple[str, ...]) -> str | None:
+        options = model._meta
+        if not self.can_view(model):
+            return None
+        try:
+            return reverse(f"{self._site.name}:{options.app_label}_{options.model_name}_{page}", args=args)
+        except NoReverseMatch:  # the site is not in the URLconf under its name, or has no such page
+            return None
 
 
 def schedule_link(key: int, database: str | None, links: Links) -> SafeString | str:

@@ -30,7 +30,7 @@ from .charts import CHART_CSS, sparkline
 from .errors.overview import failing_context
 from .formatting import EXACTNESS_NOTES
 from .latency import describe_warning
-from .links import can_view
+from .links import Links, can_view
 from .live import answer_unchanged
 from .overview_chart import ChartControls
 from .schedules.columns import format_dotted_path
@@ -115,6 +115,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         controls = ChartControls.from_request(request, sees_queues=sees_queues)
         return {
             "snapshot": snapshot,
+            "names_url": Links(self.admin_site, request).task_names_url(),
             "tiles": [self._tile(snapshot, *tile) for tile in TILES],
             "warnings": _warnings(snapshot, sees_queues=sees_queues, sees_workers=sees_workers),
             "is_empty": not any(snapshot.counts.values()),
@@ -128,7 +129,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "queues": [(queue, *self._queue_urls(queue.name), _trend(queue)) for queue in snapshot.queues]
             if sees_queues
             else [],
-            "failing": failing_context(self.admin_site, request, options.database, controls.query(window="")),
+            "failing": failing_context(self.admin_site, request, options.database, controls.query(period="")),
             "sees_queues": sees_queues,
             "sees_workers": sees_workers,
             "sees_workflows": sees_workflows,
@@ -144,7 +145,6 @@ class OverviewAdmin(ReadOnlyAdmin):
             "threads": sum(one.threads or 0 for one in snapshot.alive),
             "taken": sum(one.threads_taken for one in snapshot.alive),
             **(self._workflows(options.database, snapshot) if sees_workflows else {}),
-            "names_url": self._url("task_names"),
             "links": {
                 name: self._url(f"{name}_changelist")
                 for name in ("task", "queue", "worker", "workflow", "schedule", "runningnow")

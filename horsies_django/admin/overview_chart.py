@@ -57,7 +57,7 @@ class ChartControls:
     by: str
     queue: str
     task: str
-    window: str  # of another section, kept in the links
+    key: str  # of the period; that of the failures may be one that the chart does not have
     sees_queues: bool
 
     @classmethod
@@ -67,7 +67,7 @@ class ChartControls:
         by = asked.get("by", "")
         is_known = by in GROUPINGS and (sees_queues or by != "queue")
         return cls(
-            RANGES.get(asked.get("range", ""), HOUR),
+            RANGES.get(asked.get(PARAMETER, ""), HOUR),
             by if is_known else "state",
             asked.get("queue", "") if sees_queues else "",
             asked.get("task", ""),
@@ -81,15 +81,14 @@ class ChartControls:
 
     def query(self, **changed: str) -> dict[str, str]:
         """Return the parameters with some changed, without those that have their default."""
-        query = {"range": self.period.name, "by": self.by, "queue": self.queue, "task": self.task}
-        defaults = {"range": HOUR.name, "by": "state"}
-        found = query | {PARAMETER: self.window} | changed
-        return {name: value for name, value in found.items() if value and value != defaults.get(name)}
+        query = {PARAMETER: self.key, "by": self.by, "queue": self.queue, "task": self.task}
+        defaults = {PARAMETER: HOUR.name, "by": "state"}
+        return {name: value for name, value in (query | changed).items() if value and value != defaults.get(name)}
 
     @property
     def ranges(self) -> list[Choice]:
         """The periods."""
-        return [Choice(RANGE_LABELS[name], self.url(range=name), name == self.period.name) for name in RANGES]
+        return [Choice(RANGE_LABELS[name], self.url(**{PARAMETER: name}), name == self.period.name) for name in RANGES]
 
     @property
     def groupings(self) -> list[Choice]:

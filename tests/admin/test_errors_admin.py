@@ -140,7 +140,7 @@ def test_an_error_has_the_same_number_on_the_overview_in_the_list_and_on_its_pag
 
     for window, shown in numbers.items():
         for address in ("/admin/horsies_django/overview/", LIST):
-            html = get(client, f"{address}?window={window}")
+            html = get(client, f"{address}?period={window}")
             row = re.search(r">Refused</a>.*?</tr>", html, re.DOTALL)[0]
             assert f'<td class="horsies-number">{shown}</td>' in row
         link = re.search(rf'href="([^"]*/{"a" * 12}/[^"]*)"', html)[1]
@@ -150,7 +150,7 @@ def test_an_error_has_the_same_number_on_the_overview_in_the_list_and_on_its_pag
 
 
 def test_an_unknown_window_is_the_last_hour(staff):
-    assert "What fails most, last hour" in text_of(get(staff("view_task"), f"{LIST}?window=1y"))
+    assert "What fails most, last hour" in text_of(get(staff("view_task"), f"{LIST}?period=1y"))
 
 
 def test_the_list_can_be_filtered_by_task_and_queue(staff):
@@ -161,12 +161,12 @@ def test_the_list_can_be_filtered_by_task_and_queue(staff):
     client = staff("view_task")
 
     for query in ("task=shop.tasks.ship", "queue=emails"):
-        html = get(client, f"{LIST}?window=1h&{query}")
+        html = get(client, f"{LIST}?period=1h&{query}")
         text = text_of(html)
         assert "in shop.tasks.ship 4 0" in text
         assert "Total 4 0" in text
         assert "in shop.tasks.charge" not in text
-        assert f'href="?{query}&amp;window=24h"' in html
+        assert f'href="?{query}&amp;period=24h"' in html
     assert "No failures match." in text_of(get(client, f"{LIST}?task=%00<b>"))
 
 

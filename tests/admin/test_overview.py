@@ -151,7 +151,7 @@ def test_the_overview_shows_queues_failures_and_times(staff):
     tasks.on_emails.send()
     Lease.objects.create(name="reaper:default")
 
-    html = page(staff("view_task", "view_worker", "view_queue"), window="24h")
+    html = page(staff("view_task", "view_worker", "view_queue"), period="24h")
 
     text = text_of(html)
     assert "What fails most , last 24 hours" in text
@@ -162,7 +162,7 @@ def test_the_overview_shows_queues_failures_and_times(staff):
     assert "Paused queues with due tasks: emails." in text
     assert "3.4 s / 3.4 s" in text
     assert "The reaper has not run recently" not in text
-    assert f'href="/admin/horsies_django/errorgroup/{"a" * 12}/change/?window=24h"' in html
+    assert f'href="/admin/horsies_django/errorgroup/{"a" * 12}/change/?period=24h"' in html
 
 
 def test_links_to_workers_work_for_names_with_underscores(staff):
@@ -250,7 +250,7 @@ def test_chart_times_are_in_the_configured_time_zone(staff, settings, zone):
     settings.TIME_ZONE = zone
     rollup(datetime.now(UTC).replace(minute=0, second=0, microsecond=0))
 
-    html = page(staff("view_task"), range="day")
+    html = page(staff("view_task"), period="24h")
     shown = re.search(r"Last 24 hours, by hour: 3 completed. Peak at \w+ \d\d:(\d\d)", html)
 
     assert shown[1] == ("45" if zone == "Asia/Kathmandu" else "00")

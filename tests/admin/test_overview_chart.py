@@ -44,16 +44,16 @@ def legend(html):
 @pytest.mark.parametrize(
     ("period", "title", "buckets"),
     [
-        ("hour", "Last hour, by minute", 60),
-        ("day", "Last 24 hours, by hour", 24),
-        ("week", "Last 7 days, by 6 hours", 28),
+        ("1h", "Last hour, by minute", 60),
+        ("24h", "Last 24 hours, by hour", 24),
+        ("7d", "Last 7 days, by 6 hours", 28),
         ("nonsense", "Last hour, by minute", 60),
     ],
 )
 def test_the_chart_has_a_choice_of_period(staff, period, title, buckets):
-    rollup(span="H" if period in ("day", "week") else "M", start=minute() if buckets == 60 else None)
+    rollup(span="H" if period in ("24h", "7d") else "M", start=minute() if buckets == 60 else None)
 
-    response = staff("view_task").get("/admin/horsies_django/overview/", {"range": period})
+    response = staff("view_task").get("/admin/horsies_django/overview/", {"period": period})
 
     assert f'<h2 id="horsies-title-attempts">{title}</h2>' in response.content.decode()
     assert len(response.context_data["chart"].starts) == buckets
@@ -64,7 +64,7 @@ def test_six_hours_begin_at_the_readers_midnight(staff, settings):
     settings.TIME_ZONE = "Asia/Tokyo"  # nine hours ahead
     rollup()
 
-    chart = staff("view_task").get("/admin/horsies_django/overview/?range=week").context_data["chart"]
+    chart = staff("view_task").get("/admin/horsies_django/overview/?period=7d").context_data["chart"]
 
     assert {start.hour for start in chart.starts} == {3, 9, 15, 21}
     assert chart.starts[-1] <= datetime.now(UTC) < chart.starts[-1] + timedelta(hours=6)

@@ -313,6 +313,22 @@ def test_the_form_shows_the_default_that_the_settings_give_each_field(staff, set
     assert added.count("Empty: default (settings).") == 6
 
 
+def test_the_history_of_a_queue_shows_the_old_and_the_new_value_of_each_edited_field(staff, settings):
+    options = {"queues": {"emails": {"rate_limit": "600/m"}}}
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["emails"], "OPTIONS": options}}
+    client = staff("view_queue", "change_queue")
+    queue = Queue.objects.create(name="emails")
+    url = reverse("admin:horsies_django_queue_change", args=[queue.pk])
+
+    client.post(url, {"rate_limit": "300/m", "retention_by_state": "null"})
+    client.post(url, {"rate_limit": "100/m", "weight": "3", "retention_by_state": "null"})
+
+    logged = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
+    assert logged == ["Rate limit: 600/m → 300/m.", "Rate limit: 300/m → 100/m. Weight: 1 → 3."]
+    history = client.get(reverse("admin:horsies_django_queue_history", args=[queue.pk])).content.decode()
+    assert "Rate limit: 600/m → 300/m." in history
+
+
 @pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "value", "message"),

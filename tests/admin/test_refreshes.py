@@ -7,8 +7,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from horsies_django import Workflow as Definition
 from horsies_django.db.expressions import NowPlus
-from horsies_django.models import Queue, Schedule, Task, Worker
+from horsies_django.models import Heartbeat, Queue, Schedule, Task, Worker, Workflow, WorkflowTask
 from horsies_django.testing import travel
 from tests.admin.client import log_in
 from tests.admin.factories import LATER, LONG_AGO
@@ -98,6 +99,44 @@ def test_time_that_passes_is_no_change_until_a_run_becomes_slow(operator):
         near = refresh(operator, RUNNING, tag)
     assert near.status_code == 200
     assert "near its time limit" in near.content.decode()
+
+
+def test_an_unchanged_running_task_is_answered_with_304(operator):
+    task = run(1_000)
+    Task.objects.filter(pk=task.pk).update(sent_at=NowPlus(-2_000), enqueued_at=NowPlus(-2_000))
+    Heartbeat.objects.create(task=task, role="runner", sender_id="w", hostname="h", pid=1)
+    url = reverse("admin:horsies_django_task_change", args=[task.pk])
+    first = operator.get(url)
+
+    with travel(seconds=2):
+        assert refresh(operator, url, first["ETag"]).status_code == 304
+    with travel(seconds=900):
+        assert refresh(operator, url, first["ETag"]).status_code == 200
+    html = first.content.decode()
+    for part in ("field-page_run", "horsies-steps-table", "horsies-beats-table"):
+        assert "data-horsies-age" in html.partition(part)[2][:2_000], part
+
+
+def test_an_unchanged_running_workflow_is_answered_with_304(operator):
+    Definition("order", [tasks.noop.node(node_id="pack")(), tasks.noop.node(node_id="ship")()]).start()
+    Workflow.objects.update(sent_at=NowPlus(-1_000), started_at=NowPlus(-1_000))
+    WorkflowTask.objects.filter(node_id="pack").update(status="RUNNING", started_at=NowPlus(-1_000))
+    pack = WorkflowTask.objects.get(node_id="pack")
+    Task.objects.filter(pk=pack.task_id).update(status="RUNNING", claim=1, attempt=1, started_at=NowPlus(-400))
+    url = reverse("admin:horsies_django_workflow_change", args=[pack.workflow_id]) + "?node=0"
+    first = operator.get(url)
+
+    with travel(seconds=2):
+        assert refresh(operator, url, first["ETag"]).status_code == 304
+    with travel(seconds=900):
+        assert refresh(operator, url, first["ETag"]).status_code == 200
+    html = first.content.decode()
+    for part in ("horsies-flow-summary", "horsies-flow-graph", "horsies-flow-path", "horsies-flow-timeline",
+                 "horsies-flow-node", "horsies-flow-nodes"):  # fmt: skip
+        live = html.partition(f'id="{part}"')[2].partition("data-horsies-live")[2].partition("data-horsies-live")[0]
+        assert "data-horsies-age" in live, part
+    Task.objects.filter(pk=pack.task_id).update(status="PENDING", started_at=None)
+    assert refresh(operator, url, first["ETag"]).status_code == 200
 
 
 def test_a_page_with_forms_in_its_live_parts_has_the_same_tag_each_time(operator):

@@ -78,6 +78,22 @@ def group():
     )
 
 
+def test_the_page_of_a_name_links_its_errors_and_what_of_it_runs_now(admin_client):
+    Task.objects.create(task_name=NAME, status="RUNNING", claim=1, attempt=1, claimed_by_worker_id="w")
+    Task.objects.create(task_name="another", status="RUNNING", claim=1, attempt=1, claimed_by_worker_id="w")
+
+    html = admin_client.get(url_of(NAME)).content.decode()
+
+    assert f'href="/admin/horsies_django/runningnow/?task_name={NAME}">Running now: 1<' in html
+    assert f'href="/admin/horsies_django/errorgroup/?task={NAME}"' in html
+    names = reverse("admin:horsies_django_task_names")
+    for page in ("task", "overview"):
+        listed = admin_client.get(reverse(f"admin:horsies_django_{page}_changelist")).content.decode()
+        assert f'href="{names}">Tasks by name<' in listed
+    errors = admin_client.get("/admin/horsies_django/errorgroup/", {"task": NAME}).content.decode()
+    assert f'href="{url_of(NAME)}">Page of this task<' in errors
+
+
 def test_the_page_counts_the_attempts_of_its_name_in_the_chosen_period(admin_client, group):
     rollup(count=90, run_seconds=90)
     rollup(count=6, outcome="FAILED", error_code="UNHANDLED_EXCEPTION", fingerprint=group.pk)
@@ -93,9 +109,9 @@ def test_the_page_counts_the_attempts_of_its_name_in_the_chosen_period(admin_cli
     for words in ("completed 90 ", "retried 4 ", "failed 8 "):
         assert words in shown
     assert re.search(r"Refused in shop\.tasks\.charge 10 4 WORKER_CRASHED 2 0", shown)
-    assert "Attempts 1,102 " in text_of(admin_client, url_of(NAME, "?range=week"))
-    assert "Attempts 102 " in text_of(admin_client, url_of(NAME, "?range=nonsense"))
-    assert "Attempts 0 " in text_of(admin_client, url_of(NAME, "?range=hour"))
+    assert "Attempts 1,102 " in text_of(admin_client, url_of(NAME, "?period=7d"))
+    assert "Attempts 102 " in text_of(admin_client, url_of(NAME, "?period=nonsense"))
+    assert "Attempts 0 " in text_of(admin_client, url_of(NAME, "?period=1h"))
 
 
 def test_the_page_lists_the_latest_tasks_of_its_name(admin_client):
@@ -182,18 +198,16 @@ def test_only_users_who_may_view_tasks_see_the_pages(client, url):
 def test_the_number_of_statements_does_not_grow_with_the_history(admin_client, group, period):
     def statements():
         with CaptureQueriesContext(connection) as queries:
-            assert admin_client.get(url_of(NAME, f"?range={period}")).status_code == 200
+            assert admin_client.get(url_of(NAME, f"?period={period}")).status_code == 200
         return len(queries)
 
-    span = "M" if period == "hour" else "H"
+    span = "M" if period == "1h" else "H"
     rollup(outcome="FAILED", fingerprint=group.pk, span=span)
     tasks.add.send(1)
     Schedule.objects.create(name="nightly", task_name=NAME, timing="cron:0 3 * * *")
     few = statements()
     for number in range(20):
-        rollup(
-            queue_name=f"q{number}", outcome="FAILED", error_code=f"E{number}", span="M" if period == "hour" else "H"
-        )
+        rollup(queue_name=f"q{number}", outcome="FAILED", error_code=f"E{number}", span="M" if period == "1h" else "H")
         tasks.add.send(number)
     assert statements() == few
     assert few <= 14

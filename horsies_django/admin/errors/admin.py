@@ -15,7 +15,8 @@ from ...ops.error_groups import find_group
 from ...ops.metrics.errors import failing_places, failure_report
 from ..base import ReadOnlyAdmin, queue_database
 from ..charts import CHART_CSS
-from ..links import can_view
+from ..copy_button import COPY_CSS, COPY_JS
+from ..links import Links, can_view
 from .group_page import group_context
 from .links import ErrorUrls
 from .rows import error_rows, options
@@ -26,8 +27,8 @@ class ErrorGroupAdmin(ReadOnlyAdmin):
     """Lists the errors with the most failed attempts. Requires permission to view tasks."""
 
     class Media:
-        css = {"all": [*CHART_CSS, "horsies_django/overview.css", "horsies_django/errors.css"]}
-        js = ["horsies_django/live.js"]
+        css = {"all": [*COPY_CSS["all"], *CHART_CSS, "horsies_django/overview.css", "horsies_django/errors.css"]}
+        js = ["horsies_django/live.js", *COPY_JS]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether this user may view tasks."""
@@ -55,6 +56,7 @@ class ErrorGroupAdmin(ReadOnlyAdmin):
             "tabs": window_tabs(window, filters),
             "filters": filters,
             "clear_url": urls.errors(window.key),
+            "task_url": Links(self.admin_site, request).task_name_url(task),
             "task_options": options(places.tasks, task),
             "queue_options": options(places.queues, queue),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -32,6 +33,9 @@ from .windows import LABELS, chosen_window, window_tabs
 
 #: Characters of an error message.
 MAX_MESSAGE: Final = 2_000
+
+#: The id of the block with the last traceback.
+TRACEBACK: Final = "horsies-last-traceback"
 
 #: Maximum number of tasks, and of queues, on a page.
 MAX_NAMES: Final = 20
@@ -74,6 +78,7 @@ class LastFailure:
     worker: SafeString | str
     message: str
     traceback: SafeString | str
+    traceback_key: str = TRACEBACK
 
 
 def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str, Any]:
@@ -101,8 +106,8 @@ def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str
         "window_words": LABELS[window.key][1],
         "counts": history.counts(window),
         "chart": _chart(history, window),
-        "tasks": _place_rows(places.tasks, "task_name", group.pk, urls),
-        "queues": _place_rows(places.queues, "queue_name", group.pk, urls),
+        "tasks": _place_rows(places.tasks, "task_name", group.pk, urls, links.to_task_name),
+        "queues": _place_rows(places.queues, "queue_name", group.pk, urls, str),
         "last": _last(group, links),
     }
 
@@ -120,9 +125,12 @@ def _chart(history: GroupHistory, window: Window) -> Chart:
     return Chart("error", title, starts, length, [Panel("", series)], _("no failures."))
 
 
-def _place_rows(counts: Any, parameter: str, fingerprint: str, urls: ErrorUrls) -> dict[str, Any]:
+def _place_rows(
+    counts: Any, parameter: str, fingerprint: str, urls: ErrorUrls, shown: Callable[[str], str]
+) -> dict[str, Any]:
+    """Return names as ``shown``, their numbers, and the addresses of the lists of their tasks with the error."""
     names = counts.most_common()
-    rows = [(name, count, urls.tasks(fingerprint, **{parameter: name})) for name, count in names[:MAX_NAMES]]
+    rows = [(shown(name), count, urls.tasks(fingerprint, **{parameter: name})) for name, count in names[:MAX_NAMES]]
     return {"rows": rows, "more": max(0, len(names) - MAX_NAMES)}
 
 
@@ -164,5 +172,5 @@ def _last(group: Any, links: Links) -> LastFailure | None:
         format_time(attempt.finished_at),
         links.to(Worker, attempt.worker_id) if attempt.worker_id else "",
         message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…",
-        text_block(attempt.traceback, end=True) if attempt.traceback else "",
+        text_block(attempt.traceback, end=True, key=TRACEBACK) if attempt.traceback else "",
     )

@@ -46,6 +46,7 @@ class NamesCell:
     more: int
     title: str
     url: str | None
+    filter_url: str | None = None
 
 
 #: Maximum number of names in a tooltip.

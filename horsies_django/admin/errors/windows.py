@@ -12,8 +12,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ...ops.metrics.errors import DEFAULT_WINDOW, WINDOWS, Window
 
-#: The parameter that chooses a window.
-PARAMETER: Final = "window"
+#: The parameter that chooses a window, and the period of the charts.
+PARAMETER: Final = "period"
 
 #: The short label of each window, and its label in words.
 LABELS: Final[Mapping[str, tuple[Any, Any]]] = {

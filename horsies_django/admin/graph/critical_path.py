@@ -14,6 +14,7 @@ class PathStep(NamedTuple):
     """A step of the path from the end of the one before to its own end: what of that it waited and what it ran.
 
     ``node`` is None for the time after the last node. ``percent`` is its share of the whole; the sum of all is 100.
+    ``growing`` is *waited* or *ran* for the last step of a path that has not ended.
     """
 
     node: GraphNode | None
@@ -21,6 +22,7 @@ class PathStep(NamedTuple):
     waited: timedelta
     ran: timedelta
     percent: int = 0
+    growing: str = ""
 
 
 def critical_path(nodes: Sequence[GraphNode]) -> list[GraphNode]:
@@ -54,14 +56,28 @@ def path_steps(
         end = max(at, node.ended or now or at)
         runs = node.runs if node.runs is not None else ((node.began or at, end),)
         ran = run_time(clip_runs(runs, at, end))
-        steps.append(PathStep(node, at, end - at - ran, ran))
+        is_running = node.runs is None or any(end <= run_end for _start, run_end in node.runs)
+        growing = "" if node.ended or now is None else "ran" if is_running else "waited"
+        steps.append(PathStep(node, at, end - at - ran, ran, growing=growing))
         at = end
     if (last := ended or now) is not None and steps and last > at:
-        steps.append(PathStep(None, at, last - at, timedelta()))
-    shares = _percentages([(step.waited + step.ran).total_seconds() for step in steps])
-    steps = [step._replace(percent=share) for step, share in zip(steps, shares, strict=True)]
+        steps.append(PathStep(None, at, last - at, timedelta(), growing="" if ended else "waited"))
+    steps = _with_shares(steps)
     is_worth_a_line = [step.node is not None or step.percent > 0 for step in steps]
     return [step for step, is_worth in zip(steps, is_worth_a_line, strict=True) if is_worth]
+
+
+def drawn_steps(steps: Sequence[PathStep], longer: timedelta) -> list[PathStep]:
+    """Return the steps as they are drawn: the one that has not ended is ``longer``, and the shares follow."""
+    if not steps or not (growing := steps[-1].growing):
+        return list(steps)
+    last = steps[-1]._replace(**{growing: getattr(steps[-1], growing) + longer})
+    return _with_shares([*steps[:-1], last])
+
+
+def _with_shares(steps: Sequence[PathStep]) -> list[PathStep]:
+    shares = _percentages([(step.waited + step.ran).total_seconds() for step in steps])
+    return [step._replace(percent=share) for step, share in zip(steps, shares, strict=True)]
 
 
 def _percentages(amounts: Sequence[float]) -> list[int]:

@@ -12,7 +12,6 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import format_brief
 from ...core.workflow_status import NodeKind
 from .boxes import GraphBox
 from .labels import KINDS, MARKS, STATES, describe_counts, mark_counts, status_label, truncate
@@ -43,12 +42,16 @@ _CORNER_RADIUS: Final = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
 
 @dataclass(frozen=True, slots=True)
 class DrawingStyle:
-    """What a drawing needs besides the layout: ``now`` ends running nodes, ``critical`` has positions of boxes."""
+    """What a drawing needs besides the layout: ``now`` ends running nodes, ``critical`` has positions of boxes.
+
+    The timeline draws what has not ended up to ``until``.
+    """
 
     address: Callable[[GraphBox], str]
     now: datetime | None
     critical: Sequence[int] = ()
     title: str = ""
+    until: datetime | None = None
 
 
 def draw(boxes: Sequence[GraphBox], layout: Layout, style: DrawingStyle) -> SafeString:
@@ -121,7 +124,7 @@ def _box(box: GraphBox, x: int, y: int, style: DrawingStyle, *, is_critical: boo
     times = box.times(style.now)
     words = [
         status_label(status) if not box.counts else f"{status_label(status)}: {describe_counts(box.counts)}",
-        times.words() if times else "",
+        str(times.words()) if times and not times.is_open else "",  # a time that grows is in the box
     ]
     words += [str(KINDS[node.kind])] if node.kind in KINDS else []
     words += [_("conditional")] if node.is_conditional else []
@@ -162,7 +165,7 @@ def _texts(box: GraphBox, label: str, status: str, times: NodeTimes | None) -> S
     if not box.counts and box.first.error_code and status == "FAILED":
         words = f"{words}: {box.first.error_code}"
     lines = [("horsies-line", truncate(words, _LINE))]
-    lines += [("horsies-line horsies-time", truncate(times.words(format_brief), _LINE))] if times else []
+    lines += [("horsies-line horsies-time", _time_line(times))] if times else []
     name_at, *line_at = _THREE_LINES if times else _TWO_LINES
     return format_html(
         '<text class="horsies-mark" x="20" y="{}" text-anchor="middle">{}</text>'
@@ -179,6 +182,14 @@ def _texts(box: GraphBox, label: str, status: str, times: NodeTimes | None) -> S
     )
 
 
+def _time_line(times: NodeTimes) -> SafeString | str:
+    """Return the time waited and run; of one that grows and is too long for the box, the part that grows."""
+    words = times.words("brief")
+    if not times.is_open:
+        return truncate(words, _LINE)
+    return times.words("brief", "tspan") if len(words) <= _LINE else times.growing_words("brief", "tspan")
+
+
 def _count_bar(counts: Mapping[str, int]) -> SafeString | str:
     """Return the number of nodes in each state as a bar at the bottom of the box."""
     total = sum(counts.values())
@@ -188,6 +199,7 @@ def _count_bar(counts: Mapping[str, int]) -> SafeString | str:
 
 def _time_bar(times: NodeTimes | None) -> SafeString | str:
     """Return what of its time a node waited and ran, in order, as a bar at the bottom of the box."""
+    times = None if times is None else times.drawn()
     if times is None or times.runs is None or not times.took:
         return ""
     parts = (

@@ -51,7 +51,7 @@ def draw_timeline(boxes: Sequence[GraphBox], style: DrawingStyle) -> SafeString 
     longest = sorted(known, key=lambda bar: (bar[0] not in critical, -bar[1].took, bar[0]))[:MAX_BARS]
     bars = sorted(longest, key=lambda bar: (bar[1].began, bar[0]))
     first = min(times.began for _number, times in known)
-    whole = max(times.ended for _number, times in known) - first or timedelta(milliseconds=1)
+    whole = max(times.drawn(style.until).ended for _number, times in known) - first or timedelta(milliseconds=1)
     height = _LINE * len(bars) + 28
     lines = [
         _bar(boxes[number], times, style, number in critical, 24 + place * _LINE, _Scale(first, whole))
@@ -82,10 +82,10 @@ def _axis(whole: timedelta, height: int) -> SafeString:
 
 
 def _bar(box: GraphBox, times: NodeTimes, style: DrawingStyle, is_critical: bool, y: int, scale: _Scale) -> SafeString:
-    words = times.words()
-    title = ", ".join(
-        [box.label, status_label(box.status), words] + ([_("on the critical path")] if is_critical else [])
-    )
+    words = [times.words()] if box.ended else []  # a time that grows is beside the bar
+    words += [_("on the critical path")] if is_critical else []
+    title = ", ".join([box.label, status_label(box.status), *words])
+    drawn = times.drawn(style.until)
     return format_html(
         '<a class="horsies-node horsies-is-{}{}" href="{}"><title>{}</title>'
         '<text class="horsies-mark" x="4" y="{}">{}</text><text class="horsies-name" x="{}" y="{}">{}</text>{}'
@@ -102,11 +102,11 @@ def _bar(box: GraphBox, times: NodeTimes, style: DrawingStyle, is_critical: bool
         format_html_join(
             "",
             '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="2"/>',
-            (_part(is_run, scale.x(start), scale.x(end), y) for is_run, start, end in times.parts()),
+            (_part(is_run, scale.x(start), scale.x(end), y) for is_run, start, end in drawn.parts()),
         ),
-        f"{scale.x(times.ended) + 7:.1f}",
+        f"{scale.x(drawn.ended) + 7:.1f}",
         y + 12,
-        words,
+        times.words(tag="tspan"),
     )
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import format_duration
+from ...core.durations import format_brief, format_duration
+from ..ages import counted
+from ..drawn_time import drawn_until
+from ..formatting import fill
 
 #: A stretch of time in which a node ran, from its start to its end.
 Run = tuple[datetime, datetime]
@@ -16,6 +20,8 @@ Run = tuple[datetime, datetime]
 #: Waits below this, or below this share of the whole, are not worth a word beside a run.
 _SHORT_WAIT = timedelta(milliseconds=50)
 _SMALL_SHARE = 0.005
+
+_FORMATS: Final = {"full": format_duration, "brief": format_brief}
 
 
 class NodeTimes(NamedTuple):
@@ -61,18 +67,38 @@ class NodeTimes(NamedTuple):
         """Whether it is running now."""
         return self.is_open and bool(self.runs) and self.runs is not None and self.runs[-1][1] >= self.ended
 
-    def words(self, form: Callable[[timedelta], str] = format_duration) -> str:
-        """Return the time waited and the time run: ``waited 3 s, ran 12 s``; the whole time if they are unknown."""
+    def words(self, form: str = "full", tag: str = "") -> SafeString | str:
+        """Return the time waited and the time run: ``waited 3 s, ran 12 s``; the whole time if they are unknown.
+
+        ``form`` is *full* or *brief*. With ``tag`` the browser counts the time that still grows.
+        """
         waited, ran = self.waited, self.ran
+        tag = tag if self.is_open else ""
         if ran is None or waited is None:
-            return form(self.took)
+            return _shown(self.took, form, tag)
         if self.is_running:
-            running = _("running %s") % form(ran)
-            return running if _is_short(waited, ran) else f"{_waited(waited, form)}, {running}"
+            running = self.growing_words(form, tag)
+            return running if _is_short(waited, ran) else fill("%s, %s", _waited(waited, form), running)
         if self.is_open:
-            waiting = _("waiting %s") % form(waited)
-            return f"{waiting}, {_ran(ran, form)}" if ran else waiting
+            waiting = self.growing_words(form, tag)
+            return fill("%s, %s", waiting, _ran(ran, form)) if ran else waiting
         return time_words(waited, ran, form)
+
+    def growing_words(self, form: str = "full", tag: str = "") -> SafeString | str:
+        """Return the part of the words that still grows, of times that are open."""
+        if self.ran is None or self.waited is None:
+            return _shown(self.took, form, tag)
+        if self.is_running:
+            return fill(_("running %s"), _shown(self.ran, form, tag))
+        return fill(_("waiting %s"), _shown(self.waited, form, tag))
+
+    def drawn(self, until: datetime | None = None) -> NodeTimes:
+        """Return the times to draw: what has not ended goes on up to ``until``, by default as its own length asks."""
+        until = until or drawn_until(self.began, self.ended)
+        if not self.is_open or until <= self.ended:
+            return self
+        runs = (*self.runs[:-1], (self.runs[-1][0], until)) if self.runs and self.is_running else self.runs
+        return self._replace(ended=until, runs=runs)
 
     def parts(self) -> Iterator[tuple[bool, datetime, datetime]]:
         """Yield its stretches in order: whether it ran in them, their start and their end."""
@@ -86,23 +112,32 @@ class NodeTimes(NamedTuple):
             yield False, at, self.ended
 
 
-def time_words(waited: timedelta, ran: timedelta, form: Callable[[timedelta], str] = format_duration) -> str:
-    """Return the time waited and the time run in words; a wait that is short beside the run is left out."""
+def time_words(waited: timedelta, ran: timedelta, form: str = "full", growing: str = "") -> SafeString | str:
+    """Return the time waited and the time run in words; a wait that is short beside the run is left out.
+
+    ``growing`` is *waited* or *ran* if the browser counts that time.
+    """
+    waits = _waited(waited, form, "span" if growing == "waited" else "")
     if not ran:
-        return _waited(waited, form)
-    return _ran(ran, form) if _is_short(waited, ran) else f"{_waited(waited, form)}, {_ran(ran, form)}"
+        return waits
+    runs = _ran(ran, form, "span" if growing == "ran" else "")
+    return runs if _is_short(waited, ran) else fill("%s, %s", waits, runs)
 
 
 def _is_short(waited: timedelta, ran: timedelta) -> bool:
     return waited < _SHORT_WAIT or waited < _SMALL_SHARE * (waited + ran)
 
 
-def _waited(time: timedelta, form: Callable[[timedelta], str]) -> str:
-    return _("waited %s") % form(time)
+def _waited(time: timedelta, form: str, tag: str = "") -> SafeString:
+    return fill(_("waited %s"), _shown(time, form, tag))
 
 
-def _ran(time: timedelta, form: Callable[[timedelta], str]) -> str:
-    return _("ran %s") % form(time)
+def _ran(time: timedelta, form: str, tag: str = "") -> SafeString:
+    return fill(_("ran %s"), _shown(time, form, tag))
+
+
+def _shown(time: timedelta, form: str, tag: str) -> SafeString | str:
+    return counted(time, form, tag) if tag else _FORMATS[form](time)
 
 
 def merge_runs(runs: Iterable[Run]) -> tuple[Run, ...]:

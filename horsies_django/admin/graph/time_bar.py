@@ -23,6 +23,7 @@ _THICK = (0, 10)
 
 def time_bar(times: NodeTimes | None) -> SafeString | str:
     """Return what of its time a node waited and ran, in order; empty if that is unknown. The words beside it say it."""
+    times = None if times is None else times.drawn()
     if times is None or times.runs is None or not times.took:
         return ""
     return _svg(

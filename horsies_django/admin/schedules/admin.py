@@ -17,6 +17,7 @@ from ...db.expressions import SecondsUntil
 from ...db.now import Now
 from ...models import Schedule
 from ..base import is_read_only, queue_database
+from ..change_message import describe_changes
 from ..json_field import JSON_BOX, JSONPayloadField
 from ..lists.search import is_unreadable
 from .filters import ScheduleProblemFilter, ScheduleStateFilter, SourceFilter
@@ -79,6 +80,12 @@ class ScheduleAdmin(SchedulePage):
             )
             done = f"{done} {alone % left} {why}".rstrip()
         self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        """Write old and new values of edited fields to the history; of arguments, which may be masked, only that."""
+        if add:
+            return super().construct_change_message(request, form, formsets, add)
+        return describe_changes(form, {}, _VALUES)
 
     # Rows.
 

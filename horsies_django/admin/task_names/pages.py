@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from ...core.histogram import percentile
 from ...core.registry import registry
 from ...db.clock import database_now
-from ...models import ErrorGroup, Schedule, Task
+from ...models import ErrorGroup, RunningNow, Schedule, Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.keyset.scan import KeysetScan
 from ...ops.metrics.history import (
@@ -32,9 +32,11 @@ from ...ops.metrics.history import (
 )
 from ...ops.metrics.task_history import MAX_NAMES, NAME_ORDERS, busiest_names, errors_of
 from ...ops.payload_view.contents import PARTS
+from ...ops.running import count_held
 from ...ops.task_options import options_in_force
 from ..base import queue_database
 from ..charts import CHART_CSS, attempt_urls, duration_chart, outcome_chart
+from ..errors.windows import PARAMETER
 from ..links import Links
 from ..lists.cells import short
 from ..overview_chart import RANGE_LABELS, TITLES
@@ -59,6 +61,11 @@ class TaskNamePages(TaskColumns, TaskFields):
             path("names/<path:task_name>/", self.admin_site.admin_view(self.name_view), name=self._url_name("name")),
             *super().get_urls(),
         ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Link the list of names from the list of tasks."""
+        names_url = Links(self.admin_site, request).task_names_url()
+        return super().changelist_view(request, {"names_url": names_url, **(extra_context or {})})
 
     def names_view(self, request: HttpRequest) -> HttpResponse:
         """Render the list of names: those that ran in the last 24 hours, then the other registered ones."""
@@ -94,7 +101,10 @@ class TaskNamePages(TaskColumns, TaskFields):
             "names_url": self._url("names"),
             "tasks_list_url": self._url("changelist"),
             "tasks_url": f"{self._url('changelist')}?{urlencode({'task_name': task_name, 'kind': 'all'})}",
-            **self._figures(task_name, RANGES.get(request.GET.get("range", ""), DAY), links),
+            "running": count_held(self._database(), {"task_name": task_name}).statuses.total(),
+            "running_url": links.list_url(RunningNow, task_name=task_name),
+            "errors_url": links.list_url(ErrorGroup, task=task_name),
+            **self._figures(task_name, RANGES.get(request.GET.get(PARAMETER, ""), DAY), links),
             "runs": self._last_runs(request, task_name, links),
             "options": options_in_force(task_name),
             "schedules": self._schedules(task_name, links),

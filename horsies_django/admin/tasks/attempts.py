@@ -17,6 +17,7 @@ from ...ops.payload_view.contents import contents_of
 from ..errors.links import same_error_link
 from ..formatting import format_time, text_block
 from ..links import Links
+from ..times import relative_time
 
 #: Maximum number of attempts, and of heartbeats, on a page.
 MAX_ATTEMPTS: Final = 50
@@ -41,6 +42,7 @@ class AttemptRow:
     process: str
     error: ErrorText | None
     traceback: SafeString | str
+    traceback_key: str
     same_error: SafeString | str
     is_shown_above: bool
 
@@ -61,7 +63,7 @@ class HeartbeatRow:
 
     role: str
     sent: str
-    ago: str
+    ago: SafeString
     sender: SafeString | str
     hostname: str
     pid: int
@@ -141,6 +143,7 @@ def _retry_text(task: Task, attempt: TaskAttempt) -> str:
 
 def _shown(task: Task, attempt: TaskAttempt, links: Links) -> AttemptRow:
     error = _error_of_attempt(attempt)
+    key = f"horsies-traceback-text-{attempt.attempt}"
     return AttemptRow(
         attempt,
         _retry_text(task, attempt),
@@ -149,7 +152,8 @@ def _shown(task: Task, attempt: TaskAttempt, links: Links) -> AttemptRow:
         links.to(Worker, attempt.worker_id) if attempt.worker_id else "",
         process_of(attempt),
         error if any((error.kind, error.code, error.message, error.traceback)) else None,
-        text_block(error.traceback, end=True) if error.traceback else "",
+        text_block(error.traceback, end=True, key=key) if error.traceback else "",
+        key,
         same_error_link(attempt.fingerprint, links),
         is_shown_above=False,
     )
@@ -170,7 +174,7 @@ def heartbeat_rows(beats: Sequence[Heartbeat], now: datetime, links: Links) -> l
         HeartbeatRow(
             str(beat.get_role_display()),
             format_time(beat.sent_at),
-            format_duration(now - beat.sent_at),
+            relative_time(beat.sent_at, now),
             links.to(Worker, beat.sender_id),
             beat.hostname,
             beat.pid,

@@ -16,12 +16,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
-from ...core.retention import LONGEST, retention_of
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
 from ...models import Limit, Task, TaskItem, Worker, Workflow, WorkflowTask
 from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.retry_policy import describe_retry_policy
+from ...ops.task_options import describe_retention
+from ..ages import counted
 from ..copy_button import copy_button
 from ..formatting import as_json, format_number, format_time, masked_json, progress_bar, time_column
 from ..links import Links, schedule_link
@@ -61,8 +62,10 @@ class TaskFields(RunAgainAdmin):
 
     @admin.display(description=_("task"))
     def page_name(self, task: Any) -> SafeString | str:
-        """The task's name, linked to its page."""
-        return _links(task).to_task_name(task.task_name)
+        """The page of its name, and the list of the tasks with this name."""
+        links = _links(task)
+        tasks = links.to_list(Task, gettext("All tasks of this name"), task_name=task.task_name, kind="all")
+        return format_html("{} · {}", links.to_task_name(task.task_name), tasks)
 
     @admin.display(description=_("queue"))
     def page_queue(self, task: Any) -> SafeString | str:
@@ -98,13 +101,7 @@ class TaskFields(RunAgainAdmin):
     @admin.display(description=_("retention"))
     def page_retention(self, task: Task) -> str:
         """How long it is kept after each outcome, if its sender set that."""
-        kept = retention_of(task.retention, task.retention_by_state).items()
-        forever = gettext("forever")
-        words = [
-            f"{TaskStatus[state.upper()].label}: {forever if duration >= LONGEST else format_duration(duration)}"
-            for state, duration in kept
-        ]
-        return "; ".join(words) or "-"
+        return describe_retention(task.retention, task.retention_by_state) or "-"
 
     @admin.display(description=_("limit"))
     def page_limit_key(self, task: Any) -> SafeString | str:
@@ -142,12 +139,14 @@ class TaskFields(RunAgainAdmin):
     @admin.display(description=_("wait time"))
     def page_wait(self, task: Any) -> str:
         """How long it has been due before it started, or so far."""
-        return format_duration((task.started_at or task.finished_at or task.read_at) - task.enqueued_at)
+        end = task.started_at or task.finished_at
+        return counted(task.read_at - task.enqueued_at) if end is None else format_duration(end - task.enqueued_at)
 
     @admin.display(description=_("run time"))
     def page_run(self, task: Any) -> str:
         """How long it ran, or has run so far."""
-        return format_duration((task.finished_at or task.read_at) - task.started_at)
+        end = task.finished_at
+        return counted(task.read_at - task.started_at) if end is None else format_duration(end - task.started_at)
 
     @admin.display(description=_("workflow"))
     def page_workflow(self, task: Any) -> SafeString | str:

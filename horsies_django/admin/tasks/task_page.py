@@ -27,10 +27,11 @@ from ...ops.diagnosis.not_retried import why_not_retried
 from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, with_payload_texts
 from ..copy_button import COPY_CSS, COPY_JS
+from ..drawn_time import drawn_until
 from ..errors.links import same_error_link
 from ..formatting import format_time, text_block
 from ..links import Links
-from ..times import display_zone
+from ..times import display_zone, relative_time
 from .attempts import (
     MAX_MESSAGE,
     attempt_rows,
@@ -224,7 +225,7 @@ class TaskPage(TaskFields):
             "steps": [(step, format_duration(step.since - task.sent_at)) for step in steps],
             "has_many_steps": len(steps) > MAX_UNFOLDED,
             "legend": legend if len(legend) < len(steps) else [],
-            "bars": bars_of(steps),
+            "bars": bars_of(steps, drawn_until(task.sent_at, task.read_at)),
             "picture_width": WIDTH,
             "attempts": attempt_rows(task, links),
             "earlier_attempts": attempts[0].attempt - 1 if attempts else 0,
@@ -343,7 +344,7 @@ class ReasonRow:
     code: str
     words: str
     when: str
-    left: str
+    left: SafeString | str
     links: SafeString
 
 
@@ -358,14 +359,6 @@ def _shown(task: Task, reason: Reason, now: datetime, links: Links) -> ReasonRow
         reason.code.value,
         reason.words,
         format_time(reason.when) if reason.when and not is_on_page else "",
-        _left(reason.when, now) if reason.when else "",
+        relative_time(reason.when, now) if reason.when else "",
         format_html_join(", ", "{}", ((links.to(about.model, about.key, about.label),) for about in reason.about)),
-    )
-
-
-def _left(when: datetime, now: datetime) -> str:
-    return (
-        gettext("in %s") % format_duration(when - now)
-        if when > now
-        else gettext("%s ago") % format_duration(now - when)
     )

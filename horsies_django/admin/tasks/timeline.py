@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 from ...core.durations import format_duration
 from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
+from ..ages import counted
 
 #: Units of the SVG.
 WIDTH: Final = 1_000
@@ -65,7 +66,7 @@ class Step:
     @property
     def duration(self) -> str:
         """How long it took, or has taken so far, in words."""
-        return format_duration(self.took)
+        return _in_words(self.took, is_open=self.is_open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,21 +164,31 @@ def legend_of(steps: Sequence[Step]) -> list[LegendEntry]:
     totals: dict[StepKind, timedelta] = {}
     for step in steps:
         totals[step.kind] = totals.get(step.kind, timedelta()) + step.took
+    growing = {step.kind for step in steps if step.is_open}
     return [
-        LegendEntry(kind, str(words), format_duration(totals[kind]))
+        LegendEntry(kind, str(words), _in_words(totals[kind], is_open=kind in growing))
         for kind, words in _KIND_WORDS.items()
         if kind in totals
     ]
 
 
-def bars_of(steps: Sequence[Step]) -> list[TimelineBar]:
-    """Return the bars side by side, as wide as their steps are long, with a minimum width."""
+def _in_words(duration: timedelta, *, is_open: bool) -> str:
+    return counted(duration) if is_open else format_duration(duration)
+
+
+def bars_of(steps: Sequence[Step], until: datetime) -> list[TimelineBar]:
+    """Return the bars side by side, as wide as their steps are long, with a minimum width.
+
+    An open step is drawn up to ``until``.
+    """
+    steps = [replace(step, until=max(step.until, until)) if step.is_open else step for step in steps]
     total = sum(step.took.total_seconds() for step in steps)
     free = WIDTH - MIN_WIDTH * len(steps)
     bars, x = list[TimelineBar](), 0.0
     for step in steps:
         share = step.took.total_seconds() / total if total else 1 / len(steps)
         width = MIN_WIDTH + max(free, 0) * share
-        bars.append(TimelineBar(step.kind, round(x, 2), round(width, 2), f"{step.words}: {format_duration(step.took)}"))
+        title = step.words if step.is_open else f"{step.words}: {format_duration(step.took)}"
+        bars.append(TimelineBar(step.kind, round(x, 2), round(width, 2), title))
         x += width
     return bars

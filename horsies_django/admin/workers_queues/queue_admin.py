@@ -26,6 +26,7 @@ from ...ops.metrics.latency import LatencyWarning, latency_warning
 from ...ops.queue_status import queue_options
 from ..actions.admin_action import AdminAction
 from ..base import is_read_only, queue_database
+from ..change_message import describe_changes
 from ..charts import CHART_CSS
 from ..json_field import JSON_BOX, JSONPayloadField
 from ..latency import latency_cell, latency_of_queue
@@ -140,6 +141,12 @@ class QueueAdmin(LiveAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Make the name of an existing queue read-only, because tasks refer to it."""
         return [] if obj is None else ["name"]
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        """Write old and new values of edited fields to the history."""
+        if add:
+            return super().construct_change_message(request, form, formsets, add)
+        return describe_changes(form, _default_values(form.instance.name))
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
         """Save to the workers' database, and only edited fields."""
@@ -304,19 +311,21 @@ def _defaults(queue: Queue | None) -> dict[str, str]:
     """Return by field the text that says what applies if it is empty."""
     if queue is None:
         return dict.fromkeys(COLUMNS, gettext("Empty: default (settings)."))
-    policy = QueuePolicy.of(queue_options(queue.name, queue_database()))
-    values = {
+    texts = {name: gettext("Default: %s (settings).") % value for name, value in _default_values(queue.name).items()}
+    return dict.fromkeys(COLUMNS, gettext("Default: as set by the task or the settings.")) | texts
+
+
+def _default_values(queue: str) -> dict[str, str]:
+    """Return by field the value in force if it is empty, for the fields whose default is the same for all tasks."""
+    policy = QueuePolicy.of(queue_options(queue, queue_database()))
+    values: dict[str, Any] = {
         "max_concurrency": policy.max_concurrency,
         "rate_limit": policy.rate,
         "priority": policy.priority,
         "weight": policy.weight,
     }
     no_limit = gettext("no limit")
-    texts = {
-        name: gettext("Default: %s (settings).") % (no_limit if value is None else value)
-        for name, value in values.items()
-    }
-    return dict.fromkeys(COLUMNS, gettext("Default: as set by the task or the settings.")) | texts
+    return {name: no_limit if value is None else str(value) for name, value in values.items()}
 
 
 def _is_name(text: str) -> bool:

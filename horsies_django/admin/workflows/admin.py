@@ -43,6 +43,7 @@ from ..lists.search_messages import SearchMessages
 from ..lists.sent_filter import SentFilter
 from ..status_text import status_badge
 from ..times import relative_time
+from .completion_reason import with_node_names
 from .event_form import EventForm
 from .filters import NameFilter, TreeFilter, WorkflowStatusFilter
 from .masking import mask_of_workflow
@@ -310,8 +311,8 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
 
     @admin.display(description=_("success policy"))
     def shown_policy(self, workflow: Workflow) -> SafeString | str:
-        """The success policy as stored, with nodes by index."""
-        return as_json(workflow.success_policy)
+        """The success policy as stored, with the names of its nodes."""
+        return as_json(with_node_names(workflow, workflow.success_policy))
 
 
 def _ended_at(workflow: Workflow) -> datetime | None:

@@ -16,10 +16,13 @@ from ...models import Workflow
 from ...workflows.error_codes import WorkflowCode
 from ..formatting import format_number
 from ..graph.boxes import GraphNode
-from .node_rows import WorkflowNodes
+from .node_rows import WorkflowNodes, node_rows
 
 #: Maximum number of a case's nodes that are named.
 _MAX_NAMED: Final = 5
+
+#: Maximum number of nodes of a policy whose names are read.
+_MAX_LOOKED_UP: Final = 500
 
 
 def completion_reason(workflow: Workflow, nodes: WorkflowNodes) -> str:
@@ -54,6 +57,27 @@ def _cases(policy: Any) -> Iterator[tuple[int, list[Any]]]:
         required = case.get("required") if isinstance(case, dict) else None
         if isinstance(required, list) and all(type(place) is int for place in required):
             yield number, required
+
+
+def with_node_names(workflow: Workflow, policy: Any) -> Any:
+    """Return a success policy with the names of its nodes in place of their indexes. Takes one statement."""
+    cases = [case for case in policy if isinstance(case, dict)] if isinstance(policy, list) else []
+    lists = [value for case in cases for value in case.values() if isinstance(value, list)]
+    indexes = {place for places in lists for place in places if type(place) is int}
+    if not indexes:
+        return policy
+    rows = node_rows(workflow).filter(task_index__in=sorted(indexes)[:_MAX_LOOKED_UP])
+    names: dict[Any, str] = dict(rows.values_list("task_index", "node_id"))
+    return [_renamed(case, names) if isinstance(case, dict) else case for case in policy]
+
+
+def _renamed(case: dict[str, Any], names: dict[Any, str]) -> dict[str, Any]:
+    return {
+        key: [names.get(place, place) if type(place) is int else place for place in value]
+        if isinstance(value, list)
+        else value
+        for key, value in case.items()
+    }
 
 
 def _named(nodes: list[GraphNode]) -> str:

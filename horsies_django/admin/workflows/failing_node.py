@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 
 from ...core.mask import MASKED
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
-from ...models import Workflow, WorkflowTask
+from ...models import TaskAttempt, Workflow, WorkflowTask
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows.engine.retry_nodes import RETRYABLE
 from ..formatting import as_json, text_block
@@ -150,6 +150,16 @@ def node_error(node: WorkflowTask) -> NodeError:
     stored = node.result.get("err") if isinstance(node.result, dict) else None
     error: Mapping[str, Any] = stored if isinstance(stored, dict) else {}
     return _in_prose(error, node.error_code or "", _masked_data(node, error))
+
+
+def attempt_error(attempt: TaskAttempt) -> NodeError:
+    """Return the error of an attempt of a node's task."""
+    stored = {
+        "error_code": attempt.error_code,
+        "message": attempt.error_message,
+        "exception": {"type": attempt.exception_class, "traceback": attempt.traceback},
+    }
+    return _in_prose(stored, "", "")
 
 
 def _masked_data(node: WorkflowTask, error: Mapping[str, Any]) -> SafeString | str:

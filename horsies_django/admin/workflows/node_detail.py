@@ -13,9 +13,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...core.workflow_status import Join
-from ...models import WorkflowTask
+from ...models import TaskAttempt, WorkflowTask
 from ..formatting import as_json, format_time
-from .failing_node import NodeError, node_error
+from .failing_node import NodeError, attempt_error, node_error
 from .masking import mask_of_node
 from .node_table import NodeLine
 
@@ -29,6 +29,7 @@ class NodeDetail:
 
     words: list[tuple[str, Any]]
     error: NodeError | None
+    error_heading: str
     values: list[tuple[str, Any]]
     row: list[tuple[str, Any]]
 
@@ -36,11 +37,14 @@ class NodeDetail:
 def node_detail(node: WorkflowTask, line: NodeLine, *, is_on_top: bool = False) -> NodeDetail:
     """Return the details of a node, given its line in the table.
 
-    ``is_on_top``: the top of the page already shows its error.
+    ``is_on_top``: the top of the page already shows its error. Takes one statement if its task waits for a retry.
     """
+    failed = _failed_attempt(node) if line.error_code and not _has_error(node) else None
+    error = node_error(node) if _has_error(node) and not is_on_top else None
     return NodeDetail(
         words=[(name, value) for name, value in _words(node, line) if value],
-        error=node_error(node) if _has_error(node) and not is_on_top else None,
+        error=error if failed is None else attempt_error(failed),
+        error_heading=_("Error") if failed is None else _("Error of attempt %d") % failed.attempt,
         values=[(name, _shown(node, column)) for name, column in _values(node)],
         row=[
             (field.name, _shown(node, field.name))
@@ -102,6 +106,13 @@ def _values(node: WorkflowTask) -> Iterator[tuple[str, str]]:
         yield _("Arguments"), "kwargs"
     if node.result is not None and not _has_error(node):
         yield _("Result"), "result"
+
+
+def _failed_attempt(node: WorkflowTask) -> TaskAttempt | None:
+    """Return the last attempt of its task if it ended with an error."""
+    attempts = TaskAttempt.objects.using(node._state.db).filter(task=node.task_id)
+    last: TaskAttempt | None = attempts.order_by("-attempt").first()
+    return last if last is not None and last.error_code else None
 
 
 def _has_error(node: WorkflowTask) -> bool:

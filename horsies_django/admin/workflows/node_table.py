@@ -40,7 +40,7 @@ class NodeLine:
     attempts: str
     is_retried: bool
     began: str
-    time: str
+    time: SafeString | str
     bar: SafeString | str
     why: str
     waits_for: tuple[tuple[int, str], ...]
@@ -96,7 +96,7 @@ class NodeTable:
             attempts=format_attempts(row),
             is_retried=(row["task__attempt"] or 0) > 1,
             began=format_time(began, exactly=False) if began else "",
-            time=times.words() if times else "",
+            time=times.words(tag="span") if times else "",
             bar=time_bar(times),
             why=node_state_text(self._workflow, row),
             waits_for=tuple((source, self._labels.get(source, f"#{source}")) for source in sources[:_MAX_NAMED]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -10,6 +10,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.urls import reverse
+from django.utils.html import conditional_escape
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -18,9 +20,11 @@ from ...core.durations import format_duration
 from ...core.workflow_status import NodeKind, WorkflowStatus
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...workflows.engine.retry_nodes import RETRYABLE
+from ..ages import counted
+from ..drawn_time import drawn_until
 from ..formatting import as_json, format_number, format_time
 from ..graph.boxes import GraphBox, GraphNode, edges_between, group_alike
-from ..graph.critical_path import PathStep, critical_path, path_steps
+from ..graph.critical_path import PathStep, critical_path, drawn_steps, path_steps
 from ..graph.drawing import DrawingStyle, draw
 from ..graph.labels import MARKS, STATES, status_label
 from ..graph.layout import compute_layout
@@ -88,10 +92,16 @@ class WorkflowPage:
             (_("Started"), format_time(row.started_at, exactly=False)),
             (_("Paused"), format_time(row.paused_at, exactly=False) if row.paused_at else ""),
             (_("Finished"), format_time(ended, exactly=False) if ended else ""),
-            (_("Duration") if ended else _("Running for"), format_duration(elapsed(row.started_at, ended or self.now))),
+            self._duration(ended),
             (_("Deadline"), format_time(row.good_until, exactly=False) if row.good_until else ""),
         ]
         return [(name, text) for name, text in pairs if text]
+
+    def _duration(self, ended: datetime | None) -> tuple[str, str]:
+        began = self.workflow.started_at
+        if ended or began is None or self.now is None:
+            return _("Duration") if ended else _("Running for"), format_duration(elapsed(began, ended))
+        return _("Running for"), counted(self.now - began)
 
     @property
     def state_bar(self) -> Any:
@@ -183,7 +193,7 @@ class WorkflowPage:
     def _style(self, title: str = "") -> DrawingStyle:
         box_of = {node.position: number for number, box in enumerate(self._boxes) for node in box.nodes}
         critical = list(dict.fromkeys(box_of[node.position] for node in self._critical_path))
-        return DrawingStyle(self._box_url, self.now, critical, title)
+        return DrawingStyle(self._box_url, self.now, critical, title, self._drawn_until)
 
     @property
     def notes(self) -> list[str]:
@@ -216,20 +226,21 @@ class WorkflowPage:
     @property
     def steps(self) -> list[dict[str, Any]]:
         """The steps of the critical path: what each waited and ran, and its share of the whole."""
-        began = self._steps[0].began if self._steps else None
-        whole = sum((step.waited + step.ran for step in self._steps), timedelta())
-        shown = self._steps[-_STEPS:]
+        drawn = self._drawn_steps
+        began = drawn[0].began if drawn else None
+        whole = sum((step.waited + step.ran for step in drawn), timedelta())
+        shown = zip(self._steps[-_STEPS:], drawn[-_STEPS:], strict=True)
         return [
             {
                 "label": step.node.label if step.node else _("After the last node"),
                 "index": step.node.position if step.node else None,
                 "status": step.node.status.lower() if step.node else "",
                 "state": status_label(step.node.status) if step.node else "",
-                "time": time_words(step.waited, step.ran),
-                "percent": step.percent,
-                "bar": _bar_of(step, began, whole),
+                "time": time_words(step.waited, step.ran, growing=step.growing),
+                "percent": drawn_step.percent,
+                "bar": _bar_of(drawn_step, began, whole),
             }
-            for step in shown
+            for step, drawn_step in shown
         ]
 
     @property
@@ -238,31 +249,44 @@ class WorkflowPage:
         return len(self._critical_path)
 
     @property
-    def path_total(self) -> str:
+    def path_total(self) -> SafeString | str:
         """What all of the critical path waited and ran, with shares of the whole."""
-        waited = sum((step.waited for step in self._steps), timedelta())
-        ran = sum((step.ran for step in self._steps), timedelta())
+        waited, ran = _totals(self._steps)
         if not (whole := waited + ran):
             return ""
-        percent = round(100 * ran / whole)
-        return _("Of %(whole)s it waited %(waited)s (%(rest)d %%) and ran %(ran)s (%(percent)d %%).") % {
-            "whole": format_duration(whole),
-            "waited": format_duration(waited),
+        drawn_waited, drawn_ran = _totals(self._drawn_steps)
+        percent = round(100 * drawn_ran / (drawn_waited + drawn_ran))
+        growing = self._steps[-1].growing
+        text = _("Of %(whole)s it waited %(waited)s (%(rest)d %%) and ran %(ran)s (%(percent)d %%).")
+        numbers = {
+            "whole": counted(whole) if growing else format_duration(whole),
+            "waited": counted(waited) if growing == "waited" else format_duration(waited),
             "rest": 100 - percent,
-            "ran": format_duration(ran),
+            "ran": counted(ran) if growing == "ran" else format_duration(ran),
             "percent": percent,
         }
+        return mark_safe(conditional_escape(text) % numbers)  # noqa: S308  # durations, some of them as elements
 
     @property
     def steps_before(self) -> dict[str, Any] | None:
         """The number of unlisted steps at the start of the critical path, and their share; None if all are listed."""
-        before = self._steps[:-_STEPS]
+        before = self._drawn_steps[:-_STEPS]
         return {"count": len(before), "percent": sum(step.percent for step in before)} if before else None
 
     @cached_property
     def _steps(self) -> list[PathStep]:
         row = self.workflow
         return path_steps(self._critical_path, row.started_at, row.completed_at or row.cancelled_at, self.now)
+
+    @cached_property
+    def _drawn_steps(self) -> list[PathStep]:
+        longer = self._drawn_until - self.now if self._drawn_until and self.now else timedelta()
+        return drawn_steps(self._steps, longer)
+
+    @property
+    def _drawn_until(self) -> datetime | None:
+        """The end of the drawings of a workflow that has not ended."""
+        return drawn_until(self.workflow.started_at or self.workflow.sent_at, self.now)
 
     # The table.
 
@@ -427,6 +451,11 @@ def _bar_of(step: PathStep, began: datetime | None, whole: timedelta) -> Any:
     before = step.began - began if began else timedelta()
     after = whole - before - step.waited - step.ran
     return step_bar(*(time.total_seconds() for time in (before, step.waited, step.ran, after)))
+
+
+def _totals(steps: Sequence[PathStep]) -> tuple[timedelta, timedelta]:
+    """Return what these steps waited and what they ran."""
+    return sum((step.waited for step in steps), timedelta()), sum((step.ran for step in steps), timedelta())
 
 
 def elapsed(began: datetime | None, ended: datetime | None) -> timedelta | None:

@@ -60,9 +60,9 @@ class TimeRange:
         return [start_of((first + at * self.merged) * MINUTES[self.span]) for at in range(self.number)]
 
 
-HOUR: Final = TimeRange("hour", RollupSpan.MINUTE, 60)
-DAY: Final = TimeRange("day", RollupSpan.HOUR, 24)
-WEEK: Final = TimeRange("week", RollupSpan.HOUR, 28, 6)
+HOUR: Final = TimeRange("1h", RollupSpan.MINUTE, 60)
+DAY: Final = TimeRange("24h", RollupSpan.HOUR, 24)
+WEEK: Final = TimeRange("7d", RollupSpan.HOUR, 28, 6)
 RANGES: Final = {one.name: one for one in (HOUR, DAY, WEEK)}
 
 

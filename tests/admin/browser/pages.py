@@ -44,9 +44,9 @@ def create_pages() -> dict[str, str]:
     pages = {
         "index": reverse("admin:index"),
         "overview": _list("overview"),
-        "overview by task": _list("overview", "?by=task&range=day"),
-        "errors": _list("errorgroup", f"?window=7d&task={quote_plus(HOSTILE)}"),
-        "error": _page("errorgroup", _FINGERPRINT, "?window=7d"),
+        "overview by task": _list("overview", "?by=task&period=24h"),
+        "errors": _list("errorgroup", f"?period=7d&task={quote_plus(HOSTILE)}"),
+        "error": _page("errorgroup", _FINGERPRINT, "?period=7d"),
         "running now": _list("runningnow"),
         "tasks by name": reverse("admin:horsies_django_task_names"),
         "task name": reverse("admin:horsies_django_task_name", args=[HOSTILE]),
