@@ -176,6 +176,9 @@ class Offered(HTMLParser):
             self.submits.add(given.get("name", ""))
         self.addresses |= {given[name] for name in ("href", "action", "formaction") if given.get(name)}
 
+    def handle_endtag(self, tag: str) -> None:
+        self._is_in_actions = self._is_in_actions and tag != "select"
+
 
 # Users without the view permission.
 
