@@ -3,11 +3,12 @@
 import time
 
 import pytest
+from django.db.models.functions import Now
 from selenium.webdriver.common.by import By
 
 from horsies_django import Workflow, wait_for_event
 from horsies_django.db.expressions import NowPlus
-from horsies_django.models import Task
+from horsies_django.models import Rollup, Task
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
@@ -77,12 +78,13 @@ def test_a_workflow_page_refreshes_until_the_workflow_ends(browser, worker, tmp_
 
 
 def test_a_refresh_of_the_overview_keeps_open_tables_scrolling_and_focus(browser):
+    Rollup.objects.create(span="M", start=Now(), count=3, outcome="COMPLETED", queue_name="default", task_name="a")
     tasks.noop.send()
     browser.go("overview_changelist")
     assert due(browser) == "1"
     mark(browser)
-    browser.click_on(By.CSS_SELECTOR, "#horsies-table-hour summary")
-    browser.driver.execute_script("document.getElementById('horsies-rows-hour')?.scrollTo(0, 40); scrollTo(0, 200)")
+    browser.click_on(By.CSS_SELECTOR, "#horsies-table-attempts summary")
+    browser.driver.execute_script("document.getElementById('horsies-rows-attempts')?.scrollTo(0, 40); scrollTo(0, 200)")
     browser.driver.execute_script("document.querySelector('.horsies-tile-due a').focus({preventScroll: true})")
     position = browser.driver.execute_script("return scrollY")
 
@@ -90,7 +92,7 @@ def test_a_refresh_of_the_overview_keeps_open_tables_scrolling_and_focus(browser
 
     wait_until(lambda: due(browser) == "2")
     assert is_marked(browser)
-    assert browser.driver.find_element(By.ID, "horsies-table-hour").get_attribute("open")
+    assert browser.driver.find_element(By.ID, "horsies-table-attempts").get_attribute("open")
     assert browser.driver.execute_script("return scrollY") == position == 200
     assert "2" in browser.driver.switch_to.active_element.text
 

@@ -20,7 +20,7 @@ def type_in(browser, name, text):
 def test_the_schedule_form_previews_runs_and_reports_mistakes_while_typing(browser):
     browser.go("schedule_add")
     region = browser.driver.find_element(By.CSS_SELECTOR, ".horsies-upcoming [aria-live=polite]")
-    assert "Say when" in region.text
+    assert "Enter a timing" in region.text
 
     type_in(browser, "timezone", "Europe/Berlin")
     type_in(browser, "timing", "cron:30 9 * * *")  # no change of the clock skips this time
@@ -42,7 +42,7 @@ def test_a_picked_date_updates_the_preview_of_a_schedule(browser):
     for part in ("0", "1"):  # Today, Now
         browser.driver.find_element(By.CSS_SELECTOR, f"#id_end_at_{part} ~ .datetimeshortcuts a").click()
 
-    browser.await_text("It will not run any more")
+    browser.await_text("No more runs")
 
 
 def test_a_schedule_is_added_then_disabled_then_run(browser):
@@ -66,7 +66,7 @@ def test_the_preview_of_a_schedule_reports_an_unreachable_server_and_recovers(br
     browser.go("schedule_add")
     with browser.blocking("*/preview/*"):
         type_in(browser, "timing", "every:60")
-        browser.await_text("The server can't be reached")
+        browser.await_text("The server cannot be reached")
 
     type_in(browser, "timing", "every:120")
     wait_until(lambda: browser.shows("every 2 minutes"))
