@@ -165,7 +165,7 @@ def test_10_a_limit_is_changed_and_obeyed(operator, tmp_path):
         count.send_many({"gate": second} for _ in range(3))
         (tmp_path / "first").touch()
         wait_until(lambda: running.count() == 1)
-        operator.click_css("#result_list a[href*='stock']")
+        operator.click("stock")
         operator.await_text("Change queue")
         operator.click_css("#content a[href*='/runningnow/']")
         operator.await_text("items", reload=True)
