@@ -158,26 +158,28 @@ def _store_error_groups(attempts: QuerySet[TaskAttempt]) -> set[str]:
     known = set(stored.filter(pk__in=found).values_list("pk", flat=True))
     free = MAX_ERROR_GROUPS - stored.count() if len(known) < len(found) else 0
     kept = known | set(sorted(found.keys() - known)[: max(0, free)])
+    # A task without retention is deleted with its attempts, maybe since the statement above.
     newest = TaskAttempt.objects.using(attempts.db).in_bulk([found[fingerprint][2] for fingerprint in kept])
     columns = ("exception_class", "error_code", "location")
+    rows = [
+        ErrorGroup(
+            fingerprint=fingerprint,
+            first_seen_at=first,
+            last_seen_at=last,
+            last_attempt_id=pk,
+            **{name: getattr(newest[pk], name) for name in columns},
+        )
+        for fingerprint, (first, last, pk) in found.items()
+        if fingerprint in kept and pk in newest
+    ]
     stored.bulk_create(
-        [
-            ErrorGroup(
-                fingerprint=fingerprint,
-                first_seen_at=found[fingerprint][0],
-                last_seen_at=found[fingerprint][1],
-                last_attempt_id=pk,
-                **{name: getattr(newest[pk], name) for name in columns},
-            )
-            for fingerprint in kept
-            for pk in found[fingerprint][2:]
-        ],
+        rows,
         batch_size=BATCH,
         update_conflicts=True,
         unique_fields=["fingerprint"],
         update_fields=["last_seen_at", "last_attempt_id"],
     )
-    return kept
+    return known | {row.fingerprint for row in rows}
 
 
 class _AttemptGroup(NamedTuple):

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
 from django.db.models import F
 
 from horsies_django import TaskStatus, task
@@ -133,6 +134,25 @@ def test_attempts_above_the_maximum_of_groups_are_counted_without_a_group(drain,
     assert ErrorGroup.objects.count() == 1
     counted = dict(Rollup.objects.filter(span="H", outcome="FAILED").values_list("fingerprint", "count"))
     assert counted == {first: 2, "": 1}
+
+
+def test_an_attempt_that_is_deleted_while_it_is_counted_leaves_its_failure_without_a_group(drain):
+    tasks.fail.send()
+    parse.send("{")
+    drain()
+    deleted = TaskAttempt.objects.order_by("-pk").first()
+
+    def delete_before_it_is_read(execute, sql, params, many, context):
+        if sql.startswith("SELECT") and '"exception_class"' in sql:
+            execute(f"DELETE FROM horsies_task_attempts WHERE id = {deleted.pk}", (), False, context)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(delete_before_it_is_read):
+        roll()
+
+    (group,) = ErrorGroup.objects.all()
+    assert group.pk != deleted.fingerprint
+    assert Rollup.objects.get(span="H", fingerprint="", outcome="FAILED").count == 1
 
 
 def test_a_group_seen_again_keeps_its_first_time(drain):
