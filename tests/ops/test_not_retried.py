@@ -121,3 +121,21 @@ def test_what_the_row_does_not_tell_for_certain_is_not_claimed(columns, exceptio
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING", "COMPLETED", "CANCELLED", "EXPIRED"])
 def test_a_task_that_has_not_failed_needs_no_reason(status):
     assert why_not_retried(Task(status=status), None) == ""
+
+
+def test_a_module_with_attributes_of_its_own_making_is_not_asked_for_the_class(monkeypatch):
+    def load(name):
+        raise ImportError(f"{name} needs an extra")
+
+    monkeypatch.setattr(jobs, "__getattr__", load, raising=False)
+    task = Task(
+        status="FAILED",
+        attempt=1,
+        max_retries=2,
+        error_code="UNHANDLED_EXCEPTION",
+        retry_policy=policy("builtins.KeyError").as_json(),
+    )
+
+    reason = why_not_retried(task, TaskAttempt(attempt=1, exception_class=f"{jobs.__name__}.Lazy", outcome="FAILED"))
+
+    assert "Lazy" in reason
