@@ -173,6 +173,14 @@ def test_a_name_that_this_process_does_not_know_has_a_page_too(admin_client):
     assert options_in_force("gone") is None
 
 
+def test_a_worker_on_the_page_leads_to_the_list_of_its_tasks(admin_client):
+    Task.objects.create(task_name=NAME, status="RUNNING", claim=1, attempt=1, claimed_by_worker_id="host-1")
+
+    html = admin_client.get(url_of(NAME)).content.decode()
+
+    assert f'<a href="{reverse("admin:horsies_django_task_changelist")}?worker=host-1">' in html
+
+
 def test_the_list_has_the_names_that_ran_longest_first_then_other_registered_ones(admin_client):
     rollup(count=5, run_seconds=10.0)
     rollup(count=2, run_seconds=500.0, task_name="slow.tasks.report", outcome="FAILED")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.db import models
@@ -91,7 +90,7 @@ class TaskColumns:
         return cell(_run_time(task), attempts % numbers, wait)
 
     @admin.display(description=_("queue, worker"))
-    def shown_place(self, task: Task) -> SafeString:
+    def shown_place(self, task: Any) -> SafeString:
         """The queue, the priority unless it is 0, and the worker that holds or held it, linked to its tasks."""
         queue: SafeString | str = task.queue_name
         if task.priority:
@@ -100,8 +99,8 @@ class TaskColumns:
         worker = task.claimed_by_worker_id
         if not worker:
             return cell(queue)
-        link = format_html('<a href="?{}" title="{}">{}</a>', urlencode({"worker": worker}), worker, short(worker))
-        return cell(queue, link)
+        words = format_html('<span title="{}">{}</span>', worker, short(worker))
+        return cell(queue, task.page_links.to_list(Task, words, worker=worker))
 
     @admin.display(description=_("id"))
     def shown_id(self, task: Any) -> SafeString:
