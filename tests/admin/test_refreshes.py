@@ -6,10 +6,21 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from horsies_django import Workflow as Definition
 from horsies_django.db.expressions import NowPlus
-from horsies_django.models import Heartbeat, Queue, Schedule, Task, Worker, Workflow, WorkflowTask
+from horsies_django.models import (
+    ErrorGroup,
+    Heartbeat,
+    Queue,
+    Rollup,
+    Schedule,
+    Task,
+    Worker,
+    Workflow,
+    WorkflowTask,
+)
 from horsies_django.testing import travel
 from tests.admin.client import log_in
 from tests.admin.factories import LATER, LONG_AGO
@@ -47,8 +58,22 @@ def live_pages():
     queue = Queue.objects.create(name="emails")
     schedule = Schedule(name="nightly", task_name=tasks.noop.module_path, timing="every:86400")
     schedule.save()
-    pages = {"queue": queue.pk, "worker": "w", "schedule": schedule.pk, "task": scheduled.pk}
-    lists = [reverse(f"admin:horsies_django_{name}_changelist") for name in ("queue", "worker", "schedule")]
+    group = ErrorGroup.objects.create(
+        fingerprint="0123456789ab", error_code="DOWN", first_seen_at=LONG_AGO, last_seen_at=LONG_AGO, last_attempt_id=1
+    )
+    now = timezone.now()
+    for span, start in (("M", now), ("H", now.replace(minute=0))):
+        start = start.replace(second=0, microsecond=0)
+        Rollup.objects.create(span=span, start=start, outcome="FAILED", fingerprint=group.pk, error_code="DOWN", count=2)
+    pages = {
+        "queue": queue.pk,
+        "worker": "w",
+        "schedule": schedule.pk,
+        "task": scheduled.pk,
+        "errorgroup": group.pk,
+    }
+    listed = ("queue", "worker", "schedule", "errorgroup")
+    lists = [reverse(f"admin:horsies_django_{name}_changelist") for name in listed]
     rows = [reverse(f"admin:horsies_django_{name}_change", args=[key]) for name, key in pages.items()]
     return [OVERVIEW, RUNNING, *lists, *rows]
 

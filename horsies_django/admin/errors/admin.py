@@ -17,6 +17,7 @@ from ..base import ReadOnlyAdmin, queue_database
 from ..charts import CHART_CSS
 from ..copy_button import COPY_CSS, COPY_JS
 from ..links import Links, can_view
+from ..live import answer_unchanged
 from .group_page import group_context
 from .links import ErrorUrls
 from .rows import error_rows, options
@@ -83,4 +84,4 @@ class ErrorGroupAdmin(ReadOnlyAdmin):
         request.current_app = self.admin_site.name  # as every admin view does
         every = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
         template = f"admin/horsies_django/errors/{page}.html"
-        return TemplateResponse(request, template, {**every, **context, **(extra or {})})
+        return answer_unchanged(request, TemplateResponse(request, template, {**every, **context, **(extra or {})}))

@@ -15,7 +15,7 @@ from ...models import ErrorGroup
 from ...ops.metrics.errors import FailingGroup, FailureCounts, FailureReport, Window
 from ..times import relative_time
 from .links import ErrorUrls
-from .sparkline import sparkline
+from .trend_bars import trend_bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _row(failing: FailingGroup, now: datetime | None, window: Window, urls: Erro
         _names(failing.places.queues, "queue", window, urls),
         relative_time(group.first_seen_at, now) if group and now else "-",
         relative_time(group.last_seen_at, now) if group and now else "-",
-        sparkline(failing.series),
+        trend_bars(failing.series),
     )
 
 

@@ -16,7 +16,7 @@ STEP: Final = 2
 MAX_BARS: Final = 60
 
 
-def sparkline(series: Sequence[int]) -> SafeString | str:
+def trend_bars(series: Sequence[int]) -> SafeString | str:
     """Return the bars, the highest as high as the chart; nothing for a series without numbers."""
     size = -(-len(series) // MAX_BARS) or 1
     bars = [sum(series[at : at + size]) for at in range(0, len(series), size)]
@@ -25,7 +25,7 @@ def sparkline(series: Sequence[int]) -> SafeString | str:
         return ""
     heights = ((at, max(1.0, number * HEIGHT / highest)) for at, number in enumerate(bars) if number)
     return format_html(
-        '<svg class="horsies-sparkline" aria-hidden="true" focusable="false" viewBox="0 0 {} {}"'
+        '<svg class="horsies-trend-bars" aria-hidden="true" focusable="false" viewBox="0 0 {} {}"'
         ' preserveAspectRatio="none">{}</svg>',
         str(len(bars) * STEP),
         str(HEIGHT),
