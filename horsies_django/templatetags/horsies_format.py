@@ -7,12 +7,14 @@ import json
 from django import template
 
 from ..admin.ages import age_at
+from ..admin.charts import draw
 from ..admin.formatting import format_count, format_number
 from ..core.durations import duration_texts, format_brief
 
 register = template.Library()
 register.filter("brief", format_brief)
 register.simple_tag(age_at, name="age")
+register.filter("draw", draw)
 register.filter("format_number", format_number)
 register.filter("format_count", format_count)
 

@@ -64,7 +64,8 @@ def live_pages():
     now = timezone.now()
     for span, start in (("M", now), ("H", now.replace(minute=0))):
         start = start.replace(second=0, microsecond=0)
-        Rollup.objects.create(span=span, start=start, outcome="FAILED", fingerprint=group.pk, error_code="DOWN", count=2)
+        counted = {"outcome": "FAILED", "fingerprint": group.pk, "error_code": "DOWN", "count": 2}
+        Rollup.objects.create(span=span, start=start, **counted)
     pages = {
         "queue": queue.pk,
         "worker": "w",

@@ -22,6 +22,7 @@ and adds ``css = {"all": CHART_CSS}`` to its Media. ``key`` is unique on the pag
 """
 
 from .chart import Chart
+from .drawing import draw
 from .history_charts import (
     LABELS,
     attempt_urls,
@@ -45,6 +46,7 @@ __all__ = [
     "Series",
     "Unit",
     "attempt_urls",
+    "draw",
     "duration_chart",
     "grouped_chart",
     "latency_chart",

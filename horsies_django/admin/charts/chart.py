@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from .axis import time_label
-from .drawing import draw
 from .panel import Kind, Panel, Series, Unit
 
 
@@ -108,7 +106,7 @@ class Chart:
                 rows.append((self.time_at(at), cells))
         return rows
 
-    # The picture.
+    # What stands below the picture.
 
     @property
     def legend(self) -> list[tuple[Kind, Series, str]]:
@@ -127,11 +125,6 @@ class Chart:
     def thresholds(self) -> list[str]:
         """The values of the dashed lines."""
         return [panel.format(panel.threshold) for panel in self.panels if panel.threshold]
-
-    @property
-    def svg(self) -> SafeString:
-        """The chart as SVG."""
-        return draw(self)
 
 
 def _lines_in_words(chart: Chart, panel: Panel) -> str:

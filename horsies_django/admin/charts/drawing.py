@@ -7,16 +7,14 @@ labels of the scales lie left of the picture, in a margin that the style sheet l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from .axis import Axis, time_ticks
+from .chart import Chart
 from .panel import Kind, Panel
-
-if TYPE_CHECKING:
-    from .chart import Chart
 
 #: Pixels above each panel, with a title and without, for its highest label; and below the last, for the times.
 TITLE: Final = 26
