@@ -154,3 +154,8 @@ class TaskFilterQuerySet(ClaimQuerySet[RowT]):
         )
         silent = Q(**{f"{since}__isnull": True}) | Q(**{f"{since}__lt": horizon})
         return self.active().filter(silent, ~Exists(beats), status=status)
+
+
+def in_error_group(fingerprint: str) -> Q:
+    """Match the tasks in an error group. A worker of the previous release completes a retry without leaving it."""
+    return Q(fingerprint=fingerprint, error_code__isnull=False)

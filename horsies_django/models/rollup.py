@@ -79,7 +79,10 @@ class Rollup(models.Model):
         verbose_name_plural = _("roll-ups")
         # Covers every column that a chart needs, so that it never reads the histograms.
         indexes = [
-            models.Index(fields=["span", "start", "outcome", "will_retry", "count"], name="horsies_rollup_series"),
+            models.Index(
+                fields=["span", "start", "outcome", "will_retry", "queue_name", "task_name", "count"],
+                name="horsies_rollup_series",
+            ),
             models.Index(
                 fields=["fingerprint", "span", "start"],
                 condition=~models.Q(fingerprint=""),

@@ -11,7 +11,7 @@ from ..core.status import TaskStatus
 from ..db.now import Now
 from ..models import ErrorGroup, Task, TaskAttempt
 from ..models.error_group import is_fingerprint
-from ..models.filters import IS_RETRYING
+from ..models.filters import IS_RETRYING, in_error_group
 from .metrics import Count, Exactness
 from .payload_view.contents import PARTS
 from .payload_view.excerpt import with_short_arguments
@@ -56,7 +56,7 @@ def task_counts(database: str, fingerprint: str) -> dict[str, Count]:
 
     It counts the newest ``MAX_COUNTED`` tasks; if there are more, the numbers are lower bounds.
     """
-    rows = Task.objects.using(database).filter(fingerprint=fingerprint).order_by("-pk")
+    rows = Task.objects.using(database).filter(in_error_group(fingerprint)).order_by("-pk")
     is_retrying = Q(IS_RETRYING, status=TaskStatus.PENDING)
     found = rows[: MAX_COUNTED + 1].aggregate(
         every=CountRows("pk"),

@@ -30,7 +30,7 @@ def test_a_batch_counts_its_tasks_by_state_and_retries_those_that_failed(client,
 
     assert "Batch of 7 tasks" in waiting
     assert ">7 enqueued<" in waiting
-    assert "nodes have finished" not in waiting
+    assert "nodes have finished</span>" not in waiting
     assert 'class="horsies-counts"' not in waiting
     assert re.findall(r'href="\?state=(\w+)&amp;of=0#nodes">([^<]+)<', html) == [
         ("COMPLETED", "5 completed"),

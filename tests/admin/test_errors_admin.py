@@ -209,7 +209,8 @@ def test_the_page_of_an_error_counts_its_tasks_now_and_links_to_them(staff, drai
 
 
 def test_a_list_filtered_by_a_fingerprint_that_is_none_finds_nothing(staff):
-    Task.objects.create(task_name="x", status="FAILED", fingerprint="a" * 12, failed_at=datetime.now(UTC))
+    columns = {"task_name": "x", "status": "FAILED", "error_code": "X", "failed_at": datetime.now(UTC)}
+    Task.objects.create(fingerprint="a" * 12, **columns)
     client = staff("view_task")
 
     found = {

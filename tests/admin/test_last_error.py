@@ -51,7 +51,7 @@ def test_a_retrying_task_shows_its_last_error_in_every_list_and_search(transacti
     assert '<span class="horsies-code">DOWN</span>' in page(client, "workflow", workflow.id)
     detail = page(client, "workflow", workflow.id, node=0).partition('id="horsies-flow-node"')[2]
     assert "<h3>Error of attempt 1</h3>" in detail
-    assert "<strong>DOWN</strong> <code>tests.jobs.tasks.Down</code>" in detail
+    assert '>tests.jobs.tasks.Down</strong> <code class="horsies-error-code">DOWN</code>' in detail
     assert '<p class="horsies-message">again</p>' in detail
     (row,) = (line for line in output_of(capsys, "list").splitlines() if str(handle.id) in line)
     assert "DOWN" in row.split()

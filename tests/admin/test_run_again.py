@@ -95,7 +95,9 @@ def test_a_form_that_is_sent_twice_runs_the_task_once(operator):
     assert [answer.url for answer in answers] == [reverse("admin:horsies_django_task_change", args=[task_id])] * 2
     assert "already been sent" in other.content.decode()
     assert str(only_new().pk) == task_id
-    assert send(operator, row, task_id=str(uuid4())).status_code == 200
+    assert LogEntry.objects.count() == 2  # of the old task and of the new one
+    for invalid in (uuid4(), row.pk):
+        assert send(operator, row, task_id=str(invalid)).status_code == 200
     assert Task.objects.count() == 2
 
 

@@ -93,10 +93,13 @@ class RunAgainAdmin(ActionAdmin):
             return HttpResponseRedirect(self._page_url(task.pk))
         call = editable_call(task)
         form = RunAgainForm(task, call, request.POST if request.method == "POST" else None)
-        handle = self._send(request, task, form) if form.is_bound and form.is_valid() else None
-        if handle is not None:
-            self._log_and_tell(request, task, handle, is_new=handle.id == form.cleaned_data["task_id"])
-            return HttpResponseRedirect(self._page_url(handle.id))
+        if form.is_bound and form.is_valid():
+            tasks = Task.objects.using(task._state.db)
+            was_sent = tasks.filter(pk=form.cleaned_data["task_id"]).exists()
+            if (handle := self._send(request, task, form)) is not None:
+                if not was_sent:
+                    self._log_and_tell(request, task, handle, is_new=handle.id == form.cleaned_data["task_id"])
+                return HttpResponseRedirect(self._page_url(handle.id))
         request.current_app = self.admin_site.name
         context = {
             **self.admin_site.each_context(request),

@@ -78,7 +78,7 @@ class RunAgainForm(forms.Form):
     def clean_task_id(self) -> UUID:
         """Accept only ids whose order is that of their times, as lists of tasks need them."""
         task_id: UUID = self.cleaned_data["task_id"]
-        if task_id.version != 7:
+        if task_id.version != 7 or task_id == self._task.pk:
             raise forms.ValidationError(_("This form is invalid. Open it again."))
         return task_id
 

@@ -56,7 +56,6 @@ def node_detail(node: WorkflowTask, line: NodeLine, *, is_on_top: bool = False) 
 
 def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
     yield _("State"), format_html('<span class="horsies-status horsies-status-{}">{}</span>', line.status, line.state)
-    yield _("Error code"), "" if _has_error(node) else line.error_code  # of an attempt that is retried
     yield _("Details"), _describe_work(line)
     yield _("Why it has not finished"), line.why
     yield _("Waits for"), _sources(line)

@@ -11,6 +11,7 @@ from ...core.option_parsers import parse_duration
 from ...core.registry import registry
 from ...db.expressions import NowPlus
 from ...models.error_group import FINGERPRINT_LENGTH, is_fingerprint
+from ...models.filters import in_error_group
 from ...models.transitions import TaskQuerySet
 from ..keyset import scopes
 from ..keyset.scan import KeysetScan
@@ -68,7 +69,7 @@ class TaskFilters:
         if self.older_than is not None:
             rows = rows.filter(sent_at__lte=NowPlus(-self.older_than.total_seconds()))
         if self.error is not None:
-            rows = rows.filter(fingerprint=self.error)
+            rows = rows.filter(in_error_group(self.error))
             scope = scopes.of_error_group(self.error)
         return KeysetScan(rows, scope)
 

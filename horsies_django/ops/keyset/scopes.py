@@ -14,7 +14,7 @@ from django.db.models import Q
 
 from ...core.status import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TaskStatus
 from ...db.now import Now
-from ...models.filters import IS_HELD
+from ...models.filters import IS_HELD, in_error_group
 
 #: Maximum number of rows of an index range that are read at once.
 MAX_INDEX_ROWS: Final = 10_000
@@ -80,7 +80,7 @@ WITH_ERROR: Final = ScanScope(partitions=(Q(error_code__isnull=False),))
 
 def of_error_group(fingerprint: str) -> ScanScope:
     """Return the scope of the tasks in an error group: failed ones, and those that wait for a retry or are in one."""
-    return ScanScope(partitions=(Q(fingerprint=fingerprint),))
+    return ScanScope(partitions=(in_error_group(fingerprint),))
 
 
 def of_status(status: str) -> ScanScope:

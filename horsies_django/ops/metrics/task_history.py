@@ -11,6 +11,7 @@ from django.db.models.functions import Cast
 
 from ...core.status import AttemptOutcome
 from ...models import ErrorGroup, Rollup
+from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.rollup import RollupSpan
 from .history import DAY, TimeRange
 
@@ -69,7 +70,11 @@ def busiest_names(database: str, minute: int, order: str = NAME_ORDERS[-1]) -> l
     ``minute`` is the current one.
     """
     since = DAY.starts(minute)[0]
-    rows: Any = Rollup.objects.using(database).filter(span=RollupSpan.HOUR, start__gte=since).exclude(task_name="")
+    rows: Any = (
+        Rollup.objects.using(database)
+        .filter(span=RollupSpan.HOUR, start__gte=since)
+        .exclude(Q(task_name="") | Q(task_name__startswith=ENGINE_TASK_PREFIX))
+    )
     sums = (
         rows.order_by()
         .values("task_name")

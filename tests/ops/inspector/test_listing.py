@@ -105,8 +105,8 @@ def test_filters_by_queue_task_and_age_combine():
 
 
 def test_the_filter_by_error_finds_failed_and_retrying_tasks_of_its_group():
-    failed, retrying = (make(state, fingerprint="a" * 12) for state in ("failed", "retrying"))
-    make("failed", fingerprint="b" * 12)
+    failed, retrying = (make(state, fingerprint="a" * 12, error_code="X") for state in ("failed", "retrying"))
+    make("failed", fingerprint="b" * 12, error_code="X")
 
     assert ids(tasks().list(error="a" * 12)) == [retrying.pk, failed.pk]
     assert ids(tasks().list(error="a" * 12, status="failed")) == [failed.pk]

@@ -8,10 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 from django.db.models import F
+from django.db.models.functions import Now
 
 from horsies_django import TaskStatus, task
 from horsies_django.core.compat import task_backends
 from horsies_django.models import ErrorGroup, Rollup, Task, TaskAttempt
+from horsies_django.ops.keyset.scan import KeysetScan
+from horsies_django.ops.keyset.scopes import of_error_group
 from horsies_django.reaper import rollup
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.rollup import roll_up
@@ -118,6 +121,18 @@ def test_a_task_leaves_the_group_when_it_is_retried_or_completes(drain, gate):
     drain()
     row.refresh_from_db()
     assert (row.status, row.fingerprint) == (TaskStatus.COMPLETED, None)
+
+
+def test_a_task_that_the_previous_release_completed_is_not_in_the_group():
+    old = Task.objects.create(task_name="x", status="COMPLETED", completed_at=Now(), fingerprint="a" * 12)
+    new = Task.objects.create(
+        task_name="x", status="FAILED", failed_at=Now(), fingerprint="a" * 12, error_code="UNHANDLED_EXCEPTION"
+    )
+
+    found = KeysetScan(Task.objects.filter(task_name="x"), of_error_group("a" * 12)).page().rows
+
+    assert found == [new]
+    assert old.fingerprint
 
 
 def test_attempts_above_the_maximum_of_groups_are_counted_without_a_group(drain, monkeypatch):
