@@ -24,7 +24,7 @@ from ..ops.metrics import Count, MetricsSnapshot, collect
 from ..ops.metrics.schedules import next_schedules
 from ..ops.metrics.snapshot import QueueMetrics
 from ..ops.metrics.workflows import workflow_progress
-from .ages import age_at
+from .ages import age, age_at
 from .base import ReadOnlyAdmin, backends_on, first_backend
 from .charts import CHART_CSS, sparkline
 from .errors.overview import failing_context
@@ -35,6 +35,7 @@ from .live import answer_unchanged
 from .overview_chart import ChartControls
 from .schedules.columns import format_dotted_path
 from .schedules.timing_text import describe_timing
+from .times import display_zone
 from .workers_queues.state_text import status_label
 
 #: The tiles: the count, its label, the note below, and the filter of the task list that shows the same tasks.
@@ -106,7 +107,7 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def _sections(self, request: HttpRequest, options: Options) -> dict[str, Any]:
         snapshot = collect(options, with_trends=True)
-        return self._metrics(request, options, snapshot) | self._schedules(request, options.database, snapshot.second)
+        return self._metrics(request, options, snapshot) | self._schedules(request, options.database)
 
     def _metrics(self, request: HttpRequest, options: Options, snapshot: MetricsSnapshot) -> dict[str, Any]:
         sees_queues, sees_workers, sees_workflows = (
@@ -151,8 +152,8 @@ class OverviewAdmin(ReadOnlyAdmin):
             },
         }
 
-    def _schedules(self, request: HttpRequest, database: str, second: float) -> dict[str, Any]:
-        """Return the schedules section for users who may view schedules. ``second`` is the database's clock."""
+    def _schedules(self, request: HttpRequest, database: str) -> dict[str, Any]:
+        """Return the schedules section for users who may view schedules."""
         if not can_view(self.admin_site, request, Schedule):
             return {}
         found = next_schedules(database, backends_on(database))
@@ -165,7 +166,7 @@ class OverviewAdmin(ReadOnlyAdmin):
                     self._page_url("schedule", one.id),
                     format_dotted_path(one.runs),
                     describe_timing(one.timing, one.timezone),
-                    age_at(-one.due_in, second),
+                    age_at(-one.due_in, found.second),
                 )
                 for one in found.next
             ],
@@ -188,11 +189,17 @@ class OverviewAdmin(ReadOnlyAdmin):
     def _workflows(self, database: str, snapshot: MetricsSnapshot) -> dict[str, Any]:
         """Return the newest workflows in progress and the newest failed ones, each with its URL."""
         newest, failed = set(snapshot.newest_workflows), set(snapshot.failed_workflows)
-        flows = [(flow, self._page_url("workflow", flow.id)) for flow in workflow_progress(database, newest | failed)]
+        flows, zone = workflow_progress(database, newest | failed), display_zone()
         return {
-            "workflows": [(flow, url) for flow, url in flows if flow.id in newest],
+            "workflows": [
+                (flow, self._page_url("workflow", flow.id), age(flow.age, flow.sent_at, zone=zone))
+                for flow in flows
+                if flow.id in newest
+            ],
             "failed_workflows": [
-                (flow, url) for flow, url in flows if flow.id in failed and flow.status == WorkflowStatus.FAILED
+                (flow, self._page_url("workflow", flow.id), age(flow.ended_ago or 0.0, flow.ended_at, zone=zone))
+                for flow in flows
+                if flow.id in failed and flow.status == WorkflowStatus.FAILED and flow.ended_at is not None
             ],
         }
 

@@ -9,8 +9,9 @@ from typing import Final
 from django.db.models import F
 
 from ...core.schedule_enums import DisabledBy
-from ...db.expressions import SecondsUntil
-from ...db.multi_query import count_query, decode_rows, rows_query, run_queries
+from ...db.expressions import SecondOf, SecondsUntil
+from ...db.multi_query import count_query, decode_rows, rows_query, run_queries, scalar
+from ...db.now import Now
 from ...models import Schedule
 
 #: How many schedules are listed, and the upper bound for counting invalid ones.
@@ -39,6 +40,7 @@ class NextSchedules:
 
     next: tuple[DueSchedule, ...]
     broken: int
+    second: float  # seconds since 1970 by the database's clock, when the others were read
 
     @property
     def is_late(self) -> bool:
@@ -62,10 +64,11 @@ def next_schedules(database: str, backends: Collection[str]) -> NextSchedules:
         for alias in backends
     }
     broken = rows.filter(enabled=False, disabled_by=DisabledBy.TIMING)
-    answers = run_queries(database, {**parts, "": count_query(broken, MAX_COUNTED)})
-    found = [_due_schedule(*row) for alias in backends for row in decode_rows(answers[alias])]
+    others = {"broken": count_query(broken, MAX_COUNTED), "second": scalar(SecondOf(Now()), rows)}
+    answers = run_queries(database, {**{f"of {alias}": part for alias, part in parts.items()}, **others})
+    found = [_due_schedule(*row) for alias in backends for row in decode_rows(answers[f"of {alias}"])]
     found.sort(key=lambda one: one.due_in)
-    return NextSchedules(tuple(found[:MAX_SHOWN]), decode_rows(answers[""])[0])
+    return NextSchedules(tuple(found[:MAX_SHOWN]), decode_rows(answers["broken"])[0], float(answers["second"]))
 
 
 def _due_schedule(

@@ -45,6 +45,7 @@ class WorkflowProgress:
     nodes: int
     sent_at: datetime
     age: float
+    ended_at: datetime | None = None
     ended_ago: float | None = None
     failing_node: str = ""
     error_code: str = ""
@@ -127,7 +128,7 @@ def workflow_progress(database: str, ids: Iterable[UUID]) -> list[WorkflowProgre
     """Return the progress of these workflows, the newest first."""
     rows = Workflow.objects.using(database).filter(pk__in=list(ids)).order_by("-pk")
     columns = ("pk", "name", "status", "node_count", "open_count", "sent_at", SecondsUntil("sent_at"))
-    of_end = (SecondsUntil("completed_at"), KT("error__node_id"), KT("error__error_code"))
+    of_end = ("completed_at", SecondsUntil("completed_at"), KT("error__node_id"), KT("error__error_code"))
     found = rows.values_list(*columns, *of_end)
     return [
         WorkflowProgress(
@@ -138,9 +139,10 @@ def workflow_progress(database: str, ids: Iterable[UUID]) -> list[WorkflowProgre
             nodes,
             sent_at,
             max(0.0, -sent_in),
+            ended_at,
             None if ended_in is None else max(0.0, -ended_in),
             node or "",
             code or "",
         )
-        for key, name, status, nodes, still_open, sent_at, sent_in, ended_in, node, code in found
+        for key, name, status, nodes, still_open, sent_at, sent_in, ended_at, ended_in, node, code in found
     ]
