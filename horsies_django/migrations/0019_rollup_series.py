@@ -16,6 +16,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='rollup',
-            index=models.Index(fields=['span', 'start', 'outcome', 'will_retry', 'queue_name', 'task_name', 'count'], name='horsies_rollup_series'),
+            index=models.Index(fields=['span', 'start', 'outcome', 'will_retry', 'queue_name', 'task_name', 'count', 'run_seconds'], name='horsies_rollup_series'),
         ),
     ]

@@ -234,7 +234,7 @@ def row_handle(row):
 
 
 @pytest.mark.slow
-def test_with_20_000_tasks_the_list_needs_few_queries_and_no_full_count(staff):
+def test_with_20_000_tasks_the_list_needs_few_queries_and_bounded_counts(staff):
     template = tasks.noop.send()
     row = Task.objects.get(pk=template.id)
     Task.objects.bulk_create(
@@ -250,5 +250,5 @@ def test_with_20_000_tasks_the_list_needs_few_queries_and_no_full_count(staff):
     assert response.status_code == 200
     assert len(captured) <= 12, [query["sql"] for query in captured]
     counts = [query["sql"] for query in captured if "COUNT(" in query["sql"] and "horsies_tasks" in query["sql"]]
-    assert not counts
+    assert all("LIMIT" in sql for sql in counts), counts
     assert not any("DISTINCT" in query["sql"] for query in captured)

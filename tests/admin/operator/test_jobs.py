@@ -6,6 +6,7 @@ that others need: the failed tasks of the incident are retried by the last test.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
 
 from django.urls import reverse
@@ -150,15 +151,24 @@ def test_09_a_queue_is_paused_and_resumed(operator):
     assert operator.clicks <= 3
 
 
+@contextmanager
+def limit_restored():
+    """Remove the limit of the queue at the end, for later jobs."""
+    try:
+        yield
+    finally:
+        Queue.objects.filter(name="stock").update(max_concurrency=None)
+
+
 def test_10_a_limit_is_changed_and_obeyed(operator, tmp_path):
     running = Task.objects.filter(queue_name="stock", status="RUNNING")
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     count.send_many({"gate": first} for _ in range(3))
-    with worker():
+    with worker(), limit_restored():
         wait_until(lambda: running.count() == 3)
         operator.driver.refresh()
         operator.click("stock")
-        operator.await_text("Change queue")
+        operator.await_text("Maximum number of tasks in progress")
         operator.enter("#id_max_concurrency", "1")
         operator.click("Save")
         operator.await_text("successfully")
@@ -166,7 +176,7 @@ def test_10_a_limit_is_changed_and_obeyed(operator, tmp_path):
         (tmp_path / "first").touch()
         wait_until(lambda: running.count() == 1)
         operator.click("stock")
-        operator.await_text("Change queue")
+        operator.await_text("Maximum number of tasks in progress")
         operator.click_css("#content a[href*='/runningnow/']")
         operator.await_text("items", reload=True)
 
@@ -177,7 +187,6 @@ def test_10_a_limit_is_changed_and_obeyed(operator, tmp_path):
         assert operator.clicks <= 4
         (tmp_path / "second").touch()
         wait_until(lambda: not Task.objects.filter(queue_name="stock", status__in=("PENDING", "RUNNING")).exists())
-    Queue.objects.filter(name="stock").update(max_concurrency=None)
 
 
 def test_11_a_schedule_is_added_previewed_edited_and_disabled(operator):
