@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from django.db import models
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..db.fields import DateTimeField
@@ -42,4 +43,6 @@ class ErrorGroup(models.Model):
 
     def __str__(self) -> str:
         name = self.exception_class.rpartition(".")[2] or self.error_code
-        return f"{name} in {self.location}" if self.location else name
+        if not self.location:
+            return name
+        return gettext("%(error)s in %(location)s") % {"error": name, "location": self.location}

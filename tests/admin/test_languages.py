@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import translation
 
 import horsies_django
-from horsies_django.models import Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
+from horsies_django.models import ErrorGroup, Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
 from horsies_django.workflows.definition_registry import definition_registry
 
 from .factories import create_rows
@@ -158,15 +158,22 @@ def texts_on(html):
     return {text for text in parser.texts if text}
 
 
+MODELS = (Task, Workflow, Queue, Schedule, Worker, Heartbeat, Limit, ErrorGroup)
+
+
 @pytest.fixture
 def visit(admin_client):
     """Return a function that fetches the HTML of every main page in a language, by the page's name."""
-    rows = {model: create_rows(model) for model in (Task, Workflow, Queue, Schedule, Worker, Heartbeat, Limit)}
+    rows = {model: create_rows(model) for model in MODELS}
     site = "admin:horsies_django_"
 
     def pages():
         yield "index", reverse("admin:index")
         yield "overview", reverse(f"{site}overview_changelist")
+        yield "running now", reverse(f"{site}runningnow_changelist")
+        yield "task names", reverse(f"{site}task_names")
+        yield "task name", reverse(f"{site}task_name", args=[rows[Task][0].task_name])
+        yield "run again", reverse(f"{site}task_run_again", args=[rows[Task][3].pk])
         for model, made_rows in rows.items():
             name = model._meta.model_name
             yield f"{name}s", reverse(f"{site}{name}_changelist")
@@ -243,8 +250,8 @@ def test_german_pages_are_german(visit):
 #: Parts of texts that come from rows and settings, which have no translation.
 DATA = re.compile(
     r"""
-    [0-9a-f…-]{8,} | \w+(?:\.\w+)+ | [A-Z]{2,}(?:_[A-Z]+)* | \{.*\} | <b>odd</b> | every:300
-    | \b(?:admin|default|free|held|made|noop|runner)\b
+    [0-9a-f…-]{8,} | \(/.*\.py:\d+\) | \w+(?:\.\w+)+ | [A-Z]{2,}(?:_[A-Z]+)* | \{.*\} | <b>odd</b> | every:300
+    | \b(?:admin|default|free|held|made|noop|Refused|runner)\b
     """,
     re.VERBOSE,
 )
