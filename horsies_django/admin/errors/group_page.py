@@ -143,7 +143,7 @@ def _run_text(run: FailureRun | None, group: Any) -> tuple[str, str]:
     if run is None:
         if group.last_seen_at is None:
             return _("Failing since"), _("not counted yet")
-        return _("Failing since"), _("no failures in the last 7 days")
+        return _("Last failing"), _("more than 7 days ago")
     since = _to_minute(run.since)
     if run.is_longer:
         since = _("more than 7 days ago")

@@ -139,7 +139,7 @@ def by_id(term: Term) -> Search:
         digits = Replace(Cast(F("pk"), TextField()), Value("-"), Value(""), output_field=TextField())
         return Search(Q(EndsWith(digits, end)))
     words = {"term": f"id:{term.text}", "digits": MIN_DIGITS}
-    raise InvalidTerm(_("“%(term)s” is no id. Allowed: an id, or at least its first %(digits)d digits.") % words)
+    raise InvalidTerm(_("“%(term)s” is not an id. Allowed: an id, or at least its first %(digits)d digits.") % words)
 
 
 def by_payload(term: Term) -> Search:
@@ -174,7 +174,7 @@ def _by_state(term: Term) -> Search:
     state = STATE_ALIASES.get(term.text.lower(), term.text.lower())
     if state not in STATES:
         words = {"term": f"{term.qualifier}:{term.text}", "allowed": ", ".join(STATES)}
-        raise InvalidTerm(_("“%(term)s” is no state. Allowed: %(allowed)s.") % words)
+        raise InvalidTerm(_("“%(term)s” is not a state. Allowed: %(allowed)s.") % words)
     return Search(states=(state,), scope=scope_of_state(state))
 
 

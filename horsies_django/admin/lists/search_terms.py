@@ -96,7 +96,7 @@ def _check(name: str, qualifier: str, path: tuple[str, ...], rest: str, qualifie
     """Raise :class:`InvalidTerm` for an unknown qualifier, or a path that it does not take."""
     if (takes := qualifiers.get(qualifier)) is None:
         allowed = ", ".join(_spelled(*one) for one in qualifiers.items())
-        text = _("“%(term)s” is no search term. Allowed: %(allowed)s. To find it in a name, quote it: %(quoted)s")
+        text = _("“%(term)s” is not a search term. Allowed: %(allowed)s. To find it in a name, quote it: %(quoted)s")
         raise InvalidTerm(text % {"term": name, "allowed": allowed, "quoted": f'"{name}{_word(rest)[0]}"'})
     if path and takes not in _PATHS:
         raise InvalidTerm(_("“%(term)s”: %(name)s takes no path.") % {"term": name, "name": qualifier})

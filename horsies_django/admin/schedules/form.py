@@ -67,15 +67,15 @@ class ScheduleForm(AnyModelForm):
 
     def clean_args(self) -> Any:
         """Turn an empty value into no arguments."""
-        return self._json("args", list, _("This is not a JSON array. Example: [1, “a”]."))
+        return self._json("args", list, _('This is not a JSON array. Example: [1, "a"].'))
 
     def clean_kwargs(self) -> Any:
         """Turn an empty value into no arguments."""
-        return self._json("kwargs", dict, _("This is not a JSON object. Example: {“name”: 1}."))
+        return self._json("kwargs", dict, _('This is not a JSON object. Example: {"name": 1}.'))
 
     def clean_options(self) -> Any:
         """Turn an empty value into no options."""
-        return self._json("options", dict, _("This is not a JSON object. Example: {“name”: 1}."))
+        return self._json("options", dict, _('This is not a JSON object. Example: {"name": 1}.'))
 
     def _json(self, name: str, kind: type[Any], message: Any) -> Any:
         value = self.cleaned_data[name]

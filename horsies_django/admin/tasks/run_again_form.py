@@ -36,8 +36,8 @@ class RunAgainForm(forms.Form):
 
     #: The id of the new task, so that a form that is sent twice runs the task once.
     task_id = forms.UUIDField(widget=forms.HiddenInput, initial=uuid7)
-    args = _json_box(_("Arguments"), _("This is not valid JSON. Example: [1, “a”]."))
-    kwargs = _json_box(_("Keyword arguments"), _("This is not valid JSON. Example: {“name”: 1}."))
+    args = _json_box(_("Arguments"), _('This is not valid JSON. Example: [1, "a"].'))
+    kwargs = _json_box(_("Keyword arguments"), _('This is not valid JSON. Example: {"name": 1}.'))
     queue_name = forms.CharField(label=_("Queue"), max_length=100)
     priority = forms.IntegerField(
         label=_("Priority"),
@@ -93,12 +93,12 @@ class RunAgainForm(forms.Form):
 
     def clean_args(self) -> list[Any]:
         """Return a list; an empty box is one without items."""
-        value: list[Any] = self._checked("args", list, _("This is not a JSON array. Example: [1, “a”]."))
+        value: list[Any] = self._checked("args", list, _('This is not a JSON array. Example: [1, "a"].'))
         return value
 
     def clean_kwargs(self) -> dict[str, Any]:
         """Return a dict; an empty box is one without items."""
-        value: dict[str, Any] = self._checked("kwargs", dict, _("This is not a JSON object. Example: {“name”: 1}."))
+        value: dict[str, Any] = self._checked("kwargs", dict, _('This is not a JSON object. Example: {"name": 1}.'))
         return value
 
     def _checked(self, name: str, kind: type[Any], message: Any) -> Any:
