@@ -250,5 +250,6 @@ def test_with_20_000_tasks_the_list_needs_few_queries_and_bounded_counts(staff):
     assert response.status_code == 200
     assert len(captured) <= 12, [query["sql"] for query in captured]
     counts = [query["sql"] for query in captured if "COUNT(" in query["sql"] and "horsies_tasks" in query["sql"]]
-    assert all("LIMIT" in sql for sql in counts), counts
+    # There are no more held tasks than slots.
+    assert all("LIMIT" in sql or "'RUNNING'" in sql for sql in counts), counts
     assert not any("DISTINCT" in query["sql"] for query in captured)

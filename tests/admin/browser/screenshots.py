@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ def main() -> None:
         subprocess.run([sys.executable, "manage.py", "demo"], cwd=ROOT, check=True)
         with running("horsies_worker", "--threads", "4"), site() as address:
             wait_until(has_figures, limit=60)
+            hide_paths({folder: "/srv", str(ROOT): "/srv/site", sysconfig.get_path("stdlib"): "/usr/lib/python3"})
             take_all(address)
 
 
@@ -40,6 +43,20 @@ def has_figures() -> bool:
 
     counted = sum(Rollup.objects.filter(span="M").values_list("count", flat=True))
     return Worker.objects.exists() and counted >= TaskAttempt.objects.count()
+
+
+def hide_paths(names: dict[str, str]) -> None:
+    """Replace the paths of this machine in what the pages show."""
+    from horsies_django.models import Task, TaskAttempt
+
+    for model, columns in ((Task, ("args", "kwargs", "result")), (TaskAttempt, ("error_message", "traceback"))):
+        for row in model.objects.only(*columns):
+            for column in columns:
+                text = json.dumps(getattr(row, column))
+                for path, name in names.items():
+                    text = text.replace(path, name)
+                setattr(row, column, json.loads(text))
+            row.save(update_fields=columns)
 
 
 @contextmanager
