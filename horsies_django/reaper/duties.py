@@ -18,7 +18,7 @@ from ..workflows import gateway
 from .batches import BatchResult, SkippedRows, fail_unreadable, run_all_batches, run_batch
 from .crashed import recover_batch
 from .prune import prune_heartbeats, prune_tasks, prune_workers, prune_workflows
-from .rollup import prune_rollups, roll_up
+from .rollup import prune_error_groups, prune_rollups, roll_up
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -152,6 +152,7 @@ DUTIES: Final[dict[str, Duty]] = {
     "deleted ended tasks": prune_tasks,
     "deleted old heartbeats": prune_heartbeats,
     "deleted old roll-ups": prune_rollups,
+    "deleted old error groups": prune_error_groups,
     "forgot dead workers": prune_workers,
     "forgot limits": prune_limits,
 }

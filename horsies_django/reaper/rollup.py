@@ -72,15 +72,21 @@ def roll_up(options: Options, _: SkippedRows) -> BatchResult:
 
 
 def prune_rollups(options: Options, _: SkippedRows) -> BatchResult:
-    """Delete minutes older than three hours, and hours and error groups older than 35 days."""
+    """Delete minutes older than three hours and hours older than 35 days."""
     rollups = Rollup.objects.using(options.database)
     old = rollups.none()
     for span, kept in ROLLUP_RETENTION.items():
         old |= rollups.filter(span=span, start__lt=NowPlus(-kept.total_seconds()))
     keys = list(old.values_list("pk", flat=True)[:BATCH])
-    too_old = NowPlus(-ROLLUP_RETENTION[RollupSpan.HOUR].total_seconds())
-    ErrorGroup.objects.using(options.database).filter(last_seen_at__lt=too_old).delete()
     return BatchResult(len(keys), rollups.filter(pk__in=keys).delete()[0] if keys else 0)
+
+
+def prune_error_groups(options: Options, _: SkippedRows) -> BatchResult:
+    """Delete error groups that were last seen before the oldest roll-up that counts them."""
+    too_old = NowPlus(-ROLLUP_RETENTION[RollupSpan.HOUR].total_seconds())
+    groups = ErrorGroup.objects.using(options.database)
+    keys = list(groups.filter(last_seen_at__lt=too_old).values_list("pk", flat=True)[:BATCH])
+    return BatchResult(len(keys), groups.filter(pk__in=keys).delete()[0] if keys else 0)
 
 
 def _attempts(database: str) -> QuerySet[TaskAttempt]:

@@ -35,7 +35,10 @@ from .backends import all_backends
 MAX_RUNS: Final = 10_000
 
 #: The duties of a reaper that a drain leaves out: they look after metrics and processes, and no task waits for them.
-_OTHER_DUTIES: Final = {"rolled up attempts", "deleted old heartbeats", "deleted old roll-ups", "forgot dead workers"}
+_OTHER_DUTIES: Final = {
+    *("rolled up attempts", "deleted old heartbeats", "deleted old roll-ups", "deleted old error groups"),
+    "forgot dead workers",
+}
 _DUTIES: Final = DUTIES.keys() - _OTHER_DUTIES
 
 
