@@ -81,6 +81,7 @@ def test_the_queue_list_shows_options_from_rows_and_settings(settings):
         "weight": 4,
         "retention": None,
         "retention_by_state": None,
+        "latency_warning": None,
         "held": 0,
         "tokens": None,
     }

@@ -59,8 +59,8 @@ def test_list_shows_the_tasks_of_a_state(task, state):
 
 @pytest.mark.once
 def test_list_and_show_print_the_fingerprint_and_actions_filter_by_it(task):
-    made = make("failed", fingerprint="0123456789ab")
-    other = make("failed", fingerprint="ba9876543210")
+    made = make("failed", fingerprint="0123456789ab", error_code="X")
+    other = make("failed", fingerprint="ba9876543210", error_code="X")
 
     _, listed, _ = task("list", "--error", "0123456789ab")
     _, as_json, _ = task("list", "--error", "0123456789ab", "--json")

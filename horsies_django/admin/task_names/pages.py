@@ -86,7 +86,7 @@ class TaskNamePages(TaskColumns, TaskFields):
             "orders": [(label, f"?sort={key}", key == order) for key, label in zip(NAME_ORDERS, labels, strict=True)],
             "is_cut": len(counts) == MAX_NAMES,
             "max_names": MAX_NAMES,
-            "idle": [(name, self._address(name)) for name in idle[:MAX_NAMES]],
+            "idle": [(name, self._address(name)) for name in idle],
         }
         return self._render(request, "names", context)
 
