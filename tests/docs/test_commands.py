@@ -61,12 +61,13 @@ IN_CHECKOUT = ("python -m ", "python3 -m venv ", ".venv/bin/")
 INSTALL = "python3 -m venv .venv && .venv/bin/pip install -q -e ."
 
 #: What stands for something else in an inline command.
-PLACEHOLDERS = {"ID": SCHEDULED, "NAME": "reports", "QUEUE": "reports"}
+PLACEHOLDERS = {"FINGERPRINT": "0123456789ab", "ID": SCHEDULED, "NAME": "reports", "QUEUE": "reports"}
 
 #: What differs between two runs of a command.
 MASKS = {
     r"(?<=\[y/N\] )y\n": "",
     r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b": "ID",
+    r"\b[0-9a-f]{12}\b": "FINGERPRINT",
     r"\b[\d.]+ (m?s|min|h) ago\b|\bnow\b": "WHEN",
     r"\b\d[\d,]*\b": "N",
 }

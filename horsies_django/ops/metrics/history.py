@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Case, CharField, F, Sum, Value, When
+from django.db.models import Case, CharField, F, Sum, TextField, Value, When
+from django.db.models.functions import Cast
 
 from ...core.histogram import merge, percentile
 from ...core.status import AttemptOutcome
@@ -204,7 +205,9 @@ def queries(database: str) -> dict[str, Statement]:
     keys = {name: F(name) for name in ("queue_name", "outcome", "will_retry", "total")}
     return {
         "last hour": rows_query(counted, keys, database),
-        "times": rows_query(hours, {name: F(name) for name in ("queue_name", "waits", "runs")}, database),
+        "times": rows_query(
+            hours, {"queue": F("queue_name"), **{name: Cast(name, TextField()) for name in ("waits", "runs")}}, database
+        ),
     }
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import F
+from django.db.models import F, TextField
+from django.db.models.functions import Cast
 
 from ...core.histogram import merge, percentile
 from ...db.expressions import MinuteOf, NowPlus
@@ -95,9 +96,11 @@ def latency_warning(
 
 def queries(database: str) -> dict[str, Statement]:
     """Return the query for the wait times of the last minutes."""
-    rows = Rollup.objects.using(database).filter(span=RollupSpan.MINUTE, start__gt=NowPlus(-60.0 * MINUTES))
+    # The bound in the future leaves out an infinite time, which no expression can compute with.
+    last_hour = {"start__gt": NowPlus(-60.0 * MINUTES), "start__lt": NowPlus(60.0 * MINUTES)}
+    rows = Rollup.objects.using(database).filter(span=RollupSpan.MINUTE, **last_hour)
     latest = rows.filter(will_retry=False).order_by("-start")[:MAX_ROLLUPS]  # a retried attempt has no wait
-    columns = {"minute": MinuteOf("start"), "queue": F("queue_name"), "waits": F("waits")}
+    columns = {"minute": MinuteOf("start"), "queue": F("queue_name"), "waits": Cast("waits", TextField())}
     return {_NAME: rows_query(latest, columns, database)}
 
 
@@ -119,6 +122,10 @@ def trends(answers: Mapping[str, Any], minute: int) -> dict[str, LatencyTrend]:
 
 
 def histogram_in(stored: Any) -> Mapping[str, int]:
-    """Return a histogram from a column of :func:`~horsies_django.db.multi_query.rows_query`, where it may be text."""
-    found: Mapping[str, int] = json.loads(stored) if isinstance(stored, str) else stored
-    return found
+    """Return a histogram from the text of its column; an empty one if it can't be read."""
+    try:
+        found = json.loads(stored)
+    except (ValueError, RecursionError):  # too many digits, or nested too deeply
+        return {}
+    items = found.items() if isinstance(found, dict) else ()
+    return {bucket: count for bucket, count in items if bucket.isdecimal() and type(count) is int}
