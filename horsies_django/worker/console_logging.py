@@ -45,11 +45,12 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
 
     def write_later(self, message: str, *args: object) -> bool:
         """Keep a line of level INFO until the next ``flush``; return False if it has to go through a record."""
-        if self._may_wait is None:  # asked once for all the lines until the flush
-            self._may_wait = logger.isEnabledFor(logging.INFO) and self.is_only_handler()
-        if self._may_wait:
+        may_wait = self._may_wait  # read once: the flush of another thread resets it
+        if may_wait is None:  # asked once for all the lines until the flush
+            may_wait = self._may_wait = logger.isEnabledFor(logging.INFO) and self.is_only_handler()
+        if may_wait:
             self._pending.append((time.time(), message, args))
-        return self._may_wait
+        return may_wait
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, after the lines that were kept."""

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from datetime import datetime
 
 import pytest
@@ -62,6 +62,26 @@ def test_the_start_of_a_body_is_logged_before_it_ends_or_kills_its_process(worke
 
     wait_until(lambda: "runner died" in process.output)
     assert f"task started id={fatal.id}" in process.output
+
+
+def test_a_line_that_another_thread_writes_at_once_is_kept_once(monkeypatch, caplog):
+    handler = BufferedHandler()
+    handler.stream = io.StringIO()
+
+    class FlushedAtOnce(deque):
+        """Stands for a thread that flushes between two steps of the one that keeps a line."""
+
+        def append(self, line):
+            super().append(line)
+            handler.flush()
+
+    monkeypatch.setattr(handler, "_pending", FlushedAtOnce())
+    monkeypatch.setattr(handler, "is_only_handler", lambda: True)
+    caplog.set_level(logging.INFO, logger=console_logging.logger.name)
+
+    # The caller logs the line itself where the handler does not keep it.
+    assert handler.write_later("task started id=%s", 1)
+    assert handler.stream.getvalue().count("task started id=1") == 1
 
 
 @pytest.mark.slow
