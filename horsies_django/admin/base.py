@@ -12,12 +12,15 @@ from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.forms.widgets import Media
 from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
 
 from ..core.compat import task_backends
 from ..enqueue.backend import HorsiesBackend
+from ..models import Task
 from ..ops.keyset.estimate import MAX_COUNTED
+from .links import can_view
 from .live import answer_unchanged
 
 if TYPE_CHECKING:
@@ -138,6 +141,11 @@ class QueueModelAdmin(AnyModelAdmin):
         """Return None for an id with a NUL, which PostgreSQL does not accept in text."""
         return None if "\0" in object_id else super().get_object(request, object_id, from_field)
 
+    def not_found(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Redirect with a message that there is no such row, as every admin page does."""
+        response: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]  # not in the stubs
+        return response
+
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Add the style sheet to Django's history page; it wraps long names."""
         return super().history_view(request, object_id, {"media": self.media, **(extra_context or {})})
@@ -171,3 +179,24 @@ class ReadOnlyAdmin(QueueModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return False: rows are not deleted by hand."""
         return False
+
+
+class TaskViewerAdmin(ReadOnlyAdmin):
+    """Pages that need no permission of their own: users who may view tasks may view them."""
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether this user may view tasks."""
+        return can_view(self.admin_site, request, Task)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Return whether this user may view tasks."""
+        return self.has_view_permission(request)
+
+
+class SinglePageAdmin(TaskViewerAdmin):
+    """One page in place of a list and of the pages of rows."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return one URL: there are no pages below this one."""
+        view = self.admin_site.admin_view(self.changelist_view)
+        return [path("", view, name=f"{self.opts.app_label}_{self.opts.model_name}_changelist")]

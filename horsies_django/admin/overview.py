@@ -10,7 +10,7 @@ from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -19,13 +19,13 @@ from django.utils.translation import gettext_lazy, ngettext
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..core.workflow_status import WorkflowStatus
-from ..models import Queue, Schedule, Task, Worker, Workflow
+from ..models import Queue, Schedule, Worker, Workflow
 from ..ops.metrics import Count, MetricsSnapshot, collect
 from ..ops.metrics.schedules import next_schedules
 from ..ops.metrics.snapshot import QueueMetrics
 from ..ops.metrics.workflows import workflow_progress
 from .ages import age, age_at
-from .base import ReadOnlyAdmin, backends_on, first_backend
+from .base import SinglePageAdmin, backends_on, first_backend
 from .charts import CHART_CSS, sparkline
 from .errors.overview import failing_context
 from .formatting import EXACTNESS_NOTES
@@ -68,25 +68,12 @@ class Tile:
         return EXACTNESS_NOTES[self.count.exactness]
 
 
-class OverviewAdmin(ReadOnlyAdmin):
+class OverviewAdmin(SinglePageAdmin):
     """Shows the overview in place of a list. Requires permission to view tasks; other sections need their own."""
 
     class Media:
         css = {"all": [*CHART_CSS, "horsies_django/overview.css", "horsies_django/errors.css"]}
         js = ["horsies_django/live.js"]
-
-    def get_urls(self) -> list[URLPattern]:
-        """Return one URL: there are no pages below this one."""
-        view = self.admin_site.admin_view(self.changelist_view)
-        return [path("", view, name=f"{self.opts.app_label}_{self.opts.model_name}_changelist")]
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether this user may view tasks."""
-        return can_view(self.admin_site, request, Task)
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Return whether this user may view tasks."""
-        return self.has_view_permission(request)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Render the page."""

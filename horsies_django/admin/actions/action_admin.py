@@ -183,11 +183,6 @@ class ActionAdmin(ReadOnlyAdmin):
         statuses = set(rows.order_by().values_list("status", flat=True).distinct()[:2]) if has_status else set()
         return action.title(describe_count(self.model, count, shown, statuses.pop() if len(statuses) == 1 else ""))
 
-    def not_found(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Redirect with a message that there is no such row, as every admin page does."""
-        response: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]  # not in the stubs
-        return response
-
     def apply_and_log(self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None) -> None:
         """Apply the action, log it, and show a message."""
         keys, values = list(rows.order_by("pk").values_list("pk", flat=True)), form.cleaned_data if form else {}

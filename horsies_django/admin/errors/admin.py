@@ -10,13 +10,12 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
-from ...models import Task
 from ...ops.error_groups import find_group
 from ...ops.metrics.errors import failing_places, failure_report
-from ..base import ReadOnlyAdmin, queue_database
+from ..base import TaskViewerAdmin, queue_database
 from ..charts import CHART_CSS
 from ..copy_button import COPY_CSS, COPY_JS
-from ..links import Links, can_view
+from ..links import Links
 from ..live import answer_unchanged
 from .group_page import group_context
 from .links import ErrorUrls
@@ -24,20 +23,12 @@ from .rows import error_rows, options
 from .windows import LABELS, chosen_window, window_tabs
 
 
-class ErrorGroupAdmin(ReadOnlyAdmin):
+class ErrorGroupAdmin(TaskViewerAdmin):
     """Lists the errors with the most failed attempts. Requires permission to view tasks."""
 
     class Media:
         css = {"all": [*COPY_CSS["all"], *CHART_CSS, "horsies_django/overview.css", "horsies_django/errors.css"]}
         js = ["horsies_django/live.js", *COPY_JS]
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether this user may view tasks."""
-        return can_view(self.admin_site, request, Task)
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Return whether this user may view tasks."""
-        return self.has_view_permission(request)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Render *What fails most* in a window, of one task or queue if the address names it."""
@@ -72,8 +63,7 @@ class ErrorGroupAdmin(ReadOnlyAdmin):
         fingerprint = unquote(object_id)
         group = find_group(self._database, fingerprint)
         if group is None:
-            response: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, fingerprint)  # type: ignore[attr-defined]  # not in the stubs
-            return response
+            return self.not_found(request, fingerprint)
         return self._render(request, "group", group_context(self.admin_site, request, group), extra_context)
 
     @property

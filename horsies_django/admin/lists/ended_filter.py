@@ -37,7 +37,7 @@ class EndedFilter(admin.ListFilter):
     """
 
     title = _("attempt ended")
-    template = "admin/horsies_django/ended_filter.html"
+    template = "admin/horsies_django/time_range_filter.html"
     #: The name by which the unfold theme identifies a filter.
     parameter_name: ClassVar = "ended"
     parameter_names: ClassVar = ("ended", "ended_from", "ended_to")
@@ -68,7 +68,8 @@ class EndedFilter(admin.ListFilter):
             query = changelist.get_query_string({"ended": name})
             yield {"selected": name == (self.outcome or "any"), "query_string": query, "display": title}
         others = [(name, value) for name, value in changelist.params.items() if name not in self.parameter_names[1:]]
-        yield {"form": True, "others": others, "start": as_input(self.start), "end": as_input(self.end)}
+        moments = {"start": as_input(self.start), "end": as_input(self.end)}
+        yield {"form": True, "prefix": "ended", "others": others, **moments}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Filter by the outcome and the time. Values that cannot be parsed match nothing rather than everything."""

@@ -7,6 +7,7 @@ name.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -43,14 +44,14 @@ def names_for(request: HttpRequest) -> KnownNames:
     return known
 
 
-class NameFilter(FoldedFilter):
+class NameFilter(FoldedFilter, ABC):
     """A filter by one of many names, or by any other name that is typed."""
 
     template = "admin/horsies_django/name_filter.html"
 
+    @abstractmethod
     def names(self, request: HttpRequest) -> tuple[Counter[str], Iterable[str]]:
         """Return the names of the roll-ups with their attempts, and the other known names."""
-        raise NotImplementedError
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the known names, the most frequent first, and the requested one."""

@@ -34,7 +34,7 @@ class SentFilter(admin.ListFilter):
     """Filters by the last hour, day or week, or by a range of times."""
 
     title = _("time sent")
-    template = "admin/horsies_django/sent_filter.html"
+    template = "admin/horsies_django/time_range_filter.html"
     #: The name by which the unfold theme identifies a filter.
     parameter_name: ClassVar = "sent"
     parameter_names: ClassVar = ("sent", "sent_from", "sent_to")
@@ -65,7 +65,8 @@ class SentFilter(admin.ListFilter):
             query = changelist.get_query_string(clear | {"sent": name})
             yield {"selected": name == self.window, "query_string": query, "display": title}
         others = [(name, value) for name, value in changelist.params.items() if name not in self.parameter_names]
-        yield {"form": True, "others": others, "start": as_input(self.start), "end": as_input(self.end)}
+        moments = {"start": as_input(self.start), "end": as_input(self.end)}
+        yield {"form": True, "prefix": "sent", "others": others, **moments}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Filter by ``sent_at``, by the database's clock.

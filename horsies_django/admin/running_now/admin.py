@@ -10,15 +10,15 @@ from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...core.status import TaskStatus
 from ...models import Task
 from ...ops.running import FILTERS, MAX_SHOWN, HeldCounts, count_held, held_tasks, usual_run_times
-from ..base import ReadOnlyAdmin, queue_database
-from ..links import Links, can_view
+from ..base import SinglePageAdmin, queue_database
+from ..links import Links
 from ..live import answer_unchanged
 from ..tasks.task_actions import CANCEL_RUNNING
 from .rows import held_rows
@@ -43,25 +43,12 @@ class HeldFilter:
     selected: str
 
 
-class RunningNowAdmin(ReadOnlyAdmin):
+class RunningNowAdmin(SinglePageAdmin):
     """Shows the page in place of a list. Requires permission to view tasks."""
 
     class Media:
         css = {"all": ["horsies_django/running_now.css"]}
         js = ["horsies_django/live.js"]
-
-    def get_urls(self) -> list[URLPattern]:
-        """Return one URL: there are no pages below this one."""
-        view = self.admin_site.admin_view(self.changelist_view)
-        return [path("", view, name=f"{self.opts.app_label}_{self.opts.model_name}_changelist")]
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether this user may view tasks."""
-        return can_view(self.admin_site, request, Task)
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Return whether this user may view tasks."""
-        return self.has_view_permission(request)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Render the page in at most four statements of its own."""

@@ -10,7 +10,7 @@ from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 from django.template.loader import render_to_string
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -100,7 +100,7 @@ class LimitAdmin(ReadOnlyAdmin):
             "left": format_number(max(0, limit.held_count - MAX_LISTED)),
             "is_more": limit.held_count > MAX_LISTED,
         }
-        return mark_safe(render_to_string(_HOLDERS, context)) if context["holders"] else "-"  # noqa: S308
+        return render_to_string(_HOLDERS, context) if context["holders"] else "-"
 
     @admin.display(description=_("waiting"))
     def waiting_tasks(self, limit: Any) -> SafeString | str:

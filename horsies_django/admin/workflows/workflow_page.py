@@ -10,8 +10,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.urls import reverse
-from django.utils.html import conditional_escape
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -257,7 +257,7 @@ class WorkflowPage:
         drawn_waited, drawn_ran = _totals(self._drawn_steps)
         percent = round(100 * drawn_ran / (drawn_waited + drawn_ran))
         growing = self._steps[-1].growing
-        text = _("Of %(whole)s it waited %(waited)s (%(rest)d %%) and ran %(ran)s (%(percent)d %%).")
+        text = _("Of {whole} it waited {waited} ({rest} %) and ran {ran} ({percent} %).")
         numbers = {
             "whole": counted(whole) if growing else format_duration(whole),
             "waited": counted(waited) if growing == "waited" else format_duration(waited),
@@ -265,7 +265,7 @@ class WorkflowPage:
             "ran": counted(ran) if growing == "ran" else format_duration(ran),
             "percent": percent,
         }
-        return mark_safe(conditional_escape(text) % numbers)  # noqa: S308  # durations, some of them as elements
+        return format_html(text, **numbers)
 
     @property
     def steps_before(self) -> dict[str, Any] | None:
