@@ -67,7 +67,7 @@ def test_an_input_search_reads_a_fixed_number_of_workflows_and_continues(staff, 
     second = client.get(LIST + first.context["cl"].older_url)
 
     assert not first.context["cl"].result_list
-    assert "Looked through the newest 3 filtered workflows, back to" in first.content.decode()
+    assert "Searched the newest 3 filtered workflows, back to" in first.content.decode()
     assert [row.pk for row in second.context["cl"].result_list] == [oldest]
 
 

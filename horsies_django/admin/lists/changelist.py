@@ -241,15 +241,15 @@ class KeysetChangeList(ChangeList):
             if not page.looked:
                 text = _("Searched rows sent since %(since)s.")
             elif page.is_filtered:
-                text = _("Looked through the newest %(count)s filtered %(names)s, back to %(since)s.")
+                text = _("Searched the newest %(count)s filtered %(names)s, back to %(since)s.")
             else:
-                text = _("Looked through the newest %(count)s %(names)s, back to %(since)s.")
+                text = _("Searched the newest %(count)s %(names)s, back to %(since)s.")
         elif not page.looked:
             text = _("Searched rows sent between %(since)s and %(until)s.")
         elif page.is_filtered:
-            text = _("Looked through %(count)s filtered %(names)s, sent between %(since)s and %(until)s.")
+            text = _("Searched %(count)s filtered %(names)s, sent between %(since)s and %(until)s.")
         else:
-            text = _("Looked through %(count)s %(names)s, sent between %(since)s and %(until)s.")
+            text = _("Searched %(count)s %(names)s, sent between %(since)s and %(until)s.")
         return text % words
 
     @property

@@ -28,10 +28,10 @@ from ..lists.schedule_filter import ScheduleFilter
 from ..lists.search_messages import SearchMessages
 from ..lists.sent_filter import SentFilter
 from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
-from ..task_names.pages import TaskNamePages
 from .changelist import TaskChangeList
 from .move_form import MoveForm
 from .task_actions import TASK_ACTIONS
+from .task_name_pages import TaskNamePages
 from .task_page import TaskPage
 
 

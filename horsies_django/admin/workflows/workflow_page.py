@@ -223,7 +223,7 @@ class WorkflowPage:
         """Whether there are too many edges to read."""
         return self._nodes.has_too_many_edges
 
-    @property
+    @cached_property
     def steps(self) -> list[dict[str, Any]]:
         """The steps of the critical path: what each waited and ran, and its share of the whole."""
         drawn = self._drawn_steps

@@ -43,8 +43,8 @@ from ..overview_chart import RANGE_LABELS, TITLES
 from ..schedules.columns import format_moment
 from ..schedules.state_badge import state_badge
 from ..schedules.timing_text import describe_timing
-from ..tasks.columns import TaskColumns, complete_rows, with_columns
-from ..tasks.fields import TaskFields
+from .columns import TaskColumns, complete_rows, with_columns
+from .fields import TaskFields
 
 #: Maximum number of tasks and of schedules on a page.
 MAX_RUNS: Final = 10
