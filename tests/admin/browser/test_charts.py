@@ -3,13 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from horsies_django.models import Queue, Rollup
 
-pytestmark = pytest.mark.skipif(connection.vendor != "sqlite", reason="pages look the same on every database")
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """Buttons that copy a text to the clipboard."""
 
 import pytest
-from django.db import connection
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.skipif(connection.vendor != "sqlite", reason="pages look the same on every database")
+pytestmark = pytest.mark.once
 
 BUTTON = "[data-horsies-copy]"
 NO_CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', {value: undefined})"

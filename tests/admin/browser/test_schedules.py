@@ -1,14 +1,13 @@
 """The form of a schedule: its preview of the next runs changes while the user types, in a live region."""
 
 import pytest
-from django.db import connection
 from selenium.webdriver.common.by import By
 
 from horsies_django.models import Schedule
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.skipif(connection.vendor != "sqlite", reason="pages look the same on every database")
+pytestmark = pytest.mark.once
 
 
 def type_in(browser, name, text):
