@@ -11,8 +11,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ..core.durations import format_brief
-from ..ops.metrics.history import DAY, HOUR, current_minute, duration_history
+from ..ops.metrics.history import current_minute, duration_history
 from ..ops.metrics.latency import ExceededSince, LatencyTrend, LatencyWarning, latency_warning
+from ..ops.metrics.periods import DAY, HOUR
 from .ages import age_at
 from .charts import Chart, latency_chart
 from .charts.axis import local

@@ -12,22 +12,11 @@ from django.utils.http import urlencode
 from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy
 
-from ..ops.metrics.history import DAY, HOUR, RANGES, WEEK, TimeRange, attempt_history
+from ..ops.metrics.history import attempt_history
+from ..ops.metrics.periods import HOUR, Period
 from .charts import Chart, attempt_urls, grouped_chart, outcome_chart
-from .errors.windows import PARAMETER
 from .lists.registered_tasks import task_names
-
-RANGE_LABELS: Final = {
-    HOUR.name: gettext_lazy("1 hour"),
-    DAY.name: gettext_lazy("24 hours"),
-    WEEK.name: gettext_lazy("7 days"),
-}
-
-TITLES: Final = {
-    HOUR.name: gettext_lazy("Last hour, by minute"),
-    DAY.name: gettext_lazy("Last 24 hours, by hour"),
-    WEEK.name: gettext_lazy("Last 7 days, by 6 hours"),
-}
+from .periods import CHART_PERIODS, PARAMETER, TEXTS, chosen_period
 
 #: What a bar can be divided by: the label, and the column of the roll-ups and of the task list.
 GROUPINGS: Final[dict[str, tuple[Any, str | None]]] = {
@@ -53,7 +42,7 @@ class Choice:
 class ChartControls:
     """The parameters of the overview's chart. A user who may not view queues can neither see nor name them."""
 
-    period: TimeRange
+    period: Period
     by: str
     queue: str
     task: str
@@ -67,7 +56,7 @@ class ChartControls:
         by = asked.get("by", "")
         is_known = by in GROUPINGS and (sees_queues or by != "queue")
         return cls(
-            RANGES.get(asked.get(PARAMETER, ""), HOUR),
+            chosen_period(request, CHART_PERIODS),
             by if is_known else "state",
             asked.get("queue", "") if sees_queues else "",
             asked.get("task", ""),
@@ -82,13 +71,13 @@ class ChartControls:
     def query(self, **changed: str) -> dict[str, str]:
         """Return the parameters with some changed, without those that have their default."""
         query = {PARAMETER: self.key, "by": self.by, "queue": self.queue, "task": self.task}
-        defaults = {PARAMETER: HOUR.name, "by": "state"}
+        defaults = {PARAMETER: HOUR.key, "by": "state"}
         return {name: value for name, value in (query | changed).items() if value and value != defaults.get(name)}
 
     @property
-    def ranges(self) -> list[Choice]:
+    def periods(self) -> list[Choice]:
         """The periods."""
-        return [Choice(RANGE_LABELS[name], self.url(**{PARAMETER: name}), name == self.period.name) for name in RANGES]
+        return [Choice(TEXTS[key].label, self.url(**{PARAMETER: key}), key == self.period.key) for key in CHART_PERIODS]
 
     @property
     def groupings(self) -> list[Choice]:
@@ -113,7 +102,7 @@ class ChartControls:
     @property
     def title(self) -> str:
         """The chart's heading, with the queue and the task it shows."""
-        names = [str(TITLES[self.period.name]), *filter(None, [self.queue, self.task])]
+        names = [str(TEXTS[self.period.key].title), *filter(None, [self.queue, self.task])]
         return " · ".join(names)
 
     def chart(self, database: str, minute: int, list_url: Callable[..., str | None]) -> Chart:

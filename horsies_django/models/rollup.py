@@ -48,6 +48,11 @@ def start_of(minute: int) -> datetime:
     return moment if settings.USE_TZ else moment.replace(tzinfo=None)
 
 
+def minute_of(moment: datetime) -> int:
+    """Return the minutes from 1970 to a time, as :class:`~horsies_django.db.expressions.MinuteOf` does."""
+    return (moment - start_of(0)) // timedelta(minutes=1)
+
+
 class Rollup(models.Model):
     """The number of attempts of one task in one queue that ended in one minute or hour with the same outcome.
 

@@ -138,9 +138,9 @@ def test_an_error_has_the_same_number_on_the_overview_in_the_list_and_on_its_pag
         count("a" * 12, number, ago, span)
     client = staff("view_task")
 
-    for window, shown in numbers.items():
+    for period, shown in numbers.items():
         for address in ("/admin/horsies_django/overview/", LIST):
-            html = get(client, f"{address}?period={window}")
+            html = get(client, f"{address}?period={period}")
             row = re.search(r">Refused</a>.*?</tr>", html, re.DOTALL)[0]
             assert f'<td class="horsies-number">{shown}</td>' in row
         link = re.search(rf'href="([^"]*/{"a" * 12}/[^"]*)"', html)[1]
@@ -149,7 +149,7 @@ def test_an_error_has_the_same_number_on_the_overview_in_the_list_and_on_its_pag
         assert "5 minutes 1 1 hour 3 24 hours 7 7 days 15" in text
 
 
-def test_an_unknown_window_is_the_last_hour(staff):
+def test_an_unknown_period_is_the_last_hour(staff):
     assert "What fails most, last hour" in text_of(get(staff("view_task"), f"{LIST}?period=1y"))
 
 

@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Gather, RetryPolicy, Unique, task
+from horsies_django.admin.periods import CHART_PERIODS
 from horsies_django.models import ErrorGroup, Rollup, Schedule, Task
 from horsies_django.models.operator_actions import ENGINE_TASK_PREFIX
-from horsies_django.ops.metrics.history import RANGES
 from horsies_django.ops.task_options import options_in_force
 from tests.admin.client import log_in
 from tests.jobs import tasks
@@ -203,7 +203,7 @@ def test_only_users_who_may_view_tasks_see_the_pages(client, url):
     assert log_in(client, "view_task").get(url).status_code == 200
 
 
-@pytest.mark.parametrize("period", RANGES)
+@pytest.mark.parametrize("period", CHART_PERIODS)
 def test_the_number_of_statements_does_not_grow_with_the_history(admin_client, group, period):
     def statements():
         with CaptureQueriesContext(connection) as queries:

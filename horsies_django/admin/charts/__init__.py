@@ -4,11 +4,11 @@ A chart has one or more panels above one time axis. Each panel has its own linea
 counts, lines show durations. The style sheet ``horsies_django/charts.css`` colours them by class, so a chart follows
 the admin's light or dark theme and needs no inline style. A page uses one like this::
 
-    from ..ops.metrics import history
+    from ..ops.metrics import history, periods
 
     minute = history.current_minute(database)
-    found = history.attempt_history(database, minute, history.DAY, task_name="shop.ship")
-    times = history.duration_history(database, minute, history.DAY, task_name="shop.ship")
+    found = history.attempt_history(database, minute, periods.DAY, task_name="shop.ship")
+    times = history.duration_history(database, minute, periods.DAY, task_name="shop.ship")
     urls = attempt_urls(url_of_the_task_list, found, task_name="shop.ship")
     context["charts"] = [
         outcome_chart("attempts", _("Attempts, last 24 hours"), found, urls),

@@ -17,10 +17,10 @@ from ..charts import CHART_CSS
 from ..copy_button import COPY_CSS, COPY_JS
 from ..links import Links
 from ..live import answer_unchanged
+from ..periods import TEXTS, chosen_period, period_tabs
 from .group_page import group_context
 from .links import ErrorUrls
 from .rows import error_rows, options
-from .windows import LABELS, chosen_window, window_tabs
 
 
 class ErrorGroupAdmin(TaskViewerAdmin):
@@ -31,23 +31,23 @@ class ErrorGroupAdmin(TaskViewerAdmin):
         js = ["horsies_django/live.js", *COPY_JS]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Render *What fails most* in a window, of one task or queue if the address names it."""
+        """Render *What fails most* in a period, of one task or queue if the address names it."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        database, window, urls = self._database, chosen_window(request), ErrorUrls(self.admin_site)
+        database, period, urls = self._database, chosen_period(request), ErrorUrls(self.admin_site)
         task, queue = (request.GET.get(name, "").replace("\0", "") for name in ("task", "queue"))
-        report = failure_report(database, window, task=task, queue=queue, with_details=True)
-        places = failing_places(database, window)
+        report = failure_report(database, period, task=task, queue=queue, with_details=True)
+        places = failing_places(database, period)
         filters = {name: value for name, value in (("task", task), ("queue", queue)) if value}
         context = {
             "title": _("Errors"),
             "report": report,
-            "rows": error_rows(report, window, urls),
-            "window": window,
-            "window_words": LABELS[window.key][1],
-            "tabs": window_tabs(window, filters),
+            "rows": error_rows(report, period, urls),
+            "period": period,
+            "period_words": TEXTS[period.key].words,
+            "tabs": period_tabs(period, filters),
             "filters": filters,
-            "clear_url": urls.errors(window.key),
+            "clear_url": urls.errors(period.key),
             "task_url": Links(self.admin_site, request).task_name_url(task),
             "task_options": options(places.tasks, task),
             "queue_options": options(places.queues, queue),

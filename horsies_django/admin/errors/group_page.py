@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
@@ -14,22 +14,22 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import Task, TaskAttempt, Worker
-from ...models.rollup import MINUTES
 from ...ops.error_groups import last_failure, task_counts
 from ...ops.metrics import Count
 from ...ops.metrics.error_history import FailureRun, GroupHistory, group_history
-from ...ops.metrics.errors import WINDOWS, Window, group_places
+from ...ops.metrics.errors import group_places
 from ...ops.metrics.history import FAILED, RETRIED
+from ...ops.metrics.periods import PERIODS, Period
 from ...ops.payload_view.excerpt import excerpt_of
 from ..charts import LABELS as OUTCOME_LABELS
 from ..charts import Chart, Panel, Series
 from ..formatting import format_time, text_block
 from ..links import Links
+from ..periods import TEXTS, chosen_period, period_tabs
 from ..times import relative_time
 from .group_actions import group_buttons
 from .links import ErrorUrls
 from .rows import ErrorName
-from .windows import LABELS, chosen_window, window_tabs
 
 #: Characters of an error message.
 MAX_MESSAGE: Final = 2_000
@@ -39,14 +39,6 @@ TRACEBACK: Final = "horsies-last-traceback"
 
 #: Maximum number of tasks, and of queues, on a page.
 MAX_NAMES: Final = 20
-
-#: For each window, its bars in words, and how many minutes or hours a bar has.
-_BARS: Final = {
-    "5m": (gettext_lazy("by minute"), 1),
-    "1h": (gettext_lazy("by minute"), 1),
-    "24h": (gettext_lazy("by hour"), 1),
-    "7d": (gettext_lazy("by 6 hours"), 6),
-}
 
 #: The states of a group's tasks: the label, the note, and the filter of the task list.
 _STATES: Final = (
@@ -83,12 +75,12 @@ class LastFailure:
 
 def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str, Any]:
     """Return the context of the page. ``group`` was read with ``read_at``. Takes at most eight statements."""
-    database, window = str(group._state.db), chosen_window(request)
+    database, period = str(group._state.db), chosen_period(request)
     links, urls = Links(site, request), ErrorUrls(site)
     history = group_history(database, group.pk, group.read_at)
     counts = task_counts(database, group.pk)
-    places = group_places(database, window, group.pk)
-    totals = {key: history.counts(each).total for key, each in WINDOWS.items()}
+    places = group_places(database, period, group.pk)
+    totals = {key: history.counts(each).total for key, each in PERIODS.items()}
     return {
         "title": str(group),
         "group": group,
@@ -102,27 +94,26 @@ def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str
             if counts[key] or query is not None
         ],
         "buttons": group_buttons(site, request, group.pk, counts),
-        "tabs": window_tabs(window, {}, totals),
-        "window_words": LABELS[window.key][1],
-        "counts": history.counts(window),
-        "chart": _chart(history, window),
+        "tabs": period_tabs(period, {}, totals),
+        "period_words": TEXTS[period.key].words,
+        "counts": history.counts(period),
+        "chart": _chart(history, period),
         "tasks": _place_rows(places.tasks, "task_name", group.pk, urls, links.to_task_name),
         "queues": _place_rows(places.queues, "queue_name", group.pk, urls, str),
         "last": _last(group, links),
     }
 
 
-def _chart(history: GroupHistory, window: Window) -> Chart:
-    bars, size = _BARS[window.key]
-    title = _("Failed attempts, %(window)s, %(bars)s") % {"window": LABELS[window.key][1], "bars": bars}
-    buckets = history.merged(window, size)
+def _chart(history: GroupHistory, period: Period) -> Chart:
+    texts = TEXTS[period.key]
+    title = _("Failed attempts, %(window)s, %(bars)s") % {"window": texts.words, "bars": texts.bars}
+    buckets = history.merged(period)
     series = [
         Series(outcome, OUTCOME_LABELS[outcome], [bucket.counts[outcome] for bucket in buckets])
         for outcome in (FAILED, RETRIED)
     ]
-    length = timedelta(minutes=MINUTES[window.span] * size)
     starts = [bucket.start for bucket in buckets]
-    return Chart("error", title, starts, length, [Panel("", series)], _("no failures."))
+    return Chart("error", title, starts, period.bucket_length, [Panel("", series)], _("no failures."))
 
 
 def _place_rows(

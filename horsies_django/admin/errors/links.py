@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from ...models import ErrorGroup
 from ..links import Links
-from .windows import PARAMETER
+from ..periods import PARAMETER
 
 #: The parameter of the task list that filters by error group.
 FINGERPRINT: Final = "fingerprint"
@@ -34,13 +34,13 @@ class ErrorUrls:
     def __init__(self, site: AdminSite) -> None:
         self._site = site
 
-    def errors(self, window: str, **query: str) -> str | None:
+    def errors(self, period: str, **query: str) -> str | None:
         """Return the address of the list of errors."""
-        return self._reverse("errorgroup_changelist", {**query, PARAMETER: window})
+        return self._reverse("errorgroup_changelist", {**query, PARAMETER: period})
 
-    def group(self, fingerprint: str, window: str) -> str | None:
+    def group(self, fingerprint: str, period: str) -> str | None:
         """Return the address of a group's page."""
-        return self._reverse("errorgroup_change", {PARAMETER: window}, quote(fingerprint))
+        return self._reverse("errorgroup_change", {PARAMETER: period}, quote(fingerprint))
 
     def tasks(self, fingerprint: str, **query: str) -> str | None:
         """Return the address of the list of a group's tasks, with the internal steps of workflows."""

@@ -12,7 +12,8 @@ from django.utils.safestring import SafeString
 
 from ...core.results import OperationalCode
 from ...models import ErrorGroup
-from ...ops.metrics.errors import FailingGroup, FailureCounts, FailureReport, Window
+from ...ops.metrics.errors import FailingGroup, FailureCounts, FailureReport
+from ...ops.metrics.periods import Period
 from ..times import relative_time
 from .links import ErrorUrls
 from .trend_bars import trend_bars
@@ -67,33 +68,33 @@ class ErrorRow:
     trend: SafeString | str
 
 
-def error_rows(report: FailureReport, window: Window, urls: ErrorUrls) -> list[ErrorRow]:
-    """Return the groups of a report as rows; each links to its page with the same window."""
-    return [_row(failing, report.now, window, urls) for failing in report.groups]
+def error_rows(report: FailureReport, period: Period, urls: ErrorUrls) -> list[ErrorRow]:
+    """Return the groups of a report as rows; each links to its page with the same period."""
+    return [_row(failing, report.now, period, urls) for failing in report.groups]
 
 
-def _row(failing: FailingGroup, now: datetime | None, window: Window, urls: ErrorUrls) -> ErrorRow:
+def _row(failing: FailingGroup, now: datetime | None, period: Period, urls: ErrorUrls) -> ErrorRow:
     group = failing.group
     return ErrorRow(
         ErrorName.of(group, failing.fingerprint),
-        urls.group(failing.fingerprint, window.key),
+        urls.group(failing.fingerprint, period.key),
         failing.counts,
-        _names(failing.places.tasks, "task", window, urls),
-        _names(failing.places.queues, "queue", window, urls),
+        _names(failing.places.tasks, "task", period, urls),
+        _names(failing.places.queues, "queue", period, urls),
         relative_time(group.first_seen_at, now) if group and now else "-",
         relative_time(group.last_seen_at, now) if group and now else "-",
         trend_bars(failing.series),
     )
 
 
-def _names(counts: Counter[str], parameter: str, window: Window, urls: ErrorUrls) -> NamesCell | None:
+def _names(counts: Counter[str], parameter: str, period: Period, urls: ErrorUrls) -> NamesCell | None:
     """Return the largest names; the first links to the errors of that task or queue."""
     if not counts:
         return None
     names = [name for name, _ in counts.most_common()]
     listed = ", ".join(names[:_MAX_LISTED]) + ("…" if len(names) > _MAX_LISTED else "")
     module, dot, name = names[0].rpartition(".") if parameter == "task" else ("", "", names[0])
-    url = urls.errors(window.key, **{parameter: names[0]})
+    url = urls.errors(period.key, **{parameter: names[0]})
     return NamesCell(module + dot, name, len(names) - 1, listed, url)
 
 

@@ -23,7 +23,7 @@ from ...ops.keyset.scan import KeyRange
 from ...ops.keyset.scopes import ScanScope
 from ..times import display_zone
 
-WINDOWS: Final = {
+PERIODS: Final = {
     "hour": (_("last hour"), timedelta(hours=1)),
     "day": (_("last 24 hours"), timedelta(days=1)),
     "week": (_("last 7 days"), timedelta(days=7)),
@@ -42,10 +42,10 @@ class SentFilter(admin.ListFilter):
     def __init__(self, request: HttpRequest, params: dict[str, list[str]], model: Any, model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
         given = {name: params.pop(name)[-1] for name in self.parameter_names if name in params}
-        self.window = given["sent"] if given.get("sent") in WINDOWS else None
+        self.period = given["sent"] if given.get("sent") in PERIODS else None
         self.start = parse_moment(given.get("sent_from"), time.min)
         self.end = parse_moment(given.get("sent_to"), time.max)
-        read = {"sent": self.window, "sent_from": self.start, "sent_to": self.end}
+        read = {"sent": self.period, "sent_from": self.start, "sent_to": self.end}
         self.unreadable = [text for name, text in given.items() if text and read[name] is None]
 
     def has_output(self) -> bool:
@@ -57,13 +57,13 @@ class SentFilter(admin.ListFilter):
         return list(self.parameter_names)
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """Yield the windows, then the values of the range form."""
+        """Yield the periods, then the values of the range form."""
         clear = dict.fromkeys(self.parameter_names)
-        is_any = not (self.window or self.start or self.end)
+        is_any = not (self.period or self.start or self.end)
         yield {"selected": is_any, "query_string": changelist.get_query_string(clear), "display": _("All")}
-        for name, (title, _length) in WINDOWS.items():
+        for name, (title, _length) in PERIODS.items():
             query = changelist.get_query_string(clear | {"sent": name})
-            yield {"selected": name == self.window, "query_string": query, "display": title}
+            yield {"selected": name == self.period, "query_string": query, "display": title}
         others = [(name, value) for name, value in changelist.params.items() if name not in self.parameter_names]
         moments = {"start": as_input(self.start), "end": as_input(self.end)}
         yield {"form": True, "prefix": "sent", "others": others, **moments}
@@ -76,8 +76,8 @@ class SentFilter(admin.ListFilter):
         if self.unreadable:
             return queryset.none()
         rows = Q()
-        if self.window:
-            rows &= Q(sent_at__gte=NowPlus(-WINDOWS[self.window][1].total_seconds()))
+        if self.period:
+            rows &= Q(sent_at__gte=NowPlus(-PERIODS[self.period][1].total_seconds()))
         if self.start:
             rows &= Q(sent_at__gte=self.start)
         if self.end:
@@ -89,8 +89,8 @@ class SentFilter(admin.ListFilter):
         """The selection in words; None if nothing is selected."""
         if self.unreadable:
             return f"{self.title}: {', '.join(map(repr, self.unreadable))}"
-        if self.window:
-            return f"{self.title}: {WINDOWS[self.window][0]}"
+        if self.period:
+            return f"{self.title}: {PERIODS[self.period][0]}"
         if not (self.start or self.end):
             return None
         return f"{self.title}: {as_input(self.start) or '…'} – {as_input(self.end) or '…'}"
@@ -103,7 +103,7 @@ class SentFilter(admin.ListFilter):
     @property
     def bounds(self) -> KeyRange:
         """The bounds of ids from that time, with a margin for clock skew."""
-        start = datetime.now(UTC) - WINDOWS[self.window][1] if self.window else None
+        start = datetime.now(UTC) - PERIODS[self.period][1] if self.period else None
         starts = [moment for moment in (start, self.start) if moment]
         return KeyRange(
             max((id_of(moment, -SKEW) for moment in starts), default=None), id_of(self.end, SKEW) if self.end else None

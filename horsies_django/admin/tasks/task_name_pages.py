@@ -20,26 +20,17 @@ from ...db.clock import database_now
 from ...models import ErrorGroup, RunningNow, Schedule, Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.keyset.scan import KeysetScan
-from ...ops.metrics.history import (
-    COMPLETED,
-    DAY,
-    OUTCOMES,
-    RANGES,
-    TimeRange,
-    attempt_history,
-    current_minute,
-    duration_history,
-)
+from ...ops.metrics.history import COMPLETED, OUTCOMES, attempt_history, current_minute, duration_history
+from ...ops.metrics.periods import DAY, Period
 from ...ops.metrics.task_history import MAX_NAMES, NAME_ORDERS, busiest_names, errors_of
 from ...ops.payload_view.contents import PARTS
 from ...ops.running import count_held
 from ...ops.task_options import options_in_force
 from ..base import queue_database
 from ..charts import CHART_CSS, attempt_urls, duration_chart, outcome_chart
-from ..errors.windows import PARAMETER
 from ..links import Links
 from ..lists.cells import short
-from ..overview_chart import RANGE_LABELS, TITLES
+from ..periods import CHART_PERIODS, TEXTS, chosen_period
 from ..schedules.columns import format_moment
 from ..schedules.state_badge import state_badge
 from ..schedules.timing_text import describe_timing
@@ -104,14 +95,14 @@ class TaskNamePages(TaskColumns, TaskFields):
             "running": count_held(self._database(), {"task_name": task_name}).statuses.total(),
             "running_url": links.list_url(RunningNow, task_name=task_name),
             "errors_url": links.list_url(ErrorGroup, task=task_name),
-            **self._figures(task_name, RANGES.get(request.GET.get(PARAMETER, ""), DAY), links),
+            **self._figures(task_name, chosen_period(request, CHART_PERIODS, DAY), links),
             "runs": self._last_runs(request, task_name, links),
             "options": options_in_force(task_name),
             "schedules": self._schedules(task_name, links),
         }
         return self._render(request, "name", context)
 
-    def _figures(self, task_name: str, period: TimeRange, links: Links) -> dict[str, Any]:
+    def _figures(self, task_name: str, period: Period, links: Links) -> dict[str, Any]:
         """Return the numbers, charts and errors of a period."""
         database = self._database()
         minute = current_minute(database)
@@ -124,12 +115,12 @@ class TaskNamePages(TaskColumns, TaskFields):
             for which in ("waits", "runs")
             for percent in (50, 95)
         }
-        title = TITLES[period.name]
+        title = TEXTS[period.key].title
         urls = attempt_urls(self._url("changelist"), attempts, task_name=task_name)
         return {
-            "ranges": [(name, label, name == period.name) for name, label in RANGE_LABELS.items()],
+            "periods": [(key, TEXTS[key].label, key == period.key) for key in CHART_PERIODS],
             "attempts": total,
-            "per_minute": total / (attempts.length.total_seconds() / 60 * period.number),
+            "per_minute": total / (period.seconds / 60),
             "failed_percent": 100 * (total - counts[COMPLETED]) / total if total else 0,
             **percentiles,
             "charts": [

@@ -11,16 +11,16 @@ from typing import Final
 from django.db.models import Sum
 
 from ...models import ErrorGroup
-from ...models.rollup import RollupSpan
-from .errors import WINDOWS, FailureCounts, Window, failures_in
+from ...models.rollup import RollupSpan, minute_of
+from .errors import FailureCounts, failures_in
 from .history import FAILED, RETRIED, outcome_of
+from .periods import WEEK, Period
 
 #: A run of failures ends before a pause of this many whole hours.
 PAUSE_HOURS: Final = 2
 
-#: Every minute that roll-ups are kept for, and every hour of the longest window.
-_MINUTES: Final = Window("minutes", RollupSpan.MINUTE, 180)
-_HOURS: Final = WINDOWS["7d"]
+#: Every minute that roll-ups are kept for.
+_MINUTES: Final = Period("3h", RollupSpan.MINUTE, 180)
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class FailureRun:
     Attributes:
         since: When it began: the minute or, longer than three hours ago, the hour.
         is_to_the_hour: Whether only the hour is known.
-        is_longer: Whether it began before the longest window.
+        is_longer: Whether it began before the longest period.
         is_over: Whether such a pause has followed it.
     """
 
@@ -55,23 +55,23 @@ class GroupHistory:
     minutes: Sequence[FailureBucket]
     hours: Sequence[FailureBucket]
 
-    def buckets(self, window: Window) -> Sequence[FailureBucket]:
-        """Return the minutes or hours of a window."""
-        return (self.minutes if window.span == RollupSpan.MINUTE else self.hours)[-window.number :]
+    def buckets(self, period: Period) -> Sequence[FailureBucket]:
+        """Return the minutes or hours of a period."""
+        return (self.minutes if period.span == RollupSpan.MINUTE else self.hours)[-period.number :]
 
-    def merged(self, window: Window, size: int) -> list[FailureBucket]:
-        """Return the minutes or hours of a window, each ``size`` of them merged into one bucket."""
-        buckets = self.buckets(window)
+    def merged(self, period: Period) -> list[FailureBucket]:
+        """Return the minutes or hours of a period, merged into buckets, the last of which ends with the current one."""
+        buckets, size = self.buckets(period), period.merged
         parts = [buckets[at : at + size] for at in range(0, len(buckets), size)]
         return [FailureBucket(part[0].start, sum((one.counts for one in part), Counter())) for part in parts]
 
-    def counts(self, window: Window) -> FailureCounts:
-        """Return the failed attempts in a window."""
-        total: Counter[str] = sum((bucket.counts for bucket in self.buckets(window)), Counter())
+    def counts(self, period: Period) -> FailureCounts:
+        """Return the failed attempts in a period."""
+        total: Counter[str] = sum((bucket.counts for bucket in self.buckets(period)), Counter())
         return FailureCounts(total[RETRIED], total[FAILED])
 
     def latest_run(self, group: ErrorGroup) -> FailureRun | None:
-        """Return the latest run of failures; None if the longest window has none."""
+        """Return the latest run of failures; None if the longest period has none."""
         failing = [at for at, hour in enumerate(self.hours) if hour.counts]
         if not failing:
             return None
@@ -94,12 +94,12 @@ class GroupHistory:
 
 def group_history(database: str, fingerprint: str, now: datetime) -> GroupHistory:
     """Read the history of one group, in two statements. ``now`` is the database's time."""
-    return GroupHistory(*(_buckets(database, fingerprint, window, now) for window in (_MINUTES, _HOURS)))
+    return GroupHistory(*(_buckets(database, fingerprint, period, now) for period in (_MINUTES, WEEK)))
 
 
-def _buckets(database: str, fingerprint: str, window: Window, now: datetime) -> list[FailureBucket]:
-    buckets = {start: FailureBucket(start) for start in window.starts(now)}
-    rows = failures_in(database, window).filter(fingerprint=fingerprint)
+def _buckets(database: str, fingerprint: str, period: Period, now: datetime) -> list[FailureBucket]:
+    buckets = {start: FailureBucket(start) for start in period.starts(minute_of(now))}
+    rows = failures_in(database, period).filter(fingerprint=fingerprint)
     for start, outcome, will_retry, count in rows.values_list("start", "outcome", "will_retry").annotate(Sum("count")):
         if start in buckets:
             buckets[start].counts[outcome_of(outcome, will_retry)] += count

@@ -1,11 +1,11 @@
-"""What fails most: failed attempts by error group within a window, from the reaper's roll-ups."""
+"""What fails most: failed attempts by error group within a period, from the reaper's roll-ups."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import OuterRef, Q, Subquery, Sum
@@ -15,7 +15,8 @@ from ...core.status import AttemptOutcome
 from ...db.expressions import NowPlus
 from ...db.now import Now
 from ...models import ErrorGroup, Rollup
-from ...models.rollup import MINUTES, RollupSpan, start_of
+from ...models.rollup import minute_of
+from .periods import Period
 
 #: Maximum error groups in a report; the others are counted in one number.
 MAX_GROUPS: Final = 50
@@ -27,39 +28,6 @@ MAX_PLACES: Final = 1_000
 _GROUP_COLUMNS: Final = ("exception_class", "error_code", "location", "first_seen_at", "last_seen_at")
 
 _FAILURES: Final = sorted(set(AttemptOutcome) - {AttemptOutcome.COMPLETED})
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The last ``number`` minutes or hours by the database's clock, with the current one."""
-
-    key: str
-    span: RollupSpan
-    number: int
-
-    @property
-    def seconds(self) -> int:
-        """Its length in seconds."""
-        return self.number * MINUTES[self.span] * 60
-
-    def starts(self, now: datetime) -> list[datetime]:
-        """Return the starts of its minutes or hours. ``now`` is the database's time."""
-        length = MINUTES[self.span]
-        last = (now - start_of(0)) // timedelta(minutes=length)
-        return [start_of(at * length) for at in range(last - self.number + 1, last + 1)]
-
-
-#: The windows by their key.
-WINDOWS: Final[Mapping[str, Window]] = {
-    window.key: window
-    for window in (
-        Window("5m", RollupSpan.MINUTE, 5),
-        Window("1h", RollupSpan.MINUTE, 60),
-        Window("24h", RollupSpan.HOUR, 24),
-        Window("7d", RollupSpan.HOUR, 168),
-    )
-}
-DEFAULT_WINDOW: Final = WINDOWS["1h"]
 
 
 @dataclass(slots=True)
@@ -97,12 +65,12 @@ class Places:
 
 @dataclass(slots=True)
 class FailingGroup:
-    """An error group with its failed attempts in the window.
+    """An error group with its failed attempts in the period.
 
     Attributes:
         group: Its row without the last attempt; None if it has been deleted.
         places: Its tasks and queues, if they were read.
-        series: Its failed attempts by minute or hour of the window, the oldest first, if they were read.
+        series: Its failed attempts by minute or hour of the period, the oldest first, if they were read.
     """
 
     fingerprint: str
@@ -114,7 +82,7 @@ class FailingGroup:
 
 @dataclass(slots=True)
 class FailureReport:
-    """Failed attempts within a window. The attempts of ``groups``, ``others`` and ``ungrouped`` are those of ``total``.
+    """Failed attempts within a period. The attempts of ``groups``, ``others`` and ``ungrouped`` are those of ``total``.
 
     Attributes:
         groups: The groups with the most failed attempts.
@@ -131,10 +99,10 @@ class FailureReport:
     now: datetime | None = None
 
 
-def failures_in(database: str, window: Window, *, task: str = "", queue: str = "") -> Any:
-    """Return the roll-ups of failed attempts in the window, of one task or queue if given. An index covers them."""
+def failures_in(database: str, period: Period, *, task: str = "", queue: str = "") -> Any:
+    """Return the roll-ups of failed attempts in the period, of one task or queue if given. An index covers them."""
     rows = Rollup.objects.using(database).filter(
-        span=window.span, start__gt=NowPlus(-window.seconds), start__lte=Now(), outcome__in=_FAILURES
+        span=period.span, start__gt=NowPlus(-period.seconds), start__lte=Now(), outcome__in=_FAILURES
     )
     if task:
         rows = rows.filter(task_name__in=registry.names_of(task))
@@ -145,7 +113,7 @@ def failures_in(database: str, window: Window, *, task: str = "", queue: str = "
 
 def failure_report(
     database: str,
-    window: Window,
+    period: Period,
     *,
     task: str = "",
     queue: str = "",
@@ -156,7 +124,7 @@ def failure_report(
 
     There are at most as many groups as the reaper stores, so they are added up here.
     """
-    rows = failures_in(database, window, task=task, queue=queue)
+    rows = failures_in(database, period, task=task, queue=queue)
     report = FailureReport()
     found = [_failing(*row) for row in _sums(rows)]
     for failing, _ in found:
@@ -173,7 +141,7 @@ def failure_report(
     report.now = next((now for _, now in found), None)
     if with_details and report.now is not None:
         keys = [failing.fingerprint for failing in report.groups]
-        _add_details(report.groups, rows.filter(fingerprint__in=keys), window.starts(report.now))
+        _add_details(report.groups, rows.filter(fingerprint__in=keys), period.starts(minute_of(report.now)))
     return report
 
 
@@ -197,18 +165,18 @@ def _failing(
     return FailingGroup(fingerprint, counts, group), now
 
 
-def failing_places(database: str, window: Window) -> Places:
-    """Return the tasks and queues of all failed attempts in the window, the largest ``MAX_PLACES`` pairs."""
+def failing_places(database: str, period: Period) -> Places:
+    """Return the tasks and queues of all failed attempts in the period, the largest ``MAX_PLACES`` pairs."""
     places = Places()
-    pairs = failures_in(database, window).values_list("task_name", "queue_name").annotate(total=Sum("count"))
+    pairs = failures_in(database, period).values_list("task_name", "queue_name").annotate(total=Sum("count"))
     for task, queue, count in pairs.order_by("-total")[:MAX_PLACES]:
         places.add(task, queue, count)
     return places
 
 
-def group_places(database: str, window: Window, fingerprint: str) -> Places:
-    """Return the tasks and queues of one group's failed attempts in the window."""
-    rows = failures_in(database, window).filter(fingerprint=fingerprint)
+def group_places(database: str, period: Period, fingerprint: str) -> Places:
+    """Return the tasks and queues of one group's failed attempts in the period."""
+    rows = failures_in(database, period).filter(fingerprint=fingerprint)
     return _places_by_group(rows).get(fingerprint, Places())
 
 

@@ -18,53 +18,17 @@ from ...db.multi_query import decode_rows, rows_query, run_queries, scalar
 from ...db.now import Now
 from ...db.statements import Statement
 from ...models import Rollup
-from ...models.rollup import MINUTES, RollupSpan, start_of
+from ...models.rollup import MINUTES, RollupSpan
 from .latency import histogram_in
+from .periods import Period
 
 #: The outcome of an attempt: it completed, it is retried, or it failed for good.
 COMPLETED, RETRIED, FAILED = "completed", "retried", "failed"
 OUTCOMES: Final = (COMPLETED, RETRIED, FAILED)
 
-
 #: Maximum number of groups with a name; the attempts of all others are one more group, ``OTHERS``.
 MAX_GROUPS: Final = 8
 OTHERS: Final = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TimeRange:
-    """A period up to now: ``number`` buckets of ``merged`` roll-ups of one span each."""
-
-    name: str
-    span: RollupSpan
-    number: int
-    merged: int = 1
-
-    @property
-    def length(self) -> timedelta:
-        """The length of a bucket."""
-        return timedelta(minutes=MINUTES[self.span] * self.merged)
-
-    def first(self, minute: int, offset: int = 0) -> int:
-        """Return the start of the first bucket, in roll-ups since 1970, if the time is ``minute``.
-
-        Buckets begin at multiples of their length, counted from ``offset`` minutes before 1970.
-        """
-        length = MINUTES[self.span]
-        ahead = offset // length
-        last = (minute // length + ahead) // self.merged * self.merged - ahead
-        return last - (self.number - 1) * self.merged
-
-    def starts(self, minute: int, offset: int = 0) -> list[datetime]:
-        """Return the start of each bucket."""
-        first = self.first(minute, offset)
-        return [start_of((first + at * self.merged) * MINUTES[self.span]) for at in range(self.number)]
-
-
-HOUR: Final = TimeRange("1h", RollupSpan.MINUTE, 60)
-DAY: Final = TimeRange("24h", RollupSpan.HOUR, 24)
-WEEK: Final = TimeRange("7d", RollupSpan.HOUR, 28, 6)
-RANGES: Final = {one.name: one for one in (HOUR, DAY, WEEK)}
 
 
 @dataclass(slots=True)
@@ -130,7 +94,7 @@ def current_minute(database: str | None) -> int:
 
 
 def attempt_history(
-    database: str | None, minute: int, period: TimeRange, *, by: str | None = None, offset: int = 0, **where: Any
+    database: str | None, minute: int, period: Period, *, by: str | None = None, offset: int = 0, **where: Any
 ) -> AttemptHistory:
     """Return the attempts that ended in each bucket of ``period``, in one statement.
 
@@ -142,7 +106,7 @@ def attempt_history(
         offset: The minutes by which the reader's clock is ahead of UTC, so that six hours begin at its midnight.
         where: Conditions on the columns of roll-ups, for example ``task_name="shop.ship"``.
     """
-    starts = period.starts(minute, offset)
+    starts = period.bucket_starts(minute, offset)
     rows = Rollup.objects.using(database).filter(span=period.span, start__gte=starts[0], **where).order_by()
     group: Any = Value(OTHERS, output_field=CharField())
     if by is not None:
@@ -154,20 +118,20 @@ def attempt_history(
     for start, name, outcome, will_retry, count in (
         rows.annotate(group=group).values_list(*columns).annotate(Sum("count"))
     ):
-        at = (start - starts[0]) // period.length
+        at = (start - starts[0]) // period.bucket_length
         if at < len(starts):
             counted[name][at][outcome_of(outcome, will_retry)] += count
     if by is None and OTHERS not in counted:
         counted[OTHERS] = [Counter() for _ in starts]
     totals = {name: sum(bucket.total() for bucket in buckets) for name, buckets in counted.items()}
     names = sorted(counted, key=lambda name: (name == OTHERS, -totals[name], name))
-    return AttemptHistory(starts, period.length, {name: counted[name] for name in names})
+    return AttemptHistory(starts, period.bucket_length, {name: counted[name] for name in names})
 
 
 def duration_history(
     database: str | None,
     minute: int,
-    period: TimeRange,
+    period: Period,
     which: Sequence[str] = ("waits", "runs"),
     *,
     offset: int = 0,
@@ -177,15 +141,15 @@ def duration_history(
 
     Each roll-up is read, so ``where`` should name one queue, one task or the like.
     """
-    starts = period.starts(minute, offset)
+    starts = period.bucket_starts(minute, offset)
     rows = Rollup.objects.using(database).filter(span=period.span, start__gte=starts[0], **where).order_by()
     found = {name: [Counter[int]() for _ in starts] for name in which}
     for start, *histograms in rows.values_list("start", *which):
-        at = (start - starts[0]) // period.length
+        at = (start - starts[0]) // period.bucket_length
         if at < len(starts):
             for name, histogram in zip(which, histograms, strict=True):
                 found[name][at].update(merge([histogram]))
-    return DurationHistory(starts, period.length, found)
+    return DurationHistory(starts, period.bucket_length, found)
 
 
 def ended_in_last(database: str, minutes: int) -> Counter[str]:

@@ -13,7 +13,7 @@ from ...core.status import AttemptOutcome
 from ...models import ErrorGroup, Rollup
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.rollup import RollupSpan
-from .history import DAY, TimeRange
+from .periods import DAY, Period
 
 #: Maximum number of names in the list.
 MAX_NAMES: Final = 200
@@ -34,7 +34,7 @@ class ErrorCount:
     group: ErrorGroup | None
 
 
-def errors_of(database: str, task_name: str, period: TimeRange, since: datetime) -> list[ErrorCount]:
+def errors_of(database: str, task_name: str, period: Period, since: datetime) -> list[ErrorCount]:
     """Return the most frequent errors of a task name since then, in two statements at most."""
     rows = Rollup.objects.using(database).filter(span=period.span, start__gte=since, task_name=task_name)
     sums = (

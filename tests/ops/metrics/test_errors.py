@@ -1,4 +1,4 @@
-"""What fails most, by error group and window, and since when."""
+"""What fails most, by error group and period, and since when."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 from horsies_django.models import ErrorGroup, Rollup
 from horsies_django.models.rollup import RollupSpan
 from horsies_django.ops.metrics.error_history import FailureBucket, GroupHistory, group_history
-from horsies_django.ops.metrics.errors import WINDOWS, failing_places, failure_report
+from horsies_django.ops.metrics.errors import failing_places, failure_report
+from horsies_django.ops.metrics.periods import HOUR, PERIODS
 
 pytestmark = pytest.mark.django_db
 
 ONE, TWO, THREE = "a" * 12, "b" * 12, "c" * 12
 NOW = datetime(2026, 3, 4, 12, 34, 56, tzinfo=UTC)
-HOUR = NOW.replace(minute=0, second=0)
+THIS_HOUR = NOW.replace(minute=0, second=0)
 
 
 def start(span=RollupSpan.MINUTE, ago=0):
@@ -42,7 +43,7 @@ def test_the_groups_the_rest_and_the_failures_without_a_group_add_up():
     failures("", 5, outcome="WORKER_FAILURE")
     failures("", 100, outcome="COMPLETED", error_code="")
 
-    report = failure_report("default", WINDOWS["1h"], limit=2)
+    report = failure_report("default", HOUR, limit=2)
 
     assert [(each.fingerprint, each.counts.failed, each.counts.retried) for each in report.groups] == [
         (THREE, 30, 3),
@@ -52,7 +53,7 @@ def test_the_groups_the_rest_and_the_failures_without_a_group_add_up():
     assert (report.ungrouped.total, report.total.total) == (5, 71)
 
 
-def test_each_window_counts_its_own_minutes_or_hours_and_nothing_later_than_now():
+def test_each_period_counts_its_own_minutes_or_hours_and_nothing_later_than_now():
     for ago in (1, 4, 7, 59, 62):
         failures(ONE, 1, ago)
     for ago in (1, 22, 25, 166, 169):
@@ -60,7 +61,7 @@ def test_each_window_counts_its_own_minutes_or_hours_and_nothing_later_than_now(
     failures(ONE, 50, -2)
     failures(ONE, 50, -2, RollupSpan.HOUR)
 
-    counted = {key: failure_report("default", window).total.total for key, window in WINDOWS.items()}
+    counted = {key: failure_report("default", period).total.total for key, period in PERIODS.items()}
 
     assert counted["5m"] in (1, 2)  # the minute may have changed since
     assert (counted["1h"], counted["24h"], counted["7d"]) in ((4, 2, 4), (3, 2, 4), (4, 1, 4), (4, 2, 3))
@@ -70,14 +71,13 @@ def test_a_report_of_one_task_or_queue_has_only_its_failures():
     failures(ONE, 3, task_name="shop.charge", queue_name="orders")
     failures(ONE, 4, task_name="shop.ship", queue_name="default")
     failures(TWO, 5, task_name="shop.ship", queue_name="orders")
-    window = WINDOWS["1h"]
 
-    assert failure_report("default", window, task="shop.ship").total.total == 9
-    assert failure_report("default", window, queue="orders").total.total == 8
+    assert failure_report("default", HOUR, task="shop.ship").total.total == 9
+    assert failure_report("default", HOUR, queue="orders").total.total == 8
     group(ONE)
-    (only,) = failure_report("default", window, task="shop.charge", queue="orders", with_details=True).groups
+    (only,) = failure_report("default", HOUR, task="shop.charge", queue="orders", with_details=True).groups
     assert (only.fingerprint, only.counts.total, only.places.tasks) == (ONE, 3, {"shop.charge": 3})
-    assert failing_places("default", window).tasks == {"shop.ship": 9, "shop.charge": 3}
+    assert failing_places("default", HOUR).tasks == {"shop.ship": 9, "shop.charge": 3}
 
 
 def test_a_series_and_the_history_of_a_group_add_up_to_its_count():
@@ -86,18 +86,18 @@ def test_a_series_and_the_history_of_a_group_add_up_to_its_count():
         failures(ONE, 2, ago, queue_name=f"q{ago}{Rollup.objects.count()}")
     failures(TWO, 9)
 
-    report = failure_report("default", WINDOWS["1h"], with_details=True)
+    report = failure_report("default", HOUR, with_details=True)
 
     one = next(each for each in report.groups if each.fingerprint == ONE)
     assert (sum(one.series), max(one.series), len(one.series)) == (8, 4, 60)
     history = group_history("default", ONE, report.now)
-    assert history.counts(WINDOWS["1h"]).total == 8
-    assert [bucket.counts.total() for bucket in history.buckets(WINDOWS["1h"])] == list(one.series)
+    assert history.counts(HOUR).total == 8
+    assert [bucket.counts.total() for bucket in history.buckets(HOUR)] == list(one.series)
 
 
 def latest_run(*hours_ago, minutes_ago=(), first_seen=NOW - timedelta(days=20)):
     """Return the latest run of failures in these hours and minutes before ``NOW``."""
-    hours = [FailureBucket(HOUR - timedelta(hours=ago)) for ago in reversed(range(168))]
+    hours = [FailureBucket(THIS_HOUR - timedelta(hours=ago)) for ago in reversed(range(168))]
     minutes = [FailureBucket(NOW.replace(second=0) - timedelta(minutes=ago)) for ago in reversed(range(180))]
     for buckets, failing in ((hours, hours_ago), (minutes, minutes_ago)):
         for ago in failing:
@@ -108,7 +108,7 @@ def latest_run(*hours_ago, minutes_ago=(), first_seen=NOW - timedelta(days=20)):
 def test_a_run_of_failures_begins_after_the_last_pause_of_two_whole_hours():
     run = latest_run(1, 2, 4, 5, 8, 9)
 
-    assert (run.since, run.is_to_the_hour, run.is_over) == (HOUR - timedelta(hours=5), True, False)
+    assert (run.since, run.is_to_the_hour, run.is_over) == (THIS_HOUR - timedelta(hours=5), True, False)
 
 
 def test_a_run_is_over_after_two_whole_hours_without_a_failure():
@@ -131,6 +131,6 @@ def test_the_first_run_begins_when_the_group_was_first_seen():
     assert (run.since, run.is_to_the_hour) == (first_seen, False)
 
 
-def test_a_run_of_more_than_the_longest_window_is_longer_than_that():
+def test_a_run_of_more_than_the_longest_period_is_longer_than_that():
     assert latest_run(*range(168)).is_longer
     assert not latest_run(*range(165)).is_longer
