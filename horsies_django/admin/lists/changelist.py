@@ -257,6 +257,11 @@ class KeysetChangeList(ChangeList):
         """Whether the filters are folded above the rows; django-unfold has a panel of its own for them."""
         return self.has_filters and not apps.is_installed("unfold")
 
+    @property
+    def filters_are_in_search(self) -> bool:
+        """Whether the skin has the filters in the form of the search; forms can't be nested."""
+        return apps.is_installed("jazzmin")
+
     # Links to other pages.
 
     @property

@@ -3,6 +3,8 @@
 test_skins runs it in a separate process, because a skin has to be installed before Django starts.
 """
 
+from html.parser import HTMLParser
+
 import django
 
 django.setup()
@@ -44,13 +46,31 @@ def main() -> None:
     visit(client, reverse("admin:horsies_django_task_do", args=[failed.pk, "retry"]))
 
 
+class Forms(HTMLParser):
+    """Finds forms within forms, which browsers end too early."""
+
+    depth = 0
+    are_nested = False
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag == "form":
+            self.depth += 1
+            self.are_nested |= self.depth > 1
+
+    def handle_endtag(self, tag: str) -> None:
+        self.depth -= tag == "form"
+
+
 def visit(client: Client, address: str) -> None:
     """Open a page and print its address, its status and the markers that it contains."""
     response = client.get(address)
     html = response.content.decode()
+    forms = Forms()
+    forms.feed(html)
     print(
         address,
         response.status_code,
+        *(["nested-forms"] if forms.are_nested else []),
         *(marker for marker in ("horsies-buttons", "horsies-pager", "unfold.css", "jazzmin.css") if marker in html),
     )
 
