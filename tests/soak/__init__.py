@@ -1,0 +1,1 @@
+"""A long run at mixed load, which reports how memory, connections and tables grow."""
