@@ -1,4 +1,4 @@
-"""Backoff: the delay before each retry is fixed, doubles, or is computed from the exception."""
+"""Backoff: the delay before each retry is fixed, is doubled each time, or is computed from the exception."""
 
 import project
 
@@ -16,7 +16,7 @@ class TooManyRequests(Exception):
 
 def as_the_server_says(exception, task_result):
     print(f"{exception}:", "wait" if exception.retry_after <= 3600 else "give up")
-    return exception.retry_after if exception.retry_after <= 3600 else None  # None gives up
+    return exception.retry_after if exception.retry_after <= 3600 else None  # None: no retry
 
 
 @task(max_attempts=8, backoff=as_the_server_says, takes_context=True)
@@ -41,7 +41,7 @@ def sync(): ...
 print("sync waits", ", ".join(f"{doubling.delay(retry):g} s" for retry in range(1, 6)))
 
 handle = call_api.send()
-drain(retries=True)  # does not wait
+drain(retries=True)  # without waiting
 print(handle.status(), "after attempt", handle.info().attempt)
 
 # Output:

@@ -1,4 +1,4 @@
-"""Batches: many calls, and callbacks once all of them have ended."""
+"""Batches: many calls, and callbacks that run when all of them have ended."""
 
 import project
 
@@ -36,7 +36,7 @@ drain()
 print(batch.handle.status(), f"{batch.handle.progress().completed} of {batch.handle.progress().total}")
 
 blocked.clear()
-batch.handle.retry()  # what has failed, and nothing else
+batch.handle.retry()  # only the failed calls
 drain()
 print(batch.handle.status(), batch.handle.value())
 

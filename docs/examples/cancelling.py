@@ -1,4 +1,4 @@
-"""Cancelling: tasks that wait, by handle or by unique key, and bodies that run."""
+"""Cancelling: cancel waiting tasks, by handle or by unique key, and running bodies."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ print("cancelled by key:", count_sheep.cancel("bedroom"))
 
 running = count_sheep.send()
 noise = wake_up.send(str(running.id))
-call_command("horsies_worker", drain=True, threads=2)  # a worker in this process, until nothing is due
+call_command("horsies_worker", drain=True, threads=2)  # runs a worker in this process until nothing is due
 print("cancelled while it ran:", noise.value(), running.status())
 print("once more:", running.cancel())
 

@@ -1,4 +1,4 @@
-"""Concurrency limits: at most so many calls of a key run at once, in all workers together."""
+"""Concurrency limits: a maximum of running calls per key, in all workers together."""
 
 import threading
 import time

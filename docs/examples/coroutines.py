@@ -1,4 +1,4 @@
-"""Coroutines: async tasks, many at once on one event loop."""
+"""Coroutines: async tasks run concurrently on one event loop."""
 
 import asyncio
 

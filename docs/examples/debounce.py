@@ -15,18 +15,18 @@ def save_copy(document, text):
 
 @task(unique=Unique.throttle("1h", by=("shop",)))
 def ping(shop):
-    print(f"ping {shop}")  # for the first call; those of the next hour get its handle
+    print(f"ping {shop}")  # for the first call; calls in the next hour get its handle
 
 
 for text in ["H", "He", "Hello"]:
     save_copy.send("letter", text)
 print(drain())
-print(drain(scheduled=True))  # does not wait for the 30 s
+print(drain(scheduled=True))  # without waiting 30 s
 
 handles = [ping.send("Berlin") for _ in range(3)]
 print([handle.replayed for handle in handles])
 print(drain())
-print(ping.send("Berlin").replayed)  # still within the hour, though the task has ended
+print(ping.send("Berlin").replayed)  # still within the hour, although the task has ended
 
 # Output:
 # nothing was due

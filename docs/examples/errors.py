@@ -1,4 +1,4 @@
-"""Error codes: a mapper gives exceptions their codes, and a body may return an error with a code of its own."""
+"""Error codes: a mapper maps exceptions to codes, and a body may return an error with its own code."""
 
 import project
 
@@ -8,7 +8,7 @@ from horsies_django import TaskError, TaskResult, task
 from horsies_django.testing import drain
 
 
-@task(exception_mapper={LookupError: "NO_SUCH_USER"})  # asked first
+@task(exception_mapper={LookupError: "NO_SUCH_USER"})  # searched first
 def send_mail(user: str) -> TaskResult[str, TaskError] | str:
     if user == "zoe":
         raise LookupError("There is no user zoe.")

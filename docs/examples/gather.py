@@ -1,4 +1,4 @@
-"""Groups: calls that come close together are handed to one run, as a list."""
+"""Groups: calls that are sent close together are passed to one run, as a list."""
 
 import project
 
@@ -20,7 +20,7 @@ tell_customer.send(customer=8, text="Dora has answered.")
 
 print(drain())  # the group of customer 7 is full
 print(handle.value(), "calls in one task")
-print(drain(scheduled=True))  # that of customer 8 would wait for more calls, 60 s at most
+print(drain(scheduled=True))  # the group of customer 8 would wait up to 60 s for more calls
 
 # Output:
 # one mail to 7: ['Anna has answered.', 'Ben has answered.', 'Cem has answered.']

@@ -1,4 +1,4 @@
-"""Inspecting: list tasks, see why one is not running, and act on many at once."""
+"""Inspecting: list tasks, see why a task is not running, and act on many tasks with one call."""
 
 import project
 
@@ -22,7 +22,7 @@ send_mail.send("ben@example.com", password="secret")
 drain()
 later = send_mail.schedule(3600, "cem@example.com")
 
-for row in tasks().list(queue="emails"):  # the newest first
+for row in tasks().list(queue="emails"):  # newest first
     print(row.state, row.call, row.error_code)
 print(tasks().show(later.id).why[0])
 

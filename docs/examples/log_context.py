@@ -1,4 +1,4 @@
-"""Logging: each record of a body names its task."""
+"""Logging: each log record of a body contains its task."""
 
 import logging
 import logging.config
@@ -29,14 +29,14 @@ logging.config.dictConfig(LOGGING)  # Django does this
 logger = logging.getLogger("shop")
 
 
-def look_up(order):  # a function that knows nothing of tasks
+def look_up(order):  # a function that does not know about tasks
     logger.info("looking up order %s", order)
 
 
 @task(name="shop.ship", queue_name="parcels", max_attempts=2, backoff=0)
 def ship(order):
     look_up(order)
-    current = current_task()  # the same from Python
+    current = current_task()  # the same in Python
     if current.attempt == 1:
         raise ConnectionError
     logger.info("%s is shipped", current.name)

@@ -1,4 +1,4 @@
-"""Middleware: headers travel with each task, and a context manager around its body makes use of them."""
+"""Middleware: headers are stored with each task, and a context manager around its body uses them."""
 
 from contextlib import contextmanager
 from contextvars import ContextVar

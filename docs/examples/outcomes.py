@@ -12,12 +12,12 @@ from horsies_django.testing import drain
 def import_file(context, name):
     print(f"{name}: attempt {context.attempt}")
     if name == "empty.csv":
-        raise Discard("There is nothing to import.")  # fails, whatever retries are left
+        raise Discard("There is nothing to import.")  # fails, even if retries are left
     if name == "locked.csv" and context.attempt == 1:
         raise Retry("Another program has locked it.", after=5)  # counts as a retry
     if name == "growing.csv" and context.state is None:
         context.save("seen")
-        raise Snooze(after=30)  # as if this run had not been: no attempt, no retry
+        raise Snooze(after=30)  # as if this run had not happened: no attempt, no retry
     return "imported"
 
 
@@ -26,7 +26,7 @@ drain()
 print([handle.status().value for handle in handles])
 print([handle.info().retry_count for handle in handles])
 
-drain(scheduled=True, retries=True)  # does not wait for the 5 s and the 30 s
+drain(scheduled=True, retries=True)  # without waiting 5 s and 30 s
 print([handle.status().value for handle in handles])
 print(handles[0].get().err.error_code, handles[0].get().err.message)
 

@@ -1,4 +1,4 @@
-"""Progress and saved state: a body reports how far it is, and its next attempt continues from there."""
+"""Progress and saved state: a body reports its progress, and the next attempt continues from the saved state."""
 
 import project
 
@@ -16,7 +16,7 @@ def index_pages(context: TaskContext, total: int) -> str:
         done += 1
         context.progress(done, total, f"page {done}")  # in memory; the worker stores it once a second
         if done % 100 == 0:
-            context.save(done)  # stored at once
+            context.save(done)  # stored immediately
         if done == 250 and context.attempt == 1:
             raise ConnectionError("the index is away")
     return f"{done} pages"

@@ -31,7 +31,7 @@ def setup(**options):
         DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
         TIME_ZONE="UTC",
         USE_TZ=True,
-        # The examples print what matters, so the worker's own lines go nowhere.
+        # Discard the worker's log lines: the examples print what matters.
         LOGGING={
             "version": 1,
             "disable_existing_loggers": False,
@@ -46,7 +46,7 @@ def setup(**options):
 
 
 def name_script():
-    """Give the script the name of its file instead of ``__main__``: a row names its task by the module."""
+    """Name the script's module after its file instead of ``__main__``: rows contain the module of their task."""
     script = sys.modules["__main__"]
     script.__name__ = Path(script.__file__).stem
     sys.modules[script.__name__] = script

@@ -14,7 +14,7 @@ def send_mail(to):
     print(f"mail to {to}")
 
 
-emails = Queue.objects.named("emails")  # a queue needs a row only for its rules
+emails = Queue.objects.named("emails")  # a queue needs a row only if you change its rules
 emails.pause()
 send_mail.send("ann@example.com")
 send_mail.send("ben@example.com")

@@ -1,4 +1,4 @@
-"""Rate limits: at most so many calls of a key begin in a time."""
+"""Rate limits: a maximum of started calls per key and period."""
 
 import project
 
@@ -9,7 +9,7 @@ from horsies_django.ops.inspector import tasks
 from horsies_django.testing import drain
 
 
-@task(concurrency_key="{shop}", rate_limit="2/h")  # "100/m, 10": a bucket of ten that fills by a hundred a minute
+@task(concurrency_key="{shop}", rate_limit="2/h")  # "100/m, 10": a bucket of 10, refilled at 100 a minute
 def push_stock(shop, article):
     print(f"{shop}: article {article}")
 

@@ -22,10 +22,10 @@ print(good.status(), good.get(timeout=0).err.error_code)  # without a timeout, g
 drain()
 print(good.status(), good.value())
 
-result = bad.get()  # never raises for the outcome of the task
+result = bad.get()  # never raises because the task failed
 print(result.is_ok(), result.err.error_code, result.err.message)
 try:
-    bad.value()  # the value, or TaskFailed
+    bad.value()  # returns the value, or raises TaskFailed
 except TaskFailed as failed:
     print(f"TaskFailed: {failed}")
 

@@ -37,7 +37,7 @@ for handle in handles:
     print(handle.info().name, "is kept for", kept(handle))
 print("dropped:", dropped.status())
 
-call_command("horsies_prune", older_than="0s", status="completed")  # at once, whatever the retention
+call_command("horsies_prune", older_than="0s", status="completed")  # immediately, whatever the retention
 
 # Output:
 # retention.plain is kept for 12:00:00

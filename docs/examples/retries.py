@@ -1,4 +1,4 @@
-"""Retries: a policy says which failures are retried, how often and when."""
+"""Retries: a policy sets which failures are retried, how often and when."""
 
 import project
 
@@ -29,7 +29,7 @@ print(f"{info.status} after {info.error_code}, retries: {info.retry_count} of {i
 print(drain(retries=True))  # a worker waits 60 s, then 300 s
 print(paid.value(), "-", unknown.get().err.message)
 
-hasty = charge.with_options(max_attempts=1).send(8)  # for one call: no retry
+hasty = charge.with_options(max_attempts=1).send(8)  # this call is never retried
 drain()
 print(hasty.status())
 

@@ -1,4 +1,4 @@
-"""Schedules: declared beside the task, and sent by every worker, each slot once."""
+"""Schedules: declare them with the task; workers send each slot once."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Sending: each verb inserts a row, and a worker runs it."""
+"""Sending: each method inserts a row, and a worker runs the task."""
 
 import project
 from asgiref.sync import async_to_sync
@@ -17,12 +17,12 @@ def greet(name):
 greet.send("Ann")  # one INSERT; returns a TaskHandle
 greet.enqueue("Ben")  # Django's verb; returns the framework's TaskResult
 greet.send_many({"name": name} for name in ["Cem", "Dora"])  # one INSERT for each 1,000 calls
-greet.schedule(3600, "Eve")  # not before an hour has passed
+greet.schedule(3600, "Eve")  # runs in an hour
 async_to_sync(greet.asend)("Finn")  # in async code: await greet.asend("Finn")
 
 print("sent, not run")
 print(drain())  # runs what a worker would run now
-print(drain(scheduled=True))  # also runs what is due later
+print(drain(scheduled=True))  # also runs tasks that are due later
 
 # Output:
 # sent, not run

@@ -28,20 +28,20 @@ assert_enqueued(send_mail, kwargs={"to": "ann@example.com"}, count=1)
 refute_enqueued(charge)
 print(drain(raise_errors=True), mail.value(0))  # with raise_errors, a failure is raised with its own traceback
 
-with captured() as calls:  # nothing is stored, no query is made
+with captured() as calls:  # stores nothing and makes no query
     send_mail.send("ben@example.com")
 print(calls[0].task_name, calls[0].args)
 
-with immediate():  # each send runs at once
+with immediate():  # runs each task when it is sent
     print(send_mail.send("cem@example.com").value(0))
 
 handle = charge.send(7)
 drain()
-with travel(hours=2):  # the retry has come due
+with travel(hours=2):  # now the retry is due
     drain(raise_errors=True)
 print(handle.value(0))
 
-context = task_context(charge, attempt=2)  # call the function itself
+context = task_context(charge, attempt=2)  # to call the function directly
 print(charge.func(context, 8), context.reports)
 
 # Output:

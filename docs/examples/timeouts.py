@@ -1,4 +1,4 @@
-"""Time limits: a body that runs too long is stopped, and may clean up."""
+"""Time limits: a body that runs too long is interrupted, and can clean up."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ def convert(path):
     try:
         while True:
             time.sleep(0.001)
-    except TaskInterrupt:  # no Exception: "except Exception" does not catch it
+    except TaskInterrupt:  # not an Exception: "except Exception" does not catch it
         print(f"removing the half of {path}")
         raise
 

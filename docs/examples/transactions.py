@@ -18,7 +18,7 @@ def confirm(order_id):
 def buy(item, card_is_valid):
     with transaction.atomic():
         order = Order.objects.create(item=item)
-        confirm.send(order.pk)  # no transaction.on_commit() is needed
+        confirm.send(order.pk)  # transaction.on_commit() is not needed
         if not card_is_valid:
             raise ValueError("the card is invalid")
 

@@ -1,4 +1,4 @@
-"""Typed values: with the rich serializer, dataclasses, dates and decimals come back as what they were."""
+"""Typed values: with the rich serializer, dataclasses, dates and decimals keep their types."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta

@@ -8,13 +8,13 @@ from horsies_django import Unique, UniqueConflict, task
 from horsies_django.testing import drain
 
 
-@task(unique=Unique(by=("shop_id",)))  # until it ends, unless you say otherwise
+@task(unique=Unique(by=("shop_id",)))  # until it ends, by default
 def rebuild_index(shop_id, note):
     print(f"shop {shop_id}: {note}")
 
 
 first = rebuild_index.send(7, "first")
-second = rebuild_index.send(7, "second")  # inserts nothing: the first stands for both
+second = rebuild_index.send(7, "second")  # inserts nothing: the first task stands for both
 other = rebuild_index.send(8, "other")
 print(f"replayed: {second.replayed}, same task: {second == first}, other shop: {other.replayed}")
 drain()
@@ -29,7 +29,7 @@ drain()
 
 newest = rebuild_index.with_options(unique=Unique(by=("shop_id",), on_conflict="replace"))
 newest.send(9, "old arguments")
-newest.send(9, "new arguments")  # takes the place of the one that waits
+newest.send(9, "new arguments")  # replaces the waiting task's arguments
 drain()
 
 # Output:

@@ -1,4 +1,4 @@
-"""Workflows: a chain, in which each step gets what earlier ones returned."""
+"""Workflows: a chain in which each step gets the values of earlier steps."""
 
 import project
 
@@ -23,7 +23,7 @@ def save(page: str, words: int) -> str:
     return f"{page!r} has {words} words"
 
 
-page = fetch.node()(url="https://example.com")  # a call that is not made yet
+page = fetch.node()(url="https://example.com")  # a call that has not been made yet
 words = count.node()(page=page)  # gets the value of the node, and waits for it
 saved = save.node()(page=page, words=words)
 

@@ -1,4 +1,4 @@
-"""Workflows: a step that runs only if a condition says so."""
+"""Workflows: a step that runs only if a condition is met."""
 
 import project
 
@@ -23,14 +23,14 @@ def deliver(parcel: str) -> str:
     return f"{parcel} is delivered"
 
 
-def is_heavy(context: WorkflowContext) -> bool:  # asked once, in a worker
+def is_heavy(context: WorkflowContext) -> bool:  # called once, in a worker
     return context.result_for("weight").unwrap() > 5
 
 
 for parcel in ["a pen", "a piano"]:
     weight = weigh.node()(parcel=parcel)
     help_ = ask_for_help.node(waits_for=[weight], run_when=is_heavy)(parcel=parcel)
-    delivered = deliver.node(waits_for=[help_])(parcel=parcel)  # a step that its condition skips is no failure
+    delivered = deliver.node(waits_for=[help_])(parcel=parcel)  # a step skipped by its condition has not failed
     handle = Workflow("deliver", {"weight": weight, "help": help_, "delivered": delivered}, output=delivered).start()
     drain()
     print(handle.value(), "-", *handle.tasks().values())

@@ -1,4 +1,4 @@
-"""Workflows: wait for a person or a webhook, without holding a worker."""
+"""Workflows: wait for a person or a webhook without occupying a worker."""
 
 import project
 

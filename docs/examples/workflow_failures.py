@@ -1,4 +1,4 @@
-"""Workflows: what follows from a failed step, and how to go on."""
+"""Workflows: what happens after a failed step, and how to continue."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def report(results: list[TaskResult[int, TaskError[Any]]]) -> str:
 
 
 pens, books = count.node()(item="pen"), count.node()(item="book")
-total = add.node()(numbers=[pens, books])  # takes values: is skipped if one of them is missing
+total = add.node()(numbers=[pens, books])  # takes values: skipped if one of them is missing
 reported = report.node(allow_failed_deps=True)(results=[pens.result, books.result])  # takes results: runs in any case
 nodes = {"pens": pens, "books": books, "total": total, "reported": reported}
 
@@ -37,8 +37,8 @@ drain()
 print(handle.status(), "-", *handle.tasks().values())
 print(handle.result_for("total").err.error_code, "-", handle.result_for("reported").unwrap())
 
-stock["book"] = 4  # the cause is gone
-handle.retry()  # runs what has failed, and what was skipped for it
+stock["book"] = 4  # fix the cause
+handle.retry()  # runs the failed nodes and the skipped nodes after them
 drain()
 print(handle.status(), handle.value())
 

@@ -24,7 +24,7 @@ def lowest(prices: list[int]) -> str:
 def close(table: str) -> None: ...
 
 
-all_of_them = [ask.node()(shop=shop) for shop in ["Berlin", "Paris", "Rome"]]  # side by side
+all_of_them = [ask.node()(shop=shop) for shop in ["Berlin", "Paris", "Rome"]]  # in parallel
 best = lowest.node()(prices=all_of_them)  # a list of nodes is the list of their values
 handle = Workflow("all", [*all_of_them, best], output=best).start()
 drain()

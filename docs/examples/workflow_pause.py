@@ -23,7 +23,7 @@ steps = Workflow("steps", first >> second >> third)
 
 handle = steps.start()
 run_next()
-handle.pause()  # what runs comes to its end, nothing else begins
+handle.pause()  # running tasks finish, no other task starts
 print(drain(), "-", handle.status())
 handle.resume()
 print(drain(), "-", handle.status())

@@ -1,4 +1,4 @@
-"""Workflows: sleep between two steps, without holding a worker."""
+"""Workflows: sleep between two steps without occupying a worker."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ handle = Workflow("onboarding", {"first": first, "pause": pause, "last": last, "
 drain()
 print(handle.status(), "-", *handle.tasks().values())
 
-drain(scheduled=True)  # does not wait for the seven days
+drain(scheduled=True)  # without waiting seven days
 print(handle.status(), "-", *handle.tasks().values())
 
 # Output:

@@ -27,7 +27,7 @@ class Letters(WorkflowDefinition[int]):
     """Count the letters of a text."""
 
     class Meta:
-        definition_key = "texts.letters"  # in the rows of running workflows: the class may be renamed, the key may not
+        definition_key = "texts.letters"  # in the rows of running workflows: rename the class, never the key
         cases = [{"text": "some words"}]  # manage.py check builds these
 
     @classmethod
