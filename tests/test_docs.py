@@ -12,6 +12,7 @@ import types
 import pytest
 from django.core.management import load_command_class
 
+import horsies_django
 from horsies_django import (
     ContractCode,
     Cron,
@@ -174,6 +175,12 @@ def test_the_checks_page_names_every_check():
     ]
 
     assert set(ids) == set(re.findall(r"horsies\.[EW]\d+", PAGES["checks"]))
+
+
+def test_the_versions_page_lists_the_public_names():
+    names = re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| [\w ]+ \| (`\w+`.*) \|$", PAGES["versioning"], re.M)))
+
+    assert sorted(names) == sorted(horsies_django.__all__)
 
 
 def test_the_readme_begins_with_its_two_commands():
