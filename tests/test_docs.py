@@ -167,6 +167,13 @@ def test_links_between_pages_lead_to_existing_pages():
             assert (folder / target).is_file(), f"{page}: {target}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_each_reference_of_a_page_has_its_link(page):
+    used, given = (set(re.findall(form, PAGES[page], re.M)) for form in (r"\]\[([\w-]+)\]", r"^\[([\w-]+)\]: "))
+
+    assert used == given
+
+
 def test_the_checks_page_names_every_check():
     ids = [
         check
