@@ -20,8 +20,10 @@ from .queue_scan import NAME, skip_scan
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
 
-#: Maximum rows that are counted of a queue, of each kind.
+#: Maximum rows that are counted of a queue, of each kind, and of all queues together if these are many. Each row is
+#: read from the table.
 MAX_COUNTED: Final = 1_000
+MAX_COUNTED_OF_ALL: Final = 20_000
 
 #: Maximum queues with waiting tasks that are counted. If there are more, as many of the known queues are counted too.
 MAX_QUEUES: Final = 100
@@ -77,20 +79,23 @@ def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = (
         first = names[:MAX_QUEUES]
         names = [*first, *[name for name in dict.fromkeys(also) if name not in first][:MAX_QUEUES]]
         found.update(dict.fromkeys(names, Depth()))
-    depth_of = {is_async: _depth(tasks, is_async) for is_async, known in waiting.items() if known}
     parts = [
-        (depth_of[is_async], name)
+        (is_async, name)
         for is_async, known in waiting.items()
         for name in names
         if name in known or len(known) > MAX_QUEUES  # it may have tasks beyond the names that were read
     ]
     if not parts:
         return found
-    sql = " UNION ALL ".join(part.sql for part, _ in parts)
+    bound = min(MAX_COUNTED, MAX_COUNTED_OF_ALL // len(parts))
+    depth_of = {is_async: _depth(tasks, is_async, bound) for is_async, known in waiting.items() if known}
+    sql = " UNION ALL ".join(depth_of[is_async].sql for is_async, _ in parts)
     with connections[tasks.db].cursor() as cursor:
-        cursor.execute(sql, [param for part, name in parts for param in part.bind({_QUEUE.name: name})])
+        cursor.execute(
+            sql, [param for is_async, name in parts for param in depth_of[is_async].bind({_QUEUE.name: name})]
+        )
         for name, due, waits in cursor.fetchall():
-            found[name] = found.get(name, Depth()) + Depth(min(due, MAX_COUNTED), due > MAX_COUNTED, _ago(waits))
+            found[name] = found.get(name, Depth()) + Depth(min(due, bound), due > bound, _ago(waits))
     return found
 
 
@@ -122,12 +127,12 @@ def _ago(waits: float | None) -> float | None:
     return None if waits is None else max(0.0, -waits)
 
 
-def _depth(tasks: TaskQuerySet, is_async: bool) -> Statement:
+def _depth(tasks: TaskQuerySet, is_async: bool, bound: int) -> Statement:
     name = BoundParam(_QUEUE, CharField())  # compiled once: the ORM takes longer than the database
     due = tasks.next_up(is_async=is_async).filter(
         queue_name=name
     )  # in index order, so that the read stops at the bound
-    counted = Statement.select(due.values_list("pk")[: MAX_COUNTED + 1])
+    counted = Statement.select(due.values_list("pk")[: bound + 1])
     first = _first_due(tasks, name, is_async)
     sql = f"SELECT %s AS name, (SELECT COUNT(*) FROM ({counted.sql}) AS counted) AS due, ({first.sql})"  # noqa: S608  # compiled by the ORM
     return Statement(sql, (_QUEUE, *counted.params, *first.params))
