@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from importlib import import_module
-from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
 import pytest
-from django.apps import apps
 from django.db import IntegrityError, OperationalError, connection, transaction
 
 from horsies_django import OperationalCode, TaskStatus
 from horsies_django.core.backends import config_of
-from horsies_django.core.bounds import out_of_range
 from horsies_django.core.compat import InvalidTask
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Limit, Task
-from horsies_django.models.unreadable import DATES, NUMBERS
 from horsies_django.reaper.duties import run_pass
 from tests.jobs import limited, tasks
 
@@ -155,20 +150,6 @@ def test_the_admin_shows_why_a_hostile_row_failed(write, drain, admin_client):
     assert page.status_code == 200
     assert "good_until is" in page.content.decode()
     assert admin_client.get("/admin/horsies_django/task/").status_code == 200
-
-
-def test_the_migration_brings_old_rows_into_range(write):
-    keys = [tasks.noop.schedule(3_600).id for _ in HOSTILE]
-    for case, key in zip(HOSTILE, keys, strict=True):
-        write(Task, key, **_columns(case))
-
-    import_module("horsies_django.migrations.0008_safety").bring_into_range(
-        apps, SimpleNamespace(connection=connection)
-    )
-
-    rows = Task.objects.filter(pk__in=keys)
-    assert not rows.filter(out_of_range(DATES, NUMBERS)).exists()
-    assert {row.status for row in rows} == {TaskStatus.PENDING}
 
 
 def test_a_hostile_delayed_row_fails_when_due_and_the_others_run(write, drain):
