@@ -21,6 +21,7 @@ MAY_IMPORT_BY_STRING = {
     f"{PACKAGE}.apps": "the modules of each app, and those of OPTIONS",
     f"{PACKAGE}.core.middleware_loader": "the middleware that OPTIONS names",
     f"{PACKAGE}.core.option_parsers": "the functions that OPTIONS names",
+    f"{PACKAGE}.db.online": "the models of a migration's state, which are classes of no module",
 }
 
 #: Django's private compiler, which only this package may import, under TYPE_CHECKING too.

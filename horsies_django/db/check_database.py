@@ -22,6 +22,8 @@ WHERE NOT has_table_privilege(to_regclass(quote_ident(one.name)), one.privilege)
 ORDER BY one.name
 """
 
+_CAN_READ: Final = "SELECT has_table_privilege(to_regclass(quote_ident(%s)), 'SELECT')"
+
 _HIDDEN: Final = """
 SELECT current_user, nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE relname = %s AND relkind IN ('r', 'p') AND NOT has_schema_privilege(pg_namespace.oid, 'USAGE')
@@ -70,6 +72,16 @@ def hidden_problem(database: str, table: str) -> str | None:
         f"Role {found[0]!r} of database {database!r} needs USAGE on schema {found[1]!r}, where the tables are: "
         "see the page on security."
     )
+
+
+def can_read(database: str, table: str) -> bool:
+    """Return whether the table exists and this role may read it."""
+    connection = connections[database]
+    with connection.cursor() as cursor:
+        if connection.vendor != "postgresql":
+            return table in connection.introspection.table_names(cursor)
+        cursor.execute(_CAN_READ, [table])
+        return bool(cursor.fetchone()[0])  # NULL if there is no such table
 
 
 def grants_problem(database: str, tables: Collection[str]) -> str | None:

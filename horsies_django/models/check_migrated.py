@@ -1,15 +1,22 @@
-"""Checks that a database has the tables of the queue, and that the role may use them."""
+"""Checks that a database has the tables of this release, and that the role may use them."""
 
 from __future__ import annotations
 
+import pkgutil
 from contextlib import suppress
+from importlib import resources
+from typing import Final
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, OperationalError, connections
+from django.db.migrations.recorder import MigrationRecorder
 
-from ..db.check_database import check_database, grants_problem, hidden_problem
+from ..db.check_database import can_read, check_database, grants_problem, hidden_problem
 from ..db.errors import lacks_privilege, primary_message
 from .task import Task
+
+_APP: Final = "horsies_django"
 
 
 class MissingPrivilege(ImproperlyConfigured):
@@ -17,19 +24,42 @@ class MissingPrivilege(ImproperlyConfigured):
 
 
 def check_tables(database: str, *, needs_grants: bool = False) -> None:
-    """Raise ImproperlyConfigured if the tables, or with ``needs_grants`` the grants of a worker, are missing.
+    """Do what ``check_schema`` does, but let a database pass that can't be reached: the caller fails later."""
+    with suppress(OperationalError):
+        check_schema(database, needs_grants=needs_grants)
 
-    A database that can't be reached passes; the caller fails later.
+
+def check_schema(database: str, *, needs_grants: bool = False) -> None:
+    """Raise ImproperlyConfigured if tables, migrations, or with ``needs_grants`` the grants of a worker, are missing.
+
+    Migrations of a later release pass.
     """
     check_database(database)
-    with suppress(OperationalError):
-        if Task._meta.db_table not in connections[database].introspection.table_names():
-            raise ImproperlyConfigured(
-                hidden_problem(database, Task._meta.db_table)
-                or f"The tables of horsies_django are not in database {database!r}: run `manage.py migrate` first."
-            )
-        if needs_grants and (problem := grants_problem(database, _tables())):
-            raise ImproperlyConfigured(problem)
+    if Task._meta.db_table not in connections[database].introspection.table_names():
+        raise ImproperlyConfigured(
+            hidden_problem(database, Task._meta.db_table)
+            or f"The tables of horsies_django are not in database {database!r}: run `manage.py migrate` first."
+        )
+    if needs_grants and (problem := grants_problem(database, _tables())):
+        raise ImproperlyConfigured(problem)
+    if missing := _unapplied(database):
+        raise ImproperlyConfigured(
+            f"Database {database!r} lacks the migration {missing[0]} of {_APP}: run `manage.py migrate` first."
+        )
+
+
+def _unapplied(database: str) -> list[str]:
+    """Return the names of this release's migrations that the database lacks, the first one first.
+
+    Empty if that is unknown: the tables were created without migrations, the project has its own migrations of this
+    app, or the role may not read the table that lists them.
+    """
+    recorder = MigrationRecorder(connections[database])
+    if _APP in settings.MIGRATION_MODULES or not can_read(database, recorder.Migration._meta.db_table):
+        return []
+    applied = set(recorder.migration_qs.filter(app=_APP).values_list("name", flat=True))
+    ours = {module.name for module in pkgutil.iter_modules([str(resources.files(_APP) / "migrations")])}
+    return sorted(ours - applied)
 
 
 def raise_if_forbidden(database: str, error: BaseException) -> None:
