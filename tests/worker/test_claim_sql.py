@@ -6,6 +6,7 @@
 import os
 import re
 import textwrap
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,17 @@ def readable(statement: Statement) -> str:
     # Django 6.1 compares booleans on SQLite: NOT "deferred" is "deferred" = False there.
     sql = re.sub(r'("\w+"\."\w+") = False', r"NOT \1", sql)
     sql = re.sub(r'("\w+"\."\w+") = True', r"\1", sql)
-    return layout(sql.replace("%%", "%"))
+    return layout(renumbered(sql.replace("%%", "%")))
+
+
+def renumbered(sql: str) -> str:
+    """Number the aliases of expressions in their order: Django 5.2.0 numbers some that are not selected."""
+    aliases: defaultdict[str, list[str]] = defaultdict(list)
+    for alias, stem in re.findall(r'"(([a-z]+)\d+)"', sql):
+        if alias not in aliases[stem]:
+            aliases[stem].append(alias)
+    numbers = {alias: f"{stem}{number}" for stem, found in aliases.items() for number, alias in enumerate(found, 1)}
+    return re.sub(r'"([a-z]+\d+)"', lambda match: f'"{numbers[match[1]]}"', sql)
 
 
 def layout(sql: str) -> str:

@@ -16,9 +16,9 @@ INSERT
 OR IGNORE INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at",
     "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
 SELECT "horsies_tasks"."id" AS "f1", MAX("horsies_tasks"."attempt", 1) AS "greatest1", 'COMPLETED' AS "value1", False
-    AS "value2", COALESCE("horsies_tasks"."started_at", STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW')) AS "coalesce2",
-    STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW') AS "now2", COALESCE("horsies_tasks"."claimed_by_worker_id", '') AS
-    "coalesce3", 'a-host' AS "value3", 7 AS "value4", '' AS "value5", '' AS "value6", '' AS "value7", '' AS "value8"
+    AS "value2", COALESCE("horsies_tasks"."started_at", STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW')) AS "coalesce1",
+    STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW') AS "now1", COALESCE("horsies_tasks"."claimed_by_worker_id", '') AS
+    "coalesce2", 'a-host' AS "value3", 7 AS "value4", '' AS "value5", '' AS "value6", '' AS "value7", '' AS "value8"
 FROM "horsies_tasks"
 WHERE ("horsies_tasks"."id" IN (
     SELECT value
@@ -31,13 +31,13 @@ WHERE ("horsies_tasks"."id" IN (
 SELECT "horsies_tasks"."id" AS "pk", "horsies_tasks"."task_name" AS "task_name", "horsies_tasks"."queue_name" AS
     "queue_name", "horsies_tasks"."backend" AS "backend", "horsies_tasks"."priority" AS "priority",
     CAST("horsies_tasks"."args" AS text) AS "cast1", CAST("horsies_tasks"."kwargs" AS text) AS "cast2",
-    "horsies_tasks"."typed_payload" AS "typed_payload", ("horsies_tasks"."claim" + 1) AS "combinedexpression2",
-    ("horsies_tasks"."attempt" + 1) AS "combinedexpression3", "horsies_tasks"."retry_count" AS "retry_count",
+    "horsies_tasks"."typed_payload" AS "typed_payload", ("horsies_tasks"."claim" + 1) AS "combinedexpression1",
+    ("horsies_tasks"."attempt" + 1) AS "combinedexpression2", "horsies_tasks"."retry_count" AS "retry_count",
     "horsies_tasks"."max_retries" AS "max_retries", CAST("horsies_tasks"."retry_policy" AS text) AS "cast3",
     "horsies_tasks"."is_async" AS "is_async", CAST("horsies_tasks"."metadata" AS text) AS "cast4",
     CAST("horsies_tasks"."enqueued_at" AS text) AS "cast5", "horsies_tasks"."timeout" AS "timeout", CASE WHEN
     ("horsies_tasks"."retention" >= 0
-  AND "horsies_tasks"."retention" <= 3153600000000000) THEN "horsies_tasks"."retention" ELSE NULL END AS "case5",
+  AND "horsies_tasks"."retention" <= 3153600000000000) THEN "horsies_tasks"."retention" ELSE NULL END AS "case1",
       "horsies_tasks"."workflow_id" AS "workflow_id", "horsies_tasks"."has_inputs" AS "has_inputs",
       "horsies_tasks"."limit_key" AS "limit_key", CASE WHEN ("horsies_tasks"."enqueued_at" < '1899-01-01 00:00:00'
   OR "horsies_tasks"."enqueued_at" > '9998-12-31 23:59:59.999999'
@@ -52,8 +52,8 @@ SELECT "horsies_tasks"."id" AS "pk", "horsies_tasks"."task_name" AS "task_name",
   OR "horsies_tasks"."timeout" < 0.0
   OR "horsies_tasks"."timeout" > 3153600000.0
   OR "horsies_tasks"."retention" < 0
-  OR "horsies_tasks"."retention" > 3153600000000000) THEN False ELSE True END AS "isinrange5",
-      ((JULIANDAY("horsies_tasks"."good_until") - JULIANDAY('NOW')) * 86400.0) AS "secondsuntil5"
+  OR "horsies_tasks"."retention" > 3153600000000000) THEN False ELSE True END AS "isinrange1",
+      ((JULIANDAY("horsies_tasks"."good_until") - JULIANDAY('NOW')) * 86400.0) AS "secondsuntil1"
 FROM "horsies_tasks"
 WHERE ("horsies_tasks"."status" = :PENDING
   AND NOT "horsies_tasks"."deferred"
@@ -98,13 +98,13 @@ LIMIT :room;
 SELECT "horsies_tasks"."id" AS "pk", "horsies_tasks"."task_name" AS "task_name", "horsies_tasks"."queue_name" AS
     "queue_name", "horsies_tasks"."backend" AS "backend", "horsies_tasks"."priority" AS "priority",
     CAST("horsies_tasks"."args" AS text) AS "cast1", CAST("horsies_tasks"."kwargs" AS text) AS "cast2",
-    "horsies_tasks"."typed_payload" AS "typed_payload", ("horsies_tasks"."claim" + 1) AS "combinedexpression2",
-    ("horsies_tasks"."attempt" + 1) AS "combinedexpression3", "horsies_tasks"."retry_count" AS "retry_count",
+    "horsies_tasks"."typed_payload" AS "typed_payload", ("horsies_tasks"."claim" + 1) AS "combinedexpression1",
+    ("horsies_tasks"."attempt" + 1) AS "combinedexpression2", "horsies_tasks"."retry_count" AS "retry_count",
     "horsies_tasks"."max_retries" AS "max_retries", CAST("horsies_tasks"."retry_policy" AS text) AS "cast3",
     "horsies_tasks"."is_async" AS "is_async", CAST("horsies_tasks"."metadata" AS text) AS "cast4",
     CAST("horsies_tasks"."enqueued_at" AS text) AS "cast5", "horsies_tasks"."timeout" AS "timeout", CASE WHEN
     ("horsies_tasks"."retention" >= 0
-  AND "horsies_tasks"."retention" <= 3153600000000000) THEN "horsies_tasks"."retention" ELSE NULL END AS "case5",
+  AND "horsies_tasks"."retention" <= 3153600000000000) THEN "horsies_tasks"."retention" ELSE NULL END AS "case1",
       "horsies_tasks"."workflow_id" AS "workflow_id", "horsies_tasks"."has_inputs" AS "has_inputs",
       "horsies_tasks"."limit_key" AS "limit_key", CASE WHEN ("horsies_tasks"."enqueued_at" < '1899-01-01 00:00:00'
   OR "horsies_tasks"."enqueued_at" > '9998-12-31 23:59:59.999999'
@@ -119,8 +119,8 @@ SELECT "horsies_tasks"."id" AS "pk", "horsies_tasks"."task_name" AS "task_name",
   OR "horsies_tasks"."timeout" < 0.0
   OR "horsies_tasks"."timeout" > 3153600000.0
   OR "horsies_tasks"."retention" < 0
-  OR "horsies_tasks"."retention" > 3153600000000000) THEN False ELSE True END AS "isinrange5",
-      ((JULIANDAY("horsies_tasks"."good_until") - JULIANDAY('NOW')) * 86400.0) AS "secondsuntil5"
+  OR "horsies_tasks"."retention" > 3153600000000000) THEN False ELSE True END AS "isinrange1",
+      ((JULIANDAY("horsies_tasks"."good_until") - JULIANDAY('NOW')) * 86400.0) AS "secondsuntil1"
 FROM "horsies_tasks"
 WHERE ("horsies_tasks"."status" = :PENDING
   AND ("horsies_tasks"."good_until" IS NULL
