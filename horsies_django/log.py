@@ -6,6 +6,8 @@ import logging
 
 from .core.current_task import LOG_ATTRIBUTES, current_run, log_attributes
 
+__all__ = ["TaskContextFilter"]
+
 
 class TaskContextFilter(logging.Filter):
     """Adds ``task_id``, ``task_name``, ``queue``, ``attempt`` and ``workflow_id`` to each record; keeps all records.

@@ -13,6 +13,8 @@ from django.db import DEFAULT_DB_ALIAS, models
 from .core.backends import ConfiguredBackend
 from .core.compat import task_backends
 
+__all__ = ["QueueRouter"]
+
 _APP: Final = "horsies_django"
 
 

@@ -4,6 +4,8 @@ from django.urls import path
 
 from .extras import views
 
+__all__ = ["app_name", "urlpatterns"]
+
 app_name = "horsies"
 
 urlpatterns = [

@@ -14,6 +14,8 @@ from .workers_queues.queue_admin import QueueAdmin
 from .workers_queues.worker_admin import WorkerAdmin
 from .workflows.admin import WorkflowAdmin
 
+__all__ = ["register"]
+
 
 def register(site: admin.AdminSite) -> None:
     """Register every page of this package on ``site``."""

@@ -21,6 +21,8 @@ from django.db.transaction import atomic
 
 from .errors import LOCK_NOT_AVAILABLE, sqlstate
 
+__all__ = ["AddConstraintOnline", "AddIndexOnline"]
+
 #: Milliseconds to wait for a lock that, while it is awaited, makes all queries of the table wait too.
 EXCLUSIVE_LOCK_TIMEOUT: Final = 5_000
 

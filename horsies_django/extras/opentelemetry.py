@@ -33,6 +33,8 @@ from ..core.version import __version__
 from . import workflow_links
 
 #: The version of the semantic conventions that the names below are of.
+__all__ = ["OpenTelemetryMiddleware"]
+
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 _SYSTEM: Final = "messaging.system"

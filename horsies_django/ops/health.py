@@ -21,6 +21,8 @@ from .metrics import collect
 from .metrics.history import FAILED, ended_in_last
 from .metrics.snapshot import reaper_ago
 
+__all__ = ["Check", "CheckResult", "parse_checks", "run_checks"]
+
 #: The longest window of a check of failures, in minutes: roll-ups by the minute are kept a little longer.
 MAX_WINDOW: Final = 120
 

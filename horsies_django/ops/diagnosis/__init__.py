@@ -11,11 +11,12 @@ from datetime import datetime
 from ...core.status import TaskStatus
 from ...models import Task, WorkflowTask
 from .claimed import claimed_reasons
+from .not_retried import why_not_retried
 from .pending import pending_reasons
 from .reason import Reason, ReasonCode, RelatedRow, now_of
 from .workflow_node import node_reasons
 
-__all__ = ["Reason", "ReasonCode", "RelatedRow", "reasons_of", "reasons_of_node"]
+__all__ = ["Reason", "ReasonCode", "RelatedRow", "reasons_of", "reasons_of_node", "why_not_retried"]
 
 
 def reasons_of(task: Task, now: datetime | None = None) -> list[Reason]:
