@@ -28,9 +28,13 @@ class Installed:
         """Open a terminal in which the environment is active."""
         return Terminal(folder, self.environment)
 
+    def run(self, arguments: Sequence[object], folder: Path, status: int = 0) -> str:
+        """Run its Python in this folder and return the output."""
+        return run([self.python, *arguments], folder, self.environment, status)
+
     def evaluate(self, code: str, folder: Path) -> str:
         """Run Python code in this folder and return what it prints."""
-        return run([self.python, "-c", code], folder, self.environment).strip()
+        return self.run(["-c", code], folder).strip()
 
 
 def clean() -> dict[str, str]:
@@ -38,8 +42,8 @@ def clean() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
 
 
-def run(command: Sequence[object], folder: Path, environment: dict[str, str] | None = None) -> str:
-    """Run a command and return its output; fail the test if its exit status is not 0."""
+def run(command: Sequence[object], folder: Path, environment: dict[str, str] | None = None, status: int = 0) -> str:
+    """Run a command and return its output; fail the test if its exit status is another one."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=folder,
@@ -50,5 +54,5 @@ def run(command: Sequence[object], folder: Path, environment: dict[str, str] | N
         timeout=LIMIT,
         check=False,
     )
-    assert done.returncode == 0, f"{command}\nexit status {done.returncode}\n{done.stdout}"
+    assert done.returncode == status, f"{command}\nexit status {done.returncode}\n{done.stdout}"
     return done.stdout

@@ -1,0 +1,129 @@
+"""Releases that meet on one database: old code on the schema of a later release, and new code on an older schema.
+
+``wheels`` keeps the wheel of each release. Until there is one, the wheel of this checkout is the old code. The new code
+is this checkout, with two further migrations.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.release.upgrade_project import (
+    MIGRATIONS,
+    RESULTS,
+    SEND,
+    Release,
+    make_next_release,
+    make_project,
+    new_database,
+)
+
+WHEELS = sorted((Path(__file__).parent / "wheels").glob("*.whl"))
+
+VENDORS = ["sqlite", "postgresql"]
+
+#: How each command runs that needs the tables.
+COMMANDS = (
+    "horsies_check_deploy",
+    "horsies_prune --dry-run",
+    "horsies_queue list",
+    "horsies_reaper --once",
+    "horsies_schedule list",
+    "horsies_scheduler --once",
+    "horsies_status --json",
+    "horsies_task list",
+    "horsies_worker --drain",
+)
+
+#: What RESULTS prints after a drain.
+ENDED = """
+[('COMPLETED', 9), ('FAILED', 1), ('PENDING', 1)]
+[('COMPLETED', 2)]
+[6] 1
+""".strip()
+
+pytestmark = pytest.mark.once
+
+
+def test_a_released_migration_has_not_changed():
+    for wheel in WHEELS:
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.startswith("horsies_django/migrations/0")]
+            released = {Path(name).name: archive.read(name) for name in names}
+
+        assert released
+        assert {name: (MIGRATIONS / name).read_bytes() for name in released} == released, wheel.name
+
+
+@pytest.fixture(scope="module", params=WHEELS or [None], ids=lambda wheel: wheel.name if wheel else "this checkout")
+def old(request, distributions, install):
+    """An environment with the package of an old release."""
+    return install(request.param or distributions[1], extras="[binary]")
+
+
+@pytest.fixture(scope="module")
+def new(build, install, tmp_path_factory):
+    """An environment with the package of the next release, and the names of its further migrations."""
+    checkout, names = make_next_release(tmp_path_factory.mktemp("next") / "checkout")
+    return install(build(checkout)[1], extras="[binary]"), names
+
+
+@pytest.fixture(params=VENDORS)
+def releases(request, old, new, tmp_path) -> Iterator[tuple[Release, Release]]:
+    """The project on both, with one empty database."""
+    if request.param == "postgresql" and not os.environ.get("DATABASE_URL", "").startswith("postgres"):
+        pytest.skip("runs with the tests on PostgreSQL")
+    project = make_project(tmp_path / "site")
+    with new_database(request.param, tmp_path) as url:
+        yield Release(old, project, url), Release(new[0], project, url)
+
+
+@pytest.mark.slow
+def test_the_old_code_runs_on_the_new_schema(releases):
+    old, new = releases
+    new.manage("migrate -v0")
+
+    old.evaluate(SEND)
+    for command in COMMANDS:
+        old.manage(command)
+    old.manage("horsies_worker --drain")
+
+    assert old.evaluate(RESULTS) == ENDED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sender", ["old", "new"])
+def test_each_code_runs_what_the_other_has_sent(releases, sender):
+    old, new = releases
+    new.manage("migrate -v0")
+    sending, running = (old, new) if sender == "old" else (new, old)
+
+    sending.evaluate(SEND)
+    running.manage("horsies_scheduler --once")
+    running.manage("horsies_worker --drain")
+
+    assert sending.evaluate(RESULTS) == ENDED
+
+
+@pytest.mark.slow
+def test_the_new_code_refuses_the_old_schema_in_one_line_until_it_is_migrated(releases, new):
+    first = new[1][0]
+    old, later = releases
+    old.manage("migrate -v0")
+    old.evaluate(SEND)
+
+    refusal = f"Database 'default' lacks the migration {first} of horsies_django: run `manage.py migrate` first."
+    for command in COMMANDS:
+        name, *flags = command.split()
+        lines = later.refuses(" ".join([name, "--skip-checks", *flags]))  # they warn about the settings of SQLite
+        assert lines == [f"CommandError: {refusal}"], command
+
+    later.manage("migrate -v0")
+    later.manage("horsies_scheduler --once")
+    later.manage("horsies_worker --drain")
+    assert later.evaluate(RESULTS) == ENDED
