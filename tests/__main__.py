@@ -58,7 +58,10 @@ def postgres() -> Iterator[str]:
 
 @contextmanager
 def installed_postgres(programs: Path) -> Iterator[str]:
-    """Start a server of an installed PostgreSQL in a temporary folder, and yield its URL. It refuses to run as root."""
+    """Start a server of an installed PostgreSQL in a temporary folder, and yield its URL.
+
+    PostgreSQL refuses to run as root: then it runs as the user postgres.
+    """
     user = None if os.geteuid() else "postgres"
 
     def run(program: str, *arguments: str) -> None:

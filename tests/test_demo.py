@@ -1,5 +1,6 @@
 """The demo, which the first command of the README runs."""
 
+import os
 import re
 import signal
 import socket
@@ -9,7 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from horsies_django import TaskHandle, WorkflowStatus
-from horsies_django.models import Queue, Task, Workflow
+from horsies_django.models import Queue, Task, Worker, Workflow
 from testproject.modules.analysis import BROKEN, sources
 from testproject.modules.tasks import deliver, report
 from tests.conftest import wait_until
@@ -47,7 +48,7 @@ def test_the_delivery_of_the_demo_fails_until_its_cause_is_fixed(manage, tmp_pat
     outbox = tmp_path / "outbox"
     process = manage("demo", OUTBOX=str(outbox))
     assert process.wait(300) == 0, process.output
-    assert re.search("deliver .* the directory", process.output)
+    assert re.search("deliver .*Errno 2", process.output)
     (failed,) = Task.objects.filter(task_name=deliver.module_path).archived()
 
     outbox.mkdir()
@@ -80,15 +81,16 @@ def test_the_demo_leaves_its_site_running_if_asked(manage):
 
     def opens():
         try:
-            return urlopen(f"http://{address}/admin/login/").status == 200
-        except URLError:
+            return urlopen(f"http://{address}/admin/login/", timeout=10).status == 200
+        except (URLError, ConnectionError, TimeoutError):
             return False
 
     wait_until(opens, limit=60)
-    process.signal(signal.SIGINT)
+    os.killpg(process.process.pid, signal.SIGINT)  # as a terminal does
 
     assert process.wait(60) == 0, process.output
     assert not opens()
+    assert not Worker.objects.exists()  # it stopped in order
 
 
 def test_approving_a_demo_that_does_not_run_is_an_error(manage):
@@ -100,7 +102,9 @@ def test_approving_a_demo_that_does_not_run_is_an_error(manage):
 
 @pytest.mark.slow
 @pytest.mark.once
-@pytest.mark.parametrize(("flag", "value"), [("--processes", "0"), ("--patience", "-1"), ("--patience", "nan")])
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--processes", "0"), ("--patience", "-1"), ("--patience", "nan"), ("--keep", "8000")]
+)
 def test_the_demo_rejects_an_invalid_flag_before_it_starts(manage, flag, value):
     process = manage("demo", flag, value)
 

@@ -32,9 +32,9 @@ from ..core.signals import runner_stopping
 from ..core.version import __version__
 from . import workflow_links
 
-#: The version of the semantic conventions that the names below are of.
 __all__ = ["OpenTelemetryMiddleware"]
 
+#: The version of the semantic conventions that the names below are of.
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 _SYSTEM: Final = "messaging.system"

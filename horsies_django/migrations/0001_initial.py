@@ -8,9 +8,9 @@ import horsies_django.core.ids
 from django.db import migrations, models
 
 
-# A queue rewrites every row twice and soon. With room on the page for the new versions, the log takes only what differs,
-# and no second lock. Vacuum comes by the share of rows that changed, not by a fifth of a table that may hold millions of
-# finished ones.
+# A queue updates each row twice within a short time. With free space on its page, PostgreSQL stores the new version
+# beside the old one and logs only what differs. The scale factors make vacuum run after a small share of a table has
+# changed: the default is a fifth, and the table may hold millions of ended tasks.
 POSTGRES_SETTINGS = {
     "horsies_tasks": "fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1, "
     "autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.02",
@@ -26,477 +26,1634 @@ def tune_postgres(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Queue',
+            name="Queue",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=100, unique=True, verbose_name='name')),
-                ('paused', models.BooleanField(default=False, help_text='Workers claim nothing from a paused queue.', verbose_name='paused')),
-                ('max_concurrency', models.PositiveIntegerField(blank=True, help_text='Maximum number of tasks in progress, in all workers together; 0: none.', null=True, verbose_name='max concurrency')),
-                ('priority', models.SmallIntegerField(blank=True, help_text='With strict order, queues with a higher priority come first.', null=True, verbose_name='priority')),
-                ('rate_limit', models.CharField(blank=True, help_text='Maximum rate at which tasks start, e.g. 100/m; none: no limit.', max_length=50, null=True, verbose_name='rate limit')),
-                ('refilled_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='refilled at')),
-                ('retention', models.DurationField(blank=True, help_text='How long completed tasks are kept: days hours:minutes:seconds.', null=True, verbose_name='retention')),
-                ('tokens', models.FloatField(blank=True, editable=False, null=True, verbose_name='tokens')),
-                ('weight', models.PositiveSmallIntegerField(blank=True, help_text='With weighted order, the share of this queue relative to the others.', null=True, verbose_name='weight')),
-                ('retention_by_state', models.JSONField(blank=True, help_text='How long failed, cancelled and expired tasks are kept, e.g. {"failed": "30d", "cancelled": 0}.', null=True, verbose_name='retention by state')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=100, unique=True, verbose_name="name")),
+                (
+                    "paused",
+                    models.BooleanField(
+                        default=False, help_text="Workers claim nothing from a paused queue.", verbose_name="paused"
+                    ),
+                ),
+                (
+                    "max_concurrency",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="Maximum number of tasks in progress, in all workers together; 0: none.",
+                        null=True,
+                        verbose_name="max concurrency",
+                    ),
+                ),
+                (
+                    "priority",
+                    models.SmallIntegerField(
+                        blank=True,
+                        help_text="With strict order, queues with a higher priority come first.",
+                        null=True,
+                        verbose_name="priority",
+                    ),
+                ),
+                (
+                    "rate_limit",
+                    models.CharField(
+                        blank=True,
+                        help_text="Maximum rate at which tasks start, e.g. 100/m; none: no limit.",
+                        max_length=50,
+                        null=True,
+                        verbose_name="rate limit",
+                    ),
+                ),
+                (
+                    "refilled_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="refilled at"),
+                ),
+                (
+                    "retention",
+                    models.DurationField(
+                        blank=True,
+                        help_text="How long completed tasks are kept: days hours:minutes:seconds.",
+                        null=True,
+                        verbose_name="retention",
+                    ),
+                ),
+                ("tokens", models.FloatField(blank=True, editable=False, null=True, verbose_name="tokens")),
+                (
+                    "weight",
+                    models.PositiveSmallIntegerField(
+                        blank=True,
+                        help_text="With weighted order, the share of this queue relative to the others.",
+                        null=True,
+                        verbose_name="weight",
+                    ),
+                ),
+                (
+                    "retention_by_state",
+                    models.JSONField(
+                        blank=True,
+                        help_text='How long failed, cancelled and expired tasks are kept, e.g. {"failed": "30d", "cancelled": 0}.',
+                        null=True,
+                        verbose_name="retention by state",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'queue',
-                'verbose_name_plural': 'queues',
-                'db_table': 'horsies_queues',
-                'indexes': [models.Index(condition=models.Q(('max_concurrency__isnull', False), ('rate_limit__isnull', False), ('priority__isnull', False), ('weight__isnull', False), ('retention__isnull', False), _connector='OR'), fields=['name'], name='horsies_queue_has_rules')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('refilled_at__year__gte', 1899), ('refilled_at__year__lte', 9998), ('tokens__gte', -10000000000.0), ('tokens__lte', 10000000000.0), ('retention__gte', datetime.timedelta(0)), ('retention__lte', datetime.timedelta(days=36500))), name='horsies_queue_is_in_range')],
-                'permissions': [('pause_queue', 'Can pause queue'), ('resume_queue', 'Can resume queue')],
+                "verbose_name": "queue",
+                "verbose_name_plural": "queues",
+                "db_table": "horsies_queues",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(
+                            ("max_concurrency__isnull", False),
+                            ("rate_limit__isnull", False),
+                            ("priority__isnull", False),
+                            ("weight__isnull", False),
+                            ("retention__isnull", False),
+                            _connector="OR",
+                        ),
+                        fields=["name"],
+                        name="horsies_queue_has_rules",
+                    )
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("refilled_at__year__gte", 1899),
+                            ("refilled_at__year__lte", 9998),
+                            ("tokens__gte", -10000000000.0),
+                            ("tokens__lte", 10000000000.0),
+                            ("retention__gte", datetime.timedelta(0)),
+                            ("retention__lte", datetime.timedelta(days=36500)),
+                        ),
+                        name="horsies_queue_is_in_range",
+                    )
+                ],
+                "permissions": [("pause_queue", "Can pause queue"), ("resume_queue", "Can resume queue")],
             },
         ),
         migrations.CreateModel(
-            name='Worker',
+            name="Worker",
             fields=[
-                ('id', models.CharField(max_length=64, primary_key=True, serialize=False, verbose_name='id')),
-                ('name', models.CharField(blank=True, max_length=100, verbose_name='name')),
-                ('hostname', models.CharField(max_length=255, verbose_name='hostname')),
-                ('pid', models.PositiveIntegerField(verbose_name='process id')),
-                ('started_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='started at')),
-                ('last_beat_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='last heartbeat at')),
-                ('async_slots', models.PositiveIntegerField(null=True, verbose_name='async slots')),
-                ('backend', models.CharField(default='default', max_length=64, verbose_name='backend')),
-                ('excluded_queues', models.JSONField(blank=True, default=list, verbose_name='excluded queues')),
-                ('memory', models.PositiveBigIntegerField(help_text='Bytes, at the last heartbeat.', null=True, verbose_name='memory')),
-                ('queues', models.JSONField(blank=True, default=list, help_text='The queues that the worker serves. Empty: all.', verbose_name='queues')),
-                ('stop_requested_at', models.DateTimeField(blank=True, help_text='The worker claims no more tasks and exits when none is running.', null=True, verbose_name='stop requested at')),
-                ('threads', models.PositiveIntegerField(null=True, verbose_name='threads')),
-                ('version', models.CharField(blank=True, max_length=32, verbose_name='version')),
-                ('code_version', models.CharField(blank=True, db_default='', default='', help_text='The version of the project.', max_length=64, verbose_name='version of the code')),
-                ('quiet_since', models.DateTimeField(blank=True, help_text='It claims no more until it is resumed, and stays.', null=True, verbose_name='quiet since')),
+                ("id", models.CharField(max_length=64, primary_key=True, serialize=False, verbose_name="id")),
+                ("name", models.CharField(blank=True, max_length=100, verbose_name="name")),
+                ("hostname", models.CharField(max_length=255, verbose_name="hostname")),
+                ("pid", models.PositiveIntegerField(verbose_name="process id")),
+                (
+                    "started_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="started at"
+                    ),
+                ),
+                (
+                    "last_beat_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="last heartbeat at"
+                    ),
+                ),
+                ("async_slots", models.PositiveIntegerField(null=True, verbose_name="async slots")),
+                ("backend", models.CharField(default="default", max_length=64, verbose_name="backend")),
+                ("excluded_queues", models.JSONField(blank=True, default=list, verbose_name="excluded queues")),
+                (
+                    "memory",
+                    models.PositiveBigIntegerField(
+                        help_text="Bytes, at the last heartbeat.", null=True, verbose_name="memory"
+                    ),
+                ),
+                (
+                    "queues",
+                    models.JSONField(
+                        blank=True,
+                        default=list,
+                        help_text="The queues that the worker serves. Empty: all.",
+                        verbose_name="queues",
+                    ),
+                ),
+                (
+                    "stop_requested_at",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="The worker claims no more tasks and exits when none is running.",
+                        null=True,
+                        verbose_name="stop requested at",
+                    ),
+                ),
+                ("threads", models.PositiveIntegerField(null=True, verbose_name="threads")),
+                ("version", models.CharField(blank=True, max_length=32, verbose_name="version")),
+                (
+                    "code_version",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        help_text="The version of the project.",
+                        max_length=64,
+                        verbose_name="version of the code",
+                    ),
+                ),
+                (
+                    "quiet_since",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="It claims no more until it is resumed, and stays.",
+                        null=True,
+                        verbose_name="quiet since",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'worker',
-                'verbose_name_plural': 'workers',
-                'db_table': 'horsies_workers',
-                'permissions': [('stop_worker', 'Can stop worker'), ('quiet_worker', 'Can quiet worker')],
+                "verbose_name": "worker",
+                "verbose_name_plural": "workers",
+                "db_table": "horsies_workers",
+                "permissions": [("stop_worker", "Can stop worker"), ("quiet_worker", "Can quiet worker")],
             },
         ),
         migrations.CreateModel(
-            name='Task',
+            name="Task",
             fields=[
-                # Columns that change come late, because an update logs no bytes that the row's two versions begin with.
-                ('id', models.UUIDField(default=horsies_django.core.ids.uuid7, editable=False, primary_key=True, serialize=False, verbose_name='id')),
-                ('sent_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='sent at')),
-                ('enqueued_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), help_text='When it may be claimed.', verbose_name='enqueued at')),
-                ('run_after', models.DateTimeField(blank=True, help_text='As requested by the sender.', null=True, verbose_name='run after')),
-                ('good_until', models.DateTimeField(blank=True, null=True, verbose_name='deadline')),
-                ('timeout', models.FloatField(blank=True, help_text='Seconds.', null=True, verbose_name='timeout')),
-                ('retention', models.DurationField(blank=True, help_text='Of completed tasks.', null=True, verbose_name='retention')),
-                ('priority', models.SmallIntegerField(default=0, help_text='Higher runs first.', verbose_name='priority')),
-                ('max_retries', models.PositiveSmallIntegerField(default=0, verbose_name='max retries')),
-                ('typed_payload', models.BooleanField(default=False, help_text='Whether the values contain type tags.', verbose_name='rich values')),
-                ('is_async', models.BooleanField(default=False, help_text='Whether the task is a coroutine function.', verbose_name='async')),
-                ('task_name', models.CharField(help_text='The name of the task.', max_length=255, verbose_name='task')),
-                ('queue_name', models.CharField(default='default', max_length=100, verbose_name='queue')),
-                ('backend', models.CharField(default='default', max_length=64, verbose_name='backend')),
-                ('args', models.JSONField(blank=True, default=list, verbose_name='arguments')),
-                ('kwargs', models.JSONField(blank=True, default=dict, verbose_name='keyword arguments')),
-                ('retry_policy', models.JSONField(blank=True, null=True, verbose_name='retry policy')),
-                ('unique_key', models.CharField(blank=True, max_length=255, null=True, verbose_name='unique key')),
-                ('metadata', models.JSONField(blank=True, null=True, verbose_name='metadata')),
-                ('retry_count', models.PositiveSmallIntegerField(default=0, verbose_name='retries')),
-                ('deferred', models.BooleanField(default=False, help_text='Excluded from the claim index until the task is due.', verbose_name='deferred')),
-                ('attempt', models.PositiveIntegerField(default=0, help_text='The latest attempt that started.', verbose_name='attempt')),
-                ('claim', models.PositiveBigIntegerField(default=0, help_text='Incremented by each claim; the result of an older claim is ignored.', verbose_name='claim')),
-                ('claimed_at', models.DateTimeField(blank=True, null=True, verbose_name='claimed at')),
-                ('started_at', models.DateTimeField(blank=True, null=True, verbose_name='started at')),
-                ('next_retry_at', models.DateTimeField(blank=True, null=True, verbose_name='next retry at')),
-                ('completed_at', models.DateTimeField(blank=True, null=True, verbose_name='completed at')),
-                ('failed_at', models.DateTimeField(blank=True, null=True, verbose_name='failed at')),
-                ('cancelled_at', models.DateTimeField(blank=True, null=True, verbose_name='cancelled at')),
-                ('expired_at', models.DateTimeField(blank=True, null=True, verbose_name='expired at')),
-                ('status', models.CharField(choices=[('PENDING', 'Pending'), ('CLAIMED', 'Claimed'), ('RUNNING', 'Running'), ('COMPLETED', 'Completed'), ('FAILED', 'Failed'), ('CANCELLED', 'Cancelled'), ('EXPIRED', 'Expired')], default='PENDING', max_length=9, verbose_name='state')),
-                ('claimed_by_worker_id', models.CharField(blank=True, max_length=64, null=True, verbose_name='worker')),
-                ('error_code', models.CharField(blank=True, max_length=100, null=True, verbose_name='error code')),
-                ('result', models.JSONField(blank=True, null=True, verbose_name='result')),
-                ('checkpoint', models.JSONField(blank=True, help_text='Saved for the next attempt.', null=True, verbose_name='checkpoint')),
-                ('kept_until', models.DateTimeField(blank=True, help_text='The reaper deletes the task then. Empty: never.', null=True, verbose_name='kept until')),
-                ('progress', models.JSONField(blank=True, help_text='As reported by the task.', null=True, verbose_name='progress')),
-                ('has_inputs', models.BooleanField(default=False, help_text='Other nodes or grouped calls provide arguments.', verbose_name='has inputs')),
-                ('workflow_id', models.UUIDField(blank=True, help_text='The root workflow, if the task is a node of a workflow.', null=True, verbose_name='workflow')),
-                ('blocked', models.BooleanField(db_default=False, default=False, help_text='Its limit is reached; the task is waiting.', verbose_name='blocked')),
-                ('group_key', models.CharField(blank=True, help_text='Calls with the same key are added until the task is first claimed.', max_length=255, null=True, verbose_name='group')),
-                ('item_count', models.PositiveIntegerField(blank=True, help_text='Number of calls that the task receives as a list.', null=True, verbose_name='grouped calls')),
-                ('limit_key', models.CharField(blank=True, max_length=255, null=True, verbose_name='limit key')),
-                ('schedule_id', models.PositiveBigIntegerField(blank=True, help_text='The schedule that sent the task.', null=True, verbose_name='schedule')),
-                ('unique_expires_at', models.DateTimeField(blank=True, help_text='Afterwards another task may use the key.', null=True, verbose_name='unique no longer than')),
-                ('unique_until', models.CharField(blank=True, help_text='Empty: until the task has finished.', max_length=8, null=True, verbose_name='unique until')),
-                ('unknown_to', models.JSONField(blank=True, help_text='Code versions whose workers did not know the task, and how often each returned it.', null=True, verbose_name='unknown to')),
-                ('retention_by_state', models.JSONField(blank=True, help_text='Of failed, cancelled and expired tasks, in seconds.', null=True, verbose_name='retention by state')),
-                ('fingerprint', models.CharField(blank=True, max_length=12, null=True, verbose_name='error group')),
-                ('rerun_of_id', models.UUIDField(blank=True, help_text='The task that was run again with other arguments.', null=True, verbose_name='run again from')),
+                # The columns that change stand together: an update logs neither the beginning nor the end that both
+                # versions of a row share.
+                (
+                    "id",
+                    models.UUIDField(
+                        default=horsies_django.core.ids.uuid7,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="id",
+                    ),
+                ),
+                (
+                    "sent_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent at"),
+                ),
+                (
+                    "enqueued_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When it may be claimed.",
+                        verbose_name="enqueued at",
+                    ),
+                ),
+                (
+                    "run_after",
+                    models.DateTimeField(
+                        blank=True, help_text="As requested by the sender.", null=True, verbose_name="run after"
+                    ),
+                ),
+                ("good_until", models.DateTimeField(blank=True, null=True, verbose_name="deadline")),
+                ("timeout", models.FloatField(blank=True, help_text="Seconds.", null=True, verbose_name="timeout")),
+                (
+                    "retention",
+                    models.DurationField(
+                        blank=True, help_text="Of completed tasks.", null=True, verbose_name="retention"
+                    ),
+                ),
+                (
+                    "priority",
+                    models.SmallIntegerField(default=0, help_text="Higher runs first.", verbose_name="priority"),
+                ),
+                ("max_retries", models.PositiveSmallIntegerField(default=0, verbose_name="max retries")),
+                (
+                    "typed_payload",
+                    models.BooleanField(
+                        default=False, help_text="Whether the values contain type tags.", verbose_name="rich values"
+                    ),
+                ),
+                (
+                    "is_async",
+                    models.BooleanField(
+                        default=False, help_text="Whether the task is a coroutine function.", verbose_name="async"
+                    ),
+                ),
+                ("task_name", models.CharField(help_text="The name of the task.", max_length=255, verbose_name="task")),
+                ("queue_name", models.CharField(default="default", max_length=100, verbose_name="queue")),
+                ("backend", models.CharField(default="default", max_length=64, verbose_name="backend")),
+                ("args", models.JSONField(blank=True, default=list, verbose_name="arguments")),
+                ("kwargs", models.JSONField(blank=True, default=dict, verbose_name="keyword arguments")),
+                ("retry_policy", models.JSONField(blank=True, null=True, verbose_name="retry policy")),
+                ("unique_key", models.CharField(blank=True, max_length=255, null=True, verbose_name="unique key")),
+                ("metadata", models.JSONField(blank=True, null=True, verbose_name="metadata")),
+                ("retry_count", models.PositiveSmallIntegerField(default=0, verbose_name="retries")),
+                (
+                    "deferred",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Excluded from the claim index until the task is due.",
+                        verbose_name="deferred",
+                    ),
+                ),
+                (
+                    "attempt",
+                    models.PositiveIntegerField(
+                        default=0, help_text="The latest attempt that started.", verbose_name="attempt"
+                    ),
+                ),
+                (
+                    "claim",
+                    models.PositiveBigIntegerField(
+                        default=0,
+                        help_text="Incremented by each claim; the result of an older claim is ignored.",
+                        verbose_name="claim",
+                    ),
+                ),
+                ("claimed_at", models.DateTimeField(blank=True, null=True, verbose_name="claimed at")),
+                ("started_at", models.DateTimeField(blank=True, null=True, verbose_name="started at")),
+                ("next_retry_at", models.DateTimeField(blank=True, null=True, verbose_name="next retry at")),
+                ("completed_at", models.DateTimeField(blank=True, null=True, verbose_name="completed at")),
+                ("failed_at", models.DateTimeField(blank=True, null=True, verbose_name="failed at")),
+                ("cancelled_at", models.DateTimeField(blank=True, null=True, verbose_name="cancelled at")),
+                ("expired_at", models.DateTimeField(blank=True, null=True, verbose_name="expired at")),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("PENDING", "Pending"),
+                            ("CLAIMED", "Claimed"),
+                            ("RUNNING", "Running"),
+                            ("COMPLETED", "Completed"),
+                            ("FAILED", "Failed"),
+                            ("CANCELLED", "Cancelled"),
+                            ("EXPIRED", "Expired"),
+                        ],
+                        default="PENDING",
+                        max_length=9,
+                        verbose_name="state",
+                    ),
+                ),
+                ("claimed_by_worker_id", models.CharField(blank=True, max_length=64, null=True, verbose_name="worker")),
+                ("error_code", models.CharField(blank=True, max_length=100, null=True, verbose_name="error code")),
+                ("result", models.JSONField(blank=True, null=True, verbose_name="result")),
+                (
+                    "checkpoint",
+                    models.JSONField(
+                        blank=True, help_text="Saved for the next attempt.", null=True, verbose_name="checkpoint"
+                    ),
+                ),
+                (
+                    "kept_until",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="The reaper deletes the task then. Empty: never.",
+                        null=True,
+                        verbose_name="kept until",
+                    ),
+                ),
+                (
+                    "progress",
+                    models.JSONField(
+                        blank=True, help_text="As reported by the task.", null=True, verbose_name="progress"
+                    ),
+                ),
+                (
+                    "has_inputs",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Other nodes or grouped calls provide arguments.",
+                        verbose_name="has inputs",
+                    ),
+                ),
+                (
+                    "workflow_id",
+                    models.UUIDField(
+                        blank=True,
+                        help_text="The root workflow, if the task is a node of a workflow.",
+                        null=True,
+                        verbose_name="workflow",
+                    ),
+                ),
+                (
+                    "blocked",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="Its limit is reached; the task is waiting.",
+                        verbose_name="blocked",
+                    ),
+                ),
+                (
+                    "group_key",
+                    models.CharField(
+                        blank=True,
+                        help_text="Calls with the same key are added until the task is first claimed.",
+                        max_length=255,
+                        null=True,
+                        verbose_name="group",
+                    ),
+                ),
+                (
+                    "item_count",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="Number of calls that the task receives as a list.",
+                        null=True,
+                        verbose_name="grouped calls",
+                    ),
+                ),
+                ("limit_key", models.CharField(blank=True, max_length=255, null=True, verbose_name="limit key")),
+                (
+                    "schedule_id",
+                    models.PositiveBigIntegerField(
+                        blank=True, help_text="The schedule that sent the task.", null=True, verbose_name="schedule"
+                    ),
+                ),
+                (
+                    "unique_expires_at",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="Afterwards another task may use the key.",
+                        null=True,
+                        verbose_name="unique no longer than",
+                    ),
+                ),
+                (
+                    "unique_until",
+                    models.CharField(
+                        blank=True,
+                        help_text="Empty: until the task has finished.",
+                        max_length=8,
+                        null=True,
+                        verbose_name="unique until",
+                    ),
+                ),
+                (
+                    "unknown_to",
+                    models.JSONField(
+                        blank=True,
+                        help_text="Code versions whose workers did not know the task, and how often each returned it.",
+                        null=True,
+                        verbose_name="unknown to",
+                    ),
+                ),
+                (
+                    "retention_by_state",
+                    models.JSONField(
+                        blank=True,
+                        help_text="Of failed, cancelled and expired tasks, in seconds.",
+                        null=True,
+                        verbose_name="retention by state",
+                    ),
+                ),
+                ("fingerprint", models.CharField(blank=True, max_length=12, null=True, verbose_name="error group")),
+                (
+                    "rerun_of_id",
+                    models.UUIDField(
+                        blank=True,
+                        help_text="The task that was run again with other arguments.",
+                        null=True,
+                        verbose_name="run again from",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'task',
-                'verbose_name_plural': 'tasks',
-                'db_table': 'horsies_tasks',
-                'permissions': [('retry_task', 'Can retry task'), ('cancel_task', 'Can cancel task'), ('run_now_task', 'Can run task now'), ('move_task', 'Can change queue and priority of task'), ('rerun_task', 'Can run task again with other arguments')],
-                'indexes': [models.Index(condition=models.Q(('claim__gte', 0), ('status__in', ['CLAIMED', 'RUNNING'])), fields=['claimed_by_worker_id'], name='horsies_task_held'), models.Index(condition=models.Q(('good_until__isnull', False), ('status', 'PENDING')), fields=['good_until'], name='horsies_task_deadline'), models.Index(condition=models.Q(('status__in', ['FAILED', 'CANCELLED', 'EXPIRED'])), fields=['status', 'id'], name='horsies_task_unsuccessful'), models.Index(condition=models.Q(('kept_until__isnull', False)), fields=['kept_until'], name='horsies_task_kept_until'), models.Index(models.F('is_async'), models.F('queue_name'), models.OrderBy(models.F('priority'), descending=True), models.F('enqueued_at'), models.F('id'), condition=models.Q(('deferred', False), ('status', 'PENDING')), name='horsies_task_claim'), models.Index(condition=models.Q(('blocked', False), ('deferred', True), ('status', 'PENDING')), fields=['enqueued_at'], name='horsies_task_deferred'), models.Index(models.F('limit_key'), models.OrderBy(models.F('priority'), descending=True), models.F('enqueued_at'), models.F('id'), condition=models.Q(('blocked', True), ('status', 'PENDING')), name='horsies_task_blocked'), models.Index(condition=models.Q(('deferred', False), ('limit_key__isnull', False), ('status__in', ['CLAIMED', 'PENDING', 'RUNNING'])), fields=['limit_key'], name='horsies_task_released'), models.Index(condition=models.Q(('schedule_id__isnull', False)), fields=['schedule_id', 'id'], name='horsies_task_schedule'), models.Index(condition=models.Q(('schedule_id__isnull', False), ('status__in', ['CLAIMED', 'PENDING', 'RUNNING'])), fields=['schedule_id'], name='horsies_task_run_of_schedule'), models.Index(condition=models.Q(('error_code__isnull', False)), fields=['id'], name='horsies_task_error'), models.Index(condition=models.Q(('fingerprint__isnull', False)), fields=['fingerprint', 'id'], name='horsies_task_error_group'), models.Index(condition=models.Q(('rerun_of_id__isnull', False)), fields=['rerun_of_id', 'id'], name='horsies_task_rerun_of')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('status__in', ['PENDING', 'CLAIMED', 'RUNNING', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED'])), name='horsies_task_status_is_known'), models.CheckConstraint(condition=models.Q(('priority__range', (-100, 100))), name='horsies_task_priority_is_in_range'), models.CheckConstraint(condition=models.Q(models.Q(('status', 'COMPLETED'), _negated=True), ('completed_at__isnull', False), _connector='OR'), name='horsies_completed_task_has_completed_at'), models.CheckConstraint(condition=models.Q(models.Q(('status', 'FAILED'), _negated=True), ('failed_at__isnull', False), _connector='OR'), name='horsies_failed_task_has_failed_at'), models.CheckConstraint(condition=models.Q(models.Q(('status', 'CANCELLED'), _negated=True), ('cancelled_at__isnull', False), _connector='OR'), name='horsies_cancelled_task_has_cancelled_at'), models.CheckConstraint(condition=models.Q(models.Q(('status', 'EXPIRED'), _negated=True), ('expired_at__isnull', False), _connector='OR'), name='horsies_expired_task_has_expired_at'), models.UniqueConstraint(condition=models.Q(('unique_key__isnull', False), models.Q(models.Q(models.Q(('status', 'CLAIMED'), ('status', 'PENDING'), ('status', 'RUNNING'), _connector='OR'), models.Q(('unique_until__isnull', True), ('unique_until', 'done'), _connector='OR')), models.Q(models.Q(('status', 'CLAIMED'), ('status', 'PENDING'), _connector='OR'), ('unique_until', 'started')), models.Q(models.Q(('status', 'CANCELLED'), ('status', 'CLAIMED'), ('status', 'EXPIRED'), ('status', 'FAILED'), ('status', 'PENDING'), ('status', 'RUNNING'), _connector='OR'), ('unique_until', 'success')), ('unique_until', 'period'), _connector='OR')), fields=('unique_key',), name='horsies_live_task_has_its_key_alone'), models.UniqueConstraint(condition=models.Q(('claim', 0), ('group_key__isnull', False), ('status', 'PENDING')), fields=('task_name', 'queue_name', 'group_key'), name='horsies_key_has_one_open_group'), models.CheckConstraint(condition=models.Q(('enqueued_at__year__gte', 1899), ('enqueued_at__year__lte', 9998), ('run_after__year__gte', 1899), ('run_after__year__lte', 9998), ('good_until__year__gte', 1899), ('good_until__year__lte', 9998)), name='horsies_task_dates_are_in_range'), models.CheckConstraint(condition=models.Q(('attempt__lte', 1000000000), ('claim__lte', 4611686018427387904), ('timeout__gte', 0.0), ('timeout__lte', 3153600000.0), ('retention__gte', datetime.timedelta(0)), ('retention__lte', datetime.timedelta(days=36500))), name='horsies_task_numbers_are_in_range')],
+                "verbose_name": "task",
+                "verbose_name_plural": "tasks",
+                "db_table": "horsies_tasks",
+                "permissions": [
+                    ("retry_task", "Can retry task"),
+                    ("cancel_task", "Can cancel task"),
+                    ("run_now_task", "Can run task now"),
+                    ("move_task", "Can change queue and priority of task"),
+                    ("rerun_task", "Can run task again with other arguments"),
+                ],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("claim__gte", 0), ("status__in", ["CLAIMED", "RUNNING"])),
+                        fields=["claimed_by_worker_id"],
+                        name="horsies_task_held",
+                    ),
+                    models.Index(
+                        condition=models.Q(("good_until__isnull", False), ("status", "PENDING")),
+                        fields=["good_until"],
+                        name="horsies_task_deadline",
+                    ),
+                    models.Index(
+                        condition=models.Q(("status__in", ["FAILED", "CANCELLED", "EXPIRED"])),
+                        fields=["status", "id"],
+                        name="horsies_task_unsuccessful",
+                    ),
+                    models.Index(
+                        condition=models.Q(("kept_until__isnull", False)),
+                        fields=["kept_until"],
+                        name="horsies_task_kept_until",
+                    ),
+                    models.Index(
+                        models.F("is_async"),
+                        models.F("queue_name"),
+                        models.OrderBy(models.F("priority"), descending=True),
+                        models.F("enqueued_at"),
+                        models.F("id"),
+                        condition=models.Q(("deferred", False), ("status", "PENDING")),
+                        name="horsies_task_claim",
+                    ),
+                    models.Index(
+                        condition=models.Q(("blocked", False), ("deferred", True), ("status", "PENDING")),
+                        fields=["enqueued_at"],
+                        name="horsies_task_deferred",
+                    ),
+                    models.Index(
+                        models.F("limit_key"),
+                        models.OrderBy(models.F("priority"), descending=True),
+                        models.F("enqueued_at"),
+                        models.F("id"),
+                        condition=models.Q(("blocked", True), ("status", "PENDING")),
+                        name="horsies_task_blocked",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("deferred", False),
+                            ("limit_key__isnull", False),
+                            ("status__in", ["CLAIMED", "PENDING", "RUNNING"]),
+                        ),
+                        fields=["limit_key"],
+                        name="horsies_task_released",
+                    ),
+                    models.Index(
+                        condition=models.Q(("schedule_id__isnull", False)),
+                        fields=["schedule_id", "id"],
+                        name="horsies_task_schedule",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("schedule_id__isnull", False), ("status__in", ["CLAIMED", "PENDING", "RUNNING"])
+                        ),
+                        fields=["schedule_id"],
+                        name="horsies_task_run_of_schedule",
+                    ),
+                    models.Index(
+                        condition=models.Q(("error_code__isnull", False)), fields=["id"], name="horsies_task_error"
+                    ),
+                    models.Index(
+                        condition=models.Q(("fingerprint__isnull", False)),
+                        fields=["fingerprint", "id"],
+                        name="horsies_task_error_group",
+                    ),
+                    models.Index(
+                        condition=models.Q(("rerun_of_id__isnull", False)),
+                        fields=["rerun_of_id", "id"],
+                        name="horsies_task_rerun_of",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "status__in",
+                                ["PENDING", "CLAIMED", "RUNNING", "COMPLETED", "FAILED", "CANCELLED", "EXPIRED"],
+                            )
+                        ),
+                        name="horsies_task_status_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("priority__range", (-100, 100))), name="horsies_task_priority_is_in_range"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("status", "COMPLETED"), _negated=True),
+                            ("completed_at__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="horsies_completed_task_has_completed_at",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("status", "FAILED"), _negated=True), ("failed_at__isnull", False), _connector="OR"
+                        ),
+                        name="horsies_failed_task_has_failed_at",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("status", "CANCELLED"), _negated=True),
+                            ("cancelled_at__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="horsies_cancelled_task_has_cancelled_at",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("status", "EXPIRED"), _negated=True),
+                            ("expired_at__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="horsies_expired_task_has_expired_at",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(
+                            ("unique_key__isnull", False),
+                            models.Q(
+                                models.Q(
+                                    models.Q(
+                                        ("status", "CLAIMED"),
+                                        ("status", "PENDING"),
+                                        ("status", "RUNNING"),
+                                        _connector="OR",
+                                    ),
+                                    models.Q(("unique_until__isnull", True), ("unique_until", "done"), _connector="OR"),
+                                ),
+                                models.Q(
+                                    models.Q(("status", "CLAIMED"), ("status", "PENDING"), _connector="OR"),
+                                    ("unique_until", "started"),
+                                ),
+                                models.Q(
+                                    models.Q(
+                                        ("status", "CANCELLED"),
+                                        ("status", "CLAIMED"),
+                                        ("status", "EXPIRED"),
+                                        ("status", "FAILED"),
+                                        ("status", "PENDING"),
+                                        ("status", "RUNNING"),
+                                        _connector="OR",
+                                    ),
+                                    ("unique_until", "success"),
+                                ),
+                                ("unique_until", "period"),
+                                _connector="OR",
+                            ),
+                        ),
+                        fields=("unique_key",),
+                        name="horsies_live_task_has_its_key_alone",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("claim", 0), ("group_key__isnull", False), ("status", "PENDING")),
+                        fields=("task_name", "queue_name", "group_key"),
+                        name="horsies_key_has_one_open_group",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("enqueued_at__year__gte", 1899),
+                            ("enqueued_at__year__lte", 9998),
+                            ("run_after__year__gte", 1899),
+                            ("run_after__year__lte", 9998),
+                            ("good_until__year__gte", 1899),
+                            ("good_until__year__lte", 9998),
+                        ),
+                        name="horsies_task_dates_are_in_range",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("attempt__lte", 1000000000),
+                            ("claim__lte", 4611686018427387904),
+                            ("timeout__gte", 0.0),
+                            ("timeout__lte", 3153600000.0),
+                            ("retention__gte", datetime.timedelta(0)),
+                            ("retention__lte", datetime.timedelta(days=36500)),
+                        ),
+                        name="horsies_task_numbers_are_in_range",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Heartbeat',
+            name="Heartbeat",
             fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('role', models.CharField(choices=[('claimer', 'Claimer'), ('runner', 'Runner')], max_length=7, verbose_name='role')),
-                ('sender_id', models.CharField(max_length=64, verbose_name='sender')),
-                ('sent_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='sent at')),
-                ('hostname', models.CharField(max_length=255, verbose_name='hostname')),
-                ('pid', models.PositiveIntegerField(verbose_name='process id')),
-                ('task', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='heartbeats', to='horsies_django.task', verbose_name='task')),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "role",
+                    models.CharField(
+                        choices=[("claimer", "Claimer"), ("runner", "Runner")], max_length=7, verbose_name="role"
+                    ),
+                ),
+                ("sender_id", models.CharField(max_length=64, verbose_name="sender")),
+                (
+                    "sent_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent at"),
+                ),
+                ("hostname", models.CharField(max_length=255, verbose_name="hostname")),
+                ("pid", models.PositiveIntegerField(verbose_name="process id")),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="heartbeats",
+                        to="horsies_django.task",
+                        verbose_name="task",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'heartbeat',
-                'verbose_name_plural': 'heartbeats',
-                'db_table': 'horsies_heartbeats',
-                'indexes': [models.Index(fields=['task', 'role', '-sent_at'], name='horsies_latest_beat')],
+                "verbose_name": "heartbeat",
+                "verbose_name_plural": "heartbeats",
+                "db_table": "horsies_heartbeats",
+                "indexes": [models.Index(fields=["task", "role", "-sent_at"], name="horsies_latest_beat")],
             },
         ),
         migrations.CreateModel(
-            name='TaskAttempt',
+            name="TaskAttempt",
             fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('attempt', models.PositiveIntegerField(verbose_name='attempt')),
-                ('outcome', models.CharField(choices=[('COMPLETED', 'Completed'), ('FAILED', 'Failed'), ('WORKER_FAILURE', 'Worker failure')], max_length=14, verbose_name='outcome')),
-                ('will_retry', models.BooleanField(default=False, verbose_name='will retry')),
-                ('started_at', models.DateTimeField(verbose_name='started at')),
-                ('finished_at', models.DateTimeField(verbose_name='finished at')),
-                ('error_code', models.CharField(blank=True, max_length=100, verbose_name='error code')),
-                ('error_message', models.TextField(blank=True, verbose_name='error message')),
-                ('exception_class', models.CharField(blank=True, max_length=255, verbose_name='exception class')),
-                ('traceback', models.TextField(blank=True, verbose_name='traceback')),
-                ('worker_id', models.CharField(blank=True, max_length=64, verbose_name='worker')),
-                ('hostname', models.CharField(blank=True, max_length=255, verbose_name='hostname')),
-                ('pid', models.PositiveIntegerField(null=True, verbose_name='process id')),
-                ('task', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='horsies_django.task', verbose_name='task')),
-                ('fingerprint', models.CharField(blank=True, db_default='', default='', max_length=12, verbose_name='error group')),
-                ('location', models.CharField(blank=True, db_default='', default='', help_text='Where it was raised.', max_length=255, verbose_name='location')),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("attempt", models.PositiveIntegerField(verbose_name="attempt")),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[
+                            ("COMPLETED", "Completed"),
+                            ("FAILED", "Failed"),
+                            ("WORKER_FAILURE", "Worker failure"),
+                        ],
+                        max_length=14,
+                        verbose_name="outcome",
+                    ),
+                ),
+                ("will_retry", models.BooleanField(default=False, verbose_name="will retry")),
+                ("started_at", models.DateTimeField(verbose_name="started at")),
+                ("finished_at", models.DateTimeField(verbose_name="finished at")),
+                ("error_code", models.CharField(blank=True, max_length=100, verbose_name="error code")),
+                ("error_message", models.TextField(blank=True, verbose_name="error message")),
+                ("exception_class", models.CharField(blank=True, max_length=255, verbose_name="exception class")),
+                ("traceback", models.TextField(blank=True, verbose_name="traceback")),
+                ("worker_id", models.CharField(blank=True, max_length=64, verbose_name="worker")),
+                ("hostname", models.CharField(blank=True, max_length=255, verbose_name="hostname")),
+                ("pid", models.PositiveIntegerField(null=True, verbose_name="process id")),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="attempts",
+                        to="horsies_django.task",
+                        verbose_name="task",
+                    ),
+                ),
+                (
+                    "fingerprint",
+                    models.CharField(blank=True, db_default="", default="", max_length=12, verbose_name="error group"),
+                ),
+                (
+                    "location",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        help_text="Where it was raised.",
+                        max_length=255,
+                        verbose_name="location",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'attempt',
-                'verbose_name_plural': 'attempts',
-                'db_table': 'horsies_task_attempts',
-                'constraints': [models.UniqueConstraint(fields=('task', 'attempt'), name='horsies_attempt_is_written_once'), models.CheckConstraint(condition=models.Q(('outcome__in', ['COMPLETED', 'FAILED', 'WORKER_FAILURE'])), name='horsies_attempt_outcome_is_known')],
+                "verbose_name": "attempt",
+                "verbose_name_plural": "attempts",
+                "db_table": "horsies_task_attempts",
+                "constraints": [
+                    models.UniqueConstraint(fields=("task", "attempt"), name="horsies_attempt_is_written_once"),
+                    models.CheckConstraint(
+                        condition=models.Q(("outcome__in", ["COMPLETED", "FAILED", "WORKER_FAILURE"])),
+                        name="horsies_attempt_outcome_is_known",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Lease',
+            name="Lease",
             fields=[
-                ('name', models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name='name')),
-                ('holder', models.CharField(blank=True, max_length=64, verbose_name='holder')),
-                ('renewed_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='renewed at')),
-                ('outage_at', models.DateTimeField(null=True, verbose_name='outage at')),
-                ('probing_since', models.DateTimeField(null=True, verbose_name='probing since')),
+                ("name", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="name")),
+                ("holder", models.CharField(blank=True, max_length=64, verbose_name="holder")),
+                (
+                    "renewed_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="renewed at"
+                    ),
+                ),
+                ("outage_at", models.DateTimeField(null=True, verbose_name="outage at")),
+                ("probing_since", models.DateTimeField(null=True, verbose_name="probing since")),
             ],
             options={
-                'verbose_name': 'lease',
-                'verbose_name_plural': 'leases',
-                'db_table': 'horsies_leases',
+                "verbose_name": "lease",
+                "verbose_name_plural": "leases",
+                "db_table": "horsies_leases",
             },
         ),
         migrations.CreateModel(
-            name='Workflow',
+            name="Workflow",
             fields=[
-                ('id', models.UUIDField(default=horsies_django.core.ids.uuid7, editable=False, primary_key=True, serialize=False, verbose_name='id')),
-                ('name', models.CharField(max_length=255, verbose_name='name')),
-                ('definition_key', models.CharField(blank=True, max_length=255, null=True, verbose_name='definition')),
-                ('backend', models.CharField(default='default', max_length=64, verbose_name='backend')),
-                ('status', models.CharField(choices=[('PENDING', 'Pending'), ('RUNNING', 'Running'), ('PAUSED', 'Paused'), ('COMPLETED', 'Completed'), ('FAILED', 'Failed'), ('CANCELLED', 'Cancelled'), ('EXPIRED', 'Expired')], default='PENDING', max_length=9, verbose_name='state')),
-                ('on_error', models.CharField(choices=[('FAIL', 'Finish the other nodes, then fail'), ('PAUSE', 'Pause immediately')], default='FAIL', max_length=5, verbose_name='on error')),
-                ('success_policy', models.JSONField(blank=True, null=True, verbose_name='success policy')),
-                ('output_index', models.PositiveIntegerField(blank=True, null=True, verbose_name='output')),
-                ('root_id', models.UUIDField(verbose_name='root')),
-                ('depth', models.PositiveSmallIntegerField(default=0, verbose_name='depth')),
-                ('is_replaced', models.BooleanField(default=False, help_text='The workflow failed and was replaced by a new one.', verbose_name='replaced')),
-                ('queue_name', models.CharField(blank=True, max_length=100, null=True, verbose_name='queue')),
-                ('priority', models.SmallIntegerField(blank=True, null=True, verbose_name='priority')),
-                ('good_until', models.DateTimeField(blank=True, null=True, verbose_name='deadline')),
-                ('unique_key', models.CharField(blank=True, max_length=255, null=True, verbose_name='unique key')),
-                ('node_count', models.PositiveIntegerField(default=0, verbose_name='nodes')),
-                ('open_count', models.PositiveIntegerField(default=0, help_text='Nodes that have not finished.', verbose_name='unfinished nodes')),
-                ('failed_index', models.PositiveIntegerField(blank=True, null=True, verbose_name='first failed node')),
-                ('sent_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='sent at')),
-                ('started_at', models.DateTimeField(blank=True, null=True, verbose_name='started at')),
-                ('paused_at', models.DateTimeField(blank=True, null=True, verbose_name='paused at')),
-                ('completed_at', models.DateTimeField(blank=True, null=True, verbose_name='completed at')),
-                ('cancelled_at', models.DateTimeField(blank=True, null=True, verbose_name='cancelled at')),
-                ('kept_until', models.DateTimeField(blank=True, help_text='The reaper deletes the workflow then, with its subworkflows.', null=True, verbose_name='kept until')),
-                ('result', models.JSONField(blank=True, null=True, verbose_name='result')),
-                ('error', models.JSONField(blank=True, null=True, verbose_name='error')),
-                ('is_batch', models.BooleanField(db_default=False, default=False, help_text='The first node represents the calls that are added.', verbose_name='batch')),
-                ('schedule_id', models.PositiveBigIntegerField(blank=True, help_text='The schedule that started the workflow.', null=True, verbose_name='schedule')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=horsies_django.core.ids.uuid7,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="id",
+                    ),
+                ),
+                ("name", models.CharField(max_length=255, verbose_name="name")),
+                ("definition_key", models.CharField(blank=True, max_length=255, null=True, verbose_name="definition")),
+                ("backend", models.CharField(default="default", max_length=64, verbose_name="backend")),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("PENDING", "Pending"),
+                            ("RUNNING", "Running"),
+                            ("PAUSED", "Paused"),
+                            ("COMPLETED", "Completed"),
+                            ("FAILED", "Failed"),
+                            ("CANCELLED", "Cancelled"),
+                            ("EXPIRED", "Expired"),
+                        ],
+                        default="PENDING",
+                        max_length=9,
+                        verbose_name="state",
+                    ),
+                ),
+                (
+                    "on_error",
+                    models.CharField(
+                        choices=[("FAIL", "Finish the other nodes, then fail"), ("PAUSE", "Pause immediately")],
+                        default="FAIL",
+                        max_length=5,
+                        verbose_name="on error",
+                    ),
+                ),
+                ("success_policy", models.JSONField(blank=True, null=True, verbose_name="success policy")),
+                ("output_index", models.PositiveIntegerField(blank=True, null=True, verbose_name="output")),
+                ("root_id", models.UUIDField(verbose_name="root")),
+                ("depth", models.PositiveSmallIntegerField(default=0, verbose_name="depth")),
+                (
+                    "is_replaced",
+                    models.BooleanField(
+                        default=False,
+                        help_text="The workflow failed and was replaced by a new one.",
+                        verbose_name="replaced",
+                    ),
+                ),
+                ("queue_name", models.CharField(blank=True, max_length=100, null=True, verbose_name="queue")),
+                ("priority", models.SmallIntegerField(blank=True, null=True, verbose_name="priority")),
+                ("good_until", models.DateTimeField(blank=True, null=True, verbose_name="deadline")),
+                ("unique_key", models.CharField(blank=True, max_length=255, null=True, verbose_name="unique key")),
+                ("node_count", models.PositiveIntegerField(default=0, verbose_name="nodes")),
+                (
+                    "open_count",
+                    models.PositiveIntegerField(
+                        default=0, help_text="Nodes that have not finished.", verbose_name="unfinished nodes"
+                    ),
+                ),
+                ("failed_index", models.PositiveIntegerField(blank=True, null=True, verbose_name="first failed node")),
+                (
+                    "sent_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent at"),
+                ),
+                ("started_at", models.DateTimeField(blank=True, null=True, verbose_name="started at")),
+                ("paused_at", models.DateTimeField(blank=True, null=True, verbose_name="paused at")),
+                ("completed_at", models.DateTimeField(blank=True, null=True, verbose_name="completed at")),
+                ("cancelled_at", models.DateTimeField(blank=True, null=True, verbose_name="cancelled at")),
+                (
+                    "kept_until",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="The reaper deletes the workflow then, with its subworkflows.",
+                        null=True,
+                        verbose_name="kept until",
+                    ),
+                ),
+                ("result", models.JSONField(blank=True, null=True, verbose_name="result")),
+                ("error", models.JSONField(blank=True, null=True, verbose_name="error")),
+                (
+                    "is_batch",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="The first node represents the calls that are added.",
+                        verbose_name="batch",
+                    ),
+                ),
+                (
+                    "schedule_id",
+                    models.PositiveBigIntegerField(
+                        blank=True,
+                        help_text="The schedule that started the workflow.",
+                        null=True,
+                        verbose_name="schedule",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'workflow',
-                'verbose_name_plural': 'workflows',
-                'db_table': 'horsies_workflows',
-                'indexes': [models.Index(condition=models.Q(('status__in', ['PAUSED', 'PENDING', 'RUNNING'])), fields=['status', 'id'], name='horsies_workflow_live'), models.Index(condition=models.Q(('good_until__isnull', False), ('status__in', ['PAUSED', 'PENDING', 'RUNNING'])), fields=['good_until'], name='horsies_workflow_deadline'), models.Index(condition=models.Q(('depth__gt', 0)), fields=['root_id'], name='horsies_workflow_tree'), models.Index(condition=models.Q(('kept_until__isnull', False)), fields=['kept_until'], name='horsies_workflow_kept'), models.Index(condition=models.Q(('status__in', ['CANCELLED', 'EXPIRED', 'FAILED'])), fields=['status', 'id'], name='horsies_workflow_unsuccessful'), models.Index(fields=['name', 'id'], name='horsies_workflow_name', opclasses=['varchar_pattern_ops', 'uuid_ops']), models.Index(condition=models.Q(('schedule_id__isnull', False)), fields=['schedule_id', 'id'], name='horsies_workflow_schedule')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('status__in', ['PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED'])), name='horsies_workflow_status_is_known'), models.UniqueConstraint(condition=models.Q(('status__in', ['PAUSED', 'PENDING', 'RUNNING']), ('unique_key__isnull', False)), fields=('unique_key',), name='horsies_live_workflow_has_its_key_alone'), models.CheckConstraint(condition=models.Q(('good_until__year__gte', 1899), ('good_until__year__lte', 9998)), name='horsies_workflow_dates_are_in_range')],
-                'permissions': [('pause_workflow', 'Can pause workflow'), ('resume_workflow', 'Can resume workflow'), ('cancel_workflow', 'Can cancel workflow'), ('retry_workflow', 'Can retry workflow'), ('send_event_workflow', 'Can send event to workflow')],
+                "verbose_name": "workflow",
+                "verbose_name_plural": "workflows",
+                "db_table": "horsies_workflows",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("status__in", ["PAUSED", "PENDING", "RUNNING"])),
+                        fields=["status", "id"],
+                        name="horsies_workflow_live",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("good_until__isnull", False), ("status__in", ["PAUSED", "PENDING", "RUNNING"])
+                        ),
+                        fields=["good_until"],
+                        name="horsies_workflow_deadline",
+                    ),
+                    models.Index(
+                        condition=models.Q(("depth__gt", 0)), fields=["root_id"], name="horsies_workflow_tree"
+                    ),
+                    models.Index(
+                        condition=models.Q(("kept_until__isnull", False)),
+                        fields=["kept_until"],
+                        name="horsies_workflow_kept",
+                    ),
+                    models.Index(
+                        condition=models.Q(("status__in", ["CANCELLED", "EXPIRED", "FAILED"])),
+                        fields=["status", "id"],
+                        name="horsies_workflow_unsuccessful",
+                    ),
+                    models.Index(
+                        fields=["name", "id"],
+                        name="horsies_workflow_name",
+                        opclasses=["varchar_pattern_ops", "uuid_ops"],
+                    ),
+                    models.Index(
+                        condition=models.Q(("schedule_id__isnull", False)),
+                        fields=["schedule_id", "id"],
+                        name="horsies_workflow_schedule",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "status__in",
+                                ["PENDING", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED", "EXPIRED"],
+                            )
+                        ),
+                        name="horsies_workflow_status_is_known",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(
+                            ("status__in", ["PAUSED", "PENDING", "RUNNING"]), ("unique_key__isnull", False)
+                        ),
+                        fields=("unique_key",),
+                        name="horsies_live_workflow_has_its_key_alone",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("good_until__year__gte", 1899), ("good_until__year__lte", 9998)),
+                        name="horsies_workflow_dates_are_in_range",
+                    ),
+                ],
+                "permissions": [
+                    ("pause_workflow", "Can pause workflow"),
+                    ("resume_workflow", "Can resume workflow"),
+                    ("cancel_workflow", "Can cancel workflow"),
+                    ("retry_workflow", "Can retry workflow"),
+                    ("send_event_workflow", "Can send event to workflow"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='WorkflowTask',
+            name="WorkflowTask",
             fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('task_index', models.PositiveIntegerField(help_text='Its position in the list of nodes.', verbose_name='index')),
-                ('node_id', models.CharField(max_length=128, verbose_name='node')),
-                ('kind', models.CharField(choices=[('task', 'Task'), ('map', 'Map'), ('subworkflow', 'Subworkflow'), ('sleep', 'Sleep'), ('event', 'Event')], default='task', max_length=11, verbose_name='kind')),
-                ('status', models.CharField(choices=[('PENDING', 'Pending'), ('READY', 'Ready'), ('ENQUEUED', 'Enqueued'), ('RUNNING', 'Running'), ('COMPLETED', 'Completed'), ('FAILED', 'Failed'), ('SKIPPED', 'Skipped')], default='PENDING', max_length=9, verbose_name='state')),
-                ('map_index', models.PositiveIntegerField(blank=True, help_text='The map node that the item belongs to.', null=True, verbose_name='map')),
-                ('waits_for', models.JSONField(blank=True, default=list, verbose_name='waits for')),
-                ('dependents', models.JSONField(blank=True, default=list, verbose_name='dependents')),
-                ('args_from', models.JSONField(blank=True, default=dict, verbose_name='results from')),
-                ('values_from', models.JSONField(blank=True, default=dict, verbose_name='values from')),
-                ('ctx_from', models.JSONField(blank=True, null=True, verbose_name='context from')),
-                ('join', models.CharField(choices=[('all', 'All'), ('any', 'Any'), ('quorum', 'Quorum')], default='all', max_length=6, verbose_name='join')),
-                ('min_success', models.PositiveIntegerField(blank=True, null=True, verbose_name='min success')),
-                ('allow_failed_deps', models.BooleanField(default=False, verbose_name='allow failed dependencies')),
-                ('open_deps', models.PositiveIntegerField(default=0, verbose_name='unfinished dependencies')),
-                ('ok_deps', models.PositiveIntegerField(default=0, verbose_name='completed dependencies')),
-                ('failed_deps', models.PositiveIntegerField(default=0, help_text='Including skipped ones, unless their own condition skipped them.', verbose_name='failed dependencies')),
-                ('open_ctx', models.PositiveIntegerField(default=0, verbose_name='unfinished context')),
-                ('run_when', models.CharField(blank=True, max_length=255, null=True, verbose_name='run when')),
-                ('skip_when', models.CharField(blank=True, max_length=255, null=True, verbose_name='skip when')),
-                ('is_decided', models.BooleanField(default=False, help_text='Its conditions allow it to run.', verbose_name='conditions checked')),
-                ('over_index', models.PositiveIntegerField(blank=True, null=True, verbose_name='over')),
-                ('param', models.CharField(blank=True, max_length=255, null=True, verbose_name='parameter')),
-                ('seconds', models.FloatField(blank=True, null=True, verbose_name='seconds')),
-                ('until', models.DateTimeField(blank=True, null=True, verbose_name='until')),
-                ('event_name', models.CharField(blank=True, max_length=255, null=True, verbose_name='event')),
-                ('event_timeout', models.FloatField(blank=True, null=True, verbose_name='event timeout')),
-                ('definition_key', models.CharField(blank=True, max_length=255, null=True, verbose_name='definition')),
-                ('task_name', models.CharField(blank=True, max_length=255, null=True, verbose_name='task name')),
-                ('backend', models.CharField(default='default', max_length=64, verbose_name='backend')),
-                ('queue_name', models.CharField(default='default', max_length=100, verbose_name='queue')),
-                ('priority', models.SmallIntegerField(default=0, verbose_name='priority')),
-                ('is_async', models.BooleanField(default=False, verbose_name='async')),
-                ('typed_payload', models.BooleanField(default=False, verbose_name='rich values')),
-                ('kwargs', models.JSONField(blank=True, default=dict, verbose_name='keyword arguments')),
-                ('max_retries', models.PositiveSmallIntegerField(default=0, verbose_name='max retries')),
-                ('retry_policy', models.JSONField(blank=True, null=True, verbose_name='retry policy')),
-                ('rebuilds', models.PositiveSmallIntegerField(default=0, help_text='How often its subworkflow was rebuilt.', verbose_name='rebuilds')),
-                ('timeout', models.FloatField(blank=True, null=True, verbose_name='timeout')),
-                ('retention', models.DurationField(blank=True, null=True, verbose_name='retention')),
-                ('good_until', models.DateTimeField(blank=True, null=True, verbose_name='deadline')),
-                ('metadata', models.JSONField(blank=True, null=True, verbose_name='metadata')),
-                ('started_at', models.DateTimeField(blank=True, null=True, verbose_name='started at')),
-                ('completed_at', models.DateTimeField(blank=True, null=True, verbose_name='completed at')),
-                ('result', models.JSONField(blank=True, null=True, verbose_name='result')),
-                ('error_code', models.CharField(blank=True, max_length=100, null=True, verbose_name='error code')),
-                ('task', models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='horsies_django.task', verbose_name='task')),
-                ('workflow', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='nodes', to='horsies_django.workflow', verbose_name='workflow')),
-                ('limit_key', models.CharField(blank=True, max_length=255, null=True, verbose_name='limit key')),
-                ('retention_by_state', models.JSONField(blank=True, null=True, verbose_name='retention by state')),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "task_index",
+                    models.PositiveIntegerField(help_text="Its position in the list of nodes.", verbose_name="index"),
+                ),
+                ("node_id", models.CharField(max_length=128, verbose_name="node")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("task", "Task"),
+                            ("map", "Map"),
+                            ("subworkflow", "Subworkflow"),
+                            ("sleep", "Sleep"),
+                            ("event", "Event"),
+                        ],
+                        default="task",
+                        max_length=11,
+                        verbose_name="kind",
+                    ),
+                ),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("PENDING", "Pending"),
+                            ("READY", "Ready"),
+                            ("ENQUEUED", "Enqueued"),
+                            ("RUNNING", "Running"),
+                            ("COMPLETED", "Completed"),
+                            ("FAILED", "Failed"),
+                            ("SKIPPED", "Skipped"),
+                        ],
+                        default="PENDING",
+                        max_length=9,
+                        verbose_name="state",
+                    ),
+                ),
+                (
+                    "map_index",
+                    models.PositiveIntegerField(
+                        blank=True, help_text="The map node that the item belongs to.", null=True, verbose_name="map"
+                    ),
+                ),
+                ("waits_for", models.JSONField(blank=True, default=list, verbose_name="waits for")),
+                ("dependents", models.JSONField(blank=True, default=list, verbose_name="dependents")),
+                ("args_from", models.JSONField(blank=True, default=dict, verbose_name="results from")),
+                ("values_from", models.JSONField(blank=True, default=dict, verbose_name="values from")),
+                ("ctx_from", models.JSONField(blank=True, null=True, verbose_name="context from")),
+                (
+                    "join",
+                    models.CharField(
+                        choices=[("all", "All"), ("any", "Any"), ("quorum", "Quorum")],
+                        default="all",
+                        max_length=6,
+                        verbose_name="join",
+                    ),
+                ),
+                ("min_success", models.PositiveIntegerField(blank=True, null=True, verbose_name="min success")),
+                ("allow_failed_deps", models.BooleanField(default=False, verbose_name="allow failed dependencies")),
+                ("open_deps", models.PositiveIntegerField(default=0, verbose_name="unfinished dependencies")),
+                ("ok_deps", models.PositiveIntegerField(default=0, verbose_name="completed dependencies")),
+                (
+                    "failed_deps",
+                    models.PositiveIntegerField(
+                        default=0,
+                        help_text="Including skipped ones, unless their own condition skipped them.",
+                        verbose_name="failed dependencies",
+                    ),
+                ),
+                ("open_ctx", models.PositiveIntegerField(default=0, verbose_name="unfinished context")),
+                ("run_when", models.CharField(blank=True, max_length=255, null=True, verbose_name="run when")),
+                ("skip_when", models.CharField(blank=True, max_length=255, null=True, verbose_name="skip when")),
+                (
+                    "is_decided",
+                    models.BooleanField(
+                        default=False, help_text="Its conditions allow it to run.", verbose_name="conditions checked"
+                    ),
+                ),
+                ("over_index", models.PositiveIntegerField(blank=True, null=True, verbose_name="over")),
+                ("param", models.CharField(blank=True, max_length=255, null=True, verbose_name="parameter")),
+                ("seconds", models.FloatField(blank=True, null=True, verbose_name="seconds")),
+                ("until", models.DateTimeField(blank=True, null=True, verbose_name="until")),
+                ("event_name", models.CharField(blank=True, max_length=255, null=True, verbose_name="event")),
+                ("event_timeout", models.FloatField(blank=True, null=True, verbose_name="event timeout")),
+                ("definition_key", models.CharField(blank=True, max_length=255, null=True, verbose_name="definition")),
+                ("task_name", models.CharField(blank=True, max_length=255, null=True, verbose_name="task name")),
+                ("backend", models.CharField(default="default", max_length=64, verbose_name="backend")),
+                ("queue_name", models.CharField(default="default", max_length=100, verbose_name="queue")),
+                ("priority", models.SmallIntegerField(default=0, verbose_name="priority")),
+                ("is_async", models.BooleanField(default=False, verbose_name="async")),
+                ("typed_payload", models.BooleanField(default=False, verbose_name="rich values")),
+                ("kwargs", models.JSONField(blank=True, default=dict, verbose_name="keyword arguments")),
+                ("max_retries", models.PositiveSmallIntegerField(default=0, verbose_name="max retries")),
+                ("retry_policy", models.JSONField(blank=True, null=True, verbose_name="retry policy")),
+                (
+                    "rebuilds",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="How often its subworkflow was rebuilt.", verbose_name="rebuilds"
+                    ),
+                ),
+                ("timeout", models.FloatField(blank=True, null=True, verbose_name="timeout")),
+                ("retention", models.DurationField(blank=True, null=True, verbose_name="retention")),
+                ("good_until", models.DateTimeField(blank=True, null=True, verbose_name="deadline")),
+                ("metadata", models.JSONField(blank=True, null=True, verbose_name="metadata")),
+                ("started_at", models.DateTimeField(blank=True, null=True, verbose_name="started at")),
+                ("completed_at", models.DateTimeField(blank=True, null=True, verbose_name="completed at")),
+                ("result", models.JSONField(blank=True, null=True, verbose_name="result")),
+                ("error_code", models.CharField(blank=True, max_length=100, null=True, verbose_name="error code")),
+                (
+                    "task",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="horsies_django.task",
+                        verbose_name="task",
+                    ),
+                ),
+                (
+                    "workflow",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="nodes",
+                        to="horsies_django.workflow",
+                        verbose_name="workflow",
+                    ),
+                ),
+                ("limit_key", models.CharField(blank=True, max_length=255, null=True, verbose_name="limit key")),
+                ("retention_by_state", models.JSONField(blank=True, null=True, verbose_name="retention by state")),
             ],
             options={
-                'verbose_name': 'workflow task',
-                'verbose_name_plural': 'workflow tasks',
-                'db_table': 'horsies_workflow_tasks',
-                'indexes': [models.Index(condition=models.Q(('status__in', ['ENQUEUED', 'RUNNING'])), fields=['workflow'], name='horsies_node_started'), models.Index(condition=models.Q(('task__isnull', False)), fields=['task'], name='horsies_node_task')],
-                'constraints': [models.UniqueConstraint(fields=('workflow', 'task_index'), name='horsies_node_has_its_place_alone'), models.UniqueConstraint(fields=('node_id', 'workflow'), name='horsies_node_has_its_id_alone'), models.CheckConstraint(condition=models.Q(('status__in', ['PENDING', 'READY', 'ENQUEUED', 'RUNNING', 'COMPLETED', 'FAILED', 'SKIPPED'])), name='horsies_node_status_is_known'), models.CheckConstraint(condition=models.Q(('good_until__year__gte', 1899), ('good_until__year__lte', 9998), ('timeout__gte', 0.0), ('timeout__lte', 3153600000.0), ('retention__gte', datetime.timedelta(0)), ('retention__lte', datetime.timedelta(days=36500))), name='horsies_node_is_in_range')],
+                "verbose_name": "workflow task",
+                "verbose_name_plural": "workflow tasks",
+                "db_table": "horsies_workflow_tasks",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("status__in", ["ENQUEUED", "RUNNING"])),
+                        fields=["workflow"],
+                        name="horsies_node_started",
+                    ),
+                    models.Index(
+                        condition=models.Q(("task__isnull", False)), fields=["task"], name="horsies_node_task"
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("workflow", "task_index"), name="horsies_node_has_its_place_alone"),
+                    models.UniqueConstraint(fields=("node_id", "workflow"), name="horsies_node_has_its_id_alone"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "status__in",
+                                ["PENDING", "READY", "ENQUEUED", "RUNNING", "COMPLETED", "FAILED", "SKIPPED"],
+                            )
+                        ),
+                        name="horsies_node_status_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("good_until__year__gte", 1899),
+                            ("good_until__year__lte", 9998),
+                            ("timeout__gte", 0.0),
+                            ("timeout__lte", 3153600000.0),
+                            ("retention__gte", datetime.timedelta(0)),
+                            ("retention__lte", datetime.timedelta(days=36500)),
+                        ),
+                        name="horsies_node_is_in_range",
+                    ),
+                ],
             },
         ),
         migrations.AddField(
-            model_name='workflow',
-            name='parent',
-            field=models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='children', to='horsies_django.workflowtask', verbose_name='parent node'),
+            model_name="workflow",
+            name="parent",
+            field=models.ForeignKey(
+                blank=True,
+                db_constraint=False,
+                db_index=False,
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="children",
+                to="horsies_django.workflowtask",
+                verbose_name="parent node",
+            ),
         ),
         migrations.AddIndex(
-            model_name='workflow',
-            index=models.Index(condition=models.Q(('parent__isnull', False)), fields=['parent'], name='horsies_workflow_parent'),
+            model_name="workflow",
+            index=models.Index(
+                condition=models.Q(("parent__isnull", False)), fields=["parent"], name="horsies_workflow_parent"
+            ),
         ),
         migrations.CreateModel(
-            name='WorkflowEvent',
+            name="WorkflowEvent",
             fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=255, verbose_name='name')),
-                ('payload', models.JSONField(blank=True, null=True, verbose_name='payload')),
-                ('sent_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='sent at')),
-                ('workflow', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='events', to='horsies_django.workflow', verbose_name='workflow')),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=255, verbose_name="name")),
+                ("payload", models.JSONField(blank=True, null=True, verbose_name="payload")),
+                (
+                    "sent_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent at"),
+                ),
+                (
+                    "workflow",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="events",
+                        to="horsies_django.workflow",
+                        verbose_name="workflow",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'workflow event',
-                'verbose_name_plural': 'workflow events',
-                'db_table': 'horsies_workflow_events',
-                'constraints': [models.UniqueConstraint(fields=('workflow', 'name'), name='horsies_event_is_there_once')],
+                "verbose_name": "workflow event",
+                "verbose_name_plural": "workflow events",
+                "db_table": "horsies_workflow_events",
+                "constraints": [
+                    models.UniqueConstraint(fields=("workflow", "name"), name="horsies_event_is_there_once")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Watermark',
+            name="Watermark",
             fields=[
-                ('name', models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name='name')),
-                ('position', models.PositiveBigIntegerField(default=0, verbose_name='position')),
+                ("name", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="name")),
+                ("position", models.PositiveBigIntegerField(default=0, verbose_name="position")),
             ],
             options={
-                'verbose_name': 'watermark',
-                'verbose_name_plural': 'watermarks',
-                'db_table': 'horsies_watermarks',
+                "verbose_name": "watermark",
+                "verbose_name_plural": "watermarks",
+                "db_table": "horsies_watermarks",
             },
         ),
         migrations.CreateModel(
-            name='Rollup',
+            name="Rollup",
             fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('span', models.CharField(choices=[('M', 'Minute'), ('H', 'Hour'), ('T', 'Total')], max_length=1, verbose_name='span')),
-                ('start', models.DateTimeField(verbose_name='start')),
-                ('queue_name', models.CharField(max_length=100, verbose_name='queue')),
-                ('task_name', models.CharField(max_length=255, verbose_name='task')),
-                ('outcome', models.CharField(choices=[('COMPLETED', 'Completed'), ('FAILED', 'Failed'), ('WORKER_FAILURE', 'Worker failure')], max_length=14, verbose_name='outcome')),
-                ('will_retry', models.BooleanField(default=False, verbose_name='will retry')),
-                ('error_code', models.CharField(blank=True, max_length=100, verbose_name='error code')),
-                ('count', models.PositiveIntegerField(default=0, verbose_name='attempts')),
-                ('waits', models.JSONField(default=dict, verbose_name='waits')),
-                ('runs', models.JSONField(default=dict, verbose_name='runs')),
-                ('run_seconds', models.FloatField(db_default=0.0, default=0.0, verbose_name='seconds run')),
-                ('wait_seconds', models.FloatField(db_default=0.0, default=0.0, verbose_name='seconds waited')),
-                ('fingerprint', models.CharField(blank=True, db_default='', default='', max_length=12, verbose_name='error group')),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "span",
+                    models.CharField(
+                        choices=[("M", "Minute"), ("H", "Hour"), ("T", "Total")], max_length=1, verbose_name="span"
+                    ),
+                ),
+                ("start", models.DateTimeField(verbose_name="start")),
+                ("queue_name", models.CharField(max_length=100, verbose_name="queue")),
+                ("task_name", models.CharField(max_length=255, verbose_name="task")),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[
+                            ("COMPLETED", "Completed"),
+                            ("FAILED", "Failed"),
+                            ("WORKER_FAILURE", "Worker failure"),
+                        ],
+                        max_length=14,
+                        verbose_name="outcome",
+                    ),
+                ),
+                ("will_retry", models.BooleanField(default=False, verbose_name="will retry")),
+                ("error_code", models.CharField(blank=True, max_length=100, verbose_name="error code")),
+                ("count", models.PositiveIntegerField(default=0, verbose_name="attempts")),
+                ("waits", models.JSONField(default=dict, verbose_name="waits")),
+                ("runs", models.JSONField(default=dict, verbose_name="runs")),
+                ("run_seconds", models.FloatField(db_default=0.0, default=0.0, verbose_name="seconds run")),
+                ("wait_seconds", models.FloatField(db_default=0.0, default=0.0, verbose_name="seconds waited")),
+                (
+                    "fingerprint",
+                    models.CharField(blank=True, db_default="", default="", max_length=12, verbose_name="error group"),
+                ),
             ],
             options={
-                'verbose_name': 'roll-up',
-                'verbose_name_plural': 'roll-ups',
-                'db_table': 'horsies_rollups',
-                'indexes': [models.Index(condition=models.Q(('fingerprint', ''), _negated=True), fields=['fingerprint', 'span', 'start'], name='horsies_rollup_error_group'), models.Index(fields=['span', 'start', 'outcome', 'will_retry', 'queue_name', 'task_name', 'count', 'run_seconds'], name='horsies_rollup_series')],
-                'constraints': [models.UniqueConstraint(fields=('span', 'start', 'queue_name', 'task_name', 'outcome', 'will_retry', 'error_code', 'fingerprint'), name='horsies_rollup_counts_alone')],
+                "verbose_name": "roll-up",
+                "verbose_name_plural": "roll-ups",
+                "db_table": "horsies_rollups",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("fingerprint", ""), _negated=True),
+                        fields=["fingerprint", "span", "start"],
+                        name="horsies_rollup_error_group",
+                    ),
+                    models.Index(
+                        fields=[
+                            "span",
+                            "start",
+                            "outcome",
+                            "will_retry",
+                            "queue_name",
+                            "task_name",
+                            "count",
+                            "run_seconds",
+                        ],
+                        name="horsies_rollup_series",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=(
+                            "span",
+                            "start",
+                            "queue_name",
+                            "task_name",
+                            "outcome",
+                            "will_retry",
+                            "error_code",
+                            "fingerprint",
+                        ),
+                        name="horsies_rollup_counts_alone",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Limit',
+            name="Limit",
             fields=[
-                ('key', models.CharField(max_length=255, primary_key=True, serialize=False, verbose_name='key')),
-                ('max_concurrency', models.PositiveIntegerField(blank=True, help_text='Defined by the task. Empty: no limit.', null=True, verbose_name='max concurrency')),
-                ('rate', models.CharField(blank=True, help_text='Defined by the task. Empty: no limit.', max_length=50, null=True, verbose_name='rate')),
-                ('tokens', models.FloatField(blank=True, editable=False, null=True, verbose_name='tokens')),
-                ('refilled_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='refilled at')),
-                ('released_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False, verbose_name='last admitted')),
-                ('next_at', models.DateTimeField(blank=True, help_text='When the rate limit admits the next task.', null=True, verbose_name='next check')),
+                ("key", models.CharField(max_length=255, primary_key=True, serialize=False, verbose_name="key")),
+                (
+                    "max_concurrency",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="Defined by the task. Empty: no limit.",
+                        null=True,
+                        verbose_name="max concurrency",
+                    ),
+                ),
+                (
+                    "rate",
+                    models.CharField(
+                        blank=True,
+                        help_text="Defined by the task. Empty: no limit.",
+                        max_length=50,
+                        null=True,
+                        verbose_name="rate",
+                    ),
+                ),
+                ("tokens", models.FloatField(blank=True, editable=False, null=True, verbose_name="tokens")),
+                (
+                    "refilled_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="refilled at"),
+                ),
+                (
+                    "released_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        editable=False,
+                        verbose_name="last admitted",
+                    ),
+                ),
+                (
+                    "next_at",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="When the rate limit admits the next task.",
+                        null=True,
+                        verbose_name="next check",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'limit',
-                'verbose_name_plural': 'limits',
-                'db_table': 'horsies_limits',
-                'indexes': [models.Index(condition=models.Q(('next_at__isnull', False)), fields=['next_at'], name='horsies_limit_next')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('refilled_at__year__gte', 1899), ('refilled_at__year__lte', 9998), ('released_at__year__gte', 1899), ('released_at__year__lte', 9998), ('next_at__year__gte', 1899), ('next_at__year__lte', 9998), ('tokens__gte', -10000000000.0), ('tokens__lte', 10000000000.0)), name='horsies_limit_is_in_range')],
+                "verbose_name": "limit",
+                "verbose_name_plural": "limits",
+                "db_table": "horsies_limits",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("next_at__isnull", False)), fields=["next_at"], name="horsies_limit_next"
+                    )
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("refilled_at__year__gte", 1899),
+                            ("refilled_at__year__lte", 9998),
+                            ("released_at__year__gte", 1899),
+                            ("released_at__year__lte", 9998),
+                            ("next_at__year__gte", 1899),
+                            ("next_at__year__lte", 9998),
+                            ("tokens__gte", -10000000000.0),
+                            ("tokens__lte", 10000000000.0),
+                        ),
+                        name="horsies_limit_is_in_range",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Schedule',
+            name="Schedule",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=255, unique=True, verbose_name='name')),
-                ('backend', models.CharField(default='default', max_length=64, verbose_name='backend')),
-                ('task_name', models.CharField(blank=True, help_text='The name of the task.', max_length=255, null=True, verbose_name='task')),
-                ('workflow_name', models.CharField(blank=True, help_text='The definition key of the workflow.', max_length=255, null=True, verbose_name='workflow')),
-                ('args', models.JSONField(blank=True, default=list, verbose_name='arguments')),
-                ('kwargs', models.JSONField(blank=True, default=dict, verbose_name='keyword arguments')),
-                ('options', models.JSONField(blank=True, default=dict, help_text='Options of each call, e.g. queue_name, priority or timeout.', verbose_name='options')),
-                ('timing', models.CharField(help_text='E.g. cron:0 9 * * MON-FRI or every:300.', max_length=255, verbose_name='timing')),
-                ('timezone', models.CharField(default=horsies_django.core.clock.project_timezone, help_text='E.g. Europe/Berlin.', max_length=64, verbose_name='time zone')),
-                ('enabled', models.BooleanField(default=True, verbose_name='enabled')),
-                ('disabled_by', models.CharField(blank=True, choices=[('OPERATOR', 'An operator'), ('CODE', 'The code'), ('END', 'End time reached'), ('TIMING', 'Invalid timing')], default='', editable=False, max_length=8, verbose_name='disabled by')),
-                ('catch_up', models.CharField(choices=[('latest', 'Run the latest only'), ('all', 'Run each, up to a limit'), ('none', 'Run none')], default='latest', max_length=6, verbose_name='missed runs')),
-                ('max_catch_up_runs', models.PositiveIntegerField(default=100, help_text='Only the latest missed runs, up to this number, are run.', verbose_name='max missed runs')),
-                ('overlap', models.CharField(choices=[('allow', 'Run both'), ('skip', 'Skip the new run'), ('cancel_previous', 'Cancel the previous run')], default='allow', max_length=15, verbose_name='if the previous run has not finished')),
-                ('jitter', models.FloatField(default=0.0, help_text='Seconds: maximum random delay of each run.', verbose_name='jitter')),
-                ('skip_nonexistent', models.BooleanField(default=False, help_text='When clocks are set forward. Otherwise such a run starts right after the gap.', verbose_name='skip times that do not exist')),
-                ('start_at', models.DateTimeField(blank=True, null=True, verbose_name='start at')),
-                ('end_at', models.DateTimeField(blank=True, null=True, verbose_name='end at')),
-                ('source', models.CharField(blank=True, default='', editable=False, help_text='Empty: created by an operator.', max_length=100, verbose_name='source')),
-                ('declared_enabled', models.BooleanField(blank=True, editable=False, null=True, verbose_name='enabled in code')),
-                ('next_run_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='next run')),
-                ('next_slot_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='next slot')),
-                ('last_run_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last run')),
-                ('last_slot_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last slot')),
-                ('last_task_id', models.UUIDField(blank=True, editable=False, null=True, verbose_name='last task')),
-                ('last_workflow_id', models.UUIDField(blank=True, editable=False, null=True, verbose_name='last workflow')),
-                ('run_count', models.PositiveBigIntegerField(default=0, editable=False, verbose_name='runs')),
-                ('last_error', models.TextField(blank=True, default='', editable=False, verbose_name='last error')),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False, verbose_name='created at')),
-                ('updated_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False, verbose_name='updated at')),
-                ('planned_timezone', models.CharField(blank=True, db_default='', default='', editable=False, max_length=64)),
-                ('planned_timing', models.CharField(blank=True, db_default='', default='', editable=False, max_length=255)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=255, unique=True, verbose_name="name")),
+                ("backend", models.CharField(default="default", max_length=64, verbose_name="backend")),
+                (
+                    "task_name",
+                    models.CharField(
+                        blank=True, help_text="The name of the task.", max_length=255, null=True, verbose_name="task"
+                    ),
+                ),
+                (
+                    "workflow_name",
+                    models.CharField(
+                        blank=True,
+                        help_text="The definition key of the workflow.",
+                        max_length=255,
+                        null=True,
+                        verbose_name="workflow",
+                    ),
+                ),
+                ("args", models.JSONField(blank=True, default=list, verbose_name="arguments")),
+                ("kwargs", models.JSONField(blank=True, default=dict, verbose_name="keyword arguments")),
+                (
+                    "options",
+                    models.JSONField(
+                        blank=True,
+                        default=dict,
+                        help_text="Options of each call, e.g. queue_name, priority or timeout.",
+                        verbose_name="options",
+                    ),
+                ),
+                (
+                    "timing",
+                    models.CharField(
+                        help_text="E.g. cron:0 9 * * MON-FRI or every:300.", max_length=255, verbose_name="timing"
+                    ),
+                ),
+                (
+                    "timezone",
+                    models.CharField(
+                        default=horsies_django.core.clock.project_timezone,
+                        help_text="E.g. Europe/Berlin.",
+                        max_length=64,
+                        verbose_name="time zone",
+                    ),
+                ),
+                ("enabled", models.BooleanField(default=True, verbose_name="enabled")),
+                (
+                    "disabled_by",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("OPERATOR", "An operator"),
+                            ("CODE", "The code"),
+                            ("END", "End time reached"),
+                            ("TIMING", "Invalid timing"),
+                        ],
+                        default="",
+                        editable=False,
+                        max_length=8,
+                        verbose_name="disabled by",
+                    ),
+                ),
+                (
+                    "catch_up",
+                    models.CharField(
+                        choices=[
+                            ("latest", "Run the latest only"),
+                            ("all", "Run each, up to a limit"),
+                            ("none", "Run none"),
+                        ],
+                        default="latest",
+                        max_length=6,
+                        verbose_name="missed runs",
+                    ),
+                ),
+                (
+                    "max_catch_up_runs",
+                    models.PositiveIntegerField(
+                        default=100,
+                        help_text="Only the latest missed runs, up to this number, are run.",
+                        verbose_name="max missed runs",
+                    ),
+                ),
+                (
+                    "overlap",
+                    models.CharField(
+                        choices=[
+                            ("allow", "Run both"),
+                            ("skip", "Skip the new run"),
+                            ("cancel_previous", "Cancel the previous run"),
+                        ],
+                        default="allow",
+                        max_length=15,
+                        verbose_name="if the previous run has not finished",
+                    ),
+                ),
+                (
+                    "jitter",
+                    models.FloatField(
+                        default=0.0, help_text="Seconds: maximum random delay of each run.", verbose_name="jitter"
+                    ),
+                ),
+                (
+                    "skip_nonexistent",
+                    models.BooleanField(
+                        default=False,
+                        help_text="When clocks are set forward. Otherwise such a run starts right after the gap.",
+                        verbose_name="skip times that do not exist",
+                    ),
+                ),
+                ("start_at", models.DateTimeField(blank=True, null=True, verbose_name="start at")),
+                ("end_at", models.DateTimeField(blank=True, null=True, verbose_name="end at")),
+                (
+                    "source",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        editable=False,
+                        help_text="Empty: created by an operator.",
+                        max_length=100,
+                        verbose_name="source",
+                    ),
+                ),
+                (
+                    "declared_enabled",
+                    models.BooleanField(blank=True, editable=False, null=True, verbose_name="enabled in code"),
+                ),
+                ("next_run_at", models.DateTimeField(blank=True, editable=False, null=True, verbose_name="next run")),
+                ("next_slot_at", models.DateTimeField(blank=True, editable=False, null=True, verbose_name="next slot")),
+                ("last_run_at", models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last run")),
+                ("last_slot_at", models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last slot")),
+                ("last_task_id", models.UUIDField(blank=True, editable=False, null=True, verbose_name="last task")),
+                (
+                    "last_workflow_id",
+                    models.UUIDField(blank=True, editable=False, null=True, verbose_name="last workflow"),
+                ),
+                ("run_count", models.PositiveBigIntegerField(default=0, editable=False, verbose_name="runs")),
+                ("last_error", models.TextField(blank=True, default="", editable=False, verbose_name="last error")),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False, verbose_name="created at"
+                    ),
+                ),
+                (
+                    "updated_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False, verbose_name="updated at"
+                    ),
+                ),
+                (
+                    "planned_timezone",
+                    models.CharField(blank=True, db_default="", default="", editable=False, max_length=64),
+                ),
+                (
+                    "planned_timing",
+                    models.CharField(blank=True, db_default="", default="", editable=False, max_length=255),
+                ),
             ],
             options={
-                'verbose_name': 'schedule',
-                'verbose_name_plural': 'schedules',
-                'db_table': 'horsies_schedules',
-                'permissions': [('enable_schedule', 'Can enable schedule'), ('disable_schedule', 'Can disable schedule'), ('run_now_schedule', 'Can run schedule now')],
-                'indexes': [models.Index(condition=models.Q(('enabled', True)), fields=['backend', 'next_run_at'], name='horsies_schedule_next'), models.Index(condition=models.Q(('enabled', False)), fields=['disabled_by', 'name'], name='horsies_schedule_disabled'), models.Index(condition=models.Q(('last_error', ''), _negated=True), fields=['name'], name='horsies_schedule_failing'), models.Index(fields=['source', 'name'], name='horsies_schedule_source'), models.Index(condition=models.Q(('enabled', True), models.Q(('planned_timing', ''), _negated=True), models.Q(models.Q(('planned_timing', models.F('timing')), _negated=True), models.Q(('planned_timezone', models.F('timezone')), _negated=True), _connector='OR')), fields=['backend', 'next_run_at'], name='horsies_schedule_replan')],
-                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('task_name__isnull', False), ('workflow_name__isnull', True)), models.Q(('task_name__isnull', True), ('workflow_name__isnull', False)), _connector='OR'), name='horsies_schedule_has_a_task_or_a_workflow'), models.CheckConstraint(condition=models.Q(('start_at__year__gte', 1899), ('start_at__year__lte', 9998), ('end_at__year__gte', 1899), ('end_at__year__lte', 9998), ('next_run_at__year__gte', 1899), ('next_run_at__year__lte', 9998), ('next_slot_at__year__gte', 1899), ('next_slot_at__year__lte', 9998), ('last_slot_at__year__gte', 1899), ('last_slot_at__year__lte', 9998), ('jitter__gte', 0.0), ('jitter__lte', 86400.0), ('max_catch_up_runs__gte', 0), ('max_catch_up_runs__lte', 10000)), name='horsies_schedule_is_in_range')],
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+                "db_table": "horsies_schedules",
+                "permissions": [
+                    ("enable_schedule", "Can enable schedule"),
+                    ("disable_schedule", "Can disable schedule"),
+                    ("run_now_schedule", "Can run schedule now"),
+                ],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("enabled", True)),
+                        fields=["backend", "next_run_at"],
+                        name="horsies_schedule_next",
+                    ),
+                    models.Index(
+                        condition=models.Q(("enabled", False)),
+                        fields=["disabled_by", "name"],
+                        name="horsies_schedule_disabled",
+                    ),
+                    models.Index(
+                        condition=models.Q(("last_error", ""), _negated=True),
+                        fields=["name"],
+                        name="horsies_schedule_failing",
+                    ),
+                    models.Index(fields=["source", "name"], name="horsies_schedule_source"),
+                    models.Index(
+                        condition=models.Q(
+                            ("enabled", True),
+                            models.Q(("planned_timing", ""), _negated=True),
+                            models.Q(
+                                models.Q(("planned_timing", models.F("timing")), _negated=True),
+                                models.Q(("planned_timezone", models.F("timezone")), _negated=True),
+                                _connector="OR",
+                            ),
+                        ),
+                        fields=["backend", "next_run_at"],
+                        name="horsies_schedule_replan",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("task_name__isnull", False), ("workflow_name__isnull", True)),
+                            models.Q(("task_name__isnull", True), ("workflow_name__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="horsies_schedule_has_a_task_or_a_workflow",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("start_at__year__gte", 1899),
+                            ("start_at__year__lte", 9998),
+                            ("end_at__year__gte", 1899),
+                            ("end_at__year__lte", 9998),
+                            ("next_run_at__year__gte", 1899),
+                            ("next_run_at__year__lte", 9998),
+                            ("next_slot_at__year__gte", 1899),
+                            ("next_slot_at__year__lte", 9998),
+                            ("last_slot_at__year__gte", 1899),
+                            ("last_slot_at__year__lte", 9998),
+                            ("jitter__gte", 0.0),
+                            ("jitter__lte", 86400.0),
+                            ("max_catch_up_runs__gte", 0),
+                            ("max_catch_up_runs__lte", 10000),
+                        ),
+                        name="horsies_schedule_is_in_range",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='TaskItem',
+            name="TaskItem",
             fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('position', models.PositiveIntegerField(verbose_name='position')),
-                ('kwargs', models.JSONField(default=dict, verbose_name='keyword arguments')),
-                ('sent_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='sent at')),
-                ('task', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='items', to='horsies_django.task', verbose_name='task')),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("position", models.PositiveIntegerField(verbose_name="position")),
+                ("kwargs", models.JSONField(default=dict, verbose_name="keyword arguments")),
+                (
+                    "sent_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent at"),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="items",
+                        to="horsies_django.task",
+                        verbose_name="task",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'grouped call',
-                'verbose_name_plural': 'grouped calls',
-                'db_table': 'horsies_task_items',
-                'constraints': [models.UniqueConstraint(fields=('task', 'position'), name='horsies_item_has_its_place_alone')],
+                "verbose_name": "grouped call",
+                "verbose_name_plural": "grouped calls",
+                "db_table": "horsies_task_items",
+                "constraints": [
+                    models.UniqueConstraint(fields=("task", "position"), name="horsies_item_has_its_place_alone")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='ErrorGroup',
+            name="ErrorGroup",
             fields=[
-                ('fingerprint', models.CharField(max_length=12, primary_key=True, serialize=False, verbose_name='error group')),
-                ('exception_class', models.CharField(blank=True, max_length=255, verbose_name='exception class')),
-                ('error_code', models.CharField(max_length=100, verbose_name='error code')),
-                ('location', models.CharField(blank=True, help_text='Where it was raised.', max_length=255, verbose_name='location')),
-                ('first_seen_at', models.DateTimeField(verbose_name='first seen at')),
-                ('last_seen_at', models.DateTimeField(db_index=True, verbose_name='last seen at')),
-                ('last_attempt_id', models.PositiveBigIntegerField(verbose_name='last attempt')),
+                (
+                    "fingerprint",
+                    models.CharField(max_length=12, primary_key=True, serialize=False, verbose_name="error group"),
+                ),
+                ("exception_class", models.CharField(blank=True, max_length=255, verbose_name="exception class")),
+                ("error_code", models.CharField(max_length=100, verbose_name="error code")),
+                (
+                    "location",
+                    models.CharField(
+                        blank=True, help_text="Where it was raised.", max_length=255, verbose_name="location"
+                    ),
+                ),
+                ("first_seen_at", models.DateTimeField(verbose_name="first seen at")),
+                ("last_seen_at", models.DateTimeField(db_index=True, verbose_name="last seen at")),
+                ("last_attempt_id", models.PositiveBigIntegerField(verbose_name="last attempt")),
             ],
             options={
-                'verbose_name': 'error group',
-                'verbose_name_plural': 'errors',
-                'db_table': 'horsies_error_groups',
-                'default_permissions': (),
+                "verbose_name": "error group",
+                "verbose_name_plural": "errors",
+                "db_table": "horsies_error_groups",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
-            name='Overview',
+            name="Overview",
             fields=[],
             options={
-                'verbose_name': 'overview',
-                'verbose_name_plural': 'overview',
-                'proxy': True,
-                'default_permissions': (),
-                'indexes': [],
-                'constraints': [],
+                "verbose_name": "overview",
+                "verbose_name_plural": "overview",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
             },
-            bases=('horsies_django.task',),
+            bases=("horsies_django.task",),
         ),
         migrations.CreateModel(
-            name='RunningNow',
+            name="RunningNow",
             fields=[],
             options={
-                'verbose_name': 'running now',
-                'verbose_name_plural': 'running now',
-                'proxy': True,
-                'default_permissions': (),
-                'indexes': [],
-                'constraints': [],
+                "verbose_name": "running now",
+                "verbose_name_plural": "running now",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
             },
-            bases=('horsies_django.task',),
+            bases=("horsies_django.task",),
         ),
         migrations.RunPython(tune_postgres, migrations.RunPython.noop),
     ]

@@ -24,7 +24,7 @@ class MissingPrivilege(ImproperlyConfigured):
 
 
 def check_tables(database: str, *, needs_grants: bool = False) -> None:
-    """Do what ``check_schema`` does, but let a database pass that can't be reached: the caller fails later."""
+    """Like ``check_schema``, but pass if the database can't be reached: the caller fails later."""
     with suppress(OperationalError):
         check_schema(database, needs_grants=needs_grants)
 
@@ -35,6 +35,15 @@ def check_schema(database: str, *, needs_grants: bool = False) -> None:
     Migrations of a later release pass.
     """
     check_database(database)
+    _check_access(database, needs_grants=needs_grants)
+    if missing := _unapplied(database):
+        raise ImproperlyConfigured(
+            f"Database {database!r} lacks the migration {missing[0]} of {_APP}: run `manage.py migrate` first."
+        )
+
+
+def _check_access(database: str, *, needs_grants: bool) -> None:
+    """Raise ImproperlyConfigured if the role can't see the tables, or with ``needs_grants`` not use them."""
     if Task._meta.db_table not in connections[database].introspection.table_names():
         raise ImproperlyConfigured(
             hidden_problem(database, Task._meta.db_table)
@@ -42,10 +51,6 @@ def check_schema(database: str, *, needs_grants: bool = False) -> None:
         )
     if needs_grants and (problem := grants_problem(database, _tables())):
         raise ImproperlyConfigured(problem)
-    if missing := _unapplied(database):
-        raise ImproperlyConfigured(
-            f"Database {database!r} lacks the migration {missing[0]} of {_APP}: run `manage.py migrate` first."
-        )
 
 
 def _unapplied(database: str) -> list[str]:
@@ -81,7 +86,7 @@ def _missing(database: str) -> str | None:
     if connections[database].in_atomic_block:
         return None  # the error has aborted the transaction, so no query can run
     try:
-        check_tables(database, needs_grants=True)
+        _check_access(database, needs_grants=True)
     except ImproperlyConfigured as error:
         return str(error)
     except Error:

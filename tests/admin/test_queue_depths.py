@@ -70,6 +70,19 @@ def test_beyond_the_bound_known_queues_are_counted_and_the_oldest_task_is_found(
     assert len(captured) == 4
 
 
+def test_where_many_queues_have_tasks_fewer_of_each_are_counted(monkeypatch):
+    monkeypatch.setattr(module, "MAX_COUNTED_OF_ALL", 9)
+    for name, number in (("a", 2), ("b", 3), ("c", 5)):
+        tasks.noop.with_options(queue_name=name).send_many({} for _ in range(number))
+
+    found = depths(Task.objects.all())
+
+    assert {name: (depth.due, depth.is_more) for name, depth in found.items()} == {
+        "a": (2, False), "b": (3, False), "c": (3, True),
+    }  # fmt: skip
+    assert depths(Task.objects.all(), only="c")["c"].due == 5
+
+
 @pytest.mark.slow
 def test_the_search_for_the_oldest_task_reads_at_most_a_thousand_queues():
     names = [f"queue-{number:04}" for number in range(1_500)]

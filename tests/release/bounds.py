@@ -16,16 +16,21 @@ from tests.conftest import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 #: What users install beside the package itself.
-RUNTIME_EXTRAS: Final = ("binary", "opentelemetry", "prometheus", "words")
+RUNTIME_EXTRAS: Final = ("backport", "binary", "demo", "opentelemetry", "prometheus", "words")
 
 REQUIREMENT = re.compile(r"(?P<name>[\w-]+)(?:\[\w+\])?>=(?P<bound>[\d.]+)")
 
 
 def lower_bounds() -> dict[str, str]:
     """Return the lowest version of each runtime requirement, extras included."""
-    extras = (line for extra in RUNTIME_EXTRAS for line in PROJECT["optional-dependencies"][extra])
-    matches = (REQUIREMENT.match(line) for line in (*PROJECT["dependencies"], *extras))
-    return {match["name"]: match["bound"] for match in matches if match}
+    extras = [line for extra in RUNTIME_EXTRAS for line in PROJECT["optional-dependencies"][extra]]
+    bounds = {}
+    for line in (*PROJECT["dependencies"], *extras):
+        if not line.startswith(PROJECT["name"]):  # an extra of its own
+            match = REQUIREMENT.match(line)
+            assert match, f"no lower bound: {line}"
+            bounds[match["name"]] = match["bound"]
+    return bounds
 
 
 def lowest_python() -> str:

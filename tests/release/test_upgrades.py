@@ -27,7 +27,7 @@ WHEELS = sorted((Path(__file__).parent / "wheels").glob("*.whl"))
 
 VENDORS = ["sqlite", "postgresql"]
 
-#: How each command runs that needs the tables.
+#: The commands that need the tables, with their flags.
 COMMANDS = (
     "horsies_check_deploy",
     "horsies_prune --dry-run",
@@ -50,6 +50,7 @@ ENDED = """
 pytestmark = pytest.mark.once
 
 
+@pytest.mark.skipif(not WHEELS, reason="there is no release yet")
 def test_a_released_migration_has_not_changed():
     for wheel in WHEELS:
         with zipfile.ZipFile(wheel) as archive:

@@ -156,7 +156,7 @@ def new_database(vendor: str, folder: Path) -> Iterator[str]:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"'.encode())
         try:
-            yield re.sub(r"(?<=/)\w+(?=\?|$)", name, url)
+            yield re.sub(r"(?<=/)\w+(?=\?|$)", name, url, count=1)
         finally:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
 

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.__main__ import postgres
 
 #: Seconds between two samples.
 INTERVAL = 10.0
+
+#: The samples that a report needs at least.
+MIN_SAMPLES = 8
 
 
 def main() -> int:
@@ -47,33 +51,38 @@ def _run(seconds: float, rate: float, file: Path | None) -> int:
     call_command("migrate", run_syncdb=True, verbosity=0)
     client = _client()
     command = [sys.executable, "manage.py", "horsies_worker", "-v0", "--processes", "2"]
-    worker = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)  # each failure is logged
-    load = Load(rate)
     times: list[float] = []
     samples: list[dict[str, float]] = []
     pages: Counter[int] = Counter()
-    try:
-        load.start()
-        began = time.monotonic()
-        while (now := time.monotonic() - began) < seconds:
-            if worker.poll() is not None:
-                raise RuntimeError(f"The worker exited with status {worker.returncode}.")
-            times.append(now)
-            samples.append({**sample(worker.pid), "due tasks": waiting_now()})
-            pages.update(client.get(f"/admin/horsies_django/{page}/").status_code for page in ("overview", "task"))
-            time.sleep(INTERVAL)
-        load.stop()
-        left = _await_idle(waiting_now)
-    finally:
-        worker.terminate()
-        worker.wait()
-        connection.close()
+    load = Load(rate)
+    with tempfile.TemporaryFile("w+") as log:  # each failure of a task is logged
+        worker = subprocess.Popen(command, start_new_session=True, stderr=log)
+        try:
+            load.start()
+            began = time.monotonic()
+            while (now := time.monotonic() - began) < seconds or len(times) < MIN_SAMPLES:
+                load.check()
+                if worker.poll() is not None:
+                    log.seek(0)
+                    raise RuntimeError(f"The worker exited with status {worker.returncode}: {log.read()[-2_000:]}")
+                times.append(now)
+                samples.append({**sample(worker.pid), "due tasks": waiting_now()})
+                pages.update(client.get(f"/admin/horsies_django/{page}/").status_code for page in ("overview", "task"))
+                time.sleep(INTERVAL)
+            load.stop()
+            load.check()
+            left = _await_idle(waiting_now)
+        finally:
+            load.stop()
+            worker.terminate()
+            worker.wait()
+            connection.close()
     if file is not None:
         file.write_text(json.dumps({"times": times, "samples": samples}))
     skipped = len(times) // 4
     print(f"{load.sent:,} calls in {seconds / 60:g} minutes, of which {left} due tasks were left.")
     print(f"Pages of the admin by status: {dict(pages)}")
-    print(f"{'':42} {'first tenth':>14} {'last tenth':>14} {'an hour':>14}   standard error")
+    print(f"{'':42} {'first tenth':>14} {'last tenth':>14} {'per hour':>14}   standard error")
     print(*slopes(times[skipped:], samples[skipped:]), sep="\n")
     return 1 if left else 0
 

@@ -36,9 +36,12 @@ class Load:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop sending, and raise the error that ended the thread, if one did."""
+        """Stop sending."""
         self._stopped.set()
         self._thread.join()
+
+    def check(self) -> None:
+        """Raise the error that ended the thread, if one did."""
         if self._error is not None:
             raise self._error
 
@@ -48,7 +51,7 @@ class Load:
             while not self._stopped.wait(max(0.0, due - time.monotonic())):
                 due += ROUND
                 self._send_round()
-        except Exception as error:  # stop() raises it
+        except Exception as error:  # check() raises it
             self._error = error
         finally:
             connection.close()

@@ -23,7 +23,7 @@ from ...ops.keyset.scan import KeyRange
 from ...ops.keyset.scopes import ScanScope
 from ..times import display_zone
 
-PERIODS: Final = {
+SENT_WITHIN: Final = {
     "hour": (_("last hour"), timedelta(hours=1)),
     "day": (_("last 24 hours"), timedelta(days=1)),
     "week": (_("last 7 days"), timedelta(days=7)),
@@ -42,7 +42,7 @@ class SentFilter(admin.ListFilter):
     def __init__(self, request: HttpRequest, params: dict[str, list[str]], model: Any, model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
         given = {name: params.pop(name)[-1] for name in self.parameter_names if name in params}
-        self.period = given["sent"] if given.get("sent") in PERIODS else None
+        self.period = given["sent"] if given.get("sent") in SENT_WITHIN else None
         self.start = parse_moment(given.get("sent_from"), time.min)
         self.end = parse_moment(given.get("sent_to"), time.max)
         read = {"sent": self.period, "sent_from": self.start, "sent_to": self.end}
@@ -61,7 +61,7 @@ class SentFilter(admin.ListFilter):
         clear = dict.fromkeys(self.parameter_names)
         is_any = not (self.period or self.start or self.end)
         yield {"selected": is_any, "query_string": changelist.get_query_string(clear), "display": _("All")}
-        for name, (title, _length) in PERIODS.items():
+        for name, (title, _length) in SENT_WITHIN.items():
             query = changelist.get_query_string(clear | {"sent": name})
             yield {"selected": name == self.period, "query_string": query, "display": title}
         others = [(name, value) for name, value in changelist.params.items() if name not in self.parameter_names]
@@ -77,7 +77,7 @@ class SentFilter(admin.ListFilter):
             return queryset.none()
         rows = Q()
         if self.period:
-            rows &= Q(sent_at__gte=NowPlus(-PERIODS[self.period][1].total_seconds()))
+            rows &= Q(sent_at__gte=NowPlus(-SENT_WITHIN[self.period][1].total_seconds()))
         if self.start:
             rows &= Q(sent_at__gte=self.start)
         if self.end:
@@ -90,7 +90,7 @@ class SentFilter(admin.ListFilter):
         if self.unreadable:
             return f"{self.title}: {', '.join(map(repr, self.unreadable))}"
         if self.period:
-            return f"{self.title}: {PERIODS[self.period][0]}"
+            return f"{self.title}: {SENT_WITHIN[self.period][0]}"
         if not (self.start or self.end):
             return None
         return f"{self.title}: {as_input(self.start) or '…'} – {as_input(self.end) or '…'}"
@@ -103,7 +103,7 @@ class SentFilter(admin.ListFilter):
     @property
     def bounds(self) -> KeyRange:
         """The bounds of ids from that time, with a margin for clock skew."""
-        start = datetime.now(UTC) - PERIODS[self.period][1] if self.period else None
+        start = datetime.now(UTC) - SENT_WITHIN[self.period][1] if self.period else None
         starts = [moment for moment in (start, self.start) if moment]
         return KeyRange(
             max((id_of(moment, -SKEW) for moment in starts), default=None), id_of(self.end, SKEW) if self.end else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import socket
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
 #: The codes of the nodes that fail on purpose, with what the progress says of them.
 _PLANNED: Final = {
-    "MAP_ITEM_FAILED": "[green]Completed[/], with the planned failures",
+    "MAP_ITEM_FAILED": "[yellow]Completed[/], apart from the planned failures",
     "EVENT_TIMEOUT": "[green]Not approved in time[/], as planned",
 }
 
@@ -75,6 +76,8 @@ class Command(BaseCommand):
             raise CommandError(f"--processes is {processes}; allowed: 1 or more.")
         if not patience > 0:  # NaN is not
             raise CommandError(f"--patience is {patience:g}; allowed: more than 0 seconds.")
+        if keep:
+            _check_address(keep)
         call_command("migrate", verbosity=0)
         handle = Inspection.build_with(patience=patience).start()
         console.print(
@@ -96,7 +99,7 @@ class Command(BaseCommand):
             delivered = deliver.send(report).get(timeout=60)
             console.print(_totals_table(Report(**report["totals"]), report["failed"]))
             console.print(_largest_table(report["largest"]))
-            console.print(_planned_table(report["failed"], is_delivered=delivered.is_ok()))
+            console.print(_planned_table(report["failed"], None if delivered.is_ok() else delivered.err.message))
             console.print(_approval(report["approved_by"]))
             if delivered.is_ok():
                 console.print(f"Delivered: {delivered.ok}", soft_wrap=True, highlight=False)
@@ -121,9 +124,13 @@ def _approve(console: Console) -> None:
 @contextmanager
 def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command of the project during the block, then stop it."""
-    # All failures of the demo are intended; the admin shows their tracebacks.
-    command = [sys.executable, sys.argv[0], *command]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # A worker logs the failures of tasks, which the admin shows. A session of its own: Ctrl+C must reach it once only.
+    process = subprocess.Popen(
+        [sys.executable, sys.argv[0], *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         yield process
     finally:
@@ -211,18 +218,20 @@ def _largest_table(largest: list[tuple[str, dict[str, int]]]) -> Table:
 
 
 def _approval(approved_by: str | None) -> str:
-    return f"Approved by {approved_by}." if approved_by else "Not approved in time, so it was published without."
+    if approved_by:
+        return f"Approved by {approved_by}."
+    return "Not approved in time, so the report was published without approval."
 
 
-def _planned_table(failed: dict[str, str], *, is_delivered: bool) -> Table:
-    """Return the failures, which are all planned."""
+def _planned_table(failed: dict[str, str], undelivered: str | None) -> Table:
+    """Return the planned failures. ``undelivered`` is why the report was not delivered; None if it was."""
     table = Table(title="Planned failures, to look at in the admin", title_justify="left")
     table.add_column("task")
     table.add_column("error")
     for path, error in failed.items():
         table.add_row(f"report of {Path(path).name}", escape(error))
-    if not is_delivered:
-        table.add_row("deliver", "the directory outbox does not exist: create it, then retry the task in the admin")
+    if undelivered is not None:
+        table.add_row("deliver", f"{escape(undelivered)} Create the directory, then retry the task in the admin.")
     return table
 
 
@@ -249,7 +258,18 @@ def _serve(console: Console, worker: subprocess.Popen[bytes], site: subprocess.P
             time.sleep(0.2)
         if worker.poll() is not None:
             raise CommandError(f"The worker ended with exit status {worker.returncode}.")
-        raise CommandError(f"The site ended with exit status {site.returncode}. Is {address} in use?")
+        raise CommandError(f"The site at {address} ended with exit status {site.returncode}.")
+
+
+def _check_address(address: str) -> None:
+    """Raise CommandError unless a site can have this address."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        raise CommandError(f"--keep is {address}; allowed: an address such as {_ADDRESS}.")
+    try:
+        socket.create_server((host, int(port))).close()
+    except (OSError, OverflowError) as error:
+        raise CommandError(f"--keep is {address}, which can't be used: {error}.") from error
 
 
 def _create_user() -> None:
