@@ -38,6 +38,7 @@ NOT_RUN = {
     "python -m benchmarks --measure drain --before HEAD~20": MINUTES,
     "python -m benchmarks --database-url postgresql://me@host/postgres": MINUTES,
     "python -m tests.faults": "it takes 50 minutes: tests/faults has the same faults with shorter times",
+    "python -m tests.soak --minutes 30": "it takes half an hour: tests/soak/test_soak.py runs a short one",
     "python -m tests.imports": "it needs grimp, of the extra lint: the gate runs it",
     "python manage.py horsies_status --check workers=1 --check oldest=60s --check failed=5%/10m": (
         f"it {NO_WORKER}: tests/ops/test_health.py runs its checks"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import signal
 import socket
 import subprocess
 import sys
@@ -90,6 +91,7 @@ class Command(BaseCommand):
         console.print(f"To approve the report, run this until {patience:g} s after its check (--patience):")
         _show_command(console, "demo --approve")
         with ExitStack() as stack:
+            stack.enter_context(_interrupted_by_signals())
             worker = stack.enter_context(_running(["horsies_worker", "-v0", "--processes", str(processes)]))
             _watch(console, handle, worker)
             result = handle.get(timeout=0)
@@ -119,6 +121,18 @@ def _approve(console: Console) -> None:
     if running is None or not WorkflowHandle[Any](running.pk).send_event(APPROVED, getpass.getuser()):
         raise CommandError("No demo is running.")
     console.print("Approved.")
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM interrupt the block, so that it stops what it has started. Shells may ignore SIGINT."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
