@@ -11,55 +11,59 @@ from .status import TASK_RETRYABLE_STATES, TaskStatus
 from .transition import Transition, as_markdown, transition
 
 SEND: Final = transition(
-    "", TaskStatus.PENDING, "sender", "`sent_at`; `enqueued_at` = now or the time asked for", "unique key free"
+    "", TaskStatus.PENDING, "sender", "`sent_at`; `enqueued_at` = now or the requested time", "the unique key is free"
 )
 CLAIM: Final = transition(
     "PENDING",
     TaskStatus.CLAIMED,
     "worker that prefetches",
     "`claimed_at`, worker, `claim` + 1",
-    "due, `good_until` not passed, queue served and not paused",
+    "the task is due, `good_until` has not passed, the worker serves the queue, the queue is not paused",
 )
 CLAIM_AND_START: Final = transition(
-    "PENDING", TaskStatus.RUNNING, "worker with a free slot", "the same, `started_at`, `attempt` + 1", "the same"
+    "PENDING",
+    TaskStatus.RUNNING,
+    "worker with a free slot",
+    "`claimed_at`, worker, `claim` + 1, `started_at`, `attempt` + 1",
+    "as for PENDING → CLAIMED",
 )
 START: Final = transition(
     "CLAIMED",
     TaskStatus.RUNNING,
     "worker",
     "`started_at`, `attempt` + 1",
-    "its own claim, `good_until` not passed",
+    "its own claim, and `good_until` has not passed",
 )
 EXPIRE_CLAIMED: Final = transition(
     "CLAIMED",
     TaskStatus.EXPIRED,
     "worker; `pause()` or `cancel()` of its workflow",
     "`TASK_EXPIRED`; the claim is kept; no attempt",
-    "the worker's own claim, or the workflow's lock; `good_until` passed",
+    "the worker's own claim, or the lock of the workflow; `good_until` has passed",
 )
 SUSPEND: Final = transition(
     "CLAIMED",
     TaskStatus.PENDING,
     "`pause()` of its workflow",
-    "claim cleared; no attempt; no worker claims it until `resume()`",
-    "`good_until` not passed",
+    "claim cleared; no attempt; no worker claims the task until `resume()`",
+    "`good_until` has not passed",
 )
 RELEASE: Final = transition(
-    "CLAIMED", TaskStatus.PENDING, "worker that stops, supervisor", "claim cleared; no attempt", "its own claim"
+    "CLAIMED", TaskStatus.PENDING, "worker that stops, or supervisor", "claim cleared; no attempt", "its own claim"
 )
 REQUEUE: Final = transition(
     "CLAIMED",
     TaskStatus.PENDING,
     "reaper",
-    "the same",
-    "no claimer beat within `claimed_stale_threshold_ms`",
+    "claim cleared; no attempt",
+    "no heartbeat of the claimer within `claimed_stale_threshold_ms`",
 )
 REVERT_START: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
-    "worker, or supervisor of a dead one",
-    "claim cleared; `attempt` − 1; no attempt; a key held until the start is given back",
-    "its own claim, and the body never began",
+    "worker, or supervisor of a dead worker",
+    "claim cleared; `attempt` − 1; no attempt; the unique key is restored if it is held until the start",
+    "its own claim, and the body never started",
 )
 COMPLETE: Final = transition(
     "RUNNING",
@@ -71,59 +75,59 @@ COMPLETE: Final = transition(
 FAIL: Final = transition(
     "RUNNING",
     TaskStatus.FAILED,
-    "worker; supervisor or reaper of a dead or silent one",
+    "worker; supervisor or reaper, for a dead or silent worker",
     "`result`, `error_code`, `failed_at`, attempt",
-    "its own claim, or no runner beat within `running_stale_threshold_ms`; no retry due",
+    "its own claim, or no heartbeat of the runner within `running_stale_threshold_ms`; no retry is due",
 )
 FAIL_UNREADABLE: Final = transition(
     "PENDING CLAIMED RUNNING",
     TaskStatus.FAILED,
-    "worker that claims it, or reaper",
-    "`WORKER_ROW_UNREADABLE`, `failed_at`, columns brought back into their range; no attempt",
-    "a column is out of its range, or can't be read",
+    "worker that claims the task, or reaper",
+    "`WORKER_ROW_UNREADABLE`, `failed_at`, columns brought back into range; no attempt",
+    "a column is out of range, or can't be read",
 )
 RETRY_LATER: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
-    "the same",
-    "`retry_count` + 1, but for a stop that outlasts `--shutdown-timeout`; `next_retry_at` = `enqueued_at`, claim and "
-    "start cleared, `error_code` of this attempt, attempt that will retry; the key as above",
-    "the same; policy, retries left, next time before `good_until`",
+    "as for RUNNING → FAILED",
+    "`retry_count` + 1, except after a stop that outlasts `--shutdown-timeout`; `next_retry_at` = `enqueued_at`; claim "
+    "and start cleared; `error_code` of this attempt; attempt that will retry; the unique key as above",
+    "as for RUNNING → FAILED, but the policy covers the error, a retry is left, and it is due before `good_until`",
 )
 SNOOZE: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
-    "worker, where the body raised `Snooze`",
-    "`enqueued_at`, claim and start cleared, `attempt` − 1; no attempt; the key as above",
+    "worker, if the body raised `Snooze`",
+    "`enqueued_at`; claim and start cleared; `attempt` − 1; no attempt; the unique key as above",
     "its own claim",
 )
 RELEASE_UNKNOWN: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
-    "worker that does not know the task, or a value of it",
-    "the same, and `unknown_to`",
-    "its own claim, the body never began, and another version of the code serves the queue",
+    "worker that does not know the task, or one of its values",
+    "as after `Snooze`, and `unknown_to`",
+    "its own claim, the body never started, and another version of the code serves the queue",
 )
 EXPIRE: Final = transition(
     "PENDING",
     TaskStatus.EXPIRED,
-    "reaper, or worker that hands it back",
+    "reaper, or worker that hands the task back",
     "`TASK_EXPIRED`; no attempt",
-    "`good_until` passed",
+    "`good_until` has passed",
 )
 CANCEL: Final = transition("PENDING CLAIMED", TaskStatus.CANCELLED, "anyone", "`TASK_CANCELLED`; no attempt")
 CANCEL_RUNNING: Final = transition(
     "RUNNING",
     TaskStatus.CANCELLED,
-    "anyone, when asked to include running ones",
-    "the same; the body is asked to stop; a late result is dropped",
+    "anyone, if running tasks are included",
+    "`TASK_CANCELLED`; no attempt; the body is asked to stop; a late result is dropped",
 )
 RETRY_ENDED: Final = transition(
     " ".join(TASK_RETRYABLE_STATES),
     TaskStatus.PENDING,
     "`retry()`",
-    "retries 0, result and error cleared, a passed `good_until` cleared; attempts are kept; the key as above",
-    "unique key free",
+    "retries 0; result, error and a passed `good_until` cleared; attempts are kept; the unique key as above",
+    "the unique key is free",
 )
 
 #: Every transition, in the order of a task's life.

@@ -55,7 +55,7 @@ def transition(sources: str, target: S, actor: str, writes: str, guard: str = ""
 
 def as_markdown(transitions: Iterable[Transition[Any]]) -> Iterator[str]:
     """Yield the lines of a table of transitions."""
-    yield "| from → to | actor | guard, beside “still in that state” | writes |"
+    yield "| from → to | actor | guard, besides “still in that state” | writes |"
     yield "|---|---|---|---|"
     for each in transitions:
         yield f"| {each} | {each.actor} | {each.guard} | {each.writes} |"

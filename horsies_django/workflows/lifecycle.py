@@ -20,7 +20,7 @@ _UNSUCCESSFUL: Final = " ".join(WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPL
 # Workflows.
 
 START_WORKFLOW: Final = transition(
-    "", WorkflowStatus.RUNNING, "`start()`, or the node of a subworkflow", "all nodes", "unique key free"
+    "", WorkflowStatus.RUNNING, "`start()`, or the node of a subworkflow", "all nodes", "the unique key is free"
 )
 START_PAUSED: Final = transition(
     "", WorkflowStatus.PAUSED, "the node of a subworkflow", "all nodes", "the workflow above is PAUSED"
@@ -28,13 +28,13 @@ START_PAUSED: Final = transition(
 PAUSE_WORKFLOW: Final = transition(
     "RUNNING",
     WorkflowStatus.PAUSED,
-    "`pause()` of it or of one above; a FAILED node, with `on_error` PAUSE",
+    "`pause()` of it or of a workflow above; a FAILED node, if `on_error` is PAUSE",
     "`paused_at`",
 )
 RESUME_WORKFLOW: Final = transition(
     "PAUSED",
     WorkflowStatus.RUNNING,
-    "`resume()` of it or of one above",
+    "`resume()` of it or of a workflow above",
     "`paused_at` cleared",
     "the workflow above is RUNNING",
 )
@@ -43,41 +43,46 @@ COMPLETE_WORKFLOW: Final = transition(
     WorkflowStatus.COMPLETED,
     "the end of its last open node",
     "`result`, `completed_at`",
-    "no node FAILED; with a success policy: one of its cases is met",
+    "no node is FAILED; with a success policy, one of its cases is met",
 )
 FAIL_WORKFLOW: Final = transition(
-    "RUNNING", WorkflowStatus.FAILED, "the same", "`error`, `completed_at`", "otherwise; or there are no nodes"
+    "RUNNING",
+    WorkflowStatus.FAILED,
+    "the end of its last open node",
+    "`error`, `completed_at`",
+    "the guard of COMPLETED is not met, or there are no nodes",
 )
 CANCEL_WORKFLOW: Final = transition(
-    _LIVE, WorkflowStatus.CANCELLED, "`cancel()` of it or of one above", "`cancelled_at`"
+    _LIVE, WorkflowStatus.CANCELLED, "`cancel()` of it or of a workflow above", "`cancelled_at`"
 )
 EXPIRE_WORKFLOW: Final = transition(
     _LIVE,
     WorkflowStatus.EXPIRED,
     "reaper",
     "`cancelled_at`",
-    "its `good_until`, or that of one above, has passed",
+    "its `good_until`, or that of a workflow above, has passed",
 )
 EXPIRE_PAUSED: Final = transition(
     "PAUSED",
     WorkflowStatus.EXPIRED,
     "reaper",
-    "the same; `error`",
-    "it, or one above, was paused longer than `paused_workflow_auto_cancel_after`",
+    "`cancelled_at`, `error`",
+    "it, or a workflow above, was paused for longer than `paused_workflow_auto_cancel_after`",
 )
 FAIL_UNREADABLE: Final = transition(
     _LIVE,
     WorkflowStatus.FAILED,
     "reaper, for every workflow of the tree",
-    "`error` with `WORKER_ROW_UNREADABLE`, `completed_at`, columns brought back into their range",
-    "repair or expiry failed on the contents of its rows",
+    "`error` with `WORKER_ROW_UNREADABLE`, `completed_at`, columns brought back into range",
+    "repair or expiry failed because of the contents of its rows",
 )
 RETRY_WORKFLOW: Final = transition(
     f"PAUSED {_UNSUCCESSFUL}",
     WorkflowStatus.RUNNING,
-    "`retry()` of it, of one above, or of one below",
-    "result, error, times of ending and a passed `good_until` cleared",
-    "a node FAILED or SKIPPED, but by its own condition; none above is PAUSED or COMPLETED; unique key free",
+    "`retry()` of it, or of a workflow above or below",
+    "result, error, end times and a passed `good_until` cleared",
+    "a node is FAILED, or SKIPPED other than by its own condition; no workflow above is PAUSED or COMPLETED; the "
+    "unique key is free",
 )
 
 #: Every transition of a workflow, in the order of its life.
@@ -97,7 +102,7 @@ WORKFLOW_TRANSITIONS: Final = (
 
 # Nodes.
 
-ADD_NODE: Final = transition("", WorkflowTaskStatus.PENDING, "start of the workflow", "how many it waits for")
+ADD_NODE: Final = transition("", WorkflowTaskStatus.PENDING, "start of the workflow", "how many nodes it waits for")
 ADD_CALL: Final = transition("", WorkflowTaskStatus.READY, "a batch, for each call", "the columns of the call")
 ADD_ITEM: Final = transition("", WorkflowTaskStatus.ENQUEUED, "a map, for each item", "`task`, `started_at`")
 ENQUEUE_NODE: Final = transition(
@@ -105,33 +110,33 @@ ENQUEUE_NODE: Final = transition(
     WorkflowTaskStatus.ENQUEUED,
     "start of the workflow, end of the nodes that it waits for, `resume()`",
     "`task`, `started_at`",
-    "the workflow is RUNNING, `join` is met, the nodes of `workflow_ctx_from` have ended",
+    "the workflow is RUNNING, `join` is met, and the nodes of `workflow_ctx_from` have ended",
 )
 START_NODE: Final = transition(
     _WAITING,
     WorkflowTaskStatus.RUNNING,
-    "the same, for a node that waits for an event, and for a map",
+    "as above, for a node that waits for an event, and for a map",
     "`started_at`",
-    "the same",
+    "as above",
 )
 MARK_RUNNING: Final = transition(
     "ENQUEUED",
     WorkflowTaskStatus.RUNNING,
-    "worker; the task that has built its subworkflow; an event, once its time-out has a task",
+    "worker; the task that has built its subworkflow; an event, once its timeout has a task",
     "",
-    "its body has run for 20 ms, or its subworkflow is there",
+    "its body has run for 20 ms, or its subworkflow exists",
 )
 REBUILD: Final = transition(
     _STARTED,
     WorkflowTaskStatus.ENQUEUED,
     "end of its subworkflow",
-    "a new `task`, which builds another; the failed one is `is_replaced`",
+    "a new `task`, which builds another subworkflow; the failed subworkflow gets `is_replaced`",
     "the subworkflow is FAILED, and the node's retry policy covers it",
 )
 RETURN_TO_READY: Final = transition(
     _STARTED,
     WorkflowTaskStatus.READY,
-    "`pause()`, also of one above; a retry that becomes due in a PAUSED workflow",
+    "`pause()` of its workflow or of one above; a retry that becomes due in a PAUSED workflow",
     "`task` cleared",
     "its task is PENDING",
 )
@@ -140,33 +145,33 @@ ALLOW_NODE: Final = transition(
     WorkflowTaskStatus.READY,
     "the task that evaluated its conditions",
     "`task` cleared; they are not evaluated again",
-    "the conditions let it run",
+    "the conditions allow it to run",
 )
 COMPLETE_NODE: Final = transition(
     _STARTED,
     WorkflowTaskStatus.COMPLETED,
     "end of its task, subworkflow, last item or time; the event",
     "`result`, `completed_at`",
-    "all of it COMPLETED",
+    "every part of it is COMPLETED",
 )
 FAIL_NODE: Final = transition(
     _STARTED,
     WorkflowTaskStatus.FAILED,
-    "end of its task, subworkflow or last item; the time-out of an event",
+    "end of its task, subworkflow or last item; the timeout of an event",
     "`result`, `error_code`, `completed_at`",
-    "any of it did not complete, and no retry is due",
+    "a part of it did not complete, and no retry is due",
 )
 COMPLETE_AT_ONCE: Final = transition(
     _WAITING,
     WorkflowTaskStatus.COMPLETED,
-    "in place of its start: a map over an empty list",
+    "instead of its start, for a map over an empty list",
     "`result`, `completed_at`",
     "as for its start",
 )
 FAIL_AT_ONCE: Final = transition(
     _WAITING,
     WorkflowTaskStatus.FAILED,
-    "in place of its start: a map over a value that is no list",
+    "instead of its start, for a map over a value that is not a list",
     "`MAP_NOT_A_LIST`, `completed_at`",
     "as for its start",
 )
@@ -175,12 +180,12 @@ SKIP_UPSTREAM: Final = transition(
     WorkflowTaskStatus.SKIPPED,
     "end of the nodes that it waits for, `resume()`",
     "`UPSTREAM_SKIPPED`, `completed_at`",
-    "the workflow is RUNNING, `join` can't be met any more",
+    "the workflow is RUNNING, and `join` can't be met any more",
 )
 SKIP_AT_ONCE: Final = transition(
     _WAITING,
     WorkflowTaskStatus.SKIPPED,
-    "in place of its start: a map over a node that its own condition has skipped",
+    "instead of its start, for a map over a node that its own condition has skipped",
     "`CONDITION_NOT_MET`, `completed_at`",
     "as for its start",
 )
@@ -189,12 +194,12 @@ SKIP_BY_CONDITION: Final = transition(
     WorkflowTaskStatus.SKIPPED,
     "the task that evaluated its conditions",
     "`CONDITION_NOT_MET`, `completed_at`",
-    "the conditions do not let it run",
+    "the conditions do not allow it to run",
 )
 SKIP_STOPPED: Final = transition(
     _OPEN,
     WorkflowTaskStatus.SKIPPED,
-    "`cancel()`; reaper, for an expired workflow; a retry that becomes due in one that has ended",
+    "`cancel()`; reaper, for an expired workflow; a retry that becomes due in a workflow that has ended",
     "`WORKFLOW_CANCELLED` or `WORKFLOW_EXPIRED`, `completed_at`",
     "its task has not started; or it has neither task nor subworkflow",
 )
@@ -202,7 +207,7 @@ SKIP_UNREADABLE: Final = transition(
     _OPEN,
     WorkflowTaskStatus.SKIPPED,
     "reaper, for a workflow that it can't repair",
-    "`WORKER_ROW_UNREADABLE`, `completed_at`, columns brought back into their range",
+    "`WORKER_ROW_UNREADABLE`, `completed_at`, columns brought back into range",
 )
 RETRY_NODE: Final = transition(
     "FAILED SKIPPED",
@@ -212,14 +217,14 @@ RETRY_NODE: Final = transition(
     "not skipped by its own condition; if the workflow is RUNNING, the nodes that wait for it are still PENDING",
 )
 RETRY_ITEM: Final = transition(
-    "FAILED SKIPPED", WorkflowTaskStatus.READY, "`retry()`: an item of a map", "the same", "the same"
+    "FAILED SKIPPED", WorkflowTaskStatus.READY, "`retry()`, for an item of a map", "as above", "as above"
 )
 RETRY_RUNNING: Final = transition(
     "FAILED SKIPPED",
     WorkflowTaskStatus.RUNNING,
-    "`retry()`, also of its subworkflow: a map some of whose items run again, a node whose subworkflow goes on",
-    "the same",
-    "the same",
+    "`retry()`, also of its subworkflow, for a map with items that run again or a node whose subworkflow continues",
+    "as above",
+    "as above",
 )
 
 #: The transitions that end a node whose result the engine writes, rather than that of its task.
