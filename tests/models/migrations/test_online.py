@@ -7,11 +7,20 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from django.db import IntegrityError, NotSupportedError, OperationalError, connection, migrations, models
+from django.db import (
+    IntegrityError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    migrations,
+    models,
+)
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.migrations.writer import MigrationWriter
 from django.db.models.functions import Lower
+from django.test.utils import CaptureQueriesContext
 
 from horsies_django.db import online
 from horsies_django.db.online import AddConstraintOnline, AddIndexOnline
@@ -34,6 +43,7 @@ OPERATIONS = [
     AddIndexOnline("toy", INDEX),
     *(AddConstraintOnline("toy", constraint) for constraint in (CHECK, UNIQUE, CONDITIONAL, FUNCTIONAL)),
 ]
+CHECKED = OPERATIONS[1]
 names = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: name_of(operation))
 
 
@@ -59,11 +69,12 @@ def state_before() -> ProjectState:
     return state
 
 
-def migrate(operation, *, atomic=False, backwards=False):
-    """Apply an operation to the table as ``migrate`` does, or revert it."""
+def migrate(operation, *, atomic=False, backwards=False, collect_sql=False):
+    """Apply an operation to the table as ``migrate`` does, or revert it; or return the SQL, as ``sqlmigrate`` does."""
     migration = type("Migration", (migrations.Migration,), {"atomic": atomic, "operations": [operation]})("m", "toys")
-    with connection.schema_editor(atomic=atomic) as editor:
-        getattr(migration, "unapply" if backwards else "apply")(state_before(), editor)
+    with connection.schema_editor(atomic=atomic, collect_sql=collect_sql) as editor:
+        getattr(migration, "unapply" if backwards else "apply")(state_before(), editor, collect_sql)
+    return [sql for sql in editor.collected_sql if not sql.startswith("--")] if collect_sql else []
 
 
 def execute(sql, *parameters):
@@ -122,6 +133,47 @@ def test_an_operation_that_was_applied_but_not_recorded_is_applied_again_without
     migrate(operation)
 
     assert schema() == once
+
+
+@names
+def test_sqlmigrate_prints_the_statements_after_the_migration_too(operation):
+    migrate(operation)
+    applied = schema()
+    forwards, backwards = (migrate(operation, backwards=value, collect_sql=True) for value in (False, True))
+
+    for sql in backwards:
+        execute(sql)
+    reverted = schema()
+    for sql in forwards:
+        execute(sql)
+
+    assert schema() == applied != reverted
+    if is_postgres():
+        assert [sql for sql in forwards if "lock_timeout" in sql][:2] == [
+            f"SET lock_timeout = {5_000 if operation == CHECKED else 600_000};",
+            "RESET lock_timeout;",
+        ]
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        models.CheckConstraint(condition=models.Q(number__lt=100), name="horsies_toy_" + "long" * 20),
+        models.UniqueConstraint(fields=["number"], name="horsies_toy_" + "long" * 20),
+        models.UniqueConstraint(Lower("name"), name="horsies_toy_" + "long" * 20),
+    ],
+    ids=["check", "unique", "functional"],
+)
+def test_a_name_that_postgresql_truncates_is_found(constraint):
+    operation = AddConstraintOnline("toy", constraint)
+    migrate(operation)
+    once = schema()
+
+    migrate(operation)
+    assert schema() == once
+
+    migrate(operation, backwards=True)
+    assert not any("horsies_toy_long" in definition for (definition,) in schema())
 
 
 @names
@@ -190,12 +242,14 @@ def other():
 
 
 @contextmanager
-def migrating(operation):
-    """Migrate in a thread during the block, and re-raise its error."""
+def migrating(operation, other, *settings):
+    """Migrate in a thread during the block. At its end the other session commits; re-raise the thread's error."""
     errors = []
 
     def run():
         try:
+            for setting in settings:
+                execute(f"SET {setting}")
             migrate(operation)
         except Exception as error:
             errors.append(error)
@@ -204,48 +258,105 @@ def migrating(operation):
 
     thread = threading.Thread(target=run)
     thread.start()
-    yield
-    thread.join(60)
+    try:
+        yield
+    finally:
+        other.commit()
+        thread.join(60)
     assert not thread.is_alive()
     if errors:
         raise errors[0]
 
 
-def waits(sql):
-    return execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s", sql)
-
-
-def terminate(sql):
-    """End the session that waits in this statement; return None if there is none."""
+def waiting(query, action="1", condition="true"):
+    """Return whether a session waits for a lock in such a query; or take an action on it."""
     return execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s", sql
+        f"SELECT {action} FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
+        f"AND query LIKE %s AND {condition}",
+        query,
     )
+
+
+def is_valid(name):
+    """Return whether an index is valid; None if there is none."""
+    rows = execute("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", name)
+    return rows[0][0] if rows else None
 
 
 @pytest.mark.parametrize("operation", [AddIndexOnline("toy", INDEX), AddConstraintOnline("toy", CONDITIONAL)])
 def test_others_write_while_an_index_is_built(operation, other, toys):
     other.execute(f"UPDATE {TABLE} SET number = 51 WHERE number = 1")  # the build waits for this transaction
 
-    with migrating(operation):
-        wait_until(lambda: waits("CREATE %INDEX CONCURRENTLY%"))
+    with migrating(operation, other):
+        wait_until(lambda: waiting("CREATE %INDEX CONCURRENTLY%"))
         toys.objects.create(number=52, name="written meanwhile")
-        other.commit()
 
-    assert len(schema()) > 2
+    assert is_valid(name_of(operation))
+
+
+def test_no_timeout_of_the_session_ends_a_long_build(other, toys):
+    settings = execute("SELECT name FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')")
+    other.execute(f"UPDATE {TABLE} SET number = 51 WHERE number = 1")
+
+    with migrating(AddIndexOnline("toy", INDEX), other, *(f"{name} = 500" for (name,) in settings)):
+        is_long = "clock_timestamp() - query_start > interval '600 ms'"
+        wait_until(lambda: waiting("CREATE INDEX CONCURRENTLY%", condition=is_long))
+
+    assert is_valid(INDEX.name)
+
+
+def test_of_two_concurrent_runs_one_fails_and_the_index_stays(other, toys, monkeypatch):
+    other.execute(f"UPDATE {TABLE} SET number = 51 WHERE number = 1")
+
+    with migrating(AddIndexOnline("toy", INDEX), other):
+        wait_until(lambda: waiting("CREATE INDEX CONCURRENTLY%"))
+        monkeypatch.setattr(online, "SHARED_LOCK_TIMEOUT", 5_000)  # of the runs in this thread
+        for backwards in (False, True):
+            with pytest.raises(OperationalError, match=r"number on toy .*: another process .*migrate` again"):
+                migrate(AddIndexOnline("toy", INDEX), backwards=backwards)
+
+    assert is_valid(INDEX.name)
+    migrate(AddIndexOnline("toy", INDEX), backwards=True)
+    assert is_valid(INDEX.name) is None
+    with migrating(AddIndexOnline("toy", INDEX), other):
+        pass
+    assert is_valid(INDEX.name)
+
+
+@pytest.mark.parametrize("operation", [AddIndexOnline("toy", INDEX), AddConstraintOnline("toy", UNIQUE)])
+def test_an_index_of_this_name_on_another_table_stays(operation, other):
+    other.execute("CREATE TABLE horsies_other_toy (number int)")
+    other.execute(f"CREATE INDEX {name_of(operation)} ON horsies_other_toy (number)")
+    other.commit()
+    try:
+        with pytest.raises(ProgrammingError, match="already exists"):
+            migrate(operation)
+        migrate(operation, backwards=True)
+
+        assert is_valid(name_of(operation))
+    finally:
+        execute("DROP TABLE horsies_other_toy")
+
+
+def test_an_index_that_another_session_built_meanwhile_stays(other):
+    other.execute(f"CREATE INDEX {INDEX.name} ON {TABLE} (number)")
+
+    with pytest.raises(ProgrammingError, match="already exists"), migrating(AddIndexOnline("toy", INDEX), other):
+        wait_until(lambda: waiting("CREATE INDEX CONCURRENTLY%"))
+
+    assert is_valid(INDEX.name)
 
 
 def test_an_interrupted_build_is_dropped_and_started_anew(other, toys):
     other.execute(f"UPDATE {TABLE} SET number = 51 WHERE number = 1")
 
-    with pytest.raises(OperationalError), migrating(AddIndexOnline("toy", INDEX)):
-        wait_until(lambda: terminate("CREATE INDEX CONCURRENTLY%"))
-    other.commit()
-    is_valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
-    assert execute(is_valid, INDEX.name) == [(False,)]
+    with pytest.raises(OperationalError), migrating(AddIndexOnline("toy", INDEX), other):
+        wait_until(lambda: waiting("CREATE INDEX CONCURRENTLY%", "pg_terminate_backend(pid)"))
+    assert is_valid(INDEX.name) is False
 
     migrate(AddIndexOnline("toy", INDEX))
 
-    assert execute(is_valid, INDEX.name) == [(True,)]
+    assert is_valid(INDEX.name)
 
 
 def test_a_check_fails_rather_than_makes_others_wait_behind_a_long_transaction(other, toys, monkeypatch):
@@ -260,16 +371,19 @@ def test_a_check_fails_rather_than_makes_others_wait_behind_a_long_transaction(o
     assert execute("SHOW lock_timeout") == [("0",)]
 
 
-def test_an_index_fails_after_a_longer_wait_and_leaves_no_invalid_one(other, toys, monkeypatch):
-    monkeypatch.setattr(online, "SHARED_LOCK_TIMEOUT", 50)
-    other.execute(f"LOCK TABLE {TABLE} IN SHARE UPDATE EXCLUSIVE MODE")
-    before = schema()
+def test_a_build_that_waited_too_long_leaves_an_invalid_index_to_the_next_run(other, toys):
+    other.execute(f"UPDATE {TABLE} SET number = 51 WHERE number = 1")
 
-    with pytest.raises(OperationalError, match=r"waited 0\.05 s"):
-        migrate(AddIndexOnline("toy", INDEX))
+    with pytest.MonkeyPatch.context() as patch, CaptureQueriesContext(connection) as queries:
+        patch.setattr(online, "SHARED_LOCK_TIMEOUT", 50)
+        with pytest.raises(OperationalError, match=r"waited 0\.05 s .* an invalid index may remain"):
+            migrate(AddIndexOnline("toy", INDEX))
+    assert is_valid(INDEX.name) is False
+    assert not any("DROP" in query["sql"] for query in queries)  # it would wait for the same transaction
 
     other.commit()
-    assert schema() == before
+    migrate(AddIndexOnline("toy", INDEX))
+    assert is_valid(INDEX.name)
 
 
 def test_a_validation_that_was_interrupted_resumes(other, toys):
