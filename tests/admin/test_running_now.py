@@ -165,6 +165,7 @@ def test_the_page_takes_as_many_statements_for_20_tasks_as_for_one(staff):
     assert statements() == one <= 8
 
 
+@pytest.mark.slow
 def test_held_tasks_are_read_by_the_index_of_held_rows(staff):
     client = staff("view_task")
     Task.objects.bulk_create(

@@ -102,6 +102,7 @@ def test_any_plain_value_round_trips_in_both_serializers(value):
 @pytest.mark.django_db
 @given(VALUES.filter(lambda value: "e+" not in str(value)))
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
 def test_any_rich_value_round_trips_through_a_row(value):
     row = Task(task_name="x", args=[encode(value, typed=True, where="it")], typed_payload=True)
 

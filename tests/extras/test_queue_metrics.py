@@ -124,6 +124,7 @@ def test_no_metric_has_more_than_500_series_and_all_of_them_add_up(client):
     assert ("other",) in values(found["horsies_queue_ready"], "queue")
 
 
+@pytest.mark.slow
 def test_no_series_falls_while_others_become_larger(client):
     """Not even that of the others: a pair that is named later takes nothing away from it."""
     for number in range(300):

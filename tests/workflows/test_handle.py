@@ -650,6 +650,7 @@ def test_a_retry_policy_lets_a_subworkflow_wait_for_its_unique_key(worker):
 # Levels of subworkflows.
 
 
+@pytest.mark.slow
 def test_workflows_can_be_nested_up_to_the_limit(drain):
     handle = start_and_drain(bodies.Deep.build_with(left=31), drain)
 

@@ -231,6 +231,7 @@ def test_random_graphs_end_as_the_reference_predicts(drain, graphs):
 @pytest.mark.once
 @given(specs(15), st.lists(st.sampled_from(ACTIONS), max_size=8), st.sampled_from(OnError))
 @settings(EXAMPLES, max_examples=4)
+@pytest.mark.slow
 def test_random_graphs_with_random_actions_end_as_the_reference_predicts(drain, nodes, actions, on_error):
     run_actions(nodes, actions, on_error, drain)
 

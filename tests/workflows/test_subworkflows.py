@@ -320,6 +320,7 @@ def test_a_pause_takes_back_a_child_whose_build_has_not_started(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
+@pytest.mark.slow
 def test_a_pause_and_resume_after_each_step_keeps_the_rows_consistent(drain):
     handle = Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "two": bodies.echo.node()()}).start()
     for _ in range(10):
