@@ -7,6 +7,7 @@ do what Django's operations do. An operation that was interrupted, or that faile
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast
@@ -45,29 +46,29 @@ _IS_VALIDATED: Final = "SELECT convalidated FROM pg_constraint WHERE conrelid = 
 _LOCK_KEY: Final = "hashtextextended(%s, %s::regclass::oid::bigint)"
 
 
-class _Online(Operation):
+class _Online(Operation, ABC):
     """Adds something that the table lacks, or drops what it has, in a migration that is not atomic."""
 
     atomic = False
     model_name: str
 
     @property
+    @abstractmethod
     def _name(self) -> str:
         """The name of the index or constraint."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _add(self, editor: Editor, model: type[Model], table: str) -> None:
-        """Add what is missing, on PostgreSQL."""
-        raise NotImplementedError
+        """Add the missing parts of the index or constraint, on PostgreSQL."""
 
+    @abstractmethod
     def _drop(self, editor: Editor, table: str) -> None:
-        """Drop what is there, on PostgreSQL."""
-        raise NotImplementedError
+        """Drop the index or constraint if it exists, on PostgreSQL."""
 
     def database_forwards(
         self, app_label: str, schema_editor: Editor, from_state: ProjectState, to_state: ProjectState
     ) -> None:
-        """Add what is missing."""
+        """Add the index or constraint, unless it exists."""
         if (model := self._prepare(app_label, schema_editor, to_state)) is None:
             return
         if schema_editor.connection.vendor == "postgresql":
@@ -81,7 +82,7 @@ class _Online(Operation):
     def database_backwards(
         self, app_label: str, schema_editor: Editor, from_state: ProjectState, to_state: ProjectState
     ) -> None:
-        """Drop what is there."""
+        """Drop the index or constraint if it exists."""
         if (model := self._prepare(app_label, schema_editor, from_state)) is None:
             return
         if schema_editor.connection.vendor == "postgresql":
