@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Collection
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Protocol
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
 from ..core.current_task import current_run
 from . import result_mapping, run_task
@@ -36,7 +37,8 @@ class LoopExecutor:
     """Runs at most ``slots`` coroutines at once, on one event loop in a thread of its own.
 
     Each coroutine has its own thread for the sync code that it calls (mostly the ORM), as a request has under ASGI, so
-    that a slow query holds up no other coroutine.
+    that a slow query holds up no other coroutine. The thread ends with the body: an asyncio task or a callback that the
+    body leaves behind uses the shared threads from then on.
 
     A coroutine that blocks the loop keeps later ones from starting. Those can be withdrawn, because each leaves the
     waiting list only when it starts. A ping then shows when the loop responds again.
@@ -55,6 +57,7 @@ class LoopExecutor:
         self._pinged_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references
+        self._shared_threads = SharedThreads()
         self._thread = threading.Thread(target=self._main, name="horsies-loop", daemon=True)
         self._is_up = threading.Event()
         self._is_closing = False
@@ -105,13 +108,15 @@ class LoopExecutor:
     def _main(self) -> None:
         with asyncio.Runner() as runner:  # it cancels what is left and closes the loop
             self._loop = runner.get_loop()
-            self._loop.set_default_executor(SharedThreads())
+            self._loop.set_default_executor(self._shared_threads)
             self._is_up.set()
             while not self._is_closing:
                 try:
                     self._loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):  # raised by an asyncio task that a coroutine has created
                     logger.exception("asyncio task of a coroutine raised: the event loop continues")
+            if left := asyncio.all_tasks(self._loop) - self._tasks:
+                logger.warning("asyncio tasks that bodies left behind are cancelled count=%d", len(left))
 
     def _start_waiting(self) -> None:
         """Start executions that wait, each in an asyncio task of its own, as far as slots are free."""
@@ -146,24 +151,25 @@ class LoopExecutor:
             return
         execution.has_next = bool(self._waiting)
         current_run.set(execution)
-        self._results.add(await _arun(execution, task))
+        self._results.add(await self._arun(execution, task))
         self._has_results = True
         self._tasks.discard(task)
         self._end_turn_soon()
 
-
-async def _arun(execution: Execution, task: asyncio.Task[Any] | None) -> ExecutionResult | NotStarted:
-    """Run a coroutine in this asyncio task, with a thread of its own for sync code. Never raises."""
-    try:
-        # Not left unless it was used: to leave it takes longer than a short coroutine, and it ends with the task.
-        context = await ThreadSensitiveContext().__aenter__()  # type: ignore[no-untyped-call]  # asgiref's
-        result = await run_task.arun_task(execution, task)
-        threads = SyncToAsync.context_to_thread_executor
-        if threads and context in threads:
-            try:
-                await sync_to_async(clean_up_connections)(execution, close=True)
-            finally:
-                await context.__aexit__(None, None, None)
-    except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
-        return result_mapping.fallback(execution, error)
-    return result
+    async def _arun(self, execution: Execution, task: asyncio.Task[Any] | None) -> ExecutionResult | NotStarted:
+        """Run a coroutine in this asyncio task, with a thread of its own for sync code. Never raises."""
+        try:
+            # Not left: that takes longer than a short coroutine, and asgiref would start a thread for what it left behind.
+            context = await ThreadSensitiveContext().__aenter__()  # type: ignore[no-untyped-call]  # asgiref's
+            result = await run_task.arun_task(execution, task)
+            threads, shared = SyncToAsync.context_to_thread_executor, self._shared_threads
+            if (own := threads.setdefault(context, shared)) is not shared:
+                threads[context] = shared
+                clean_up = partial(clean_up_connections, execution, close=True)
+                try:
+                    await asyncio.get_running_loop().run_in_executor(own, clean_up)
+                finally:
+                    own.shutdown(wait=False)
+        except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
+            return result_mapping.fallback(execution, error)
+        return result

@@ -1,13 +1,16 @@
 """A transaction that a body leaves open does not affect other bodies."""
 
+import asyncio
 import logging
+import threading
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test import TestCase
 
-from horsies_django import TaskStatus
+from horsies_django import TaskStatus, task
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.worker import open_transactions
@@ -20,6 +23,50 @@ PAIRS = {
     "coroutines": (open_transactions.aleave, tasks.awrite),
     "shared threads": (open_transactions.aleave_in_shared_thread, open_transactions.awrite_in_shared_thread),
 }
+
+
+#: What bodies have left behind on the event loop of this process.
+left_behind = []
+
+#: The most threads that Python's default executor starts.
+SHARED_THREADS = 32
+
+
+async def write_later(key, body):
+    await asyncio.wait([body])
+    await Entry.objects.acreate(key=key)
+    await sync_to_async(open_transactions.begin)()
+
+
+@task
+async def leave_a_coroutine(key):
+    left_behind.append(asyncio.create_task(write_later(key, asyncio.current_task())))
+    await Entry.objects.aexists()
+
+
+@task
+async def leave_a_callback(key):
+    loop, body = asyncio.get_running_loop(), asyncio.current_task()
+    done = loop.create_future()
+    left_behind.append(done)
+
+    def start():
+        writing = loop.create_task(write_later(key, body))
+        writing.add_done_callback(lambda _: done.set_result(None))
+
+    loop.call_later(0, start)
+
+
+@task
+async def leave_a_sleep():
+    left_behind.append(asyncio.create_task(asyncio.sleep(3_600)))
+    await asyncio.sleep(0)
+
+
+@task
+async def finish_what_is_left(threads_before):
+    await asyncio.gather(*left_behind)
+    return threading.active_count() - threads_before
 
 
 def keys():
@@ -45,6 +92,31 @@ def test_a_transaction_left_open_by_a_body_loses_no_effects_of_later_bodies(drai
     for handle in (first, first_again):
         line = f"task left a transaction open id={handle.id} name={bad.module_path} database=default"
         assert line in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("leave", [leave_a_coroutine, leave_a_callback])
+def test_coroutines_that_outlive_their_bodies_share_threads_and_leave_no_transaction_open(drain, caplog, leave):
+    left_behind.clear()
+    leave.send_many({"key": str(number)} for number in range(60))
+    last = finish_what_is_left.with_options(priority=-1).send(threading.active_count())
+
+    drain(async_slots=1)
+
+    assert last.get(0).ok <= SHARED_THREADS + 5
+    assert keys() == set(map(str, range(60)))
+    assert caplog.text.count("task left a transaction open") == 60
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_ends_cancels_and_counts_the_coroutines_that_bodies_left_behind(drain, caplog):
+    left_behind.clear()
+    leave_a_sleep.send_many({} for _ in range(3))
+
+    drain()
+
+    assert [left.cancelled() for left in left_behind] == [True] * 3
+    assert "asyncio tasks that bodies left behind are cancelled count=3" in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)
