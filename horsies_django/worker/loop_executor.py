@@ -159,7 +159,7 @@ class LoopExecutor:
     async def _arun(self, execution: Execution, task: asyncio.Task[Any] | None) -> ExecutionResult | NotStarted:
         """Run a coroutine in this asyncio task, with a thread of its own for sync code. Never raises."""
         try:
-            # Not left: that takes longer than a short coroutine, and asgiref would start a thread for what it left behind.
+            # Never left: that would take longer than a short coroutine, and give what it left behind a new thread.
             context = await ThreadSensitiveContext().__aenter__()  # type: ignore[no-untyped-call]  # asgiref's
             result = await run_task.arun_task(execution, task)
             threads, shared = SyncToAsync.context_to_thread_executor, self._shared_threads
