@@ -173,12 +173,18 @@ class Retry(_ControlException):
     """Raise it in a body to retry, whatever codes the policy lists.
 
     ``after`` is the delay in seconds or a timedelta; None uses the delay of the task's policy. It counts as a retry: if
-    none is left, the task is FAILED. A task without a policy has two. Raises ValueError for a bad delay.
+    none is left, the task is FAILED. A task without a policy has two. With ``raise Retry(…) from error``, the attempt
+    reports that error. Raises ValueError for a bad delay.
     """
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
         super().__init__(message or "The task asked for another attempt.")
         self.after = None if after is None else _seconds("Retry(after=)", after)
+
+
+def reported_error(raised: BaseException) -> BaseException:
+    """Return the exception to report: for ``raise Retry(…) from cause`` the cause, else ``raised`` itself."""
+    return (isinstance(raised, Retry) and raised.__cause__) or raised
 
 
 class Snooze(_ControlException):

@@ -25,7 +25,7 @@ except ImportError as error:
     raise ImproperlyConfigured(f"{error}; install it with: pip install 'horsies-django[opentelemetry]'") from error
 
 from ..core.current_task import current_run
-from ..core.exceptions import Retry
+from ..core.exceptions import Retry, reported_error
 from ..core.middleware import AttemptOutcome, ContextMiddleware, TaskCall, TaskSend
 from ..core.results import TaskError, TaskResult
 from ..core.signals import runner_stopping
@@ -224,6 +224,7 @@ def _record_error(span: Span, call: TaskCall, error: BaseException) -> None:
     is_wanted = outcome is AttemptOutcome.RETRYING and isinstance(error, Retry)
     if is_wanted or outcome not in (AttemptOutcome.FAILED, AttemptOutcome.RETRYING):
         return
+    error = reported_error(error)
     span.set_attribute(_ERROR_TYPE, _class_of(error))
     try:
         description = f"{type(error).__name__}: {error}"

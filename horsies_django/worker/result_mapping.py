@@ -7,7 +7,16 @@ from traceback import format_exception
 from typing import Any
 
 from ..core.compat import FrameworkTask
-from ..core.exceptions import LONGEST_DELAY, Discard, NotRegistered, Retry, Snooze, TaskRevoked, TaskTimeLimit
+from ..core.exceptions import (
+    LONGEST_DELAY,
+    Discard,
+    NotRegistered,
+    Retry,
+    Snooze,
+    TaskRevoked,
+    TaskTimeLimit,
+    reported_error,
+)
 from ..core.middleware import AttemptOutcome
 from ..core.options import DefaultOptions
 from ..core.results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
@@ -106,12 +115,14 @@ def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..
     """Return the error code of an exception.
 
     That of its class or its nearest base, by the task's mapper, then the backend's; unless it has a code of its own.
+    For a ``Retry`` with a cause, that of the cause if a mapper has it.
     """
     if execution.stop_reason is TaskTimeLimit:
         return OutcomeCode.TASK_TIMEOUT
     if isinstance(raised, Discard):
         return OutcomeCode.TASK_DISCARDED
-    if isinstance(raised, Retry):
+    reported = reported_error(raised)
+    if isinstance(reported, Retry):
         return OutcomeCode.TASK_RETRY
     if isinstance(raised, NotRegistered) and execution.claim.task_name.startswith(ENGINE_TASK_PREFIX):
         return OperationalCode.WORKER_RESOLUTION_ERROR
@@ -119,24 +130,25 @@ def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..
         return ContractCode.ARGUMENT_TYPE_MISMATCH
     own = task.exception_mapper if isinstance(task, HorsiesTask) else {}
     for mapper in (own, execution.options.exception_mapper):
-        for kind in type(raised).__mro__:
+        for kind in type(reported).__mro__:
             if kind in mapper:
                 return mapper[kind]
-    return OperationalCode.UNHANDLED_EXCEPTION.value
+    return (OutcomeCode.TASK_RETRY if reported is not raised else OperationalCode.UNHANDLED_EXCEPTION).value
 
 
 def _failed(
     execution: Execution, task: FrameworkTask[..., Any] | None, code: str, raised: BaseException
 ) -> ExecutionResult:
-    kind = type(raised)
+    reported = reported_error(raised)
+    kind = type(reported)
     if task is not None and code == OutcomeCode.TASK_TIMEOUT:  # it interrupts the task anywhere
         location = _function_name(task)
     else:
-        location = tracebacks.location_of(raised)
+        location = tracebacks.location_of(reported)
     error = AttemptError(
         code=str(code),
-        message=clean_text(_message(raised, code, execution)),
-        traceback=clean_text("".join(format_exception(kind, raised, tracebacks.from_function(raised)))),
+        message=clean_text(_message(reported, code, execution)),
+        traceback=clean_text("".join(format_exception(kind, reported, tracebacks.from_function(reported)))),
         exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
         location=clean_text(location)[:255],
     )
@@ -180,7 +192,9 @@ def _error_result(
     result = dumps({"err": shown.as_json()})
     delay = _retry_delay(execution.claim, task, error.code, raised, shown, execution.options.defaults)
     return ExecutionResult(
-        execution, Completion(execution.task_id, execution.claim.claim, result, error, delay), raised
+        execution,
+        Completion(execution.task_id, execution.claim.claim, result, error, delay),
+        None if raised is None else reported_error(raised),
     )
 
 

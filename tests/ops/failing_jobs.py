@@ -34,6 +34,11 @@ def ask_again() -> None:
     raise Retry(after=0)
 
 
+@task(exception_mapper={Declined: "DECLINED"})
+def ask_again_because_of_an_error() -> None:
+    raise Retry(after=0) from Declined()
+
+
 @task(max_attempts=5, backoff=lambda exception, result: None)
 def give_up() -> None:
     raise Declined

@@ -42,6 +42,7 @@ CASES = [
     (lambda: tasks.fail.with_options(max_attempts=1).send(), "max_attempts is 1"),
     (lambda: tasks.flaky.send("k", 9), "3 of 3 attempts used"),
     (lambda: jobs.ask_again.send(), "3 of 3 attempts used"),
+    (lambda: jobs.ask_again_because_of_an_error.send(), "3 of 3 attempts used"),
     (lambda: jobs.discard.send(), "Discard was raised"),
     (lambda: with_policy(jobs.discard, "*").send(), "Discard was raised"),
     (lambda: with_policy(jobs.decline, "DOWN", "builtins.KeyError").send(), "Declined is not in auto_retry_for (DOWN,"),

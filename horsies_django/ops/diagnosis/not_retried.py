@@ -42,7 +42,8 @@ def _reason(task: Task, attempt: TaskAttempt | None) -> str:
         return _("Discard was raised")
     if code == OperationalCode.WORKER_ROW_UNREADABLE:
         return _("its row can't be read")
-    is_on_demand = code == OutcomeCode.TASK_RETRY
+    # Without a policy only Retry leads to another attempt. One with a cause has the code of the cause.
+    is_on_demand = code == OutcomeCode.TASK_RETRY or (task.retry_policy is None and task.retry_count > 0)
     allowed = task.max_retries or (RETRIES_ON_DEMAND if is_on_demand and task.retry_policy is None else 0)
     if not allowed:
         return _("max_attempts is 1")

@@ -70,6 +70,14 @@ def ask_without_end():
     raise Retry("busy", after=0)
 
 
+@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["*"]))
+def ask_without_end_because_of_an_error():
+    try:
+        raise LookupError("no luck")
+    except LookupError as error:
+        raise Retry("busy", after=0) from error
+
+
 @task(takes_context=True)
 def snooze_once(context):
     if context.state is None:

@@ -123,6 +123,7 @@ def test_spans_have_the_attributes_of_the_messaging_conventions(drain, exporter)
             jobs.ask_without_end,
             [("retrying", "UNSET", None), ("failed", "ERROR", "horsies_django.exceptions.Retry")],
         ),
+        (jobs.ask_without_end_because_of_an_error, [("retrying", "UNSET", None), ("failed", "ERROR", "LookupError")]),
         (jobs.snooze_once, [("snoozed", "UNSET", None), ("completed", "UNSET", None)]),
         (jobs.discard, [("discarded", "UNSET", None)]),
         (jobs.return_an_error, [("failed", "ERROR", "NO_STOCK")]),

@@ -358,6 +358,22 @@ def raises_retry_with_backoff() -> None:
     raise Retry
 
 
+@task(exception_mapper={ConnectionError: "DOWN"})
+def raises_retry_because_of(kind: str) -> None:
+    try:
+        raise {"connection": ConnectionResetError, "value": ValueError}[kind]("no luck")
+    except (ConnectionError, ValueError) as error:
+        raise Retry("later", after=0) from error
+
+
+@task(exception_mapper={ConnectionError: "DOWN"})
+def raises_retry_while_handling() -> None:
+    try:
+        raise ConnectionResetError("no luck")
+    except ConnectionError:
+        raise Retry("later", after=0)  # noqa: B904  # without a cause
+
+
 @task(takes_context=True)
 def raises_snooze(context, key: str, times: int, seconds: float = 0) -> list[int]:
     write_entry(f"{key} attempt {context.attempt}")

@@ -7,7 +7,7 @@ from django.core.management import call_command
 from django.db.models import F
 from django.utils import timezone
 
-from horsies_django import Discard, Retry, RetryPolicy, Snooze, TaskStatus
+from horsies_django import Discard, Retry, RetryPolicy, Snooze, TaskFailed, TaskStatus
 from horsies_django.models import Task, TaskAttempt
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
@@ -81,6 +81,35 @@ def test_the_message_of_a_retry_is_stored(drain):
     assert handle.get(0).err.message == "not yet: 3"
     texts = TaskAttempt.objects.order_by("attempt").values_list("error_message", flat=True)
     assert list(texts) == ["not yet: 1", "not yet: 2", "not yet: 3"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "name"), [("connection", "DOWN", "ConnectionResetError"), ("value", "TASK_RETRY", "ValueError")]
+)
+def test_a_retry_raised_from_an_error_reports_that_error(drain, caplog, kind, code, name):
+    handle = jobs.raises_retry_because_of.send(kind)
+
+    drain()
+
+    assert attempts(handle) == [failed(n, code, n < 3) for n in (1, 2, 3)]
+    error, last = handle.get(0).err, TaskAttempt.objects.get(attempt=3)
+    assert (error.error_code, error.message, error.exception["type"]) == (code, "no luck", f"builtins.{name}")
+    assert (last.exception_class, last.error_message) == (f"builtins.{name}", "no luck")
+    assert last.location == f"{jobs.raises_retry_because_of.module_path}"
+    assert "Retry" not in error.exception["traceback"]
+    assert caplog.records[-1].exc_info[0].__name__ == name
+    with pytest.raises(TaskFailed) as failure:
+        handle.value(0)
+    assert type(failure.value.__cause__).__name__ == name
+
+
+def test_a_retry_that_is_raised_while_an_error_is_handled_reports_itself(drain):
+    handle = jobs.raises_retry_while_handling.send()
+
+    drain()
+
+    error = handle.get(0).err
+    assert (error.error_code, error.message) == ("TASK_RETRY", "later")
 
 
 def test_a_raised_retry_needs_no_code_in_the_policy_but_counts_against_max_retries(drain):
