@@ -9,7 +9,11 @@ from typing import Final, Self
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _FORM: Final = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})([smhd])\s*(?:,\s*(\d{1,9})\s*)?")
-_DAY: Final = _SECONDS["d"]
+
+#: Seconds by which a bucket's last use may be later than now: transactions may start in one order and take tokens in
+#: another. A bucket that was used later than that was used before the clock was set back.
+CLOCK_STEP: Final = 10.0
+
 RATE_ALLOWED: Final = "a count from 1 on, a slash and s, m, h or d, like '100/m'; with a burst: '100/m, 10'"
 
 #: The bounds of the tokens in a bucket.
@@ -57,9 +61,9 @@ class Rate:
         """Return the tokens ``elapsed`` seconds after there were ``left``; None for ``elapsed`` means never used.
 
         Damaged values do no harm: NaN and infinity count as no tokens, and the bucket is at most ``burst`` below
-        empty. A bucket that was last used more than a day in the future counts as never used.
+        empty. A bucket that was last used more than :data:`CLOCK_STEP` in the future counts as never used.
         """
-        if left is None or elapsed is None or not elapsed >= -_DAY:
+        if left is None or elapsed is None or not elapsed >= -CLOCK_STEP:
             return float(self.burst)
         gathered = max(left if math.isfinite(left) else 0.0, -float(self.burst)) + max(0.0, elapsed) * self.per_second
         return min(self.burst, gathered)

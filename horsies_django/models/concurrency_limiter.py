@@ -57,7 +57,7 @@ NONE_RELEASED: Final = Released(Counter())
 
 
 class Occupancy(NamedTuple):
-    """How many tasks have a place of a limit, and how many of these have not begun.
+    """How many tasks have a place of a limit, and how many of these are due and have not begun.
 
     ``late`` are past their deadline, so they keep no other task out; ``expires_at`` is the next deadline.
     """
@@ -75,7 +75,7 @@ class Occupancy(NamedTuple):
 UNOCCUPIED: Final = Occupancy()
 
 
-class _Room(NamedTuple):
+class Room(NamedTuple):
     """How many tasks there is room for, and the tokens if the limit has a rate."""
 
     places: int
@@ -91,7 +91,7 @@ def release(database: str, keys: Collection[str], terms: LimitTerms | None = Non
         rows = Limit.objects.using(database)
         known, busy = rows.locked(keys, terms, lambda unknown: declared_terms_of(database, unknown))
         inside = _occupancy(database, [limit.pk for limit in known])
-        rooms = {limit.pk: _room(limit, inside.get(limit.pk, UNOCCUPIED)) for limit in known}
+        rooms = {limit.pk: room_of(limit, inside.get(limit.pk, UNOCCUPIED)) for limit in known}
         counts, routes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
         rechecks = {
             limit.pk: _recheck_in(limit, rooms[limit.pk], inside.get(limit.pk, UNOCCUPIED), counts) for limit in known
@@ -135,7 +135,7 @@ def occupancy_of(inside: TaskQuerySet) -> dict[str, Occupancy]:
         .values_list("limit_key")
         .annotate(
             held=Count("pk"),
-            waiting=Count("pk", filter=~Q(status=TaskStatus.RUNNING)),
+            waiting=Count("pk", filter=Q(enqueued_at__lte=Now()) & ~Q(status=TaskStatus.RUNNING)),
             late=Count("pk", filter=Q(is_open, good_until__lte=Now())),
             expires_at=Min("good_until", filter=Q(is_open, good_until__gt=Now())),
         )
@@ -153,13 +153,14 @@ def _occupancy(database: str, keys: Collection[str]) -> dict[str, Occupancy]:
     return {key: counted._replace(late=locked[key]) for key, counted in found.items()}
 
 
-def _room(limit: Limit, inside: Occupancy) -> _Room:
+def room_of(limit: Limit, inside: Occupancy) -> Room:
+    """Return the room that a limit has now, whenever its next check is. Its clock was read with it."""
     free = inside.free_places(limit.max_concurrency)
     if (rate := limit.bucket) is None:
-        return _Room(free, 0.0)
+        return Room(free, 0.0)
     tokens = limit.tokens_now(rate)
     # Released tasks that have not begun must not pile up while there is no worker, to begin all at once.
-    return _Room(min(free, int(min(tokens, rate.burst - inside.waiting + inside.late))), tokens)
+    return Room(min(free, int(min(tokens, rate.burst - inside.waiting + inside.late))), tokens)
 
 
 def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[TaskRoute]]:
@@ -190,7 +191,7 @@ def _lock_first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, s
         return selection.read(cursor, union, {})
 
 
-def _recheck_in(limit: Limit, room: _Room, inside: Occupancy, counts: Counter[str]) -> float | None:
+def _recheck_in(limit: Limit, room: Room, inside: Occupancy, counts: Counter[str]) -> float | None:
     """Return the seconds until the next check if more tasks wait; None if the end of a task triggers it."""
     count = counts[limit.pk]
     if inside.free_places(limit.max_concurrency) <= count and limit.max_concurrency is not None:
@@ -203,7 +204,7 @@ def _recheck_in(limit: Limit, room: _Room, inside: Occupancy, counts: Counter[st
 
 
 def _store(
-    database: str, known: Iterable[Limit], rooms: dict[str, _Room], counts: Counter[str], again: dict[str, float]
+    database: str, known: Iterable[Limit], rooms: dict[str, Room], counts: Counter[str], again: dict[str, float]
 ) -> None:
     """Store the releases, and the time of the next check if no end of a task triggers it."""
     rows, timed, seen, released = Limit.objects.using(database), list[Limit](), list[str](), list[str]()

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.bounds import Bounds, in_range
 from ..core.limit_terms import LENGTH, LimitTerms
-from ..core.rates import TOKEN_RANGE, Rate
+from ..core.rates import CLOCK_STEP, TOKEN_RANGE, Rate
 from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField
 from ..db.now import Now
@@ -159,8 +159,10 @@ class Limit(models.Model):
 
     def spend(self, tokens: float) -> None:
         """Set the number of tokens that are left."""
+        used_at = self.refilled_at
         # Of two transactions, the later one may have read the earlier clock.
-        self.tokens, self.refilled_at = tokens, max(filter(None, (self.now, self.refilled_at)))
+        is_newer = used_at is not None and 0 <= (used_at - self.now).total_seconds() <= CLOCK_STEP
+        self.tokens, self.refilled_at = tokens, used_at if is_newer else self.now
 
 
 @lru_cache(maxsize=256)

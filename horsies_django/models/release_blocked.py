@@ -29,11 +29,11 @@ from .claims import TaskRoute
 from .concurrency_limiter import (
     KEYS_PER_TRANSACTION,
     UNOCCUPIED,
-    Occupancy,
     Released,
     declared_terms_of,
     occupancy_of,
     release,
+    room_of,
 )
 from .filters import IS_RELEASED
 from .limit import BOUNDS, Limit, LimitQuerySet
@@ -201,13 +201,10 @@ def _with_room(database: str, keys: Collection[str]) -> list[str]:
     inside = occupancy_of(_tasks(database).filter(IS_RELEASED, limit_key__in=keys))
     limit_rows = Limit.objects.using(database).annotate(clock=Now()).in_bulk(list(keys))
     return [
-        key for key in keys if (one := limit_rows.get(key)) is None or _may_have_room(one, inside.get(key, UNOCCUPIED))
+        key
+        for key in keys
+        if (one := limit_rows.get(key)) is None or room_of(one, inside.get(key, UNOCCUPIED)).places > 0
     ]
-
-
-def _may_have_room(limit: Limit, inside: Occupancy) -> bool:
-    is_time = limit.next_at is None or limit.next_at <= limit.now
-    return is_time and inside.free_places(limit.max_concurrency) > 0
 
 
 def _tasks(database: str) -> TaskQuerySet:

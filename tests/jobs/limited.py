@@ -35,6 +35,10 @@ def rate_limited(user: str) -> None:
     run_and_record(user, 0)
 
 
+@task(concurrency_key="{user}", rate_limit="4/h")
+def four_an_hour(user: str) -> None: ...
+
+
 @task(concurrency_key="{user}", max_concurrency=1, retry_policy=RetryPolicy.fixed([3_600], auto_retry_for=["*"]))
 def fails(user: str) -> None:
     raise ValueError(user)

@@ -12,9 +12,11 @@ from django.utils import timezone
 from horsies_django import Unique, models
 from horsies_django.core.options import Options
 from horsies_django.core.status import TaskStatus
+from horsies_django.db.clock import database_now
 from horsies_django.models import Limit, Task, concurrency_limiter, release_blocked
 from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.reaper.duties import run_pass
+from horsies_django.testing import travel
 from tests.conftest import wait_until
 from tests.jobs import limited, tasks
 
@@ -401,6 +403,22 @@ def test_rate_limit_tokens_do_not_accumulate_beyond_the_burst():
     release_blocked.release_all("default", ["tests.jobs.limited.rate_limited:a"])
 
     assert Task.objects.released().count() == 4
+
+
+@pytest.mark.parametrize("hours", [1, 24 * 365])
+def test_a_rate_limited_key_goes_on_at_its_rate_after_the_databases_clock_was_set_back(hours):
+    with travel(hours=hours):
+        limited.four_an_hour.send_many([{"user": "a"}] * 12)
+        assert Task.objects.released().count() == 4
+
+    for _ in range(2):
+        run_pass(Options())
+        limited.four_an_hour.send("a")
+
+    assert Task.objects.released().count() == 8
+    limit = Limit.objects.get()
+    assert limit.refilled_at < database_now("default")
+    assert limit.next_at < database_now("default") + timedelta(minutes=16)
 
 
 def test_the_reaper_deletes_limits_that_were_idle_for_a_day():

@@ -14,6 +14,7 @@ from django.utils import timezone
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claim.complete_and_claim import compile_for
 from horsies_django.models.claims import WorkerInfo
+from horsies_django.testing import travel
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.inbox import Inbox
 from horsies_django.worker.inline_executor import InlineExecutor
@@ -274,6 +275,16 @@ def test_a_bucket_without_the_time_of_its_last_token_counts_as_full():
     _, _, claims = claim_ten()
 
     assert len(claims) == 3
+
+
+def test_a_queue_with_a_rate_limit_goes_on_after_the_databases_clock_was_set_back():
+    Queue.objects.create(name="default", rate_limit="3/h")
+    with travel(hours=1):
+        tasks.noop.send_many({} for _ in range(5))
+        assert len(claim_ten()[2]) == 3
+    tasks.noop.send_many({} for _ in range(5))
+
+    assert [len(claim_ten()[2]) for _ in range(2)] == [3, 0]
 
 
 def test_prefetched_tasks_count_against_max_concurrency(worker, tmp_path):
