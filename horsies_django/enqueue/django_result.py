@@ -261,8 +261,9 @@ def _placeholder(task_name: str) -> FrameworkTask[..., Any]:
 
 
 def _attempts(row: Task) -> Sequence[TaskAttempt]:
-    """Return the attempts. Runs no query if the row shows that there are none."""
-    return list(row.attempts.order_by("attempt")) if row.attempt else []
+    """Return the attempts that have ended. Runs no query if the row shows that there are none."""
+    ended = row.attempt - (row.status == TaskStatus.RUNNING)
+    return list(row.attempts.order_by("attempt")) if ended > 0 else []
 
 
 def _worker_ids(row: Task, attempts: Sequence[TaskAttempt]) -> list[str]:

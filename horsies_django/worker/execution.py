@@ -52,6 +52,7 @@ class Execution(TaskRun):
     interrupted_at: float = 0.0
     is_interrupted: bool = False
     has_context: bool = False
+    has_begun: bool = False  # the function, or the middleware around it, was called
     has_saved: bool = False  # so a transaction of the function's own may hold the row, even after its end
     has_returned: bool = False  # the function has returned, and its own transaction is storing the result
     stored_progress: str | None = None
@@ -152,6 +153,7 @@ class Execution(TaskRun):
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``function`` in this thread, so that an interrupt may be raised in it, and nowhere else."""
         self.raise_if_stopping()
+        self.has_begun = True
         thread = self._thread = threading.get_ident()
         try:
             return function(*args, **kwargs)
@@ -168,6 +170,7 @@ class Execution(TaskRun):
 
         ``task`` is the current asyncio task, if the caller knows it: to ask for it takes as long as a short coroutine.
         """
+        self.has_begun = True
         self._awaiting = task or asyncio.current_task()
         try:
             return await awaitable

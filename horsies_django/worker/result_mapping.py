@@ -23,6 +23,8 @@ from ..core.results import ContractCode, OperationalCode, OutcomeCode, TaskError
 from ..core.retry import ANY_CODE, RETRIES_ON_DEMAND, RetryPolicy
 from ..core.serialization import check_size, clean_text, dumps, encode
 from ..core.type_check import return_problem
+from ..db.errors import is_outage
+from ..db.snooze_on_outage import OUTAGE_SNOOZE
 from ..enqueue.masking import mask_of_task
 from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
@@ -62,8 +64,13 @@ def from_value(execution: Execution, task: FrameworkTask[..., Any], value: Any) 
 def from_exception(
     execution: Execution, task: FrameworkTask[..., Any] | None, raised: BaseException
 ) -> ExecutionResult:
-    """Return the result of a function that raised or could not be called at all."""
+    """Return the result of a function that raised or could not be called at all.
+
+    An outage of the database while the worker itself uses it, before or after the function, puts the task off.
+    """
     is_timeout = execution.stop_reason is TaskTimeLimit
+    if is_outage(raised) and (not execution.has_begun or execution.has_returned):
+        raised = Snooze(OUTAGE_SNOOZE)
     if isinstance(raised, InvalidCall) and not is_timeout:
         return _failed(execution, None, raised.code, raised.__cause__ or raised)
     if isinstance(raised, Snooze) and not is_timeout:

@@ -22,7 +22,6 @@ from ..core.results import OperationalCode
 from ..core.serialization import decode_call
 from ..core.status import TaskStatus
 from ..db.errors import is_outage
-from ..db.snooze_on_outage import OUTAGE_SNOOZE, snooze_on_outage
 from ..enqueue import grouping
 from ..enqueue.context import TaskContext
 from ..enqueue.django_result import result_of
@@ -158,7 +157,6 @@ class _BodyFailed(Exception):
 def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
     """Run the function, its completion and its attempt as one transaction, fenced by the claim."""
     committed: list[bool] = []
-    has_started = False
     database = execution.database
     tasks = Task.objects.using(database)
     try:
@@ -169,7 +167,6 @@ def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
                 # SQLite can't turn a reader into the writer once another connection has written: write first.
                 mine = tasks.under_claims([execution.claim], TaskStatus.RUNNING, execution.runner.worker_id)
                 _require_claim(execution, mine.update(claim=F("claim")))
-            has_started = True
             value = _value_in_transaction(execution, call)
             execution.has_returned = True
             result = result_mapping.from_value(execution, call.task, value)
@@ -186,10 +183,7 @@ def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
             result = replace(result, is_stored=True)
     except _BodyFailed as error:
         return error.result
-    except BaseException as error:
-        is_ours = not has_started or execution.has_returned  # an error of the function itself is its result
-        if is_ours and not committed and is_outage(error):
-            raise Snooze(OUTAGE_SNOOZE) from error
+    except BaseException:
         if not committed:
             raise
         logger.exception("on_commit callback raised after the task had committed id=%s", execution.task_id)
@@ -221,17 +215,15 @@ def _prepare(execution: Execution) -> _PreparedCall:
     try:
         args, kwargs = decode_call(_loads(claim.args), _loads(claim.kwargs), typed=execution.is_typed)
         if claim.workflow_id is not None:
-            with snooze_on_outage():
-                kwargs |= input_resolver.arguments_of_run(execution, task)
+            kwargs |= input_resolver.arguments_of_run(execution, task)
         elif claim.has_inputs:
-            with snooze_on_outage():
-                gathered = grouping.arguments(execution, task)
+            gathered = grouping.arguments(execution, task)
             if not gathered:
                 return _PreparedCall(deferred_group_join.join_task(claim.backend), [], {"call": kwargs})
             kwargs |= gathered
-    except Snooze:
-        raise
     except Exception as error:
+        if is_outage(error):
+            raise
         raise result_mapping.InvalidCall(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
     return _PreparedCall(task, args, kwargs)
 

@@ -16,7 +16,6 @@ from ..core.compat import task_finished, task_started
 from ..core.results import OperationalCode
 from ..core.signals import task_retrying
 from ..core.status import AttemptOutcome, TaskStatus
-from ..db.snooze_on_outage import snooze_on_outage
 from ..enqueue.django_result import result_of
 from ..enqueue.send_signals import Job, failures, send_failure, send_finished, sender_of
 from ..models import Task
@@ -57,9 +56,8 @@ def send_started(claim: ClaimedTask, database: str) -> None:
 
 
 def running_row(claim: ClaimedTask, database: str) -> Task:
-    """Return the row of a task that is about to start. Raises Snooze while the database is unavailable."""
-    with snooze_on_outage():
-        return Task.objects.using(database).get(pk=claim.task_id)
+    """Return the row of a task that is about to start."""
+    return Task.objects.using(database).get(pk=claim.task_id)
 
 
 class SignalDispatcher:

@@ -96,7 +96,8 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     if node is None:  # the node has another task, see below
         return TaskResult(ok=None)
     if node.workflow.depth + 1 >= LEVELS:
-        return _failed(WorkflowCode.WORKFLOW_TOO_DEEP, _too_deep(database, node))
+        with snooze_on_outage():
+            return _failed(WorkflowCode.WORKFLOW_TOO_DEEP, _too_deep(database, node))
     build_with = definition_at(str(node.definition_key)).build_with
     with snooze_on_outage():
         params |= input_resolver.arguments_of(node, parameters_of(build_with, False).by_name)

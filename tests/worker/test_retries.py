@@ -9,6 +9,7 @@ from django.utils import timezone
 from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.models import Task
 from tests.conftest import wait_until
+from tests.database import querying_threads
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
@@ -146,6 +147,15 @@ def test_a_context_has_the_attempt_number_and_the_earlier_errors(drain):
     drain()
 
     assert handle.value(0) == [2, str(handle.id), 1]
+
+
+def test_the_context_of_a_first_attempt_reads_no_attempts(drain):
+    with querying_threads("horsies_task_attempts") as names:
+        handle = tasks.attempt.send()
+        drain()
+
+    assert handle.value(0) == 1
+    assert names == []
 
 
 def test_a_manual_retry_wakes_an_idle_worker(worker):

@@ -174,3 +174,8 @@ def record_states(context, fails: int) -> None:
     Entry.objects.create(key=f"{row.status} {' '.join(states_of(row.pk))}")
     if context.attempt <= fails:
         raise RuntimeError("not yet")
+
+
+@task(takes_context=True, atomic=True)
+def attempt_atomically(context) -> int:
+    return context.attempt

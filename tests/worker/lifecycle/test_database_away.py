@@ -1,20 +1,27 @@
 """Terminated connections, a database that refuses connections, and missing notifications."""
 
+import itertools
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
+import psycopg
 import pytest
 from django.db import connection
+from django.db.backends.signals import connection_created
 from django.utils import timezone
 
-from horsies_django import TaskStatus
+from horsies_django import TaskStatus, Workflow, sleep
+from horsies_django.core.compat import task_started
 from horsies_django.core.ids import uuid7
 from horsies_django.core.status import TASK_LIVE_STATES
 from horsies_django.models import Task, Worker
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
+from tests.worker.lifecycle import jobs
+from tests.workflows.bodies import Silent
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -59,6 +66,72 @@ def connections_refused():
                 cursor.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
     finally:
         outside.close()
+
+
+@contextmanager
+def terminated_before(number):
+    """Terminate the connection of a body's thread before its ``number``-th SELECT; yield the SELECTs that have failed.
+
+    Only one thread loses its connection.
+    """
+    numbers, failed = itertools.count(1), []
+
+    def terminate(execute, sql, params, many, context):
+        if sql.startswith("SELECT") and next(numbers) == number:
+            failed.append(sql)
+            with suppress(psycopg.Error):
+                context["connection"].connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return execute(sql, params, many, context)
+
+    def watch(connection, **_):
+        if threading.current_thread() is not threading.main_thread():  # which is the producer's
+            connection.execute_wrappers.append(terminate)
+
+    connection_created.connect(watch)
+    yield failed
+    connection_created.disconnect(watch)
+
+
+def ignore(**_):
+    """Receive a signal."""
+
+
+@pytest.fixture
+def receiver():
+    """Have ``task_started`` be sent, for which the worker reads the task."""
+    task_started.connect(ignore)
+    yield
+    task_started.disconnect(ignore)
+
+
+def send_workflow():
+    return Workflow("engine", {"nap": sleep(0), "subworkflow": Silent.node()()}).start()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("send", "attempts"),
+    [
+        (tasks.attempt_ids.send, 2),
+        (tasks.acontext.send, 1),
+        (jobs.attempt_atomically.send, 1),
+        (send_workflow, 1),
+    ],
+    ids=["function", "coroutine", "atomic", "workflow"],
+)
+def test_a_connection_lost_before_the_body_begins_charges_no_attempt(drain, receiver, send, attempts):
+    for number in itertools.count(1):
+        send()
+        with terminated_before(number) as failed:
+            drain()
+        if not failed:
+            break
+
+    while Task.objects.pending().update(enqueued_at=timezone.now()):  # what was handed back waits for a second
+        drain()
+
+    assert number > 2
+    assert set(Task.objects.values_list("status", "attempt")) == {(TaskStatus.COMPLETED, attempts)}
 
 
 @pytest.mark.slow
