@@ -29,6 +29,7 @@ MODULES = [
     "tests.core.middleware.jobs",
     "tests.reaper.retention.jobs",
     "tests.worker.execution.jobs",
+    "tests.worker.execution.memory_jobs",
     "tests.schedules.jobs",
     "tests.enqueue.jobs",
     "tests.testing.jobs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -32,6 +33,7 @@ def own_connection(alias: str, name: str, *, is_busy: bool = False, waits: bool 
         yield
         return
     own = original.copy()
+    own.queries_log = deque(maxlen=0)  # with DEBUG it would keep 9,000 statements, each with the results of a tick
     options = own.settings_dict.setdefault("OPTIONS", {})
     if own.vendor == "sqlite":
         options["transaction_mode"] = "IMMEDIATE"

@@ -38,9 +38,11 @@ def drop_connections() -> None:
 def clean_up_connections(execution: Execution | None, *, close: bool = False) -> None:
     """Drop each connection of this thread that an execution has left in a transaction, and log that.
 
-    Others are closed if they are old or broken, or if ``close`` is set.
+    Others are closed if they are old or broken, or if ``close`` is set. With DEBUG, Django logs the queries of each
+    connection: the log begins anew, as it does for each request.
     """
     for connection in connections.all(initialized_only=True):
+        connection.queries_log.clear()
         if _is_in_transaction(connection):
             _drop_connection(connection)
             _log(execution, connection.alias)

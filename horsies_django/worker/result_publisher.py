@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from django.db import Error
 
@@ -68,12 +69,17 @@ class ResultPublisher:
             if self._started_registry is not None:
                 self._started_registry.release(result.execution.slot)
             result.log()
-            if self._started_registry is None and result.is_final and result.exception is not None:
-                recent_exceptions.keep(result.execution.task_id, result.exception)  # the handle may be in this process
         for queue_name in self._store.selector.notify_on_release({result.claim.queue_name for result in ended}):
             notify_slot_freed_after_commit(self._database, queue_name)
         self._listener.publish_completed(result.execution.task_id for result in ended if result.is_final)
         self._signals.enqueue_results(ended)
+        raised = {result: result.exception for result in ended if result.exception is not None}
+        if self._started_registry is not None:
+            self._signals.run_after_sent(partial(recent_exceptions.drop_tracebacks, list(raised.values())))
+            return
+        for result, exception in raised.items():
+            if result.is_final:
+                recent_exceptions.keep(result.execution.task_id, exception)  # the handle may be in this process
 
     def _record_activity(self, ended: Sequence[ExecutionResult]) -> None:
         """Record for the supervisor's metrics which attempts have ended, and how many slots are taken."""

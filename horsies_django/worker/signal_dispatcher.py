@@ -9,7 +9,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
-from django.db import close_old_connections, connections
+from django.db import close_old_connections, connections, reset_queries
 from django.dispatch import Signal
 
 from ..core.compat import task_finished, task_started
@@ -93,6 +93,13 @@ class SignalDispatcher:
         self.taken += 1
         self._queue.put(job)
 
+    def run_after_sent(self, job: Job) -> None:
+        """Run a job once the signals that are enqueued so far are sent: at once if there are none."""
+        if self.sent == self.taken:
+            job()
+        else:
+            self.put(job)
+
     def run_pending(self) -> None:
         """Run the waiting jobs in this thread, unless there is a thread for them."""
         while not self._has_thread and self.sent < self.taken:
@@ -110,6 +117,7 @@ class SignalDispatcher:
         while (job := self._queue.get()) is not None:
             close_old_connections()
             self._run(job)
+            reset_queries()
             close_old_connections()
         connections.close_all()
 
