@@ -7,13 +7,11 @@ see :mod:`.live`.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.conf import settings
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.timezone import get_default_timezone, is_aware
 
 from ..core.durations import format_brief, format_duration, format_relative
 from .formatting import format_time
@@ -25,15 +23,15 @@ _FORMATS: Final[dict[str, Any]] = {"relative": format_relative, "brief": format_
 COUNTED: Final = re.compile(r'(?: value="[^"]*")? data-horsies-age="[^"]*">[^<]*')
 
 
-def age(seconds: float, since: datetime, form: str = "relative", zone: tzinfo | None = None) -> SafeString:
+def age(seconds: float, since: datetime, form: str = "relative") -> SafeString:
     """Return the time that has passed since a moment as an element that the browser counts.
 
     ``seconds`` is that time by the database's clock; negative if the moment is still to come. ``form`` is *relative*
-    (``14 s ago``), *brief* or *full* (two units). ``zone`` is that of a naive moment: the project's by default.
+    (``14 s ago``), *brief* or *full* (two units).
     """
     return format_html(
         '<time datetime="{}" title="{}" data-horsies-form="{}" data-horsies-age="{}">{}</time>',
-        machine_time(since, zone),
+        since.isoformat(),
         format_time(since, exactly=False),
         form,
         f"{seconds:.1f}",
@@ -61,11 +59,4 @@ def age_at(seconds: float | None, now: float, form: str = "relative") -> SafeStr
     """
     if seconds is None:
         return "-"
-    moment = datetime.fromtimestamp(int(now - seconds), UTC)
-    return age(seconds, moment if settings.USE_TZ else moment.replace(tzinfo=None), form, UTC)
-
-
-def machine_time(moment: datetime, zone: tzinfo | None = None) -> str:
-    """Return a time as ISO 8601 with its zone, as scripts read it."""
-    known = moment if is_aware(moment) else moment.replace(tzinfo=zone or get_default_timezone())
-    return known.isoformat()
+    return age(seconds, datetime.fromtimestamp(int(now - seconds), UTC), form)

@@ -11,7 +11,7 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.formats import date_format, number_format
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString
-from django.utils.timezone import is_aware, localtime
+from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -63,7 +63,7 @@ def format_time(value: datetime | None, *, exactly: bool = True) -> str:
     """Return a time in the reader's time zone, to the millisecond or to the second; a dash for None."""
     if value is None:
         return "-"
-    local = localtime(value) if is_aware(value) else value
+    local = localtime(value)
     text = date_format(local, "Y-m-d H:i:s")
     return f"{text}.{local.microsecond // 1_000:03}" if exactly else text
 

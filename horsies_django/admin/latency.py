@@ -8,6 +8,7 @@ from typing import Any
 from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
 from ..core.durations import format_brief
@@ -16,7 +17,6 @@ from ..ops.metrics.latency import ExceededSince, LatencyTrend, LatencyWarning, l
 from ..ops.metrics.periods import DAY, HOUR
 from .ages import age_at
 from .charts import Chart, latency_chart
-from .charts.axis import local
 
 #: Seconds of wait above which a time without its day is ambiguous.
 _HALF_DAY = 43_200
@@ -24,7 +24,7 @@ _HALF_DAY = 43_200
 
 def describe_since(since: ExceededSince, waits: float) -> str:
     """Return since when a latency has exceeded its threshold, in words."""
-    time = date_format(local(since.moment), "H:i" if waits < _HALF_DAY else "D j M, H:i")
+    time = date_format(localtime(since.moment), "H:i" if waits < _HALF_DAY else "D j M, H:i")
     return (_("since %s or earlier") if since.is_at_least else _("since %s")) % time
 
 

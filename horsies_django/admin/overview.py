@@ -35,7 +35,6 @@ from .live import answer_unchanged
 from .overview_chart import ChartControls
 from .schedules.columns import format_dotted_path
 from .schedules.timing_text import describe_timing
-from .times import display_zone
 from .workers_queues.state_text import status_label
 
 #: The tiles: the count, its label, the note below, and the filter of the task list that shows the same tasks.
@@ -176,15 +175,15 @@ class OverviewAdmin(SinglePageAdmin):
     def _workflows(self, database: str, snapshot: MetricsSnapshot) -> dict[str, Any]:
         """Return the newest workflows in progress and the newest failed ones, each with its URL."""
         newest, failed = set(snapshot.newest_workflows), set(snapshot.failed_workflows)
-        flows, zone = workflow_progress(database, newest | failed), display_zone()
+        flows = workflow_progress(database, newest | failed)
         return {
             "workflows": [
-                (flow, self._page_url("workflow", flow.id), age(flow.age, flow.sent_at, zone=zone))
+                (flow, self._page_url("workflow", flow.id), age(flow.age, flow.sent_at))
                 for flow in flows
                 if flow.id in newest
             ],
             "failed_workflows": [
-                (flow, self._page_url("workflow", flow.id), age(flow.ended_ago or 0.0, flow.ended_at, zone=zone))
+                (flow, self._page_url("workflow", flow.id), age(flow.ended_ago or 0.0, flow.ended_at))
                 for flow in flows
                 if flow.id in failed and flow.status == WorkflowStatus.FAILED and flow.ended_at is not None
             ],

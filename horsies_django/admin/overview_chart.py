@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.conf import settings
 from django.http import HttpRequest
 from django.utils.http import urlencode
 from django.utils.timezone import localtime
@@ -127,5 +126,5 @@ def _with_selected(names: Iterable[str], selected: str) -> list[str]:
 
 def _minutes_ahead() -> int:
     """Return by how many minutes the reader's clock is ahead of UTC."""
-    offset = localtime().utcoffset() if settings.USE_TZ else None
+    offset = localtime().utcoffset()
     return round(offset.total_seconds() / 60) if offset else 0

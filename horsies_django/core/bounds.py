@@ -14,7 +14,6 @@ from functools import reduce
 from operator import and_, or_
 from typing import Any, Final, cast
 
-from django.conf import settings
 from django.db.models import Case, DateTimeField, Expression, F, Field, Model, Q, QuerySet, Value, When
 
 from .option_parsers import LONGEST_DURATION
@@ -44,12 +43,11 @@ _LAST_YEAR: Final = 9998
 
 
 def is_in_range(moment: datetime) -> bool:
-    """Whether a row may hold a time. Naive times count as UTC."""
+    """Whether a row may hold an aware time."""
     try:
-        utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return EARLIEST <= moment.astimezone(UTC) < LATEST
     except OverflowError:
         return False
-    return EARLIEST <= utc < LATEST
 
 
 def bounds_of_dates() -> tuple[datetime, datetime]:
@@ -82,7 +80,7 @@ def date_if_within(name: str) -> Case:
 def clamp(field: Field[Any, Any], numbers: Mapping[str, Range] | None = None) -> Expression | None:
     """Return the expression that clamps a column to its range; None if the column has no range."""
     if isinstance(field, DateTimeField):
-        low, high = (moment if settings.USE_TZ else moment.replace(tzinfo=None) for moment in (EARLIEST, LATEST))
+        low, high = EARLIEST, LATEST
         below, above = Q(**{f"{field.name}__year__lt": _FIRST_YEAR}), Q(**{f"{field.name}__year__gt": _LAST_YEAR})
     elif numbers and field.name in numbers:
         low, high = numbers[field.name]

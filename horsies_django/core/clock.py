@@ -18,18 +18,11 @@ def aware(moment: datetime) -> datetime: ...
 @overload
 def aware(moment: None) -> None: ...
 def aware(moment: datetime | None) -> datetime | None:
-    """Return a column's time in UTC. Without USE_TZ, columns are naive and in UTC."""
-    if moment is None:
-        return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    """Return a column's time in UTC: that of a connection with a ``TIME_ZONE`` is in another zone."""
+    return None if moment is None else moment.astimezone(UTC)
 
 
-@overload
-def stored(moment: datetime) -> datetime: ...
-@overload
-def stored(moment: None) -> None: ...
-def stored(moment: datetime | None) -> datetime | None:
-    """Return a time in the form that a column stores."""
-    if moment is None or settings.USE_TZ:
-        return moment
-    return moment.astimezone(UTC).replace(tzinfo=None)
+def parse_utc(text: str) -> datetime:
+    """Parse a time that the database returned as text. SQLite's has no zone and is in UTC."""
+    moment = datetime.fromisoformat(text)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -325,6 +325,8 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
     options = Options(**values)
     for name in ("recovery", "defaults"):
         problems += getattr(options, name).rules_between_keys(f"{root}['{name}']")
+    if not settings.USE_TZ:
+        problems.append(Problem("USE_TZ", False, "True, as the queue compares times with a zone", "Set USE_TZ = True."))
     if options.database not in settings.DATABASES:
         problems.append(
             Problem(

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
-from django.conf import settings
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql import Query
 
 from ..core.clock import aware
@@ -26,12 +23,9 @@ def select_values(alias: str, **expressions: Any) -> Sequence[Any]:
     return found
 
 
-def of_microseconds(microseconds: int, connection: BaseDatabaseWrapper) -> datetime:
-    """Return a time, given in microseconds since 1970, as a column has it: naive in a project without USE_TZ."""
-    moment = _EPOCH + timedelta(microseconds=microseconds)
-    if settings.USE_TZ:
-        return moment
-    return moment.astimezone(ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
+def of_microseconds(microseconds: int) -> datetime:
+    """Return a time that is given in microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def database_now(alias: str) -> datetime:

@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
-from django.conf import settings
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import (
     BooleanField,
@@ -123,15 +122,14 @@ class SecondsBetween(Func):
 
 
 class MinuteOf(Func):
-    """The minutes from 1970 to a time, in UTC; without ``USE_TZ``, of the naive time."""
+    """The minutes from 1970 to a time."""
 
     def __init__(self, column: str | Expression) -> None:
         super().__init__(F(column) if isinstance(column, str) else column, output_field=IntegerField())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         """Render a division that rounds down, also before 1970."""
-        cast = "" if settings.USE_TZ else "::timestamp"
-        template = f"FLOOR(EXTRACT(EPOCH FROM %(expressions)s{cast}) / 60)::bigint"
+        template = "FLOOR(EXTRACT(EPOCH FROM %(expressions)s) / 60)::bigint"
         return self.as_sql(compiler, connection, template=template)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import DatabaseDefault
@@ -59,7 +58,7 @@ class _Time(_Bounded, models.DateTimeField):  # type: ignore[type-arg]  # generi
     @property
     def bounds(self) -> Range:
         """Return the bounds of the check constraints."""
-        first, end = (moment if settings.USE_TZ else moment.replace(tzinfo=None) for moment in bounds_of_dates())
+        first, end = bounds_of_dates()
         return first, end - timedelta(microseconds=1)
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:

@@ -49,15 +49,6 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
                 id="horsies.E003",
             )
         )
-    if not settings.USE_TZ:
-        messages.append(
-            checks.Warning(
-                "USE_TZ is False: the times that callers give are taken for UTC, the clock of the database.",
-                hint="Set USE_TZ = True.",
-                obj=alias,
-                id="horsies.W001",
-            )
-        )
     messages += _check_order(alias, parsed.options)
     if parsed.options.database in settings.DATABASES:
         messages += check_database_settings(parsed.options.database, parsed.options.worker.threads)

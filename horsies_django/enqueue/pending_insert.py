@@ -131,9 +131,8 @@ class PendingInsert:
         return EnqueueResult(self.id, call=NewCall(self.calls, self.arguments, self._sent_at(returned[0])))
 
     def _sent_at(self, returned: Any) -> datetime:
-        connection = connections[self.database]
-        if connection.vendor == "postgresql":
-            return clock.of_microseconds(returned, connection)
+        if connections[self.database].vendor == "postgresql":
+            return clock.of_microseconds(returned)
         moment: datetime = read(_model(), ["sent_at"], [returned], self.database)["sent_at"]
         return moment
 

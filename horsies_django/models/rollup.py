@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -43,9 +42,8 @@ def largest_pairs(counts: Mapping[tuple[str, str], int], limit: int) -> set[tupl
 
 
 def start_of(minute: int) -> datetime:
-    """Return the time of a :class:`~horsies_django.db.expressions.MinuteOf`, naive unless ``USE_TZ``."""
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
-    return moment if settings.USE_TZ else moment.replace(tzinfo=None)
+    """Return the time of a :class:`~horsies_django.db.expressions.MinuteOf`."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
 
 
 def minute_of(moment: datetime) -> int:

@@ -14,7 +14,7 @@ from django.db.models import Case, F, Q, When
 from django.utils.translation import gettext_lazy as _
 
 from ..core.bounds import Range, clamp, in_range, out_of_range
-from ..core.clock import aware, project_timezone, stored
+from ..core.clock import aware, project_timezone
 from ..core.operations import log_operation, names_of
 from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, DisabledBy, Overlap
 from ..core.schedule_patterns import parse
@@ -285,7 +285,7 @@ class Schedule(models.Model):
         alias = kwargs.get("using") or self._state.db or "default"
         with transaction.atomic(using=alias):
             now = database_now(alias)
-            self.updated_at = stored(now)
+            self.updated_at = now
             names = set(kwargs.get("update_fields") or self._changed_columns()) | {"updated_at"}
             if self._needs_plan:
                 self._reload_scheduler_columns(alias)
@@ -373,8 +373,8 @@ class Schedule(models.Model):
         if slot is None:
             self.enabled, self.disabled_by = False, DisabledBy.END
         self.planned_timing, self.planned_timezone = self.timing, self.timezone
-        self.next_slot_at = stored(slot)
-        self.next_run_at = None if slot is None else stored(slots.due_at(slot))
+        self.next_slot_at = slot
+        self.next_run_at = None if slot is None else slots.due_at(slot)
 
     @property
     def planned(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from ..core.backends import config_of
 from ..core.bounds import DATES_ALLOWED, is_in_range
-from ..core.clock import project_timezone, stored
+from ..core.clock import project_timezone
 from ..core.compat import FrameworkTask
 from ..core.schedule_patterns import Pattern
 from ..core.serialization import encode
@@ -202,8 +202,8 @@ def _columns_of(declared: DeclaredSchedule, own: Mapping[str, Any]) -> dict[str,
     return {
         **own,
         "declared_enabled": own["enabled"],
-        "start_at": stored(own["start_at"]),
-        "end_at": stored(own["end_at"]),
+        "start_at": own["start_at"],
+        "end_at": own["end_at"],
         "backend": declared.backend,
         "task_name": declared.what.task_name if is_task else None,
         "workflow_name": None if is_task else declared.what._meta.options.definition_key,

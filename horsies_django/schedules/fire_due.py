@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from ..core.clock import aware, stored
+from ..core.clock import aware
 from ..core.schedule_enums import MAX_CATCH_UP, CatchUp, Overlap
 from ..core.schedule_slots import Slots
 from ..db.errors import is_outage
@@ -174,7 +174,7 @@ def _store_error(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: date
 def _advance(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime, values: dict[str, Any]) -> None:
     run_at = row.next_run_at
     row.plan_for(slots, slots.after(slot))
-    _write(rows, row, run_at, {"last_slot_at": stored(slot), **values})
+    _write(rows, row, run_at, {"last_slot_at": slot, **values})
 
 
 def _write(rows: ScheduleQuerySet, row: Schedule, run_at: datetime | None, values: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
+from django.utils.timezone import is_aware
 
 from ..core import headers
 from ..core.backends import config_of
@@ -55,7 +56,8 @@ def _timing(row: Schedule) -> Iterator[ColumnProblem]:
 
 def _window(row: Schedule) -> Iterator[ColumnProblem]:
     for name in ("start_at", "end_at"):
-        if not isinstance(value := getattr(row, name), datetime | None):
+        value = getattr(row, name)
+        if value is not None and not (isinstance(value, datetime) and is_aware(value)):
             yield name, f"{name} is {value!r}; allowed: an aware datetime, or None."
             return
         if value is not None and not is_in_range(value):

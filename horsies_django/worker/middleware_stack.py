@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from ..core.clock import parse_utc
 from ..core.compat import FrameworkTask
 from ..core.middleware import Run, TaskCall
 from ..core.middleware_loader import load_factory, supports_mode
@@ -53,7 +52,7 @@ def build_call(
         priority=claim.priority,
         attempt=claim.attempt,
         max_attempts=claim.max_retries + 1,
-        enqueued_at=_moment(claim.enqueued_at),
+        enqueued_at=parse_utc(claim.enqueued_at),
         args=tuple(args),
         kwargs=MappingProxyType(dict(kwargs)),
         metadata=MappingProxyType(metadata_of(claim)),
@@ -61,14 +60,6 @@ def build_call(
         body=body,
         outcome_of=functools.partial(result_mapping.outcome_of, execution, task),
     )
-
-
-def _moment(text: str) -> datetime:
-    """Return a time that the database gave as text, as Django reads it: aware if USE_TZ is set."""
-    moment = datetime.fromisoformat(text)
-    if not settings.USE_TZ:
-        return moment.replace(tzinfo=None)
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _build(paths: tuple[str, ...], *, is_async: bool) -> Run:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
+from ..core.clock import parse_utc
 from ..core.queue_policy import QueuePolicy
 from ..models.claims import ClaimedTask
 from ..models.queue_limiter import Allowance, QueueLimiter
@@ -242,9 +243,4 @@ def _take_in_order(parts: Iterable[tuple[str, int]], room: int, take: TakeTasks)
 
 
 def _seconds(since: str, now: str) -> float:
-    return (_moment(now) - _moment(since)).total_seconds()
-
-
-def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (parse_utc(now) - parse_utc(since)).total_seconds()

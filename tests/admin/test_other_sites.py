@@ -87,15 +87,6 @@ def test_pages_show_times_in_the_active_time_zone(operator, running):
     assert "2026-02-01 05:30:00" in of_task
 
 
-def test_pages_work_without_time_zone_support(settings, operator, running):
-    settings.USE_TZ = False
-
-    for address in pages_of("admin", running.id, "w-1"):
-        assert operator.get(address).status_code == 200, address
-    html = operator.get(reverse("admin:horsies_django_worker_changelist")).content.decode()
-    assert "online" in html
-
-
 def test_every_page_has_a_strict_policy_and_no_inline_scripts_or_styles(operator, running):
     for address in pages_of("admin", running.id, "w-1"):
         response = operator.get(address)

@@ -4,7 +4,6 @@ import re
 
 import pytest
 from django.db import connection
-from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.html import strip_tags
@@ -254,13 +253,6 @@ def test_without_tasks_the_page_says_so(staff):
 
     assert "No task is running." in text(client)
     assert "No running task matches the filters." in text(client, "?queue_name=emails")
-
-
-@override_settings(USE_TZ=False)
-def test_the_page_opens_without_time_zones(staff):
-    task = held()
-
-    assert str(task.pk) in rows(staff("view_task"))
 
 
 def test_pages_of_workers_and_queues_link_to_it(staff):

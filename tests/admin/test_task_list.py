@@ -228,38 +228,6 @@ def test_a_malformed_query_string_does_not_break_the_list(staff, query):
     assert response.status_code == 200
 
 
-@pytest.mark.parametrize("query", [{}, {"sent": "hour"}, {"sent_from": "2026-01-01", "sent_to": "2026-01-02T10:00"}])
-def test_the_list_works_with_use_tz_off(staff, settings, query):
-    settings.USE_TZ = False
-    make(good_until=timezone.now())
-    rows = make_many(60, status="PENDING")
-
-    client = staff("view_task")
-
-    assert client.get(LIST, query).status_code == 200
-    assert client.get(LIST, {"queue_name": "none", "before": rows[-1].pk}).status_code == 200
-
-
-@pytest.mark.parametrize("offset", ["", "+00:00"])
-def test_with_use_tz_off_typed_times_match_the_shown_times(staff, settings, offset):
-    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
-    if connection.vendor == "postgresql" and offset:
-        pytest.skip("PostgreSQL's times are in the project's zone")
-    row = make()
-    row.refresh_from_db()
-    client = staff("view_task")
-
-    window = {
-        name: f"{row.sent_at + timedelta(minutes=minutes):%Y-%m-%dT%H:%M}{offset}"
-        for name, minutes in (("sent_from", -10), ("sent_to", 10))
-    }
-
-    assert found(client, **window) == found(client, sent="hour") == {row.pk}
-    zone = "UTC" if connection.vendor == "sqlite" else "Asia/Tokyo"
-    html = client.get(f"{LIST}{row.pk}/change/").content.decode()
-    assert f"Times are in {zone}." in html
-
-
 def test_an_empty_list_says_so(staff):
     html = staff("view_task").get(LIST).content.decode()
 

@@ -315,14 +315,6 @@ def test_unreadable_json_is_reported_instead_of_shown(staff):
     text_of(staff, row, "metadata")
 
 
-def test_the_page_works_with_use_tz_off(staff, drain):
-    handle = tasks.add.send(1)
-    drain()
-
-    with override_settings(USE_TZ=False):
-        html_of(staff, handle)
-
-
 def test_numbers_in_markup_are_not_localized(staff):
     row = with_attempts(2)
     TaskAttempt.objects.filter(attempt=2).update(attempt=1_234)

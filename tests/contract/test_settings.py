@@ -6,8 +6,10 @@ import sys
 from datetime import timedelta
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
 
-from horsies_django import RetryPolicy, task
+from horsies_django import RetryPolicy, task, testing
 from horsies_django.core.compat import InvalidTask
 from horsies_django.core.options import Options, parse
 from tests.conftest import ROOT
@@ -86,9 +88,15 @@ def test_check_prints_every_mistake_at_once(tmp_path):
     )
 
     assert process.returncode == 1
-    assert process.stderr.count("horsies.E00") == 4
+    assert process.stderr.count("horsies.E00") == 5
     assert process.stderr.count("HINT") == 5
-    for text in ("['colour']", "['threads'] is 0", "Did you mean 'threads'?", "['failed'] is 'long'", "horsies.W001"):
+    for text in (
+        "['colour']",
+        "['threads'] is 0",
+        "Did you mean 'threads'?",
+        "['failed'] is 'long'",
+        "USE_TZ is False",
+    ):
         assert text in process.stderr
 
 
@@ -103,6 +111,33 @@ def test_a_backend_with_wrong_options_raises_when_it_is_used(settings):
 
     with pytest.raises(Exception, match=r"\['threads'\] is 0; allowed"):
         tasks.noop.send()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        tasks.noop.send,
+        lambda: tasks.noop.enqueue(),
+        lambda: tasks.noop.send_many([{}]),
+        lambda: call_command("horsies_worker", "--once", skip_checks=True),
+        lambda: call_command("horsies_reaper", "--once"),
+        lambda: call_command("horsies_scheduler", "--once"),
+        lambda: call_command("horsies_status"),
+        lambda: call_command("horsies_prune"),
+        lambda: call_command("horsies_queue", "list"),
+        lambda: call_command("horsies_schedule", "list"),
+        lambda: call_command("horsies_task", "list"),
+        lambda: call_command("horsies_check_deploy"),
+        lambda: testing.drain(),
+    ],
+)
+@pytest.mark.once
+@pytest.mark.django_db
+def test_sends_workers_and_commands_refuse_a_project_without_time_zones(settings, use):
+    settings.USE_TZ, settings.TASKS = False, {**settings.TASKS}
+
+    with pytest.raises((ImproperlyConfigured, CommandError), match="USE_TZ is False; allowed: True"):
+        use()
 
 
 # Tasks and policies.

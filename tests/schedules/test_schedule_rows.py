@@ -1,6 +1,6 @@
 """Schedule rows: enabling, disabling, running now, saving, validation."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -129,6 +129,7 @@ def test_a_schedule_needs_either_a_task_or_a_workflow():
         ("overlap", "queue", "'skip'"),
         ("catch_up", "some", "'latest'"),
         ("end_at", utc(2025, 1, 1), "before start_at"),
+        ("end_at", datetime(2031, 1, 1), "allowed: an aware datetime"),
         ("backend", "nowhere", "'nowhere'"),
     ],
 )

@@ -624,19 +624,6 @@ def test_a_window_changed_by_sql_or_update_applies(scheduler):
     assert (row.enabled, row.disabled_by, row.run_count) == (False, "END", 1)
 
 
-@pytest.mark.django_db
-def test_with_use_tz_false_stored_times_are_utc(scheduler, settings):
-    settings.USE_TZ = False
-    make(timing="cron:0 0 1 * *", timezone="Asia/Tokyo", jitter=5)
-    make_due(10)
-
-    scheduler.run_once()
-
-    row = Schedule.objects.get()
-    assert (row.run_count, row.last_error) == (1, "")
-    assert row.next_slot_at.hour == 15  # on the previous day in UTC
-
-
 @on_postgresql
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(

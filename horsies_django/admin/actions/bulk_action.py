@@ -19,7 +19,6 @@ from datetime import datetime
 from typing import Any, ClassVar, Final, Protocol
 from uuid import UUID
 
-from django.conf import settings
 from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
@@ -114,7 +113,7 @@ class BulkProgress:
             names = ("done", "left", "confirmed_at", "scanned", "of")
             done, left, confirmed, scanned, of = (_number(posted.get(name)) for name in names)
             estimate = Estimate(_statuses(posted.get("counted", "")), scanned, of or None, counted_to)
-            if asked is not None and is_aware(asked) == settings.USE_TZ:
+            if asked is not None and is_aware(asked):
                 return cls(asked, upper, before, done, left, confirmed, estimate)
         return None
 

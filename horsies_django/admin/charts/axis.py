@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from django.conf import settings
 from django.utils.formats import date_format, number_format
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
@@ -82,23 +81,18 @@ def _duration_label(seconds: float, step: float, top: float) -> str:
     return _("%s s") % number_format(seconds, 0 if step >= 1 else 1 if step >= 0.1 else 2)
 
 
-def local(moment: datetime) -> datetime:
-    """Return a time in the reader's zone; unchanged without ``USE_TZ``."""
-    return localtime(moment) if settings.USE_TZ else moment
-
-
 def time_label(moment: datetime, length: timedelta) -> str:
     """Return the start of a bucket of this length in the reader's zone, short but unambiguous in its chart."""
     if length < timedelta(hours=1):
-        return date_format(local(moment), "H:i")
-    return date_format(local(moment), "D H:i" if length < timedelta(hours=2) else "D j M, H:i")
+        return date_format(localtime(moment), "H:i")
+    return date_format(localtime(moment), "D H:i" if length < timedelta(hours=2) else "D j M, H:i")
 
 
 def time_ticks(starts: Sequence[datetime], length: timedelta) -> list[tuple[int, str]]:
     """Return the positions and labels of round times: each ten minutes, each four hours, or each midnight."""
     ticks = []
     for at, start in enumerate(starts):
-        moment = local(start)
+        moment = localtime(start)
         if length < timedelta(hours=1):
             if not moment.minute % 10:
                 ticks.append((at, date_format(moment, "H:i")))

@@ -7,7 +7,6 @@ from datetime import UTC
 from typing import Any, Final
 
 from django.utils.http import urlencode
-from django.utils.timezone import is_aware
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -50,7 +49,7 @@ def attempt_urls(list_url: str | None, history: AttemptHistory | DurationHistory
 
 
 def _text(moment: Any) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%MZ}" if is_aware(moment) else f"{moment:%Y-%m-%dT%H:%M}"
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def outcome_chart(key: str, title: Any, history: AttemptHistory, urls: UrlsOf | None = None) -> Chart:

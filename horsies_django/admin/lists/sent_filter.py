@@ -8,7 +8,6 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
-from django.conf import settings
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -21,7 +20,6 @@ from ...ops.keyset import scopes
 from ...ops.keyset.keys import SKEW, id_at
 from ...ops.keyset.scan import KeyRange
 from ...ops.keyset.scopes import ScanScope
-from ..times import display_zone
 
 SENT_WITHIN: Final = {
     "hour": (_("last hour"), timedelta(hours=1)),
@@ -117,11 +115,7 @@ def parse_moment(text: str | None, of_day: time) -> datetime | None:
         moment = datetime.combine(day, of_day) if day else parse_datetime(text or "")
         if moment is None or not 1970 <= moment.year < 9999:
             return None
-        if settings.USE_TZ and timezone.is_naive(moment):
-            return timezone.make_aware(moment)
-        return (
-            timezone.make_naive(moment, display_zone()) if not settings.USE_TZ and timezone.is_aware(moment) else moment
-        )
+        return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
     return None
 
 
@@ -129,11 +123,9 @@ def as_input(moment: datetime | None) -> str:
     """Return the value of a ``datetime-local`` input."""
     if moment is None:
         return ""
-    local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
-    return local.strftime("%Y-%m-%dT%H:%M")
+    return timezone.localtime(moment).strftime("%Y-%m-%dT%H:%M")
 
 
 def id_of(moment: datetime, skew: timedelta) -> UUID:
     """Return the lowest id of a task that was sent ``skew`` after that time."""
-    aware = moment if timezone.is_aware(moment) else moment.replace(tzinfo=display_zone())
-    return id_at(aware + skew)
+    return id_at(moment + skew)

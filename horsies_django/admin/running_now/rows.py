@@ -19,7 +19,6 @@ from ...ops.running import HOURS, UsualRunTime, is_near_limit, is_slow, is_start
 from ..ages import age
 from ..formatting import format_number, progress_bar
 from ..links import Links
-from ..times import display_zone
 from ..workers_queues.state_text import is_online, worker_state
 
 
@@ -77,7 +76,7 @@ def _row(task: Any, usual: UsualRunTime | None, worker: Any, links: Links, cance
         worker_note="" if worker is None or is_online(worker) else worker_state(worker),
         attempt=f"{task.attempt}/{max(task.attempt, task.max_retries + 1)}",
         progress=progress_bar(task.progress),
-        seconds="-" if seconds is None else age(seconds, began, "full", display_zone()),
+        seconds="-" if seconds is None else age(seconds, began, "full"),
         bar=_bar(runs, usual),
         usual="" if runs is None else _usual_text(usual),
         marks=tuple(_marks(task, runs, usual)),

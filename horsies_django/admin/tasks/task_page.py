@@ -14,6 +14,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
+from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -31,7 +32,7 @@ from ..drawn_time import drawn_until
 from ..errors.links import same_error_link
 from ..formatting import format_time, text_block
 from ..links import Links
-from ..times import display_zone, relative_time
+from ..times import relative_time
 from .attempts import (
     MAX_MESSAGE,
     attempt_rows,
@@ -221,7 +222,7 @@ class TaskPage(TaskFields):
                 section.key: {"title": section.title, "fields": self._fields(section, task), "is_live": section.is_live}
                 for section in (STATE, ARGUMENTS, RESULT, OPTIONS)
             },
-            "zone": str(display_zone()),
+            "zone": str(get_current_timezone()),
             "steps": [(step, format_duration(step.since - task.sent_at)) for step in steps],
             "has_many_steps": len(steps) > MAX_UNFOLDED,
             "legend": legend if len(legend) < len(steps) else [],

@@ -25,7 +25,6 @@ from ...models.rollup import RollupSpan
 from ...ops.metrics.snapshot import database_second
 from ...ops.queue_status import QueueStatus, row_values, seconds_since_refill, status_from_row
 from ..ages import age, age_at
-from ..times import display_zone
 
 #: Maximum number of counted deferred tasks, the earliest first.
 MAX_COUNTED: Final = 2_000
@@ -63,7 +62,7 @@ class HeldTask:
         """How long it has run; a dash if it has not started."""
         if self.started_at is None or self.seconds is None:
             return "-"
-        return age(self.seconds, self.started_at, "full", display_zone())
+        return age(self.seconds, self.started_at, "full")
 
 
 @dataclass(slots=True)

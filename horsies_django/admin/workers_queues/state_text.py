@@ -12,7 +12,6 @@ from ...core.durations import format_brief
 from ...core.liveness import Liveness, liveness_of
 from ...ops.metrics.workers import WorkerStatus, recovery_of
 from ..ages import age, age_at
-from ..times import display_zone
 
 
 def worker_state(worker: Any) -> SafeString:
@@ -20,7 +19,7 @@ def worker_state(worker: Any) -> SafeString:
     silence, recovery = -worker.beats_in, recovery_of(worker.backend)
     liveness = liveness_of(silence, recovery)
     if liveness is not Liveness.ONLINE:
-        since = age(silence, worker.last_beat_at, "brief", display_zone())
+        since = age(silence, worker.last_beat_at, "brief")
         return _silent_label(liveness, since, recovery.heartbeat_interval)
     return _label(is_stopping=worker.stop_requested_at is not None, is_quiet=worker.quiet_since is not None)
 

@@ -26,7 +26,6 @@ from ..base import queue_database
 from ..formatting import time_column
 from ..links import Links, can_view
 from ..live_columns import LiveAdmin, live_column
-from ..times import display_zone
 from .load import MAX_NAMED, HeldTask, WorkerLoad, worker_loads
 from .state_text import is_online, worker_state
 
@@ -211,7 +210,7 @@ class WorkerAdmin(LiveAdmin):
     def shown_age(self, worker: Any) -> SafeString:
         """When it started, and its version."""
         ran = (worker.last_beat_at - worker.started_at).total_seconds() - worker.beats_in
-        started = age(ran, worker.started_at, zone=display_zone())
+        started = age(ran, worker.started_at)
         return format_html('{} <span class="quiet">{}</span>', started, worker.version)
 
     @live_column
@@ -253,4 +252,4 @@ def format_task_count(count: int) -> str:
 
 def format_last_beat(worker: Any) -> SafeString:
     """Return the time since its last heartbeat."""
-    return age(-worker.beats_in, worker.last_beat_at, zone=display_zone())
+    return age(-worker.beats_in, worker.last_beat_at)

@@ -150,7 +150,7 @@ def _late(warning: LatencyWarning) -> str:
     text = f"{warning.queue}: oldest task waits {format_brief(warning.waits)}, "
     text += f"more than its latency_warning of {format_brief(warning.threshold)}"
     if since := warning.since:
-        text += f", since {since.moment:%Y-%m-%d %H:%M}" + (" UTC" if since.moment.tzinfo else "")
+        text += f", since {since.moment:%Y-%m-%d %H:%M} UTC"
         text += " or earlier" if since.is_at_least else ""
     return text
 

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.conf import settings
 from django.core.management.base import CommandParser
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
@@ -122,7 +121,7 @@ def parse_time(flag: str, text: str | datetime) -> datetime:
         moment = None
     if moment is None:
         raise ValueError(f"{flag}: {text!r} is not allowed; allowed: a time like 2026-12-24T18:00+01:00.")
-    return make_aware(moment) if settings.USE_TZ and is_naive(moment) else moment
+    return make_aware(moment) if is_naive(moment) else moment
 
 
 def _as_flag(message: str) -> str:

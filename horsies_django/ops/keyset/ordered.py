@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.conf import settings
 from django.db.models import ExpressionWrapper, F, Q
 from django.utils.timezone import is_aware
 
@@ -40,7 +39,7 @@ def parse_position(text: str) -> Position | None:
         position = Position(datetime.fromisoformat(moment), UUID(key))
     except ValueError:
         return None
-    is_valid = is_aware(position.moment) == settings.USE_TZ and 1970 <= position.moment.year < 9999
+    is_valid = is_aware(position.moment) and 1970 <= position.moment.year < 9999
     return position if is_valid else None
 
 

@@ -255,16 +255,3 @@ def test_the_result_of_enqueue_equals_that_of_the_stored_task(backend_settings, 
     results = [enqueue(job, [1], b={"c": None}) for _ in range(2)]
 
     assert [default_task_backend.get_result(result.id) for result in results] == results
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_time_of_a_result_is_naive_in_a_project_without_time_zones(settings, enqueue):
-    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
-    connection.close()
-    try:
-        result = enqueue(jobs.add, 1)
-
-        assert result.enqueued_at == default_task_backend.get_result(result.id).enqueued_at
-        assert result.enqueued_at.tzinfo is None
-    finally:
-        connection.close()
