@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -14,7 +16,6 @@ from django.utils import translation
 from django.utils.html import strip_tags
 
 from horsies_django import Workflow as Definition
-from horsies_django.admin.schedules import timing_text
 from horsies_django.admin.schedules.schedule_actions import RUN_NOW
 from horsies_django.admin.schedules.timing_text import describe_timing
 from horsies_django.db.expressions import NowPlus
@@ -106,8 +107,18 @@ def test_a_timing_is_described_in_the_active_language():
 
 
 @pytest.mark.once
-def test_a_timing_without_cron_descriptor_is_shown_as_its_expression(monkeypatch):
-    monkeypatch.setattr(timing_text, "find_spec", lambda name: None)
+@pytest.mark.parametrize(
+    "library",
+    [
+        None,
+        SimpleNamespace(__version__="1.4.4", Options=SimpleNamespace, get_description=lambda text, options: "odd"),
+        SimpleNamespace(__version__="3.0", Options=SimpleNamespace, get_description=lambda text, options: "odd"),
+        SimpleNamespace(__version__="2.9"),
+    ],
+    ids=["missing", "too old", "too new", "failing"],
+)
+def test_a_timing_that_no_tested_cron_descriptor_describes_is_shown_as_its_expression(library, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cron_descriptor", library)
 
     assert describe_timing("cron:0 9 * * MON-FRI", "UTC") == "0 9 * * MON-FRI (UTC)"
 

@@ -1,8 +1,10 @@
 """The metrics of the whole queue, at ``metrics`` of horsies_django.urls."""
 
+import sys
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+import prometheus_client.registry
 import pytest
 from django.db import connection, transaction
 from django.db.models import F
@@ -271,6 +273,17 @@ def test_a_database_that_does_not_answer_is_a_503_in_one_line(client):
     if response.status_code != 200:  # a fast machine may answer within a millisecond
         assert response.status_code == 503
         assert response.content.decode().count("\n") == 1
+
+
+def test_a_library_that_is_too_old_is_named_in_one_line(client, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("horsies_django.extras.prometheus")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(prometheus_client.registry, "Collector")  # prometheus-client 0.12 has none
+
+    response = client.get("/horsies/metrics", headers={"authorization": f"Bearer {TOKEN}"})
+
+    assert response.status_code == 501
+    assert response.content.decode().startswith("Metrics need the library prometheus-client: ")
 
 
 def test_openmetrics_is_given_to_a_client_that_asks_for_it(client):

@@ -31,7 +31,7 @@ def test_tox_has_exactly_the_versions_of_the_classifiers(tox):
     classifiers = "\n".join(PROJECT["classifiers"])
     pythons = [version.replace(".", "") for version in re.findall(r"Python :: (3\.\d+)", classifiers)]
     djangos = [version.replace(".", "") for version in re.findall(r"Django :: ([\d.]+)", classifiers)]
-    environments = [name for name in re.split(r",\s*", tox["tox"]["env_list"]) if name != "lowest"]
+    environments = [name for name in re.split(r",\s*", tox["tox"]["env_list"]) if "-django" in name]
 
     assert environments == [f"py{one}-django{other}" for one, other in zip(pythons, djangos, strict=True)]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import calendar
 import re
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Final
 
 from django.utils import dates
 from django.utils.formats import number_format
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
+from django.utils.version import get_version_tuple
 
 from ...core.cron import expanded
 
@@ -33,8 +32,8 @@ _ANY_NAME: Final = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 #: cron-descriptor's locales by language.
 _REGIONS: Final = {"en": "en_US", "cs": "cs_CZ", "da": "da_DK", "sv": "sv_SE", "uk": "uk_UA"}
 
-#: Errors that cron-descriptor and its parser raise for expressions that only croniter accepts.
-_DESCRIPTOR_ERRORS: Final = (ValueError, LookupError, TypeError, AttributeError)
+#: The tests use cron-descriptor from 1.4.5 on, the last version that django-celery-beat allows, and below 3.
+_TESTED_VERSIONS: Final = ((1, 4, 5), (3,))
 
 
 def describe_timing(timing: str, timezone: str = "") -> str:
@@ -64,15 +63,18 @@ def _describe_every(text: str) -> str:
 
 
 def _describe_cron(text: str) -> str:
-    """Return a cron expression in words; empty without cron-descriptor, or if it cannot describe it."""
-    if find_spec("cron_descriptor") is None:
-        return ""
-    descriptor = import_module("cron_descriptor")
+    """Return a cron expression in words; empty if cron-descriptor is missing, has no tested version, or fails."""
     fields = expanded(text).replace("?", "*")  # otherwise it takes the last field for a year
-    options = descriptor.Options(use_24hour_time_format=True, locale_code=_locale())
     try:
-        description = descriptor.get_description(fields, options)
-    except (descriptor.FormatError, descriptor.MissingFieldError, descriptor.WrongArgumentError, *_DESCRIPTOR_ERRORS):
+        import cron_descriptor
+
+        lowest, beyond = _TESTED_VERSIONS
+        if not lowest <= get_version_tuple(cron_descriptor.__version__) < beyond:
+            return ""
+        options = cron_descriptor.Options()  # takes no arguments before version 2
+        options.use_24hour_time_format, options.locale_code = True, _locale()
+        description = cron_descriptor.get_description(fields, options)
+    except Exception:  # noqa: BLE001  # a page shows the expression, whatever the library raises
         return ""
     return _ANY_NAME.sub(_in_own_language, description)
 

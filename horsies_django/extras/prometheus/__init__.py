@@ -3,7 +3,7 @@
 from django.core.exceptions import ImproperlyConfigured
 
 try:
-    import prometheus_client  # noqa: F401  # tests whether it is installed
+    from prometheus_client.registry import Collector  # noqa: F401  # tests whether a recent version is installed
 except ImportError as error:
     raise ImproperlyConfigured(
         "Metrics need the library prometheus-client: pip install 'horsies-django[prometheus]'"
