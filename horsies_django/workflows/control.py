@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections, transaction
+from django.db.models import Q
 
 from ..core.backends import config_of
 from ..core.serialization import check_size, dumps, encode
@@ -71,10 +72,10 @@ def _stop_bodies(database: str, key: UUID) -> bool:
     return Task.objects.using(database).filter(where_in(database, tasks)).cancel(include_running=True) > 0
 
 
-def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
-    """Retry failed and skipped nodes of a workflow; return whether there were any that may run again."""
+def retry(database: str, key: UUID, which: Q | None = None) -> int:
+    """Retry failed and skipped nodes of a workflow, all or ``which``; return how many run again."""
     with locked(database, key):
-        return retry_nodes.retry(database, key, node_id)
+        return retry_nodes.retry(database, key, which)
 
 
 def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:

@@ -164,12 +164,18 @@ def advance_unless_locked(database: str, ids: Collection[UUID]) -> None:
 
 
 def retry_nodes(tasks: TaskQuerySet) -> int:
-    """Retry the nodes of these tasks, with the nodes that were skipped because of them; return how many."""
+    """Retry the nodes of these tasks, with the nodes that were skipped because of them; return how many tasks."""
     from ..models import WorkflowTask
     from .control import retry
+    from .engine.nodes import where_in
 
-    nodes = WorkflowTask.objects.using(tasks.db).filter(task_id__in=list(tasks.values_list("pk", flat=True)))
-    return sum(retry(tasks.db, *row) for row in list(nodes.values_list("workflow_id", "node_id")))
+    nodes = WorkflowTask.objects.using(tasks.db).filter(
+        where_in(tasks.db, list(tasks.values_list("pk", flat=True)), "task")
+    )
+    keys: dict[UUID, list[int]] = {}
+    for workflow_id, key in nodes.values_list("workflow_id", "pk"):
+        keys.setdefault(workflow_id, []).append(key)
+    return sum(retry(tasks.db, workflow_id, where_in(tasks.db, keys[workflow_id])) for workflow_id in keys)
 
 
 def mark_running(database: str, ids: Collection[UUID]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db.models import TextField
+from django.db.models import Q, TextField
 from django.db.models.functions import Cast
 
 from ..core.backends import config_of, reads_typed
@@ -156,7 +156,7 @@ class WorkflowHandle(Generic[T]):
         return self._log("cancel", control.cancel(self._database, self.id, include_running=include_running))
 
     def retry(self, node: NodeRef[Any] | None = None) -> bool:
-        """Run its failed and skipped nodes again; with ``node``, that one and those skipped because of it.
+        """Run all its failed and skipped nodes again; with ``node``, only that one and those skipped because of it.
 
         The workflow may have ended, or be paused. With a node it may also run, as long as the nodes that wait for that
         one are undecided. Ended workflows above go on too. Return whether there was a node to retry. Raises KeyError if
@@ -165,10 +165,10 @@ class WorkflowHandle(Generic[T]):
         from . import control
 
         node_id = None if node is None else self._id_of(node)
-        is_retried = control.retry(self._database, self.id, node_id)
-        if not is_retried and node_id is not None and node_id not in self.tasks():
+        count = control.retry(self._database, self.id, None if node_id is None else Q(node_id=node_id))
+        if not count and node_id is not None and node_id not in self.tasks():
             raise self._no_such_node(node_id)
-        return self._log("retry", is_retried, node=node_id)
+        return self._log("retry", bool(count), node=node_id, nodes=count if node_id is None else None)
 
     def _log(self, verb: str, is_done: bool, **what: Any) -> bool:
         log_operation(f"workflow.{verb}", int(is_done), ids=[self.id], **what)

@@ -40,8 +40,11 @@ def test_a_batch_counts_its_tasks_by_state_and_retries_those_that_failed(client,
     assert failed.content.decode().count("tests.jobs.tasks.fail") >= 2
     assert "Retry failed tasks" in html
     assert "Retry failed nodes" not in html
-    answer = client.post(reverse("admin:horsies_django_workflow_do", args=[batch.handle.id, "retry"]))
-    assert "re-queued" in messages_of(answer)
+    url = reverse("admin:horsies_django_workflow_do", args=[batch.handle.id, "retry"])
+    assert "2 nodes run again." in client.post(url).content.decode()
+    assert ">2 failed<" in page_of(client, batch.handle)
+    answer = client.post(url, {"confirmed": "1"})
+    assert messages_of(answer) == "Failed nodes of 1 workflow re-queued. 2 nodes run again."
     assert ">2 enqueued<" in page_of(client, batch.handle)
 
 

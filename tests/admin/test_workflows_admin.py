@@ -527,7 +527,9 @@ def test_retry_runs_failed_and_skipped_nodes_again(staff, drain):
     handle = start_and_drain(diamond(flaky.node(node_id="c")(key="k", fails=1)), drain)
     assert states(handle)["d"] == "SKIPPED"
 
-    do(staff(*ALL), "retry", handle)
+    client = staff(*ALL)
+    assert "2 nodes run again." in client.get(address(handle, "retry")).content.decode()
+    assert "2 nodes run again." in do(client, "retry", handle).content.decode()
     drain()
 
     assert handle.status() == "COMPLETED"
@@ -574,11 +576,15 @@ def test_one_item_of_a_map_is_retried_alone(staff, drain):
         Workflow("maps", [numbers, flaky_item.map(over=numbers, kwargs={"key": "i", "fails": 1}, node_id="m")]), drain
     )
     item = WorkflowTask.objects.get(workflow=handle.id, node_id="m[0]")
+    client = staff(*ALL)
 
-    staff(*ALL).post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, item.task_index]))
+    client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, item.task_index]))
     drain()
 
-    assert states(handle)["m[0]"] == "COMPLETED"
+    assert [states(handle)[f"m[{place}]"] for place in range(3)] == ["COMPLETED", "COMPLETED", "FAILED"]
+    url = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 1])
+    assert "1 item runs again." in client.get(url).content.decode()
+    assert "re-queued. 1 item runs again." in client.post(url, follow=True).content.decode()
 
 
 def test_an_event_is_sent_with_its_payload(staff, drain):

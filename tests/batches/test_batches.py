@@ -1,17 +1,32 @@
 """Batches: many calls, callbacks after the last one, progress, calls added meanwhile, retries of failed calls."""
 
+import io
 import threading
 import uuid
+from dataclasses import replace
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
-from horsies_django import Batch, BatchHandle, BatchProgress, WorkflowHandle, WorkflowStatus, sleep, task
+from horsies_django import (
+    Batch,
+    BatchHandle,
+    BatchProgress,
+    TaskHandle,
+    WorkflowHandle,
+    WorkflowStatus,
+    sleep,
+    task,
+)
 from horsies_django.core.compat import InvalidTask
 from horsies_django.exceptions import BatchEnded
-from horsies_django.models import Task, Workflow, WorkflowTask
+from horsies_django.models import Task, TaskAttempt, Workflow, WorkflowTask
+from tests.admin.client import log_in, messages_of
 from tests.batches import jobs
 from tests.jobs.models import Entry
 
@@ -88,6 +103,95 @@ def test_a_failed_batch_runs_on_complete_and_on_success_only_after_a_retry(drain
     assert handle.get(timeout=0).unwrap() == [8, "there"]
     assert Task.objects.count() == before + 2  # the failed call, and on_success
     assert sorted(Entry.objects.values_list("key", flat=True)) == sorted([str(handle.id), "yes"])
+
+
+def retry_by_task_handle(handle, client):
+    assert TaskHandle(task_of(handle, "tasks[1]")).retry()
+
+
+def retry_by_node(handle, client):
+    assert handle.retry("tasks[1]")
+
+
+def retry_by_command(handle, client):
+    out = io.StringIO()
+    call_command("horsies_task", "retry", str(task_of(handle, "tasks[1]")), stdout=out)
+    assert out.getvalue() == "re-queued: 1\n"
+
+
+def retry_by_ticked_row(handle, client):
+    ticked = {"action": "retry", ACTION_CHECKBOX_NAME: str(task_of(handle, "tasks[1]"))}
+    answer = log_in(client, "view_task", "retry_task").post(reverse("admin:horsies_django_task_changelist"), ticked)
+    assert messages_of(answer) == "1 task re-queued."
+
+
+def task_of(handle, node_id):
+    return WorkflowTask.objects.get(workflow=handle.id, node_id=node_id).task_id
+
+
+def other_calls(handle, node_id):
+    """Return the rows of the other calls: of their nodes and of their tasks."""
+    others = WorkflowTask.objects.filter(workflow=handle.id, map_index=0).exclude(node_id=node_id).order_by("pk")
+    keys = others.values_list("task_id", flat=True)
+    return [*others.values(), *Task.objects.filter(pk__in=list(keys)).order_by("pk").values()]
+
+
+@pytest.mark.parametrize(
+    ("retry", "end"),
+    [
+        (retry_by_task_handle, "failed"),
+        (retry_by_node, "failed"),
+        (retry_by_command, "failed"),
+        (retry_by_ticked_row, "failed"),
+        (retry_by_task_handle, "cancelled"),
+    ],
+)
+def test_a_retry_of_one_call_leaves_all_other_calls_as_they_are(drain, tmp_path, client, retry, end):
+    path = tmp_path / "there"
+    handle = start_batch(*[(jobs.fail_unless, str(path))] * 4, on_complete=jobs.note_batch)
+    if end == "cancelled":
+        handle.cancel()
+    drain()
+    ended = progress_of(4, **{end: 4})
+    before, attempts = other_calls(handle, "tasks[1]"), TaskAttempt.objects.count()
+    assert (handle.progress(), len(before)) == (ended, 6)
+
+    path.touch()
+    retry(handle, client)
+    drain()
+
+    assert other_calls(handle, "tasks[1]") == before
+    assert handle.progress() == replace(ended, completed=1, **{end: 3})
+    assert handle.result_for("tasks[1]").unwrap() == "there"
+    assert TaskAttempt.objects.count() == attempts + 1 + (end == "cancelled")  # the call, and on_complete
+    assert handle.status() is WorkflowStatus.FAILED
+    assert callback_result(handle, "on_complete").is_ok()
+
+
+def test_retries_of_all_failed_calls_one_by_one_complete_a_batch(drain, tmp_path):
+    path = tmp_path / "there"
+    handle = start_batch(*[(jobs.fail_unless, str(path))] * 3, on_success=jobs.note.node()(key="yes"))
+    drain()
+    path.touch()
+
+    for place in range(3):
+        assert handle.retry(f"tasks[{place}]")
+        drain()
+        assert Entry.objects.filter(key="yes").exists() is (place == 2)
+
+    assert handle.get(timeout=0).unwrap() == ["there"] * 3
+
+
+def test_a_retry_of_many_tasks_counts_each_and_takes_as_many_statements_as_of_two(drain, tmp_path):
+    def cost(count):
+        handle = start_batch(*[(jobs.fail_unless, str(tmp_path / "never"))] * count)
+        drain()
+        with CaptureQueriesContext(connection) as queries:
+            assert Task.objects.filter(workflow_id=handle.id).retry() == count
+        assert handle.progress().waiting == count
+        return len(queries)
+
+    assert cost(20) == cost(2)
 
 
 def test_calls_can_be_added_to_a_batch_until_all_its_calls_have_ended(drain):

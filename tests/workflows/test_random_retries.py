@@ -70,5 +70,4 @@ def test_random_pauses_cancels_and_retries_lose_no_node(drain, nodes, actions, o
     failed = rows.filter(status="FAILED", map_index=None)
     assert str(handle.status()) in ("COMPLETED", "FAILED") or not stopped.exists()
     if str(handle.status()) in ("COMPLETED", "FAILED"):
-        assert not stopped.exists()
-        assert str(handle.status()) == ("FAILED" if failed.exists() else "COMPLETED")
+        assert str(handle.status()) == ("FAILED" if failed.exists() or stopped.exists() else "COMPLETED")

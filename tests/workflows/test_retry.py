@@ -220,7 +220,7 @@ def test_the_failed_task_of_a_node_can_be_retried_while_the_workflow_runs(drain)
 # Cancelled workflows.
 
 
-def test_a_retry_of_one_node_restores_all_nodes_that_a_cancel_skipped(drain):
+def test_a_retry_of_one_node_leaves_other_nodes_that_a_cancel_skipped(drain):
     bad = bodies.fail.node(node_id="bad")()
     lost = bodies.echo.node(node_id="lost", waits_for=[bad])()
     slow = bodies.flaky.node(node_id="slow", queue_name="slow")(key="slow")
@@ -231,25 +231,36 @@ def test_a_retry_of_one_node_restores_all_nodes_that_a_cancel_skipped(drain):
     drain(queues="default")
     handle.cancel()
 
+    before = list(WorkflowTask.objects.exclude(node_id="slow").order_by("pk").values())
+
     assert handle.retry("slow")
     assert all_inconsistencies(handle) == []
     drain()
+
+    assert list(WorkflowTask.objects.exclude(node_id="slow").order_by("pk").values()) == before
+    assert (states(handle)["slow"], str(handle.status())) == ("COMPLETED", "FAILED")
+    assert handle.retry()
+    drain()
     children(handle)[0].send_event("approval", 1)
     drain()
-
-    assert codes(handle)["bad"] == "NO"
-    assert states(handle) | {"each[0]": "", "each[1]": ""} == {
-        "bad": "FAILED",
-        "lost": "SKIPPED",
-        "slow": "COMPLETED",
-        "items": "COMPLETED",
-        "each": "COMPLETED",
-        "sub": "COMPLETED",
-        "each[0]": "",
-        "each[1]": "",
-    }
-    assert str(handle.status()) == "FAILED"
+    assert {states(handle)[name] for name in ("slow", "items", "each", "sub")} == {"COMPLETED"}
     assert all_inconsistencies(handle) == []
+
+
+def test_a_workflow_whose_cancelled_nodes_did_not_all_run_again_fails(drain):
+    slow = [bodies.flaky.node(node_id=name, queue_name="slow")(key=name) for name in ("one", "two")]
+    handle = Workflow("cancel", slow).start()
+    handle.cancel()
+
+    assert handle.retry("two")
+    drain()
+
+    assert (str(handle.status()), states(handle)) == ("FAILED", {"one": "SKIPPED", "two": "COMPLETED"})
+    error = handle.get(timeout=0).err
+    assert (error.error_code, handle._rows().get().error["node_id"]) == ("WORKFLOW_CANCELLED", "one")
+    assert handle.retry("one")
+    drain()
+    assert str(handle.status()) == "COMPLETED"
 
 
 def test_a_completed_node_of_a_cancelled_workflow_cannot_be_retried(drain):
@@ -431,7 +442,7 @@ def test_a_failure_that_a_completed_subworkflow_allows_is_not_retried(drain):
     assert str(handle.status()) == "PAUSED"
 
 
-def test_a_retry_of_a_cancelled_subworkflow_reopens_the_whole_workflow(drain):
+def test_a_retry_of_a_cancelled_subworkflow_leaves_other_cancelled_nodes_of_the_workflow_above(drain):
     nodes = {"sub": bodies.Waiting.node()(), "slow": bodies.flaky.node(queue_name="slow")(key="slow")}
     handle = Workflow("top", nodes).start()
     drain(queues="default")
@@ -443,7 +454,7 @@ def test_a_retry_of_a_cancelled_subworkflow_reopens_the_whole_workflow(drain):
     below.send_event("approval", 2)
     drain()
 
-    assert (str(handle.status()), value(handle, "sub"), times("slow")) == ("COMPLETED", 2, 1)
+    assert (str(handle.status()), value(handle, "sub"), times("slow")) == ("FAILED", 2, 0)
     assert all_inconsistencies(handle) == []
 
 

@@ -164,6 +164,7 @@ class ActionAdmin(ReadOnlyAdmin):
         context |= {
             "title": self._question(action, rows, count, shown, eligible),
             "button": action.button(count, shown),
+            "extent": action.extent(rows),
             "back_label": action.back_label(count),
         }
         request.current_app = self.admin_site.name
@@ -186,7 +187,7 @@ class ActionAdmin(ReadOnlyAdmin):
     def apply_and_log(self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None) -> None:
         """Apply the action, log it, and show a message."""
         keys, values = list(rows.order_by("pk").values_list("pk", flat=True)), form.cleaned_data if form else {}
-        done = 0
+        done, extent = 0, action.extent(rows)  # before they change
         for at in range(0, len(keys), LOG_BATCH):
             with acting_as(request.user.get_username(), "admin"):
                 count, logged = action.apply(rows.filter(pk__in=keys[at : at + LOG_BATCH]), values)
@@ -195,7 +196,8 @@ class ActionAdmin(ReadOnlyAdmin):
                 LogEntry.objects.log_actions(request.user.pk, changed, action.flag, message)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
         left = len(keys) - done
         log_action(request, self.model, action.log_label(values), done, left)
-        self.show_outcome(request, action.message(done), left, action.skipped_reason(rows) if left > 0 else "")
+        outcome = f"{action.message(done)} {extent}".rstrip() if not left else action.message(done)
+        self.show_outcome(request, outcome, left, action.skipped_reason(rows) if left > 0 else "")
 
     def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
         """Show how many rows were changed and how many were skipped, with the reason if known."""

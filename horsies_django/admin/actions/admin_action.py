@@ -34,6 +34,11 @@ def no_reason(rows: QuerySet[Any]) -> str:
     return ""
 
 
+def no_extent(rows: QuerySet[Any]) -> str:
+    """Return nothing: the number of rows says it."""
+    return ""
+
+
 def leave_label(count: int) -> str:
     """Label the link that cancels an action on that many rows."""
     return gettext("Go back")
@@ -62,6 +67,7 @@ class AdminAction:
         permission: The permission's name, if it is another action's.
         warning: The consequences, for the confirmation page. Empty: without a form there is no confirmation.
         form: A form for keyword arguments of ``act``.
+        extent: Returns how much of these rows it changes, as a sentence for the confirmation and the report.
         flag: The action flag of the log entry.
         skipped_reason: Returns why rows were skipped, if their status is not the reason.
         back_label: Returns the label of the link that leaves the confirmation page, from the number of rows.
@@ -83,6 +89,7 @@ class AdminAction:
     warning: _StrPromise | str = ""
     form: type[Form] | None = None
     flag: int = CHANGE
+    extent: Callable[[QuerySet[Any]], str] = no_extent
     skipped_reason: Callable[[QuerySet[Any]], str] = no_reason
     back_label: Callable[[int], str] = leave_label
     counts_all: bool = False

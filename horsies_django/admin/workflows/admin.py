@@ -19,7 +19,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
@@ -30,6 +30,7 @@ from ...ops.keyset.scan import KeysetScan
 from ...ops.metrics import Count, workflows
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
+from ...workflows.lifecycle import RETRY_NODE
 from ..actions.action_admin import ActionAdmin
 from ..actions.admin_action import AdminAction, leave_label
 from ..copy_button import COPY_CSS, COPY_JS
@@ -212,17 +213,18 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
             return self.not_found(request, object_id)
         database = row._state.db
         rows = WorkflowTask.objects.using(database).filter(workflow=row, task_index=index)
-        node = rows.only("node_id").order_by("task_index").first()
+        node = rows.only("node_id", "kind").order_by("task_index").first()
         if node is None:
             raise Http404(gettext("There is no such node."))
         name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
         back = reverse(name, args=[row.pk])
+        extent = _retried_items(row, index) if node.kind == NodeKind.MAP else ""
         if request.method != "POST":
-            return self._confirm_retry(request, row, node.node_id, back)
-        self._retry_node(request, row, database, node.node_id)
+            return self._confirm_retry(request, row, node.node_id, extent, back)
+        self._retry_node(request, row, database, node.node_id, extent)
         return HttpResponseRedirect(back)
 
-    def _confirm_retry(self, request: HttpRequest, row: Workflow, node_id: str, back: str) -> HttpResponse:
+    def _confirm_retry(self, request: HttpRequest, row: Workflow, node_id: str, extent: str, back: str) -> HttpResponse:
         request.current_app = self.admin_site.name  # as every admin page does
         context = {
             **self.admin_site.each_context(request),
@@ -230,21 +232,23 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
             "media": self.media,
             "title": gettext("Retry node %s?") % node_id,
             "name": node_id,
+            "extent": extent,
             "workflow": row,
             "back": back,
             "back_label": leave_label(1),
         }
         return TemplateResponse(request, "admin/horsies_django/workflow_retry_node.html", context)
 
-    def _retry_node(self, request: HttpRequest, row: Workflow, database: str, node_id: str) -> None:
-        if not control.retry(database, row.pk, node_id):
+    def _retry_node(self, request: HttpRequest, row: Workflow, database: str, node_id: str, extent: str) -> None:
+        if not control.retry(database, row.pk, Q(node_id=node_id)):
             message = gettext(
                 "The node “%s” was not changed: its state, or the state of a later node, does not allow it."
             )
             self.message_user(request, message % node_id, messages.WARNING)
             return
         LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
-        self.message_user(request, gettext("The node “%s” was re-queued.") % node_id, messages.SUCCESS)
+        message = gettext("The node “%s” was re-queued.") % node_id
+        self.message_user(request, f"{message} {extent}".rstrip(), messages.SUCCESS)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Suggest the events that the workflow's nodes wait for."""
@@ -338,6 +342,13 @@ def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:
         return "-"
     mask = mask_of_workflow(workflow)
     return as_json(mask.apply(name, value), mask)
+
+
+def _retried_items(workflow: Workflow, index: int) -> str:
+    """Say how many items of a map run again with it."""
+    items = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, map_index=index)
+    count = items.filter(RETRY_NODE.is_possible).count()
+    return ngettext("%s item runs again.", "%s items run again.", count) % format_number(count) if count else ""
 
 
 def _awaited_events(workflow: Workflow | None) -> list[str]:

@@ -15,8 +15,9 @@ from ...core.compat import InvalidTask, task_backends
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...enqueue.backend import HorsiesBackend
 from ...workflows import control
-from ...workflows.engine.retry_nodes import has_failed
+from ...workflows.engine.retry_nodes import count_failed, has_failed
 from ..actions.admin_action import AdminAction, keep_label
+from ..formatting import format_number
 from .event_form import EventForm
 
 
@@ -49,6 +50,16 @@ def _send_event(database: str, key: UUID, **values: Any) -> bool:
         return control.send_event(database, key, **values)
     except InvalidTask:
         return False
+
+
+def _retry(database: str, key: UUID) -> bool:
+    return control.retry(database, key) > 0
+
+
+def _retried_nodes(rows: QuerySet[Any]) -> str:
+    """Say how many nodes of these workflows run again."""
+    count = sum(count_failed(workflow) for workflow in rows)
+    return ngettext("%s node runs again.", "%s nodes run again.", count) % format_number(count) if count else ""
 
 
 def _missing_backends(rows: QuerySet[Any]) -> str:
@@ -107,11 +118,13 @@ RETRY: Final = AdminAction(
     ),
     question=_("Retry failed nodes of %(rows)s?"),
     list_label=_("Retry failed nodes of selected workflows"),
-    act=_for_each(control.retry),
+    act=_for_each(_retry),
     message=lambda count: (
         ngettext("Failed nodes of %d workflow re-queued.", "Failed nodes of %d workflows re-queued.", count) % count
     ),
     applies_to=has_failed,
+    extent=_retried_nodes,
+    warning=_("Nodes that failed or were skipped run again, also in subworkflows. Completed nodes do not."),
 )
 
 SEND_EVENT: Final = EventAction(

@@ -32,6 +32,13 @@ IS_NEUTRAL: Final = models.ExpressionWrapper(
     Q(status=WorkflowTaskStatus.SKIPPED, error_code=str(WorkflowCode.CONDITION_NOT_MET)), models.BooleanField()
 )
 
+#: Whether the workflow of an ended node can't complete: the node failed, or was skipped when the workflow was stopped.
+IS_UNSUCCESSFUL: Final = Q(map_index__isnull=True) & (
+    Q(status=WorkflowTaskStatus.FAILED)
+    | Q(status=WorkflowTaskStatus.SKIPPED)
+    & ~Q(error_code__in=[str(WorkflowCode.CONDITION_NOT_MET), str(WorkflowCode.UPSTREAM_SKIPPED)])
+)
+
 #: The id of a workflow and the index of one of its nodes.
 Position: TypeAlias = tuple[UUID, int]
 

@@ -33,7 +33,7 @@ from .. import lifecycle
 from ..error_codes import WorkflowCode
 from . import cancel_pause, node_end, resume_workflow
 from .advance import Engine
-from .nodes import IN_PROGRESS, NodeEnd, NodeRows, read_nodes
+from .nodes import IN_PROGRESS, IS_UNSUCCESSFUL, NodeEnd, NodeRows, read_nodes
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -244,13 +244,12 @@ def _fail_lost_tasks(nodes: NodeRows) -> Iterator[NodeEnd]:
 def _recount(database: str, keys: Collection[UUID]) -> None:
     """Recount the counters of these workflows from their nodes."""
     nodes = WorkflowTask.objects.using(database)
-    is_failed = Q(status=WorkflowTaskStatus.FAILED, map_index__isnull=True)
     for key in keys:
         rows = nodes.filter(workflow=key)
         counts = rows.aggregate(
             node_count=Count("pk"),
             open_count=Count("pk", filter=_IS_OPEN),
-            failed_index=Min("task_index", filter=is_failed),
+            failed_index=Min("task_index", filter=IS_UNSUCCESSFUL),
         )
         Workflow.objects.using(database).filter(pk=key).update(**counts)
         resume_workflow.recount(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -12,9 +12,9 @@ from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, Wor
 from ...db.now import Now
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
-from ..error_codes import STOPPED_BY, WorkflowCode
+from ..error_codes import WorkflowCode
 from .cancel_pause import subtree_ids
-from .nodes import IN_PROGRESS, NodeRows, NodeState, read_nodes, where_in
+from .nodes import IN_PROGRESS, IS_UNSUCCESSFUL, NodeRows, NodeState, read_nodes, where_in
 from .resume_workflow import decide_waiting, recount, recount_maps
 
 #: The states of a workflow whose failed nodes can be retried.
@@ -34,32 +34,55 @@ _CLEARED_VALUES: Final[dict[str, Any]] = {
 }
 
 
-def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
-    """Retry the failed and skipped nodes of a workflow; with ``node_id``, that node and those skipped because of it.
+def retry(database: str, key: UUID, which: Q | None = None) -> int:
+    """Retry the failed and skipped nodes of a workflow; with ``which``, only these and those skipped because of them.
 
-    Completed nodes stay, as do those that their own condition has skipped. Ended workflows above go on too. Returns
-    False if there is nothing to retry, if another workflow has the unique key now, or if a workflow above is PAUSED or
-    COMPLETED.
+    Completed nodes stay, as do those that their own condition has skipped. Ended workflows above go on too. Returns how
+    many nodes run again; of ``which``, if given. Returns 0 if there is nothing to retry, if another workflow has the
+    unique key now, or if a workflow above is PAUSED or COMPLETED.
     """
-    steps = _plan(database, key, node_id)
-    if not steps:
-        return False
+    workflow = Workflow.objects.using(database).filter(pk=key, is_replaced=False).first()
+    if workflow is None:
+        return 0
+    if which is None:
+        count, again = count_failed(workflow), _failed_keys(database, workflow)
+    else:
+        count, again = _keys_of_nodes(database, workflow, which)
+    above = _plan_above(database, workflow) if count else None
+    if above is None:
+        return 0
+    steps = [_Reopening(workflow, again, is_whole=which is None), *above]
     keys = subtree_ids(database, [steps[-1].workflow.pk])
     if _is_key_taken(database, keys):
-        return False
+        return 0
     for step in steps:
         _reopen(database, step.workflow, step.keys, is_whole=step.is_whole)
     decide_waiting(database, keys)
-    return True
+    return count
 
 
 def has_failed(workflow: Workflow) -> bool:
     """Whether a workflow that does not run, or one below it, has a node to retry."""
+    return _failures_within(workflow).exists()
+
+
+def count_failed(workflow: Workflow) -> int:
+    """Return how many nodes a retry of a workflow runs again.
+
+    A map counts as its items that run again, and a subworkflow as its nodes that do, unless there are none.
+    """
+    failures = _failures_within(workflow)
+    items = failures.filter(workflow=OuterRef("workflow"), map_index=OuterRef("task_index"))
+    inner = failures.filter(workflow__parent=OuterRef("pk"), workflow__is_replaced=False)
+    outer = Q(Exists(items), kind=NodeKind.MAP) | Q(Exists(inner), kind=NodeKind.SUBWORKFLOW)
+    return failures.exclude(outer).count()
+
+
+def _failures_within(workflow: Workflow) -> NodeRows:
+    """Return the nodes to retry of a workflow that does not run, and of those below it that do not."""
     database = str(workflow._state.db)
-    if workflow.status not in RETRYABLE:
-        return False
-    keys = subtree_ids(database, [workflow.pk])
-    return _failures(database).filter(workflow__in=keys, workflow__status__in=RETRYABLE).exists()
+    keys = subtree_ids(database, [workflow.pk]) if workflow.status in RETRYABLE else []
+    return _failures(database).filter(workflow__in=keys, workflow__status__in=RETRYABLE)
 
 
 class _Reopening(NamedTuple):
@@ -70,25 +93,18 @@ class _Reopening(NamedTuple):
     is_whole: bool = False
 
 
-def _plan(database: str, key: UUID, node_id: str | None) -> list[_Reopening]:
-    """Return what a retry reopens: a workflow, and those above it that do not run. Nothing if it can't be retried."""
-    workflow = Workflow.objects.using(database).filter(pk=key, is_replaced=False).first()
-    if workflow is None:
-        return []
-    again = _keys_of_workflow(database, workflow) if node_id is None else _keys_of_node(database, workflow, node_id)
-    if again is None:
-        return []
-    steps = [_Reopening(workflow, again, is_whole=node_id is None)]
+def _plan_above(database: str, workflow: Workflow) -> list[_Reopening] | None:
+    """Return what a retry reopens above a workflow: the workflows that do not run. None if one can't be retried."""
+    steps: list[_Reopening] = []
     for node in _ancestors(database, workflow):
-        if node.status in IN_PROGRESS and node.workflow.status == WorkflowStatus.RUNNING:
-            break
+        above = node.workflow
         is_open = node.status in IN_PROGRESS  # its workflow was cancelled, and something below still runs
-        again = (
-            _stopped_keys(database, node.workflow) if is_open else _keys_of_node(database, node.workflow, node.node_id)
-        )
-        if again is None or node.workflow.is_replaced or node.workflow.status == WorkflowStatus.PAUSED:
-            return []
-        steps.append(_Reopening(node.workflow, again))
+        if is_open and above.status == WorkflowStatus.RUNNING:
+            break
+        count, keys = (1, set[int]()) if is_open else _keys_of_nodes(database, above, Q(pk=node.pk))
+        if not count or above.is_replaced or above.status == WorkflowStatus.PAUSED:
+            return None
+        steps.append(_Reopening(above, keys))
     return steps
 
 
@@ -118,38 +134,34 @@ def _failed_keys(database: str, workflow: Workflow) -> set[int]:
     return set(_failures(database).filter(workflow=workflow).values_list("pk", flat=True))
 
 
-def _stopped_keys(database: str, workflow: Workflow) -> set[int]:
-    """Return the nodes that were skipped as the workflow was cancelled or expired: they come back with any other."""
-    if workflow.status not in STOPPED_BY:
-        return set()
-    rows = _failures(database).filter(workflow=workflow, error_code__in=[str(code) for code in STOPPED_BY.values()])
-    return set(rows.values_list("pk", flat=True))
+def _keys_of_nodes(database: str, workflow: Workflow, which: Q) -> tuple[int, set[int]]:
+    """Return how many of these nodes can be retried, and their keys with those that must come back with them.
 
-
-def _keys_of_workflow(database: str, workflow: Workflow) -> set[int] | None:
-    """Return all nodes of a workflow to retry; None if there is none in it or below it."""
-    return _failed_keys(database, workflow) if has_failed(workflow) else None
-
-
-def _keys_of_node(database: str, workflow: Workflow, node_id: str) -> set[int] | None:
-    """Return a node, those skipped because of it, and those that must come back with them; None if it can't be retried.
-
-    A node of a running workflow can be retried while its dependents still wait.
+    A node of a running workflow can be retried while its dependents still wait. An item takes its map along, but no
+    other item of it.
     """
     if workflow.status not in (*RETRYABLE, WorkflowStatus.RUNNING):
-        return None
+        return 0, set()
+    failures = _failures(database).filter(workflow=workflow)
+    failed = {node.task_index: node for node in read_nodes(failures)}
     nodes = WorkflowTask.objects.using(database).filter(workflow=workflow)
-    keys = _downstream(read_nodes(_failures(database).filter(workflow=workflow)), nodes.filter(node_id=node_id))
-    if not keys or (workflow.status == WorkflowStatus.RUNNING and not _is_undecided_after(read_nodes(nodes), keys)):
-        return None
-    return keys | _stopped_keys(database, workflow)
+    running = {node.task_index: node for node in read_nodes(nodes)} if workflow.status == WorkflowStatus.RUNNING else {}
+    count, keys, maps = 0, set[int](), set[int]()
+    for node in read_nodes(failures.filter(which)):
+        its_map = failed.get(-1 if node.map_index is None else node.map_index)
+        again = _downstream(failed, [node, its_map] if its_map else [node])
+        if running and not _is_undecided_after(running, again):
+            continue
+        count += 1
+        keys |= again.keys()
+        maps |= {each.task_index for each in again.values() if each is not its_map and each.kind == NodeKind.MAP}
+    return count, keys | {node.pk for node in failed.values() if node.map_index in maps}
 
 
-def _is_undecided_after(nodes: Sequence[NodeState], keys: set[int]) -> bool:
+def _is_undecided_after(nodes: Mapping[int, NodeState], again: Mapping[int, NodeState]) -> bool:
     """Whether all dependents of these nodes are still undecided."""
-    by_index = {node.task_index: node for node in nodes}
-    after = (by_index[index] for node in nodes if node.pk in keys for index in node.dependents)
-    return all(node.pk in keys or node.status == WorkflowTaskStatus.PENDING for node in after)
+    after = (nodes[index] for node in again.values() for index in node.dependents)
+    return all(node.pk in again or node.status == WorkflowTaskStatus.PENDING for node in after)
 
 
 def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool) -> None:
@@ -164,7 +176,7 @@ def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool
     nodes.exclude(status__in=_ENDED).filter(good_until__lte=Now()).update(good_until=None)
     recount_maps(nodes)
     recount(nodes.filter(status=WorkflowTaskStatus.PENDING), read_nodes(nodes))
-    failed = nodes.filter(status=WorkflowTaskStatus.FAILED, map_index__isnull=True).order_by("task_index")
+    failed = nodes.filter(IS_UNSUCCESSFUL).order_by("task_index")
     may_run = lifecycle.RETRY_WORKFLOW.is_possible | Q(status=lifecycle.RETRY_WORKFLOW.target)  # it may run already
     workflows.filter(may_run, pk=workflow.pk).update(
         status=lifecycle.RETRY_WORKFLOW.target,
@@ -181,7 +193,7 @@ def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool
 
 
 def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool) -> set[int]:
-    """Reopen the subworkflows of these nodes, and stopped ones of others; return the nodes that have one."""
+    """Reopen the subworkflows of these nodes, continue those of other open nodes; return the nodes that have one."""
     tree = Workflow.objects.using(database).filter(root_id=workflow.root_id, depth__gt=0)  # for the partial index
     children = tree.filter(parent__workflow=workflow, is_replaced=False)
     theirs = where_in(database, keys, "parent")
@@ -189,7 +201,7 @@ def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_wh
         theirs |= Q(parent__status__in=IN_PROGRESS)
     for child in children.filter(theirs, status__in=RETRYABLE):
         is_included = is_whole or child.parent_id in keys
-        again = _failed_keys(database, child) if is_included else _stopped_keys(database, child)
+        again = _failed_keys(database, child) if is_included else set[int]()
         _reopen(database, child, again, is_whole=is_included)
     return set(children.filter(where_in(database, keys, "parent")).values_list("parent_id", flat=True))
 
@@ -200,21 +212,13 @@ def _expanded_maps(nodes: NodeRows, keys: set[int]) -> set[int]:
     return set(nodes.filter(Exists(items), where_in(nodes.db, keys), kind=NodeKind.MAP).values_list("pk", flat=True))
 
 
-def _downstream(skipped: Iterable[NodeState], start: NodeRows) -> set[int]:
-    """Return the keys of a failed node and of the skipped ones after it."""
-    by_index = {node.task_index: node for node in skipped}
-    todo = [node for node in read_nodes(start) if node.task_index in by_index]
-    # An item is retried with its map, and with the other failed items of that.
-    todo += [by_index[node.map_index] for node in todo if node.map_index in by_index]
-    found: dict[int, NodeState] = {}
+def _downstream(failed: Mapping[int, NodeState], todo: list[NodeState]) -> dict[int, NodeState]:
+    """Return these nodes and the skipped ones after them, by key; ``failed`` are the failed and skipped nodes."""
+    again: dict[int, NodeState] = {}
     while todo:
         node = todo.pop()
-        if node.pk not in found:
-            found[node.pk] = node
-            todo += [
-                by_index[index]
-                for index in node.dependents
-                if index in by_index and by_index[index].status == WorkflowTaskStatus.SKIPPED
-            ]
-    items = {node.pk for node in by_index.values() if node.map_index in {each.task_index for each in found.values()}}
-    return set(found) | items
+        if node.pk not in again:
+            again[node.pk] = node
+            after = (failed[index] for index in node.dependents if index in failed)
+            todo += [each for each in after if each.status == WorkflowTaskStatus.SKIPPED]
+    return again
