@@ -11,7 +11,7 @@ from django.db import transaction
 P = ParamSpec("P")
 
 
-def on_commit_robust(database: str, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+def on_commit_robust(database: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
     """Call ``function`` with these arguments once the current transaction on ``database`` has committed.
 
     Django logs an error by the callback's ``__qualname__``, which a ``functools.partial`` does not have: before Django

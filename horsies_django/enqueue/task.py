@@ -192,7 +192,7 @@ class HorsiesTask(_GenericTask[P, T]):
 
         This is for a queue in another database than the data. Otherwise :meth:`send` is part of the transaction.
         """
-        transaction.on_commit(partial(self.enqueue, *args, **kwargs))
+        transaction.on_commit(partial(self.get_backend().enqueue, self, args, kwargs))
 
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """Enqueue one call for each dict of keyword arguments, 1,000 per INSERT; all of them or none."""
@@ -362,7 +362,7 @@ class HorsiesTask(_GenericTask[P, T]):
 
         return FrameworkVerbs(backend)
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in this process.
 
         Under another backend of the framework, which calls this, the function gets a context with our methods, and the
@@ -374,7 +374,7 @@ class HorsiesTask(_GenericTask[P, T]):
 
         return cast("T", plain_value(FrameworkTask.call(self, *own_context(self, args), **kwargs)))
 
-    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def acall(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """See :meth:`call`."""
         if self._is_ours:
             return cast("T", await FrameworkTask.acall(self, *args, **kwargs))

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _HANDLERS: Final[tuple[Any, ...]] = (caches, task_backends)
 
 
-def isolated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def isolated(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call ``function`` in a copy of this thread's context, and drop the copy afterwards.
 
     Caches and task backends that it is the first to use stay with the thread: a cache may hold a connection.

@@ -150,7 +150,7 @@ class Execution(TaskRun):
             _raise_in_thread(thread, exception)
         self._is_raise_done = True
 
-    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``function`` in this thread, so that an interrupt may be raised in it, and nowhere else."""
         self.raise_if_stopping()
         self.has_begun = True

@@ -74,16 +74,14 @@ async def arun_task(execution: Execution, task: asyncio.Task[Any] | None) -> Exe
         if signal_dispatcher.has_started_receivers(execution.claim):
             await sync_to_async(signal_dispatcher.send_started)(execution.claim, execution.database)
         context = [await sync_to_async(_context)(execution)] if call.task.takes_context else []
-        func = call.task.func
-        if not _is_coroutine_function(func):
-            func = sync_to_async(func, thread_sensitive=False)
+        function = partial(call.task.func, *context, *call.args, **call.kwargs)
+        if not _is_coroutine_function(call.task.func):
+            function = sync_to_async(function, thread_sensitive=False)
         execution.raise_if_too_late()
-        if execution.options.middleware:
-            value = await execution.cancellable(
-                _call_with_middleware(execution, call, partial(func, *context, *call.args, **call.kwargs)), task
-            )
-        else:
-            value = await execution.cancellable(func(*context, *call.args, **call.kwargs), task)
+        is_seen = bool(execution.options.middleware)
+        value = await execution.cancellable(
+            _call_with_middleware(execution, call, function) if is_seen else function(), task
+        )
         return result_mapping.from_value(execution, call.task, value)
     except TooLate:
         return NotStarted(execution)

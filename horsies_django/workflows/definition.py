@@ -64,7 +64,7 @@ class WorkflowDefinition(Generic[T]):
         return cls.build_with()
 
     @classmethod
-    def build_with(cls, *args: Any, **params: Any) -> Workflow[T]:
+    def build_with(cls, /, *args: Any, **params: Any) -> Workflow[T]:
         """Return the workflow for these parameters; override it as a classmethod that takes some.
 
         An override returns any Workflow that it makes; the workflow then gets the definition's key.
@@ -135,7 +135,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
     """Wrap a ``build_with``: check the workflow that it returns, and set the definition's key."""
 
     @functools.wraps(function)
-    def build_with(cls: type[WorkflowDefinition[Any]], *args: Any, **params: Any) -> Workflow[Any]:
+    def build_with(cls: type[WorkflowDefinition[Any]], /, *args: Any, **params: Any) -> Workflow[Any]:
         errors = _errors_of_class(cls)
         try:
             with building(cls, has_arguments=bool(args or params)):

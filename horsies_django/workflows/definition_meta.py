@@ -63,7 +63,7 @@ class Definition(Protocol):
     _meta: ClassVar[DefinitionMeta]
 
     @classmethod
-    def build_with(cls, *args: Any, **params: Any) -> Any:
+    def build_with(cls, /, *args: Any, **params: Any) -> Any:
         """Return the workflow for these parameters."""
 
 

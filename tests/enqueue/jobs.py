@@ -74,6 +74,11 @@ def anything(*args, **kwargs):
     return {"args": list(args), "kwargs": kwargs}
 
 
+@task
+async def aanything(*args, **kwargs):
+    return {"args": list(args), "kwargs": kwargs}
+
+
 @task(
     queue_name="slow",
     priority=3,

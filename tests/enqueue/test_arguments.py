@@ -118,6 +118,18 @@ def test_positional_and_keyword_arguments_reach_the_body(drain):
     assert [handle.value(0) for handle, _ in calls] == [expected for _, expected in calls]
 
 
+def test_a_keyword_may_have_the_name_of_a_parameter_of_any_function_on_its_way_to_the_body(drain):
+    kwargs = dict.fromkeys(["self", "cls", "function", "fn", "func", "args", "task", "execution", "call", "loop"], 1)
+    jobs.anything.send(**kwargs)
+    jobs.aanything.send(**kwargs)
+    jobs.anything.enqueue_on_commit(**kwargs)
+    Task.objects.filter(pk=jobs.anything.send(**kwargs).id).update(is_async=True)  # a coroutine when it was sent
+
+    drain()
+
+    assert [task.result for task in Task.objects.all()] == [{"ok": {"args": [], "kwargs": kwargs}}] * 4
+
+
 def test_a_keyword_that_only_a_wrapper_takes_reaches_it(drain):
     calls = [
         (jobs.ticketed.send(1, ticket="t"), ["t", 1, 2]),
