@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -192,7 +192,7 @@ class HorsiesTask(_GenericTask[P, T]):
 
         This is for a queue in another database than the data. Otherwise :meth:`send` is part of the transaction.
         """
-        transaction.on_commit(partial(self.get_backend().enqueue, self, args, kwargs))
+        transaction.on_commit(lambda: self.get_backend().enqueue(self, list(args), dict(kwargs)))
 
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """Enqueue one call for each dict of keyword arguments, 1,000 per INSERT; all of them or none."""

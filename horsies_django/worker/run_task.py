@@ -74,7 +74,7 @@ async def arun_task(execution: Execution, task: asyncio.Task[Any] | None) -> Exe
         if signal_dispatcher.has_started_receivers(execution.claim):
             await sync_to_async(signal_dispatcher.send_started)(execution.claim, execution.database)
         context = [await sync_to_async(_context)(execution)] if call.task.takes_context else []
-        function = partial(call.task.func, *context, *call.args, **call.kwargs)
+        function: Callable[[], Any] = partial(call.task.func, *context, *call.args, **call.kwargs)
         if not _is_coroutine_function(call.task.func):
             function = sync_to_async(function, thread_sensitive=False)
         execution.raise_if_too_late()
