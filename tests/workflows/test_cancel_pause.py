@@ -35,6 +35,22 @@ def test_a_repair_of_a_paused_workflow_leaves_its_tasks_held_back(drain):
     assert inconsistencies(handle) == []
 
 
+def test_a_prefetched_task_of_a_paused_workflow_keeps_its_row_when_the_slot_of_its_worker_frees(drain):
+    held = bodies.flaky.node(node_id="held", priority=1)(key="held")
+    handle = Workflow("paused", [held, bodies.stop.node(node_id="stop", priority=2)(action="pause")]).start()
+    row = Task.objects.get(task_name=bodies.flaky.module_path)
+
+    drain(threads=1, prefetch=2, start_ahead=0)
+
+    assert states(handle) == {"held": "ENQUEUED", "stop": "COMPLETED"}
+    task = Task.objects.get(pk=row.pk)
+    assert (task.claim, task.status, task.claimed_by_worker_id, task.result) == (1, "PENDING", None, None)
+    assert handle.resume()
+    drain()
+    assert (str(handle.status()), times("held"), Task.objects.count()) == ("COMPLETED", 1, 2)
+    assert Task.objects.get(pk=row.pk).status == "COMPLETED"
+
+
 def test_subworkflows_are_found_by_the_index_of_trees(transactional_db):
     if not is_postgres():
         pytest.skip("a plan of SQLite shows nothing about parameters")

@@ -42,9 +42,11 @@ def unstarted_in_stopped(nodes: NodeRows, task_ids: Collection[UUID]) -> NodeRow
 def return_to_ready(context: EngineContext, some: NodeRows) -> None:
     """Return nodes of paused workflows to READY if their tasks have not started.
 
-    A task that stays locked for longer than :data:`LOCK_WAIT_MS` is left to the transaction that holds the lock.
+    Suspended tasks stay. A task that stays locked for longer than :data:`LOCK_WAIT_MS` is left to the transaction that
+    holds the lock.
     """
-    paused = _with_unstarted_task(some).filter(workflow__status=WorkflowStatus.PAUSED)
+    suspended = Task.objects.using(context.database).suspended()
+    paused = _with_unstarted_task(some).filter(workflow__status=WorkflowStatus.PAUSED).exclude(task__in=suspended)
     _return_tasks(context, paused.values_list("task_id", "pk"))
 
 
