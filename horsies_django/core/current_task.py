@@ -56,6 +56,12 @@ def current_task() -> CurrentTask | None:
     return CurrentTask(row.task_id, row.task_name, row.queue_name, row.attempt, row.workflow_id)
 
 
+def atomic_task_id() -> UUID | None:
+    """Return the id of the task in whose atomic body the calling code runs; None elsewhere."""
+    run = current_run.get()
+    return run.claim.task_id if run is not None and run.is_atomic else None
+
+
 def log_attributes(row: ClaimedRow | None) -> dict[str, Any]:
     """Return what each log record of a task has as its attributes; None for each without a task."""
     if row is None:

@@ -22,6 +22,7 @@ class TaskRun(ABC):
     stop_reason: type[TaskInterrupt] | None = None
     state: Any = None
     progress: str | None = None
+    is_atomic: bool = False  # the end of the task is part of the transaction in which its function runs
     _metadata: dict[str, Any] | None = None
 
     @property

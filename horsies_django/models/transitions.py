@@ -20,6 +20,7 @@ from django.db.models.functions import Cast, Greatest
 
 from ..core import lifecycle
 from ..core.bounds import RETENTION, in_range
+from ..core.current_task import atomic_task_id
 from ..core.results import OperationalCode, OutcomeCode, TaskError
 from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
@@ -354,10 +355,12 @@ class TaskQuerySet(OperatorActions["Task"]):
     def cancel(self, *, include_running: bool = False) -> int:
         """PENDING, CLAIMED and, with ``include_running``, RUNNING → CANCELLED; return how many. Writes no attempt.
 
-        A running task is asked to stop within about a second; its result is dropped.
+        A running task is asked to stop within about a second; its result is dropped. Raises TransactionManagementError
+        in the body of an atomic task, if that is one of the tasks.
         """
         possible = lifecycle.CANCEL.is_possible
         if include_running:
+            self._refuse_own_atomic_task()
             possible |= lifecycle.CANCEL_RUNNING.is_possible
         # One statement, because a task that starts between two would not be cancelled.
         rows = self.filter(possible)
@@ -366,6 +369,14 @@ class TaskQuerySet(OperatorActions["Task"]):
         if count and include_running:
             notify_revoked_after_commit(self.db)
         return count
+
+    def _refuse_own_atomic_task(self) -> None:
+        key = atomic_task_id()
+        if key is not None and self.filter(pk=key).exists():
+            raise transaction.TransactionManagementError(
+                f"Task {key} is atomic, and its body can't cancel it with include_running=True: the task can't end "
+                "before its transaction. Raise Discard, or cancel without include_running: then the body ends first."
+            )
 
     def cancel_for_workflow(self) -> int:
         """PENDING, CLAIMED → CANCELLED for nodes of a workflow, which updates the nodes itself."""

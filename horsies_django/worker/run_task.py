@@ -156,6 +156,7 @@ def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
     """Run the function, its completion and its attempt as one transaction, fenced by the claim."""
     committed: list[bool] = []
     database = execution.database
+    execution.is_atomic = True
     tasks = Task.objects.using(database)
     try:
         with transaction.atomic(using=database):
@@ -192,7 +193,10 @@ def _require_claim(execution: Execution, is_held: object) -> None:
     """Stop an execution whose task this worker no longer holds."""
     if not is_held:
         execution.request_stop(TaskRevoked)
-        execution.raise_if_stopping()
+        raise TaskRevoked(
+            "The task was cancelled or recovered, or its body has changed or deleted its own row. "
+            "The transaction of the body was rolled back."
+        )
 
 
 def _prepare(execution: Execution) -> _PreparedCall:

@@ -12,7 +12,16 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import F
 
-from horsies_django import RetryPolicy, Snooze, TaskError, TaskResult, task
+from horsies_django import (
+    RetryPolicy,
+    Snooze,
+    TaskError,
+    TaskHandle,
+    TaskResult,
+    WorkflowHandle,
+    WorkflowMeta,
+    task,
+)
 from horsies_django.models import Task
 from tests.jobs.models import Entry
 
@@ -163,6 +172,33 @@ def lose_the_claim(context, key: str) -> str:
     thread.start()
     thread.join()
     return key
+
+
+@task(atomic=True, takes_context=True)
+def end_itself(context, key: str, how: str, catches: bool = False) -> str:
+    """Write an entry; then cancel or delete the task itself, in its own transaction."""
+    Entry.objects.create(key=key)
+    own = Task.objects.filter(pk=context.task_result.id)
+    try:
+        match how:
+            case "by its handle":
+                TaskHandle(context.task_result.id).cancel(include_running=True)
+            case "by a filter":
+                Task.objects.filter(task_name=own.get().task_name).cancel(include_running=True)
+            case "by its workflow":
+                WorkflowHandle(own.get().workflow_id).cancel(include_running=True)
+            case "by deleting its row":
+                own.delete()
+    except transaction.TransactionManagementError:
+        if not catches:
+            raise
+    return key
+
+
+@task(atomic=True)
+def change_own_workflow(key: str, actions: list[str], workflow_meta: WorkflowMeta) -> list[bool]:
+    Entry.objects.create(key=key)
+    return [getattr(WorkflowHandle(workflow_meta.workflow_id), action)() for action in actions]
 
 
 @task(atomic=True, max_attempts=3, backoff=0)

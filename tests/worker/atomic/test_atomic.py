@@ -6,9 +6,9 @@ import signal
 import pytest
 from django.db import connection
 
-from horsies_django import TaskStatus, task
+from horsies_django import TaskStatus, Workflow, task
 from horsies_django.core.compat import InvalidTask
-from horsies_django.models import Task, TaskAttempt, Worker
+from horsies_django.models import Task, TaskAttempt, Worker, WorkflowTask
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -144,6 +144,55 @@ def test_the_fence_rolls_the_effects_of_a_lost_claim_back(drain):
     assert (row.status, row.result) == (TaskStatus.RUNNING, None)
     assert not row.attempts.exists()
     assert entries("lost") == 0
+
+
+@pytest.mark.parametrize("how", ["by its handle", "by a filter", "by its workflow"])
+def test_an_atomic_body_that_cancels_its_own_running_task_gets_an_error(drain, how):
+    one = jobs.end_itself.node(node_id="one")(key="own", how=how)
+    handle = Workflow("own", [one, jobs.end_itself.node(node_id="two", queue_name="slow")(key="two", how="")]).start()
+    drain(queues="default")
+
+    error = handle.result_for("one").err
+    assert error.message == (
+        f"Task {WorkflowTask.objects.get(node_id='one').task_id} is atomic, and its body can't cancel it with "
+        "include_running=True: the task can't end before its transaction. Raise Discard, or cancel without "
+        "include_running: then the body ends first."
+    )
+    assert (handle.status(), entries("own")) == ("RUNNING", 0)
+    drain()
+    assert entries("two") == 1
+
+
+def test_an_atomic_body_that_catches_the_error_of_its_cancel_completes(drain):
+    node = jobs.end_itself.node(node_id="one")(key="own", how="by its workflow", catches=True)
+    handle = Workflow("own", [node]).start()
+    drain()
+    assert (handle.status(), entries("own")) == ("COMPLETED", 1)
+
+
+def test_an_atomic_body_that_deletes_its_own_row_fails_with_the_reason(drain):
+    handle = jobs.end_itself.send("own", "by deleting its row")
+    drain()
+    error = handle.get(timeout=0).err
+    assert error.message.startswith("The task was cancelled or recovered, or its body has changed or deleted its own")
+    assert entries("own") == 0
+
+
+@pytest.mark.parametrize(
+    ("actions", "results", "status"),
+    [
+        (["pause"], [True], "PAUSED"),
+        (["cancel"], [True], "CANCELLED"),
+        (["cancel", "retry"], [True, True], "COMPLETED"),
+    ],
+)
+def test_an_atomic_body_can_change_its_own_workflow_and_completes(drain, actions, results, status):
+    body = jobs.change_own_workflow.node(node_id="body")(key="own", actions=actions)
+    after = jobs.end_itself.node(node_id="after", waits_for=[body])(key="after", how="")
+    handle = Workflow("own", [body, after]).start()
+    drain()
+    assert handle.result_for("body").unwrap() == results
+    assert (handle.status(), entries("own"), entries("after")) == (status, 1, int(status == "COMPLETED"))
 
 
 def test_a_retried_task_stores_its_effects_once(drain, tmp_path):
