@@ -51,6 +51,25 @@ def unique_key_of(
     return f"{path[:_PATH_SHOWN]} #{keyed_hash('unique', text)}"
 
 
+def has_masked_key(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a masked value of a call is part of its unique or limit key: equal keys would reveal equal values.
+
+    The arguments are JSON values. A call that the function does not take has no key.
+    """
+    try:
+        values = parameters_of(task.func, task.takes_context).bind_partial(args, kwargs)
+    except TypeError:
+        return False
+    mask, unique = Mask(sensitive=task.sensitive), task.unique
+    if unique is not None and unique.key is None:
+        names = values if ARGUMENTS & set(unique.by) else set(unique.by) - RESERVED
+        values_of_key = {name: _value(values, name) for name in names}
+        if any(mask.apply_deep(name, value) is not value for name, value in values_of_key.items()):
+            return True
+    keys = (task.concurrency_key, unique and unique.key)
+    return any(mask.is_revealed_by(key, values) for key in keys if key)
+
+
 def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
     """Yield a sentence for each conflict of ``unique`` with the task's function or its other options."""
     unique = task.unique

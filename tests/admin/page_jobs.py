@@ -56,3 +56,15 @@ NOT_A_TASK = 3
 
 @task(unique=Unique(by=("name",)))
 def once(name: str) -> None: ...
+
+
+@task(unique=Unique(), sensitive={"pin"})
+def once_by_pin(pin: str) -> None: ...
+
+
+@task(unique=Unique(key="door-{pin}"), sensitive={"pin"})
+def once_by_key_of_pin(pin: str) -> None: ...
+
+
+@task(max_concurrency=1, concurrency_key=lambda pin: pin, sensitive={"pin"})
+def one_by_pin(pin: str) -> None: ...

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import date
 from decimal import Decimal
-from uuid import uuid4
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Workflow
+from horsies_django.admin.tasks.run_again_form import MAX_AGE
 from horsies_django.core.ids import uuid7
 from horsies_django.models import Task
 from horsies_django.ops.inspector.run_again import HIDDEN
@@ -48,6 +50,15 @@ def send(client, row, **values):
     return client.post(form_url(row), {**{name: value for name, value in data.items() if value is not None}, **given})
 
 
+def form_id(client, row):
+    """Open the form, and return the id of the task that it sends."""
+    return client.get(form_url(row)).context["form"]["task_id"].value()
+
+
+def logged(row):
+    return list(LogEntry.objects.filter(object_id=row.pk).order_by("pk").values_list("change_message", flat=True))
+
+
 def only_new():
     return Task.objects.get(rerun_of_id__isnull=False)
 
@@ -68,8 +79,7 @@ def test_an_ended_task_runs_again_with_other_arguments_as_a_new_linked_task(oper
     assert str(row.pk) in messages_of(response)
     assert f'<a href="{address(row)}">' in html_of(operator, new)
     assert f'<a href="{address(new)}">{new.pk}</a>' in html_of(operator, row)
-    logged = dict(LogEntry.objects.values_list("object_id", "change_message"))
-    assert logged == {str(row.pk): f"Run again as {new.pk}.", str(new.pk): f"Run again from {row.pk}."}
+    assert (logged(row), logged(new)) == ([f"Run again as {new.pk}."], [f"Run again from {row.pk}."])
     drain()
     new.refresh_from_db()
     assert new.result == {"ok": {"args": ["new"], "kwargs": {"b": 1, "a": [2]}}}
@@ -87,18 +97,56 @@ def test_the_form_takes_queue_priority_and_delay(operator):
 
 def test_a_form_that_is_sent_twice_runs_the_task_once(operator):
     row = ended()
-    task_id = str(uuid7())
+    task_id = form_id(operator, row)
 
     answers = [send(operator, row, args=[1], task_id=task_id) for _ in range(2)]
     other = send(operator, row, args=[2], task_id=task_id)
 
-    assert [answer.url for answer in answers] == [reverse("admin:horsies_django_task_change", args=[task_id])] * 2
+    new = only_new()
+    assert [answer.url for answer in answers] == [address(new)] * 2
     assert "already been sent" in other.content.decode()
-    assert str(only_new().pk) == task_id
-    assert LogEntry.objects.count() == 2  # of the old task and of the new one
-    for invalid in (uuid4(), row.pk):
-        assert send(operator, row, task_id=str(invalid)).status_code == 200
+    assert logged(row) == [
+        f"Run again as {new.pk}.",
+        f"Run again: the form had already been sent, as {new.pk}.",
+        "Run again was refused: This form has already been sent with other values. Open it again.",
+    ]
     assert Task.objects.count() == 2
+
+
+def test_a_form_is_sent_only_with_an_id_that_it_has_made_for_the_user_and_the_task(operator, monkeypatch):
+    secret, row, other = ended(kwargs={"pin": "1234"}), ended(), ended()
+    colleague = Client()
+    colleague.force_login(get_user_model().objects.create_superuser("colleague"))
+    made_elsewhere = form_id(operator, other), form_id(colleague, row)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: time.time_ns() / 1e9 - MAX_AGE - 1)
+        old = form_id(operator, row)
+
+    for task_id in (secret.pk, row.pk, uuid7(), *made_elsewhere, old, ""):
+        answer = send(operator, row, kwargs={"pin": "1234"}, task_id=str(task_id))
+        assert answer.status_code == 200, task_id
+        assert list(answer.context["form"].errors) == ["task_id"]
+    assert Task.objects.count() == 3
+    assert logged(row) == ["Run again was refused: Task id"] * 7
+
+
+@pytest.mark.parametrize("task", [page_jobs.once_by_pin, page_jobs.once_by_key_of_pin, page_jobs.one_by_pin])
+def test_no_call_is_sent_whose_keys_would_tell_whether_a_masked_value_was_guessed(operator, task):
+    task.send("1234")
+    row, changed = ended(task, args=["9999"]), ended(task)
+
+    opened = operator.get(form_url(row))
+    sent = [operator.post(form_url(row), {}), *(send(operator, changed, kwargs={"pin": pin}) for pin in ("1234", "1"))]
+
+    assert "could confirm a guess" in messages_of(opened)
+    assert [answer.status_code for answer in sent] == [302, 200, 200]
+    right, wrong = (answer.context["form"].errors for answer in sent[1:])
+    assert right == wrong
+    assert "could confirm a guess" in right["__all__"][0]
+    assert Task.objects.count() == 3
+    assert len(logged(row)) == 1
+    assert len(logged(changed)) == 2
+    assert all("could confirm a guess" in text for text in logged(row) + logged(changed))
 
 
 def test_masked_values_are_not_shown_and_have_to_be_entered_again(operator):
@@ -239,8 +287,6 @@ def test_the_permission_is_needed_and_a_read_only_admin_has_no_such_page(client,
 
 
 def test_a_get_sends_nothing_and_a_post_needs_the_csrf_token(operator, django_user_model):
-    from django.test import Client
-
     row = ended()
     operator.get(form_url(row), {"args": "[1]", "queue_name": "default", "priority": "0", "task_id": str(uuid7())})
     strict = Client(enforce_csrf_checks=True)
@@ -258,6 +304,7 @@ def test_a_call_whose_unique_key_is_held_joins_the_task_that_has_it(operator):
 
     assert response.url == address(first)
     assert "the same unique key" in messages_of(response)
+    assert logged(row) == [f"Run again: no new task, {first.id} has the same unique key."]
     assert Task.objects.count() == 2
 
 

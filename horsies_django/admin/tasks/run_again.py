@@ -89,17 +89,19 @@ class RunAgainAdmin(ActionAdmin):
         if task is None:
             return self.not_found(request, object_id)
         if problem := why_not_run_again(task) or why_not_editable(task):
+            if request.method == "POST":
+                self._log(request, task, gettext("Run again was refused: %s") % problem, done=0)
             self.message_user(request, gettext("This task can't be run again. %s") % problem, messages.ERROR)
             return HttpResponseRedirect(self._page_url(task.pk))
         call = editable_call(task)
-        form = RunAgainForm(task, call, request.POST if request.method == "POST" else None)
-        if form.is_bound and form.is_valid():
-            tasks = Task.objects.using(task._state.db)
-            was_sent = tasks.filter(pk=form.cleaned_data["task_id"]).exists()
-            if (handle := self._send(request, task, form)) is not None:
-                if not was_sent:
-                    self._log_and_tell(request, task, handle, is_new=handle.id == form.cleaned_data["task_id"])
+        form = RunAgainForm(request.user.pk, task, call, request.POST if request.method == "POST" else None)
+        if form.is_bound:
+            if form.is_valid() and (handle := self._send(request, task, form)) is not None:
+                self._log_and_tell(request, task, handle, is_own=handle.id == form.cleaned_data["task_id"])
                 return HttpResponseRedirect(self._page_url(handle.id))
+            fields = [str(form[name].label) for name in form.errors if name in form.fields]
+            reasons = [*form.non_field_errors(), *fields]
+            self._log(request, task, gettext("Run again was refused: %s") % ", ".join(map(str, reasons)), done=0)
         request.current_app = self.admin_site.name
         context = {
             **self.admin_site.each_context(request),
@@ -127,21 +129,28 @@ class RunAgainAdmin(ActionAdmin):
             form.add_error(None, str(error))
         return None
 
-    def _log_and_tell(self, request: HttpRequest, task: Task, handle: TaskHandle[Any], *, is_new: bool) -> None:
+    def _log_and_tell(self, request: HttpRequest, task: Task, handle: TaskHandle[Any], *, is_own: bool) -> None:
         old_link = format_html('<a href="{}">{}</a>', self._page_url(task.pk), task.pk)
-        if not is_new:  # the key of a unique task belongs to another one
+        if not is_own:  # the key of a unique task belongs to another one
+            self._log(request, task, gettext("Run again: no new task, %s has the same unique key.") % handle.id, done=0)
             text = gettext("No new task: this one has the same unique key. Run again from {}.")
             self.message_user(request, format_html(text, old_link), messages.WARNING)
-            return
-        new = Task(pk=handle.id, task_name=task.task_name)
-        for row, flag, text in (
-            (task, CHANGE, gettext("Run again as %s.") % handle.id),
-            (new, ADDITION, gettext("Run again from %s.") % task.pk),
-        ):
-            LogEntry.objects.log_actions(request.user.pk, [row], flag, text)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
-        log_action(request, self.model, gettext("Run again"), 1, 0)
-        text = gettext("This is a new task, run again from {}.")
-        self.message_user(request, format_html(text, old_link), messages.SUCCESS)
+        elif handle.replayed:
+            self._log(request, task, gettext("Run again: the form had already been sent, as %s.") % handle.id, done=0)
+        else:
+            self._log(request, task, gettext("Run again as %s.") % handle.id, done=1)
+            new = Task(pk=handle.id, task_name=task.task_name)
+            self._log_row(request, new, ADDITION, gettext("Run again from %s.") % task.pk)
+            text = gettext("This is a new task, run again from {}.")
+            self.message_user(request, format_html(text, old_link), messages.SUCCESS)
+
+    def _log(self, request: HttpRequest, task: Task, text: str, *, done: int) -> None:
+        """Log what became of a request to run a task again."""
+        self._log_row(request, task, CHANGE, text)
+        log_action(request, self.model, gettext("Run again"), done, 1 - done)
+
+    def _log_row(self, request: HttpRequest, task: Task, flag: int, text: str) -> None:
+        LogEntry.objects.log_actions(request.user.pk, [task], flag, text)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
 
     def _page_url(self, key: Any) -> str:
         return reverse(f"{self.admin_site.name}:horsies_django_task_change", args=[quote(str(key))])

@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django import forms
+from django.core import signing
 from django.forms.fields import InvalidJSONInput
 from django.utils.translation import gettext_lazy as _
 
@@ -22,6 +23,9 @@ from ..json_field import JSONPayloadField
 MIN_LINES: Final = 3
 MAX_LINES: Final = 24
 
+#: Maximum seconds between opening and sending the form.
+MAX_AGE: Final = 86_400
+
 _BOX: Final = {"class": "vLargeTextField", "spellcheck": "false", "autocomplete": "off"}
 
 
@@ -34,8 +38,9 @@ def _json_box(label: Any, message: Any) -> JSONPayloadField:
 class RunAgainForm(forms.Form):
     """The arguments of a task as JSON, its queue, its priority and a delay."""
 
-    #: The id of the new task, so that a form that is sent twice runs the task once.
-    task_id = forms.UUIDField(widget=forms.HiddenInput, initial=uuid7)
+    #: The id of the new task, so that a form that is sent twice runs the task once. It is signed with the user and the
+    #: old task: with the id of another task, the answer would tell whether that has the same arguments.
+    task_id = forms.CharField(widget=forms.HiddenInput)
     args = _json_box(_("Arguments"), _('This is not valid JSON. Example: [1, "a"].'))
     kwargs = _json_box(_("Keyword arguments"), _('This is not valid JSON. Example: {"name": 1}.'))
     queue_name = forms.CharField(label=_("Queue"), max_length=100)
@@ -54,10 +59,12 @@ class RunAgainForm(forms.Form):
         help_text=_("Seconds. Empty: the task is due at once."),
     )
 
-    def __init__(self, task: Task, call: EditableCall, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, user_id: Any, task: Task, call: EditableCall, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._task = task
-        self.initial = {"queue_name": task.queue_name, "priority": task.priority}
+        self._salt = f"horsies_django.run_again.{user_id}.{task.pk}"
+        task_id = signing.dumps(str(uuid7()), salt=self._salt)
+        self.initial = {"task_id": task_id, "queue_name": task.queue_name, "priority": task.priority}
         for name, value in (("args", call.args), ("kwargs", call.kwargs)):
             text = json.dumps(value, indent=2, ensure_ascii=False) if value else ""
             lines = min(max(text.count("\n") + 2, MIN_LINES), MAX_LINES)
@@ -76,11 +83,11 @@ class RunAgainForm(forms.Form):
         yield [self["queue_name"], self["priority"], self["delay"]]
 
     def clean_task_id(self) -> UUID:
-        """Accept only ids whose order is that of their times, as lists of tasks need them."""
-        task_id: UUID = self.cleaned_data["task_id"]
-        if task_id.version != 7 or task_id == self._task.pk:
-            raise forms.ValidationError(_("This form is invalid. Open it again."))
-        return task_id
+        """Return the id that this form has made for this user."""
+        try:
+            return UUID(signing.loads(self.cleaned_data["task_id"], salt=self._salt, max_age=MAX_AGE))
+        except signing.BadSignature as error:
+            raise forms.ValidationError(_("This form is invalid. Open it again.")) from error
 
     def clean_queue_name(self) -> str:
         """Raise ValidationError for a queue that the task's backend does not have."""

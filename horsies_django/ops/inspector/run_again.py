@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.debug import get_default_exception_reporter_filter
 
 from ...core.compat import task_backends
@@ -19,6 +20,7 @@ from ...core.status import TASK_TERMINAL_STATES
 from ...enqueue.backend import HorsiesBackend
 from ...enqueue.handle import TaskHandle
 from ...enqueue.masking import MASKED, Mask
+from ...enqueue.unique_keys import has_masked_key
 from ...models import Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ..payload_view.contents import contents_of
@@ -29,6 +31,10 @@ HIDDEN: Final = "<hidden: enter again>"
 
 #: Maximum characters of stored arguments that can be edited.
 MAX_CHARACTERS: Final = 100_000
+
+_MASKED_KEY: Final = gettext_lazy(
+    "A masked value is part of the unique or limit key of this call, so a send could confirm a guess."
+)
 
 #: The maximum depth of nesting; deeper values are hidden, as masks hide them.
 _DEEPEST: Final = 50
@@ -87,9 +93,9 @@ def why_not_editable(task: Task) -> str:
         args, kwargs = contents.stored("args"), contents.stored("kwargs")
     except ValueError:
         args = kwargs = None
-    if isinstance(args, list) and isinstance(kwargs, dict):
-        return ""
-    return _("The stored arguments can't be read.")
+    if not (isinstance(args, list) and isinstance(kwargs, dict)):
+        return _("The stored arguments can't be read.")
+    return str(_MASKED_KEY) if has_masked_key(registered_task(task.task_name), args, kwargs) else ""
 
 
 def editable_call(task: Task) -> EditableCall:
@@ -116,12 +122,16 @@ def run_again(
     seconds. With the same ``task_id``, the same call is sent once.
 
     Raises InvalidArguments for a value that still is a mask and for one that the task does not take, InvalidTask for
-    another bad option, UniqueConflict, PayloadMismatch, and ValueError as :func:`why_not_run_again` says.
+    another bad option, UniqueConflict, PayloadMismatch, and ValueError as :func:`why_not_run_again` says or if a key of
+    the call has a masked value.
     """
     if problem := why_not_run_again(task):
         raise ValueError(problem)
     _refuse_masks("args", args)
     _refuse_masks("kwargs", kwargs)
+    registered = registered_task(task.task_name)
+    if has_masked_key(registered, args, kwargs):
+        raise ValueError(_MASKED_KEY)
     called = _decoded(args, kwargs, typed=task.typed_payload)
     options: dict[str, Any] = {
         "backend": task.backend,
@@ -131,7 +141,7 @@ def run_again(
     }
     if delay:
         options["run_after"] = timedelta(seconds=delay)
-    sent = registered_task(task.task_name).with_options(**options)
+    sent = registered.with_options(**options)
     backend = _backend(task)
     assert isinstance(backend, HorsiesBackend)  # checked above
     backend.validate_task(sent)
