@@ -58,7 +58,7 @@ def start(
             )
         nodes = [{"workflow_id": batch_id, "task_index": index, **node} for index, node in enumerate(nodes)]
         insert_rows.insert(database, nodes)
-        limits.release_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
+        limits.create_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
         engine = Engine.on(database)
         head_rows = engine.nodes.filter(workflow=batch_id, task_index=CALLS_INDEX)
         lifecycle.START_NODE.apply(head_rows, started_at=Now())

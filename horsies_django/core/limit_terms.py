@@ -39,7 +39,7 @@ def terms_of(task: Limited) -> LimitTerms:
     return LimitTerms(task.max_concurrency, task.rate_limit)
 
 
-def declared_terms(path: str) -> LimitTerms:
-    """Return the limits of the registered task of that name; no limits for an unknown one, whose calls only fail."""
-    found = registry.tasks.get(path)
-    return terms_of(found) if isinstance(found, Limited) else LimitTerms(None, None)
+def declared_terms(path: str | None) -> LimitTerms | None:
+    """Return the limits that this process's code declares for the task of that name; None if it has no such task."""
+    task = None if path is None else registry.tasks.get(path)
+    return None if task is None else terms_of(task) if isinstance(task, Limited) else LimitTerms(None, None)

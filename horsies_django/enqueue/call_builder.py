@@ -196,7 +196,7 @@ class CallBuilder(Target):
     def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
         super().__init__(options, task.func, task.task_name, takes_context=task.takes_context)
         self.task = task
-        self.limit_terms = terms_of(task)
+        self.is_limited = bool(terms_of(task))
         #: The task of the framework's results, if it is the same for all calls (see :mod:`~.django_result`).
         self.result_task: FrameworkTask[..., Any] | None = None
         self._options = options
@@ -246,7 +246,7 @@ class CallBuilder(Target):
 
         Raises the errors of :func:`~.limits.partial_key`.
         """
-        if not self.limit_terms:
+        if not self.is_limited:
             return None
         return limits.partial_key(self.task, self.parameters, kwargs, later)
 

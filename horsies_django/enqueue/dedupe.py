@@ -102,7 +102,7 @@ def _replace(pending: PendingInsert, unique: Unique, holder: TaskRow, rows: Task
     if not rows.update(**_NEW_TASK, **values | _time_columns(values, unique)):
         return None
     keys = [holder.limit_key, pending.values.get("limit_key")]
-    release_after_commit(pending.database, keys, pending.calls.limit_terms)
+    release_after_commit(pending.database, keys)
     wake = pending.task_ready
     notifications.wake_after_commit(pending.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     if pending.with_row:

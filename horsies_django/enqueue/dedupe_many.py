@@ -84,7 +84,7 @@ def _insert(database: str, inserts: Sequence[PendingInsert]) -> Iterator[Enqueue
     blocked = [
         pending.values["limit_key"] for pending in inserts if pending.id in new and pending.values.get("blocked")
     ]
-    release_after_commit(database, blocked, inserts[0].calls.limit_terms)
+    release_after_commit(database, blocked, frees_places=False)
     for pending in inserts:
         if pending.id in new:
             yield EnqueueResult(pending.id)

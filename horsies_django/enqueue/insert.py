@@ -108,7 +108,7 @@ def checker_of(calls: CallBuilder) -> Callable[[Sequence[Any], Mapping[str, Any]
     """Return the function that checks the arguments of this task's calls."""
     if calls.task.gather is not None:
         return lambda args, kwargs: grouping.check_grouped_call(calls, calls.task, args, kwargs)[0]
-    return calls.limited if calls.limit_terms else calls.arguments
+    return calls.limited if calls.is_limited else calls.arguments
 
 
 def build_insert(

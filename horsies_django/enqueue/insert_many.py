@@ -71,7 +71,7 @@ class _CheckedCalls:
     def __init__(self, builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database: str) -> None:
         self._calls = iter(calls)
         self._check = checker_of(builder)
-        self._is_limited = bool(builder.limit_terms)
+        self._is_limited = builder.is_limited
         self._keeps_texts = connections[database].vendor == "postgresql"
         # On SQLite, queries compare the texts of Django's JSONField.
         write = dumps if self._keeps_texts else json.dumps
@@ -136,7 +136,7 @@ def insert_many(
             handles += _insert_rows(database, columns, chunk, handle_of)
             keys.update(chunk.limit_keys)
         if keys and not limits.is_deferred(columns):
-            release_after_commit(database, keys, builder.limit_terms)
+            release_after_commit(database, keys, frees_places=False)
         wake = task_ready_of(columns)
         notifications.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return handles

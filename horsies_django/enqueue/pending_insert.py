@@ -15,7 +15,6 @@ from django.db import DatabaseError, DataError, IntegrityError, connections, tra
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
-from ..core.limit_terms import LimitTerms
 from ..core.unique import Unique
 from ..db import clock, notifications, postgres, prepared
 from ..db.expressions import Param
@@ -123,7 +122,7 @@ class PendingInsert:
 
     def _result(self, returned: Sequence[Any]) -> EnqueueResult:
         if self.values.get("blocked"):
-            release_after_commit(self.database, [self.values["limit_key"]], self.calls.limit_terms)
+            release_after_commit(self.database, [self.values["limit_key"]], frees_places=False)
         if not self.with_row:
             return EnqueueResult(self.id)
         if self._needs_row:
@@ -252,8 +251,8 @@ def _own_fields() -> Sequence[tuple[str, Any]]:
     return [(name, _model()._meta.get_field(name)) for name in _OWN_PARAMS]
 
 
-def release_after_commit(database: str, keys: Iterable[str | None], terms: LimitTerms | None) -> None:
+def release_after_commit(database: str, keys: Iterable[str | None], *, frees_places: bool = True) -> None:
     """Release blocked tasks of these limits once the current transaction has committed."""
     from ..models import release_blocked
 
-    release_blocked.release_after_commit(database, keys, terms)
+    release_blocked.release_after_commit(database, keys, frees_places=frees_places)

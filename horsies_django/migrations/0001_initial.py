@@ -1290,6 +1290,25 @@ class Migration(migrations.Migration):
                         verbose_name="rate",
                     ),
                 ),
+                (
+                    "max_concurrency_override",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="Overrides the task. 0: no task starts; 1000000: no limit. Empty: as the task declares.",
+                        null=True,
+                        verbose_name="max concurrency",
+                    ),
+                ),
+                (
+                    "rate_override",
+                    models.CharField(
+                        blank=True,
+                        help_text="Overrides the task, e.g. 100/m; none: no limit. Empty: as the task declares.",
+                        max_length=50,
+                        null=True,
+                        verbose_name="rate limit",
+                    ),
+                ),
                 ("tokens", models.FloatField(blank=True, editable=False, null=True, verbose_name="tokens")),
                 (
                     "refilled_at",

@@ -6,7 +6,7 @@ so no place leaks when a process dies.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from itertools import chain
@@ -16,7 +16,6 @@ from uuid import UUID
 from django.db import connections, models, transaction
 from django.db.models import Count, Min, Q, Subquery
 
-from ..core import limit_terms
 from ..core.limit_terms import LimitTerms
 from ..core.status import TaskStatus
 from ..db.expressions import BoundParam, NowPlus, Param
@@ -24,7 +23,7 @@ from ..db.now import Now
 from ..db.statements import CompiledSelect, Statement
 from .claim.query import ORDER, not_past_deadline
 from .claims import TaskRoute
-from .limit import Limit
+from .limit import Limit, LimitQuerySet
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
@@ -82,14 +81,10 @@ class Room(NamedTuple):
     tokens: float
 
 
-def release(database: str, keys: Collection[str], terms: LimitTerms | None = None) -> Released:
-    """Release the first blocked tasks of some keys, as many as there is room for. Never waits for a lock.
-
-    ``terms`` are the limits that the task of these keys declares now; without them, the stored ones hold.
-    """
+def release(database: str, keys: Collection[str]) -> Released:
+    """Release the first blocked tasks of some keys, as many as there is room for. Never waits for a lock."""
     with transaction.atomic(using=database):
-        rows = Limit.objects.using(database)
-        known, busy = rows.locked(keys, terms, lambda unknown: declared_terms_of(database, unknown))
+        known, busy = lock_limits(database, keys)
         inside = _occupancy(database, [limit.pk for limit in known])
         rooms = {limit.pk: room_of(limit, inside.get(limit.pk, UNOCCUPIED)) for limit in known}
         counts, routes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
@@ -102,11 +97,32 @@ def release(database: str, keys: Collection[str], terms: LimitTerms | None = Non
     return Released(routes, busy, min(again.values(), default=None))
 
 
-def declared_terms_of(database: str, keys: Collection[str]) -> dict[str, LimitTerms]:
-    """Return the limits that the blocked tasks of these keys declare, for keys without a stored limit."""
-    waiting = _tasks(database).blocked().filter(limit_key__in=keys).order_by().values_list("limit_key")
-    paths = dict(waiting.annotate(path=Min("task_name"))) if keys else {}
-    return {key: limit_terms.declared_terms(paths[key]) if key in paths else LimitTerms(None, None) for key in keys}
+def lock_limits(database: str, keys: Collection[str]) -> tuple[list[Limit], frozenset[str]]:
+    """Lock the limits of some keys; return them and the keys that another transaction has locked.
+
+    Each takes the terms that this process's code declares for the first task that it blocks. A limit without a row gets
+    one. Call it inside a transaction, which is the lock on databases without row locks.
+    """
+    # Ordered by key, so that two transactions that create the same limits do not deadlock.
+    rows = with_first_task(database, keys).order_by("pk")
+    locked = list(rows.lock())
+    if missing := set(keys).difference(limit.pk for limit in locked):
+        missing -= set(Limit.objects.using(database).filter(pk__in=missing).values_list("pk", flat=True))
+    if missing:
+        rows.bulk_create([Limit(key=key) for key in sorted(missing)], ignore_conflicts=True)
+        locked += rows.filter(pk__in=missing).lock()
+    changed: dict[LimitTerms, list[str]] = defaultdict(list)
+    for limit in locked:
+        if limit.adopt_declared():
+            changed[LimitTerms(limit.max_concurrency, limit.rate)].append(limit.pk)
+    for terms, pks in changed.items():
+        Limit.objects.using(database).filter(pk__in=pks).update(**terms._asdict())
+    return locked, frozenset(keys).difference(limit.pk for limit in locked)
+
+
+def with_first_task(database: str | None, keys: Collection[str]) -> LimitQuerySet:
+    """Return the limits of some keys, each with the name of the first task that it blocks."""
+    return Limit.objects.using(database).filter(pk__in=keys).annotate(first_task=_first_of_each(database, "task_name"))
 
 
 def idle(database: str, keys: Collection[str]) -> set[str]:
@@ -121,10 +137,10 @@ def _with_blocked(database: str, keys: Collection[str]) -> set[str]:
     return set(limits.filter(first__isnull=False).values_list("pk", flat=True)) if keys else set()
 
 
-def _first_of_each(database: str) -> Subquery:
-    """The first blocked task of a limit: one lookup in the index of blocked tasks, however many there are."""
+def _first_of_each(database: str | None, column: str = "pk") -> Subquery:
+    """A column of a limit's first blocked task: one lookup in the index of blocked tasks, however many there are."""
     blocked = _tasks(database).blocked().filter(not_past_deadline(), limit_key=models.OuterRef("pk"))
-    return Subquery(blocked.order_by(*ORDER).values("pk")[:1])
+    return Subquery(blocked.order_by(*ORDER).values(column)[:1])
 
 
 def occupancy_of(inside: TaskQuerySet) -> dict[str, Occupancy]:
@@ -155,7 +171,7 @@ def _occupancy(database: str, keys: Collection[str]) -> dict[str, Occupancy]:
 
 def room_of(limit: Limit, inside: Occupancy) -> Room:
     """Return the room that a limit has now, whenever its next check is. Its clock was read with it."""
-    free = inside.free_places(limit.max_concurrency)
+    free = inside.free_places(limit.terms.max_concurrency)
     if (rate := limit.bucket) is None:
         return Room(free, 0.0)
     tokens = limit.tokens_now(rate)
@@ -194,7 +210,8 @@ def _lock_first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, s
 def _recheck_in(limit: Limit, room: Room, inside: Occupancy, counts: Counter[str]) -> float | None:
     """Return the seconds until the next check if more tasks wait; None if the end of a task triggers it."""
     count = counts[limit.pk]
-    if inside.free_places(limit.max_concurrency) <= count and limit.max_concurrency is not None:
+    most = limit.terms.max_concurrency
+    if most is not None and inside.free_places(most) <= count:
         # No worker ends a task that is past its deadline.
         return None if inside.expires_at is None else max(MIN_RECHECK, (inside.expires_at - limit.now).total_seconds())
     if (rate := limit.bucket) is None:
@@ -210,7 +227,7 @@ def _store(
     rows, timed, seen, released = Limit.objects.using(database), list[Limit](), list[str](), list[str]()
     for limit in known:
         count, after = counts[limit.pk], again.get(limit.pk)
-        is_spent = bool(count and limit.rate is not None)
+        is_spent = bool(count and limit.terms.rate is not None)
         if is_spent or after is not None:
             if is_spent:
                 limit.spend(rooms[limit.pk].tokens - count)
@@ -232,7 +249,7 @@ def _store(
         rows.bulk_update(timed, ["tokens", "refilled_at", "released_at", "next_at"])
 
 
-def _tasks(database: str) -> TaskQuerySet:
+def _tasks(database: str | None) -> TaskQuerySet:
     from .task import Task
 
     return Task.objects.using(database)

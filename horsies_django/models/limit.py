@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
+from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..core.bounds import Bounds, in_range
-from ..core.limit_terms import LENGTH, LimitTerms
+from ..core.limit_terms import LENGTH, LimitTerms, declared_terms
+from ..core.operations import log_operation, names_of
+from ..core.queue_policy import COLUMNS, NO_LIMIT, NO_RATE, parse_policy
 from ..core.rates import CLOCK_STEP, TOKEN_RANGE, Rate
 from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField
+from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.now import Now
 from .filters import TaskFilterQuerySet
+from .queue import ALLOWED
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -26,6 +30,8 @@ BOUNDS: Final[Bounds] = (["refilled_at", "released_at", "next_at"], {"tokens": T
 
 #: Seconds after which a limit without tasks is deleted.
 FORGET_AFTER: Final = 86_400.0
+
+NOT_OVERRIDDEN: Final = Q(max_concurrency_override=None, rate_override=None)
 
 #: Limits that one transaction checks.
 FORGET_BATCH: Final = 500
@@ -39,42 +45,29 @@ class LimitQuerySet(models.QuerySet["Limit"]):
         locked: LimitQuerySet = self.select_for_update(skip_locked=True).annotate(clock=Now())
         return locked
 
-    def locked(
-        self,
-        keys: Collection[str],
-        terms: LimitTerms | None,
-        otherwise: Callable[[Collection[str]], Mapping[str, LimitTerms]],
-    ) -> tuple[list[Limit], frozenset[str]]:
-        """Lock the limits of some keys; return them and the keys that another transaction has locked.
+    def override(self, *, max_concurrency: int | None, rate: str | None) -> int:
+        """Override what the tasks of these limits declare; return the number of limits. None removes an override.
 
-        ``terms`` are what their task declares now. Without them, stored limits keep theirs, and ``otherwise`` gives the
-        terms of limits that do not exist yet. Call it inside a transaction, which is the lock on databases without row
-        locks.
+        The values are those of a queue: a ``max_concurrency`` of 0 stops the tasks, 1,000,000 is no limit, and so is a
+        ``rate`` of "none". Raises ValueError, which names the value and what is allowed.
         """
-        # Ordered by key, so that two transactions that create the same limits do not deadlock.
-        rows = self.filter(pk__in=keys).order_by("pk")
-        found = list(rows.lock())
-        if missing := set(keys).difference(limit.pk for limit in found):
-            missing -= set(self.filter(pk__in=missing).values_list("pk", flat=True))
-        if missing:
-            ordered = sorted(missing)
-            terms_by_key = dict.fromkeys(ordered, terms) if terms else otherwise(ordered)
-            self.bulk_create([Limit(key=key, **terms_by_key[key]._asdict()) for key in ordered], ignore_conflicts=True)
-            found += rows.filter(pk__in=missing).lock()
-        if terms and (stale := [limit for limit in found if limit.terms != terms]):
-            self.filter(pk__in=[limit.pk for limit in stale]).update(**terms._asdict())
-            for limit in stale:
-                limit.max_concurrency, limit.rate = terms
-        return found, frozenset(keys).difference(limit.pk for limit in found)
+        keys = names_of(self, "key")
+        terms = parse_policy({"max_concurrency": max_concurrency, "rate_limit": rate})
+        count = self.update(
+            max_concurrency_override=terms["max_concurrency"], rate_override=terms["rate_limit"], next_at=Now()
+        )
+        wake_after_commit(self.db, ANY_QUEUE)
+        log_operation("limit.override", count, limit=keys, **{name: str(value) for name, value in terms.items()})
+        return count
 
     def due(self) -> LimitQuerySet:
         """Limits whose next check is due."""
         return self.filter(next_at__lte=Now())
 
     def forget(self, tasks: TaskFilterQuerySet[Any]) -> int:
-        """Delete limits without tasks for a day and with a full bucket; return how many."""
+        """Delete limits without override, without tasks for a day, and with a full bucket; return how many."""
         total, last = 0, ""
-        old_rows = self.filter(released_at__lt=NowPlus(-FORGET_AFTER))
+        old_rows = self.filter(NOT_OVERRIDDEN, released_at__lt=NowPlus(-FORGET_AFTER))
         if not old_rows.exists():
             return 0
         while True:
@@ -95,7 +88,10 @@ class LimitQuerySet(models.QuerySet["Limit"]):
 
 
 class Limit(models.Model):
-    """The limit of a key. Its row is the lock for releasing tasks; the row counts nothing."""
+    """The limit of a key. Its row is the lock for releasing tasks; the row counts nothing.
+
+    A release stores the terms that the code declares. Only operators set and remove an override.
+    """
 
     key = models.CharField(_("key"), max_length=LENGTH, primary_key=True)
     max_concurrency = models.PositiveIntegerField(
@@ -103,6 +99,19 @@ class Limit(models.Model):
     )
     rate = models.CharField(
         _("rate"), max_length=50, null=True, blank=True, help_text=_("Defined by the task. Empty: no limit.")
+    )
+    max_concurrency_override = models.PositiveIntegerField(
+        _("max concurrency"),
+        null=True,
+        blank=True,
+        help_text=_("Overrides the task. 0: no task starts; 1000000: no limit. Empty: as the task declares."),
+    )
+    rate_override = models.CharField(
+        _("rate limit"),
+        max_length=50,
+        null=True,
+        blank=True,
+        help_text=_("Overrides the task, e.g. 100/m; none: no limit. Empty: as the task declares."),
     )
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
     refilled_at = DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
@@ -130,10 +139,36 @@ class Limit(models.Model):
     def __str__(self) -> str:
         return self.key
 
+    def clean(self) -> None:
+        """Validate the override. Raises ValidationError that names, for each field, what is allowed."""
+        self.rate_override = self.rate_override or None
+        wrong = {}
+        for name, column in (("max_concurrency", "max_concurrency_override"), ("rate_limit", "rate_override")):
+            try:
+                setattr(self, column, COLUMNS[name].parse(getattr(self, column)))
+            except ValueError:
+                wrong[column] = ALLOWED[name]
+        if wrong:
+            raise ValidationError(wrong)
+
     @property
     def terms(self) -> LimitTerms:
-        """The terms that its task declared last."""
-        return LimitTerms(self.max_concurrency, self.rate)
+        """The terms in force: the override, else what the code declared at the last release."""
+        most = self.max_concurrency if self.max_concurrency_override is None else self.max_concurrency_override
+        rate = self.rate_override or self.rate
+        return LimitTerms(None if most is not None and most >= NO_LIMIT else most, None if rate == NO_RATE else rate)
+
+    def adopt_declared(self) -> bool:
+        """Take the terms that this process's code declares for the first blocked task; return whether they are new.
+
+        The name of the task was read with the row. The row's terms stay if no task is blocked, or the code has no such
+        task.
+        """
+        declared = declared_terms(self.__dict__["first_task"])
+        if declared is None or declared == (self.max_concurrency, self.rate):
+            return False
+        self.max_concurrency, self.rate = declared
+        return True
 
     @property
     def now(self) -> datetime:
@@ -144,7 +179,8 @@ class Limit(models.Model):
     @property
     def bucket(self) -> Rate | None:
         """The rate; None if there is none or if it is invalid."""
-        return None if self.rate is None else _read(self.rate)
+        rate = self.terms.rate
+        return None if rate is None else _read(rate)
 
     def tokens_now(self, rate: Rate) -> float:
         """Return how many tasks the rate lets start now."""

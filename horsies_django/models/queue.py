@@ -28,7 +28,7 @@ HAS_RULES: Final = (
 BOUNDS: Final[Bounds] = (["refilled_at"], {"tokens": TOKEN_RANGE, "retention": RETENTION})
 
 #: The error beside the field of an invalid value.
-_ALLOWED: Final[dict[str, Any]] = {
+ALLOWED: Final[dict[str, Any]] = {
     "max_concurrency": _("Allowed: a whole number from 0 (no task starts) to 1000000 (no limit)."),
     "rate_limit": _("Allowed: a number, a slash and s, m, h or d, e.g. 100/m; with a burst: 100/m, 10; or none."),
     "priority": _("Allowed: a whole number from -100 to 100."),
@@ -178,6 +178,6 @@ class Queue(models.Model):
             try:
                 setattr(self, name, rule.parse(getattr(self, name)))
             except ValueError:
-                wrong[name] = _ALLOWED[name]
+                wrong[name] = ALLOWED[name]
         if wrong:
             raise ValidationError(wrong)

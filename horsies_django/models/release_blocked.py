@@ -17,7 +17,6 @@ from django.db import connections, models, transaction
 from django.db.models import Case, Count, Q, Value, When
 
 from ..core.bounds import bring_into_range, out_of_range
-from ..core.limit_terms import LimitTerms
 from ..core.status import TaskStatus
 from ..db.errors import is_row_error
 from ..db.expressions import OuterColumn
@@ -30,13 +29,14 @@ from .concurrency_limiter import (
     KEYS_PER_TRANSACTION,
     UNOCCUPIED,
     Released,
-    declared_terms_of,
+    lock_limits,
     occupancy_of,
     release,
     room_of,
+    with_first_task,
 )
 from .filters import IS_RELEASED
-from .limit import BOUNDS, Limit, LimitQuerySet
+from .limit import BOUNDS, Limit
 from .unreadable import DATES, NUMBERS
 
 if TYPE_CHECKING:
@@ -63,14 +63,14 @@ MAX_INLINE_KEYS: Final = 20
 KEYS_PER_STATEMENT: Final = 500
 
 
-def release_all(database: str, keys: Iterable[str], terms: LimitTerms | None = None) -> int:
+def release_all(database: str, keys: Iterable[str]) -> int:
     """Release blocked tasks of each of these keys, wake workers for them, and return how many there were.
 
     A key whose limit stays locked too long is left to the reaper.
     """
     routes, is_timed, ordered = Counter[TaskRoute](), False, sorted(keys)
     for start in range(0, len(ordered), KEYS_PER_TRANSACTION):
-        for released in _retrying_locked(database, ordered[start : start + KEYS_PER_TRANSACTION], terms):
+        for released in _retrying_locked(database, ordered[start : start + KEYS_PER_TRANSACTION]):
             routes += released.routes
             is_timed = is_timed or released.recheck_in is not None
     for queue, is_async in routes:
@@ -80,74 +80,56 @@ def release_all(database: str, keys: Iterable[str], terms: LimitTerms | None = N
     return routes.total()
 
 
-def _retrying_locked(database: str, keys: Collection[str], terms: LimitTerms | None) -> Iterator[Released]:
+def _retrying_locked(database: str, keys: Collection[str]) -> Iterator[Released]:
     for _ in range(TRIES):
-        yield (released := release(database, keys, terms))
+        yield (released := release(database, keys))
         if not (keys := released.busy):
             return
         time.sleep(PAUSE)
     logger.warning("limit stays locked key=%r: left to the reaper", min(keys))
 
 
-def release_after_commit(database: str, keys: Iterable[str | None], terms: LimitTerms | None = None) -> None:
+def release_after_commit(database: str, keys: Iterable[str | None], *, frees_places: bool = True) -> None:
     """Release blocked tasks of these keys once the current transaction has committed.
 
-    So the transaction of a sender, however long, locks no limit.
+    So the transaction of a sender, however long, locks no limit. If the transaction frees no places, a key that is
+    full costs one SELECT.
     """
     if some := {key for key in keys if key is not None}:
-        on_commit_robust(database, _release_some, database, some, terms)
+        on_commit_robust(database, _release_some, database, some, frees_places)
 
 
-def _release_some(database: str, keys: Collection[str], terms: LimitTerms | None) -> None:
+def _release_some(database: str, keys: Collection[str], frees_places: bool) -> None:
     if len(keys) > MAX_INLINE_KEYS:
-        mark_due(database, keys, terms)
+        mark_due(database, keys)
         return
-    release_all(database, [key for key in keys if not _needs_no_release(database, key, terms)], terms)
+    release_all(database, [key for key in keys if frees_places or not _needs_no_release(database, key)])
 
 
-def _needs_no_release(database: str, key: str, terms: LimitTerms | None) -> bool:
+def _needs_no_release(database: str, key: str) -> bool:
     """Return whether a later release is certain: all places are taken by tasks that will end, or a check is scheduled.
 
     That release sees everything committed before it. Locks nothing.
     """
-    if terms is None:
-        return False
     # A task with a deadline may expire without a release.
     inside = _tasks(database).released().exclude(HAS_DEADLINE).filter(limit_key=key).order_by()
-    held = inside.values("limit_key").annotate(count=Count("pk")).values("count")
-    rows = Limit.objects.using(database).filter(pk=key, max_concurrency=terms.max_concurrency, rate=terms.rate)
-    is_set = Case(When(next_at__gt=Now(), then=True), default=False)
-    found = rows.values_list(is_set, models.Subquery(held)).first()
-    most = terms.max_concurrency
-    return found is not None and (found[0] or (most is not None and (found[1] or 0) >= most))
+    held = models.Subquery(inside.values("limit_key").annotate(count=Count("pk")).values("count"))
+    limit: Any = with_first_task(database, [key]).annotate(clock=Now(), held=held).first()
+    if limit is None or limit.adopt_declared():
+        return False
+    most = limit.terms.max_concurrency
+    is_scheduled = limit.next_at is not None and limit.next_at > limit.now
+    return is_scheduled or (most is not None and (limit.held or 0) >= most)
 
 
-def mark_due(database: str, keys: Collection[str], terms: LimitTerms | None) -> None:
-    """Make the limits of many keys due, so that workers check them.
-
-    Without ``terms``, stored limits keep theirs and new ones get those of the blocked task. A limit that is locked now
-    is left to the reaper.
-    """
-    rows = Limit.objects.using(database)
-    changes: dict[str, Any] = {"next_at": Now()} | ({} if terms is None else terms._asdict())
+def mark_due(database: str, keys: Collection[str]) -> None:
+    """Make the limits of many keys due, so that workers check them. A limit that is locked is left to the reaper."""
     ordered = sorted(keys)
     for start in range(0, len(ordered), KEYS_PER_STATEMENT):
-        some = ordered[start : start + KEYS_PER_STATEMENT]
         with transaction.atomic(using=database):
-            terms_by_key = (
-                dict.fromkeys(some, terms) if terms is not None else declared_terms_of(database, _unknown(rows, some))
-            )
-            rows.bulk_create(
-                [Limit(key=key, next_at=Now(), **known._asdict()) for key, known in terms_by_key.items()],
-                ignore_conflicts=True,
-            )
-            rows.filter(pk__in=[limit.pk for limit in rows.filter(pk__in=some).lock()]).update(**changes)
+            limits, _ = lock_limits(database, ordered[start : start + KEYS_PER_STATEMENT])
+            Limit.objects.using(database).filter(pk__in=[limit.pk for limit in limits]).update(next_at=Now())
     wake_after_commit(database, ANY_QUEUE)
-
-
-def _unknown(rows: LimitQuerySet, keys: Collection[str]) -> list[str]:
-    known = set(rows.filter(pk__in=keys).values_list("pk", flat=True))
-    return [key for key in keys if key not in known]
 
 
 def sweep(database: str) -> int:
@@ -199,7 +181,9 @@ def _waiting(database: str, after: str) -> list[str]:
 
 def _with_room(database: str, keys: Collection[str]) -> list[str]:
     inside = occupancy_of(_tasks(database).filter(IS_RELEASED, limit_key__in=keys))
-    limit_rows = Limit.objects.using(database).annotate(clock=Now()).in_bulk(list(keys))
+    limit_rows = with_first_task(database, keys).annotate(clock=Now()).in_bulk()
+    for limit in limit_rows.values():
+        limit.adopt_declared()
     return [
         key
         for key in keys

@@ -12,7 +12,7 @@ from django.utils import timezone
 from horsies_django import RetryPolicy, Workflow, sleep, wait_for_event
 from horsies_django.core.status import BeatRole
 from horsies_django.db.expressions import NowPlus
-from horsies_django.models import Heartbeat, Queue, Task, Worker, WorkflowTask
+from horsies_django.models import Heartbeat, Limit, Queue, Task, Worker, WorkflowTask
 from horsies_django.ops.diagnosis import ReasonCode, reasons_of, reasons_of_node
 from horsies_django.ops.diagnosis.pending import MAX_COUNTED
 from tests.admin.client import html_of, log_in
@@ -319,6 +319,23 @@ def test_a_full_limit_names_the_tasks_that_hold_its_places(client):
     assert f"/admin/horsies_django/task/{running[0].id}/change/" in html
     assert "waiting" in html
     assert "running" in html_of(client, running[0])
+
+
+def test_the_reason_of_a_blocked_task_shows_the_limit_in_force():
+    worker_row(threads=9)
+    with run_commit_callbacks():
+        *_, handle = [limited.two_per_user.send("a") for _ in range(3)]
+
+    with limited.deployed(limited.two_per_user, max_concurrency=1):
+        (by_code,) = reasons_of(row_of(handle))
+    with limited.deployed(limited.two_per_user, max_concurrency=3):
+        (with_room,) = reasons_of(row_of(handle))
+    Limit.objects.all().override(max_concurrency=0, rate=None)
+    (by_operator,) = reasons_of(row_of(handle))
+
+    assert by_code.words == "The limit tests.jobs.limited.two_per_user:a is reached: 2 of 1 in use."
+    assert "The limit tests.jobs.limited.two_per_user:a has capacity" in with_room.words
+    assert by_operator.words == "The limit tests.jobs.limited.two_per_user:a is reached: 2 of 0 in use."
 
 
 def test_a_used_up_rate_of_a_limit_key_is_reported():

@@ -4,6 +4,7 @@ import re
 from html import unescape
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.db.models.functions import Now
 from django.test import TestCase
@@ -108,5 +109,44 @@ def test_fields_of_a_limit_without_a_value_are_left_out(client):
 
     assert "0 (no maximum)" in html
     assert "0 tasks" in html
-    for name in ("rate", "exact_next_at"):
+    for name in ("shown_rate", "exact_next_at"):
         assert f"field-{name}" not in html
+
+
+def override(client, key, **values):
+    posted = {"max_concurrency_override": "", "rate_override": ""} | values
+    return client.post(reverse("admin:horsies_django_limit_change", args=[key]), posted)
+
+
+def test_an_override_of_a_limit_needs_its_permission_and_is_logged(client, caplog):
+    send("acme", "acme", "acme")
+    limit = Limit.objects.get()
+    assert override(log_in(client, "view_limit"), limit.pk, max_concurrency_override="0").status_code == 403
+    client = log_in(client, "view_limit", "change_limit")
+
+    with caplog.at_level("INFO", "horsies_django.operations"):
+        assert override(client, limit.pk, max_concurrency_override="1", rate_override="100/m").status_code == 302
+
+    limit.refresh_from_db()
+    assert (limit.max_concurrency, limit.max_concurrency_override, limit.rate_override) == (2, 1, "100/m")
+    assert LogEntry.objects.get().change_message == "Max concurrency: empty → 1. Rate limit: empty → 100/m."
+    assert "user=staff via=admin act=limit.override count=1" in caplog.text
+    html = limit_page(client)
+    assert "2 of 1" in html
+    assert "100/m" in html
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_concurrency_override": "1000001"}, "Allowed: a whole number from 0 (no task starts) to 1000000"),
+        ({"rate_override": "often"}, "Allowed: a number, a slash and s, m, h or d"),
+    ],
+)
+def test_an_invalid_override_of_a_limit_is_refused_in_the_form(client, values, message):
+    send("acme")
+
+    response = override(log_in(client, "view_limit", "change_limit"), Limit.objects.get().pk, **values)
+
+    assert message in response.content.decode()
+    assert not Limit.objects.exclude(max_concurrency_override=None, rate_override=None).exists()

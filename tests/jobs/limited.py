@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from horsies_django import RetryPolicy, Snooze, Unique, task
 from tests.jobs.models import Entry
@@ -13,6 +16,19 @@ def run_and_record(key: str, seconds: float) -> None:
     began = time.time()
     time.sleep(seconds)
     Entry.objects.create(key=f"{key} {began} {time.time()}", pid=os.getpid())
+
+
+@contextmanager
+def deployed(job: Any, **options: object) -> Iterator[None]:
+    """Run this process with code that declares other options for a task."""
+    before = {name: getattr(job, name) for name in options}
+    try:
+        for name, value in options.items():
+            object.__setattr__(job, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            object.__setattr__(job, name, value)
 
 
 @task(concurrency_key="{user}", max_concurrency=2)

@@ -1,4 +1,4 @@
-"""The admin of limits by key, read-only: which tasks hold a place and how many wait."""
+"""The admin of limits by key: which tasks hold a place and how many wait. Operators can override a limit."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin
-from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
+from django.db.models import Count, IntegerField, Model, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...core.operations import acting_as
 from ...db.now import Now
 from ...models import Limit, Task
-from ..base import ReadOnlyAdmin
+from ...models.limit import LimitQuerySet
+from ..base import ReadOnlyAdmin, is_read_only
+from ..change_message import describe_changes
 from ..formatting import format_number, time_column
 from ..links import Links
 from ..status_text import pending_state, status_badge
@@ -27,10 +30,14 @@ MAX_LISTED: Final = 20
 MAX_COUNTED: Final = 1_000
 
 
-class LimitAdmin(ReadOnlyAdmin):
-    """Lists the limits that have been used recently."""
+#: The columns that operators edit.
+OVERRIDES: Final = ("max_concurrency_override", "rate_override")
 
-    list_display = ("key", "places_taken", "rate", "shown_released_at")
+
+class LimitAdmin(ReadOnlyAdmin):
+    """Lists the limits that have been used recently, and overrides them."""
+
+    list_display = ("key", "places_taken", "shown_rate", "shown_released_at")
     ordering = ("key",)
     sortable_by = ()
     search_fields = ("key",)
@@ -39,11 +46,12 @@ class LimitAdmin(ReadOnlyAdmin):
         "places_taken",
         "holding_tasks",
         "waiting_tasks",
-        "rate",
+        "shown_rate",
         "exact_released_at",
         "exact_next_at",
+        *OVERRIDES,
     )
-    readonly_fields = fields
+    readonly_fields = fields[:-2]
 
     class Media:
         css: ClassVar[Any] = {"all": ["horsies_django/limit.css"]}
@@ -51,6 +59,25 @@ class LimitAdmin(ReadOnlyAdmin):
     shown_released_at = time_column("released_at", _("last admitted"))
     exact_released_at = time_column("released_at", _("last admitted"), exactly=True)
     exact_next_at = time_column("next_at", _("next check"), exactly=True)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return whether this user may override a limit."""
+        return not is_read_only() and request.user.has_perm("horsies_django.change_limit")
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        """Write old and new values of edited fields to the history."""
+        return describe_changes(form, {})
+
+    def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:
+        """Save the override only: workers update the other columns."""
+        with acting_as(request.user.get_username(), "admin"):
+            limits = LimitQuerySet(Limit, using=obj._state.db).filter(pk=obj.pk)
+            limits.override(max_concurrency=obj.max_concurrency_override, rate=obj.rate_override)
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Show one save button only."""
+        context = context | {"show_save_and_add_another": False, "show_save_and_continue": False}
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Count the taken places, of which there are few."""
@@ -79,16 +106,22 @@ class LimitAdmin(ReadOnlyAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Leave out fields without a value."""
-        empty = {"rate": "rate", "exact_next_at": "next_at"}
-        return [name for name in self.fields if name not in empty or obj is None or getattr(obj, empty[name])]
+        values = {"shown_rate": obj and obj.terms.rate, "exact_next_at": obj and obj.next_at}
+        return [name for name in self.fields if values.get(name, True)]
 
     @admin.display(description=_("in use"))
     def places_taken(self, limit: Any) -> str:
         """The number of taken places, and how many there are."""
-        numbers = {"taken": format_number(limit.held_count), "places": format_number(limit.max_concurrency)}
-        if limit.max_concurrency is None:
+        places = limit.terms.max_concurrency
+        numbers = {"taken": format_number(limit.held_count), "places": format_number(places)}
+        if places is None:
             return gettext("%(taken)s (no maximum)") % numbers
         return gettext("%(taken)s of %(places)s") % numbers
+
+    @admin.display(description=_("rate"))
+    def shown_rate(self, limit: Limit) -> str:
+        """The rate in force."""
+        return limit.terms.rate or "-"
 
     @admin.display(description=_("tasks in progress"))
     def holding_tasks(self, limit: Any) -> SafeString | str:

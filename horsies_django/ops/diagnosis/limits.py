@@ -8,8 +8,8 @@ from datetime import timedelta
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...db.now import Now
-from ...models import Limit, Task
+from ...models import Task
+from ...models.concurrency_limiter import with_first_task
 from ...models.transitions import TaskQuerySet
 from ..queue_status import QueueStatus, queue_status
 from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, now_of, tasks_in_database_of
@@ -47,18 +47,15 @@ def limit_key_reason(task: Task) -> Reason:
     """Return whether the task waits for a free place or for the rate of its limit."""
     key = str(task.limit_key)
     inside = tasks_in_database_of(task).released().filter(limit_key=key).order_by("enqueued_at")
-    limits = Limit.objects.using(database_of(task)).annotate(clock=Now())
-    limit = limits.filter(pk=key).first()
-    most = None if limit is None else limit.max_concurrency
+    if (limit := with_first_task(database_of(task), [key]).first()) is not None:
+        limit.adopt_declared()
+    most, rate = (None, None) if limit is None else limit.terms
     if most is not None and (held := inside.count()) >= most:
         words = _("The limit %(key)s is reached: %(held)d of %(most)d in use.")
         about = tuple(RelatedRow(Task, pk, str(pk)) for pk in inside.values_list("pk", flat=True)[:MAX_RELATED])
         return Reason(ReasonCode.LIMIT_FULL, words % {"held": held, "most": most, "key": key}, about=about)
-    if limit is not None and limit.rate is not None:
-        words = _("The rate limit of %(key)s is reached: %(rate)s.") % {
-            "rate": limit.rate,
-            "key": key,
-        }
+    if limit is not None and rate is not None:
+        words = _("The rate limit of %(key)s is reached: %(rate)s.") % {"rate": rate, "key": key}
         return Reason(ReasonCode.RATE_LIMITED, words, limit.next_at)
     words = (
         _("The limit %s has capacity: the task is admitted within seconds, at the latest in the reaper's next pass.")

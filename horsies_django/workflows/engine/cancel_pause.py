@@ -17,10 +17,11 @@ from ...db import postgres
 from ...db.completions import notify_after_commit
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
+from ...models.release_blocked import release_after_commit
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from ..error_codes import STOPPED_BY
-from . import limits, node_end
+from . import node_end
 from .nodes import IN_PROGRESS, NodeEnd, NodeRows, where_in
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def resume_suspended(database: str, keys: Collection[UUID]) -> None:
     tasks = Task.objects.using(database)
     nodes = WorkflowTask.objects.using(database).filter(workflow__status=WorkflowStatus.RUNNING, status__in=IN_PROGRESS)
     of_workflows = nodes.filter(where_in(database, keys, "workflow"), task__in=tasks.suspended())
-    limited: dict[tuple[str, str], list[UUID]] = defaultdict(list)
+    limited: dict[str, list[UUID]] = defaultdict(list)
     free: list[UUID] = []
     columns = ("task_id", "limit_key", "task_name", "task__task_name")
     for task_id, limit_key, path, called in of_workflows.values_list(*columns):
@@ -130,12 +131,12 @@ def resume_suspended(database: str, keys: Collection[UUID]) -> None:
         if limit_key is None or path != called:  # engine tasks have no limit
             free.append(task_id)
         else:
-            limited[limit_key, path].append(task_id)
+            limited[limit_key].append(task_id)
     if free:
         tasks.filter(where_in(database, free)).resume_suspended()
-    for (limit_key, _), task_ids in limited.items():
+    for limit_key, task_ids in limited.items():
         tasks.filter(where_in(database, task_ids)).resume_suspended(limit_key)
-    limits.release_after_commit(database, limited)
+    release_after_commit(database, limited, frees_places=False)
 
 
 def _lock_unstarted(database: str, task_ids: Collection[UUID]) -> dict[UUID, str]:

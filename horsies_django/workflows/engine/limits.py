@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
@@ -10,10 +9,11 @@ from uuid import UUID
 from django.db.models import F, Value
 
 from ...core.ids import uuid7s
-from ...core.limit_terms import LimitTerms, declared_terms
-from ...models import release_blocked
+from ...core.limit_terms import declared_terms
+from ...db.on_commit import on_commit_robust
+from ...models import Limit
+from ...models.release_blocked import release_after_commit
 from .context import EngineContext
-from .nodes import where_in
 
 _BLOCKED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "blocked": Value(True), "deferred": Value(True)}
 
@@ -26,30 +26,26 @@ def enqueue_limited(context: EngineContext, limit_keys: Mapping[int, str | None]
     if context.caller_notifies:
         context.limit_keys.update(key for key in limit_keys.values() if key is not None)
         return
-    nodes = context.nodes.filter(where_in(context.database, limit_keys)).order_by()
-    release_after_commit(context.database, list(nodes.values_list("limit_key", "task_name").distinct()))
+    release_after_commit(context.database, limit_keys.values(), frees_places=False)
 
 
-def insert_limited_tasks(context: EngineContext, limits_of: Mapping[UUID, tuple[str | None, str | None]]) -> None:
-    """Insert the tasks of nodes that were inserted as ENQUEUED; each has a limit key and the path of its task."""
-    if not limits_of:
+def insert_limited_tasks(context: EngineContext, limit_keys: Mapping[UUID, str]) -> None:
+    """Insert the tasks of nodes that were inserted as ENQUEUED; each has a limit key."""
+    if not limit_keys:
         return
-    context.queries.insert_tasks(_BLOCKED, limits_of)
+    context.queries.insert_tasks(_BLOCKED, limit_keys)
     if context.caller_notifies:
-        context.limit_keys.update(limit_key for limit_key, _ in limits_of.values() if limit_key is not None)
+        context.limit_keys.update(limit_keys.values())
     else:
-        release_after_commit(context.database, set(limits_of.values()))
+        release_after_commit(context.database, limit_keys.values(), frees_places=False)
 
 
-def release_after_commit(database: str, limits_of: Iterable[tuple[str | None, str | None]]) -> None:
-    """Release blocked tasks of these limit keys, each with the path of its task, after the commit.
+def create_after_commit(database: str, nodes: Iterable[tuple[str | None, str | None]]) -> None:
+    """Create the limits of nodes, each given by its limit key and the name of its task, after the commit.
 
-    The limits that the code declares now apply from then on, also to nodes that start later.
+    Nodes that start later are then limited by workers without the code of their tasks too.
     """
-    by_terms: dict[LimitTerms, list[str]] = defaultdict(list)
-    for limit_key, path in limits_of:
-        if limit_key is not None and path is not None:
-            by_terms[declared_terms(path)].append(limit_key)
-    for terms, limit_keys in by_terms.items():
-        # Without a declared limit, or without the code, the stored limit stays.
-        release_blocked.release_after_commit(database, limit_keys, terms or None)
+    declared = {key: declared_terms(name) for key, name in nodes if key is not None}
+    new = [Limit(key=key, **terms._asdict()) for key, terms in sorted(declared.items()) if terms]
+    if new:
+        on_commit_robust(database, Limit.objects.using(database).bulk_create, new, ignore_conflicts=True)

@@ -170,7 +170,7 @@ def _insert_items(context: EngineContext, maps: Sequence[tuple[NodeState, Sequen
     ids = iter(uuid7s(sum(counts.values())))
     rows: list[dict[str, Any]] = []
     more: Counter[UUID] = Counter()
-    free, limited = dict[UUID, TaskRoute](), dict[UUID, tuple[str | None, str | None]]()
+    free, limited = dict[UUID, TaskRoute](), dict[UUID, str]()
     for node, items in maps:
         columns, workflow = columns_of[node.pk], context.workflows[node.workflow_id]
         is_long = len(columns["node_id"]) > _MAX_MAP_NAME  # a cut name may be the same as that of another map
@@ -181,7 +181,7 @@ def _insert_items(context: EngineContext, maps: Sequence[tuple[NodeState, Sequen
             if node.limit_key is None:
                 free[task_id] = (node.queue_name, node.is_async)
             else:
-                limited[task_id] = (node.limit_key, columns["task_name"])
+                limited[task_id] = node.limit_key
             rows.append(
                 {
                     "workflow_id": node.workflow_id,

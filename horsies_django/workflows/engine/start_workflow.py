@@ -53,7 +53,7 @@ def insert(
     )
     workflow.save(using=database, force_insert=True)
     insert_rows.insert(database, [_node(workflow, node, headers) for node in blueprint.nodes])
-    limits.release_after_commit(database, {(node.limit_key, node.task_name) for node in blueprint.nodes})
+    limits.create_after_commit(database, {(node.limit_key, node.task_name) for node in blueprint.nodes})
     engine = Engine.on(database)
     roots = engine.nodes.filter(workflow=workflow, waits_for=[])
     engine.advance([], list(roots.values_list("pk", flat=True)))

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from horsies_django import Unique, models
 from horsies_django.core.options import Options
+from horsies_django.core.registry import registry
 from horsies_django.core.status import TaskStatus
 from horsies_django.db.clock import database_now
 from horsies_django.models import Limit, Task, concurrency_limiter, release_blocked
@@ -311,31 +312,86 @@ def test_a_release_waits_for_a_locked_limit_and_then_leaves_it_to_the_reaper(mon
     assert f"limit stays locked key='{TWO}a': left to the reaper" in caplog.text
 
 
-def test_a_changed_limit_applies_from_the_next_send():
-    for _ in range(4):
-        limited.two_per_user.send("a")
-    wider = limited.two_per_user.with_options()
-    object.__setattr__(wider, "max_concurrency", 4)
+@pytest.mark.parametrize(("most", "expected"), [(4, (4, 1)), (1, (1, 4)), (None, (5, 0))])
+def test_a_limit_that_changed_in_the_code_applies_to_its_backlog_without_a_send(most, expected):
+    limited.two_per_user.send_many([{"user": "a"}] * 6)
+    with limited.deployed(limited.two_per_user, max_concurrency=most):
+        complete(claim(1))
 
-    wider.send("a")
+    assert (admitted("a"), blocked("a")) == expected
+    assert Limit.objects.get().max_concurrency == most
+
+
+@pytest.mark.parametrize(
+    ("job", "options"),
+    [
+        (limited.two_per_user, {"max_concurrency": 9}),
+        (limited.two_per_user, {"max_concurrency": None}),
+        (limited.rate_limited, {"rate_limit": None}),
+    ],
+)
+def test_the_reaper_releases_the_backlog_of_a_raised_or_removed_limit_while_no_task_ends(job, options):
+    job.send_many([{"user": "a"}] * 6)
+    Limit.objects.update(next_at=timezone.now() + timedelta(hours=1))
+
+    with limited.deployed(job, **options):
+        run_pass(Options())
+
+    assert blocked() == 0
+
+
+def test_a_send_to_a_key_whose_limit_was_raised_releases_its_backlog_although_a_check_is_scheduled():
+    limited.two_per_user.send_many([{"user": "a"}] * 4)
+    Limit.objects.update(next_at=timezone.now() + timedelta(hours=1))
+
+    with limited.deployed(limited.two_per_user, max_concurrency=4):
+        limited.two_per_user.send("a")
 
     assert (admitted("a"), blocked("a")) == (4, 1)
 
 
-@pytest.mark.parametrize(
-    ("job", "option", "value"),
-    [(limited.two_per_user, "max_concurrency", 1), (limited.rate_limited, "rate_limit", "9/h")],
-)
-def test_a_send_stores_a_changed_limit_although_a_check_is_scheduled(job, option, value):
-    job.send("a")
-    Limit.objects.update(next_at=timezone.now() + timedelta(hours=1))
-    changed = job.with_options()
-    object.__setattr__(changed, option, value)
+def test_a_process_without_the_code_of_a_task_keeps_to_its_stored_limit(monkeypatch):
+    limited.two_per_user.send_many([{"user": "a"}] * 4)
+    monkeypatch.delitem(registry.tasks, "tests.jobs.limited.two_per_user")
 
-    changed.send("a")
+    complete(claim(1))
 
-    limit = Limit.objects.get()
-    assert value in (limit.max_concurrency, limit.rate)
+    assert (admitted("a"), blocked("a")) == (2, 1)
+
+
+def test_an_override_outlasts_sends_and_releases_until_it_is_removed(drain):
+    limited.two_per_user.send_many([{"user": "a"}] * 3)
+    Task.objects.cancel()
+    limit = Limit.objects.filter(pk=TWO + "a")
+
+    limit.override(max_concurrency=0, rate=None)
+    limited.two_per_user.send_many([{"user": "a"}] * 3)
+    drain()
+    assert (admitted("a"), blocked("a")) == (0, 3)
+
+    limit.override(max_concurrency=1_000_000, rate="1/60d, 2")
+    drain()
+    assert (Task.objects.completed().count(), blocked("a")) == (2, 1)
+
+    limit.override(max_concurrency=None, rate=None)
+    drain()
+    assert (Task.objects.completed().count(), blocked("a")) == (3, 0)
+
+
+def test_an_idle_limit_with_an_override_is_not_deleted():
+    limited.two_per_user.send_many([{"user": "a"}, {"user": "b"}])
+    Task.objects.cancel()
+    Limit.objects.filter(pk=TWO + "a").override(max_concurrency=5, rate=None)
+    Limit.objects.update(released_at=timezone.now() - timedelta(days=60))
+
+    run_pass(Options())
+
+    assert Limit.objects.get().pk == TWO + "a"
+
+
+def test_an_override_with_an_invalid_value_is_refused():
+    with pytest.raises(ValueError, match="max_concurrency is -1; allowed: a whole number from 0 to 1000000"):
+        Limit.objects.all().override(max_concurrency=-1, rate=None)
 
 
 def test_a_replaced_unique_task_moves_to_its_new_limit_key():
@@ -478,11 +534,13 @@ def test_releasing_one_of_many_blocked_tasks_uses_the_index():
         chosen = [
             query["sql"] for query in captured if "SKIP LOCKED" in query["sql"] and "horsies_tasks" in query["sql"]
         ]
-        with connection.cursor() as cursor:
-            cursor.execute("EXPLAIN " + chosen[0])
-            plan = "\n".join(line for (line,) in cursor.fetchall())
-        assert "horsies_task_blocked" in plan
-        assert "Sort" not in plan
+        assert len(chosen) == 2  # the lock of the limit, with the name of its first task, and that of the tasks
+        for sql in chosen:
+            with connection.cursor() as cursor:
+                cursor.execute("EXPLAIN " + sql)
+                plan = "\n".join(line for (line,) in cursor.fetchall())
+            assert "horsies_task_blocked" in plan
+            assert "Sort" not in plan
     assert len(captured) <= 8, [query["sql"] for query in captured]
 
 

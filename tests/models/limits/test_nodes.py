@@ -4,7 +4,7 @@ import pytest
 from django.db import transaction
 
 from horsies_django import Batch, InvalidWorkflow, Workflow, register_condition, task
-from horsies_django.models import Limit, Task, WorkflowTask, release_blocked
+from horsies_django.models import Limit, Task, WorkflowTask
 from tests.conftest import wait_until
 from tests.jobs import limited
 from tests.jobs.models import Entry
@@ -169,24 +169,10 @@ def test_a_retried_node_waits_for_a_concurrency_slot_again(drain):
     assert counts() == (2, 0)
 
 
-def test_a_workflow_start_updates_the_limits_of_its_later_nodes():
-    Limit.objects.create(key=f"{TWO}:a", max_concurrency=5)
-
+def test_a_workflow_start_creates_the_limits_of_its_later_nodes():
     Workflow("limited", [keys.node()(count=1) >> nodes(1)]).start()
 
     assert Limit.objects.get(key=f"{TWO}:a").max_concurrency == 2
-
-
-def test_resumed_nodes_of_a_task_without_a_limit_change_no_other_limits():
-    keys = [str(index) for index in range(release_blocked.MAX_INLINE_KEYS + 5)]
-    handle = Workflow("limited", [limited.two_per_user.node(node_id=key)(user=key) for key in keys]).start()
-    release_blocked.release_all("default", Limit.objects.values_list("pk", flat=True))
-    handle.pause()
-    WorkflowTask.objects.update(task_name=f"{__name__}.is_wanted")
-
-    handle.resume()
-
-    assert set(Limit.objects.values_list("max_concurrency", flat=True)) == {2}
 
 
 def test_a_limit_key_from_another_nodes_result_is_refused():

@@ -57,7 +57,7 @@ def test_limits_that_exist_become_due_without_an_insert():
     limited.two_per_user.send_many({"user": key} for key in "aaab")
 
     with CaptureQueriesContext(connection) as captured:
-        release_blocked.mark_due("default", [TWO + "a", TWO + "b"], None)
+        release_blocked.mark_due("default", [TWO + "a", TWO + "b"])
 
     assert Limit.objects.due().count() == 2
     assert not [query["sql"] for query in captured if query["sql"].startswith("INSERT")]
