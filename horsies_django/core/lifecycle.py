@@ -90,8 +90,9 @@ RETRY_LATER: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
     "as for RUNNING → FAILED",
-    "`retry_count` + 1, except after a stop that outlasts `--shutdown-timeout`; `next_retry_at` = `enqueued_at`; claim "
-    "and start cleared; `error_code` of this attempt; attempt that will retry; the unique key as above",
+    "`retry_count` + 1, except after a stop that outlasts `--shutdown-timeout`, and after the first lost commits of an "
+    "atomic task; `next_retry_at` = `enqueued_at`; claim and start cleared; `error_code` of this attempt; attempt that "
+    "will retry; the unique key as above",
     "as for RUNNING → FAILED, but the policy covers the error, a retry is left, and it is due before `good_until`",
 )
 SNOOZE: Final = transition(

@@ -91,8 +91,9 @@ class Completion(NamedTuple):
     """The outcome of one execution: an ok or err ``result`` as JSON text, and the ``error`` if it failed.
 
     ``delay`` is the number of seconds until the task runs again, None if it has ended. A retry has an ``error``, a
-    snooze has none. A task that is handed back to a worker with other code has none either: ``unknown_to`` is then the
-    new value of that column, as JSON text.
+    snooze has none. A retry that is not ``is_charged`` uses up none of the task's retries: the worker failed. A task
+    that is handed back to a worker with other code has no error either: ``unknown_to`` is then the new value of that
+    column, as JSON text.
     """
 
     task_id: UUID
@@ -101,6 +102,7 @@ class Completion(NamedTuple):
     error: AttemptError | None = None
     delay: float | None = None
     unknown_to: str | None = None
+    is_charged: bool = True
 
     def __repr__(self) -> str:
         # Without the result, as for ClaimedTask.

@@ -114,8 +114,11 @@ def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
         return True
     if connection.connection is None or not connection.settings_dict["AUTOCOMMIT"]:
         return False  # without AUTOCOMMIT it is always in one, which its owner ends
-    if not connection.autocommit:
-        return True
+    return not connection.autocommit or has_open_transaction(connection)
+
+
+def has_open_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the database has a transaction open on this connection, as far as its driver knows."""
     if connection.vendor == "sqlite":
         return bool(connection.connection.in_transaction)
     return connection.vendor == "postgresql" and postgres.is_in_transaction(connection)

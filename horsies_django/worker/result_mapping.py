@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from traceback import format_exception
-from typing import Any
+from typing import Any, Final
 
 from ..core.compat import FrameworkTask
 from ..core.exceptions import (
@@ -36,6 +36,10 @@ from .execution_result import ExecutionResult
 
 logger = logging.getLogger("horsies_django.worker")
 
+#: Commits of an atomic task that may fail because of the database before such a failure uses up a retry: a server that
+#: restarts recovers in that time, a limit that ends the session during each run does not.
+MAX_LOST_COMMITS: Final = 5
+
 
 class InvalidCall(Exception):
     """The row can't be turned into a call. The cause says why."""
@@ -66,10 +70,11 @@ def from_exception(
 ) -> ExecutionResult:
     """Return the result of a function that raised or could not be called at all.
 
-    An outage of the database while the worker itself uses it, before or after the function, puts the task off.
+    An outage of the database before the function began puts the task off. One that kept the transaction of an atomic
+    task from its commit, after the function had returned, has the task run again, a few times without using up a retry.
     """
     is_timeout = execution.stop_reason is TaskTimeLimit
-    if is_outage(raised) and (not execution.has_begun or execution.has_returned):
+    if is_outage(raised) and not execution.has_begun:
         raised = Snooze(OUTAGE_SNOOZE)
     if isinstance(raised, InvalidCall) and not is_timeout:
         return _failed(execution, None, raised.code, raised.__cause__ or raised)
@@ -77,7 +82,13 @@ def from_exception(
         return ExecutionResult(
             execution, Completion(execution.task_id, execution.claim.claim, "null", delay=raised.after)
         )
-    return _failed(execution, task, _code_of(raised, execution, task), raised)
+    result = _failed(execution, task, _code_of(raised, execution, task), raised)
+    claim = execution.claim
+    uncharged = claim.attempt - 1 - claim.retry_count  # and those before the last retry() by an operator
+    if is_outage(raised) and execution.has_returned and uncharged < MAX_LOST_COMMITS:
+        delay = OUTAGE_SNOOZE * 2.0**uncharged
+        result.completion = result.completion._replace(delay=delay, is_charged=False)
+    return result
 
 
 def outcome_of(

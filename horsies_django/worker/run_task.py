@@ -28,7 +28,15 @@ from ..enqueue.django_result import result_of
 from ..enqueue.task import HorsiesTask
 from ..models import Task
 from ..workflows import gateway, input_resolver
-from . import code_version, console_logging, deferred_group_join, middleware_stack, result_mapping, signal_dispatcher
+from . import (
+    code_version,
+    connection_cleanup,
+    console_logging,
+    deferred_group_join,
+    middleware_stack,
+    result_mapping,
+    signal_dispatcher,
+)
 from .execution import Execution, TooLate
 from .execution_result import ExecutionResult, NotStarted
 
@@ -136,13 +144,29 @@ def _call_with_middleware(execution: Execution, call: _PreparedCall, function: C
 
 
 def _value_in_transaction(execution: Execution, call: _PreparedCall) -> Any:
-    """Run an atomic task's function. Raises TransactionManagementError if it leaves an atomic block open."""
+    """Run an atomic task's function. Raises TransactionManagementError if it does not leave the transaction alone."""
     connection = connections[execution.database]
     depth = len(connection.atomic_blocks)
-    value = _value(execution, call)
+    connection.execute_wrappers.insert(0, _refuse_end_of_transaction)
+    try:
+        value = _value(execution, call)
+    finally:
+        connection.execute_wrappers.remove(_refuse_end_of_transaction)
+    if connection.closed_in_transaction:
+        raise transaction.TransactionManagementError("The task closed the connection of its own transaction.")
     if len(connection.atomic_blocks) != depth:
         raise transaction.TransactionManagementError("The task left a transaction.atomic() block open.")
     return value
+
+
+def _refuse_end_of_transaction(execute: Any, sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+    """Run a statement of an atomic task; raise TransactionManagementError if it has ended the transaction."""
+    result = execute(sql, params, many, context)
+    connection = context["connection"]
+    if not connection_cleanup.has_open_transaction(connection):
+        connection.needs_rollback = True  # also if the function catches the error
+        raise transaction.TransactionManagementError(f"The task ended its own transaction with {sql!r}.")
+    return result
 
 
 class _BodyFailed(Exception):

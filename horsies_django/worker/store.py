@@ -16,7 +16,7 @@ from ..core.bounds import bring_into_range, out_of_range
 from ..core.queue_policy import POLICY_COLUMNS
 from ..core.results import OperationalCode, TaskError
 from ..core.serialization import clean_text, dumps
-from ..core.status import BeatRole, TaskStatus
+from ..core.status import AttemptOutcome, BeatRole, TaskStatus
 from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import is_permanent_error, is_row_error, primary_message
@@ -261,8 +261,11 @@ class WorkerStore:
                 tasks.snooze(snoozed, runner.worker_id)
             if handed_back := [end for end in put_off if end.unknown_to is not None]:
                 tasks.release_unknown(handed_back, runner.worker_id)
-        if retried := [end for end in ends if end.error is not None and end.delay is not None]:
-            tasks.retry_later(retried, runner)
+        retried = [end for end in ends if end.error is not None and end.delay is not None]
+        if charged := [end for end in retried if end.is_charged]:
+            tasks.retry_later(charged, runner)
+        if uncharged := [end for end in retried if not end.is_charged]:
+            tasks.retry_later(uncharged, runner, AttemptOutcome.WORKER_FAILURE, is_charged=False)
         if failed := [end for end in ends if end.error is not None and end.delay is None]:
             tasks.fail(failed, runner)
 

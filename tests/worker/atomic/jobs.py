@@ -6,10 +6,11 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.db.models import F
 
 from horsies_django import (
@@ -139,6 +140,45 @@ def lose_the_connection(key: str):
     Entry.objects.create(key=key)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+@task(atomic=True, max_attempts=2, backoff=0)
+def lose_the_connection_unnoticed(key: str):
+    """Write an entry; then end the connection, as a pooler or a firewall does."""
+    Entry.objects.create(key=key)
+    pid = connection.connection.info.backend_pid
+
+    def terminate():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        connection.close()
+
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    thread.join()
+
+
+@task(atomic=True)
+def close_the_connection(key: str):
+    Entry.objects.create(key=key)
+    connections.close_all()
+
+
+@task(atomic=True)
+def end_the_transaction(key: str, statement: str):
+    """Write an entry, end the transaction, and write another one."""
+    Entry.objects.create(key=key)
+    with suppress(Exception), connection.cursor() as cursor:
+        cursor.execute(statement)
+    Entry.objects.create(key=f"{key} too")
+
+
+@task(atomic=True)
+def roll_back_to_a_savepoint(key: str):
+    Entry.objects.create(key=key)
+    with suppress(Refused), transaction.atomic():
+        Entry.objects.create(key=f"{key} too")
+        raise Refused
 
 
 @task(atomic=True)

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from horsies_django import TaskStatus, Workflow, task
 from horsies_django.core.compat import InvalidTask
@@ -233,3 +234,54 @@ def test_a_terminated_connection_leaves_no_effects(drain):
     drain()
     assert handle.status() is TaskStatus.FAILED
     assert entries("cut") == 0
+
+
+@pytest.mark.slow
+def test_a_connection_that_is_lost_in_each_run_uses_up_retries_in_the_end(drain):
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has no server that could terminate a connection")
+    handle = jobs.lose_the_connection_unnoticed.send("cut")
+    for _ in range(10):
+        Task.objects.pending().update(enqueued_at=timezone.now())
+        drain()
+
+    assert handle.status() is TaskStatus.FAILED
+    outcomes = Task.objects.get(pk=handle.id).attempts.order_by("attempt").values_list("outcome", flat=True)
+    assert list(outcomes) == ["WORKER_FAILURE"] * 5 + ["FAILED"] * 2
+    assert entries("cut") == 0
+
+
+def test_a_connection_that_is_lost_once_uses_up_no_retry(drain):
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has no server that could terminate a connection")
+    handle = jobs.lose_the_connection_unnoticed.send("cut")
+    drain()
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.attempt, row.retry_count) == (TaskStatus.PENDING, 1, 0)
+    assert row.attempts.get().exception_class == "django.db.utils.OperationalError"
+
+
+def test_a_body_that_closes_the_connection_of_its_transaction_fails(drain):
+    handle = jobs.close_the_connection.send("closed")
+    drain()
+
+    assert handle.get(0).err.message == "The task closed the connection of its own transaction."
+    assert entries("closed") == 0
+
+
+@pytest.mark.parametrize("statement", ["ROLLBACK", "COMMIT"])
+def test_a_body_that_ends_its_transaction_fails(drain, statement):
+    handle = jobs.end_the_transaction.send("ended", statement)
+    drain()
+
+    assert handle.status() is TaskStatus.FAILED
+    assert entries("ended too") == 0
+
+
+def test_a_body_may_roll_back_to_a_savepoint(drain):
+    handle = jobs.roll_back_to_a_savepoint.send("kept")
+    drain()
+
+    assert handle.get(0).is_ok()
+    assert entries("kept") == 1
