@@ -48,6 +48,7 @@ TASKS = {
         "QUEUES": os.environ.get("TEST_QUEUES", "").split(",") if os.environ.get("TEST_QUEUES") else [],
         "OPTIONS": {
             "modules": [name for name in os.environ.get("TEST_MODULES", ",".join(MODULES)).split(",") if name],
+            "disable_undeclared_schedules_after": float(os.environ.get("TEST_UNDECLARED_AFTER", "600")),
             "recovery": {
                 "claimed_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),
                 "running_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),

@@ -279,6 +279,8 @@ class Options:
     max_payload_bytes: int | None = _option(16 * 1024 * 1024, integer(1_024, 250_000_000, none="no limit"))
     # Separates the schedules of several projects in one database; by default the package of the settings.
     project: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
+    # Seconds after which a schedule that no scheduler's code declares any more is disabled.
+    disable_undeclared_schedules_after: float | None = _option(600.0, seconds(10, 31_536_000, none="never"))
 
 
 #: The defaults of a project that sets none.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, DisabledBy,
 from ..core.schedule_patterns import parse
 from ..core.schedule_slots import Slots, parse_timezone
 from ..db.clock import database_now
+from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField, JSONField
 from ..db.notifications import notify_schedules_changed_after_commit
 from ..db.now import Now
@@ -53,12 +54,18 @@ SCHEDULER_COLUMNS: Final = (
 )
 
 
+#: Maximum names in one statement.
+NAMES_PER_STATEMENT: Final = 500
+
 #: The columns with check constraints on their range.
-DATES: Final = ("start_at", "end_at", "next_run_at", "next_slot_at", "last_slot_at")
+DATES: Final = ("start_at", "end_at", "declared_at", "next_run_at", "next_slot_at", "last_slot_at")
 NUMBERS: Final[Mapping[str, Range]] = {"jitter": (0.0, float(MAX_JITTER)), "max_catch_up_runs": (0, MAX_CATCH_UP)}
 
 #: The least difference of two times.
 TICK: Final = timedelta(microseconds=1)
+
+#: A last slot, or a change, that is later than now by more than this was stored before the clock was set back.
+CLOCK_STEP: Final = timedelta(hours=1)
 
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
@@ -99,21 +106,50 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         log_operation("schedule.enable", count, schedule=names)
         return count
 
-    def disable(self, by: str = DisabledBy.OPERATOR) -> int:
+    def disable(self) -> int:
         """Disable them; return how many changed. Runs that were sent continue.
 
-        An operator's action also changes the reason of those that are disabled already, so that they stay disabled.
+        The reason of those that are disabled already changes too, so that they stay disabled.
         """
-        is_to_be = Q(enabled=True)
-        if by == DisabledBy.OPERATOR:
-            is_to_be |= ~Q(disabled_by=by)
-        values = {"enabled": False, "disabled_by": by, "next_run_at": None, "next_slot_at": None}
-        if by != DisabledBy.OPERATOR:
-            return self.filter(is_to_be).update(**values, updated_at=Now())
         names = names_of(self)
-        count = self.filter(is_to_be).update(**values, updated_at=Now())
+        is_to_be = Q(enabled=True) | ~Q(disabled_by=DisabledBy.OPERATOR)
+        count = self.filter(is_to_be)._disable(DisabledBy.OPERATOR)
         log_operation("schedule.disable", count, schedule=names)
         return count
+
+    def _disable(self, by: str, **values: Any) -> int:
+        """Disable them. The next slot stays, because an interval counts on from it once they are enabled."""
+        return self.update(enabled=False, disabled_by=by, next_run_at=None, updated_at=Now(), **values)
+
+    def declare(self, names: Collection[str], interval: float = 0.0) -> None:
+        """Record that code declares these schedules now, unless that was recorded within ``interval`` seconds."""
+        ordered = sorted(names)
+        old = self.filter(Q(declared_at__lte=NowPlus(-interval)) | Q(declared_at__gt=Now()))
+        for start in range(0, len(ordered), NAMES_PER_STATEMENT):
+            old.filter(name__in=ordered[start : start + NAMES_PER_STATEMENT]).update(declared_at=Now())
+
+    def disable_undeclared(self, after: float) -> list[str]:
+        """Disable schedules that no code has declared for ``after`` seconds, by CODE; return their names.
+
+        Code that declares one again enables it, unless an operator has disabled it.
+        """
+        gone = self.filter(declared_at__lt=NowPlus(-after))
+        forgotten: dict[str, Any] = {"declared_at": None, "declared_enabled": None}
+        gone.filter(enabled=False).update(**forgotten)
+        names = gone.filter(enabled=True).order_by("name").values_list("name", flat=True)
+        return [name for name in names if gone.filter(name=name, enabled=True)._disable(DisabledBy.CODE, **forgotten)]
+
+    def forget_later_times(self) -> list[str]:
+        """Let a scheduler plan those again that were sent or changed before the clock was set back; return their names.
+
+        The clock of the database counts as set back if it is more than :data:`CLOCK_STEP` behind such a time.
+        """
+        limit = NowPlus(CLOCK_STEP.total_seconds())
+        later = self.filter(Q(last_slot_at__gt=limit) | Q(updated_at__gt=limit))
+        if names := list(later.order_by("name").values_list("name", flat=True)):
+            last_slot_at = Case(When(last_slot_at__lte=limit, then=F("last_slot_at")))
+            later.update(next_run_at=None, last_slot_at=last_slot_at, updated_at=Now())
+        return names
 
     def unreadable(self) -> Self:
         """Schedules with values out of range."""
@@ -227,6 +263,8 @@ class Schedule(models.Model):
     )
     # What the code declared last; None if it has no such schedule. While that is unchanged, the operator's choice wins.
     declared_enabled = models.BooleanField(_("enabled in code"), null=True, blank=True, editable=False)
+    # When code declared it last; None if no code has such a schedule.
+    declared_at = DateTimeField(null=True, blank=True, editable=False)
 
     next_run_at = DateTimeField(_("next run"), null=True, blank=True, editable=False)
     next_slot_at = DateTimeField(_("next slot"), null=True, blank=True, editable=False)
@@ -314,10 +352,11 @@ class Schedule(models.Model):
         return {field.name for field in self._meta.concrete_fields if not field.primary_key} - kept
 
     def _reload_scheduler_columns(self, alias: str) -> None:
-        """Lock the row, if it exists, and reload the slot of the last run."""
+        """Lock the row, if it exists, and reload its plan and the slot of the last run."""
         mine = Schedule.objects.using(alias).filter(pk=self.pk).locked(skip=False)
-        if not self._state.adding and (last := mine.values_list("last_slot_at").first()):
-            (self.last_slot_at,) = last
+        if not self._state.adding and (row := mine.values("last_slot_at", *self.planned).first()):
+            for name, value in row.items():
+                setattr(self, name, value)
 
     @property
     def _needs_plan(self) -> bool:
@@ -348,22 +387,30 @@ class Schedule(models.Model):
             end_at=aware(self.end_at),
             jitter=self.jitter,
         )
-        planned = slots.slot_of(aware(self.next_run_at), aware(self.next_slot_at))
-        return replace(slots, anchor=planned or aware(self.last_slot_at) or slots.start_at)
+        next_slot = aware(self.next_slot_at)
+        planned = slots.slot_of(aware(self.next_run_at), next_slot)
+        return replace(slots, anchor=planned or aware(self.last_slot_at) or slots.start_at or next_slot)
 
     def plan(self, now: datetime) -> None:
         """Set the next run of an enabled schedule, after ``now`` by the database's clock.
 
-        It is disabled if no slot is left, or if the timing is invalid.
+        A run that waits for its jitter stays planned. The schedule is disabled if no slot is left, or if the timing is
+        invalid.
         """
-        self.next_run_at = self.next_slot_at = None
+        run_at, self.next_run_at = aware(self.next_run_at), None
+        if self.has_outdated_plan:
+            self.next_slot_at = run_at = None
         if not self.enabled:
             self.disabled_by = self.disabled_by or DisabledBy.OPERATOR
             return
         self.disabled_by = ""
         try:
-            slots, last = self.slots, aware(self.last_slot_at)
-            self.plan_for(slots, slots.after(now if last is None else max(now, last)))
+            slots, slot, last = self.slots, aware(self.next_slot_at), aware(self.last_slot_at)
+            after = now if last is None or last > now + CLOCK_STEP else max(now, last)
+            if slot is not None and slot <= after < max(run_at or slot, slots.due_at(slot)) and slots.is_within(slot):
+                self.plan_for(slots, slot)
+            else:
+                self.plan_for(slots, slots.after(after))
         except (ValueError, OverflowError) as error:
             self.enabled, self.disabled_by, self.last_error = False, DisabledBy.TIMING, str(error)
             self.next_run_at = self.next_slot_at = None

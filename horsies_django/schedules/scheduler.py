@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
 
 from django.db import Error, close_old_connections, connections
@@ -19,16 +20,17 @@ from ..core.bounds import DATES_ALLOWED, date_if_within
 from ..core.clock import aware
 from ..core.options import Options
 from ..core.sync import StopEvent
-from ..db.clock import select_values
+from ..db.clock import database_now, select_values
 from ..db.errors import is_outage, is_row_error
 from ..db.expressions import SecondsUntil
 from ..db.now import Now
 from ..models import Lease
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
+from ..models.lease import NEVER
 from ..models.schedule import Schedule, ScheduleQuerySet
 from .dispatch import UnknownTarget, error_text
 from .fire_due import Fired, fire_due
-from .syncing import SyncReport, project_of, sync
+from .syncing import SyncReport, declared_names, project_of, sync
 
 logger = logging.getLogger("horsies_django.scheduler")
 
@@ -44,6 +46,10 @@ SHORT_PAUSE: Final = 0.1
 
 #: Seconds after which a pass is recorded again, for metrics.
 RECORD_INTERVAL: Final = 15.0
+
+#: How often a schedule is declared in the time after which it is disabled otherwise, and that time if it never is.
+DECLARATIONS: Final = 10
+UNDECLARED_AFTER: Final = 600.0
 
 #: Maximum due schedules of one pass; the rest are due in the next.
 BATCH: Final = 500
@@ -127,6 +133,10 @@ class Scheduler:
         self._project = project_of(options)
         self._stopped = StopEvent()
         self._backoff = ScheduleBackoff()
+        self._undeclared_after = options.disable_undeclared_schedules_after
+        self._declare_interval = (self._undeclared_after or UNDECLARED_AFTER) / DECLARATIONS
+        self._declare_at = float("-inf")
+        self._declared_at = self._declares_since = NEVER
         self._is_synced = False
         self._is_paused = False
         self._notified_until = float("-inf")
@@ -148,8 +158,19 @@ class Scheduler:
         """Write the schedules that code declares to the database."""
         self._disable_unreadable()
         report = sync(self._options, self._backend)
+        self._forget_later_times()
         self._is_synced = True
         return report
+
+    def disable_undeclared(self) -> list[str]:
+        """Disable the schedules that no process has declared for a while; return their names."""
+        if self._undeclared_after is None:
+            return []
+        names = self._own_rows.filter(backend=self._backend).disable_undeclared(self._undeclared_after)
+        for name in names:
+            log_format = "schedule disabled name=%r: no process has declared it for %g s"
+            logger.warning(log_format, name, self._undeclared_after)
+        return names
 
     def run_once(self) -> SchedulerReport:
         """Run one pass on this thread's connection: send what is due by the database's clock.
@@ -188,8 +209,7 @@ class Scheduler:
     def _fire_next(self) -> float:
         """Run one pass and handle database errors; return the seconds until the next pass."""
         try:
-            if not self._is_synced:
-                self.sync()
+            self._declare()
             report = self.run_once()
             self._record_pass()
         except Error as error:
@@ -207,6 +227,36 @@ class Scheduler:
         if report.fired or report.deferred:
             close_old_connections()  # signal receivers and workflow builders may have opened some
         return report.pause
+
+    def _declare(self) -> None:
+        """Write the declared schedules once; from then on, record from time to time that they are still declared.
+
+        Only a process that has done so without a long gap disables what nobody declares: after an outage, or a jump of
+        the clock, the other processes need time to declare theirs.
+        """
+        if time.monotonic() < self._declare_at:
+            return
+        names = declared_names()
+        forgotten = self._own_rows.filter(backend=self._backend, declared_enabled=None, name__in=names)
+        if not self._is_synced or forgotten.exists():
+            self.sync()
+        else:
+            self._own_rows.declare(names, self._declare_interval / 2)
+            self._forget_later_times()
+        now = database_now(self._options.database)
+        if not timedelta() <= now - self._declared_at <= timedelta(seconds=self._declare_interval * DECLARATIONS / 2):
+            self._declares_since = now
+        self._declared_at = now
+        if self._undeclared_after and (now - self._declares_since).total_seconds() >= self._undeclared_after:
+            self.disable_undeclared()
+        self._declare_at = time.monotonic() + self._declare_interval
+
+    def _forget_later_times(self) -> None:
+        for name in self._served_rows.forget_later_times():
+            log_format = (
+                "schedule planned again name=%r: it was sent or changed before the database's clock was set back"
+            )
+            logger.warning(log_format, name)
 
     def _record_pass(self) -> None:
         """Record from time to time that passes succeed, for metrics."""
@@ -287,6 +337,11 @@ class Scheduler:
     @property
     def _rows(self) -> ScheduleQuerySet:
         return Schedule.objects.using(self._options.database)
+
+    @property
+    def _own_rows(self) -> ScheduleQuerySet:
+        """The rows of this project's declarations."""
+        return self._rows.filter(source=self._project)
 
     @property
     def _served_rows(self) -> ScheduleQuerySet:

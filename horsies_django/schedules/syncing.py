@@ -1,6 +1,8 @@
 """Write the schedules that code declares to the database.
 
-The name identifies a row. Schedules made by hand, and those of other projects, are not changed.
+The name identifies a row. Schedules made by hand, and those of other projects, are not changed. A process that does not
+declare a schedule does not know whether another does, so it leaves the row: :meth:`ScheduleQuerySet.disable_undeclared`
+disables schedules that no process has declared for a while.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..db.clock import database_now
 from ..db.now import Now
-from ..models.schedule import PLAN_COLUMNS, Schedule, ScheduleQuerySet
+from ..models.schedule import NAMES_PER_STATEMENT, PLAN_COLUMNS, Schedule, ScheduleQuerySet
 from .declaration import DeclaredSchedule, declarations
 from .declaration_errors import errors_of
 
@@ -27,20 +29,16 @@ logger = logging.getLogger("horsies_django.scheduler")
 #: Maximum tries to update a row that a scheduler or an operator changes at the same time.
 TRIES: Final = 5
 
-#: Maximum rows or names in one statement.
-BATCH: Final = 500
-
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """How many rows were created, changed and disabled."""
+    """How many rows were created and changed."""
 
     created: int = 0
     changed: int = 0
-    disabled: int = 0
 
     def __str__(self) -> str:
-        return f"schedules synced: {self.created} new, {self.changed} changed, {self.disabled} disabled"
+        return f"schedules synced: {self.created} new, {self.changed} changed"
 
 
 def project_of(options: Options) -> str:
@@ -63,15 +61,15 @@ def sync(options: Options, backend: str) -> SyncReport:
     new = [declared for name, declared in wanted.items() if name not in known]
     created = _create(rows, new, project)
     changed = sum(_change(rows, known[name], declared) for name, declared in wanted.items() if name in known)
-    declared_names = {str(declared.name) for declared in declarations}
-    gone = [
-        row.pk
-        for row in known.values()
-        if row.backend == backend and row.name not in declared_names and row.declared_enabled is not None
-    ]
-    report = SyncReport(created, changed, _disable(rows, gone))
-    logger.log(logging.INFO if any((created, changed, report.disabled)) else logging.DEBUG, "%s", report)
+    rows.filter(source=project).declare(declared_names())
+    report = SyncReport(created, changed)
+    logger.log(logging.INFO if any((created, changed)) else logging.DEBUG, "%s", report)
     return report
+
+
+def declared_names() -> set[str]:
+    """Return the names of all schedules that this process declares, with errors or not."""
+    return {str(declared.name) for declared in declarations}
 
 
 def _is_valid(declared: DeclaredSchedule) -> bool:
@@ -91,15 +89,15 @@ def _create(rows: ScheduleQuerySet, new: Iterable[DeclaredSchedule], project: st
     made = [row for row in made if row.name not in before]
     now = database_now(rows.db)
     for row in made:
-        row.disabled_by = "" if row.enabled else DisabledBy.CODE
+        row.disabled_by, row.declared_at = "" if row.enabled else DisabledBy.CODE, now
         row.plan(now)
-    rows.bulk_create(made, ignore_conflicts=True, batch_size=BATCH)
+    rows.bulk_create(made, ignore_conflicts=True, batch_size=NAMES_PER_STATEMENT)
     return len(made)
 
 
 def _owned_by_others(rows: ScheduleQuerySet, names: list[str], project: str) -> Iterable[str]:
-    for place in range(0, len(names), BATCH):
-        others = rows.filter(name__in=names[place : place + BATCH]).exclude(source=project)
+    for place in range(0, len(names), NAMES_PER_STATEMENT):
+        others = rows.filter(name__in=names[place : place + NAMES_PER_STATEMENT]).exclude(source=project)
         yield from others.values_list("name", flat=True)
 
 
@@ -111,7 +109,7 @@ def _change(rows: ScheduleQuerySet, row: Schedule, declared: DeclaredSchedule) -
             return False
         # If a scheduler fired a slot meanwhile, the next run differs: read the row again.
         mine = rows.filter(pk=row.pk, enabled=row.enabled).planned_for(row.next_run_at)
-        if mine.update(**changes | _planned(row, changes, rows.db), updated_at=Now()):
+        if mine.update(**changes | _planned(row, changes, rows.db), declared_at=Now(), updated_at=Now()):
             return True
         if (fresh := rows.filter(pk=row.pk).first()) is None:
             return False
@@ -149,17 +147,7 @@ def _planned(row: Schedule, changes: Mapping[str, Any], alias: str) -> dict[str,
     return {**row.planned, "enabled": row.enabled, "disabled_by": row.disabled_by}
 
 
-def _disable(rows: ScheduleQuerySet, gone: list[Any]) -> int:
-    """Disable schedules that the code no longer declares. An operator may enable them again."""
-    count = 0
-    for place in range(0, len(gone), BATCH):
-        mine = rows.filter(pk__in=gone[place : place + BATCH])
-        count += mine.disable(by=DisabledBy.CODE)
-        mine.update(declared_enabled=None)
-    return count
-
-
-def _is_same(stored: Any, given: Any) -> bool:
-    if isinstance(stored, datetime) and isinstance(given, datetime):
-        return aware(stored) == aware(given)
-    return bool(stored == given)
+def _is_same(value: Any, declared: Any) -> bool:
+    if isinstance(value, datetime) and isinstance(declared, datetime):
+        return aware(value) == aware(declared)
+    return bool(value == declared)

@@ -131,7 +131,7 @@ def test_the_list_shows_target_timing_next_run_and_last_error(staff):
     Schedule.objects.update(next_run_at=NowPlus(7_500), last_run_at=NowPlus(-150))
     make("old", timing="every:300", source="shop")
     make("off", timing="every:300", source="shop", declared_enabled=False)
-    Schedule.objects.filter(name__in=["old", "off"]).disable("CODE")
+    Schedule.objects.filter(name__in=["old", "off"]).update(enabled=False, disabled_by="CODE", next_run_at=None)
 
     found = cells(staff("view_schedule"))
 
@@ -312,7 +312,7 @@ def test_a_declared_schedule_cannot_be_edited_and_names_its_app(staff):
 
 def test_a_schedule_removed_from_the_code_can_be_disabled_and_deleted(staff):
     schedule = make(source="shop")
-    Schedule.objects.disable("CODE")
+    Schedule.objects.update(enabled=False, disabled_by="CODE", next_run_at=None)
 
     client = staff(*RIGHTS, *PERMISSIONS)
     assert "1 schedule disabled." in do(client, schedule, "disable").content.decode()

@@ -87,6 +87,37 @@ def test_an_idle_pass_over_ten_thousand_schedules_is_one_statement(scheduler):
     print(f"sent: {300 / (time.monotonic() - began):.0f} a second")
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_schedulers_of_two_versions_side_by_side_leave_each_others_schedules_enabled(manage, tmp_path):
+    for version, names in {"old": "ac", "new": "ab"}.items():
+        lines = [f"schedule({name!r}, noop, Every(hours=5))" for name in names]
+        imports = "from horsies_django import Every, schedule\nfrom tests.jobs.tasks import noop\n"
+        (tmp_path / f"{version}_schedules.py").write_text(imports + "\n".join(lines))
+
+    def start(version):
+        modules = f"tests.schedules.jobs,{version}_schedules"
+        return manage("horsies_scheduler", PYTHONPATH=str(tmp_path), TEST_MODULES=modules, TEST_UNDECLARED_AFTER="10")
+
+    def rows():
+        return {row.name: (row.next_run_at, row.disabled_by) for row in Schedule.objects.all()}
+
+    new = start("new")
+    wait_until(lambda: len(rows()) == 2)
+    old = start("old")
+    wait_until(lambda: len(rows()) == 3)
+    first, before = Schedule.objects.get(name="c").declared_at, rows()
+    wait_until(lambda: Schedule.objects.get(name="c").declared_at - first > timedelta(seconds=12), limit=60)
+    assert rows() == before
+
+    os.killpg(new.process.pid, signal.SIGKILL)
+    wait_until(lambda: rows()["b"] == (None, "CODE"), limit=60)
+    assert {name: row for name, row in rows().items() if name != "b"} == {name: before[name] for name in "ac"}
+    start("new")
+    wait_until(lambda: rows() == before)
+    assert "schedule disabled name='b'" in old.stop()
+
+
 @pytest.mark.slow
 def test_a_scheduler_stops_on_sigterm(manage):
     make(timing="every:1")

@@ -10,6 +10,7 @@ from horsies_django import TaskHandle, WorkflowHandle
 from horsies_django.db.clock import database_now
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule, Task
+from horsies_django.testing import travel_to
 from tests.schedules.conftest import make, utc
 
 pytestmark = pytest.mark.django_db
@@ -73,6 +74,46 @@ def test_saving_recomputes_the_next_run_only_if_the_timing_changed():
     row.timing = "every:60"
     row.save()
     assert Schedule.objects.get().next_run_at < planned
+
+
+def delayed():
+    """Return a schedule, and a time at which its jitter still delays a run of it."""
+    row = make(timing="every:3600", jitter=3_000)
+    return row, row.next_slot_at + (row.next_run_at - row.next_slot_at) / 2
+
+
+@pytest.mark.parametrize("by", ["save", "update"])
+def test_a_run_that_its_jitter_delays_stays_planned_if_its_end_changes(scheduler, by):
+    row, now = delayed()
+    planned = row.next_run_at
+    with travel_to(now):
+        row.end_at = now + timedelta(days=9)
+        row.save() if by == "save" else Schedule.objects.update(end_at=row.end_at)
+        assert scheduler.run_once().fired == ()
+
+    assert Schedule.objects.get().next_run_at == planned
+
+
+@pytest.mark.parametrize("jitter", [0.0, 3_500])
+def test_a_run_that_its_jitter_delays_follows_a_new_jitter(scheduler, jitter):
+    row, now = delayed()
+    slot = row.next_slot_at
+    with travel_to(now):
+        row.jitter = jitter
+        row.save()
+
+    with travel_to(slot + timedelta(seconds=3_550)):
+        assert [one.slot for one in scheduler.run_once().fired] == [slot]
+
+
+def test_a_run_that_its_jitter_delays_is_dropped_if_its_slot_is_outside_the_new_window():
+    row, now = delayed()
+    with travel_to(now):
+        row.end_at = row.next_slot_at - timedelta(seconds=1)
+        row.save()
+
+    row.refresh_from_db()
+    assert (row.next_run_at, row.disabled_by) == (None, "END")
 
 
 def test_saving_a_stale_row_keeps_the_changes_of_the_scheduler():

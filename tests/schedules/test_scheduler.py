@@ -23,6 +23,7 @@ from horsies_django.models.transitions import DEADLOCK
 from horsies_django.schedules import dispatch, fire_due
 from horsies_django.schedules import scheduler as scheduler_module
 from horsies_django.schedules.scheduler import Scheduler
+from horsies_django.testing import travel, travel_to
 from tests.conftest import database_url, wait_until
 from tests.schedules import jobs
 from tests.schedules.conftest import make, make_due
@@ -141,6 +142,52 @@ def test_a_slot_that_is_seconds_late_does_not_count_as_missed(scheduler):
     scheduler.run_once()
 
     assert Task.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_schedules_go_on_after_the_databases_clock_was_a_year_ahead(scheduler, caplog):
+    make("sent")
+    first = Schedule.objects.get().next_run_at
+    with travel(days=365, seconds=7):
+        assert len(scheduler.run_once().fired) == 1
+        make("made")
+    assert scheduler.run_once().fired == ()
+
+    scheduler.sync()
+
+    assert [name for name in ("made", "sent") if f"schedule planned again name={name!r}" in caplog.text] == [
+        "made",
+        "sent",
+    ]
+    caplog.clear()
+    assert scheduler.run_once().fired == ()
+    made, sent = Schedule.objects.order_by("name")
+    now = database_now("default")
+    assert all(now < row.next_run_at <= now + timedelta(hours=1) for row in (made, sent))
+    assert (sent.next_run_at - first) % timedelta(hours=1) == timedelta()
+    scheduler.sync()
+    assert "planned again" not in caplog.text
+    with travel(hours=1):
+        assert {one.schedule for one in scheduler.run_once().fired} == {"made", "sent"}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("step", [timedelta(seconds=5), timedelta(minutes=50)])
+def test_no_slot_is_sent_twice_after_the_databases_clock_was_set_back(scheduler, step):
+    now = database_now("default").replace(minute=0, second=2, microsecond=0) + timedelta(days=1)
+    make(timing="cron:0 * * * *")
+    with travel_to(now):
+        assert len(scheduler.run_once().fired) == 1
+    with travel_to(now - step):
+        scheduler.sync()
+        assert scheduler.run_once().fired == ()
+        Schedule.objects.disable()
+        Schedule.objects.enable()
+        assert scheduler.run_once().fired == ()
+    with travel_to(now + timedelta(minutes=1)):
+        assert scheduler.run_once().fired == ()
+
+    assert Schedule.objects.get().next_slot_at == now.replace(second=0) + timedelta(hours=1)
 
 
 @pytest.mark.django_db

@@ -1,17 +1,26 @@
 """Declared schedules: checks, and how sync writes them as rows."""
 
 import importlib
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from django.db import connections, transaction
 
 from horsies_django import Cron, Every, schedule
 from horsies_django.checks import check_schedules
+from horsies_django.core.backends import config_of
 from horsies_django.core.clock import aware
 from horsies_django.core.compat import BaseTaskBackend
 from horsies_django.db.clock import database_now
-from horsies_django.models import Schedule
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import Lease, Schedule
 from horsies_django.schedules.declaration import declarations
+from horsies_django.schedules.scheduler import Scheduler, lease_name
+from horsies_django.testing import travel
+from tests.conftest import wait_until
 from tests.jobs.tasks import add, noop
 from tests.schedules.conftest import make, utc
 from tests.schedules.jobs import Import, collect, report
@@ -150,19 +159,99 @@ def test_sync_recomputes_the_next_run_only_if_the_timing_changed(scheduler):
     assert Schedule.objects.get().next_run_at < planned
 
 
-def test_sync_disables_a_removed_schedule_and_enables_a_restored_one(scheduler):
+def test_sync_leaves_a_schedule_that_another_process_may_declare(scheduler):
     schedule("a", noop, Every(hours=5))
+    schedule("b", noop, Every(hours=5))
     scheduler.sync()
+    before = Schedule.objects.values().get(name="b")
+
+    redeclared("a", noop, Every(hours=6))
+    scheduler.sync()
+
+    assert Schedule.objects.values().get(name="b") == before
+
+
+def test_a_removed_schedule_is_disabled_after_ten_minutes_and_a_restored_one_enabled_on_the_same_grid(scheduler):
+    schedule("a", noop, Every(hours=5))
+    schedule("b", noop, Every(hours=5))
+    scheduler.sync()
+    planned = Schedule.objects.get(name="a").next_run_at
+    Schedule.objects.filter(name="b").disable()
     declarations.by_place.clear()
 
-    assert scheduler.sync().disabled == 1
-    assert Schedule.objects.get().disabled_by == "CODE"
+    with travel(minutes=9):
+        assert scheduler.disable_undeclared() == []
+    with travel(minutes=11):
+        assert scheduler.disable_undeclared() == ["a"]
+        assert scheduler.disable_undeclared() == []
+    assert list(Schedule.objects.order_by("name").values_list("disabled_by", flat=True)) == ["CODE", "OPERATOR"]
 
+    with travel(hours=11):
+        schedule("a", noop, Every(hours=5))
+        schedule("b", noop, Every(hours=5))
+        assert scheduler.sync().changed == 2
+        a, b = Schedule.objects.order_by("name")
+        assert (a.enabled, a.disabled_by, a.next_run_at - planned) == (True, "", timedelta(hours=10))
+        assert (b.enabled, b.disabled_by) == (False, "OPERATOR")
+        assert scheduler.disable_undeclared() == []
+
+
+@pytest.fixture
+def running(transactional_db):
+    """Run a scheduler that disables schedules after a number of seconds without a declaration, until the test ends."""
+    with ExitStack() as stack:
+
+        def start(seconds):
+            options = replace(config_of("default"), disable_undeclared_schedules_after=seconds)
+            loop = Scheduler(options, "default", interval=0.01)
+            thread = threading.Thread(target=lambda: (loop.run(), connections.close_all()))
+            stack.callback(thread.join, 30)
+            stack.callback(loop.stop)
+            thread.start()
+
+        yield start
+
+
+def test_a_running_scheduler_declares_its_schedules_again_and_disables_what_nobody_declares(running, caplog):
     schedule("a", noop, Every(hours=5))
-    assert scheduler.sync().changed == 1
-    row = Schedule.objects.get()
-    assert (row.enabled, row.disabled_by) == (True, "")
-    assert row.next_run_at is not None
+    schedule("gone", noop, Every(hours=5))
+    Scheduler(config_of("default"), "default").sync()
+    redeclared("a", noop, Every(hours=5))
+
+    running(2)
+    wait_until(lambda: not Schedule.objects.get(name="gone").enabled)
+
+    wait_until(lambda: "schedule disabled name='gone': no process has declared it for 2 s" in caplog.text)
+    first = Schedule.objects.get(name="a")
+    Schedule.objects.update(max_catch_up_runs=7)
+    wait_until(lambda: Schedule.objects.get(name="a").declared_at > first.declared_at)
+    again = Schedule.objects.get(name="a")
+    assert (again.enabled, again.next_run_at, again.max_catch_up_runs) == (True, first.next_run_at, 7)
+
+
+def test_a_scheduler_that_has_just_started_disables_nothing_and_enables_what_it_declares(running):
+    schedule("theirs", noop, Every(hours=5))
+    schedule("ours", noop, Every(hours=5))
+    Scheduler(config_of("default"), "default").sync()
+    Schedule.objects.update(declared_at=NowPlus(-3_600))
+    redeclared("ours", noop, Every(hours=5))
+
+    running(600)
+    wait_until(lambda: Lease.objects.filter(name=lease_name("default")).exists())
+
+    assert Schedule.objects.filter(enabled=True).count() == 2
+
+
+def test_a_schedule_that_was_disabled_during_a_pause_of_its_process_is_enabled_by_it(running):
+    schedule("a", noop, Every(hours=5))
+    running(10)
+    wait_until(lambda: Schedule.objects.exists())
+
+    with transaction.atomic():
+        Schedule.objects.update(declared_at=NowPlus(-10))
+        assert Schedule.objects.all().disable_undeclared(5) == ["a"]
+
+    wait_until(lambda: Schedule.objects.get().enabled)
 
 
 def test_sync_leaves_manual_rows_and_rows_of_other_projects_unchanged(scheduler):
@@ -193,13 +282,11 @@ def test_sync_keeps_a_schedule_disabled_by_an_operator(scheduler):
 def test_sync_keeps_a_disabled_schedule_that_an_operator_disables_again(scheduler, reason):
     schedule("a", noop, Every(hours=5))
     scheduler.sync()
-    declarations.by_place.clear()
-    scheduler.sync()
-    Schedule.objects.update(disabled_by=reason)
+    Schedule.objects.update(enabled=False, disabled_by=reason, declared_enabled=None)
 
     assert Schedule.objects.disable() == 1
     assert Schedule.objects.disable() == 0
-    schedule("a", noop, Every(hours=6))
+    redeclared("a", noop, Every(hours=6))
     scheduler.sync()
 
     row = Schedule.objects.get()
@@ -230,10 +317,12 @@ def test_sync_keeps_a_removed_schedule_that_an_operator_enabled(scheduler):
     schedule("a", noop, Every(hours=5))
     scheduler.sync()
     declarations.by_place.clear()
-    assert scheduler.sync().disabled == 1
-    Schedule.objects.enable()
+    with travel(hours=1):
+        assert scheduler.disable_undeclared() == ["a"]
+        Schedule.objects.enable()
+    with travel(hours=2):
+        assert scheduler.disable_undeclared() == []
 
-    assert scheduler.sync().disabled == 0
     assert Schedule.objects.get().enabled
 
 
