@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,6 +17,9 @@ logger = logging.getLogger("horsies_django.worker")
 
 #: Seconds between two writes.
 INTERVAL: Final = 1.0
+
+#: Probes may run as other users.
+_MODE: Final = 0o644
 
 
 class HeartbeatFile:
@@ -33,7 +37,7 @@ class HeartbeatFile:
         try:
             self._write(self._path)
             self._path.unlink()  # until a runner is healthy
-        except (OSError, ValueError) as error:  # ValueError: the path has no name
+        except (OSError, ValueError) as error:  # ValueError: the path has a NUL
             allowed = "a file, in a folder that exists and that this process may write to"
             raise ImproperlyConfigured(
                 f"--heartbeat-file: {str(self._path)!r} can't be written: {error}; allowed: {allowed}."
@@ -59,12 +63,17 @@ class HeartbeatFile:
                 self._path.unlink()
 
     def _write(self, path: Path) -> None:
-        """Replace the file as a whole, so that a reader never sees a part of it. Raises OSError."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        """Replace the file as a whole, so that a reader never sees a part of it. Raises OSError.
+
+        The name of the new file is random and it is created exclusively, so nobody can plant a link to another file.
+        """
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
-            temporary.write_text(f"{datetime.now(UTC).isoformat(timespec='seconds')}\n")
-            temporary.replace(path)
+            with os.fdopen(handle, "w") as file:
+                os.fchmod(handle, _MODE)
+                file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')}\n")
+            os.replace(temporary, path)  # which replaces a link at the path, not the file behind it
         except OSError:
             with suppress(OSError):
-                temporary.unlink()
+                os.unlink(temporary)
             raise

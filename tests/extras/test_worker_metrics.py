@@ -22,9 +22,10 @@ def url_of(process):
     return wait_until(lambda: re.search(r"metrics served url=(http://[\d.]+:\d+)/metrics", process.output))[1]
 
 
-def get(url, token=""):
+def get(url, token="", **headers):
     """Return the status and the text of a response."""
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    headers |= {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=10) as response:
             return response.status, response.read().decode()
@@ -88,6 +89,19 @@ def test_with_a_token_in_the_settings_each_request_needs_it_except_for_public_en
     assert get(f"{url}/health/ready")[0] == 401
     assert get(f"{url}/health/live")[0] == 200
     assert get(f"{url}/metrics", "a-token-of-the-tests")[0] == 200
+    assert get(f"{url}/metrics", "a-token-of-the-tests", Host="worker:9100")[0] == 200
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_without_a_token_a_request_needs_an_allowed_host(worker):
+    url = url_of(worker("--metrics-port", "0", DEBUG="0", ALLOWED_HOSTS="testserver"))
+
+    for path in ("metrics", "health/live"):
+        status, text = get(f"{url}/{path}", Host="attacker.example:9100")
+        assert (status, text) == (400, "Allowed as Host: an IP address, localhost, and those of ALLOWED_HOSTS.\n")
+        for host in ("10.1.2.3:9100", "[fd00::1]:9100", "localhost", "testserver:9100"):
+            assert get(f"{url}/{path}", Host=host)[0] == 200
 
 
 @pytest.mark.slow

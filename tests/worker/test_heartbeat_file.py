@@ -36,6 +36,21 @@ def test_the_file_has_the_time_while_the_worker_runs_and_is_gone_after_a_stop(wo
 
 
 @pytest.mark.slow
+def test_links_that_others_plant_beside_the_file_are_not_followed(worker, tmp_path):
+    path, private = tmp_path / "beat", tmp_path / "private"
+    private.write_text("untouched")
+    path.symlink_to(private)
+    process = worker("--heartbeat-file", str(path))
+    (tmp_path / f".beat.{process.process.pid}").symlink_to(private)
+
+    first = wait_until(lambda: path.exists() and not path.is_symlink() and path.read_text())
+    wait_until(lambda: path.read_text() != first)
+
+    assert private.read_text() == "untouched"
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["runner", "supervisor"])
 def test_the_file_gets_old_while_the_only_runner_or_the_supervisor_is_suspended(worker, tmp_path, stopped):
     path = tmp_path / "beat"

@@ -8,10 +8,13 @@ import socketserver
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.http.request import split_domain_port, validate_host
 
 from ...core.options import MetricsOptions
 from ...management.metrics_port import FLAG, Address
@@ -35,7 +38,8 @@ _TEXT: Final = "text/plain; charset=utf-8"
 def serve(figures: SupervisorFigures, address: Address, options: MetricsOptions) -> Iterator[None]:
     """Serve while the context is entered. Raises ImproperlyConfigured if the address can't be used.
 
-    With a token in the settings, each request needs it, apart from public endpoints.
+    With a token in the settings, each request needs it, apart from public endpoints; without one, a Host of this
+    server.
     """
     try:
         server = _Server(address)
@@ -68,6 +72,8 @@ class _App:
     def _respond(self, environ: WSGIEnvironment) -> tuple[str, dict[str, str], bytes]:
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return "405 Method Not Allowed", {"Allow": "GET, HEAD"}, b"Only GET and HEAD.\n"
+        if not self._options.token and not _is_own_host(environ.get("HTTP_HOST")):
+            return "400 Bad Request", {}, b"Allowed as Host: an IP address, localhost, and those of ALLOWED_HOSTS.\n"
         endpoint = environ["PATH_INFO"].strip("/")
         is_allowed = not self._options.token or is_open(self._options, endpoint, environ.get("HTTP_AUTHORIZATION", ""))
         if not is_allowed:
@@ -80,6 +86,21 @@ class _App:
         if endpoint == "health/ready":
             return _health(self._figures.is_ready, "No runner is up.")
         return "404 Not Found", {}, b"There are /metrics, /health/live and /health/ready.\n"
+
+
+def _is_own_host(header: str | None) -> bool:
+    """Return whether a request's Host is not that of another site, whose page has had its name point here.
+
+    Such a request has the name of the site, never none or an IP address, as those of probes and Prometheus.
+    """
+    if header is None:
+        return True
+    domain, _ = split_domain_port(header)
+    try:
+        ip_address(domain.strip("[]"))
+    except ValueError:
+        return validate_host(domain, [".localhost", *settings.ALLOWED_HOSTS])
+    return True
 
 
 def _health(is_well: bool, reason: str) -> tuple[str, dict[str, str], bytes]:
