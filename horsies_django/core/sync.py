@@ -79,8 +79,8 @@ class Mailbox(Generic[T]):
         self._wake = WakeEvent()
         self._items: deque[T] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._items)
+    def __len__(self) -> int:
+        return len(self._items)
 
     def put(self, item: T) -> None:
         """Add an item."""

@@ -120,12 +120,14 @@ class ControlPipe:
 
 
 def _read_commands(control: ControlPipe, inbox: Inbox, started_registry: StartedRegistry) -> None:
-    """Put the supervisor's commands into the inbox, and record a pulse each second."""
+    """Put the supervisor's commands into the inbox; record a pulse each second if the producer and the log go on."""
+    from .console_logging import accepts_records
     from .inbox import Command
     from .stall_detector import PULSE_INTERVAL
 
     while True:
-        started_registry.record_pulse()
+        if inbox.progress.is_made() and accepts_records(PULSE_INTERVAL):
+            started_registry.record_pulse()
         command = control.line(PULSE_INTERVAL)
         if command == "":
             os.killpg(0, signal.SIGKILL)  # this process and the programs that its tasks have started

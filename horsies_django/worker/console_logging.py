@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import select
+import socket
+import stat
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final, TextIO
 
 from ..core.current_task import ClaimedRow, log_attributes
@@ -23,7 +28,84 @@ _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 #: Characters that are written at once: writes to a pipe up to this size are atomic.
 _CHUNK: Final = 4_096
 
+#: Seconds to wait for the reader of a full pipe.
+_PATIENCE: Final = 1.0
+
+_FORMATTER: Final = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s")
+
 _Line = tuple[float, str, tuple[object, ...]]
+
+
+class Console:
+    """A stream to stderr that does not block for long, whatever happens to the reader of a pipe or of a terminal.
+
+    It waits for the reader once. Lines that then find no room are lost until there is room again, and counted. So are
+    lines for which the disk has no room.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._encoding = stream.encoding
+        self._descriptor, self._send = _open(stream.fileno())
+        self._lost = 0
+
+    def write(self, text: str) -> None:
+        """Write whole lines."""
+        if self._lost and self._is_written(f"{_lost_line(self._lost)}\n".encode()):
+            self._lost = 0
+        data = text.encode(self._encoding, "backslashreplace")
+        for start in range(0, len(data), _CHUNK):
+            if self._lost or not self._is_written(data[start : start + _CHUNK]):
+                self._lost += data.count(b"\n", start)
+                break
+
+    def flush(self) -> None:
+        """Do nothing: nothing is kept."""
+
+    def _is_written(self, data: bytes) -> bool:
+        deadline = time.monotonic() + (0.0 if self._lost else _PATIENCE)
+        while data:
+            try:
+                data = data[self._send(data) :]
+            except BlockingIOError:
+                if (left := deadline - time.monotonic()) <= 0:
+                    return False
+                poll = select.poll()
+                poll.register(self._descriptor, select.POLLOUT)
+                poll.poll(left * 1_000)
+            except OSError:
+                return False
+        return True
+
+
+def _open(descriptor: int) -> tuple[int, Callable[[bytes], int]]:
+    """Return a descriptor for the same file, and a function that writes to it without blocking.
+
+    O_NONBLOCK belongs to the open file, which other processes share: pipes and terminals are opened once more. Where
+    that is not possible, writes block as usual.
+    """
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISSOCK(mode):
+        connection = socket.socket(fileno=os.dup(descriptor))
+        return connection.fileno(), lambda data: connection.send(data, socket.MSG_DONTWAIT)
+    own = -1
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        with suppress(OSError):
+            own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    own = os.dup(descriptor) if own < 0 else own
+    return own, partial(os.write, own)
+
+
+def _lost_line(count: int) -> str:
+    values = {"name": logger.name, "levelname": "WARNING", "msg": "log lines lost count=%d", "args": (count,)}
+    return _FORMATTER.format(logging.makeLogRecord(values))
+
+
+def _stderr() -> TextIO | Console:
+    """Return stderr, as a :class:`Console` if it is a file and not, as in a test, an object."""
+    try:
+        return Console(sys.stderr)
+    except (AttributeError, OSError, ValueError):  # AttributeError: it was closed before Python started
+        return sys.stderr
 
 
 class BufferedHandler(logging.StreamHandler[TextIO]):
@@ -34,8 +116,8 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+        super().__init__(_stderr())  # type: ignore[arg-type]  # a Console has what the handler needs
+        self.setFormatter(_FORMATTER)
         self._pending: deque[_Line] = deque()
         self._may_wait: bool | None = None
         self._second = self._millisecond = 0
@@ -131,21 +213,38 @@ def log_and_print(message: str, *args: object, verbosity: int) -> None:
     logger.info(message, *args, stacklevel=2)
     if verbosity and not _is_shown():
         with suppress(OSError, ValueError):  # stderr may be closed
-            sys.stderr.write(f"{one_line(message % args)}\n")
-            sys.stderr.flush()
+            stream = _stderr()
+            stream.write(f"{one_line(message % args)}\n")
+            stream.flush()
 
 
 def _is_shown() -> bool:
     """Whether a handler writes our lines of level INFO to stderr or stdout."""
     record = logging.makeLogRecord({"name": logger.name, "levelno": logging.INFO, "levelname": "INFO"})
-    current: logging.Logger | None = logger if logger.isEnabledFor(logging.INFO) else None
-    while current is not None:
-        for handler in current.handlers:
-            is_stream = isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stderr, sys.stdout)
-            if is_stream and handler.level <= logging.INFO and handler.filter(record):
-                return True
-        current = current.parent if current.propagate else None
+    for handler in _handlers() if logger.isEnabledFor(logging.INFO) else ():
+        is_stream = isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stderr, sys.stdout)
+        is_console = is_stream or isinstance(handler, BufferedHandler)
+        if is_console and handler.level <= logging.INFO and handler.filter(record):
+            return True
     return False
+
+
+def accepts_records(timeout: float) -> bool:
+    """Whether no handler of our records blocks: each one's lock is free once within ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    for handler in _handlers():
+        if handler.lock is not None:
+            if not handler.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                return False
+            handler.lock.release()
+    return True
+
+
+def _handlers() -> Iterator[logging.Handler]:
+    current: logging.Logger | None = logger
+    while current is not None:
+        yield from current.handlers
+        current = current.parent if current.propagate else None
 
 
 def log_later(row: ClaimedRow | None, message: str, *args: object, is_last: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
 from django.db import Error, connections
@@ -22,15 +23,17 @@ _MAX_PAUSE: Final = 5.0
 class DatabaseRetry:
     """Runs actions on a database, with a pause after a failure.
 
-    ``wait`` spends the seconds of a pause, and ``on_claim_lost`` handles a lost claim. ``longest_pause`` is the longest
-    pause in seconds: one heartbeat interval, so that after an outage a worker sends a heartbeat before a reaper takes
-    it for dead. ``fix_rows`` fails the rows that make a statement fail for others, and returns how many it has found;
-    their error would come back with every attempt. ``on_privilege_lost`` handles a privilege that the role has lost.
+    ``progress`` is entered during an action. ``wait`` spends the seconds of a pause, and ``on_claim_lost`` handles a
+    lost claim. ``longest_pause`` is the longest pause in seconds: one heartbeat interval, so that after an outage a
+    worker sends a heartbeat before a reaper takes it for dead. ``fix_rows`` fails the rows that make a statement fail
+    for others, and returns how many it has found; their error would come back with every attempt. ``on_privilege_lost``
+    handles a privilege that the role has lost.
     """
 
     def __init__(
         self,
         database: str,
+        progress: AbstractContextManager[None],
         wait: Callable[[float], None],
         on_claim_lost: Callable[[], None],
         longest_pause: float,
@@ -38,6 +41,7 @@ class DatabaseRetry:
         on_privilege_lost: Callable[[Error], None] = lambda _: None,
     ) -> None:
         self._database = database
+        self._progress = progress
         self._fix_rows = fix_rows
         self._on_privilege_lost = on_privilege_lost
         self._wait = wait
@@ -52,7 +56,8 @@ class DatabaseRetry:
         the database nor from a row.
         """
         try:
-            done = action()
+            with self._progress:
+                done = action()
         except ClaimLost:
             self._on_claim_lost()
             return None

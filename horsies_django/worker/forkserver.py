@@ -124,13 +124,14 @@ def _may_fork() -> bool:
 def _has_sockets() -> bool:
     """Whether the project's code has opened a socket, which runners must not share.
 
-    The first three descriptors may be the journal's.
+    The first three descriptors, and copies of them, may be the journal's.
     """
-    for descriptor in os.listdir("/proc/self/fd"):
+    files = {}
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # the descriptor of the listing itself is gone
-            if int(descriptor) > 2 and os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
-                return True
-    return False
+            files[descriptor] = os.readlink(f"/proc/self/fd/{descriptor}")
+    standard = {files.get(descriptor) for descriptor in range(3)}
+    return any(file.startswith("socket:") and file not in standard for file in files.values())
 
 
 def _trim_heap() -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 from ..core.sync import WakeEvent
 from ..db.notifications import SlotFreed, TaskReady
 from .execution_result import ExecutionResult, NotStarted
+from .progress import Progress
 
 
 class Command(Enum):
@@ -49,6 +50,7 @@ class Inbox:
     """
 
     def __init__(self) -> None:
+        self.progress = Progress()
         self._items: deque[InboxItem] = deque()
         self._event = WakeEvent()
         self._source: InboxSource | None = None
@@ -94,13 +96,14 @@ class Inbox:
         A producer that ``gathers`` has all its slots busy: it receives no notifications, and results wake it only when
         a thread has nothing left to run. A wake-up for each would cost more than the results.
         """
-        if self._source is not None:
-            self._source.receive(is_readable=False)
-        if not self._items and timeout > 0:
-            if gathers or self._source is None:
-                self._wait(timeout, gathers=gathers)
-            else:
-                self._poll(self._source, timeout)
+        with self.progress:
+            if self._source is not None:
+                self._source.receive(is_readable=False)
+            if not self._items and timeout > 0:
+                if gathers or self._source is None:
+                    self._wait(timeout, gathers=gathers)
+                else:
+                    self._poll(self._source, timeout)
         return [self._items.popleft() for _ in range(len(self._items))]
 
     def _wait(self, timeout: float, *, gathers: bool) -> None:

@@ -120,6 +120,7 @@ class Producer:
         )
         self._retry = DatabaseRetry(
             config.database,
+            inbox.progress,
             wait=lambda seconds: self._receive(inbox.take(seconds)),
             on_claim_lost=self._on_claim_lost,
             longest_pause=heartbeat_interval,
@@ -179,7 +180,8 @@ class Producer:
             logger.warning("worker leaves tasks to its supervisor id=%s", self._runner.worker_id)
         elif self._schedule.is_holding:
             self._recover_held()
-        self._signals.close(timeout=5.0)
+        with self._inbox.progress:
+            self._signals.close(timeout=5.0)
         if not state.leaves_executions:
             self._retry(self._store.leave)
         return self._budget.exit_reason
@@ -587,7 +589,8 @@ class Producer:
         delays = [result.completion.delay for result in ended if result.completion.delay is not None]
         if delays:
             self._poll_interval.poll_by(time.monotonic() + min(delays))
-        self._publisher.publish(ended)
+        with self._inbox.progress:
+            self._publisher.publish(ended)
         if tick.request is not None:
             self._apply_request(self._requests.follow(tick.request))
 

@@ -34,12 +34,7 @@ def run_worker(
     """
     check_tables(config.database, needs_grants=True)
     if config.until is Until.STOPPED or (config.processes > 1 and config.until is Until.DRAINED):
-        supervisor = Supervisor(config, verbosity, serve)
-        with (
-            stop_signals(lambda: supervisor.send(Command.STOP), owns_process=owns_process),
-            quiet_signals(supervisor.send, owns_process=owns_process),
-        ):
-            return supervisor.run()
+        return Supervisor(config, verbosity, serve).run(owns_process=owns_process)
     if config.reaper:
         with own_connection(config.database, "reaper", waits=True):
             run_pass(config.options)

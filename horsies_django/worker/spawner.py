@@ -73,9 +73,9 @@ class Child:
     def kill(self, reason: str) -> None:
         """Kill the process, once."""
         if not self.is_killed:
-            logger.error("runner killed id=%s: %s", self.worker_id, reason)
             self.is_killed = True
             self.process.kill()
+            logger.error("runner killed id=%s: %s", self.worker_id, reason)
 
 
 class Spawner:

@@ -18,6 +18,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final, Self
 
 from .fork_safety import install_fork_hooks
+from .log_thread import LogThread
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -139,4 +140,7 @@ class _Deadline:
 
     def _log(self) -> None:
         logger.error("command did not stop in time: its process exits, and a reaper recovers its tasks")
+        for log_thread in logger.filters:
+            if isinstance(log_thread, LogThread):
+                log_thread.close()
         logging.shutdown()

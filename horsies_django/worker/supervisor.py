@@ -33,7 +33,10 @@ from .figures import SupervisorFigures, serve_nothing
 from .heartbeat_file import HeartbeatFile
 from .inbox import Command
 from .listener import alive_for
-from .spawner import Child, Spawner, kill_process_group
+from .log_thread import LogThread
+from .quiet_signals import quiet_signals
+from .spawner import GROUP_GRACE, Child, Spawner, kill_process_group
+from .stop_signals import stop_signals
 from .supervisor_store import DeadRunner, SupervisorStore
 
 logger = logging.getLogger("horsies_django.worker")
@@ -125,24 +128,33 @@ class Supervisor:
         self._kill_at = float("inf")
         self._leave_at = float("inf")
 
-    def send(self, command: Command) -> None:
-        """Be quiet, resume, stop (first time) or abort (second time). May be called from a signal handler."""
-        self._events.put(command)
+    def run(self, *, owns_process: bool = False) -> int:
+        """Supervise until the last runner is gone; return the exit status. Signals stop it, or make it quiet.
 
-    def run(self) -> int:
-        """Supervise until the last runner is gone; return the exit status.
-
-        Raises ImproperlyConfigured if the heartbeat file can't be written, and what ``serve`` raises.
+        A stop that takes longer than all its steps may take ends the process if it ``owns_process``, and raises
+        KeyboardInterrupt otherwise. Raises ImproperlyConfigured if the heartbeat file can't be written, and what
+        ``serve`` raises.
         """
         if not getattr(settings, "SETTINGS_MODULE", None):
             raise RuntimeError("Runners are separate processes, which need DJANGO_SETTINGS_MODULE.")
         self._heartbeat_file.prepare()
         self._spawner.open()
         try:
-            with self._serve(self._figures):  # its sockets and threads are not inherited by forked runners
+            # From here on there are sockets and threads, which forked runners must not inherit.
+            stop = partial(self._events.put, Command.STOP)
+            with (
+                stop_signals(stop, *self._stop_timeouts(), owns_process=owns_process),
+                quiet_signals(self._events.put, owns_process=owns_process),
+                self._serve(self._figures),
+            ):
                 return self._run()
         finally:
             self._spawner.close()
+
+    def _stop_timeouts(self) -> tuple[float, float]:
+        """Return the seconds that the steps of a stop, and those of a second one, may take."""
+        in_order = self._config.shutdown_timeout + GRACE + GROUP_GRACE + LEAVE_TIMEOUT
+        return in_order + ABORT_TIMEOUT, ABORT_GRACE + GROUP_GRACE + 2 * ABORT_TIMEOUT
 
     def _run(self) -> int:
         loops: dict[str, Reaper | Scheduler] = {}
@@ -154,7 +166,7 @@ class Supervisor:
             threading.Thread(target=self._run_loop, args=given, name=f"horsies-{given[0]}", daemon=True).start()
         self._store.start()
         self._starts = [_Start(time.monotonic(), self._config.is_quiet)] * self._config.processes
-        with own_logging():
+        with own_logging(), LogThread():
             while not self._is_done():
                 self.run_once()
             for loop in loops.values():
@@ -372,10 +384,10 @@ class Supervisor:
 
     def _fail(self, reason: str, *, exc_info: bool = False) -> None:
         """Stop, and exit with status 1."""
-        logger.error("%s", reason, exc_info=exc_info)
         if not self._has_failed:  # a second STOP would abort the executions
             self._has_failed = True
             self._events.put(Command.STOP)
+        logger.error("%s", reason, exc_info=exc_info)
 
 
 def _pause(failed_starts: int) -> float:

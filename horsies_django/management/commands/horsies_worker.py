@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -20,7 +21,7 @@ from horsies_django.management.metrics_port import FLAG as METRICS_PORT
 from horsies_django.management.metrics_port import parse_address, subscribers
 from horsies_django.management.reload import run_with_reload
 from horsies_django.worker.config import Until, WorkerConfig
-from horsies_django.worker.console_logging import log_to_console
+from horsies_django.worker.console_logging import accepts_records, log_to_console
 from horsies_django.worker.figures import SupervisorFigures, serve_nothing
 from horsies_django.worker.run_worker import run_worker
 
@@ -28,6 +29,9 @@ COMMAND: Final = "horsies_worker"
 
 #: The flag of development.
 RELOAD: Final = "--reload"
+
+#: Seconds in which a log handler has to return before the process exits.
+_LOG_TIMEOUT: Final = 1.0
 
 #: Stands for all queues.
 ALL: Final = "*"
@@ -127,6 +131,8 @@ class Command(QueueCommand):
             status = run_worker(config, options["verbosity"], owns_process=self.owns_process, serve=serve())
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
+        if self.owns_process and not accepts_records(_LOG_TIMEOUT):
+            os._exit(status)  # the interpreter's own exit would wait for the handler
         if status:
             sys.exit(status)
 

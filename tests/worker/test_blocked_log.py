@@ -1,0 +1,128 @@
+"""A log that takes no more lines: stderr is a pipe that is not read, or a handler of the project blocks."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from horsies_django.models import Task, Worker
+from tests.chaos.fleet import is_alive
+from tests.conftest import ROOT, database_url, wait_until
+from tests.jobs import tasks
+from tests.worker.test_heartbeat_file import OLD, age_of
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe can be set on Linux only"),
+]
+
+#: Tasks whose log lines fill the pipe many times.
+MANY = 400
+
+
+@pytest.fixture
+def unread(transactional_db):
+    """Start commands whose output is a small pipe; return the process and the pipe's other end."""
+    started = []
+
+    def start(*arguments, **environment):
+        reading, writing = os.pipe()
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4_096)
+        complete = {**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"}
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env={**complete, **environment},
+            stdout=writing,
+            stderr=writing,
+            start_new_session=True,
+        )
+        os.close(writing)
+        started.append((process, reading))
+        return process, reading
+
+    yield start
+    for process, reading in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        os.close(reading)
+
+
+def read_all(reading):
+    with os.fdopen(os.dup(reading)) as pipe:
+        return pipe.read()
+
+
+@pytest.mark.slow
+def test_tasks_run_and_a_worker_stops_while_its_output_is_not_read(unread):
+    handles = tasks.noop.send_many({} for _ in range(MANY))
+    process, reading = unread("horsies_worker", "--processes", "2")
+
+    wait_until(lambda: Task.objects.completed().count() == MANY, limit=60)
+    crashing = tasks.hard_exit.send("dies")  # the supervisor logs that, too
+    assert crashing.get(timeout=40).err.error_code == "WORKER_CRASHED"
+    assert tasks.add.send(1).value(timeout=40) == 2
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(40) == 0
+    assert f"id={handles[0].id}" in read_all(reading)
+
+
+@pytest.mark.slow
+def test_a_worker_counts_the_log_lines_that_an_unread_pipe_could_not_take(unread):
+    tasks.noop.send_many({} for _ in range(MANY))
+    _, reading = unread("horsies_worker")
+    wait_until(lambda: Task.objects.completed().count() == MANY, limit=60)
+    lines = []
+
+    def last_task_is_logged():
+        lines.extend(os.read(reading, 65_536).decode().splitlines())
+        return any(f"task completed id={last.id}" in line for line in lines)
+
+    last = tasks.noop.send()
+    wait_until(last_task_is_logged)
+
+    counts = [int(line.rpartition("=")[2]) for line in lines if "WARNING horsies_django.worker log lines lost" in line]
+    written = [line for line in lines if " task started " in line or " task completed " in line]
+    assert counts
+    assert 2 * MANY + 2 <= len(written) + sum(counts) <= 2 * MANY + 3, "one line says that a runner is ready"
+
+
+@pytest.mark.slow
+def test_a_runner_whose_log_handler_blocks_is_unhealthy_is_killed_and_a_stop_ends_the_worker(unread, tmp_path):
+    path = tmp_path / "beat"
+    process, _ = unread(
+        *("horsies_worker", "--stall-timeout", "4", "--shutdown-timeout", "0", "--heartbeat-file", str(path)),
+        DJANGO_SETTINGS_MODULE="tests.worker.blocking_log_settings",
+    )
+    wait_until(path.exists, limit=40)
+    first = Worker.objects.get().pid
+
+    tasks.noop.send_many({} for _ in range(MANY))
+
+    wait_until(lambda: age_of(path) > OLD - 2, limit=40, what="the worker is unhealthy")
+    wait_until(lambda: not is_alive(first), limit=40, what="the runner is killed")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 0
+
+
+@pytest.mark.slow
+def test_a_supervisor_that_hangs_ends_at_the_deadline_of_a_stop(manage, tmp_path):
+    path = tmp_path / "beat"
+    process = manage(
+        *("horsies_worker", "--shutdown-timeout", "60", "--heartbeat-file", str(path)),
+        DJANGO_SETTINGS_MODULE="tests.worker.blocking_log_settings",
+        HANG_AT=str(path),
+    )
+    wait_until((tmp_path / "hangs").exists, limit=40)
+
+    process.signal(signal.SIGTERM)
+    process.signal(signal.SIGINT)
+
+    assert process.wait(40) == 1
+    assert "did not stop in time" in process.output
