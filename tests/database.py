@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from django.db import connection
+from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+
+T = TypeVar("T")
 
 
 def is_postgres() -> bool:
@@ -23,6 +26,19 @@ def count_commits() -> int:
         cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
         (count,) = cursor.fetchone()
         return int(count)
+
+
+def on_another_connection(action: Callable[[], T]) -> T:
+    """Return what ``action`` returns on a connection of its own, outside the caller's transaction."""
+
+    def run() -> T:
+        try:
+            return action()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
 
 
 @contextmanager

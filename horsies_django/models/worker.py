@@ -6,7 +6,7 @@ import functools
 from enum import StrEnum
 from typing import Any, Self
 
-from django.db import connections, models
+from django.db import connections, models, transaction
 from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
@@ -42,14 +42,20 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
     def beat(self, worker_id: str, memory: int | None = None) -> WorkerRequest:
         """Record a heartbeat and, if given, the memory in bytes; return what the row asks of the worker.
 
-        This takes one statement, unless the worker is asked to stop or is quiet.
+        This takes one statement, unless the worker is asked to stop or is quiet. While another transaction has locked
+        the row, it is not written.
         """
-        mine, beat = self.filter(pk=worker_id), {"last_beat_at": Now()} | ({} if memory is None else {"memory": memory})
-        if mine.claiming().update(**beat):
-            return WorkerRequest.CONTINUE
-        if mine.filter(stop_requested_at__isnull=True).update(**beat):
-            return WorkerRequest.QUIET
-        return WorkerRequest.STOP if mine.update(**beat) else WorkerRequest.GONE
+        mine, beat = self._unlocked(worker_id), {"last_beat_at": Now()} | ({} if memory is None else {"memory": memory})
+        with transaction.atomic(using=self.db, savepoint=False):
+            if mine.claiming().update(**beat):
+                return WorkerRequest.CONTINUE
+            mine.update(**beat)
+        return self.request_of(worker_id)
+
+    def _unlocked(self, worker_id: Any) -> Self:
+        """The worker, unless another transaction has locked its row. A worker must not wait for it."""
+        row = self.filter(pk=worker_id)
+        return self.filter(pk__in=row.select_for_update(skip_locked=True, no_key=True).values("pk"))
 
     def request_of(self, worker_id: str) -> WorkerRequest:
         """Return what its row asks of the worker."""
@@ -60,7 +66,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Record a heartbeat of a worker that by its memory holds no task, and ping it, in one statement on PostgreSQL.
 
         Returns whether the table says that it holds one. Returns None, and records nothing, if the worker is asked to
-        stop, is quiet, or its row was deleted.
+        stop, is quiet, or its row was deleted or is locked.
         """
         statement = compile_idle_beat(self.db)
         given = {"worker_id": worker_id, "memory": memory, "ping": postgres.PING + worker_id}
@@ -196,8 +202,9 @@ def compile_idle_beat(database: str) -> Statement:
 
     worker_id = BoundParam(Param("worker_id"), Worker._meta.get_field("id"))
     memory = BoundParam(Param("memory"), Worker._meta.get_field("memory"))
-    mine = Worker.objects.using(database).filter(pk=worker_id).claiming()
-    update = Statement.update(mine, last_beat_at=Now(), memory=memory)
+    mine = Worker.objects.using(database)._unlocked(worker_id).claiming()
+    with transaction.atomic(using=database, savepoint=False):  # elsewhere Django compiles no SELECT … FOR UPDATE
+        update = Statement.update(mine, last_beat_at=Now(), memory=memory)
     held = Task.objects.using(database).held_by(worker_id)
     exists, ping = Statement.select(held.values_list("pk")[:1]), postgres.notification(Param("ping"))
     sql = f"{update.sql} RETURNING EXISTS ({exists.sql}), {ping.sql}"

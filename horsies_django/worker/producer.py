@@ -18,6 +18,7 @@ from django.db import Error
 
 from ..core.current_task import log_attributes
 from ..core.exceptions import TaskRevoked
+from ..db import postgres
 from ..db.notifications import ANY_QUEUE, SlotFreed, TaskReady
 from ..enqueue.send_signals import dispatching_to
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden
@@ -551,8 +552,10 @@ class Producer:
                     is_in_doubt=state.is_in_doubt,
                     mark_ready=self._mark_ready,
                 )
-            except (Error, AdvanceFailed):  # it may have committed although its answer was lost
+            except (Error, AdvanceFailed) as error:  # it may have committed although its answer was lost
                 state.is_in_doubt = True
+                if isinstance(error, Error) and postgres.is_lock_timeout(error):
+                    self._store.skip_locked()
                 raise
         state.is_in_doubt = tick.is_in_doubt
         return tick

@@ -91,7 +91,7 @@ class ResultBuffer:
         self._ready = [result for result in self._ready if id(result) not in keys]
 
     def postpone(self, results: Sequence[ExecutionResult]) -> None:
-        """Try these again after a pause that grows each time: another transaction has locked their workflows."""
+        """Try these again after a pause that grows each time: another transaction locks them, or their workflows."""
         if results:
             self.remove(results)
             self._postponed += results

@@ -105,10 +105,10 @@ class Spawner:
         database = self._config.database
         code_version(self._config.options)
         compile_scan(database, (False, True))
-        if postgres.can_listen(database):
-            compile_idle_beat(database)
         with suppress(Error), own_connection(database, "supervisor", is_busy=True):
             connections[database].ensure_connection()
+            if postgres.can_listen(database):
+                compile_idle_beat(database)
 
     def close(self) -> None:
         """End the fork server; the runners go on."""

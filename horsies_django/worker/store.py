@@ -54,6 +54,9 @@ POLICY_TTL: Final = 0.2
 #: send than rows to read.
 MANY: Final = 1_000
 
+#: Seconds for which a worker skips locked rows after it has waited for one in vain, or has skipped one.
+SKIP_LOCKED_FOR: Final = 60.0
+
 #: Minimum tasks of a queue that are tried one by one after a claim has failed.
 MIN_ISOLATED: Final = 20
 
@@ -101,6 +104,7 @@ class WorkerStore:
         self._gateway = EngineGateway(config.database)
         self.selector = QueueSelector(config)
         self._policies_expire_at = float("-inf")
+        self._skips_locked_until = float("-inf")
 
     def register(self, *, is_quiet: bool = False) -> None:
         """Write the worker's row."""
@@ -228,12 +232,29 @@ class WorkerStore:
         mine = self._tasks().filter(claimed_by_worker_id=self._runner.worker_id)
         return mine.filter(status=TaskStatus.RUNNING)
 
-    def locked_ids(self, claims: Sequence[ClaimedTask]) -> set[UUID]:
-        """Return the ids of those that this worker still runs and another transaction has locked."""
+    @property
+    def skips_locked(self) -> bool:
+        """Whether to skip rows that other transactions have locked. To look for them costs statements."""
+        return time.monotonic() < self._skips_locked_until
+
+    def skip_locked(self) -> None:
+        """Skip locked rows for a while: a statement has waited too long for one."""
+        self._skips_locked_until = time.monotonic() + SKIP_LOCKED_FOR
+
+    def locked_ids(
+        self, claims: Sequence[ClaimedTask | HeldClaim], status: TaskStatus = TaskStatus.RUNNING
+    ) -> set[UUID]:
+        """Lock the tasks that this worker still holds; return the ids of those that another transaction has locked."""
+        held = self._tasks().under_claims(claims, status, self._runner.worker_id)
         with self.transaction():
-            mine = {key for key, _ in self.still_held(claims)}
-            held = self._tasks().under_claims(claims, TaskStatus.RUNNING, self._runner.worker_id)
-            return mine - set(held.lock().values_list("pk", flat=True))
+            return set(held.values_list("pk", flat=True)) - set(held.lock().values_list("pk", flat=True))
+
+    def _skipped(self, claims: Sequence[ClaimedTask | HeldClaim], status: TaskStatus) -> set[UUID]:
+        """Return the ids of tasks to leave out because another transaction has locked them."""
+        locked = self.locked_ids(claims, status) if claims and self.skips_locked else set()
+        if locked:
+            self.skip_locked()
+        return locked
 
     def note_progress(self, executions: Iterable[Execution]) -> dict[Execution, str]:
         """Store the progress that executions have noted since it was last stored; return what was stored."""
@@ -269,10 +290,13 @@ class WorkerStore:
         if failed := [end for end in ends if end.error is not None and end.delay is None]:
             tasks.fail(failed, runner)
 
-    def lock_workflows(self, results: Sequence[ExecutionResult]) -> list[ExecutionResult]:
-        """Lock the workflows of these nodes' tasks; return those whose workflow another transaction has locked."""
-        blocked = self._blocked([result.claim for result in results])
-        return [result for result in results if result.claim.workflow_id in blocked]
+    def locked_results(self, results: Sequence[ExecutionResult]) -> list[ExecutionResult]:
+        """Lock the workflows of these tasks; return results whose workflow or task another transaction has locked."""
+        claims = [result.claim for result in results]
+        blocked, skipped = self._blocked(claims), self._skipped(claims, TaskStatus.RUNNING)
+        if not (blocked or skipped):
+            return []
+        return [one for one in results if one.claim.workflow_id in blocked or one.claim.task_id in skipped]
 
     def _blocked(self, claims: Sequence[ClaimedTask | HeldClaim]) -> set[UUID]:
         roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
@@ -393,6 +417,8 @@ class WorkerStore:
         """Start prefetched tasks; return those that this worker still holds."""
         # A task that was taken away and claimed again appears twice: the later claim counts.
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
+        if skipped := self._skipped(latest, TaskStatus.CLAIMED):  # handed back with a heartbeat, as unknown claims
+            latest = [claim for claim in latest if claim.task_id not in skipped]
         may = self._tasks().start(latest, self._runner.worker_id)
         nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
         gateway.advance_unless_locked(self._config.database, nodes)
@@ -422,13 +448,14 @@ class WorkerStore:
         return self._release(claims, TaskStatus.CLAIMED)
 
     def _release(self, claims: Sequence[C], status: TaskStatus, *, at_last: bool = False) -> list[C]:
-        """Put tasks back into their queues; return those whose workflow another transaction has locked.
+        """Put tasks back into their queues; return those that another transaction has locked, or whose workflow it has.
 
         That transaction may pause or cancel the workflow, does not see the tasks that go back, and would leave them to
         run. ``at_last`` they go back all the same, which is better than to recover them as crashed.
         """
         blocked = self._blocked(claims)
-        free = [claim for claim in claims if claim.workflow_id not in blocked]
+        skipped = set() if at_last else self._skipped(claims, status)
+        free = [claim for claim in claims if claim.workflow_id not in blocked and claim.task_id not in skipped]
         gone = claims if at_last else free
         tasks = self._tasks()
         if self.selector.has_rates:
@@ -441,7 +468,9 @@ class WorkerStore:
             self._config.database, [claim.task_id for claim in free if claim.workflow_id is not None]
         )
         wake_after_commit(self._config.database, ANY_QUEUE)
-        return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
+        if at_last:
+            return []
+        return [claim for claim in claims if claim.workflow_id in blocked or claim.task_id in skipped]
 
     def recover_held(self, still: Collection[ClaimedTask] = (), *, is_stopped: bool = False) -> int:
         """Recover the tasks that this worker holds as after a crash, except those that are ``still`` running.

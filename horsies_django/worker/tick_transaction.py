@@ -42,7 +42,7 @@ class Tick:
     began_at: float = field(default_factory=lambda: time.monotonic())  # as in Execution
     stored: Sequence[ExecutionResult] = ()
     limit_keys: Collection[str] = ()  # limits that may have room now, of nodes that ended without running
-    postponed: Sequence[ExecutionResult] = ()  # another transaction has locked their workflows
+    postponed: Sequence[ExecutionResult] = ()  # another transaction has locked them or their workflows
     claimed: int = 0
     has_heartbeat: bool = False
     request: WorkerRequest | None = None  # of the worker's row, if the tick has a heartbeat
@@ -93,12 +93,18 @@ class TickTransaction:
         noted = [result.execution for result in batch if result.execution.progress is not None]
         are_successes = all(result.completion.is_success for result in batch)
         is_one_statement = not (
-            is_in_doubt or nodes or noted or is_heartbeat_due or not are_successes or self._has_more_than_claims()
+            is_in_doubt
+            or nodes
+            or noted
+            or is_heartbeat_due
+            or not are_successes
+            or self._has_more_than_claims()
+            or self._store.skips_locked
         )
         ends: list[Completion] = []
         try:
             with nullcontext() if is_one_statement else self._store.transaction():
-                tick.postponed = self._store.lock_workflows(nodes) if nodes else []
+                tick.postponed = self._store.locked_results(batch) if nodes or self._store.skips_locked else []
                 tick.stored = [result for result in batch if result not in tick.postponed] if tick.postponed else batch
                 ends = latest([result.completion for result in tick.stored if not result.is_stored])
                 successes = [end for end in ends if end.is_success]

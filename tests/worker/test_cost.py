@@ -78,6 +78,7 @@ def test_the_intervals_of_an_idle_worker_leave_at_most_1_5_statements_a_second()
     store = WorkerStore(config, WorkerInfo("w", "host", 1))
     store.register()
     store.poll(pools)
+    store.idle_heartbeat(is_quiet=False)  # it compiles the statement
     scheduler = Scheduler(config.options, "default")
     scheduler.expect_notifications(60)
     reaper = Reaper(config.options, "default", on_pass=lambda _: reaper.stop())

@@ -132,7 +132,7 @@ def test_a_second_stop_request_changes_nothing():
 def test_a_heartbeat_is_one_statement_and_returns_the_stop_request():
     Worker.objects.register("w", "", "host", 1)
 
-    with CaptureQueriesContext(connection) as captured:
+    with transaction.atomic(), CaptureQueriesContext(connection) as captured:  # the transaction of a tick
         assert Worker.objects.beat("w", 1) == "go on"
     assert len(captured) == 1
     Worker.objects.request_stop()
@@ -146,6 +146,7 @@ def test_the_heartbeat_of_an_idle_worker_is_one_statement_and_returns_whether_it
     if connection.vendor != "postgresql":
         return
     Worker.objects.register("w", "", "host", 1)
+    assert Worker.objects.beat_idle("unknown", 0) is None  # it compiles the statement
 
     with CaptureQueriesContext(connection) as captured:
         assert Worker.objects.beat_idle("w", 1) is False

@@ -9,6 +9,7 @@ from django.db import connection, transaction
 from horsies_django import TaskStatus
 from horsies_django.models import Task
 from tests.conftest import wait_until
+from tests.database import on_another_connection
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
@@ -41,29 +42,14 @@ def test_a_task_is_visible_to_workers_only_after_the_commit(worker):
         inside = tasks.write.send("inside")
         with transaction.atomic(savepoint=True):
             pass
-        outside = _on_another_connection(lambda: tasks.write.send("outside"))
-        wait_until(lambda: _on_another_connection(outside.status) == TaskStatus.COMPLETED)
+        outside = on_another_connection(lambda: tasks.write.send("outside"))
+        wait_until(lambda: on_another_connection(outside.status) == TaskStatus.COMPLETED)
         assert inside.status() == TaskStatus.PENDING
         committed_at = time.time()
 
     wait_until(lambda: inside.status() == TaskStatus.COMPLETED)
 
     assert Entry.objects.get(key="inside").at > committed_at
-
-
-def _on_another_connection(action):
-    from concurrent.futures import ThreadPoolExecutor
-
-    from django.db import connections
-
-    def run():
-        try:
-            return action()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(run).result()
 
 
 def test_a_commit_wakes_a_worker_that_polls_every_ten_minutes(worker):

@@ -5,9 +5,11 @@ from django.db import OperationalError, connection, transaction
 from django.db.models.signals import post_delete
 
 from horsies_django import TaskStatus
-from horsies_django.models import Task
-from tests.conftest import wait_until
+from horsies_django.models import Heartbeat, Task, Worker
+from tests.conftest import database_url, wait_until
+from tests.database import on_another_connection
 from tests.jobs import tasks
+from tests.jobs.models import Entry
 from tests.reaper.retention import jobs as kept
 from tests.worker.execution import jobs
 
@@ -31,6 +33,74 @@ def test_a_body_that_leaves_its_row_locked_blocks_no_other_task(worker, tmp_path
 
     wait_until(lambda: handle.status() is TaskStatus.FAILED)
     assert Task.objects.get(pk=handle.id).error_code == "TASK_TIMEOUT"
+
+
+@pytest.fixture
+def impatient_worker(worker):
+    """Start a worker that waits 0.2 s for a lock, and sends frequent heartbeats."""
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite locks no rows: a writer locks the whole file")
+    url = database_url()
+    url += ("&" if "?" in url else "?") + "options=-c%20lock_timeout%3D200"
+    return lambda *flags: worker(*flags, DATABASE_URL=url, TEST_HEARTBEAT_MS="200")
+
+
+def has_waited_in_vain(process):
+    return lambda: "canceling statement due to lock timeout" in process.output
+
+
+@pytest.mark.slow
+def test_running_tasks_that_are_locked_hold_up_no_other_task(impatient_worker, gate):
+    process = impatient_worker("--threads", "2")
+    cancelled, kept = tasks.hold.send("cancelled", str(gate)), tasks.hold.send("kept", str(gate))
+    wait_until(lambda: Entry.objects.count() == 2)
+
+    with transaction.atomic():
+        cancelled.cancel(include_running=True)
+        list(Task.objects.filter(pk=kept.id).select_for_update())
+        gate.touch()
+        wait_until(has_waited_in_vain(process))
+        assert on_another_connection(lambda: tasks.add.send(1).value(timeout=20)) == 2
+
+    assert kept.value(timeout=20) == "kept"
+    assert cancelled.status() is TaskStatus.CANCELLED
+
+
+@pytest.mark.slow
+def test_a_prefetched_task_that_is_locked_holds_up_no_other_task(impatient_worker, gate):
+    process = impatient_worker("--threads", "1", "--prefetch", "1")
+    first = tasks.hold.send("first", str(gate))
+    wait_until(lambda: Entry.objects.count() == 1)
+    prefetched = tasks.add.send(1)
+    wait_until(lambda: prefetched.status() is TaskStatus.CLAIMED)
+
+    with transaction.atomic():
+        list(Task.objects.filter(pk=prefetched.id).select_for_update())
+        gate.touch()
+        wait_until(has_waited_in_vain(process))
+        assert on_another_connection(lambda: tasks.add.send(1).value(timeout=20)) == 2
+
+    assert first.value(timeout=20) == "first"
+    assert prefetched.value(timeout=20) == 2
+
+
+@pytest.mark.slow
+def test_a_worker_whose_own_row_is_locked_runs_tasks_and_sends_their_heartbeats(impatient_worker, gate):
+    process = impatient_worker()
+    held = tasks.hold.send("held", str(gate))
+    wait_until(lambda: Entry.objects.count() == 1)
+
+    with transaction.atomic():
+        (row,) = Worker.objects.select_for_update()
+        sent = Heartbeat.objects.count()
+        wait_until(lambda: Heartbeat.objects.count() >= sent + 2)
+        gate.touch()
+        assert on_another_connection(lambda: held.value(timeout=20)) == "held"
+        assert on_another_connection(lambda: tasks.add.send(1).value(timeout=20)) == 2
+        assert Worker.objects.get().last_beat_at == row.last_beat_at
+
+    wait_until(lambda: Worker.objects.get().last_beat_at > row.last_beat_at)
+    assert not has_waited_in_vain(process)()
 
 
 def test_a_task_ends_even_if_its_row_can_not_be_deleted(drain, caplog):
