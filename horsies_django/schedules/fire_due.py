@@ -24,9 +24,6 @@ logger = logging.getLogger("horsies_django.scheduler")
 #: Seconds after which a slot counts as missed; longer than a restart of the scheduler takes.
 MISSED_AFTER: Final = 60.0
 
-#: Maximum slots of one schedule that one pass catches up.
-SLOTS_PER_PASS: Final = 100
-
 #: Columns that determine the call; if one changes after the call was prepared, the slot is fired in a later pass.
 PREPARED_BY: Final = ("backend", "task_name", "workflow_name", "args", "kwargs", "options")
 
@@ -114,7 +111,7 @@ def _due(row: Schedule, slots: Slots, now: datetime) -> tuple[Sequence[datetime]
     """Return the slots to send now, and the last slot that is done afterwards."""
     planned = _planned(row, slots)
     most = min(row.max_catch_up_runs, MAX_CATCH_UP) if row.catch_up == CatchUp.ALL else 1
-    found = slots.missed(planned, now, most)[:SLOTS_PER_PASS]
+    found = slots.missed(planned, now, most)
     is_late = (now - slots.due_at(found[-1])).total_seconds() > MISSED_AFTER
     return ([] if row.catch_up == CatchUp.NONE and is_late else found), found[-1]
 

@@ -14,22 +14,23 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.db import Error, close_old_connections, connections
-from django.db.models import Exists, Subquery
+from django.db.models import Exists, Q, Subquery
 
 from ..core.bounds import DATES_ALLOWED, date_if_within
 from ..core.clock import aware
 from ..core.options import Options
+from ..core.schedule_enums import CatchUp
 from ..core.sync import StopEvent
 from ..db.clock import database_now, select_values
 from ..db.errors import is_outage, is_row_error
-from ..db.expressions import SecondsUntil
+from ..db.expressions import NowPlus, SecondsUntil
 from ..db.now import Now
 from ..models import Lease
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.lease import NEVER
 from ..models.schedule import Schedule, ScheduleQuerySet
 from .dispatch import UnknownTarget, error_text
-from .fire_due import Fired, fire_due
+from .fire_due import MISSED_AFTER, Fired, fire_due
 from .syncing import SyncReport, declared_names, project_of, sync
 
 logger = logging.getLogger("horsies_django.scheduler")
@@ -53,6 +54,9 @@ UNDECLARED_AFTER: Final = 600.0
 
 #: Maximum due schedules of one pass; the rest are due in the next.
 BATCH: Final = 500
+
+#: Maximum missed slots that one pass catches up, of all schedules together: slots on time wait for one pass at most.
+CATCH_UP_BATCH: Final = 50
 
 #: Seconds before the first retry of a schedule that could not be sent, and the longest wait before a retry.
 FIRST_RETRY: Final = 0.1
@@ -290,18 +294,21 @@ class Scheduler:
 
     def _fire_batch(self) -> tuple[list[Fired], list[Deferred]]:
         unplanned, due = self._served_rows.unplanned(), self._served_rows.next_up().filter(next_run_at__lte=Now())
+        missed = Q(catch_up=CatchUp.ALL, next_run_at__lt=NowPlus(-MISSED_AFTER))
+        parts = (self._served_rows.with_outdated_plan(), due.exclude(missed), unplanned, due.filter(missed))
         fired: list[Fired] = []
         deferred: list[Deferred] = []
         columns = ("pk", "name", date_if_within("next_run_at"), Now())
-        parts = (self._served_rows.with_outdated_plan(), due, unplanned)
-        found = [(rows is unplanned, *row) for rows in parts for row in rows.values_list(*columns)[:BATCH]]
-        for is_unplanned, key, name, run_at, now in found:
+        found = [(rows, *row) for rows in parts for row in rows.values_list(*columns)[:BATCH]]
+        caught_up = 0
+        for rows, key, name, run_at, now in found:
             try:
-                if run_at is None and not is_unplanned:
+                if run_at is None and rows is not unplanned:
                     raise ValueError(f"next_run_at can't be read; allowed: {DATES_ALLOWED}.")
                 for one in fire_due(self._rows, key, run_at, aware(now)):
                     fired.append(one)
-                    if self._stopped.is_set:
+                    caught_up += rows is parts[-1]
+                    if self._stopped.is_set or caught_up == CATCH_UP_BATCH:
                         break
             except MissingPrivilege:
                 raise
@@ -310,7 +317,7 @@ class Scheduler:
                 deferred.append(self._defer(key, name, error))
             else:
                 self._backoff.remove(key)
-            if self._stopped.is_set:
+            if self._stopped.is_set or caught_up == CATCH_UP_BATCH:
                 break
         return fired, deferred
 

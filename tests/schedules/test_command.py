@@ -10,7 +10,7 @@ from horsies_django import Every, schedule
 from horsies_django.db.clock import database_now
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule, Task
-from horsies_django.schedules import fire_due, scheduler
+from horsies_django.schedules import scheduler
 from tests.conftest import wait_until
 from tests.jobs.tasks import add, noop
 from tests.schedules.conftest import make, make_due
@@ -33,7 +33,7 @@ def test_once_syncs_declarations_and_sends_and_prints_due_schedules(capsys):
 
 @pytest.mark.django_db
 def test_once_sends_all_due_slots_even_more_than_a_batch(capsys, monkeypatch):
-    monkeypatch.setattr(fire_due, "SLOTS_PER_PASS", 5)
+    monkeypatch.setattr(scheduler, "CATCH_UP_BATCH", 5)
     monkeypatch.setattr(scheduler, "BATCH", 10)
     slots, rows = 17, 32
     make("missed", timing="every:60", catch_up="all", max_catch_up_runs=1_000)

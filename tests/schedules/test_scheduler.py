@@ -99,7 +99,7 @@ def test_catch_up_runs_the_latest_all_some_or_none_of_the_missed_slots(scheduler
     make_due(3 * 86_400 + 600)
     first = Schedule.objects.get().next_run_at
 
-    scheduler.run_once()
+    scheduler.run_all()
 
     row = Schedule.objects.get()
     assert Task.objects.count() == row.run_count == count
@@ -107,17 +107,27 @@ def test_catch_up_runs_the_latest_all_some_or_none_of_the_missed_slots(scheduler
     assert row.next_run_at == first + timedelta(hours=73)
 
 
-@pytest.mark.slow
 @pytest.mark.django_db
-def test_catch_up_of_hundreds_of_slots_takes_several_passes(scheduler):
-    make(timing="every:60", catch_up="all", max_catch_up_runs=250)
-    make_due(3 * 86_400)
+def test_catch_up_of_many_slots_takes_several_passes_in_each_of_which_slots_on_time_come_first(scheduler, monkeypatch):
+    monkeypatch.setattr(scheduler_module, "CATCH_UP_BATCH", 5)
+    for number in range(3):
+        make(f"missed {number}", catch_up="all", max_catch_up_runs=7)
+    make_due(30 * 3_600 + 1_800)
+    make("latest", timing="every:60")
+    make("on time", catch_up="none")
 
-    for _ in range(3):
-        scheduler.run_once()
+    counts = []
+    for late in (9_000, 40, 20, 10, 5):
+        make_due(late, name="latest")
+        make_due(late, name="on time")
+        first, second, *others = scheduler.run_once().fired
+        assert {first.schedule, second.schedule} == {"latest", "on time"}
+        assert (first.handle is None or second.handle is None) == (late > fire_due.MISSED_AFTER)
+        assert all(one.schedule.startswith("missed") for one in others)
+        counts.append(len(others))
 
-    assert Task.objects.count() == 250
-    assert scheduler.run_once().fired == ()
+    assert counts == [5, 5, 5, 5, 1]
+    assert sorted(Schedule.objects.filter(catch_up="all").values_list("run_count", flat=True)) == [7, 7, 7]
 
 
 @pytest.mark.django_db
