@@ -46,7 +46,7 @@ def check_workflows(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_schedules(**kwargs: Any) -> list[CheckMessage]:
-    """Return an error for each mistake in the declared schedules.
+    """Return an error for each mistake in the declared schedules, and a warning for what cron reads differently.
 
     Returns none while the settings of a backend have errors.
     """
@@ -89,7 +89,10 @@ def _load_urlconf() -> None:
         get_resolver().url_patterns  # noqa: B018  # the property loads it
 
 
-def _of_schedule(mistake: DeclarationError) -> Error:
+def _of_schedule(mistake: DeclarationError) -> CheckMessage:
+    if mistake.is_warning:
+        hint = "Write it so that both agree, or silence this check."
+        return checks.Warning(str(mistake), hint=hint, obj=None, id="horsies.W011")
     if mistake.is_duplicate:
         return Error(str(mistake), hint="Rename one of the two.", obj=None, id="horsies.E006")
     return Error(str(mistake), hint="See the page on schedules.", obj=None, id="horsies.E005")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from .cron import cron_problems, expanded
+from .cron import cron_problems, cron_warnings, expanded
 
 #: The prefixes of a timing.
 CRON: Final = "cron:"
@@ -92,6 +92,10 @@ class Cron(_PatternBase):
     def problems(self) -> Iterator[str]:
         """See :class:`Pattern`."""
         yield from cron_problems(self.expression)
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a sentence for each part of a valid expression that cron reads differently, or refuses."""
+        yield from cron_warnings(self.expression)
 
     def _text(self) -> str:
         return CRON + self.fields

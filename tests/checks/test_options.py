@@ -53,6 +53,12 @@ RULES = [
     ((), "middleware", "a list of dotted paths, the outermost first", [5, None, "a.b", ["undotted"], [5]]),
     ((), "max_payload_bytes", *whole(1_024, 250_000_000, ", or None (no limit)")),
     ((), "project", "at most 100 letters, digits, '.', '_' or '-'", [5, None, "a project", "x" * 101]),
+    (
+        (),
+        "disable_undeclared_schedules_after",
+        "10 to 3.1536e+07 (seconds), or None (never)",
+        [0, 9.9, -1, "600", True, NAN, INFINITY],
+    ),
     (("queues", "emails"), "priority", *whole(-100, 100)),
     (("queues", "emails"), "max_concurrency", *whole(0, 1_000_000, ", or None (no limit)")),
     (("queues", "emails"), "weight", *whole(1, 1_000)),

@@ -46,6 +46,7 @@ def test_the_timing_text_of_a_pattern_parses_back_to_itself(pattern, timing):
         ("0 0 * * FOO", "the day of the week is 'FOO'"),
         ("61 0 0 * * *", "the second is '61'"),
         ("*/0 * * * *", "the minute is '*/0'"),
+        ("*/99999999999999999999 * * * *", "the minute is '*/99999999999999999999'"),
         ("R * * * *", "the minute is 'R'"),
         ("H H * * *", "the hour is 'H'"),
         ("0 0 30 2 *", "never matches"),
@@ -61,6 +62,45 @@ def test_an_invalid_cron_expression_is_quoted_with_its_invalid_field(expression,
     assert field in problems
     with pytest.raises(ValueError, match="allowed"):
         parse(f"cron:{expression}")
+
+
+@pytest.mark.parametrize(
+    ("expression", "reading"),
+    [
+        ("0 0 */2 * MON", "either is sufficient; cron requires both"),
+        ("0 0 1 * */2", "either is sufficient; cron requires both"),
+        ("*/61 * * * *", "means 0; the step is longer than the range"),
+        ("0 0-3/5 * * *", "means 0; the step is longer than the range"),
+        ("59-1 * * * *", "means 0, 1, 59; cron refuses it"),
+        ("0 0 * * 1,FRI-MON", "means 0, 1, 5, 6; cron refuses it"),
+        ("0 5/15 0 * * *", "means 5, 20, 35, 50; cron ignores the step"),
+        ("0 0 * * 7-7", "means *; cron reads 0"),
+    ],
+)
+def test_a_cron_expression_that_cron_reads_differently_is_described(expression, reading):
+    (warning,) = Cron(expression).warnings()
+
+    assert repr(expression) in warning
+    assert reading in warning
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "*/5 9-17 * * MON-FRI",
+        "0 0 * * */2",
+        "0 0 1,15 * 1",
+        "0 0 * * SAT-SUN",
+        "0 0 * JAN-DEC 0-7",
+        "*/60 */24 * * *",
+        "0 0 L * *",
+        "0 0 15W * 5#3",
+        "@daily",
+        "1-9/3 0-10/10 * * *",
+    ],
+)
+def test_a_cron_expression_that_cron_reads_alike_or_that_only_exists_here_is_not_described(expression):
+    assert list(Cron(expression).problems()) == list(Cron(expression).warnings()) == []
 
 
 def test_all_invalid_cron_fields_are_reported_together():

@@ -107,6 +107,18 @@ def test_a_schedule_uses_the_projects_time_zone_by_default(scheduler, settings):
 
 
 @pytest.mark.once
+def test_check_schedules_warns_of_a_cron_expression_that_cron_reads_differently():
+    schedule("a", noop, Cron("*/61 0 */2 * MON"))
+    schedule("b", noop, Cron("*/61 24 * * *"))
+
+    messages = {message.id: message.msg for message in check_schedules()}
+
+    assert messages.keys() == {"horsies.W011", "horsies.E005"}
+    assert "schedule 'a' (tests.schedules.test_syncing:" in messages["horsies.W011"]
+    assert "schedule 'b'" in messages["horsies.E005"]
+
+
+@pytest.mark.once
 def test_check_schedules_accepts_valid_declarations():
     schedule(
         "a",
