@@ -56,7 +56,6 @@ class HorsiesConfig(AppConfig):
         sanitize_logs()
         subscribe()
         load_modules()
-        register(checks.check_names)
         register(checks.check_workflows)
         register(checks.check_schedules)
         register(checks.check_modules)

@@ -1,4 +1,4 @@
-"""System checks of names, workflows, schedules, queues and modules that the project's apps register."""
+"""System checks of workflows, schedules, queues and modules that the project's apps register."""
 
 from __future__ import annotations
 
@@ -13,22 +13,6 @@ from .core.compat import task_backends
 
 if TYPE_CHECKING:
     from .schedules.declaration_errors import DeclarationError
-
-
-def check_names(**kwargs: Any) -> list[CheckMessage]:
-    """Return an error for each name or alias that two tasks share: a worker could run the wrong one."""
-    from .core.registry import registry
-
-    _load_urlconf()
-    return [
-        Error(
-            f"{name!r} is claimed by {len(claims)} tasks: {'; '.join(map(str, claims))}.",
-            hint="Give each task a name of its own; an old name is an alias of one task.",
-            obj=None,
-            id="horsies.E009",
-        )
-        for name, claims in registry.clashes()
-    ]
 
 
 def check_workflows(**kwargs: Any) -> list[CheckMessage]:

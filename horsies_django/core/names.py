@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from types import FunctionType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from .compat import FrameworkTask, InvalidTask
 
@@ -53,20 +53,33 @@ def is_module_level(function: Callable[..., Any]) -> bool:
     return function.__qualname__.isidentifier()
 
 
+def unwrapped(function: Callable[..., Any]) -> FunctionType:
+    """Return the function that the decorators of a function wrap."""
+
+    def is_last(wrapper: Any) -> bool:
+        return not isinstance(wrapper.__wrapped__, FunctionType)
+
+    return cast("FunctionType", inspect.unwrap(function, stop=is_last))
+
+
 def source_location(function: Callable[..., Any]) -> str:
     """Return the dotted path, the file and the line of a function."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = getattr(unwrapped(function), "__code__", None)
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
     return f"{function.__module__}.{function.__qualname__}{where}"
 
 
 def check_task_function(function: Callable[..., Any]) -> None:
-    """Raise InvalidTask for a task or a generator function, whose body a call does not run."""
+    """Raise InvalidTask for anything but a function whose body a call runs."""
     if isinstance(function, FrameworkTask):
         raise InvalidTask(
             f"{source_location(function.func)} is already a task; allowed: one @task with all options, or "
             "with_options()."
         )
+    if isinstance(function, str):
+        raise InvalidTask(f"@task got the text {function!r}; allowed: options by name, @task(name={function!r}).")
+    if not isinstance(function, FunctionType):
+        raise InvalidTask(f"@task got {function!r}; allowed: a function. Wrap it in a def.")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidTask(
             f"{source_location(function)} is a generator, whose body a call does not run; allowed: def or async def, "

@@ -11,38 +11,30 @@ import dataclasses
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 from django.apps import apps
 
 from .compat import FrameworkTask
 from .exceptions import NotRegistered
-from .names import is_module_level, name_of, source_location
+from .names import is_module_level, name_of, source_location, unwrapped
 
 logger = logging.getLogger("horsies_django")
 
 K = TypeVar("K", bound=type)
 
-
-class ClaimKind(IntEnum):
-    """The kind of a name. The lowest value wins over the others."""
-
-    NAME = 0
-    ALIAS = 1
-    DOTTED_PATH = 2
+#: The start of the names of tasks in a script, such as ``python -m shop.main``, and what to do about them.
+SCRIPT: Final = "__main__."
+MOVE: Final = "Move it from the script into a module that workers import, such as the tasks.py of an app."
 
 
 class NameClaim(NamedTuple):
-    """A task that claims a name, and the kind of the name."""
+    """A task that has a name. ``is_path`` is set for the dotted path of a task with another name."""
 
     task: FrameworkTask[..., Any]
-    kind: ClaimKind
-
-    def __str__(self) -> str:
-        """Describe the task's place and the kind of the name."""
-        return f"{source_location(self.task.func)}, as its {self.kind.name.lower()}"
+    is_path: bool
+    load: object  # one for each import of the function's module; None for interactive code
 
 
 class Registry:
@@ -55,7 +47,7 @@ class Registry:
     def __init__(self) -> None:
         self.tasks: dict[str, FrameworkTask[..., Any]] = {}
         self.late: set[str] = set()
-        self._claims: dict[str, list[NameClaim]] = {}
+        self._claims: dict[str, NameClaim] = {}
         self._types: dict[str, type] = {}
         self._unread_hints: list[tuple[Callable[..., Any], bool]] = []  # functions whose hints have not been read
         self._warned: set[str] = set()
@@ -64,38 +56,35 @@ class Registry:
     def add_task(self, task: FrameworkTask[..., Any], aliases: Iterable[str] = ()) -> None:
         """Register a task under its name, its aliases and the dotted path of its function. Repeats change nothing.
 
-        A task's own name takes precedence over another's alias, and an alias over the dotted path of a named task.
+        A name or an alias takes precedence over the dotted path of a task with another name. Raises ValueError, naming
+        both places, if another task has the name or an alias.
         """
-        name = name_of(task)
-        claims = [(alias, ClaimKind.ALIAS) for alias in aliases]
+        name, load = name_of(task), _load_of(task.func)
+        claims = {alias: NameClaim(task, False, load) for alias in aliases}
         # A stand-in for a task of another backend need not be registered: find_task() finds the original.
         if name in self.tasks or getattr(imported_attribute(name), "func", None) is not task.func:
-            claims.insert(0, (name, ClaimKind.NAME))
+            claims[name] = NameClaim(task, False, load)
             if is_module_level(task.func):
-                claims.append((task.module_path, ClaimKind.DOTTED_PATH))
+                claims.setdefault(task.module_path, NameClaim(task, True, load))
         with self._lock:
-            if sum(self._claim(name, NameClaim(task, kind)) for name, kind in claims):
+            if new := {name: claim for name, claim in claims.items() if self._is_new(name, claim)}:
+                for name, claim in new.items():
+                    self.record_registration(name, is_new=name not in self.tasks)
+                    self._claims[name], self.tasks[name] = claim, task
                 self.read_hints_of(task.func)
 
-    def _claim(self, name: str, claim: NameClaim) -> bool:
-        """Record a claim; the name goes to the strongest claim, of equal ones to the latest.
-
-        Returns whether the claim is new.
-        """
-        held, function = self._claims.get(name, []), claim.task.func
-        if name in self.tasks and any(one.task.func is function and one.kind <= claim.kind for one in held):
+    def _is_new(self, name: str, claim: NameClaim) -> bool:
+        """Return whether a name goes to a claim. Raises ValueError if another task has the name."""
+        held = self._claims.get(name) if name in self.tasks else None
+        if held is None:
+            return True
+        if held.is_path != claim.is_path:
+            return held.is_path
+        if held.task.func is claim.task.func:
             return False
-        held = [*(one for one in held if not _replaces(one.task.func, function)), claim]
-        self._claims[name] = held
-        self.record_registration(name, is_new=name not in self.tasks)
-        self.tasks[name] = min(reversed(held), key=lambda one: one.kind).task
+        if not claim.is_path:
+            _check_replaced(name, held, claim)
         return True
-
-    def clashes(self) -> Iterator[tuple[str, Sequence[NameClaim]]]:
-        """Yield each name or alias that several tasks claim, with the claims."""
-        for name, held in sorted(self._claims.items()):
-            if len(meant := [one for one in held if one.kind != ClaimKind.DOTTED_PATH]) > 1:
-                yield name, meant
 
     def names_of(self, name: str) -> set[str]:
         """Return every name of the task of that name: rows from before a rename have an old one."""
@@ -113,7 +102,7 @@ class Registry:
             return found
         raise NotRegistered(
             f"{name!r} is not a registered task; registered are those of each app's tasks.py and workflows.py, of "
-            "OPTIONS['modules'], and what these import."
+            f"OPTIONS['modules'], and what these import.{' ' + MOVE if name.startswith(SCRIPT) else ''}"
         )
 
     def has_task(self, name: str) -> bool:
@@ -126,7 +115,7 @@ class Registry:
 
     def record_registration(self, name: str, *, is_new: bool = True) -> None:
         """Record whether a name was registered late. A module that is loaded again does not make it late."""
-        if not apps.ready:
+        if not apps.ready and not name.startswith(SCRIPT):
             self.late.discard(name)
         elif is_new:
             self.late.add(name)
@@ -135,12 +124,9 @@ class Registry:
         """Log, once for each name, that workers may not know a task that is sent."""
         if name in self.late and name in self.tasks and name not in self._warned:
             self._warned.add(name)
-            logger.warning(
-                "task registered after Django had started name=%s: workers may not know it. "
-                "Add %r to OPTIONS['modules'].",
-                name,
-                self.tasks[name].func.__module__,
-            )
+            module = self.tasks[name].func.__module__
+            hint = MOVE if name.startswith(SCRIPT) else f"Add {module!r} to OPTIONS['modules']."
+            logger.warning("task registered after Django had started name=%s: workers may not know it. %s", name, hint)
 
     def read_hints_of(self, function: Callable[..., Any]) -> None:
         """Register the dataclasses in a function's type hints, at the first lookup of a type."""
@@ -205,14 +191,27 @@ def register_type(kind: K, /, *, name: str | None = None) -> K:
     return kind
 
 
-def _replaces(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
-    """Whether a function replaces an older one: its module was loaded again, or registers it again.
+def _load_of(function: Callable[..., Any]) -> object:
+    """Return an object that each import of the function's module has anew; None for interactive code."""
+    function = unwrapped(function)
+    if function.__code__.co_filename.startswith("<"):  # a prompt, a doctest or a notebook
+        return None
+    return function.__globals__.get("__spec__") or function.__globals__.get("__file__")
 
-    Two closures with the same code are two tasks if both are registered while Django starts.
-    """
-    if (old.__module__, old.__qualname__) != (new.__module__, new.__qualname__):
-        return False
-    return old is new or apps.ready or getattr(old, "__code__", None) is not getattr(new, "__code__", None)
+
+def _check_replaced(name: str, held: NameClaim, claim: NameClaim) -> None:
+    """Raise ValueError unless a claim's function is that of the former claim, loaded again."""
+    old, new = (unwrapped(one.task.func) for one in (held, claim))
+    before, now = old.__code__, new.__code__
+    if (before.co_filename, before.co_firstlineno) == (now.co_filename, now.co_firstlineno):
+        is_again = apps.ready or before is not now  # while Django starts, two closures of one function are two tasks
+    elif is_again := old.__module__ == new.__module__ and (claim.load is None or claim.load is not held.load):
+        logger.warning("task replaced name=%s by=%s", name, source_location(new))
+    if not is_again:
+        raise ValueError(
+            f"{name!r} is the name of two tasks, {source_location(old)} and {source_location(new)}; "
+            "allowed: a name of its own for each, by @task(name=…)."
+        )
 
 
 def path_of(kind: type) -> str:

@@ -314,6 +314,12 @@ class HorsiesTask(_GenericTask[P, T]):
             return None
         return backoff if policy == RetryPolicy.from_backoff(backoff, policy.max_retries) else None
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f"; {name}() is {_NAMES_HERE[name]} here" if name in _NAMES_HERE else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
     def _retry_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the retry options of a copy. ``max_attempts`` or ``backoff`` alone keeps the task's other settings."""
         given = {name: options[name] for name in _RETRY_OPTIONS if options.get(name) is not None}
@@ -444,6 +450,19 @@ _SEND_OPTIONS: Final = frozenset(
 )
 
 
+#: What options and methods of Celery are called here.
+_NAMES_HERE: Final = {
+    "eta": "run_after",
+    "countdown": "run_after",
+    "expires": "good_until",
+    "queue": "queue_name",
+    "bind": "takes_context",
+    "time_limit": "timeout",
+    "delay": "send()",
+    "apply_async": "with_options(…).send()",
+}
+
+
 def _uuid(value: object) -> UUID:
     try:
         return parse_uuid(value, "task_id")
@@ -460,7 +479,8 @@ def _merged_retention(own: Retention, given: Retention) -> Retention:
 
 
 def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:
-    return f"{where} got unknown option {', '.join(sorted(names))}; allowed: {', '.join(sorted(allowed))}."
+    hints = "".join(f" {name} is {_NAMES_HERE[name]} here." for name in sorted(names) if name in _NAMES_HERE)
+    return f"{where} got unknown option {', '.join(sorted(names))}; allowed: {', '.join(sorted(allowed))}.{hints}"
 
 
 @overload

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
+import re
+import runpy
+import sys
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -11,10 +16,10 @@ from django.core.management import call_command
 from django.urls import reverse
 
 from horsies_django import Every, TaskStatus, register_task, task
-from horsies_django.core.compat import InvalidTask, default_task_backend
+from horsies_django.core.compat import FrameworkTask, InvalidTask, default_task_backend
 from horsies_django.core.registry import registry
 from horsies_django.db.expressions import NowPlus
-from horsies_django.exceptions import PayloadMismatch
+from horsies_django.exceptions import NotRegistered, PayloadMismatch
 from horsies_django.models import Schedule, Task, WorkflowTask
 from horsies_django.ops.inspector import tasks
 from horsies_django.schedules.declaration import DeclaredSchedule
@@ -112,7 +117,6 @@ def test_closures_run_under_their_registered_names(drain):
     assert set(Task.objects.values_list("task_name", flat=True)) == {one.task_name for one in made}
     again = register_task(handler_of("refunded"), name="hooks.paid")
     assert registry.find_task("hooks.paid") is again
-    assert not [name for name, _ in registry.clashes() if name.startswith("hooks.")]
 
 
 # Invalid names.
@@ -131,47 +135,127 @@ def test_the_decorator_rejects_an_invalid_name_or_alias(name):
     assert "fine" not in registry.tasks
 
 
-CLASHING = """
-from horsies_django import register_task, task
+# Duplicate names.
 
-@task(name="mail.one")
-def one(): ...
+HEAD = "from horsies_django import register_task, task\n"
+DUP = "@task\ndef dup():\n    return {}\n"
 
-@task(name="mail.two", aliases=["mail.one", "with_clashes.unnamed"])
-def two(): ...
 
-@task
-def unnamed(): ...
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Import a module of this text; forget what it registers at the end."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "tasks", dict(registry.tasks))
+    monkeypatch.setattr(registry, "_claims", dict(registry._claims))
+    made = []
 
-@task(name="mail.moved", aliases=["with_clashes.new"])
-def moved(): ...
+    def run(name, text):
+        (tmp_path / f"{name}.py").write_text(HEAD + text)
+        importlib.invalidate_caches()
+        made.append(name)
+        return importlib.reload(sys.modules[name]) if name in sys.modules else importlib.import_module(name)
 
-@task(name="mail.new")  # its path was another task's, which has it as an alias
-def new(): ...
-
-def make(number):
-    return lambda: number
-
-for number in range(2):
-    register_task(make(number), name="mail.made")
-"""
+    yield run
+    for name in made:
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.once
-def test_the_checks_name_both_tasks_of_a_name_and_their_locations(tmp_path):
-    (tmp_path / "with_clashes.py").write_text(CLASHING)
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        ("", DUP.format(1) + DUP.format(2), "second.dup"),
+        ("@task(name='both')\ndef one(): return 1\n", "\n\n@task(name='both')\ndef one(): return 1\n", "both"),
+        ("@task(name='both')\ndef one(): return 1\n", "\n\n@task(aliases=['both'])\ndef other(): ...\n", "both"),
+        ("@task(aliases=['both'])\ndef one(): return 1\n", "\n\nregister_task(lambda: 1, name='both')\n", "both"),
+        ("", "import django_tasks as f\n" + "@f.task\ndef dup(): return 1\n" * 2, "second.dup"),
+    ],
+    ids=["a module", "two modules", "a name and an alias", "an alias and a name", "the framework's decorator"],
+)
+def test_a_name_of_two_tasks_is_an_error_that_names_both_places(load, tmp_path, first, second, name):
+    if first:
+        load("first", first)
+
+    with pytest.raises(ValueError, match=f"'{name}' is the name of two tasks") as caught:
+        load("second", second.replace("django_tasks", FrameworkTask.__module__.partition(".base")[0]))
+
+    places = re.findall(rf"{re.escape(str(tmp_path))}/\w+\.py:\d+", str(caught.value))
+    assert len(set(places)) == 2
+    assert registry.find_task(name).func() == 1
+
+
+@pytest.mark.once
+def test_two_closures_of_one_name_stop_the_start_of_django(tmp_path):
+    (tmp_path / "with_clashes.py").write_text(
+        HEAD + "for number in range(2):\n    register_task((lambda n: lambda: n)(number), name='mail.made')\n"
+    )
 
     process = Process("check", TEST_MODULES="with_clashes", PYTHONPATH=f"{tmp_path}:{ROOT}")
 
     assert process.wait() == 1
-    assert process.output.count("(horsies.E009)") == 3
-    file = tmp_path / "with_clashes.py"
-    for message in (
-        f"'mail.one' is claimed by 2 tasks: with_clashes.one ({file}:4), as its name; "
-        f"with_clashes.two ({file}:7), as its alias.",
-        f"'with_clashes.unnamed' is claimed by 2 tasks: with_clashes.two ({file}:7), as its alias; "
-        f"with_clashes.unnamed ({file}:10), as its name.",
-        f"'mail.made' is claimed by 2 tasks: with_clashes.make.<lambda> ({file}:20), as its name; ",
+    assert "'mail.made' is the name of two tasks, with_clashes.<lambda>.<locals>.<lambda> (" in process.output
+
+
+@pytest.mark.once
+def test_a_module_that_is_loaded_again_replaces_its_tasks_with_a_warning_if_they_have_moved(load, caplog):
+    def replaced():
+        return [record for record in caplog.records if record.getMessage().startswith("task replaced")]
+
+    load("again", DUP.format(1))
+    load("again", DUP.format(1))
+    del sys.modules["again"]
+    load("again", DUP.format(22))
+    assert replaced() == []
+    load("again", "\n" + DUP.format(333))
+
+    assert registry.find_task("again.dup").func() == 333
+    assert [record.levelname for record in replaced()] == ["WARNING"]
+    for number in range(2):  # the cells of a notebook
+        exec(compile(HEAD + DUP.format(number), f"/tmp/ipykernel_1/{number}.py", "exec"), {"__name__": "__main__"})
+    exec(compile(HEAD + DUP.format(7), "<doctest again[0]>", "exec"), vars(sys.modules["again"]).copy())
+    assert (registry.find_task("__main__.dup").func(), registry.find_task("again.dup").func()) == (1, 7)
+    assert len(replaced()) == 3
+
+
+# Tasks that workers can't find, and habits from elsewhere.
+
+
+@pytest.mark.django_db
+def test_a_task_in_a_script_is_to_move_into_a_module(load, tmp_path, caplog):
+    (tmp_path / "script.py").write_text(HEAD + "@task\ndef job(): ...\njob.send()\n")
+    runpy.run_path(str(tmp_path / "script.py"), run_name="__main__")
+
+    assert "name=__main__.job: workers may not know it. Move it from the script into a module" in caplog.text
+    with pytest.raises(NotRegistered, match=r"Move it from the script into a module that workers import"):
+        registry.find_task("__main__.other")
+
+
+class Callable:
+    def __call__(self): ...
+    def method(self): ...
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "function",
+    [partial(print, 1), Callable().method, Callable(), Callable, len, 5],
+    ids=["partial", "method", "callable", "class", "builtin", "number"],
+)
+def test_anything_but_a_function_is_to_be_wrapped_in_a_def(function):
+    for options in ({}, {"name": "wrapped"}):
+        with pytest.raises(InvalidTask, match=r"@task got .*; allowed: a function\. Wrap it in a def\."):
+            task(**options)(function)
+
+
+@pytest.mark.once
+def test_habits_from_elsewhere_get_the_name_that_is_used_here():
+    for call, message in (
+        (lambda: task("urgent_task"), r"the text 'urgent_task'; allowed: .*@task\(name='urgent_task'\)"),
+        (lambda: task(queue="mail"), r"unknown option queue; .* queue is queue_name here"),
+        (lambda: send_it.with_options(eta=1), r"unknown option eta; .* eta is run_after here"),
+        (lambda: send_it.delay(1), r"no attribute 'delay'; delay\(\) is send\(\) here"),
+        (lambda: send_it.apply_async(), r"'apply_async'; apply_async\(\) is with_options\(…\)\.send\(\) here"),
     ):
-        assert message in process.output
-    assert "with_clashes.new'" not in process.output
+        with pytest.raises((InvalidTask, TypeError, AttributeError), match=message):
+            call()
+    assert not hasattr(send_it, "other")
