@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, cast
 from uuid import UUID
 
@@ -37,7 +38,7 @@ from .handle import TaskHandle
 from .insert_many import insert_many
 from .pending_insert import EnqueueResult
 from .task import HorsiesTask, P, SendingBackend, T
-from .task_validation import problems_of
+from .task_validation import problems_of, problems_of_deadline
 from .unique_keys import problems_of_unique
 
 
@@ -92,8 +93,10 @@ class HorsiesBackend(SendingBackend):
                     f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on."
                 )
             replace(task, run_after=None)
-            if isinstance(task, HorsiesTask) and (problem := next(problems_of_unique(task), None)):
-                raise InvalidTask(problem)
+            if isinstance(task, HorsiesTask):
+                problems = chain(problems_of_unique(task), problems_of_deadline(task))
+                if (problem := next(problems, None)) is not None:
+                    raise InvalidTask(problem)
             return
         super().validate_task(task)
         if isinstance(task, HorsiesTask) and (problem := next(problems_of(task), None)):

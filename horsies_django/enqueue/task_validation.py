@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -54,6 +54,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         stored_retention(task.retention)
     except ValueError as error:
         yield f"retention: {error}"
+    yield from problems_of_deadline(task)
 
 
 def _time_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
@@ -66,6 +67,17 @@ def _time_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     for name in ("good_until", "run_after"):
         if isinstance(moment := getattr(task, name), datetime) and not is_in_range(moment):
             yield f"{name} is {moment!r}; allowed: {DATES_ALLOWED}."
+
+
+def problems_of_deadline(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    """Yield a sentence if the deadline is before the time at which the task is due: it could never run."""
+    if task.good_until is None:
+        return
+    due = task.run_after if task.unique is None else task.run_after or task.unique.delay
+    if isinstance(due, timedelta):
+        due = timezone.now() + due
+    if due is not None and task.good_until < due:
+        yield f"good_until is {task.good_until}, and the task is due at {due}; allowed: a later good_until."
 
 
 def _retry_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:

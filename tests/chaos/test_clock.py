@@ -105,9 +105,9 @@ def test_a_worker_with_a_wrong_clock_starts_a_delayed_task_on_time(skewed):
 
 @pytest.mark.nightly
 def test_good_until_is_compared_with_the_databases_clock(skewed):
-    late = tasks.noop.with_options(good_until=timezone.now() + timedelta(seconds=0.2), run_after=timedelta(seconds=1))
-    in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(minutes=5), run_after=timedelta(seconds=1))
-    handles = [late.send(), in_time.send()]
+    job = tasks.noop.with_options(good_until=timezone.now() + timedelta(minutes=5), run_after=timedelta(seconds=1))
+    handles = [job.send(), job.send()]
+    Task.objects.filter(pk=handles[0].id).update(good_until=timezone.now() + timedelta(seconds=0.2))
 
     skewed(**OFTEN)
 

@@ -4,12 +4,13 @@ import datetime
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 from django.db.models.signals import post_save
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django import RetryPolicy, TaskHandle, TaskStatus, task
+from horsies_django import RetryPolicy, TaskHandle, TaskStatus, Unique, task
 from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt
 from tests.enqueue import jobs
@@ -321,6 +322,33 @@ def test_good_until_must_be_an_aware_datetime(value):
 
     assert f"good_until is {value!r}; allowed: an aware datetime" in str(caught.value)
     assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_deadline_before_the_time_at_which_the_task_is_due_is_refused():
+    now = timezone.now()
+    job = jobs.triple.with_options(good_until=now + datetime.timedelta(minutes=5))
+
+    for send in (
+        lambda: job.schedule(600, 1),
+        lambda: job.schedule(now + datetime.timedelta(minutes=5, seconds=1), 1),
+        lambda: job.using(run_after=now + datetime.timedelta(minutes=6)).enqueue(1),
+        lambda: job.with_options(run_after=datetime.timedelta(minutes=6)).send_many([{"a": 1}]),
+        lambda: job.with_options(unique=Unique.debounce(600)).send(1),
+        lambda: call_command(
+            "horsies_task",
+            "enqueue",
+            jobs.triple.module_path,
+            "--good-until=2031-01-01T00:00Z",
+            "--at=2031-01-01T00:01Z",
+            "--args=[1]",
+        ),
+    ):
+        with pytest.raises((InvalidTask, CommandError), match=r"good_until.* is .*; allowed: a later good_until"):
+            send()
+    assert not Task.objects.exists()
+    job.schedule(240, 1)
+    assert Task.objects.count() == 1
 
 
 def test_a_task_sent_after_its_deadline_expires(drain):

@@ -132,7 +132,8 @@ def test_a_running_row_without_a_start_time_fails():
 
 def test_a_waiting_task_past_its_deadline_expires_without_an_attempt(capsys):
     late = tasks.noop.with_options(good_until=LONG_AGO).send()
-    scheduled = tasks.noop.with_options(good_until=LONG_AGO, run_after=timedelta(days=1)).send()
+    scheduled = tasks.noop.schedule(timedelta(days=1))
+    Task.objects.filter(pk=scheduled.id).update(good_until=LONG_AGO)
     in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(hours=1)).send()
 
     out = reap(capsys)

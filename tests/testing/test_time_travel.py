@@ -59,7 +59,7 @@ class TravelCases:
 
     def test_scheduled_tasks_deadlines_and_unique_periods_pass(self):
         scheduled = jobs.note.schedule(timedelta(days=2), "scheduled")
-        late = jobs.note.with_options(good_until=timezone.now() + timedelta(days=1)).schedule(timedelta(days=2), "late")
+        late = jobs.note.with_options(good_until=timezone.now() + timedelta(days=2)).schedule(timedelta(days=1), "late")
         once = jobs.once_a_day.send("once")
 
         with travel(days=3):
