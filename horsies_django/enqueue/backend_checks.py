@@ -10,8 +10,9 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import connections, router
 
+from ..core.backends import ConfiguredBackend
 from ..core.compat import task_backends
 from ..core.middleware_loader import load_factory
 from ..core.options import Parsed, QueueOptions, backend_problems
@@ -51,8 +52,30 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
         )
     messages += _check_order(alias, parsed.options)
     if parsed.options.database in settings.DATABASES:
+        if apps.is_installed("horsies_django"):
+            messages += _check_router(alias, parsed.options.database)
         messages += check_database_settings(parsed.options.database, parsed.options.worker.threads)
     return messages
+
+
+def _check_router(alias: str, database: str) -> Iterator[CheckMessage]:
+    """Yield an error if managers use a database that no backend has. With several, they use one of these."""
+    from ..models import Task
+
+    used = router.db_for_write(Task)
+    if used != database and used not in _databases():
+        yield Error(
+            f"TASKS['{alias}']['OPTIONS']['database'] is {database!r}, and DATABASE_ROUTERS send the queue's models to "
+            f"{used!r}: migrate and Task.objects use other tables than workers.",
+            hint="Set DATABASE_ROUTERS = ['horsies_django.routers.QueueRouter'], or remove 'database'.",
+            obj=alias,
+            id="horsies.E011",
+        )
+
+
+def _databases() -> set[str]:
+    backends = (task_backends[alias] for alias in task_backends)
+    return {backend.parsed.options.database for backend in backends if isinstance(backend, ConfiguredBackend)}
 
 
 def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:

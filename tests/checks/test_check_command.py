@@ -67,6 +67,20 @@ def test_check_warns_of_sqlite_with_default_settings(check):
     assert "2 issues" in output
 
 
+def test_check_refuses_a_queue_in_another_database_without_a_router(transactional_db, tmp_path):
+    def check(**environment):
+        settings = {"DJANGO_SETTINGS_MODULE": f"{FOLDER}.no_router", "OTHER_DATABASE": str(tmp_path / "other")}
+        process = Process("check", **settings, **environment)
+        return process.wait(), process.output
+
+    status, output = check()
+    assert status == 1
+    assert "(horsies.E011) TASKS['default']['OPTIONS']['database'] is 'queue', and DATABASE_ROUTERS send" in output
+    assert "HINT: Set DATABASE_ROUTERS = ['horsies_django.routers.QueueRouter'], or remove 'database'." in output
+
+    assert "horsies.E" not in check(ROUTERS="horsies_django.routers.QueueRouter")[1]
+
+
 def test_check_accepts_sqlite_with_the_documented_settings(check):
     status, output = check("good_sqlite")
 
