@@ -157,6 +157,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("async_slots", models.PositiveIntegerField(null=True, verbose_name="async slots")),
+                ("heartbeat_interval", models.FloatField(null=True)),
                 ("backend", models.CharField(default="default", max_length=64, verbose_name="backend")),
                 ("excluded_queues", models.JSONField(blank=True, default=list, verbose_name="excluded queues")),
                 (

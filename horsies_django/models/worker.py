@@ -157,6 +157,7 @@ class Worker(models.Model):
     started_at = DateTimeField(_("started at"), db_default=Now())
     last_beat_at = DateTimeField(_("last heartbeat at"), db_default=Now())
     memory = models.PositiveBigIntegerField(_("memory"), null=True, help_text=_("Bytes, at the last heartbeat."))
+    heartbeat_interval = models.FloatField(null=True)  # in seconds
     stop_requested_at = DateTimeField(
         _("stop requested at"),
         null=True,

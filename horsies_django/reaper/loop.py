@@ -14,7 +14,7 @@ from django.db import Error, close_old_connections, connections
 from ..core.options import Options
 from ..core.sync import StopEvent
 from ..db.errors import is_outage
-from ..models import Lease
+from ..models import Lease, Worker
 from ..models.check_migrated import raise_if_forbidden
 from .duties import DutyReport, run_pass
 from .outages import OutageDetector
@@ -24,6 +24,9 @@ logger = logging.getLogger("horsies_django.reaper")
 
 #: Prefix of the name of the lease that the reapers of one backend share.
 LEASE_PREFIX: Final = "reaper"
+
+#: The seconds after its last heartbeat for which a worker may be alive: twice the longest interval.
+ALIVE_AFTER_BEAT: Final = 240.0
 
 #: The share of its interval after which the holder renews the lease while its pass goes on. Each duty has the rest.
 RENEW_AFTER: Final = 0.1
@@ -49,6 +52,7 @@ class Reaper:
         self._interval = options.recovery.check_interval if interval is None else interval
         self._lease_name = f"{LEASE_PREFIX}:{backend}"[:100]  # each backend has its own thresholds
         self._id = uuid4().hex
+        self._has_warned = False
         self._stopped = StopEvent()
 
     def stop(self) -> None:
@@ -57,6 +61,7 @@ class Reaper:
 
     def run_once(self) -> Sequence[DutyReport]:
         """Run one pass on this thread's connection, even if another reaper holds the lease."""
+        self._warn_of_rare_heartbeats()
         return run_pass(self._options, may_detect_stale=OutageDetector(self._options, self._lease_name).probe)
 
     def run(self) -> None:
@@ -102,9 +107,25 @@ class Reaper:
             renew_at = self._renew_at()
             return leases.renew(self._lease_name, self._id)
 
+        self._warn_of_rare_heartbeats()
         reports = run_pass(self._options, is_mine, detector.probe)
         self._on_pass(f"reaper pass: {describe(reports)}")
         return self._interval
+
+    def _warn_of_rare_heartbeats(self) -> None:
+        """Warn, once, if this reaper's thresholds are too short for the heartbeats of a live worker."""
+        threshold = self._options.recovery.stale_after
+        workers = Worker.objects.using(self._options.database).alive(ALIVE_AFTER_BEAT)
+        slow = workers.filter(heartbeat_interval__gt=threshold / 2).values_list("pk", "heartbeat_interval")
+        if not self._has_warned and (row := slow.order_by("-heartbeat_interval").first()) is not None:
+            self._has_warned = True
+            logger.warning(
+                "reaper takes tasks from live workers: its threshold is under two of their heartbeat intervals "
+                "threshold=%gs heartbeat_interval=%gs worker=%s",
+                threshold,
+                row[1],
+                row[0],
+            )
 
     def _renew_at(self) -> float:
         return time.monotonic() + RENEW_AFTER * self._interval

@@ -109,6 +109,7 @@ class WorkerConfig:
             "excluded_queues": list(self.exclude_queues),
             "threads": self.threads,
             "async_slots": self.async_slots,
+            "heartbeat_interval": self.options.recovery.heartbeat_interval,
         }
 
     def new_worker_id(self) -> str:

@@ -10,11 +10,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskStatus
+from horsies_django.core.backends import config_of
 from horsies_django.core.status import BeatRole
 from horsies_django.models import Heartbeat, Task, Worker
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.reaper.duties import DUTIES
+from horsies_django.reaper.loop import Reaper
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -251,3 +253,23 @@ def test_a_late_failure_does_not_replace_the_error_of_a_crash():
         Task.objects.fail([end], WorkerInfo("dead", "host", 1))
 
     assert Task.objects.get(pk=handle.id).attempts.get().error_code == "WORKER_CRASHED"
+
+
+@pytest.mark.slow
+def test_a_reaper_warns_once_if_live_workers_send_heartbeats_too_rarely_for_its_thresholds(worker, settings, caplog):
+    def warnings(threshold_ms):
+        recovery = {"claimed_stale_threshold_ms": threshold_ms, "claimer_heartbeat_interval_ms": 1_000}
+        settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": {"recovery": recovery}}}
+        reaper = Reaper(config_of("default"), "default")
+        caplog.clear()
+        for _ in range(2):
+            reaper.run_once()
+        return [record.getMessage() for record in caplog.records if "live workers" in record.getMessage()]
+
+    worker()
+
+    assert warnings(60_000) == []
+    (warning,) = warnings(59_000)
+    assert f"threshold=59s heartbeat_interval=30s worker={Worker.objects.get().pk}" in warning
+    Worker.objects.update(last_beat_at=LONG_AGO)
+    assert warnings(59_000) == []
