@@ -212,6 +212,8 @@ class WorkerOptions:
     name: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
     # The supervisor writes it while a runner is healthy; a probe looks at its age.
     heartbeat_file: str = _option("", text("the path of a file", r"[^\x00]{0,4096}"))
+    # Keeps which bodies have begun, for the case that all processes of the worker die at once.
+    state_dir: str = _option("", text("the path of a directory", r"[^\x00]{0,4096}"))
 
 
 @dataclass(frozen=True, slots=True)

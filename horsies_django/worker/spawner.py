@@ -20,6 +20,7 @@ from django.db import Error, connections
 from ..db import postgres
 from ..models.queue_scan import compile_scan
 from ..models.worker import compile_idle_beat
+from . import state_files
 from .code_version import code_version
 from .config import WorkerConfig
 from .connection import own_connection
@@ -123,7 +124,8 @@ class Spawner:
         try:
             report_read, report_write = os.pipe()
             opened += (report_read, report_write)
-            memory = create_shared_memory()
+            state_file = self._config.state_file_of(worker_id)
+            memory = state_files.create(state_file) if state_file else create_shared_memory()
             opened.append(memory)
             started_registry = StartedRegistry(memory)
             started_registry.record_quiet(is_quiet)

@@ -34,11 +34,12 @@ _SLOTS: Final = 120_000
 
 #: The header: 1 once an execution has started without a slot of its own; 1 once the worker's row is written; why the
 #: runner exits, as an index of _EXIT_REASONS; 1 while it is quiet; how many slots were ever taken; the last pulse; the
-#: last heartbeat; and the activity.
-_HEAD: Final = struct.Struct("=BBBBIdd5Q")
+#: last heartbeat; the activity; and the boot of a file that outlives the processes.
+_HEAD: Final = struct.Struct("=BBBBIdd5Q40s")
 _OVERFLOW_AT, _REGISTERED_AT, _EXIT_REASON_AT, _QUIET_AT, _TAKEN_AT, _PULSE_AT, _BEAT_AT = 0, 1, 2, 3, 4, 8, 16
 _ACTIVITY_AT: Final = 24
 _ACTIVITY: Final = struct.Struct("=5Q")
+BOOT_ID_AT: Final = _ACTIVITY_AT + _ACTIVITY.size
 _COUNT: Final = struct.Struct("=I")
 _TIME: Final = struct.Struct("=d")
 

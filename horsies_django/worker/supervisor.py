@@ -26,6 +26,7 @@ from ..models.check_migrated import MissingPrivilege
 from ..models.worker import WorkerRequest
 from ..reaper.loop import Reaper
 from ..schedules.scheduler import Scheduler
+from . import state_files
 from .config import Until, WorkerConfig
 from .connection import own_connection
 from .exit_reason import ExitReason, Notice
@@ -132,12 +133,14 @@ class Supervisor:
         """Supervise until the last runner is gone; return the exit status. Signals stop it, or make it quiet.
 
         A stop that takes longer than all its steps may take ends the process if it ``owns_process``, and raises
-        KeyboardInterrupt otherwise. Raises ImproperlyConfigured if the heartbeat file can't be written, and what
-        ``serve`` raises.
+        KeyboardInterrupt otherwise. Raises ImproperlyConfigured if the heartbeat file or the state directory can't be
+        used, and what ``serve`` raises.
         """
         if not getattr(settings, "SETTINGS_MODULE", None):
             raise RuntimeError("Runners are separate processes, which need DJANGO_SETTINGS_MODULE.")
         self._heartbeat_file.prepare()
+        if self._config.state_dir:
+            state_files.prepare(self._config.state_dir)
         self._spawner.open()
         try:
             # From here on there are sockets and threads, which forked runners must not inherit.
@@ -165,6 +168,9 @@ class Supervisor:
         for given in loops.items():
             threading.Thread(target=self._run_loop, args=given, name=f"horsies-{given[0]}", daemon=True).start()
         self._store.start()
+        if self._config.state_dir:
+            for state in state_files.find_dead(self._config.state_dir):
+                self._store.recover(DeadRunner(state.worker_id, state.evidence, state.forget))
         self._starts = [_Start(time.monotonic(), self._config.is_quiet)] * self._config.processes
         with own_logging(), LogThread():
             while not self._is_done():
@@ -299,7 +305,8 @@ class Supervisor:
         is_deliberate = exit_reason is not None or child.is_killed
         is_stopped = is_deliberate and self._stopping is not None
         evidence = child.started_registry.evidence(time.monotonic() if is_deliberate else None, is_stopped=is_stopped)
-        dead = DeadRunner(child.worker_id, evidence)
+        forget = partial(state_files.remove, self._config.state_file_of(child.worker_id))
+        dead = DeadRunner(child.worker_id, evidence, forget)
         self._figures.remove(child)
         child.started_registry.close()
         if exit_reason is None:

@@ -36,10 +36,14 @@ _IDLE: Final = 60.0
 
 @dataclass(slots=True)
 class DeadRunner:
-    """A runner that has ended. ``on_request_known`` is called with what its row had asked of it."""
+    """A runner that has ended. ``on_request_known`` is called with what its row had asked of it.
+
+    ``forget`` deletes the evidence once the tasks are recovered.
+    """
 
     worker_id: str
     evidence: Evidence
+    forget: Callable[[], None]
     on_request_known: Callable[[WorkerRequest], None] | None = None
     tries: int = 0
     next_try: float = 0.0
@@ -134,6 +138,7 @@ class SupervisorStore:
             self._finish(dead)
 
     def _finish(self, dead: DeadRunner) -> None:
+        dead.forget()
         self._dead.remove(dead)
         self._recovered += 1
         self._on_recovered()

@@ -135,6 +135,7 @@ RULES = [
         ["metrics", ["health"], {"metrics"}, None, True, [1]],
     ),
     (("worker",), "heartbeat_file", "the path of a file", ["x" * 4_097, "a\0", 5, None, True]),
+    (("worker",), "state_dir", "the path of a directory", ["x" * 4_097, "a\0", 5, None, True]),
     (("worker",), "name", "at most 100 letters, digits, '.', '_' or '-'", ["x" * 101, "a b", "a\n", 5, None, "a/b"]),
 ]
 WRONG = [

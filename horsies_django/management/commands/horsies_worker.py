@@ -66,6 +66,11 @@ _OPTIONS: Final[dict[str, tuple[type, str, str]]] = {
     "shutdown_timeout": (float, "SECONDS", "How long running tasks may continue after SIGTERM."),
     "name": (str, "NAME", "Prefix of the worker's id; each process start still gets a new id."),
     "heartbeat_file": (str, "PATH", "Write this file each second while a runner is healthy, for probes of its age."),
+    "state_dir": (
+        str,
+        "DIR",
+        "Keep here which bodies have begun; if all processes die at once, the next worker requeues the other tasks.",
+    ),
 }
 _SWITCHES: Final = {
     "reaper": "Do not run a reaper in this worker.",

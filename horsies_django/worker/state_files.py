@@ -1,0 +1,102 @@
+"""The files of ``--state-dir``: a worker's shared memory that outlives its processes.
+
+If all processes of a worker die at once, the next worker with this directory reads which bodies had begun. A file is
+locked while any process of its worker lives. One that is short, of another user or of another boot is no evidence: the
+tasks of its worker wait for a reaper, and each counts as begun.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
+
+from .started_registry import BOOT_ID_AT, StartedEvidence, StartedRegistry
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+#: O_NONBLOCK: opening a pipe must not wait.
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class DeadState(NamedTuple):
+    """What a runner of a dead worker has left. The descriptor holds the lock of its file."""
+
+    worker_id: str
+    evidence: StartedEvidence
+    path: str
+    descriptor: int
+
+    def forget(self) -> None:
+        """Delete the file, because the runner's tasks are recovered."""
+        remove(self.path)
+        os.close(self.descriptor)
+
+
+def prepare(folder: str) -> None:
+    """Create the directory if it does not exist. Raises ImproperlyConfigured if others could write to it."""
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        status = os.lstat(folder)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise PermissionError("others may write to it or read it")
+        _boot_id()
+    except (OSError, ValueError) as error:  # ValueError: the path has a NUL
+        allowed = "a directory of this user with the mode 0700, no link, on Linux"
+        raise ImproperlyConfigured(f"--state-dir: {folder!r} can't be used: {error}; allowed: {allowed}.") from error
+
+
+def create(path: str) -> int:
+    """Create the file of a runner, and return its descriptor. Raises OSError."""
+    descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the runner inherits it
+        os.posix_fallocate(descriptor, 0, StartedRegistry.SIZE)  # on a full disk, a write to memory would kill it
+        os.pwrite(descriptor, _boot_id(), BOOT_ID_AT)
+    except OSError:
+        os.close(descriptor)
+        remove(path)
+        raise
+    return descriptor
+
+
+def find_dead(folder: str) -> Iterator[DeadState]:
+    """Yield what runners have left of which no process lives; delete files that are no evidence."""
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        with suppress(OSError):  # a link, or a file of another user
+            descriptor = os.open(path, _FLAGS)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                continue
+            if _is_evidence(descriptor):
+                yield DeadState(name, StartedRegistry(descriptor).evidence(), path, descriptor)
+            else:
+                os.close(descriptor)
+                remove(path)
+
+
+def remove(path: str) -> None:
+    """Delete a file, unless it is gone."""
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def _is_evidence(descriptor: int) -> bool:
+    status, boot_id = os.fstat(descriptor), _boot_id()
+    is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+    is_whole = status.st_size == StartedRegistry.SIZE
+    return is_ours and is_whole and os.pread(descriptor, len(boot_id), BOOT_ID_AT) == boot_id
+
+
+def _boot_id() -> bytes:
+    return _BOOT_ID.read_bytes().strip()
