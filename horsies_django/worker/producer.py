@@ -287,6 +287,7 @@ class Producer:
                 pool.start_ahead.record(execution.started_at - execution.submitted_at, result.duration)
         self._unblock(result.claim.queue_name)
         self._buffer.put(result)
+        self._watchdog.record_end(execution)
 
     def _on_not_started(self, execution: Execution) -> None:
         if not any(pool.hand_back(execution) for pool in self._pools):
@@ -451,14 +452,22 @@ class Producer:
             self._retry(self._check_claims)
 
     def _check_claims(self) -> bool:
-        """Store the progress of running executions, and stop those whose tasks this worker does not hold any more."""
+        """Store the progress of running executions, and stop those whose tasks this worker does not hold any more.
+
+        Executions that have ended and lost their tasks are marked as revoked too, for the log.
+        """
         executions = [execution for pool in self._pools for execution in pool.running.values()]
         for execution, note in self._store.note_progress(executions).items():
             execution.stored_progress = note
         if len(executions) > MANY and self._watchdog.may_count() and self._holds_all(len(executions)):
             self._watchdog.record_check()
             return True
-        held = self._store.still_held([execution.claim for execution in executions])
+        results = () if self._state.is_in_doubt else self._buffer.all
+        ended = [result.execution for result in results if not result.is_stored]
+        held = self._store.still_held([execution.claim for execution in (*executions, *ended)])
+        for execution in ended:
+            if (execution.task_id, execution.claim.claim) not in held:
+                execution.request_stop(TaskRevoked)
         for pool, execution in self._watchdog.revoked(executions, held):
             message = "task revoked id=%s: it is asked to stop"
             logger.warning(message, execution.task_id, extra=log_attributes(execution.claim))

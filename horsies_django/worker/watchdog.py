@@ -96,6 +96,11 @@ class Watchdog:
         """Whether to ask the database which running tasks this worker still holds."""
         return time.monotonic() >= self._next_check()
 
+    def record_end(self, execution: Execution) -> None:
+        """Check before its result is stored, if the worker has stood still: a reaper may have taken the task."""
+        if time.monotonic() >= max(execution.submitted_at, self._checked_at) + CHECK_INTERVAL:
+            self._is_check_requested = True
+
     def may_count(self) -> bool:
         """Whether a check may count the tasks that this worker holds: their claims were compared a short time ago."""
         return time.monotonic() < self._compared_at + COMPARE_INTERVAL
@@ -148,11 +153,11 @@ class Watchdog:
         return float("inf") if execution in self._stuck else self._stuck_at(execution)
 
     def _next_check(self) -> float:
+        if self._is_check_requested:
+            return self._checked_at + MIN_CHECK_INTERVAL
         longest = max(pool.longest_running for pool in self._pools)
         if not longest:
             return float("inf")
-        if self._is_check_requested:
-            return self._checked_at + MIN_CHECK_INTERVAL
         return max(self._checked_at + CHECK_INTERVAL, time.monotonic() + CHECK_INTERVAL - longest)
 
     def _may_end(self, execution: Execution) -> bool:

@@ -31,6 +31,14 @@ def hold_again(key: str, gate: str) -> int:
     return os.getpid()
 
 
+@task
+def stop_the_process(key: str) -> str:
+    """Write an entry, and stop the process until it gets SIGCONT."""
+    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return key
+
+
 @task(retry_policy=RetryPolicy.fixed([1.5], auto_retry_for=["LATE"], jitter=False))
 def fail_late(key: str, gate: str) -> TaskResult[str, TaskError]:
     """Fail the first time, once the gate is open; succeed the second time."""

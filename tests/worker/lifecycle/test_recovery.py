@@ -11,12 +11,13 @@ import pytest
 from horsies_django import TaskStatus, Workflow, WorkflowStatus
 from horsies_django.core.status import TASK_LIVE_STATES
 from horsies_django.models import Task, Worker, WorkflowTask
-from tests.chaos.fleet import is_alive, stopped
+from tests.chaos.fleet import is_alive, state, stopped
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.reaper.age_heartbeats import make_heartbeats_old
 from tests.worker.lifecycle import jobs
+from tests.workflows.runs import reap
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -189,3 +190,23 @@ def test_a_worker_resumed_after_a_long_pause_does_not_overwrite_the_newer_run(wo
 
     assert handle.value(timeout=20) == second != runner
     assert attempts_of(handle) == [CRASHED, DONE]
+
+
+@pytest.mark.slow
+def test_a_worker_logs_no_completion_for_a_result_that_the_row_refuses(manage):
+    handle = jobs.stop_the_process.send("stopped")
+    process = manage("horsies_worker", "--drain", "--no-reaper")
+    pid = pid_of("stopped")
+    wait_until(lambda: state(pid) == "T", what="the process is stopped")
+    make_heartbeats_old()
+    reap()
+    assert Task.objects.get(pk=handle.id).error_code == "WORKER_CRASHED"
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() > began + 1)  # a shorter stop is not checked
+
+    os.kill(pid, signal.SIGCONT)
+
+    assert process.wait(20) == 0
+    assert f"task revoked id={handle.id}" in process.output
+    assert "task completed" not in process.output
+    assert attempts_of(handle) == [CRASHED_FOR_GOOD]
