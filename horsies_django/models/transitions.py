@@ -97,7 +97,12 @@ START_COLUMNS: Final[dict[str, Any]] = {"started_at": Now(), "attempt": F("attem
 
 def claim_columns(worker_id: str) -> dict[str, Any]:
     """Return the columns that a claim changes."""
-    return {"claimed_at": Now(), "claimed_by_worker_id": worker_id, "claim": F("claim") + 1}
+    return {
+        "claimed_at": Now(),
+        "claimed_by_worker_id": worker_id,
+        "claim": F("claim") + 1,
+        "next_retry_at": None,
+    }
 
 
 def completion_columns(results: Mapping[UUID, str] | Param, database: str) -> dict[str, Any]:
@@ -321,6 +326,7 @@ class TaskQuerySet(OperatorActions["Task"]):
                 error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
                 fingerprint=None,
                 failed_at=Now(),
+                next_retry_at=None,
                 kept_until=kept_until(TaskStatus.FAILED, self.db),
             )
 
@@ -403,6 +409,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         error = TaskError[None](error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.")
         return {
             "cancelled_at": Now(),
+            "next_retry_at": None,
             "error_code": OutcomeCode.TASK_CANCELLED.value,
             "fingerprint": None,
             "result": {"err": error.as_json()},
@@ -504,15 +511,19 @@ class TaskQuerySet(OperatorActions["Task"]):
 
     def _expire(self, transition: Transition[TaskStatus]) -> int:
         """Expire the tasks that are past ``good_until``. The result names task and worker; the claim is kept."""
-        late = list(self.filter(good_until__lte=Now()).values_list("pk", "claimed_by_worker_id", "limit_key"))
-        release_after_commit(self.db, [limit_key for *_, limit_key in late])
+        columns = "pk", "claimed_by_worker_id", "limit_key", "error_code"
+        late = list(self.filter(good_until__lte=Now()).values_list(*columns))
+        release_after_commit(self.db, [limit_key for _, _, limit_key, _ in late])
+        last_errors = self._last_errors([key for key, *_, error_code in late if error_code is not None])
         results = {
             key: error_result(
                 OutcomeCode.TASK_EXPIRED,
-                "good_until passed before the task began.",
+                f"good_until passed while the task waited for its retry, after {last_errors[key]}"
+                if key in last_errors
+                else "good_until passed before the task began.",
                 {"task_id": str(key), "worker_id": worker_id},
             )
-            for key, worker_id, _ in late
+            for key, worker_id, *_ in late
         }
         if not results:
             return 0
@@ -520,11 +531,18 @@ class TaskQuerySet(OperatorActions["Task"]):
         return self.filter(pk__in=results)._apply(
             transition,
             expired_at=Now(),
+            next_retry_at=None,
             error_code=OutcomeCode.TASK_EXPIRED.value,
             fingerprint=None,
             result=ValueByPk(results, models.JSONField()),
             kept_until=kept_until(TaskStatus.EXPIRED, self.db),
         )
+
+    def _last_errors(self, keys: Sequence[UUID]) -> dict[UUID, str]:
+        """Return the error of the last attempt of each of these tasks, as code and message."""
+        last = self._attempts.filter(task__in=keys, attempt=F("task__attempt"))
+        rows = last.values_list("task_id", "error_code", "error_message") if keys else ()
+        return {key: f"{code}: {message}" for key, code, message in rows}
 
 
 def _error_columns(errors: Mapping[UUID, AttemptError]) -> dict[str, ValueByPk]:

@@ -4,6 +4,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskStatus
@@ -12,6 +13,7 @@ from tests.conftest import wait_until
 from tests.database import querying_threads
 from tests.jobs import tasks
 from tests.jobs.models import Entry
+from tests.workflows.runs import reap
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -29,6 +31,43 @@ def test_a_task_to_be_retried_is_pending_with_its_next_time(drain):
     attempt = row.attempts.get()
     assert (attempt.attempt, attempt.outcome, attempt.will_retry, attempt.error_code) == (1, "FAILED", True, "DOWN")
     assert timedelta(seconds=59.99) <= row.next_retry_at - attempt.finished_at <= timedelta(seconds=65)
+
+
+def test_a_task_that_has_ended_after_a_retry_shows_no_time_of_the_next_one(drain):
+    policy = RetryPolicy.fixed([60], auto_retry_for=["*"], jitter=False)
+    until = timezone.now() + timedelta(hours=1)
+    done = tasks.flaky.send("done", 1)
+    cancelled = tasks.fail.with_options(retry_policy=policy).send()
+    expired = tasks.fail.with_options(retry_policy=policy, good_until=until).send()
+    drain()
+    cancelled.cancel()
+    Task.objects.filter(pk=expired.id).update(good_until=timezone.now())
+    reap()
+
+    ended = {handle.info().status: handle.info().next_retry_at for handle in (done, cancelled, expired)}
+
+    assert ended == {TaskStatus.COMPLETED: None, TaskStatus.CANCELLED: None, TaskStatus.EXPIRED: None}
+
+
+@pytest.mark.parametrize("status", [TaskStatus.PENDING, TaskStatus.CLAIMED])
+def test_a_task_that_expires_before_its_retry_reports_its_last_error(drain, status):
+    policy = RetryPolicy.fixed([60], auto_retry_for=["*"], jitter=False)
+    handle = tasks.fail.with_options(retry_policy=policy).send("the disk is full")
+    drain()
+    row = Task.objects.filter(pk=handle.id)
+    row.run_now()
+    with transaction.atomic():
+        claims = row.claim("worker", start=0, prefetch=1) if status == TaskStatus.CLAIMED else []
+    row.update(good_until=timezone.now())
+
+    assert not Task.objects.start(claims, "worker")
+    reap()
+
+    error = handle.get(timeout=0).err
+    assert (error.error_code, error.message) == (
+        "TASK_EXPIRED",
+        "good_until passed while the task waited for its retry, after UNHANDLED_EXCEPTION: the disk is full",
+    )
 
 
 def test_a_fixed_policy_retries_once_for_each_delay_and_then_fails(worker):

@@ -94,6 +94,7 @@ class Model:
     def claim(self, key: Any, worker: str, *, start: bool) -> None:
         row = self.rows[key]
         row.status, row.worker, row.claimed_at, row.beat_at = "CLAIMED", worker, self.now, self.now
+        row.next_retry_at = None
         row.claim += 1
         if start:
             self.begin(row)
@@ -157,6 +158,7 @@ class Model:
 
     def finish(self, row: Row, status: str, code: str | None) -> None:
         row.status, row.error_code, row.ended_at, row.has_result = status, code, self.now, True
+        row.next_retry_at = None
         kept = 30 * DAY
         if status == "COMPLETED":
             kept = row.retention if row.retention != "inherit" else 7 * DAY

@@ -53,7 +53,8 @@ picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c1
   FOR NO KEY UPDATE SKIP LOCKED),
 taken AS (UPDATE "horsies_tasks"
   SET "status" = 'RUNNING', "claimed_at" = STATEMENT_TIMESTAMP(), "claimed_by_worker_id" = 'a-worker', "claim" =
-      ("horsies_tasks"."claim" + 1), "started_at" = STATEMENT_TIMESTAMP(), "attempt" = ("horsies_tasks"."attempt" + 1)
+      ("horsies_tasks"."claim" + 1), "next_retry_at" = NULL, "started_at" = STATEMENT_TIMESTAMP(), "attempt" =
+      ("horsies_tasks"."attempt" + 1)
   WHERE ("horsies_tasks"."status" = 'PENDING'
     AND "horsies_tasks"."id" = ANY(ARRAY(SELECT c0 FROM picked)))
   RETURNING id)
@@ -119,7 +120,8 @@ picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c1
   FOR NO KEY UPDATE SKIP LOCKED),
 taken AS (UPDATE "horsies_tasks"
   SET "status" = 'RUNNING', "claimed_at" = STATEMENT_TIMESTAMP(), "claimed_by_worker_id" = 'a-worker', "claim" =
-      ("horsies_tasks"."claim" + 1), "started_at" = STATEMENT_TIMESTAMP(), "attempt" = ("horsies_tasks"."attempt" + 1)
+      ("horsies_tasks"."claim" + 1), "next_retry_at" = NULL, "started_at" = STATEMENT_TIMESTAMP(), "attempt" =
+      ("horsies_tasks"."attempt" + 1)
   WHERE ("horsies_tasks"."status" = 'PENDING'
     AND "horsies_tasks"."id" = ANY(ARRAY(SELECT c0 FROM picked)))
   RETURNING id)
@@ -193,7 +195,8 @@ picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c1
   FOR NO KEY UPDATE SKIP LOCKED),
 taken AS (UPDATE "horsies_tasks"
   SET "status" = 'RUNNING', "claimed_at" = STATEMENT_TIMESTAMP(), "claimed_by_worker_id" = 'a-worker', "claim" =
-      ("horsies_tasks"."claim" + 1), "started_at" = STATEMENT_TIMESTAMP(), "attempt" = ("horsies_tasks"."attempt" + 1)
+      ("horsies_tasks"."claim" + 1), "next_retry_at" = NULL, "started_at" = STATEMENT_TIMESTAMP(), "attempt" =
+      ("horsies_tasks"."attempt" + 1)
   WHERE ("horsies_tasks"."status" = 'PENDING'
     AND "horsies_tasks"."id" = ANY(ARRAY(SELECT c0 FROM picked)))
   RETURNING id)
@@ -269,7 +272,8 @@ picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c1
   FOR NO KEY UPDATE SKIP LOCKED),
 taken AS (UPDATE "horsies_tasks"
   SET "status" = 'RUNNING', "claimed_at" = STATEMENT_TIMESTAMP(), "claimed_by_worker_id" = 'a-worker', "claim" =
-      ("horsies_tasks"."claim" + 1), "started_at" = STATEMENT_TIMESTAMP(), "attempt" = ("horsies_tasks"."attempt" + 1)
+      ("horsies_tasks"."claim" + 1), "next_retry_at" = NULL, "started_at" = STATEMENT_TIMESTAMP(), "attempt" =
+      ("horsies_tasks"."attempt" + 1)
   WHERE ("horsies_tasks"."status" = 'PENDING'
     AND "horsies_tasks"."id" = ANY(ARRAY(SELECT c0 FROM picked)))
   RETURNING id)

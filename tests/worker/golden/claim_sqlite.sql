@@ -135,8 +135,8 @@ LIMIT :room;
 -- take
 UPDATE "horsies_tasks"
 SET "status" = :RUNNING, "claimed_at" = STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW'), "claimed_by_worker_id" = 'a-worker',
-    "claim" = ("horsies_tasks"."claim" + 1), "started_at" = STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW'), "attempt" =
-    ("horsies_tasks"."attempt" + 1)
+    "claim" = ("horsies_tasks"."claim" + 1), "next_retry_at" = NULL, "started_at" = STRFTIME('%Y-%m-%d %H:%M:%f',
+    'NOW'), "attempt" = ("horsies_tasks"."attempt" + 1)
 WHERE ("horsies_tasks"."status" = 'PENDING'
   AND "horsies_tasks"."id" IN (
     SELECT value
