@@ -105,6 +105,26 @@ def test_repair_reports_a_workflow_without_nodes_as_ended(drain):
     assert str(empty.status()) == "FAILED"
 
 
+@pytest.mark.parametrize(
+    "damage", [{"kind": "SUBWORKFLOW"}, {"kind": "MAP"}, {"kind": "EVENT"}, {"ctx_from": [99], "open_ctx": 1}]
+)
+def test_a_workflow_with_a_node_that_can_never_start_fails_and_names_it(drain, damage):
+    """A node of that kind needs a definition, a list or a name; there is no node 99."""
+    handle, other = chain().start(), chain().start()
+    last = WorkflowTask.objects.filter(workflow=handle.id).order_by("task_index").last()
+    WorkflowTask.objects.filter(pk=last.pk).update(**damage)
+    drain()
+    assert str(handle.status()) == "RUNNING"
+
+    (report,) = repair("default")
+
+    error = handle.get(timeout=0).err
+    assert (error.error_code, error.message) == ("WORKER_ROW_UNREADABLE", report.error)
+    assert report.error.endswith(f"nothing can start the nodes that wait: {last.node_id}.")
+    assert (str(handle.status()), str(other.status())) == ("FAILED", "COMPLETED")
+    assert repair("default") == []
+
+
 def test_expiry_leaves_a_locked_workflow_to_the_next_pass(transactional_db):
     if not is_postgres():
         pytest.skip("SQLite locks no rows")

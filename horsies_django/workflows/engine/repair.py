@@ -40,6 +40,9 @@ logger = logging.getLogger("horsies_django.reaper")
 #: How many trees one pass repairs at most.
 MAX_TREES: Final = 200
 
+#: How many nodes an error names.
+_MAX_NAMED: Final = 5
+
 _IS_OPEN: Final = ~Q(status__in=sorted(WORKFLOW_TASK_TERMINAL_STATES))
 
 
@@ -220,9 +223,20 @@ def _repair_tree(database: str, root: UUID) -> Repaired:
     for key in workflows.filter(pk__in=keys, node_count=0).values_list("pk", flat=True):
         _fail_empty(database, key)
     decided = resume_workflow.decide_waiting(database, keys)
+    if stuck := _unstartable(engine.nodes.filter(workflow__in=keys)):
+        why = f"The rows of the workflow are damaged: nothing can start the nodes that wait: {', '.join(stuck)}."
+        logger.error("workflow can't be repaired id=%s error=%s", root, why)
+        return Repaired(root, ended_workflows=_fail_unreadable(database, root, why), error=why)
     live = [key for key, status in statuses.items() if status not in WORKFLOW_TERMINAL_STATES]
     ended = workflows.filter(pk__in=live, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
     return Repaired(root, len(lost) + len(ends), decided + len(ready), ended)
+
+
+def _unstartable(nodes: NodeRows) -> list[str]:
+    """Return the ids of the first nodes that wait in running workflows of which no node is in progress."""
+    in_progress = nodes.filter(workflow=OuterRef("workflow"), status__in=IN_PROGRESS)
+    waiting = nodes.filter(_IS_OPEN, ~Exists(in_progress), workflow__status=WorkflowStatus.RUNNING)
+    return list(waiting.order_by("workflow", "task_index").values_list("node_id", flat=True)[:_MAX_NAMED])
 
 
 def _fail_lost_tasks(nodes: NodeRows) -> Iterator[NodeEnd]:
