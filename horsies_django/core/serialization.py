@@ -65,8 +65,15 @@ def encode(value: Any, *, typed: bool, where: str) -> Any:
     """Return ``value`` as a JSON value.
 
     ``where`` names the value in the error. Raises TypeError for a type that has no JSON form and ValueError for a value
-    that no database takes.
+    that no database takes, or that is nested too deeply.
     """
+    try:
+        return _encode(value, typed, where)
+    except RecursionError:
+        raise ValueError(f"Unsupported value: {where} is nested too deeply.") from None
+
+
+def _encode(value: Any, typed: bool, where: str) -> Any:
     match value:
         case str():
             return _checked_text(value, where)
@@ -84,7 +91,7 @@ def encode(value: Any, *, typed: bool, where: str) -> Any:
         case Mapping():
             return _encode_mapping(value, typed, where)
         case Sequence():
-            return [encode(item, typed=typed, where=f"{where}[{index}]") for index, item in enumerate(value)]
+            return [_encode(item, typed, f"{where}[{index}]") for index, item in enumerate(value)]
         case _ if typed:
             return _encode_rich(value, where)
         case _:
@@ -175,7 +182,7 @@ def _checked_text(text: str, where: str) -> str:
 
 
 def _encode_mapping(value: Mapping[Any, Any], typed: bool, where: str) -> dict[str, Any]:
-    plain = {_key(key, where): encode(item, typed=typed, where=f"{where}[{key!r}]") for key, item in value.items()}
+    plain = {_key(key, where): _encode(item, typed, f"{where}[{key!r}]") for key, item in value.items()}
     if len(plain) != len(value):
         raise ValueError(f"Unsupported value: {where} has keys that are the same text in JSON.")
     return {TAG: "dict", "value": plain} if typed and TAG in plain else plain
@@ -183,9 +190,9 @@ def _encode_mapping(value: Mapping[Any, Any], typed: bool, where: str) -> dict[s
 
 def _key(key: Any, where: str) -> str:
     if isinstance(key, str | bytes):
-        return str(encode(key, typed=False, where=f"a key of {where}"))
+        return str(_encode(key, False, f"a key of {where}"))
     if key is None or isinstance(key, bool | int | float):
-        return json.dumps(encode(key, typed=False, where=f"a key of {where}"))  # as JSON itself writes such keys
+        return json.dumps(_encode(key, False, f"a key of {where}"))  # as JSON itself writes such keys
     raise TypeError(f"Unsupported type: {type(key)} as a key of {where} (keys are text).")
 
 
@@ -195,7 +202,7 @@ def _encode_rich(value: Any, where: str) -> Any:
             return {TAG: tag, "value": to_json(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
-            field.name: encode(getattr(value, field.name), typed=True, where=f"{where}.{field.name}")
+            field.name: _encode(getattr(value, field.name), True, f"{where}.{field.name}")
             for field in dataclasses.fields(value)
             if field.init
         }

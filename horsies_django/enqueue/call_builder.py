@@ -159,8 +159,6 @@ class Target:
         where = f"argument {name!r}"
         try:
             return encode(value, typed=self._typed, where=where)
-        except RecursionError:
-            raise ValueError(f"Unsupported value: {where} is nested too deeply.") from None
         except ValueError as error:
             if where in str(error):
                 raise
