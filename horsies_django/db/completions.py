@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
-from . import postgres
+from . import notifications, postgres
 from .on_commit import on_commit_robust
 
 #: Seconds for which workers send completions after a process has subscribed. A process that still waits renews its
@@ -75,4 +75,4 @@ def _notify(alias: str, keys: Sequence[UUID]) -> None:
     if (sink := _sinks.get((alias, os.getpid()))) is not None:
         sink.publish(keys)
     else:
-        postgres.notify_at_once(alias, postgres.COMPLETIONS, dumps(keys))
+        notifications.send(alias, dumps(keys), postgres.COMPLETIONS)

@@ -49,6 +49,12 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, Error) and sqlstate(error) == READ_ONLY
 
 
+def is_notify_queue_full(error: BaseException) -> bool:
+    """Whether a commit failed because the server's queue of notifications is full. The code is that of any limit."""
+    diagnosis = getattr(error.__cause__, "diag", None)
+    return getattr(diagnosis, "source_function", None) == "PreCommit_Notify"
+
+
 def lacks_privilege(error: BaseException) -> TypeGuard[Error]:
     """Whether the role lacks a privilege. Retries can't succeed until an operator grants it."""
     return isinstance(error, Error) and sqlstate(error) == INSUFFICIENT_PRIVILEGE

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from django.db import Error
+
 from . import postgres
+from .errors import is_notify_queue_full
 from .on_commit import on_commit_robust
+
+logger = logging.getLogger("horsies_django")
 
 #: Notifications that one process may send for one queue in a row.
 BURST: Final = 32
@@ -22,6 +29,10 @@ DURATION_FACTOR: Final = 1
 MIN_INTERVAL: Final = 0.001
 MAX_INTERVAL: Final = 0.025
 
+
+#: Seconds for which a process sends nothing after the server's queue of notifications was full: a listener that leaves
+#: its transaction open fills it. Workers poll meanwhile.
+PAUSE_WHEN_FULL: Final = 60.0
 
 #: Maximum queue names whose last notification a process remembers. With more, some are notified more often.
 MAX_REMEMBERED: Final = 1_000
@@ -44,8 +55,17 @@ class _Limiter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._buckets: dict[tuple[str, str], tuple[float, float]] = {}  # that moment, and the seconds of a token
+        self._paused_until: dict[str, float] = {}  # by the alias of the database
+
+    def is_paused(self, alias: str) -> bool:
+        return time.monotonic() < self._paused_until.get(alias, 0.0)
+
+    def pause(self, alias: str) -> None:
+        self._paused_until[alias] = time.monotonic() + PAUSE_WHEN_FULL
 
     def allows(self, key: tuple[str, str], burst: int) -> bool:
+        if self.is_paused(key[0]):
+            return False
         with self._lock:
             full_at, interval = self._buckets.get(key, (0.0, 0.0))
         return full_at - time.monotonic() <= (burst - 1) * interval
@@ -116,7 +136,7 @@ def notify_schedules_changed_after_commit(alias: str) -> None:
     Each change is sent: the next look of a scheduler that misses one may be seconds away.
     """
     if postgres.can_listen(alias):
-        on_commit_robust(alias, postgres.notify, alias, SCHEDULES_CHANGED)
+        on_commit_robust(alias, send, alias, [SCHEDULES_CHANGED])
 
 
 def notify_worker_request_after_commit(alias: str, worker_id: str) -> None:
@@ -125,7 +145,13 @@ def notify_worker_request_after_commit(alias: str, worker_id: str) -> None:
     Each change is sent: a worker that misses the last one would go on as before for seconds.
     """
     if postgres.can_listen(alias):
-        on_commit_robust(alias, postgres.notify, alias, WORKER_REQUEST + worker_id)
+        on_commit_robust(alias, send, alias, [WORKER_REQUEST + worker_id])
+
+
+def ping_after_commit(alias: str, worker_id: str) -> None:
+    """Send a worker's id, for its own listener to receive, once the current transaction has committed."""
+    if postgres.can_listen(alias):
+        on_commit_robust(alias, send, alias, [postgres.PING + worker_id])
 
 
 def notify_revoked_after_commit(alias: str) -> None:
@@ -171,5 +197,26 @@ def _notify(alias: str, payload: str) -> None:
     # A transaction may have sent many tasks. One notification is for all: the rows of all are committed.
     if _limiter.allows((alias, payload), 1):
         began = time.monotonic()
-        postgres.notify(alias, payload)
+        send(alias, [payload])
         mark_sent(alias, payload, began)
+
+
+def send(alias: str, payloads: Iterable[str], channel: str = postgres.CHANNEL) -> None:
+    """Notify the listeners of ``channel``; for a while nobody once the server's queue of notifications is full."""
+    if _limiter.is_paused(alias):
+        return
+    try:
+        for payload in payloads:
+            postgres.notify(alias, payload, channel)
+    except Error as error:
+        if not pause_if_full(alias, error):
+            raise
+
+
+def pause_if_full(alias: str, error: Error) -> bool:
+    """Whether an error says that the server's queue of notifications is full. Logs that, and sends none for a while."""
+    if not is_notify_queue_full(error):
+        return False
+    _limiter.pause(alias)
+    logger.warning("notifications paused: the server's NOTIFY queue is full retry_in=%.0fs", PAUSE_WHEN_FULL)
+    return True

@@ -229,19 +229,12 @@ _NOTIFY: Final = "SELECT pg_notify(%s, %s)"
 _NOTIFY_ALONE: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
 
 
-def notify(alias: str, payload: str) -> None:
-    """Notify every listener, once the current transaction commits, with a statement of its own."""
+def notify(alias: str, payload: str, channel: str = CHANNEL) -> None:
+    """Notify every listener of ``channel``, once the current transaction commits, with a statement of its own."""
     connection = connections[alias]
     sql = _NOTIFY_ALONE if connection.get_autocommit() else _NOTIFY
     with connection.cursor() as cursor:
-        cursor.execute(sql, [CHANNEL, payload])
-
-
-def notify_at_once(alias: str, channel: str, payloads: Iterable[str]) -> None:
-    """Notify the listeners of ``channel``, outside any transaction."""
-    with connections[alias].cursor() as cursor:
-        for payload in payloads:
-            cursor.execute(_NOTIFY_ALONE, [channel, payload])
+        cursor.execute(sql, [channel, payload])
 
 
 def microseconds_of(column: SqlFragment) -> SqlFragment:
@@ -283,12 +276,6 @@ def _or_lock(alias: str, model: type[models.Model], name: str) -> str:
     condition = created.partition(" WHERE ")[2]
     column, table = (connections[alias].ops.quote_name(name) for name in (constraint.fields[0], model._meta.db_table))
     return f"ON CONFLICT ({column}) WHERE {condition} DO UPDATE SET {column} = {table}.{column} WHERE false"
-
-
-def ping(alias: str, worker_id: str) -> None:
-    """Send a worker's id, for its own listener to receive."""
-    if can_listen(alias):
-        notify(alias, PING + worker_id)
 
 
 def is_lost(error: Exception) -> bool:

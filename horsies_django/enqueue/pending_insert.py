@@ -164,12 +164,13 @@ class PendingInsert:
             return self._run_insert(connection, payload, if_free=if_free)
         except (IntegrityError, DataError):
             raise
-        except DatabaseError:
+        except DatabaseError as error:
             # The failed INSERT was its own transaction and rolled back. Retry without NOTIFY; workers that poll will
             # still find the row.
             if not connection.is_usable():
                 raise
-            logger.warning("task inserted without its notification id=%s", self.id, exc_info=True)
+            if not notifications.pause_if_full(self.database, error):
+                logger.warning("task inserted without its notification id=%s", self.id, exc_info=True)
             return self._run_insert(connection, None, if_free=if_free)
 
     def _run_insert(

@@ -10,7 +10,6 @@ from django.db import connections, models, transaction
 from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
-from ..db import postgres
 from ..db.expressions import BoundParam, NowPlus, Param
 from ..db.fields import DateTimeField, JSONField, strings_in
 from ..db.notifications import notify_worker_request_after_commit
@@ -63,13 +62,13 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         return WorkerRequest.GONE if row is None else worker_request(*row)
 
     def beat_idle(self, worker_id: str, memory: int) -> bool | None:
-        """Record a heartbeat of a worker that by its memory holds no task, and ping it, in one statement on PostgreSQL.
+        """Record a heartbeat of a worker that by its memory holds no task, in one statement on PostgreSQL.
 
         Returns whether the table says that it holds one. Returns None, and records nothing, if the worker is asked to
         stop, is quiet, or its row was deleted or is locked.
         """
         statement = compile_idle_beat(self.db)
-        given = {"worker_id": worker_id, "memory": memory, "ping": postgres.PING + worker_id}
+        given = {"worker_id": worker_id, "memory": memory}
         with connections[self.db].cursor() as cursor:
             cursor.execute(statement.sql, statement.bind(given))
             row = cursor.fetchone()
@@ -207,6 +206,5 @@ def compile_idle_beat(database: str) -> Statement:
     with transaction.atomic(using=database, savepoint=False):  # elsewhere Django compiles no SELECT … FOR UPDATE
         update = Statement.update(mine, last_beat_at=Now(), memory=memory)
     held = Task.objects.using(database).held_by(worker_id)
-    exists, ping = Statement.select(held.values_list("pk")[:1]), postgres.notification(Param("ping"))
-    sql = f"{update.sql} RETURNING EXISTS ({exists.sql}), {ping.sql}"
-    return Statement(sql, (*update.params, *exists.params, *ping.params))
+    exists = Statement.select(held.values_list("pk")[:1])
+    return Statement(f"{update.sql} RETURNING EXISTS ({exists.sql})", (*update.params, *exists.params))

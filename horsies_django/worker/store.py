@@ -20,7 +20,7 @@ from ..core.status import AttemptOutcome, BeatRole, TaskStatus
 from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import is_permanent_error, is_row_error, primary_message
-from ..db.notifications import ANY_QUEUE, wake_after_commit
+from ..db.notifications import ANY_QUEUE, ping_after_commit, wake_after_commit
 from ..db.now import Now
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
@@ -115,7 +115,7 @@ class WorkerStore:
 
     def ping(self) -> bool:
         """Send a notification to this worker's own listener, which learns from it that notifications arrive."""
-        postgres.ping(self._config.database, self._runner.worker_id)
+        ping_after_commit(self._config.database, self._runner.worker_id)
         return True
 
     def leave(self) -> bool:
@@ -208,13 +208,14 @@ class WorkerStore:
         return request
 
     def idle_heartbeat(self, *, is_quiet: bool) -> tuple[WorkerRequest, bool]:
-        """Record that the worker is alive, which by its memory holds nothing: one statement on PostgreSQL.
+        """Record that the worker is alive, which by its memory holds nothing: one statement and a ping on PostgreSQL.
 
         Return what its row asks of the worker, and whether the table says that it holds a task.
         """
         if postgres.can_listen(self._config.database):
             holds_task = self._workers.beat_idle(self._runner.worker_id, resident_bytes())
             if holds_task is not None:
+                self.ping()
                 return WorkerRequest.CONTINUE, holds_task
         return self.heartbeat((), is_quiet=is_quiet), self._held.exists()
 
