@@ -51,9 +51,15 @@ class TaskAttemptQuerySet(models.QuerySet["TaskAttempt"]):
         errors: Mapping[UUID, AttemptError] | None = None,
         hostname: str | models.Expression = "",
         pid: int | models.Expression | None = None,
+        started_at: models.Expression | None = None,
     ) -> None:
-        """Write the current attempt of each of ``tasks``. An existing one stays, so a replay writes nothing."""
+        """Write the current attempt of each of ``tasks``. An existing one stays, so a replay writes nothing.
+
+        ``started_at`` is by default that of the task.
+        """
         columns = attempt_columns(outcome, will_retry=will_retry, errors=errors, hostname=hostname, pid=pid)
+        if started_at is not None:
+            columns["started_at"] = started_at
         Statement.insert(self.model, tasks, columns).run(tasks.db)
 
 

@@ -90,6 +90,9 @@ def claimed_tasks(rows: Iterable[Iterable[Any]], asked_at: float) -> list[Claime
 class Completion(NamedTuple):
     """The outcome of one execution: an ok or err ``result`` as JSON text, and the ``error`` if it failed.
 
+    ``began`` is the time of this process's monotonic clock, in seconds, at which the function began: infinite if it
+    never did, 0 if that is unknown.
+
     ``delay`` is the number of seconds until the task runs again, None if it has ended. A retry has an ``error``, a
     snooze has none. A retry that is not ``is_charged`` uses up none of the task's retries: the worker failed. A task
     that is handed back to a worker with other code has no error either: ``unknown_to`` is then the new value of that
@@ -103,6 +106,7 @@ class Completion(NamedTuple):
     delay: float | None = None
     unknown_to: str | None = None
     is_charged: bool = True
+    began: float = 0.0
 
     def __repr__(self) -> str:
         # Without the result, as for ClaimedTask.

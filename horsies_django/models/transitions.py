@@ -9,7 +9,7 @@ two workers may hold the same number.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -105,9 +105,24 @@ def claim_columns(worker_id: str) -> dict[str, Any]:
     }
 
 
-def completion_columns(results: Mapping[UUID, str] | Param, database: str) -> dict[str, Any]:
+def body_start(seconds: Mapping[UUID, str] | Param) -> Greatest:
+    """Return when a function began, from :func:`seconds_since_start`: never before its claim."""
+    began = NowPlus(ValueByPk(seconds, models.FloatField()))
+    return Greatest(began, F("claimed_at"), output_field=models.DateTimeField())
+
+
+def seconds_since_start(ends: Iterable[Completion]) -> list[str]:
+    """Return how long ago each function began by the monotonic clock, as negative seconds."""
+    now = time.monotonic()
+    return [f"{min(end.began - now, 0.0):.6f}" for end in ends]
+
+
+def completion_columns(
+    results: Mapping[UUID, str] | Param, seconds: Mapping[UUID, str] | Param, database: str
+) -> dict[str, Any]:
     """Return the columns that a success changes."""
     return {
+        "started_at": body_start(seconds),
         "result": ValueByPk(results, models.JSONField()),
         "error_code": None,
         "fingerprint": None,
@@ -205,7 +220,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         """RUNNING → COMPLETED; store the results and the attempts, and return how many tasks completed."""
         results = {end.task_id: end.result for end in ends}
         mine = self.under_claims(ends, TaskStatus.RUNNING, runner.worker_id)
-        count = mine._apply(lifecycle.COMPLETE, **completion_columns(results, self.db))
+        count = mine._apply(lifecycle.COMPLETE, **completion_columns(results, _seconds_by_pk(ends), self.db))
         self._attempts.record(
             self.under_claims(ends, TaskStatus.COMPLETED, runner.worker_id),
             AttemptOutcome.COMPLETED,
@@ -221,6 +236,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         errors = {end.task_id: end.error for end in ends if end.error}
         self.under_claims(ends, TaskStatus.RUNNING, runner.worker_id)._apply(
             lifecycle.FAIL,
+            **_started(ends),
             result=ValueByPk({end.task_id: end.result for end in ends}, models.JSONField()),
             **_error_columns(errors),
             failed_at=Now(),
@@ -261,6 +277,7 @@ class TaskQuerySet(OperatorActions["Task"]):
                 errors=errors,
                 hostname=runner.hostname,
                 pid=runner.pid,
+                **_started(again),
             )
             rows._apply(
                 lifecycle.RETRY_LATER,
@@ -552,6 +569,15 @@ def _error_columns(errors: Mapping[UUID, AttemptError]) -> dict[str, ValueByPk]:
         "error_code": ValueByPk(texts(codes), TextField()),
         "fingerprint": ValueByPk(texts(fingerprints), TextField()),
     }
+
+
+def _started(ends: Sequence[Completion]) -> dict[str, Any]:
+    """Return when the functions began; nothing if that is unknown, because the row then says it best."""
+    return {"started_at": body_start(_seconds_by_pk(ends))} if all(end.began for end in ends) else {}
+
+
+def _seconds_by_pk(ends: Sequence[Completion]) -> dict[UUID, str]:
+    return dict(zip([end.task_id for end in ends], seconds_since_start(ends), strict=True))
 
 
 def _next_due(ends: Sequence[Completion]) -> NowPlus:

@@ -55,6 +55,9 @@ class Evidence(Protocol):
     def is_over_limit(self, stale: StaleTask) -> bool:
         """Whether the task had exceeded its time limit when its process ended."""
 
+    def began_at(self, stale: StaleTask) -> float:
+        """When the task's function began, on this host's monotonic clock in seconds; 0 if that is unknown."""
+
     @property
     def is_stopped(self) -> bool:
         """Whether the worker ended these tasks because it was asked to stop; that uses no retry."""
@@ -78,6 +81,10 @@ class TimeoutPolicy:
         """Whether the task has been RUNNING for longer than its limit."""
         limit = self.default if stale.timeout is None else stale.timeout
         return limit is not None and stale.started_in is not None and -stale.started_in >= limit
+
+    def began_at(self, stale: StaleTask) -> float:
+        """Return 0: only the row says it."""
+        return 0.0
 
 
 def recover_all(tasks: TaskQuerySet, evidence: Evidence | None = None) -> int:
@@ -128,7 +135,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
     known = Worker.objects.using(tasks.db).in_bulk({task.worker_id or "" for task in stale})
     groups: dict[tuple[str, AttemptOutcome, bool], list[Completion]] = defaultdict(list)
     for task in running:
-        outcome, ended = _completion(task, is_over_limit=bool(evidence and evidence.is_over_limit(task)))
+        outcome, ended = _completion(task, evidence)
         groups[task.worker_id or "", outcome, ended.delay is not None].append(ended)
         next_state = "fails" if ended.delay is None else "retries"
         logger.warning("task lost id=%s worker=%s: it %s", task.task_id, task.worker_id, next_state)
@@ -154,11 +161,12 @@ def _by_worker(stale: Iterable[StaleTask]) -> Iterable[tuple[str, list[StaleTask
     return grouped.items()
 
 
-def _completion(stale: StaleTask, *, is_over_limit: bool) -> tuple[AttemptOutcome, Completion]:
+def _completion(stale: StaleTask, evidence: Evidence | None) -> tuple[AttemptOutcome, Completion]:
     code, message, outcome = OperationalCode.WORKER_CRASHED.value, _CRASHED, AttemptOutcome.WORKER_FAILURE
-    if is_over_limit:
+    if evidence and evidence.is_over_limit(stale):
         code, message, outcome = OutcomeCode.TASK_TIMEOUT.value, _TIMED_OUT, AttemptOutcome.FAILED
     policy = RetryPolicy.read(stale.retry_policy, stale.task_id) if stale.retry_count < stale.max_retries else None
     delay = policy.delay(stale.retry_count + 1) if policy and policy.covers(code) else None
     result = error_result(code, message, {"worker_id": stale.worker_id})
-    return outcome, Completion(stale.task_id, stale.claim, result, AttemptError(code, message), delay)
+    began = evidence.began_at(stale) if evidence else 0.0
+    return outcome, Completion(stale.task_id, stale.claim, result, AttemptError(code, message), delay, began=began)

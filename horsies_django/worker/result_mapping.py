@@ -62,7 +62,7 @@ def from_value(execution: Execution, task: FrameworkTask[..., Any], value: Any) 
         check_size(result, execution.options.max_payload_bytes, "the return value")
     except Exception as error:  # noqa: BLE001  # a value's own methods may raise anything
         return _failed(execution, task, OperationalCode.WORKER_SERIALIZATION_ERROR, error)
-    return ExecutionResult(execution, Completion(execution.task_id, execution.claim.claim, result))
+    return ExecutionResult(execution, _completion(execution, result))
 
 
 def from_exception(
@@ -79,9 +79,7 @@ def from_exception(
     if isinstance(raised, InvalidCall) and not is_timeout:
         return _failed(execution, None, raised.code, raised.__cause__ or raised)
     if isinstance(raised, Snooze) and not is_timeout:
-        return ExecutionResult(
-            execution, Completion(execution.task_id, execution.claim.claim, "null", delay=raised.after)
-        )
+        return ExecutionResult(execution, _completion(execution, "null", delay=raised.after))
     result = _failed(execution, task, _code_of(raised, execution, task), raised)
     claim = execution.claim
     uncharged = claim.attempt - 1 - claim.retry_count  # and those before the last retry() by an operator
@@ -211,7 +209,7 @@ def _error_result(
     delay = _retry_delay(execution.claim, task, error.code, raised, shown, execution.options.defaults)
     return ExecutionResult(
         execution,
-        Completion(execution.task_id, execution.claim.claim, result, error, delay),
+        _completion(execution, result, error, delay),
         None if raised is None else reported_error(raised),
     )
 
@@ -275,5 +273,11 @@ def fallback(execution: Execution, error: BaseException) -> ExecutionResult:
     logger.error("task result could not be built id=%s", claim.task_id, exc_info=error)
     code = OperationalCode.UNHANDLED_EXCEPTION.value
     message = f"{type(error).__name__} while the result was being built."
-    ended = Completion(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message))
+    ended = _completion(execution, error_result(code, message), AttemptError(code, message))
     return ExecutionResult(execution, ended, error)
+
+
+def _completion(
+    execution: Execution, result: str, error: AttemptError | None = None, delay: float | None = None
+) -> Completion:
+    return Completion(execution.task_id, execution.claim.claim, result, error, delay, began=execution.started_at)

@@ -166,7 +166,7 @@ class StartedRegistry:
         ``limits_checked_at`` is the time for the check of time limits. ``is_stopped`` means that the runner was asked
         to stop and that nothing else has ended it.
         """
-        places = {(key, claim): began + limit for key, claim, began, limit in self._slots()}
+        places = {(key, claim): (began, began + limit) for key, claim, began, limit in self._slots()}
         return StartedEvidence(
             places,
             all_began=bool(self._memory[_OVERFLOW_AT]),
@@ -212,16 +212,24 @@ class Slot:
 class StartedEvidence:
     """The evidence in shared memory of a dead runner's executions, for :func:`~..reaper.crashed.recover_all`."""
 
-    over_at: dict[tuple[bytes, int], float] = field(repr=False)
+    places: dict[tuple[bytes, int], tuple[float, float]] = field(repr=False)  # began at, over its limit at
     all_began: bool
     limits_checked_at: float | None
     is_stopped: bool = False
 
     def has_begun(self, lost: StaleTask) -> bool:
         """Whether the task's function may have started under this claim."""
-        return self.all_began or (lost.task_id.bytes, lost.claim) in self.over_at
+        return self.all_began or self.began_at(lost) > 0
 
     def is_over_limit(self, lost: StaleTask) -> bool:
         """Whether the execution was over its time limit when the process ended."""
-        over_at = self.over_at.get((lost.task_id.bytes, lost.claim), math.inf)
+        _, over_at = self._place(lost)
         return self.limits_checked_at is not None and over_at <= self.limits_checked_at
+
+    def began_at(self, lost: StaleTask) -> float:
+        """When the task's function began under this claim; 0 if no slot says it."""
+        began, _ = self._place(lost)
+        return began
+
+    def _place(self, lost: StaleTask) -> tuple[float, float]:
+        return self.places.get((lost.task_id.bytes, lost.claim), (0.0, math.inf))

@@ -520,4 +520,4 @@ def _refused(end: Completion, error: Error) -> Completion:
     message = clean_text(f"The database refused the result: {primary_message(error)}")
     code = OperationalCode.WORKER_SERIALIZATION_ERROR
     result = dumps({"err": TaskError(error_code=code, message=message).as_json()})
-    return Completion(end.task_id, end.claim, result, AttemptError(code, message))
+    return Completion(end.task_id, end.claim, result, AttemptError(code, message), began=end.began)

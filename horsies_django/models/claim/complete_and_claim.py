@@ -33,7 +33,13 @@ from ...db.expressions import AnyOf, Param, ValueByPk, encode_pk, json_array, js
 from ...db.statements import CompiledSelect, Statement
 from ..attempt import TaskAttempt, attempt_columns
 from ..claims import ClaimedTask, Completion, WorkerInfo, claimed_tasks, raise_unless_all_claimed
-from ..transitions import CLAIMED_COLUMNS, START_COLUMNS, claim_columns, completion_columns
+from ..transitions import (
+    CLAIMED_COLUMNS,
+    START_COLUMNS,
+    claim_columns,
+    completion_columns,
+    seconds_since_start,
+)
 from .cursor import ClaimCursor
 from .query import RANK, first_of
 
@@ -43,8 +49,9 @@ if TYPE_CHECKING:
 _ENDED: Final = Param("ended")
 _CLAIMS: Final = Param("claims")
 _RESULTS: Final = Param("results")
+_SECONDS: Final = Param("seconds")
 _PICKED: Final = Param("picked")
-_NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}"}
+_NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}", _SECONDS.name: "{}"}
 
 #: Candidates per task to claim, if there are several queues: other workers may lock some first.
 _OVERFETCH: Final = 2
@@ -73,7 +80,7 @@ class CompleteAndClaim(ABC):
         self._complete = Statement.update(
             self._held.filter(lifecycle.COMPLETE.is_possible),
             status=lifecycle.COMPLETE.target,
-            **completion_columns(_RESULTS, tasks.db),
+            **completion_columns(_RESULTS, _SECONDS, tasks.db),
         )
         self._attempt = attempt_columns(AttemptOutcome.COMPLETED, hostname=runner.hostname, pid=runner.pid)
         self._startable = rows.filter(lifecycle.CLAIM_AND_START.is_possible)
@@ -92,6 +99,7 @@ class CompleteAndClaim(ABC):
             _ENDED.name: json_array(keys, self._connection),
             _CLAIMS.name: json_object(keys, [str(end.claim) for end in ends]),
             _RESULTS.name: json_object(keys, [end.result for end in ends]),
+            _SECONDS.name: json_object(keys, seconds_since_start(ends)),
             LIMIT.name: room,
         }
         return self._run(bound, queues, most)

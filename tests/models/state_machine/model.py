@@ -128,6 +128,7 @@ class Model:
         row = self.held(key, claim, "RUNNING")
         if row is None:
             return
+        row.started_at = self.now  # a rule runs the whole body
         code = CODES.get(how, how)
         if how == "ok":
             row.attempts[row.attempt] = ("COMPLETED", False, "")

@@ -1,7 +1,9 @@
 -- of one queue
 WITH completed AS (UPDATE "horsies_tasks"
-  SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
-      "fingerprint" = NULL, "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+  SET "status" = 'COMPLETED', "started_at" = GREATEST((STATEMENT_TIMESTAMP() + make_interval(secs => ((:seconds::jsonb
+      ->> ("horsies_tasks"."id")::text)::double precision)::double precision)), "horsies_tasks"."claimed_at"),
+      "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL, "fingerprint" = NULL,
+      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
       NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
       '36500 days'))
   WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])
@@ -65,8 +67,10 @@ FROM picked;
 
 -- of one queue, from the mark on
 WITH completed AS (UPDATE "horsies_tasks"
-  SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
-      "fingerprint" = NULL, "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+  SET "status" = 'COMPLETED', "started_at" = GREATEST((STATEMENT_TIMESTAMP() + make_interval(secs => ((:seconds::jsonb
+      ->> ("horsies_tasks"."id")::text)::double precision)::double precision)), "horsies_tasks"."claimed_at"),
+      "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL, "fingerprint" = NULL,
+      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
       NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
       '36500 days'))
   WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])
@@ -132,8 +136,10 @@ FROM picked;
 
 -- of several queues
 WITH completed AS (UPDATE "horsies_tasks"
-  SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
-      "fingerprint" = NULL, "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+  SET "status" = 'COMPLETED', "started_at" = GREATEST((STATEMENT_TIMESTAMP() + make_interval(secs => ((:seconds::jsonb
+      ->> ("horsies_tasks"."id")::text)::double precision)::double precision)), "horsies_tasks"."claimed_at"),
+      "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL, "fingerprint" = NULL,
+      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
       NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
       '36500 days'))
   WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])
@@ -207,8 +213,10 @@ FROM picked;
 
 -- of several queues, a few of each at most
 WITH completed AS (UPDATE "horsies_tasks"
-  SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
-      "fingerprint" = NULL, "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+  SET "status" = 'COMPLETED', "started_at" = GREATEST((STATEMENT_TIMESTAMP() + make_interval(secs => ((:seconds::jsonb
+      ->> ("horsies_tasks"."id")::text)::double precision)::double precision)), "horsies_tasks"."claimed_at"),
+      "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL, "fingerprint" = NULL,
+      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
       NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
       '36500 days'))
   WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])

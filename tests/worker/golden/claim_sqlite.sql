@@ -1,9 +1,11 @@
 -- store results
 UPDATE "horsies_tasks"
-SET "status" = :COMPLETED, "result" = json_extract(:results, '$."' || "horsies_tasks"."id" || '"'), "error_code" =
-    NULL, "fingerprint" = NULL, "completed_at" = STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW'), "kept_until" =
-    STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW', (NULLIF(MIN(COALESCE("horsies_tasks"."retention", 604800000000),
-    3153600000000000), 3153600000000000) / 1e6) || ' seconds')
+SET "status" = :COMPLETED, "started_at" = MAX(STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW', PRINTF('%.3f seconds',
+    json_extract(:seconds, '$."' || "horsies_tasks"."id" || '"'))), "horsies_tasks"."claimed_at"), "result" =
+    json_extract(:results, '$."' || "horsies_tasks"."id" || '"'), "error_code" = NULL, "fingerprint" = NULL,
+    "completed_at" = STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW'), "kept_until" = STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW',
+    (NULLIF(MIN(COALESCE("horsies_tasks"."retention", 604800000000), 3153600000000000), 3153600000000000) / 1e6) || '
+    seconds')
 WHERE ("horsies_tasks"."id" IN (
     SELECT value
     FROM json_each(:ended))

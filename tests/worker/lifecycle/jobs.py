@@ -7,10 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from horsies_django import RetryPolicy, TaskError, TaskResult, task
+from django.db import connection
+
+from horsies_django import RetryPolicy, TaskError, TaskResult, TaskStatus, task
+from horsies_django.db.now import Now
 from horsies_django.models import Task
 from tests.jobs.models import Entry
 
@@ -187,3 +192,38 @@ def record_states(context, fails: int) -> None:
 @task(takes_context=True, atomic=True)
 def attempt_atomically(context) -> int:
     return context.attempt
+
+
+# A coroutine that blocks the event loop, and others that therefore begin later.
+
+
+def database_now() -> datetime:
+    return Task.objects.values_list(Now(), flat=True)[0]
+
+
+def note_when_running(others: int) -> None:
+    """Write the database's time once others are RUNNING too, and return when it has moved on."""
+    while Task.objects.filter(status=TaskStatus.RUNNING).count() <= others:
+        time.sleep(0.01)
+    now = database_now()
+    Entry.objects.create(key=now.isoformat())
+    while database_now() < now + timedelta(milliseconds=10):
+        time.sleep(0.001)
+    connection.close()
+
+
+@task
+async def block_loop(others: int) -> None:
+    thread = threading.Thread(target=note_when_running, args=[others], daemon=True)
+    thread.start()
+    thread.join(60)  # no await, so nothing else runs on the loop
+
+
+@task(max_attempts=2, backoff=0)
+async def afail_twice() -> None:
+    raise ValueError("no luck")
+
+
+@task
+async def akill_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

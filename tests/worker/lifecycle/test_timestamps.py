@@ -1,12 +1,12 @@
 """The querysets that a task is in, and the timestamps of its row, from its send to its end."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.models import Task
+from horsies_django.models import Task, TaskAttempt
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.worker.lifecycle import jobs
@@ -54,3 +54,38 @@ def test_a_row_has_only_the_timestamp_of_its_end_state(drain):
         assert [name for name in ("sent_at", "claimed_at", "started_at", *ENDS) if row[name]] == moments
         assert [row[name] for name in moments] == sorted(row[name] for name in moments)
         assert row["next_retry_at"] is None
+
+
+def unblocked_at():
+    """Return a time after the claim, at which a coroutine still blocked the event loop."""
+    return datetime.fromisoformat(Entry.objects.get().key)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_start_of_a_row_and_of_its_attempts_is_the_time_at_which_the_body_began(drain):
+    jobs.block_loop.send(2)
+    handles = [tasks.anoop.send(), jobs.afail_twice.send()]
+
+    drain()
+
+    attempts = TaskAttempt.objects.filter(task__in=[handle.id for handle in handles])
+    assert sorted(attempt.outcome for attempt in attempts) == ["COMPLETED", "FAILED", "FAILED"]
+    for attempt in attempts:
+        assert unblocked_at() < attempt.started_at <= attempt.finished_at
+    for row in Task.objects.filter(pk__in=[handle.id for handle in handles]):
+        assert row.started_at == row.attempts.latest("attempt").started_at
+        assert row.started_at > row.claimed_at
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_after_a_crash_the_start_is_the_time_at_which_the_body_began(worker):
+    jobs.block_loop.send(1)
+    handle = jobs.akill_itself.send()
+    worker("--processes", "1")
+
+    assert handle.get(30).err.error_code == "WORKER_CRASHED"
+
+    (attempt,) = TaskAttempt.objects.filter(task=handle.id)
+    assert attempt.started_at > unblocked_at()
+    assert Task.objects.get(pk=handle.id).started_at == attempt.started_at
