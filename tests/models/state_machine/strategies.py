@@ -58,4 +58,4 @@ sends = st.builds(
     unique_key=st.sampled_from([None, None, "a", "b"]),
     timeout=st.sampled_from([None, 70]),
     retention=st.sampled_from(["inherit", "inherit", None, 300]),
-)
+).filter(lambda send: not send.delay or send.good_for is None or send.good_for > send.delay)
