@@ -11,6 +11,7 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.formats import date_format, number_format
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -21,6 +22,9 @@ from ..ops.payload_view.json_text import chunks, head
 
 #: Maximum number of characters of one value on a page.
 MAX_SHOWN: Final = 16_384
+
+#: Maximum number of characters of a text that stands among others, such as the class of an exception.
+MAX_TEXT: Final = 255
 
 #: A value with more characters than this is folded.
 FOLD_ABOVE: Final = 2_000
@@ -84,11 +88,16 @@ def text_block(text: str, *, end: bool = False, key: str = "") -> SafeString | s
     return format_html('<pre class="horsies-text"{} tabindex="0">{}</pre>', attribute, text)
 
 
+def cut(text: str) -> str:
+    """Return a text of a row that stands among others, cut at ``MAX_TEXT`` characters."""
+    return Truncator(text).chars(MAX_TEXT)
+
+
 def progress_bar(progress: Any) -> SafeString | str:
     """Return the progress that a task reported: a bar if the total is known, the numbers and the message."""
     if not isinstance(progress, dict) or not isinstance(done := progress.get("done"), int | float):
         return "-"
-    total, words = progress.get("total"), progress.get("message") or ""
+    total, words = progress.get("total"), cut(str(progress.get("message") or ""))
     if not total or not isinstance(total, int | float):
         return f"{done:n} {words}".strip()
     return format_html(

@@ -15,7 +15,7 @@ from django.utils import timezone
 from horsies_django.core.ids import uuid7
 from horsies_django.core.workflow_status import WorkflowStatus
 from horsies_django.models import Task, TaskAttempt, Workflow, WorkflowTask
-from horsies_django.ops.keyset import ordered
+from horsies_django.ops.keyset import ordered, scan
 from horsies_django.ops.metrics import counts
 from tests.admin import page_jobs
 from tests.jobs import tasks
@@ -211,6 +211,18 @@ def test_in_the_order_of_the_due_time_a_page_reads_a_bounded_number_of_tasks(sta
     assert [*chain(*pages)] == few
     assert len(pages) == 3
     assert "Searched rows in this order up to" in client.get(LIST, query).content.decode()
+
+
+def test_in_the_order_of_the_due_time_an_argument_search_reads_a_limited_number_for_a_page(staff, monkeypatch):
+    monkeypatch.setattr(scan, "MAX_FILTERED_BYTES", 1)
+    rows = make_scheduled(120)
+    for place in (0, 119):
+        Task.objects.filter(pk=rows[place].pk).update(args=["needle"])
+    query = {"state": "scheduled", "sort": "due", "q": "args.0:needle"}
+
+    pages = walk(staff("view_task"), ["Search on", "Next page"], **query)
+
+    assert pages[:3] == [[rows[0].pk], [], [rows[119].pk]]
 
 
 def test_longest_running_first(staff):

@@ -132,14 +132,14 @@ def test_a_projects_own_list_filters_allow_only_their_lookups(rf, admin_user):
 
 def test_a_search_of_arguments_runs_the_same_queries_for_any_text(staff):
     page_jobs.log_in.send("ann", password=SECRET)
-    page_jobs.log_in.send("geheimnis", "x")
+    page_jobs.log_in.send("ann", "x")
     client = staff("view_task")
     client.get(list_of(Task))
 
     statements = {}
     for text in ("xxxxxx", SECRET, "geheix"):
         with CaptureQueriesContext(connection) as queries:
-            client.get(list_of(Task), {"q": f"args:{text}"})
+            client.get(list_of(Task), {"q": f"args.user:{text}"})
         statements[text] = [
             re.sub(r"_django_curs_\w+", "", query["sql"]) for query in queries if "horsies_tasks" in query["sql"]
         ]
@@ -156,14 +156,14 @@ def test_a_search_does_equal_work_for_a_masked_text_and_a_missing_text(staff):
     for text in (SECRET, "nowhere"):
         page_jobs.checked_names.clear()
         with CaptureQueriesContext(connection) as queries:
-            assert not client.get(list_of(Task), {"q": f"args:{text}"}).context["cl"].result_list
+            assert not client.get(list_of(Task), {"q": f"args.note:{text}"}).context["cl"].result_list
         counts.append((len(page_jobs.checked_names), len(queries)))
 
     assert counts[0] == counts[1]
     assert counts[0][0] >= 20
 
 
-@pytest.mark.parametrize("term", [f"args:{SECRET}", "args:ann", "kwargs__password", "log_in", ""])
+@pytest.mark.parametrize("term", [f"args.password:{SECRET}", "args.user:ann", "kwargs__password", "log_in", ""])
 def test_autocomplete_finds_no_more_than_the_list(staff, term):
     page_jobs.log_in.send("ann", password=SECRET)
     tasks.noop.send()
@@ -177,9 +177,9 @@ def test_autocomplete_finds_no_more_than_the_list(staff, term):
 
 
 def test_a_search_skips_large_arguments(staff):
-    small, _large = (tasks.echo.send(value=f"needle {token_hex(size)}") for size in (10, 40_000))
+    small, _large = (tasks.echo.send(value="needle", more=token_hex(size)) for size in (10, 40_000))
     client = staff("view_task")
 
-    listed = client.get(list_of(Task), {"q": "args:needle"}).context["cl"]
+    listed = client.get(list_of(Task), {"q": "args.value:needle"}).context["cl"]
 
     assert [row.pk for row in listed.result_list] == [small.id]

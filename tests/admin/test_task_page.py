@@ -13,12 +13,14 @@ from django.db.models import Value
 from django.db.models.functions import Now
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 from django.utils import timezone
 
 from horsies_django import Workflow
 from horsies_django.core.status import BeatRole
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from tests.admin.client import address, html_of, log_in, text_of
+from tests.admin.test_workflows_admin import row
 from tests.jobs import tasks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
@@ -231,6 +233,28 @@ def test_the_page_escapes_every_stored_value(client):
     assert "onerror" not in html
     assert html.count("&lt;script&gt;") >= 12
     assert ' style="' not in html
+
+
+def test_long_texts_are_cut_on_every_page(admin_client):
+    message, kind = "m" * 100_000, "shop.errors." + "K" * 100_000
+    error = {"error_code": "DOWN", "message": message, "exception": {"type": kind}}
+    failed = Task.objects.create(
+        task_name=tasks.noop.module_path, status="FAILED", failed_at=Now(), result={"err": error}, error_code="DOWN"
+    )
+    held = {"claimed_at": Now(), "started_at": Now(), "claimed_by_worker_id": "w", "attempt": 1, "claim": 1}
+    progress = {"done": 1, "total": 2, "message": message}
+    running = Task.objects.create(task_name=tasks.noop.module_path, status="RUNNING", progress=progress, **held)
+    workflow = row("w", {"status": "FAILED", "result": {"err": error}}, status="FAILED", error=error | {"node_id": "x"})
+
+    lists = [reverse(f"admin:horsies_django_{name}_changelist") for name in ("task", "runningnow")]
+    of_workflow = reverse("admin:horsies_django_workflow_change", args=[workflow.id])
+    for page in (address(failed), address(running), of_workflow, *lists):
+        html = admin_client.get(page).content.decode()
+        classes = re.findall(r'class="horsies-error-class">(.*?)<', html)
+        bars = re.findall(r'<progress class="horsies-progress".*?</progress>(.*?)<', html, re.S)
+        assert classes or bars, page
+        assert max(map(len, classes + bars)) < 300, page
+        assert "m" * 17_000 not in html, page
 
 
 def test_large_values_are_truncated_and_can_be_downloaded_in_full(staff):

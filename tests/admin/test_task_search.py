@@ -157,6 +157,8 @@ def test_several_terms_must_all_match(staff):
         ("error:", ["“error:”", "no value"]),
         ('args.name:"North side', ["North", "closing quote"]),
         ("metadata:acme", ["“metadata:”", "metadata.tenant:acme"]),
+        ("args:text", ["“args:”", "args.order.id:42"]),
+        ("a" * 1_001, ["1000"]),
         ("id:xyz", ["“id:xyz”", "8"]),
         ("a " * 21, ["20"]),
     ],

@@ -126,6 +126,18 @@ def test_list_and_show_print_no_sensitive_value(task):
 
 
 @pytest.mark.once
+def test_show_cuts_long_values_and_prints_them_whole_as_json(task):
+    key = make("running", args=["x" * 100_000], progress={"done": 1, "message": "y" * 100_000}).pk
+
+    _, text, _ = task("show", key)
+    _, whole, _ = task("show", key, "--json")
+
+    assert max(map(len, text.splitlines())) < 2_100
+    assert text.count("… (100,0") == text.count("--json prints them") == 2
+    assert json.loads(whole)["payload"]["args"] == ["x" * 100_000]
+
+
+@pytest.mark.once
 def test_show_prints_each_task_and_reports_missing_ones(task, drain):
     handle, waiting, gone = tasks.fail.send("no luck"), tasks.add.schedule(3_600, 1), uuid4()
     drain()

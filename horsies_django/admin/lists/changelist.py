@@ -170,7 +170,7 @@ class KeysetChangeList(ChangeList):
         scope = min(known, key=lambda scope: scope.cost)
         for spec in sources:
             scope = spec.narrow(scope) if hasattr(spec, "narrow") else scope
-        return KeysetScan(self.queryset, scope, bounds, self.search.row_filter, self.search.max_filtered)
+        return KeysetScan(self.queryset, scope, bounds, self.search.row_filter)
 
     @cached_property
     def search(self) -> Search:

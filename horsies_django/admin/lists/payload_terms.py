@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django.db.models import QuerySet
 
@@ -20,7 +20,6 @@ from ...ops.keyset.keys import Key
 from ...ops.keyset.scan import PAGE
 from ...ops.payload_view.contents import PARTS, decode
 from ...ops.payload_view.excerpt import with_short_arguments
-from ...ops.payload_view.json_text import chunks
 
 #: Maximum stored size in bytes of a value that is searched.
 MAX_SEARCHED_BYTES: Final = 32_000
@@ -36,42 +35,12 @@ class Payload:
     metadata: Any = None
 
 
-class PayloadTerm(Protocol):
-    """One term. ``has_hidden`` is true once a mask has hidden a value that the term names."""
-
-    name: str
-    has_hidden: bool
-
-    def matches(self, payload: Payload) -> bool:
-        """Return whether a visible value of the payload matches."""
-
-
-@dataclass(slots=True)
-class TextTerm:
-    """Matches arguments whose masked text contains a text, whatever its case and white space."""
-
-    text: str
-    name: str = "args"
-    has_hidden: bool = False
-    _wanted: set[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        spellings = (self.text, json.dumps(self.text, ensure_ascii=False)[1:-1])
-        self._wanted = {_normalize(spelling) for spelling in spellings}
-
-    def matches(self, payload: Payload) -> bool:
-        """Return whether the masked arguments contain the text."""
-        mask = payload.mask
-        visible = mask.apply_to_args(payload.args), mask.apply_to_kwargs(payload.kwargs)
-        texts = [_normalize("".join(chunks(value, mask))) for value in visible if value is not None]
-        return any(wanted in text for wanted in self._wanted for text in texts)
-
-
 @dataclass(slots=True)
 class PathTerm:
     """Matches arguments or metadata that have a value at a path of keys, names of parameters and positions.
 
     An element of a list matches for the list. Without quotes, the value may be a number, true, false or null.
+    ``has_hidden`` is true once a mask has hidden a value that the term names.
     """
 
     name: str
@@ -152,28 +121,31 @@ class PathTerm:
 
 
 class PayloadFilter:
-    """A row filter of tasks: yields the ids of those whose payload matches all terms."""
+    """A row filter of tasks: finds those whose payload matches all terms."""
 
-    def __init__(self, terms: Sequence[PayloadTerm]) -> None:
+    def __init__(self, terms: Sequence[PathTerm]) -> None:
         self._terms = terms
         self._parts = ["args", "kwargs"]
-        if any(isinstance(term, PathTerm) and term.part == "metadata" for term in terms):
+        if any(term.part == "metadata" for term in terms):
             self._parts.append("metadata")
 
-    def __call__(self, tasks: QuerySet[Any]) -> Iterator[Key]:
-        """Yield the ids of the matching tasks."""
+    def __call__(self, tasks: QuerySet[Any]) -> tuple[list[Key], int]:
+        """Return the ids of the matching tasks, and the number of characters read."""
         columns = ("pk", "task_name", *(PARTS[part] for part in self._parts))
         rows = with_short_arguments(tasks, MAX_SEARCHED_BYTES, self._parts).values_list(*columns)
         masks: dict[str, Mask] = {}
+        found, size = list[Key](), 0
         for key, name, *texts in rows.iterator(chunk_size=20 * PAGE):
             if name not in masks:
                 masks[name] = mask_of(name)
+            size += sum(len(text or "") for text in texts)
             values = dict(zip(self._parts, map(decode, texts), strict=True))
             if matches_all(self._terms, [Payload(masks[name], **values)]):
-                yield key
+                found.append(key)
+        return found, size
 
 
-def matches_all(terms: Sequence[PayloadTerm], payloads: Sequence[Payload]) -> bool:
+def matches_all(terms: Sequence[PathTerm], payloads: Sequence[Payload]) -> bool:
     """Return whether each term matches some payload. Compares all with all, so that the time reveals nothing."""
     found = [[term.matches(payload) for payload in payloads] for term in terms]
     return all(map(any, found))
@@ -181,8 +153,3 @@ def matches_all(terms: Sequence[PayloadTerm], payloads: Sequence[Payload]) -> bo
 
 def _is_index(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
-
-
-def _normalize(text: str) -> str:
-    """Return a text without whitespace and in one case, since databases and pages write those differently."""
-    return "".join(text.split()).casefold()

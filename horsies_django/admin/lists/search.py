@@ -23,16 +23,13 @@ from ...ops.keyset.scan import KeyRange, RowFilter
 from ...ops.keyset.scopes import ScanScope
 from .filters import STATE_ALIASES, STATES, in_state, scope_of_state
 from .ids import MIN_DIGITS, id_end, id_range, looks_like_id
-from .payload_terms import PathTerm, PayloadFilter, PayloadTerm, TextTerm
+from .payload_terms import PathTerm, PayloadFilter
 from .search_terms import InvalidTerm, Takes, Term, split_terms
 
 HELP: Final = gettext_lazy(
-    "An id or its beginning, part of a task name, state:failed, queue:emails, error:text, args:text, args.order.id:42, "
+    "An id or its beginning, part of a task name, state:failed, queue:emails, error:text, args.order.id:42, "
     'args.shop:"North side", metadata.tenant:acme. Several terms must all match.'
 )
-
-#: Maximum tasks of one page whose arguments are searched for a text, which takes longer than to follow a path.
-MAX_TEXT_SEARCHED: Final = 5_000
 
 #: The qualifiers of the task list. ``status`` is an older name of ``state``.
 QUALIFIERS: Final = {
@@ -42,7 +39,7 @@ QUALIFIERS: Final = {
     "status": Takes.WORD,
     "queue": Takes.WORD,
     "error": Takes.TEXT,
-    "args": Takes.TEXT_OR_PATH,
+    "args": Takes.PATH,
     "metadata": Takes.PATH,
 }
 
@@ -59,11 +56,9 @@ class Search:
     scope: ScanScope = scopes.TABLE
     bounds: KeyRange = field(default_factory=KeyRange)
     queue: str | None = None
-    payload: tuple[PayloadTerm, ...] = ()
+    payload: tuple[PathTerm, ...] = ()
     #: Makes the row filter of the payload terms.
-    to_filter: Callable[[Sequence[PayloadTerm]], RowFilter] = PayloadFilter
-    #: Maximum rows of one page that the row filter reads; None means that of every scan.
-    max_filtered: int | None = None
+    to_filter: Callable[[Sequence[PathTerm]], RowFilter] = PayloadFilter
     problem: str = ""
 
     def __and__(self, other: Search) -> Search:
@@ -109,20 +104,17 @@ def is_unreadable(request: HttpRequest) -> bool:
 
 def parse_search(text: str) -> Search:
     """Parse a search. An invalid term makes a search with a problem, which finds nothing."""
-    search = combine(text, QUALIFIERS, _search_of)
-    has_text = any(isinstance(term, TextTerm) for term in search.payload)
-    return replace(search, max_filtered=MAX_TEXT_SEARCHED) if has_text else search
+    return combine(text, QUALIFIERS, _search_of)
 
 
 def combine(
     text: str,
     qualifiers: Mapping[str, Takes],
     search_of: Callable[[Term], Search],
-    to_filter: Callable[[Sequence[PayloadTerm]], RowFilter] = PayloadFilter,
-    max_filtered: int | None = None,
+    to_filter: Callable[[Sequence[PathTerm]], RowFilter] = PayloadFilter,
 ) -> Search:
     """Return the search for all terms of a text."""
-    search = Search(to_filter=to_filter, max_filtered=max_filtered)
+    search = Search(to_filter=to_filter)
     try:
         for term in split_terms(text.replace("\0", ""), qualifiers):
             search &= search_of(term)
@@ -144,8 +136,6 @@ def by_id(term: Term) -> Search:
 
 def by_payload(term: Term) -> Search:
     """Search arguments or metadata, where they are not masked, and nothing else."""
-    if not term.path:
-        return Search(payload=(TextTerm(term.text),))
     return Search(payload=(PathTerm(term.name, term.qualifier, term.path, term.text, term.is_quoted),))
 
 

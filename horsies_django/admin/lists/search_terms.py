@@ -14,6 +14,9 @@ from django.utils.translation import gettext as _
 MAX_TERMS: Final = 20
 MAX_KEYS: Final = 20
 
+#: Maximum number of characters of a search.
+MAX_LENGTH: Final = 1_000
+
 _QUALIFIED: Final = re.compile(r'([A-Za-z_]+)((?:\.[^\s:"]*)?):')
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"(?=\s|$)')
 _WORD: Final = re.compile(r"\S*")
@@ -29,12 +32,6 @@ class Takes(Enum):
     TEXT = "text"
     #: A path and a word: ``metadata.tenant:acme``.
     PATH = "path"
-    #: A text, or a path and a word.
-    TEXT_OR_PATH = "text or path"
-
-
-_TEXTS: Final = frozenset({Takes.TEXT, Takes.TEXT_OR_PATH})
-_PATHS: Final = frozenset({Takes.PATH, Takes.TEXT_OR_PATH})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,8 @@ class InvalidTerm(ValueError):
 
 def split_terms(text: str, qualifiers: Mapping[str, Takes]) -> Iterator[Term]:
     """Yield the terms of a search. Raises :class:`InvalidTerm`."""
+    if len(text) > MAX_LENGTH:
+        raise InvalidTerm(_("The search has more than %d characters.") % MAX_LENGTH)
     next_term = re.compile(rf"\s+(?=(?:{'|'.join(qualifiers)})(?:\.[^\s:\"]*)?:)", re.IGNORECASE)
     rest = text.strip()
     for _number in range(MAX_TERMS):
@@ -79,7 +78,7 @@ def _qualified(match: re.Match[str], qualifiers: Mapping[str, Takes], next_term:
     qualifier, path, rest = match[1].lower(), tuple(match[2].split(".")[1:]), match.string[match.end() :]
     _check(match[0], qualifier, path, rest, qualifiers)
     takes = qualifiers[qualifier]
-    if not path and takes in _TEXTS and not _QUOTED.match(rest.lstrip()):
+    if takes is Takes.TEXT and not _QUOTED.match(rest.lstrip()):
         end = next_term.search(f" {rest}")
         cut = len(rest) if end is None else end.start()
         words, is_quoted, rest = rest[:cut].strip(), False, rest[cut:]
@@ -98,9 +97,9 @@ def _check(name: str, qualifier: str, path: tuple[str, ...], rest: str, qualifie
         allowed = ", ".join(_spelled(*one) for one in qualifiers.items())
         text = _("“%(term)s” is not a search term. Allowed: %(allowed)s. To find it in a name, quote it: %(quoted)s")
         raise InvalidTerm(text % {"term": name, "allowed": allowed, "quoted": f'"{name}{_word(rest)[0]}"'})
-    if path and takes not in _PATHS:
+    if path and takes is not Takes.PATH:
         raise InvalidTerm(_("“%(term)s”: %(name)s takes no path.") % {"term": name, "name": qualifier})
-    if (not path and takes is Takes.PATH) or not all(path) or len(path) > MAX_KEYS:
+    if takes is Takes.PATH and (not path or not all(path) or len(path) > MAX_KEYS):
         text = _("“%(term)s” needs a path of up to %(most)d names, as in %(name)s.tenant:acme or %(name)s.order.id:42.")
         raise InvalidTerm(text % {"term": name, "name": qualifier, "most": MAX_KEYS})
 
@@ -116,5 +115,4 @@ def _word(text: str) -> tuple[str, bool, str]:
 
 def _spelled(qualifier: str, takes: Takes) -> str:
     """Return a qualifier as it is typed."""
-    spelled = {Takes.PATH: f"{qualifier}.path:", Takes.TEXT_OR_PATH: f"{qualifier}:, {qualifier}.path:"}
-    return spelled.get(takes, f"{qualifier}:")
+    return f"{qualifier}.path:" if takes is Takes.PATH else f"{qualifier}:"

@@ -90,7 +90,7 @@ class TaskAdmin(SearchMessages, TaskNamePages, TaskPage):
         if _is_list(request):
             return rows, False
         scope = searched.narrow(searched.scope)
-        page = KeysetScan(rows, scope, searched.bounds, searched.row_filter, searched.max_filtered).page()
+        page = KeysetScan(rows, scope, searched.bounds, searched.row_filter).page()
         return queryset.filter(pk__in=[row.pk for row in page.rows]), False
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:

@@ -15,7 +15,7 @@ from ...core.status import BeatRole
 from ...models import Heartbeat, Task, TaskAttempt, Worker
 from ...ops.payload_view.contents import contents_of
 from ..errors.links import same_error_link
-from ..formatting import format_time, text_block
+from ..formatting import cut, format_time, text_block
 from ..links import Links
 from ..times import relative_time
 
@@ -96,7 +96,7 @@ def error_of(task: Task) -> ErrorText | None:
     contents = contents_of(task)
     has_same = not contents.traceback or found.traceback == contents.traceback
     return ErrorText(
-        contents.exception_type or (found.kind if has_same else ""),
+        cut(contents.exception_type) or (found.kind if has_same else ""),
         task.error_code,
         str(contents.error.get("message") or ""),
         contents.traceback or found.traceback,

@@ -153,7 +153,7 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
         name = str(request.resolver_match.url_name) if request.resolver_match else ""
         if searched.row_filter is None or name.endswith("_changelist"):
             return rows, False
-        page = KeysetScan(rows, searched.scope, searched.bounds, searched.row_filter, searched.max_filtered).page()
+        page = KeysetScan(rows, searched.scope, searched.bounds, searched.row_filter).page()
         return queryset.filter(pk__in=[row.pk for row in page.rows]), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:

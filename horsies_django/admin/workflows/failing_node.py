@@ -15,7 +15,7 @@ from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import TaskAttempt, Workflow, WorkflowTask
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows.engine.retry_nodes import RETRYABLE
-from ..formatting import as_json, text_block
+from ..formatting import as_json, cut, text_block
 from ..graph.boxes import GraphNode
 from .masking import mask_of_node
 from .node_rows import node_rows
@@ -187,8 +187,8 @@ def _in_prose(error: Mapping[str, Any], code: str, data: SafeString | str) -> No
     traceback = str(exception.get("traceback") or "")
     message = str(error.get("message") or exception.get("message") or "")
     return NodeError(
-        code=str(error.get("error_code") or code),
-        exception_class=str(exception.get("type") or "").removeprefix("builtins."),
+        code=cut(str(error.get("error_code") or code)),
+        exception_class=cut(str(exception.get("type") or "").removeprefix("builtins.")),
         message=message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…",
         data=data,
         traceback=text_block(traceback, end=True) if traceback else "",

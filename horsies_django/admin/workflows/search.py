@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -19,19 +19,18 @@ from ...ops.keyset.keys import Key
 from ...ops.keyset.scan import KeyRange
 from ...ops.payload_view.contents import decode
 from ..lists.ids import looks_like_id
-from ..lists.payload_terms import MAX_SEARCHED_BYTES, Payload, PayloadTerm, matches_all
+from ..lists.payload_terms import MAX_SEARCHED_BYTES, PathTerm, Payload, matches_all
 from ..lists.search import Search, by_id, by_payload, combine
 from ..lists.search_terms import Takes, Term
 
 HELP: Final = _(
-    "A workflow id or its beginning, the beginning of a name, the unique key of an unfinished workflow, args:text, "
+    "A workflow id or its beginning, the beginning of a name, the unique key of an unfinished workflow, "
     'args.order.id:42 or args.shop:"North side" for the input. Several terms must all match.'
 )
 
-QUALIFIERS: Final = {"id": Takes.WORD, "name": Takes.WORD, "key": Takes.WORD, "args": Takes.TEXT_OR_PATH}
+QUALIFIERS: Final = {"id": Takes.WORD, "name": Takes.WORD, "key": Takes.WORD, "args": Takes.PATH}
 
-#: Maximum workflows of one page whose inputs are read, and the first nodes of each that are searched.
-MAX_WORKFLOWS: Final = 2_000
+#: The first nodes of each workflow whose inputs are searched.
 MAX_NODES: Final = 20
 
 
@@ -41,7 +40,7 @@ def parse_search(text: str, database: str) -> Search:
     # A key may look like anything, such as several terms.
     if (search := _by_key(text, database)) is not None:
         return search
-    return combine(text, QUALIFIERS, partial(_search_of, database), InputFilter, MAX_WORKFLOWS)
+    return combine(text, QUALIFIERS, partial(_search_of, database), InputFilter)
 
 
 def _search_of(database: str, term: Term) -> Search:
@@ -61,20 +60,20 @@ def _by_key(text: str, database: str) -> Search | None:
 
 
 class InputFilter:
-    """A row filter of workflows: yields the ids of those whose input matches all terms.
+    """A row filter of workflows: finds those whose input matches all terms.
 
     The input is the keyword arguments of the first nodes with a task, as they were sent, each masked as on the page of
     the workflow. Values that other nodes provide are no part of it.
     """
 
-    def __init__(self, terms: Sequence[PayloadTerm]) -> None:
+    def __init__(self, terms: Sequence[PathTerm]) -> None:
         self._terms = terms
 
-    def __call__(self, workflows: QuerySet[Any]) -> Iterator[Key]:
-        """Yield the ids of the matching workflows."""
+    def __call__(self, workflows: QuerySet[Any]) -> tuple[list[Key], int]:
+        """Return the ids of the matching workflows, and the number of characters read."""
         keys = sorted(workflows.order_by().values_list("pk", flat=True))
         if not keys:
-            return
+            return [], 0
         connection = connections[workflows.db]
         array = json_array(encode_pk(keys, connection), connection)
         nodes = WorkflowTask.objects.using(workflows.db).filter(AnyOf(array, "workflow"), task_index__lt=MAX_NODES)
@@ -83,11 +82,11 @@ class InputFilter:
         short = sized.filter(size__lte=MAX_SEARCHED_BYTES).annotate(kwargs_text=Cast("kwargs", TextField())).order_by()
         masks: dict[str, Mask] = {}
         payloads: dict[Key, list[Payload]] = defaultdict(list)
+        size = 0
         for key, task_name, text in short.values_list("workflow_id", "task_name", "kwargs_text"):
             name = str(task_name)
             if name not in masks:
                 masks[name] = mask_of(name)
+            size += len(text)
             payloads[key].append(Payload(masks[name], kwargs=decode(text)))
-        for key, found in payloads.items():
-            if matches_all(self._terms, found):
-                yield key
+        return [key for key, found in payloads.items() if matches_all(self._terms, found)], size

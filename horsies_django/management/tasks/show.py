@@ -20,6 +20,9 @@ from .flags import parse_count, parse_filters, parse_ids
 
 _HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "fingerprint", "")
 
+#: Maximum characters of a line that ``show`` prints.
+MAX_LINE: Final = 2_000
+
 #: Attributes of a task that ``show`` prints unless they are None.
 _FACTS: Final = (
     "queue",
@@ -127,9 +130,15 @@ def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrappe
             out.write(json.dumps(task.as_json(), ensure_ascii=False))
         else:
             for line in _detail_lines(task):
-                out.write(one_line(line))
+                out.write(_cut(one_line(line)))
     if missing:
         raise CommandError(f"{missing} not found.", returncode=1)
+
+
+def _cut(line: str) -> str:
+    if len(line) <= MAX_LINE:
+        return line
+    return f"{line[:MAX_LINE]}… ({len(line):,} characters in all: --json prints them)"
 
 
 def _detail_lines(task: TaskDetail) -> Iterator[str]:

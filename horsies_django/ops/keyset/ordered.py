@@ -11,7 +11,7 @@ from django.db.models import ExpressionWrapper, F, Q
 from django.utils.timezone import is_aware
 
 from .keys import Key
-from .scan import FIRST_INDEX_CHUNK, PAGE, KeysetScan
+from .scan import FIRST_INDEX_CHUNK, PAGE, FilterBudget, KeysetScan
 from .scopes import IndexRange
 
 #: Rows of the range that are read for one page: these, then these.
@@ -79,13 +79,17 @@ class OrderedScan:
     def _find(self, start: Position | None, *, is_back: bool) -> tuple[list[Any], Position | None]:
         """Return up to one row more than a page holds, and the position at which the scan stopped."""
         found: list[Any] = []
-        end = start
-        for size in SIZES if self.scan.row_filter is None else (self.scan.max_filtered or SIZES[0],):
+        end, budget = start, FilterBudget()
+        rows = self.scan.rows.order_by(*self._order(is_back=is_back))
+        for size in SIZES if self.scan.row_filter is None else SIZES[:1]:
             positions = self._positions(end, size, is_back=is_back)
             for first, last in ((0, FIRST_INDEX_CHUNK), (FIRST_INDEX_CHUNK, size)):
-                if (keys := [position.key for position in positions[first:last]]) and len(found) <= PAGE:
-                    rows = self.scan.rows.order_by(*self._order(is_back=is_back))
-                    found += self.scan.matching(rows, keys, PAGE + 1 - len(found))
+                some = {position.key: position for position in positions[first:last]}
+                if some and len(found) <= PAGE:
+                    matching, last_key = self.scan.matching(rows, list(some), PAGE + 1 - len(found), budget)
+                    found += matching
+                    if last_key is not None:
+                        return found, some[last_key]
             end = positions[-1] if len(positions) == size else None
             if len(found) > PAGE or end is None:
                 break

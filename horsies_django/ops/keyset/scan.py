@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,8 +19,8 @@ from ...db.expressions import AnyOf, InSubquery, encode_pk, json_array
 from .keys import Key, created_at, offset_key
 from .scopes import MAX_INDEX_ROWS, TABLE, ScanScope
 
-#: Takes rows that match the query and returns the ids of those that may appear.
-RowFilter: TypeAlias = Callable[[QuerySet[Any]], Iterable[Key]]
+#: Takes rows that match the query; returns the ids of those that may appear, and the number of bytes that it has read.
+RowFilter: TypeAlias = Callable[[QuerySet[Any]], tuple[Iterable[Key], int]]
 
 #: Rows on a page.
 PAGE: Final = 50
@@ -28,8 +29,12 @@ PAGE: Final = 50
 #: a number of rows, not a time: the same page looks equally far on a busy machine.
 CHUNKS: Final = (2_000, 48_000)
 
-#: Maximum rows of one page that a row filter reads, and the chunk size where a scan with one has no such limit.
+#: What a row filter may read for one page: rows, bytes, and the seconds that this may take.
 MAX_FILTERED: Final = 5_000
+MAX_FILTERED_BYTES: Final = 32_000_000
+MAX_FILTER_SECONDS: Final = 5.0
+
+#: The chunk size of a scan with a row filter that is longer than a page.
 FILTERED_CHUNK: Final = 2_000
 
 #: Rows in the first chunk of an index range; the second has the rest.
@@ -61,6 +66,26 @@ class Chunk(NamedTuple):
     parts: tuple[Q, ...]
     end: Key | None
     size: int = 0
+
+
+@dataclass(slots=True)
+class FilterBudget:
+    """What a row filter has read for one page: rows, bytes, and since when."""
+
+    read: int = 0
+    size: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def used(self) -> float:
+        """The share of the budget that is used up; from 1 on, nothing is left."""
+        seconds = time.monotonic() - self.began
+        return max(self.read / MAX_FILTERED, self.size / MAX_FILTERED_BYTES, seconds / MAX_FILTER_SECONDS)
+
+    @property
+    def batch(self) -> int:
+        """How many rows to read at once: few at first, then what the rest of the budget allows at the cost so far."""
+        return max(PAGE, int(min(3 * self.read, self.read * (1 / self.used - 1)))) if self.read else PAGE
 
 
 class Window(NamedTuple):
@@ -104,15 +129,13 @@ class Page:
 class KeysetScan:
     """A scan of ``rows`` within ``scope`` and ``bounds``, of which ``row_filter`` may drop some.
 
-    The filter reads whole rows, so a page lets it read at most ``max_filtered`` of those that match the query; None
-    means MAX_FILTERED.
+    The filter reads whole rows, so each page has a :class:`FilterBudget` for it.
     """
 
     rows: QuerySet[Any]
     scope: ScanScope = TABLE
     bounds: KeyRange = field(default_factory=KeyRange)
     row_filter: RowFilter | None = None
-    max_filtered: int | None = None
 
     def page(self, *, before: Key | None = None, after: Key | None = None) -> Page:
         """Return the page with the newest rows, with those just before an id, or with those just after one."""
@@ -144,7 +167,8 @@ class KeysetScan:
         """
         for chunk in self._long_chunks(before):
             keys = self.rows.order_by().values_list("pk", flat=True)
-            found = self._filtered(sorted(chain(*(keys.filter(part) for part in chunk.parts)), reverse=True))
+            ordered = sorted(chain(*(keys.filter(part) for part in chunk.parts)), reverse=True)
+            found, _ = self._passing(ordered)
             for first in range(0, len(found), size):
                 batch = found[first : first + size]
                 yield batch, batch[-1]
@@ -161,16 +185,42 @@ class KeysetScan:
         length = self._partition_size(size) * max(1, len(self.scope.partitions))
         for chunk in self._long_chunks(before):
             found = dict(chain(*(statuses.filter(part)[: size + 1] for part in chunk.parts)))
-            yield Counter(found[key] for key in self._filtered(list(found))), length, chunk.end
+            yield Counter(found[key] for key in self._passing(list(found))[0]), length, chunk.end
 
-    def matching(self, rows: QuerySet[Any], keys: list[Key], count: int) -> list[Any]:
-        """Return the first of ``rows`` with these ids that the row filter lets pass, in the order of ``rows``."""
-        rows = rows.filter(self._with_keys(keys))
+    def matching(
+        self, rows: QuerySet[Any], keys: list[Key], count: int, budget: FilterBudget
+    ) -> tuple[list[Any], Key | None]:
+        """Return the first of ``rows`` with these ids that the row filter lets pass.
+
+        It reads all of them, even if fewer suffice for the page: otherwise the end of a page would reveal how many
+        dropped out. The second value is the id at which the budget was used up; None: it was not.
+        """
+        matching = rows.filter(self._with_keys(keys))
         if self.row_filter is None:
-            return list(rows[:count])
-        # The whole chunk is filtered: otherwise the end of a page would reveal how many dropped out.
-        passed = self._filtered(list(rows.values_list("pk", flat=True)))[:count]
-        return list(rows.filter(self._with_keys(passed))) if passed else []
+            return list(matching[:count]), None
+        keys = list(matching.values_list("pk", flat=True))
+        passed, read = self._passing(keys, budget)
+        found = list(rows.filter(self._with_keys(passed[:count]))) if passed else []
+        return found, keys[read - 1] if read and budget.used >= 1 else None
+
+    def _passing(self, keys: list[Key], budget: FilterBudget | None = None) -> tuple[list[Key], int]:
+        """Return those of the ids that the row filter lets pass, and how many it read until the budget was used up."""
+        if self.row_filter is None:
+            return keys, len(keys)
+        passed, read = list[Key](), 0
+        while read < len(keys):
+            some = keys[read : read + budget.batch] if budget else keys
+            # The range keeps PostgreSQL from reading the whole table, which it expects to cost less than many keys.
+            between = Q(pk__gte=min(some), pk__lte=max(some))
+            found, size = self.row_filter(self.all_rows.filter(self._with_keys(some), between))
+            left = set(found)
+            passed += [key for key in some if key in left]
+            read += len(some)
+            if budget:
+                budget.read, budget.size = budget.read + len(some), budget.size + size
+                if budget.used >= 1:
+                    break
+        return passed, read
 
     @property
     def scanned_rows(self) -> QuerySet[Any]:
@@ -217,19 +267,17 @@ class KeysetScan:
         if len(self.scope.partitions) > 1:
             sizes = self._long_sizes  # each costs two queries per partition
         found: list[Any] = []
-        looked, most = 0, MAX_FILTERED if self.max_filtered is None else self.max_filtered
-        left = most
+        looked, budget = 0, FilterBudget()
         end: Key | None = None
         for chunk in self._chunks(start, sizes, is_down=is_down):
             end, looked = chunk.end, looked + chunk.size
             if self.row_filter is None:
                 found += self._first(chunk, PAGE + 1 - len(found), is_down=is_down)
             else:
-                rows, read = self._first_filtered(chunk, PAGE + 1 - len(found), left, is_down=is_down)
+                rows, last = self._first_filtered(chunk, PAGE + 1 - len(found), budget, is_down=is_down)
                 found += rows
-                if len(read) >= left:
-                    return found, Window(read[-1], most, True)
-                left -= len(read)
+                if last is not None:
+                    return found, Window(last, budget.read, True)
             if len(found) > PAGE:
                 break
         return found, Window(end, looked, False)
@@ -245,25 +293,13 @@ class KeysetScan:
         found = [row for part in chunk.parts for row in rows.filter(part)[:count]]
         return sorted(found, key=_key_of, reverse=is_down)[:count]
 
-    def _first_filtered(self, chunk: Chunk, count: int, limit: int, *, is_down: bool) -> tuple[list[Any], list[Key]]:
-        """Return the first rows of a chunk that pass the row filter, and the keys of all that the filter has read.
-
-        It reads up to ``limit`` rows of the chunk even if fewer suffice for the page: otherwise the end of a page would
-        reveal how many dropped out.
-        """
-        rows = self.rows.order_by("-pk" if is_down else "pk")
+    def _first_filtered(
+        self, chunk: Chunk, count: int, budget: FilterBudget, *, is_down: bool
+    ) -> tuple[list[Any], Key | None]:
+        """Return the first rows of a chunk that pass the row filter, and the id at which the budget was used up."""
+        rows, limit = self.rows.order_by("-pk" if is_down else "pk"), MAX_FILTERED - budget.read
         keys = [key for part in chunk.parts for key in rows.filter(part).values_list("pk", flat=True)[:limit]]
-        keys = sorted(keys, reverse=is_down)[:limit]
-        passed = self._filtered(keys)[:count]
-        return (list(rows.filter(self._with_keys(passed))) if passed else []), keys
-
-    def _filtered(self, keys: list[Key]) -> list[Key]:
-        if self.row_filter is None or not keys:
-            return keys
-        # The range keeps PostgreSQL from reading the whole table, which it would expect to cost less than many keys.
-        between = Q(pk__gte=min(keys), pk__lte=max(keys))
-        left = set(self.row_filter(self.all_rows.filter(self._with_keys(keys), between)))
-        return [key for key in keys if key in left]
+        return self.matching(rows, sorted(keys, reverse=is_down)[:limit], count, budget)
 
     # Chunks of the scope.
 

@@ -32,7 +32,7 @@ TERMS = (
     "order-7",
     "'%_\\",
     "name:shop.orders error:SHOP_ERROR_3 queue:emails",
-    "args:order-7",
+    "args.order:order-7",
     "state:failed args.email:user42@example.org",
     "metadata.tenant:acme shop",
     "args.user_id:-1",
