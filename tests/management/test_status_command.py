@@ -8,9 +8,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.core.compat import task_backends
+from horsies_django.core.options import Options
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Task, TaskAttempt, Worker, depths
 from horsies_django.reaper.duties import run_pass
+from horsies_django.testing import travel
 from tests.conftest import Process
 from tests.jobs import tasks
 
@@ -36,13 +38,39 @@ def test_the_json_status_is_one_object_with_counts_queues_and_workers(worker, ma
     assert process.wait() == 0
     found = json.loads(process.output)
     waits = {"oldest_waits", "oldest_waits_is_at_least"}
-    assert set(found) == {"counts", "queues", "queues_are_more", "workers", "workflows", "reaper"} | waits
+    assert (
+        set(found) == {"counts", "queues", "queues_are_more", "workers", "workflows", "reaper", "clock_behind"} | waits
+    )
     assert not found["oldest_waits_is_at_least"]
     assert found["counts"]["failed"] == {"count": 0, "exactness": "exact"}
     assert found["workers"][0]["is_alive"]
     assert {"name", "paused", "due", "oldest_waits", "held", "counts", "last_hour", "run_p95"} <= set(
         found["queues"][0]
     )
+
+
+@pytest.mark.parametrize("is_rolled_up", [False, True])
+def test_the_status_says_what_stands_still_after_the_databases_clock_was_set_back(capsys, drain, is_rolled_up):
+    with travel(hours=1):
+        tasks.noop.send()
+        if is_rolled_up:
+            drain()
+            TaskAttempt.objects.update(finished_at=NowPlus(-20))
+            run_pass(Options())
+    if is_rolled_up:
+        tasks.noop.send()
+
+    call_command("horsies_status")
+    call_command("horsies_status", json=True)
+
+    report, _, found = capsys.readouterr().out.partition("{\n")
+    assert "The database's clock was set back: rows have times up to" in report
+    assert "schedules, sleeps, retries and tasks that were sent before may stand still" in report
+    assert 3_400 < json.loads("{" + found)["clock_behind"] <= 3_600
+
+    with travel(hours=1, minutes=1):
+        call_command("horsies_status")
+    assert "set back" not in capsys.readouterr().out
 
 
 def test_the_status_marks_workers_that_have_stopped_sending_heartbeats(capsys):

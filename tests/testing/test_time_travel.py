@@ -81,6 +81,27 @@ class TravelCases:
             drain()
             assert handle.status() is None
 
+    def test_what_was_stored_while_the_clock_was_a_year_ahead_goes_on_after_the_documented_calls(self):
+        with travel(days=365):
+            sent, retried, once = jobs.note.send("sent"), jobs.fail_twice.send("retried"), jobs.once_a_day.send("once")
+            asleep = Workflow("sleeps", [sleep(timedelta(days=1))]).start()
+            drain(queues=["default"])
+            waiting = jobs.note.send("waiting")
+        drain()
+        assert [one.status() for one in (sent, waiting, retried)] == ["COMPLETED", "PENDING", "PENDING"]
+        assert (asleep.status(), jobs.once_a_day.send("once").id) == ("RUNNING", once.id)
+
+        now = timezone.now()
+        Task.objects.filter(sent_at__gt=now).run_now()
+        Task.objects.retrying().run_now()
+        Task.objects.engine_tasks().filter(sent_at__gt=now).pending().update(enqueued_at=now)
+        Task.objects.filter(sent_at__gt=now, unique_expires_at__gt=now).update(unique_expires_at=now)
+        drain()
+
+        assert [one.status() for one in (waiting, asleep)] == ["COMPLETED", "COMPLETED"]
+        assert retried.info().retry_count == 2
+        assert jobs.once_a_day.send("once").id != once.id
+
     def test_the_same_send_before_within_and_after_a_journey_has_three_times(self):
         handles = [jobs.note.send("a") for _ in range(3)]
         with travel(days=10):

@@ -116,6 +116,11 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
         yield f"late: {one_line(_late(warning))}"
     if unserved := snapshot.unserved:
         yield "due, and served by no worker: " + one_line(", ".join(unserved))
+    if behind := snapshot.clock_behind:
+        yield (
+            f"The database's clock was set back: rows have times up to {format_brief(behind)} ahead. Until it reaches "
+            "them, schedules, sleeps, retries and tasks that were sent before may stand still: see docs/recovery.md."
+        )
     bound = "" if snapshot.is_oldest_found else "at least "
     yield f"latency: {bound}{format_brief(snapshot.oldest_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (

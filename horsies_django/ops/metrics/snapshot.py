@@ -24,7 +24,7 @@ from ...models.depths import Depth, Depths, depths
 from ...models.lease import NEVER
 from ...reaper.loop import LEASE_PREFIX
 from ..queue_status import QueueStatus, status_from_row
-from . import counts, history, latency, workflows
+from . import clock, counts, history, latency, workflows
 from .counts import Count
 from .history import Throughput, throughput_by_queue
 from .latency import LatencyTrend, LatencyWarning, latency_warning
@@ -89,7 +89,10 @@ class QueueMetrics:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """Metrics of the whole database. ``reaper_ago`` is in seconds; None if the reaper never ran."""
+    """Metrics of the whole database. ``reaper_ago`` is in seconds; None if the reaper never ran.
+
+    ``clock_behind`` is the number of seconds by which the database's clock was set back; 0 if it was not.
+    """
 
     counts: Mapping[str, Count]
     queues: tuple[QueueMetrics, ...]
@@ -102,6 +105,7 @@ class MetricsSnapshot:
     failed_workflows: tuple[UUID, ...]
     reaper_ago: float | None
     reaper_interval: float
+    clock_behind: float
     minute: int  # minutes since 1970 by the database's clock
     second: float  # seconds since 1970 by the database's clock
 
@@ -148,6 +152,7 @@ class MetricsSnapshot:
             "queues_are_more": self.is_more_queues,
             "workers": [worker.as_json() for worker in self.workers],
             "workflows": {name: count.as_json() for name, count in self.workflows.items()},
+            "clock_behind": self.clock_behind,
             "reaper": {"last_pass_ago": self.reaper_ago, "interval": self.reaper_interval, "late": self.is_reaper_late},
         }
 
@@ -185,6 +190,7 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
         tuple(workflows.failed_ids(answers)),
         None if reaper_in is None else max(0.0, -float(reaper_in)),
         options.recovery.check_interval,
+        clock.seconds_behind(answers),
         minute,
         float(answers["second"]),
     )
@@ -199,6 +205,7 @@ def _queries(database: str) -> dict[str, Statement]:
         **counts.queries(database),
         **history.queries(database),
         **workflows.queries(database),
+        **clock.queries(database),
         "just_due": rows_query(just_due, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
         "queues": rows_query(queues, {"name": F("name"), **columns}, database),
         "minute": scalar(MinuteOf(Now()), Task.objects.using(database)),
