@@ -122,6 +122,15 @@ class DatabaseClock:
                         " + coalesce(current_setting('faults.clock', true), '0 s')::interval $$"
                     ).format(name, name)
                 )
+            # The defaults of columns refer to PostgreSQL's own function.
+            defaults = connection.execute(
+                "SELECT table_name, column_name FROM information_schema.columns"
+                " WHERE column_default = 'statement_timestamp()'"
+            )
+            for names in defaults.fetchall():
+                table, column = map(sql.Identifier, names)
+                change = sql.SQL("ALTER TABLE {} ALTER {} SET DEFAULT faults.statement_timestamp()")
+                connection.execute(change.format(table, column))
             connection.execute(
                 sql.SQL("ALTER DATABASE {} SET search_path = faults, public, pg_catalog").format(
                     sql.Identifier(connection.info.dbname)
@@ -131,12 +140,7 @@ class DatabaseClock:
     def jump(self, seconds: float) -> None:
         """Set the difference from the machine's clock."""
         with psycopg.connect(self._url, autocommit=True) as connection:
-            # A reload passes this custom setting of the cluster to every session.
-            connection.execute(
-                sql.SQL("ALTER DATABASE {} SET faults.clock = {}").format(
-                    sql.Identifier(connection.info.dbname), sql.Literal(f"{seconds} s")
-                )
-            )
+            # A reload passes this setting of the cluster to every session that has none from its database.
             connection.execute(sql.SQL("ALTER SYSTEM SET faults.clock = {}").format(sql.Literal(f"{seconds} s")))
             connection.execute("SELECT pg_reload_conf()")
 
