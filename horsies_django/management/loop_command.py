@@ -17,7 +17,7 @@ from horsies_django.management.environment import flag_or_variable, positive_sec
 from horsies_django.models.check_migrated import MissingPrivilege, check_tables
 from horsies_django.worker.connection import own_connection
 from horsies_django.worker.console_logging import log_to_console
-from horsies_django.worker.stop_signals import stop_signals
+from horsies_django.worker.stop_signals import starting, stop_signals
 from horsies_django.worker.supervisor import LEAVE_TIMEOUT
 
 
@@ -67,7 +67,8 @@ class LoopCommand(QueueCommand, Generic[L]):
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
-            check_tables(settings.database, needs_grants=True)
+            with starting(owns_process=self.owns_process and not once):
+                check_tables(settings.database, needs_grants=True)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         loop = self.loop(settings, alias or "default", seconds)

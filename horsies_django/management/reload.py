@@ -18,6 +18,9 @@ from typing import Final
 from django.apps import apps
 from django.utils import autoreload
 
+from horsies_django.worker.fork_safety import ignored
+from horsies_django.worker.stop_signals import STOP_SIGNALS
+
 #: Seconds between two looks at the process and at the files.
 _TICK: Final = 0.2
 
@@ -41,7 +44,8 @@ class _Reloader:
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, self._on_interrupt)
-        signal.signal(signal.SIGTERM, self._on_terminate)
+        for number in STOP_SIGNALS.keys() - {signal.SIGINT} - ignored():
+            signal.signal(number, self._on_terminate)
         self._watch()
         while True:
             self._has_changed.clear()
@@ -87,7 +91,7 @@ class _Reloader:
     def _on_terminate(self, number: int, frame: FrameType | None) -> None:
         self._is_stopped = True
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(number)
 
 
 def _project_folders() -> Iterator[Path]:

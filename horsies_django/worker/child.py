@@ -36,6 +36,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     os.setpgid(0, 0)
     # The supervisor's command decides. A handler, unlike SIG_IGN, is not inherited by programs that tasks start.
     signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     control = ControlPipe()
     if not (line := control.line()):
         os._exit(EXIT_ORPHANED)
@@ -54,7 +55,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from .config import WorkerConfig
     from .console_logging import log_to_console
     from .exit_reason import ExitReason, Notice
-    from .fork_safety import install_fork_hooks
+    from .fork_safety import ignored, install_fork_hooks
     from .inbox import Command, Inbox
     from .quiet_signals import handle_quiet_signals
     from .started_registry import StartedRegistry
@@ -73,8 +74,9 @@ def main(descriptors: Sequence[int] = ()) -> None:
     for database in connections.settings.values():
         database["CONN_HEALTH_CHECKS"] = True
     inbox = Inbox()
-    # A SIGTERM to the whole group repeats the supervisor's command.
-    signal.signal(signal.SIGTERM, lambda *_: inbox.put(Command.STOP))
+    # A signal to all processes repeats the supervisor's command.
+    for number in {signal.SIGTERM, signal.SIGHUP} - ignored():
+        signal.signal(number, lambda *_: inbox.put(Command.STOP))
     handle_quiet_signals(inbox.put)
     threading.Thread(
         target=_read_commands, args=(control, inbox, started_registry), name="horsies-control", daemon=True

@@ -9,6 +9,11 @@ import sys
 import threading
 
 
+def ignored() -> set[signal.Signals]:
+    """Return SIGHUP if the process ignores it, as under nohup: it stays so."""
+    return {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+
+
 def install_fork_hooks() -> None:
     """Install hooks for the processes that tasks fork, usually with ``multiprocessing``.
 
@@ -17,7 +22,7 @@ def install_fork_hooks() -> None:
     ``subprocess`` shares neither handlers nor descriptors: the supervisor kills it with the process group.
     """
     death_pipe = _ParentDeathPipe() if sys.platform == "linux" else None
-    stops = (signal.SIGTERM, signal.SIGINT)
+    stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     masks = threading.local()
 
     def before() -> None:
@@ -30,7 +35,7 @@ def install_fork_hooks() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number in (signal.SIGTSTP, signal.SIGCONT):
+        for number in {signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT} - ignored():
             signal.signal(number, signal.SIG_DFL)
         if death_pipe is not None:
             death_pipe.attach()

@@ -23,6 +23,7 @@ from typing import Final, NoReturn, Self
 from django.db import connections
 
 from . import child
+from .fork_safety import ignored
 
 #: Seconds that a fork may take. It takes milliseconds, but a stopped fork server must not hold up the supervisor.
 SPAWN_TIMEOUT: Final = 2.0
@@ -45,15 +46,20 @@ class ForkedProcess:
 
     def wait(self) -> None:
         """Wait for the process to end; ``returncode`` is then what Popen's would be."""
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        status = 0  # of a process that the project's own handler of SIGCHLD has reaped
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:  # until here no other process can get its pid
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            with suppress(ChildProcessError):
+                status = os.waitpid(self.pid, 0)[1]
+            self.returncode = os.waitstatus_to_exitcode(status)
 
     def kill(self) -> None:
         """Kill the process."""
         with self._lock:
             if self.returncode is None:
-                os.kill(self.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
 
 
 class ForkServer:
@@ -153,6 +159,8 @@ def _serve(connection: socket.socket) -> NoReturn:
         # Signals to the whole group are meant for the other processes.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTSTP):
             signal.signal(number, signal.SIG_IGN)
+        for number in {signal.SIGQUIT, signal.SIGHUP} - ignored():
+            signal.signal(number, lambda *_: None)  # runners would inherit SIG_IGN, which for SIGHUP has a meaning
         _prctl(_SET_NAME, b"horsies-forker")
         while True:
             message, descriptors, *_ = socket.recv_fds(connection, 16, 8)
@@ -178,7 +186,8 @@ def _spawn(connection: socket.socket, descriptors: Sequence[int]) -> bytes:
         intermediate = os.fork()
         if not intermediate:
             _start_child(connection, descriptors, (reading, writing))
-        os.waitpid(intermediate, 0)
+        with suppress(ChildProcessError):  # the project's own handler of SIGCHLD has reaped it
+            os.waitpid(intermediate, 0)
         os.set_blocking(reading, False)
         with suppress(BlockingIOError):
             return os.read(reading, 16)

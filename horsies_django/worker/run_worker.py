@@ -14,7 +14,7 @@ from .exit_reason import ExitReason
 from .figures import SupervisorFigures, serve_nothing
 from .inbox import Command, Inbox
 from .quiet_signals import quiet_signals
-from .stop_signals import stop_signals
+from .stop_signals import starting, stop_signals
 from .supervisor import ABORT_TIMEOUT, LEAVE_TIMEOUT, Supervisor
 
 
@@ -32,7 +32,8 @@ def run_worker(
     raised. ``serve`` is entered while a supervisor runs, with its figures. Raises ImproperlyConfigured if the tables
     are missing or the database role may not work on them, and what ``serve`` raises.
     """
-    check_tables(config.database, needs_grants=True)
+    with starting(owns_process=owns_process):
+        check_tables(config.database, needs_grants=True)
     if config.until is Until.STOPPED or (config.processes > 1 and config.until is Until.DRAINED):
         return Supervisor(config, verbosity, serve).run(owns_process=owns_process)
     if config.reaper:

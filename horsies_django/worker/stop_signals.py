@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT for a command: the first one stops it in order, and it ends within a limited time.
+"""The signals that stop a command: the first one stops it in order, and it ends within a limited time.
 
 The main thread may wait for a statement that the database does not answer. So another thread receives the signals too,
 and ends the process when the time is up.
@@ -14,15 +14,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from itertools import islice
 from typing import Any, Final, Self
 
-from .fork_safety import install_fork_hooks
+from .fork_safety import ignored, install_fork_hooks
 from .log_thread import LogThread
 
 logger = logging.getLogger("horsies_django.worker")
 
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+#: The signals, and for how many stops each counts: SIGQUIT stops at once.
+STOP_SIGNALS: Final[dict[int, int]] = {signal.SIGTERM: 1, signal.SIGINT: 1, signal.SIGHUP: 1, signal.SIGQUIT: 2}
 
 #: Seconds to wait for the last log line, which blocks while the pipe behind it is full.
 _LOGGING: Final = 1.0
@@ -30,8 +32,9 @@ _LOGGING: Final = 1.0
 
 @contextmanager
 def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool = False) -> Iterator[None]:
-    """Call ``stop`` for each SIGTERM and SIGINT in this block.
+    """Call ``stop`` for each SIGTERM, SIGINT and SIGHUP in this block, and twice for a SIGQUIT.
 
+    A SIGHUP that the process ignores from its start, as under nohup, stays ignored.
     ``timeouts`` are the seconds that the block may take after the first signal, and after the second. When they have
     passed, the process exits with status 1 if it ``owns_process``, whatever the main thread waits for; otherwise the
     main thread gets KeyboardInterrupt, and again with each further signal. Without ``timeouts`` the time is unlimited.
@@ -50,9 +53,10 @@ def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool 
                 return
             if deadline is not None:
                 deadline.on_signal(number)
-            stop()
+            for _ in range(STOP_SIGNALS[number]):
+                stop()
 
-        before: dict[int, Any] = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+        before: dict[int, Any] = {number: signal.signal(number, handle) for number in STOP_SIGNALS.keys() - ignored()}
         _register_fork_hook()
         _handlers_of_children.update(before)
         try:
@@ -61,6 +65,11 @@ def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool 
             _handlers_of_children.clear()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def starting(*, owns_process: bool) -> AbstractContextManager[None]:
+    """In this block, in which nothing has begun, a signal ends a process with status 0 if the command owns it."""
+    return stop_signals(functools.partial(os._exit, 0)) if owns_process else nullcontext()
 
 
 #: The handlers that a process gets which is forked in the block: those from before it. ``handle`` would do as a default
@@ -126,7 +135,7 @@ class _Deadline:
             if not received:
                 return
             for number in received:  # other signals may be among them
-                if number in STOP_SIGNALS and (timeout := next(self._timeouts, None)) is not None:
+                for timeout in islice(self._timeouts, STOP_SIGNALS.get(number, 0)):
                     ends_at = min(ends_at, time.monotonic() + timeout)
         self._has_passed = True
         if self._owns_process:

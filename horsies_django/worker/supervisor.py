@@ -37,7 +37,7 @@ from .listener import alive_for
 from .log_thread import LogThread
 from .quiet_signals import quiet_signals
 from .spawner import GROUP_GRACE, Child, Spawner, kill_process_group
-from .stop_signals import stop_signals
+from .stop_signals import starting, stop_signals
 from .supervisor_store import DeadRunner, SupervisorStore
 
 logger = logging.getLogger("horsies_django.worker")
@@ -138,10 +138,11 @@ class Supervisor:
         """
         if not getattr(settings, "SETTINGS_MODULE", None):
             raise RuntimeError("Runners are separate processes, which need DJANGO_SETTINGS_MODULE.")
-        self._heartbeat_file.prepare()
-        if self._config.state_dir:
-            state_files.prepare(self._config.state_dir)
-        self._spawner.open()
+        with starting(owns_process=owns_process):
+            self._heartbeat_file.prepare()
+            if self._config.state_dir:
+                state_files.prepare(self._config.state_dir)
+            self._spawner.open()
         try:
             # From here on there are sockets and threads, which forked runners must not inherit.
             stop = partial(self._events.put, Command.STOP)
@@ -194,6 +195,8 @@ class Supervisor:
                 self._replace_dead(worker_id, WorkerRequest.CONTINUE)
         for child in self._children:
             self._check(child)
+        if os.getpid() == 1:
+            self._reap_orphans()
         if any(child.is_healthy for child in self._children):
             self._heartbeat_file.beat()
         if time.monotonic() >= self._kill_at:
@@ -239,6 +242,18 @@ class Supervisor:
             child.kill(reason)
         elif child.stall_detector.is_heartbeat_due():
             self._store.heartbeat(child.worker_id, child.process.pid)
+
+    def _reap_orphans(self) -> None:
+        """Reap what bodies have left behind and process 1 of a container adopts.
+
+        Other code waits for the runners, and for processes of this group, to which none of theirs belongs.
+        """
+        runners = {child.process.pid for child in self._children}
+        with suppress(ChildProcessError):
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid in runners or os.getpgid(ended.si_pid) == os.getpgrp():
+                    return
+                os.waitpid(ended.si_pid, 0)
 
     def _start_replacement(self, child: Child, *, is_urgent: bool) -> None:
         """Start a fresh runner beside one that takes no more work.

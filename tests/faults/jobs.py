@@ -202,6 +202,17 @@ def _name(handler) -> str:
 
 
 @task
+def leave_an_orphan() -> int:
+    """Leave a process behind that has ended, and whose parent has ended; return its pid."""
+    return int(subprocess.check_output(["sh", "-c", "true & echo $!"], start_new_session=True))
+
+
+@task
+def is_reaped(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+@task
 def leave_processes_behind(gate: str) -> dict[str, int]:
     """Start forked processes, a spawned one and programs, and leave them running; wait for the gate."""
     reading, writing = os.pipe()

@@ -1,13 +1,15 @@
 """Processes that bodies start: signals work in them, and they do not outlive their runner."""
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
 
 import pytest
 
 from tests.chaos.fleet import is_alive
-from tests.conftest import wait_until
+from tests.conftest import ROOT, database_url, wait_until
 from tests.faults import jobs
 from tests.jobs.models import Entry
 
@@ -81,3 +83,21 @@ def test_processes_that_a_body_left_behind_end_with_its_runner(worker, tmp_path,
     finally:
         for pid in filter(is_alive, [*pids.values(), detached]):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() or not shutil.which("unshare"), reason="needs root, and unshare of util-linux")
+def test_a_worker_that_is_process_1_reaps_the_orphans_that_bodies_leave(transactional_db):
+    process = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "manage.py", "horsies_worker"],
+        cwd=ROOT,
+        env={**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"},
+    )
+    try:
+        orphans = [jobs.leave_an_orphan.send() for _ in range(3)]
+        pids = [handle.value(timeout=60) for handle in orphans]
+
+        wait_until(lambda: all(jobs.is_reaped.send(pid).value(timeout=20) for pid in pids))
+    finally:
+        process.kill()
+        process.wait()

@@ -11,6 +11,7 @@ from horsies_django.models import Task, Worker
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
+from tests.settings import MODULES
 
 pytestmark = pytest.mark.once
 
@@ -70,6 +71,64 @@ def test_a_second_sigterm_stops_the_worker_at_once(worker, gate):
 
     assert process.wait(20) == 0
     assert handle.status() == TaskStatus.FAILED
+
+
+def test_a_worker_that_gets_sighup_stops_as_on_sigterm(worker, gate):
+    process = worker()
+    handle, _ = send_hold(gate)
+
+    process.signal(signal.SIGHUP)
+    wait_until(lambda: "worker stopping" in process.output)
+    gate.touch()
+
+    assert process.wait(20) == 0
+    assert handle.status() == TaskStatus.COMPLETED
+
+
+def test_a_worker_that_gets_sigquit_stops_at_once(worker, gate):
+    process = worker("--shutdown-timeout", "60")
+    handle, _ = send_hold(gate)
+
+    process.signal(signal.SIGQUIT)
+
+    assert process.wait(20) == 0
+    assert handle.status() == TaskStatus.FAILED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("no_fork", ["0", "1"], ids=["forked", "not forked"])
+def test_a_worker_started_with_nohup_ignores_sighup_in_all_its_processes(worker, no_fork):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        # A variable that is read at import keeps the process from being forked from one that does not ignore SIGHUP.
+        process = worker(HORSIES_WORKER_NO_FORK=no_fork, TEST_MODULES=",".join(MODULES))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    os.kill(Worker.objects.get().pid, signal.SIGHUP)
+    process.signal(signal.SIGHUP)
+
+    assert tasks.add.send(1).value(timeout=20) == 2
+    assert "worker stopping" not in process.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("hangs_at", "statuses"),
+    [("import", [-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP]), ("connection", [0, 0, 0])],
+    ids=["Django is imported", "the tables are checked"],
+)
+def test_a_stop_before_a_worker_has_begun_ends_it_with_the_documented_status(manage, tmp_path, hangs_at, statuses):
+    ended = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        variables = {"DJANGO_SETTINGS_MODULE": "tests.worker.hanging_settings", "HANG_IN": str(tmp_path)}
+        process = manage("horsies_worker", "--skip-checks", **variables, HANG_AT=hangs_at)
+        wait_until((tmp_path / "hangs").exists, limit=40)
+        (tmp_path / "hangs").unlink()
+        process.signal(number)
+        ended.append(process.wait(20))
+
+    assert ended == statuses
 
 
 def test_a_killed_runner_is_replaced_and_its_task_runs_again_at_once(worker):

@@ -83,9 +83,9 @@ class Command(QueueCommand):
     """Runs tasks until stopped, until one claim is done, or until nothing is due."""
 
     help = (
-        "Run tasks. The first SIGTERM or Ctrl-C stops claiming and waits for running tasks, the second stops at once. "
-        "Each flag that takes a value, and each --no-…, also reads an environment variable: HORSIES_WORKER_THREADS for "
-        "--threads. The flag takes precedence."
+        "Run tasks. The first SIGTERM, SIGHUP or Ctrl-C stops claiming and waits for running tasks. The second, and a "
+        "SIGQUIT, stops at once. Each flag that takes a value, and each --no-…, also reads an environment variable: "
+        "HORSIES_WORKER_THREADS for --threads. The flag takes precedence."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

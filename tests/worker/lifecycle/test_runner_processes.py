@@ -81,6 +81,21 @@ def test_only_the_crashed_runner_is_replaced(worker, gate):
     assert Worker.objects.filter(pid=kept).exists()
 
 
+@pytest.mark.parametrize("no_fork", ["0", "1"], ids=["forked", "not forked"])
+def test_a_runner_that_dies_is_replaced_though_the_project_reaps_all_processes(worker, no_fork):
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.worker.lifecycle.reaping_settings", "HORSIES_WORKER_NO_FORK": no_fork}
+    process = worker("--processes", "2", runners=2, **settings)
+    first = set(Worker.objects.values_list("pid", flat=True))
+
+    for pid in first:
+        os.kill(pid, signal.SIGKILL)
+
+    wait_until(lambda: Worker.objects.exclude(pid__in=first).count() == 2, limit=40, what="two new runners")
+    assert tasks.add.send(1).value(timeout=20) == 2
+    process.signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
 # Replacing runners under load.
 
 
