@@ -215,14 +215,14 @@ def test_in_the_order_of_the_due_time_a_page_reads_a_bounded_number_of_tasks(sta
 
 def test_in_the_order_of_the_due_time_an_argument_search_reads_a_limited_number_for_a_page(staff, monkeypatch):
     monkeypatch.setattr(scan, "MAX_FILTERED_BYTES", 1)
-    rows = make_scheduled(120)
-    for place in (0, 119):
+    rows = make_scheduled(220)
+    for place in (0, 219):
         Task.objects.filter(pk=rows[place].pk).update(args=["needle"])
     query = {"state": "scheduled", "sort": "due", "q": "args.0:needle"}
 
     pages = walk(staff("view_task"), ["Search on", "Next page"], **query)
 
-    assert pages[:3] == [[rows[0].pk], [], [rows[119].pk]]
+    assert pages[:2] == [[rows[0].pk], [rows[219].pk]]
 
 
 def test_longest_running_first(staff):

@@ -133,13 +133,13 @@ def test_a_page_looks_through_the_same_number_of_tasks_however_long_that_takes(s
 
 @pytest.mark.parametrize(
     ("limit", "value", "read"),
-    [("MAX_FILTERED", 30, 30), ("MAX_FILTERED_BYTES", 50 * 1_000, 50), ("MAX_FILTER_SECONDS", 1e-9, 50)],
+    [("MAX_FILTERED", 30, 30), ("MAX_FILTERED_BYTES", 400_000, 400), ("MAX_FILTER_SECONDS", 1e-9, 400)],
 )
 def test_an_argument_search_reads_limited_rows_and_bytes_in_limited_time_for_a_page(
     staff, monkeypatch, limit, value, read
 ):
     monkeypatch.setattr(scan, limit, value)
-    oldest, *_rest = make_many(70, args=["x" * 1_000])
+    oldest, *_rest = make_many(420, args=["x" * 1_000])
     make_many(100, queue_name="others")
     Task.objects.filter(pk=oldest.pk).update(args=["needle"])
     client = staff("view_task")

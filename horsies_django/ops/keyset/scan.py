@@ -26,13 +26,16 @@ RowFilter: TypeAlias = Callable[[QuerySet[Any]], tuple[Iterable[Key], int]]
 PAGE: Final = 50
 
 #: Chunk sizes, in rows of the scope, for one page. Most pages are full after the first chunk. How far a page looks is
-#: a number of rows, not a time: the same page looks equally far on a busy machine.
+#: a number of rows, not a time: the same page looks equally far on a busy machine, unless a row filter takes long.
 CHUNKS: Final = (2_000, 48_000)
 
 #: What a row filter may read for one page: rows, bytes, and the seconds that this may take.
 MAX_FILTERED: Final = 5_000
 MAX_FILTERED_BYTES: Final = 32_000_000
 MAX_FILTER_SECONDS: Final = 5.0
+
+#: Rows that a row filter reads at once at first.
+FILTERED_BATCH: Final = 400
 
 #: The chunk size of a scan with a row filter that is longer than a page.
 FILTERED_CHUNK: Final = 2_000
@@ -85,7 +88,8 @@ class FilterBudget:
     @property
     def batch(self) -> int:
         """How many rows to read at once: few at first, then what the rest of the budget allows at the cost so far."""
-        return max(PAGE, int(min(3 * self.read, self.read * (1 / self.used - 1)))) if self.read else PAGE
+        most = min(4 * self.read, self.read * (1 / self.used - 1)) if self.read else 0
+        return max(FILTERED_BATCH, int(most))
 
 
 class Window(NamedTuple):
@@ -308,7 +312,8 @@ class KeysetScan:
             yield Chunk((), None)
             return
         if self._index_keys is not None:
-            yield from self._index_chunks(self._index_keys, start, len(sizes) > 1, is_down=is_down)
+            is_short = len(sizes) > 1 and self.row_filter is None  # a row filter reads a few rows at first anyway
+            yield from self._index_chunks(self._index_keys, start, is_short, is_down=is_down)
             return
         for size in sizes:
             end = self._chunk_end(start, size, is_down=is_down)
