@@ -80,16 +80,19 @@ class FilterBudget:
     began: float = field(default_factory=time.monotonic)
 
     @property
-    def used(self) -> float:
-        """The share of the budget that is used up; from 1 on, nothing is left."""
-        seconds = time.monotonic() - self.began
-        return max(self.read / MAX_FILTERED, self.size / MAX_FILTERED_BYTES, seconds / MAX_FILTER_SECONDS)
+    def is_used_up(self) -> bool:
+        """Whether nothing is left."""
+        return self._share >= 1 or time.monotonic() - self.began > MAX_FILTER_SECONDS
 
     @property
     def batch(self) -> int:
-        """How many rows to read at once: few at first, then what the rest of the budget allows at the cost so far."""
-        most = min(4 * self.read, self.read * (1 / self.used - 1)) if self.read else 0
+        """How many rows to read at once: few at first, then what is left at the size of the rows so far."""
+        most = min(4 * self.read, self.read * (1 / self._share - 1)) if self.read else 0
         return max(FILTERED_BATCH, int(most))
+
+    @property
+    def _share(self) -> float:
+        return max(self.read / MAX_FILTERED, self.size / MAX_FILTERED_BYTES)
 
 
 class Window(NamedTuple):
@@ -205,7 +208,7 @@ class KeysetScan:
         keys = list(matching.values_list("pk", flat=True))
         passed, read = self._passing(keys, budget)
         found = list(rows.filter(self._with_keys(passed[:count]))) if passed else []
-        return found, keys[read - 1] if read and budget.used >= 1 else None
+        return found, keys[read - 1] if read and budget.is_used_up else None
 
     def _passing(self, keys: list[Key], budget: FilterBudget | None = None) -> tuple[list[Key], int]:
         """Return those of the ids that the row filter lets pass, and how many it read until the budget was used up."""
@@ -222,7 +225,7 @@ class KeysetScan:
             read += len(some)
             if budget:
                 budget.read, budget.size = budget.read + len(some), budget.size + size
-                if budget.used >= 1:
+                if budget.is_used_up:
                     break
         return passed, read
 
