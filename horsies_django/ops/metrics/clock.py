@@ -8,21 +8,20 @@ from typing import Any, Final
 from ...core.option_parsers import LONGEST_DURATION
 from ...db.expressions import SecondsUntil
 from ...db.statements import Statement
-from ...models import Schedule, Task
+from ...models import Task
 from ...models.rollup import Rollup, RollupSpan
 
 #: Seconds by which a time that the database has given may be later than its clock.
 TOLERANCE: Final = 60.0
 
-_NAMES: Final = ("newest_task", "newest_rollup", "newest_schedule")
+_NAMES: Final = ("newest_task", "newest_rollup")
 
 
 def queries(database: str) -> dict[str, Statement]:
-    """Return queries for the seconds until the newest times; each reads one row, or the schedules."""
+    """Return queries for the seconds until the newest times; each reads one row."""
     tasks = Task.objects.using(database).order_by("-pk").values_list(SecondsUntil("sent_at"))
     minutes = Rollup.objects.using(database).filter(span=RollupSpan.MINUTE).order_by("-start")
-    schedules = Schedule.objects.using(database).order_by("-updated_at").values_list(SecondsUntil("updated_at"))
-    newest = (tasks, minutes.values_list(SecondsUntil("start")), schedules)
+    newest = (tasks, minutes.values_list(SecondsUntil("start")))
     return {name: Statement.select(rows[:1]) for name, rows in zip(_NAMES, newest, strict=True)}
 
 
