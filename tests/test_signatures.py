@@ -14,9 +14,9 @@ pytestmark = pytest.mark.once
 
 
 def test_a_signature_that_forwards_arguments_takes_its_own_by_position_only():
-    texts = {file.name: file.read_text() for file in (ROOT / "horsies_django").rglob("*.py")}
-    trees = {name: ast.parse(text) for name, text in texts.items() if re.search(r"\*\*\w+: ", text)}
-    wrong = {f"{name}:{node.lineno} {node.name}" for name, tree in trees.items() for node in forwarding(tree)}
+    texts = {file: file.read_text() for file in (ROOT / "horsies_django").rglob("*.py")}
+    trees = {file: ast.parse(text) for file, text in texts.items() if re.search(r"\*\*\w+: ", text)}
+    wrong = {f"{file}:{node.lineno} {node.name}" for file, tree in trees.items() for node in forwarding(tree)}
 
     assert wrong == set(), "a keyword of that name does not reach the function: put a / behind the parameters"
 

@@ -317,7 +317,7 @@ class HorsiesTask(_GenericTask[P, T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            hint = f"; {name}() is {_NAMES_HERE[name]} here" if name in _NAMES_HERE else ""
+            hint = f"; {name}() is {_METHODS_HERE[name]} here" if name in _METHODS_HERE else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def _retry_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -450,16 +450,17 @@ _SEND_OPTIONS: Final = frozenset(
 )
 
 
-#: What options and methods of Celery are called here.
-_NAMES_HERE: Final = {
+#: What methods of Celery are called here.
+_METHODS_HERE: Final = {"delay": "send()", "apply_async": "with_options(…).send()"}
+
+#: What options of Celery are called here.
+_OPTIONS_HERE: Final = {
     "eta": "run_after",
     "countdown": "run_after",
     "expires": "good_until",
     "queue": "queue_name",
     "bind": "takes_context",
     "time_limit": "timeout",
-    "delay": "send()",
-    "apply_async": "with_options(…).send()",
 }
 
 
@@ -479,7 +480,7 @@ def _merged_retention(own: Retention, given: Retention) -> Retention:
 
 
 def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:
-    hints = "".join(f" {name} is {_NAMES_HERE[name]} here." for name in sorted(names) if name in _NAMES_HERE)
+    hints = "".join(f" {name} is {_OPTIONS_HERE[name]} here." for name in sorted(names) if name in _OPTIONS_HERE)
     return f"{where} got unknown option {', '.join(sorted(names))}; allowed: {', '.join(sorted(allowed))}.{hints}"
 
 

@@ -395,7 +395,7 @@ class TaskQuerySet(OperatorActions["Task"]):
 
     def _refuse_own_atomic_task(self) -> None:
         key = atomic_task_id()
-        if key is not None and self.filter(pk=key).exists():
+        if key is not None and self.filter(lifecycle.CANCEL_RUNNING.is_possible, pk=key).exists():
             raise transaction.TransactionManagementError(
                 f"Task {key} is atomic, and its body can't cancel it with include_running=True: the task can't end "
                 "before its transaction. Raise Discard, or cancel without include_running: then the body ends first."

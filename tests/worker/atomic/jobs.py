@@ -251,3 +251,12 @@ def succeed_at_third_attempt(key: str, path: str) -> int:
     if (tries := len(Path(path).read_text())) < 3:
         raise Refused
     return tries
+
+
+@task(atomic=True, takes_context=True)
+def cancel_itself_after_the_commit(context, key: str) -> None:
+    def cancel():
+        is_cancelled = TaskHandle(context.task_result.id).cancel(include_running=True)
+        Entry.objects.create(key=f"{key} {is_cancelled}")
+
+    transaction.on_commit(cancel)

@@ -171,6 +171,12 @@ def test_an_atomic_body_that_catches_the_error_of_its_cancel_completes(drain):
     assert (handle.status(), entries("own")) == ("COMPLETED", 1)
 
 
+def test_a_callback_of_an_atomic_body_comes_too_late_to_cancel_it(drain):
+    handle = jobs.cancel_itself_after_the_commit.send("own")
+    drain()
+    assert (handle.status(), entries("own False")) == ("COMPLETED", 1)
+
+
 def test_an_atomic_body_that_deletes_its_own_row_fails_with_the_reason(drain):
     handle = jobs.end_itself.send("own", "by deleting its row")
     drain()
