@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 from collections.abc import Sequence
@@ -118,10 +117,6 @@ class WorkerConfig:
         """Return a new unique id that begins with the worker's name."""
         # Short, because each task stores it up to four times: in its row, its attempt and an index.
         return f"{(self.name or HOSTNAME)[:24]}-{secrets.token_hex(6)}"
-
-    def state_file_of(self, worker_id: str) -> str:
-        """Return the path of a runner's file in ``state_dir``; "" if there is none."""
-        return self.state_dir and os.path.join(self.state_dir, worker_id)
 
     def dumps(self) -> str:
         """Return the configuration as one line of JSON, with the database that this process works on."""

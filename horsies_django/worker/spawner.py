@@ -124,8 +124,8 @@ class Spawner:
         try:
             report_read, report_write = os.pipe()
             opened += (report_read, report_write)
-            state_file = self._config.state_file_of(worker_id)
-            memory = state_files.create(state_file) if state_file else create_shared_memory()
+            folder = self._config.state_dir
+            memory = state_files.create(folder, worker_id) if folder else create_shared_memory()
             opened.append(memory)
             started_registry = StartedRegistry(memory)
             started_registry.record_quiet(is_quiet)

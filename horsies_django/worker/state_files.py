@@ -2,7 +2,7 @@
 
 If all processes of a worker die at once, the next worker with this directory reads which bodies had begun. A file is
 locked while any process of its worker lives. One that is short, of another user or of another boot is no evidence: the
-tasks of its worker wait for a reaper, and each counts as begun.
+tasks of its worker wait for a reaper, and each counts as begun. Other files of the directory are left alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import Final, NamedTuple
 from django.core.exceptions import ImproperlyConfigured
 
 from .started_registry import BOOT_ID_AT, StartedEvidence, StartedRegistry
+
+#: The end of the name of each file, after the worker's id.
+SUFFIX: Final = ".horsies-state"
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -35,7 +38,7 @@ class DeadState(NamedTuple):
 
     def forget(self) -> None:
         """Delete the file, because the runner's tasks are recovered."""
-        remove(self.path)
+        _unlink(self.path)
         os.close(self.descriptor)
 
 
@@ -53,8 +56,9 @@ def prepare(folder: str) -> None:
         raise ImproperlyConfigured(f"--state-dir: {folder!r} can't be used: {error}; allowed: {allowed}.") from error
 
 
-def create(path: str) -> int:
+def create(folder: str, worker_id: str) -> int:
     """Create the file of a runner, and return its descriptor. Raises OSError."""
+    path = _path(folder, worker_id)
     descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the runner inherits it
@@ -62,7 +66,7 @@ def create(path: str) -> int:
         os.pwrite(descriptor, _boot_id(), BOOT_ID_AT)
     except OSError:
         os.close(descriptor)
-        remove(path)
+        _unlink(path)
         raise
     return descriptor
 
@@ -70,6 +74,8 @@ def create(path: str) -> int:
 def find_dead(folder: str) -> Iterator[DeadState]:
     """Yield what runners have left of which no process lives; delete files that are no evidence."""
     for name in sorted(os.listdir(folder)):
+        if not name.endswith(SUFFIX):
+            continue
         path = os.path.join(folder, name)
         with suppress(OSError):  # a link, or a file of another user
             descriptor = os.open(path, _FLAGS)
@@ -79,14 +85,22 @@ def find_dead(folder: str) -> Iterator[DeadState]:
                 os.close(descriptor)
                 continue
             if _is_evidence(descriptor):
-                yield DeadState(name, StartedRegistry(descriptor).evidence(), path, descriptor)
+                yield DeadState(name.removesuffix(SUFFIX), StartedRegistry(descriptor).evidence(), path, descriptor)
             else:
                 os.close(descriptor)
-                remove(path)
+                _unlink(path)
 
 
-def remove(path: str) -> None:
-    """Delete a file, unless it is gone."""
+def remove(folder: str, worker_id: str) -> None:
+    """Delete the file of a runner, unless it is gone."""
+    _unlink(_path(folder, worker_id))
+
+
+def _path(folder: str, worker_id: str) -> str:
+    return os.path.join(folder, worker_id + SUFFIX)
+
+
+def _unlink(path: str) -> None:
     with suppress(OSError):
         os.unlink(path)
 

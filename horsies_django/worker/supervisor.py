@@ -320,8 +320,7 @@ class Supervisor:
         is_deliberate = exit_reason is not None or child.is_killed
         is_stopped = is_deliberate and self._stopping is not None
         evidence = child.started_registry.evidence(time.monotonic() if is_deliberate else None, is_stopped=is_stopped)
-        forget = partial(state_files.remove, self._config.state_file_of(child.worker_id))
-        dead = DeadRunner(child.worker_id, evidence, forget)
+        dead = DeadRunner(child.worker_id, evidence, partial(self._forget, child))
         self._figures.remove(child)
         child.started_registry.close()
         if exit_reason is None:
@@ -344,6 +343,11 @@ class Supervisor:
         for other in self._children:
             if other.is_retiring:
                 self._start_replacement(other, is_urgent=False)
+
+    def _forget(self, child: Child) -> None:
+        """Delete the file of a runner whose tasks are recovered."""
+        if self._config.state_dir:
+            state_files.remove(self._config.state_dir, child.worker_id)
 
     def _replace_dead(self, worker_id: str, request: WorkerRequest) -> None:
         """Replace a runner that has crashed, unless its row had asked it to stop; a quiet one by a quiet one."""

@@ -77,8 +77,8 @@ def hard_link(path):
 def test_a_file_that_is_short_planted_or_of_another_boot_is_no_evidence(tmp_path, damage):
     folder = tmp_path / "state"
     state_files.prepare(folder)
-    path = folder / "host-1"
-    os.close(state_files.create(path))
+    os.close(state_files.create(folder, "host-1"))
+    path = folder / "host-1.horsies-state"
     assert dead(folder) == ["host-1"]
 
     damage(path)
@@ -88,12 +88,24 @@ def test_a_file_that_is_short_planted_or_of_another_boot_is_no_evidence(tmp_path
 
 def test_a_file_is_no_evidence_while_a_process_of_its_worker_lives(tmp_path):
     state_files.prepare(tmp_path / "state")
-    descriptor = state_files.create(tmp_path / "state" / "host-1")
+    descriptor = state_files.create(tmp_path / "state", "host-1")
     assert dead(tmp_path / "state") == []
 
     os.close(descriptor)
 
     assert dead(tmp_path / "state") == ["host-1"]
+
+
+def test_files_of_others_are_left_alone(tmp_path):
+    folder = tmp_path / "state"
+    state_files.prepare(folder)
+    (folder / "letter.txt").write_text("Dear")
+    (folder / "host-1").touch()
+    os.mkfifo(folder / "pipe")
+
+    assert dead(folder) == []
+
+    assert {path.name for path in folder.iterdir()} == {"letter.txt", "host-1", "pipe"}
 
 
 @pytest.mark.parametrize("kind", ["link", "open to others", "file", "no parent"])
