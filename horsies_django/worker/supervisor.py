@@ -246,10 +246,12 @@ class Supervisor:
     def _reap_orphans(self) -> None:
         """Reap what bodies have left behind and process 1 of a container adopts.
 
-        Other code waits for the runners, and for processes of this group, to which none of theirs belongs.
+        Other code waits for the runners, and for processes of this group, to which none of theirs belongs. Such a
+        process hides later orphans until it is waited for; a fork server that has died, until the next runner starts.
         """
         runners = {child.process.pid for child in self._children}
-        with suppress(ChildProcessError):
+        # kill_process_group() may reap the same process between two of these steps.
+        with suppress(ChildProcessError, ProcessLookupError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 if ended.si_pid in runners or os.getpgid(ended.si_pid) == os.getpgrp():
                     return

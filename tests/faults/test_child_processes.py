@@ -87,11 +87,12 @@ def test_processes_that_a_body_left_behind_end_with_its_runner(worker, tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() or not shutil.which("unshare"), reason="needs root, and unshare of util-linux")
-def test_a_worker_that_is_process_1_reaps_the_orphans_that_bodies_leave(transactional_db):
+@pytest.mark.parametrize("settings", ["tests.settings", "tests.faults.reaping_settings"])
+def test_a_worker_that_is_process_1_reaps_the_orphans_that_bodies_leave(transactional_db, settings):
     process = subprocess.Popen(
         ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "manage.py", "horsies_worker"],
         cwd=ROOT,
-        env={**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"},
+        env={**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": settings},
     )
     try:
         orphans = [jobs.leave_an_orphan.send() for _ in range(3)]
