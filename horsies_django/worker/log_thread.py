@@ -25,13 +25,15 @@ CLOSE_TIMEOUT: Final = 1.0
 class LogThread(logging.Filter):
     """Passes the records of our loggers to their handlers in a thread of its own, for the length of a ``with`` block.
 
-    It is a filter of each logger: it keeps a record, and the thread passes the record on.
+    It is the last filter of each logger: it keeps a record, and the thread passes the record on.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._records: Mailbox[logging.LogRecord | None] = Mailbox()
+        self._lock = threading.RLock()  # a signal handler may log
         self._lost = 0
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="horsies-log", daemon=True)
 
     def __enter__(self) -> Self:
@@ -48,26 +50,37 @@ class LogThread(logging.Filter):
             logging.getLogger(name).removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep the record for the thread, which passes it on. Without the thread, let it through."""
-        if threading.current_thread() is self._thread or not self._thread.is_alive():
+        """Keep the record for the thread, which passes it on. Once this is closed, let it through."""
+        if threading.current_thread() is self._thread:
             return True
-        if len(self._records) < MAX_WAITING:
-            self._records.put(record)
-        else:
-            self._lost += 1
+        with self._lock:
+            if self._is_closed or not self._thread.is_alive():
+                return True
+            if len(self._records) < MAX_WAITING:
+                self._records.put(record)
+            else:
+                self._lost += 1
         return False
 
     def close(self) -> None:
-        """End the thread after its last record; wait at most :data:`CLOSE_TIMEOUT` seconds."""
+        """End the thread after its last record; wait at most :data:`CLOSE_TIMEOUT` seconds.
+
+        Records that a handler still blocks then may be lost, and are not counted.
+        """
+        with self._lock:
+            self._is_closed = True
         self._records.put(None)
         self._thread.join(CLOSE_TIMEOUT)
 
     def _run(self) -> None:
-        while True:
+        is_open = True
+        while is_open:
             for record in self._records.take(_IDLE):
                 if record is None:
-                    return
-                logging.getLogger(record.name).handle(record)
-            if lost := self._lost:
-                self._lost -= lost
+                    is_open = False
+                else:  # its logger's filters have seen it
+                    logging.getLogger(record.name).callHandlers(record)
+            with self._lock:
+                lost, self._lost = self._lost, 0
+            if lost:
                 logger.warning("log lines lost count=%d: a handler blocked", lost)

@@ -1,14 +1,17 @@
 """A log that takes no more lines: stderr is a pipe that is not read, or a handler of the project blocks."""
 
 import fcntl
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from horsies_django.models import Task, Worker
+from horsies_django.worker import log_thread
 from tests.chaos.fleet import is_alive
 from tests.conftest import ROOT, database_url, wait_until
 from tests.jobs import tasks
@@ -126,3 +129,65 @@ def test_a_supervisor_that_hangs_ends_at_the_deadline_of_a_stop(manage, tmp_path
 
     assert process.wait(40) == 1
     assert "did not stop in time" in process.output
+
+
+# The thread that writes the log of a supervisor.
+
+
+class BlockingHandler(logging.Handler):
+    """Keeps messages, and blocks at each until ``gate`` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.is_blocked, self.messages, self.filtered = threading.Event(), threading.Event(), [], []
+
+    def handle(self, record):
+        """Keep a message, without the lock that the thread's handlers share."""
+        if threading.current_thread() is not threading.main_thread():
+            self.is_blocked.set()
+            assert self.gate.wait(20)
+        self.messages.append(record.getMessage())
+
+    def count(self, record):
+        """Count a record as a filter of the logger."""
+        self.filtered.append(record.getMessage())
+        return True
+
+
+@pytest.fixture
+def blocking():
+    handler = BlockingHandler()
+    log_thread.logger.addHandler(handler)
+    log_thread.logger.addFilter(handler.count)
+    yield handler
+    handler.gate.set()
+    log_thread.logger.removeHandler(handler)
+    log_thread.logger.removeFilter(handler.count)
+
+
+def test_a_filter_of_a_logger_sees_each_record_of_a_supervisor_once(blocking):
+    blocking.gate.set()
+
+    with log_thread.LogThread():
+        log_thread.logger.warning("a line")
+
+    assert blocking.messages == blocking.filtered == ["a line"]
+
+
+def test_records_that_a_supervisor_logs_while_its_log_thread_ends_are_written_or_counted(blocking, monkeypatch):
+    monkeypatch.setattr(log_thread, "CLOSE_TIMEOUT", 0.0)
+    monkeypatch.setattr(log_thread, "MAX_WAITING", 2)
+    with log_thread.LogThread() as thread:
+        log_thread.logger.warning("first")
+        assert blocking.is_blocked.wait(20)
+        for _ in range(5):
+            log_thread.logger.warning("next")
+
+        thread.close()
+        log_thread.logger.warning("late")
+
+        assert blocking.messages == ["late"]
+        blocking.gate.set()
+        wait_until(lambda: "log lines lost count=3: a handler blocked" in blocking.messages)
+        assert blocking.messages[:2] == ["late", "first"]
+        wait_until(lambda: blocking.messages.count("next") == 2)
