@@ -11,6 +11,8 @@ from horsies_django.db.clock import database_now
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule, Task
 from horsies_django.schedules import scheduler
+from horsies_django.schedules.declaration import declarations
+from horsies_django.testing import travel
 from tests.conftest import wait_until
 from tests.jobs.tasks import add, noop
 from tests.schedules.conftest import make, make_due
@@ -67,6 +69,21 @@ def test_a_scheduler_only_sends_tasks_and_a_worker_without_one_runs_them(drain):
     sent.refresh_from_db()
     assert (sent.status, sent.result) == ("COMPLETED", {"ok": 5})
     assert Task.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_two_services_that_run_once_every_31_minutes_both_keep_their_schedules():
+    for minutes in (0, 31, 62):
+        with travel(minutes=minutes):
+            for name in ("a", "b"):
+                declarations.by_place.clear()
+                schedule(name, noop, Every(minutes=30), catch_up="all")
+                call_command("horsies_scheduler", once=True)
+
+    assert list(Schedule.objects.order_by("name").values_list("name", "enabled", "run_count")) == [
+        ("a", True, 2),
+        ("b", True, 2),
+    ]
 
 
 @pytest.mark.django_db

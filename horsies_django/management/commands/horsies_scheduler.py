@@ -27,8 +27,6 @@ class Command(LoopCommand[Scheduler]):
 
     def once(self, loop: Scheduler) -> None:
         self.stdout.write(str(loop.sync()))
-        for name in loop.disable_undeclared():
-            self.stdout.write(one_line(f"{name}: disabled, no process declares it"))
         report = loop.run_all()
         for result in (*report.fired, *report.deferred):
             self.stdout.write(one_line(str(result)))
