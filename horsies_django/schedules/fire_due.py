@@ -77,7 +77,8 @@ def _fire_all(rows: ScheduleQuerySet, row: Schedule, slots: Slots, now: datetime
             dispatch.find(row)
     except dispatch.UnknownTarget as error:
         assert row.next_run_at is not None
-        if (now - aware(row.next_run_at)).total_seconds() <= MISSED_AFTER:
+        is_late = (now - aware(row.next_run_at)).total_seconds() > MISSED_AFTER
+        if row.declared_at is not None or not is_late:
             raise
         due, last_error = [], str(error)
         logger.error("schedule slots skipped name=%r last=%s error=%s", row.name, last, error)

@@ -351,6 +351,21 @@ def test_an_unknown_task_is_left_to_other_schedulers_for_a_minute(scheduler):
 
 
 @pytest.mark.django_db
+def test_a_late_slot_of_another_service_is_left_to_its_schedulers(scheduler, caplog):
+    columns = {"source": "tests", "declared_at": database_now("default"), "catch_up": "all"}
+    make("theirs", timing="every:60", task="tests.jobs.of_another_service.task", **columns)
+    make_due(fire_due.MISSED_AFTER + 10)
+    planned = Schedule.objects.get().next_run_at
+
+    report = scheduler.run_once()
+
+    assert ([one.schedule for one in report.deferred], report.fired) == (["theirs"], ())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    row = Schedule.objects.get()
+    assert (row.next_run_at, row.last_slot_at, row.last_error) == (planned, None, "")
+
+
+@pytest.mark.django_db
 def test_a_successful_run_clears_the_previous_error(scheduler):
     make(last_error="old")
     make_due(10)
