@@ -81,7 +81,7 @@ def cron_warnings(expression: str) -> Iterator[str]:
     parts = text.split()
     fields = (_SECOND, *_FIELDS) if len(parts) == 6 else _FIELDS
     day, weekday = parts[-3], parts[-1]
-    if "*" not in (day, weekday) and (day.startswith("*/") or weekday.startswith("*/")):
+    if not {"*", "?"} & {day, weekday} and (day.startswith("*/") or weekday.startswith("*/")):
         yield (
             f"{text!r} sets the day of the month, {day!r}, and the day of the week, {weekday!r}: here either is "
             "sufficient; cron requires both, because one begins with '*'."
