@@ -47,7 +47,7 @@ _ALIASES: Final = {
 _DRAWN: Final = re.compile("[RH]")
 _NAMES: Final = re.compile("FRI|MAR|APR|THU")
 
-_TOO_LONG: Final = "the step is longer than the range, and no longer interval is possible"
+_TOO_LONG: Final = "the step is longer than the range, so only the first value matches"
 
 #: No value of a field, and no useful step, has four digits.
 _LONG: Final = re.compile(r"\d{4}")

@@ -69,7 +69,7 @@ def test_an_invalid_cron_expression_is_quoted_with_its_invalid_field(expression,
     [
         ("0 0 */2 * MON", "either is sufficient; cron requires both"),
         ("0 0 1 * */2", "either is sufficient; cron requires both"),
-        ("*/61 * * * *", "means 0; the step is longer than the range"),
+        ("*/61 * * * *", "means 0; the step is longer than the range, so only the first value matches"),
         ("0 0-3/5 * * *", "means 0; the step is longer than the range"),
         ("59-1 * * * *", "means 0, 1, 59; cron refuses it"),
         ("0 0 * * 1,FRI-MON", "means 0, 1, 5, 6; cron refuses it"),
