@@ -74,8 +74,11 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
     def update(self, **kwargs: Any) -> int:
         """Update the rows. If the values affect the next run, it is cleared, and a scheduler plans it again."""
         if "next_run_at" not in kwargs and (changed := kwargs.keys() & CLEARED_ON):
-            is_as_it_was = Q(**{name: kwargs[name] for name in changed})
-            kwargs["next_run_at"] = Case(When(is_as_it_was, then=F("next_run_at")))
+            cases = [When(**{name: kwargs[name] for name in changed}, then=F("next_run_at"))]
+            if "jitter" in changed and "enabled" not in changed:
+                # A run that waits for its former jitter is due now: a scheduler could not tell it from a missed one.
+                cases.append(When(next_slot_at__lte=Now(), next_run_at__gt=Now(), then=F("next_slot_at")))
+            kwargs["next_run_at"] = Case(*cases)
         count = super().update(**kwargs)
         if count and kwargs.keys() & {*PLAN_COLUMNS, "next_run_at"}:
             notify_schedules_changed_after_commit(self.db)

@@ -94,13 +94,14 @@ def test_a_run_that_its_jitter_delays_stays_planned_if_its_end_changes(scheduler
     assert Schedule.objects.get().next_run_at == planned
 
 
+@pytest.mark.parametrize("by", ["save", "update"])
 @pytest.mark.parametrize("jitter", [0.0, 3_500])
-def test_a_run_that_its_jitter_delays_follows_a_new_jitter(scheduler, jitter):
+def test_a_run_that_its_jitter_delays_follows_a_new_jitter(scheduler, jitter, by):
     row, now = delayed()
     slot = row.next_slot_at
     with travel_to(now):
         row.jitter = jitter
-        row.save()
+        row.save() if by == "save" else Schedule.objects.update(jitter=jitter)
 
     with travel_to(slot + timedelta(seconds=3_550)):
         assert [one.slot for one in scheduler.run_once().fired] == [slot]
