@@ -224,16 +224,17 @@ def running(transactional_db):
         yield start
 
 
+@pytest.mark.slow
 def test_a_running_scheduler_declares_its_schedules_again_and_disables_what_nobody_declares(running, caplog):
     schedule("a", noop, Every(hours=5))
     schedule("gone", noop, Every(hours=5))
     Scheduler(config_of("default"), "default").sync()
     redeclared("a", noop, Every(hours=5))
 
-    running(2)
-    wait_until(lambda: not Schedule.objects.get(name="gone").enabled)
+    running(10)
+    wait_until(lambda: not Schedule.objects.get(name="gone").enabled, limit=60)
 
-    wait_until(lambda: "schedule disabled name='gone': no process has declared it for 2 s" in caplog.text)
+    wait_until(lambda: "schedule disabled name='gone': no process has declared it for 10 s" in caplog.text)
     first = Schedule.objects.get(name="a")
     Schedule.objects.update(max_catch_up_runs=7)
     wait_until(lambda: Schedule.objects.get(name="a").declared_at > first.declared_at)
