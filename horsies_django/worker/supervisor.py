@@ -423,4 +423,6 @@ def _pause(failed_starts: int) -> float:
 
 
 def _describe(status: int) -> str:
+    if not status:  # 0 also stands for a process that a handler of SIGCHLD of the project has reaped
+        return "status=0 or unknown"
     return f"signal={signal.Signals(-status).name}" if status < 0 else f"status={status}"

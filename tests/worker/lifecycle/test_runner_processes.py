@@ -94,6 +94,9 @@ def test_a_runner_that_dies_is_replaced_though_the_project_reaps_all_processes(w
     assert tasks.add.send(1).value(timeout=20) == 2
     process.signal(signal.SIGTERM)
     assert process.wait(20) == 0
+    ends = re.findall(r"runner died id=\S+ (.*)", process.output)
+    assert len(ends) == 2
+    assert set(ends) <= {"status=0 or unknown", "signal=SIGKILL"}, "either the supervisor or the project reaps first"
 
 
 # Replacing runners under load.
