@@ -23,11 +23,11 @@ _MAX_PAUSE: Final = 5.0
 class DatabaseRetry:
     """Runs actions on a database, with a pause after a failure.
 
-    ``progress`` is entered during an action. ``wait`` spends the seconds of a pause, and ``on_claim_lost`` handles a
-    lost claim. ``longest_pause`` is the longest pause in seconds: one heartbeat interval, so that after an outage a
-    worker sends a heartbeat before a reaper takes it for dead. ``fix_rows`` fails the rows that make a statement fail
-    for others, and returns how many it has found; their error would come back with every attempt. ``on_privilege_lost``
-    handles a privilege that the role has lost.
+    ``progress`` is entered during an action, and during ``fix_rows``. ``wait`` spends the seconds of a pause, and
+    ``on_claim_lost`` handles a lost claim. ``longest_pause`` is the longest pause in seconds: one heartbeat interval,
+    so that after an outage a worker sends a heartbeat before a reaper takes it for dead. ``fix_rows`` fails the rows
+    that make a statement fail for others, and returns how many it has found; their error would come back with every
+    attempt. ``on_privilege_lost`` handles a privilege that the role has lost.
     """
 
     def __init__(
@@ -83,7 +83,8 @@ class DatabaseRetry:
 
     def _has_fixed_rows(self) -> bool:
         try:
-            return self._fix_rows() > 0
+            with self._progress:
+                return self._fix_rows() > 0
         except Error:
             logger.warning("unreadable rows not isolated", exc_info=True)
             return False

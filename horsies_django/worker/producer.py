@@ -172,8 +172,9 @@ class Producer:
             pass  # each attempt waits
         if self._started_registry is not None:
             self._started_registry.record_registered()
-        while not state.is_done:
-            self.run_once()
+        with self._inbox.progress.watched():
+            while not state.is_done:
+                self.run_once()
         # A supervisor recovers what is left after the end of this process, and so of its executions.
         state.leaves_executions = self._schedule.is_holding and self._started_registry is not None
         if state.leaves_executions:
@@ -181,8 +182,7 @@ class Producer:
             logger.warning("worker leaves tasks to its supervisor id=%s", self._runner.worker_id)
         elif self._schedule.is_holding:
             self._recover_held()
-        with self._inbox.progress:
-            self._signals.close(timeout=5.0)
+        self._signals.close(timeout=5.0)
         if not state.leaves_executions:
             self._retry(self._store.leave)
         return self._budget.exit_reason

@@ -1,5 +1,6 @@
 """Stalled runners: a body holds the interpreter's lock (GIL), or a signal has stopped the process."""
 
+import signal
 import time
 from datetime import timedelta
 
@@ -186,4 +187,14 @@ def test_a_runner_that_waits_for_the_database_is_not_killed_as_stalled(worker, g
         pass_time(6)
 
     assert held.value(timeout=40) == "held"
+    assert "killed" not in process.output
+
+
+def test_a_runner_whose_end_takes_long_is_not_killed_as_stalled(worker):
+    process = worker("--stall-timeout", "3", DJANGO_SETTINGS_MODULE="tests.faults.slow_end_settings")
+
+    process.signal(signal.SIGTERM)
+
+    assert process.wait(40) == 0
+    assert "flushed" in process.output
     assert "killed" not in process.output
