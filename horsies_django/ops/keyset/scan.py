@@ -205,7 +205,12 @@ class KeysetScan:
         matching = rows.filter(self._with_keys(keys))
         if self.row_filter is None:
             return list(matching[:count]), None
-        keys = list(matching.values_list("pk", flat=True))
+        return self._first_passing(rows, list(matching.values_list("pk", flat=True)), count, budget)
+
+    def _first_passing(
+        self, rows: QuerySet[Any], keys: list[Key], count: int, budget: FilterBudget
+    ) -> tuple[list[Any], Key | None]:
+        """See :meth:`matching`; all ``keys`` are those of rows that match the query."""
         passed, read = self._passing(keys, budget)
         found = list(rows.filter(self._with_keys(passed[:count]))) if passed else []
         return found, keys[read - 1] if read and budget.is_used_up else None
@@ -305,8 +310,8 @@ class KeysetScan:
     ) -> tuple[list[Any], Key | None]:
         """Return the first rows of a chunk that pass the row filter, and the id at which the budget was used up."""
         rows, limit = self.rows.order_by("-pk" if is_down else "pk"), MAX_FILTERED - budget.read
-        keys = [key for part in chunk.parts for key in rows.filter(part).values_list("pk", flat=True)[:limit]]
-        return self.matching(rows, sorted(keys, reverse=is_down)[:limit], count, budget)
+        keys = {key for part in chunk.parts for key in rows.filter(part).values_list("pk", flat=True)[:limit]}
+        return self._first_passing(rows, sorted(keys, reverse=is_down)[:limit], count, budget)
 
     # Chunks of the scope.
 
