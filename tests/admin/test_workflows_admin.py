@@ -20,7 +20,7 @@ from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.jobs import limited
-from tests.workflows.bodies import Silent, echo, fail, flaky, flaky_item, no, record_evaluation
+from tests.workflows.bodies import Pair, Silent, echo, fail, flaky, flaky_item, no, record_evaluation
 from tests.workflows.runs import children, claim_as_dead_worker, start_and_drain, states, value
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]  # ``drain`` adds real transactions
@@ -652,11 +652,53 @@ def test_an_action_applies_to_all_selected_workflows(staff, drain):
     assert "2 workflows paused. 1 was skipped" in response.content.decode()
 
 
+def test_retry_reports_the_number_of_nodes_beside_that_of_skipped_workflows(staff, drain):
+    done, failed = start_and_drain(diamond(), drain), start_and_drain(diamond(fail.node(node_id="c")()), drain)
+    selected = {"action": "retry", "_selected_action": [str(done.id), str(failed.id)]}
+    client = staff(*ALL)
+
+    assert "2 nodes run again." in client.post(LIST, selected).content.decode()
+    html = client.post(LIST, selected | {"confirmed": "1"}, follow=True).content.decode()
+
+    assert "Failed nodes of 1 workflow re-queued. 2 nodes run again. 1 was skipped" in html
+
+
+def test_retry_counts_the_nodes_of_a_selected_subworkflow_once(staff, drain):
+    outer = start_and_drain(Workflow("outer", [Pair.node(node_id="sub")(fails=1), fail.node(node_id="x")()]), drain)
+    (inner,) = children(outer)
+    selected = {"action": "retry", "_selected_action": [str(inner.id), str(outer.id)]}
+    client = staff(*ALL)
+
+    assert "3 nodes run again." in client.post(LIST + "?level=all", selected).content.decode()
+    html = client.post(LIST + "?level=all", selected | {"confirmed": "1"}, follow=True).content.decode()
+
+    assert "Failed nodes of 1 workflow re-queued. 3 nodes run again. 1 was skipped" in html
+    assert states(outer) == {"sub": "RUNNING", "x": "ENQUEUED"}
+
+
+def test_retry_of_all_matching_workflows_reports_the_number_of_nodes(staff, monkeypatch, drain):
+    monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
+    monkeypatch.setattr(WorkflowAdmin, "batch", 1)
+    for _ in range(3):
+        start_and_drain(diamond(fail.node(node_id="c")()), drain)
+    client = staff(*ALL)
+
+    assert "The numbers here are of workflows." in ask_about_all(client, "retry").content.decode()
+    act_on_all(client, "retry")
+    html = client.get(LIST).content.decode()
+
+    assert "Failed nodes of 3 workflows re-queued. 6 nodes run again." in html
+
+
+def ask_about_all(client, action):
+    """Open the page that asks for confirmation of an action on all matching workflows."""
+    first = str(Row.objects.first().pk)
+    return client.post(LIST, {"action": action, "_selected_action": first, "select_across": "1", "index": "0"})
+
+
 def act_on_all(client, action, **form):
     """Run an action on all matching workflows, confirm it, and continue until it is done; return the last request."""
-    first = str(Row.objects.first().pk)
-    data = {"action": action, "_selected_action": first, "select_across": "1", "index": "0"}
-    response = client.post(LIST, data)
+    response = ask_about_all(client, action)
     while response.status_code == 200:
         fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', response.content.decode()))
         fields.pop("csrfmiddlewaretoken", None)

@@ -164,7 +164,7 @@ class ActionAdmin(ReadOnlyAdmin):
         context |= {
             "title": self._question(action, rows, count, shown, eligible),
             "button": action.button(count, shown),
-            "extent": action.extent(rows),
+            "extent": action.extent(rows if eligible is None else None),
             "back_label": action.back_label(count),
         }
         request.current_app = self.admin_site.name
@@ -187,17 +187,16 @@ class ActionAdmin(ReadOnlyAdmin):
     def apply_and_log(self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None) -> None:
         """Apply the action, log it, and show a message."""
         keys, values = list(rows.order_by("pk").values_list("pk", flat=True)), form.cleaned_data if form else {}
-        done, extent = 0, action.extent(rows)  # before they change
+        done, parts = 0, 0
         for at in range(0, len(keys), LOG_BATCH):
             with acting_as(request.user.get_username(), "admin"):
-                count, logged = action.apply(rows.filter(pk__in=keys[at : at + LOG_BATCH]), values)
-            done += count
+                count, some, logged = action.apply(rows.filter(pk__in=keys[at : at + LOG_BATCH]), values)
+            done, parts = done + count, parts + some
             for message, changed in logged.items():
                 LogEntry.objects.log_actions(request.user.pk, changed, action.flag, message)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
         left = len(keys) - done
         log_action(request, self.model, action.log_label(values), done, left)
-        outcome = f"{action.message(done)} {extent}".rstrip() if not left else action.message(done)
-        self.show_outcome(request, outcome, left, action.skipped_reason(rows) if left > 0 else "")
+        self.show_outcome(request, action.report(done, parts), left, action.skipped_reason(rows) if left > 0 else "")
 
     def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
         """Show how many rows were changed and how many were skipped, with the reason if known."""

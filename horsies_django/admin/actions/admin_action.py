@@ -34,11 +34,6 @@ def no_reason(rows: QuerySet[Any]) -> str:
     return ""
 
 
-def no_extent(rows: QuerySet[Any]) -> str:
-    """Return nothing: the number of rows says it."""
-    return ""
-
-
 def leave_label(count: int) -> str:
     """Label the link that cancels an action on that many rows."""
     return gettext("Go back")
@@ -67,7 +62,6 @@ class AdminAction:
         permission: The permission's name, if it is another action's.
         warning: The consequences, for the confirmation page. Empty: without a form there is no confirmation.
         form: A form for keyword arguments of ``act``.
-        extent: Returns how much of these rows it changes, as a sentence for the confirmation and the report.
         flag: The action flag of the log entry.
         skipped_reason: Returns why rows were skipped, if their status is not the reason.
         back_label: Returns the label of the link that leaves the confirmation page, from the number of rows.
@@ -89,7 +83,6 @@ class AdminAction:
     warning: _StrPromise | str = ""
     form: type[Form] | None = None
     flag: int = CHANGE
-    extent: Callable[[QuerySet[Any]], str] = no_extent
     skipped_reason: Callable[[QuerySet[Any]], str] = no_reason
     back_label: Callable[[int], str] = leave_label
     counts_all: bool = False
@@ -118,6 +111,18 @@ class AdminAction:
         """Return the action's name in a log entry about many rows, done with these form values."""
         return str(self.label)
 
+    def extent(self, rows: QuerySet[Any] | None) -> str:
+        """Return how much of these rows it changes, as a sentence for the confirmation. None: of all matching rows."""
+        return ""
+
+    def change(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, int]:
+        """Apply it to those rows whose state allows it. Return how many it changed, and how many parts of them."""
+        return self.act(rows, **values), 0
+
+    def report(self, count: int, parts: int) -> str:
+        """Return the message for a number of changed rows and of their changed parts."""
+        return self.message(count)
+
     def is_allowed(self, request: HttpRequest, model: type[Model]) -> bool:
         """Return whether this user may use the action."""
         if self.permission_name not in READ_ONLY_PERMISSIONS and is_read_only():
@@ -125,20 +130,22 @@ class AdminAction:
         options = model._meta
         return request.user.has_perm(f"{options.app_label}.{self.permission_name}_{options.model_name}")
 
-    def apply(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
-        """Apply the action to each row on its own. Return how many it changed, and those rows by log message.
+    def apply(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, int, dict[str, list[Any]]]:
+        """Apply the action to each row on its own, the oldest first.
 
-        One by one, so that the log names exactly the rows that it changed.
+        Returns how many rows it changed, how many parts of them, and those rows by log message. One by one, so that the
+        log names exactly the rows that it changed.
         """
-        found = {row.pk: row for row in rows}
+        found = {row.pk: row for row in rows.order_by("pk")}
         before = self._read_logged(rows, found)
-        changed = [key for key in found if self.act(all_rows(rows).filter(pk=key), **values)]
+        counts = {key: self.change(all_rows(rows).filter(pk=key), values) for key in found}
+        changed = [key for key, (count, _parts) in counts.items() if count]
         after = self._read_logged(rows, changed)
         logged: dict[str, list[Any]] = {}
         for key in changed:
             message = self._log_message(rows.model, before.get(key, {}), after.get(key))
             logged.setdefault(message, []).append(found[key])
-        return len(changed), logged
+        return len(changed), sum(parts for _count, parts in counts.values()), logged
 
     def _read_logged(self, rows: QuerySet[Any], keys: Any) -> dict[Any, dict[str, Any]]:
         every = all_rows(rows).filter(pk__in=list(keys))

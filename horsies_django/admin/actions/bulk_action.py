@@ -83,6 +83,7 @@ class BulkProgress:
         before: The id to continue below. None: start at ``upper``.
         done: Number of changed rows.
         left: Number of skipped rows.
+        parts: Number of changed parts of rows, for actions that count them.
         confirmed: ``done`` plus ``left`` at the last confirmation.
         estimate: The number of rows to change after that, as far as counted.
     """
@@ -92,6 +93,7 @@ class BulkProgress:
     before: UUID | None = None
     done: int = 0
     left: int = 0
+    parts: int = 0
     confirmed: int = 0
     estimate: Estimate = field(default_factory=Estimate)
 
@@ -110,11 +112,11 @@ class BulkProgress:
             return None
         with suppress(ValueError):
             asked = parse_datetime(posted.get("asked", ""))
-            names = ("done", "left", "confirmed_at", "scanned", "of")
-            done, left, confirmed, scanned, of = (_number(posted.get(name)) for name in names)
+            names = ("done", "left", "parts", "confirmed_at", "scanned", "of")
+            done, left, parts, confirmed, scanned, of = (_number(posted.get(name)) for name in names)
             estimate = Estimate(_statuses(posted.get("counted", "")), scanned, of or None, counted_to)
             if asked is not None and is_aware(asked):
-                return cls(asked, upper, before, done, left, confirmed, estimate)
+                return cls(asked, upper, before, done, left, parts, confirmed, estimate)
         return None
 
     @property
@@ -127,6 +129,7 @@ class BulkProgress:
             "before": self.before,
             "done": self.done,
             "left": self.left,
+            "parts": self.parts,
             "confirmed_at": self.confirmed,
             "counted": json.dumps(estimate.by_status),
             "counted_to": estimate.before,
@@ -176,7 +179,7 @@ def apply_to_matching(
     finally:  # a failure leaves earlier batches committed: log them
         _log(request, changelist, action.log_label(values), action.flag, before, progress)
     if is_over:
-        admin.show_outcome(request, action.message(progress.done), progress.left)
+        admin.show_outcome(request, action.report(progress.done, progress.parts), progress.left)
         return HttpResponseRedirect(request.path + changelist.get_query_string())
     if progress.remaining:
         return _progress_page(admin, request, changelist, action, progress, form)
@@ -227,8 +230,9 @@ def _apply_batches(
     for batch, cursor in scan.id_batches(progress.before or progress.upper, size):
         some = batch[: progress.remaining]
         if some:
-            changed = action.act(scan.rows.order_by().filter(pk__in=some), **values)
-            progress = replace(progress, done=progress.done + changed, left=progress.left + len(some) - changed)
+            changed, parts = action.change(scan.rows.order_by().filter(pk__in=some), values)
+            done, left = progress.done + changed, progress.left + len(some) - changed
+            progress = replace(progress, done=done, left=left, parts=progress.parts + parts)
         if len(some) < len(batch):
             yield replace(progress, before=some[-1] if some else progress.before), False
             return

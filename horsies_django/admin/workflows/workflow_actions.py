@@ -16,7 +16,7 @@ from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...enqueue.backend import HorsiesBackend
 from ...workflows import control
 from ...workflows.engine.retry_nodes import count_failed, has_failed
-from ..actions.admin_action import AdminAction, keep_label
+from ..actions.admin_action import AdminAction, all_rows, keep_label
 from ..formatting import format_number
 from .event_form import EventForm
 
@@ -24,18 +24,43 @@ from .event_form import EventForm
 class EventAction(AdminAction):
     """Sends an event; the log entry names it."""
 
-    def apply(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
+    def apply(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, int, dict[str, list[Any]]]:
         """See :meth:`AdminAction.apply`."""
-        count, logged = super().apply(rows, values)
-        return count, {f"{message} {values['name']}": changed for message, changed in logged.items()}
+        count, parts, logged = super().apply(rows, values)
+        return count, parts, {f"{message} {values['name']}": changed for message, changed in logged.items()}
 
     def log_label(self, values: dict[str, Any]) -> str:
         """See :meth:`AdminAction.log_label`."""
         return f"{self.label}: {values['name']}"
 
 
-def _for_each(change: Callable[..., bool]) -> Callable[..., int]:
-    """Return a function that applies a change to each row and returns how many it changed."""
+class RetryAction(AdminAction):
+    """Retries the failed nodes, and reports how many run again; that is the number that ``act`` returns."""
+
+    def extent(self, rows: QuerySet[Any] | None) -> str:
+        """See :meth:`AdminAction.extent`."""
+        if rows is None:
+            return gettext("The numbers here are of workflows. The message at the end has the number of nodes.")
+        return nodes_run_again(count_failed(rows.db, rows))
+
+    def change(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, int]:
+        """See :meth:`AdminAction.change`. A workflow comes before its subworkflows, which a retry of it includes."""
+        keys = list(rows.order_by("depth", "pk").values_list("pk", flat=True))
+        counts = [self.act(all_rows(rows).filter(pk=key)) for key in keys]
+        return sum(map(bool, counts)), sum(counts)
+
+    def report(self, count: int, parts: int) -> str:
+        """See :meth:`AdminAction.report`."""
+        return f"{self.message(count)} {nodes_run_again(parts)}".rstrip()
+
+
+def nodes_run_again(count: int) -> str:
+    """Say how many nodes run again; nothing if none does."""
+    return ngettext("%s node runs again.", "%s nodes run again.", count) % format_number(count) if count else ""
+
+
+def _for_each(change: Callable[..., int]) -> Callable[..., int]:
+    """Return a function that applies a change to each row and returns the sum of what the change returns."""
 
     def act(rows: QuerySet[Any], **values: Any) -> int:
         keys: list[UUID] = list(rows.values_list("pk", flat=True))
@@ -50,16 +75,6 @@ def _send_event(database: str, key: UUID, **values: Any) -> bool:
         return control.send_event(database, key, **values)
     except InvalidTask:
         return False
-
-
-def _retry(database: str, key: UUID) -> bool:
-    return control.retry(database, key) > 0
-
-
-def _retried_nodes(rows: QuerySet[Any]) -> str:
-    """Say how many nodes of these workflows run again."""
-    count = sum(count_failed(workflow) for workflow in rows)
-    return ngettext("%s node runs again.", "%s nodes run again.", count) % format_number(count) if count else ""
 
 
 def _missing_backends(rows: QuerySet[Any]) -> str:
@@ -110,7 +125,7 @@ RESUME: Final = AdminAction(
     applies_to=lambda workflow: workflow.status == WorkflowStatus.PAUSED,
 )
 
-RETRY: Final = AdminAction(
+RETRY: Final = RetryAction(
     name="retry",
     label=_("Retry failed nodes"),
     button=lambda count, shown: (
@@ -118,12 +133,11 @@ RETRY: Final = AdminAction(
     ),
     question=_("Retry failed nodes of %(rows)s?"),
     list_label=_("Retry failed nodes of selected workflows"),
-    act=_for_each(_retry),
+    act=_for_each(control.retry),
     message=lambda count: (
         ngettext("Failed nodes of %d workflow re-queued.", "Failed nodes of %d workflows re-queued.", count) % count
     ),
     applies_to=has_failed,
-    extent=_retried_nodes,
     warning=_("Nodes that failed or were skipped run again, also in subworkflows. Completed nodes do not."),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -45,7 +45,7 @@ def retry(database: str, key: UUID, which: Q | None = None) -> int:
     if workflow is None:
         return 0
     if which is None:
-        count, again = count_failed(workflow), _failed_keys(database, workflow)
+        count, again = count_failed(database, [workflow]), _failed_keys(database, workflow)
     else:
         count, again = _keys_of_nodes(database, workflow, which)
     above = _plan_above(database, workflow) if count else None
@@ -63,25 +63,24 @@ def retry(database: str, key: UUID, which: Q | None = None) -> int:
 
 def has_failed(workflow: Workflow) -> bool:
     """Whether a workflow that does not run, or one below it, has a node to retry."""
-    return _failures_within(workflow).exists()
+    return _failures_within(str(workflow._state.db), [workflow]).exists()
 
 
-def count_failed(workflow: Workflow) -> int:
-    """Return how many nodes a retry of a workflow runs again.
+def count_failed(database: str, workflows: Iterable[Workflow]) -> int:
+    """Return how many nodes a retry of these workflows runs again.
 
     A map counts as its items that run again, and a subworkflow as its nodes that do, unless there are none.
     """
-    failures = _failures_within(workflow)
+    failures = _failures_within(database, workflows)
     items = failures.filter(workflow=OuterRef("workflow"), map_index=OuterRef("task_index"))
     inner = failures.filter(workflow__parent=OuterRef("pk"), workflow__is_replaced=False)
     outer = Q(Exists(items), kind=NodeKind.MAP) | Q(Exists(inner), kind=NodeKind.SUBWORKFLOW)
     return failures.exclude(outer).count()
 
 
-def _failures_within(workflow: Workflow) -> NodeRows:
-    """Return the nodes to retry of a workflow that does not run, and of those below it that do not."""
-    database = str(workflow._state.db)
-    keys = subtree_ids(database, [workflow.pk]) if workflow.status in RETRYABLE else []
+def _failures_within(database: str, workflows: Iterable[Workflow]) -> NodeRows:
+    """Return the nodes to retry of those workflows that do not run, and of those below them that do not."""
+    keys = subtree_ids(database, [workflow.pk for workflow in workflows if workflow.status in RETRYABLE])
     return _failures(database).filter(workflow__in=keys, workflow__status__in=RETRYABLE)
 
 
