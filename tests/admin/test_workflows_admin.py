@@ -587,6 +587,19 @@ def test_one_item_of_a_map_is_retried_alone(staff, drain):
     assert "re-queued. 1 item runs again." in client.post(url, follow=True).content.decode()
 
 
+def test_retrying_a_subworkflow_says_how_many_nodes_below_it_run_again(staff, drain):
+    sub = Pair.node(node_id="sub")(fails=1)
+    handle = start_and_drain(Workflow("outer", [sub, echo.node(node_id="after", waits_for=[sub])()]), drain)
+    client = staff(*ALL)
+
+    url = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
+    assert "2 nodes run again." in client.get(url).content.decode()
+    assert "re-queued. 2 nodes run again." in client.post(url, follow=True).content.decode()
+    drain()
+
+    assert handle.status() == "COMPLETED"
+
+
 def test_an_event_is_sent_with_its_payload(staff, drain):
     event = wait_for_event("approved", node_id="approved")
     handle = start_and_drain(Workflow("w", [event], output=event), drain)

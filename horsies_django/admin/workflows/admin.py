@@ -30,6 +30,7 @@ from ...ops.keyset.scan import KeysetScan
 from ...ops.metrics import Count, workflows
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
+from ...workflows.engine.retry_nodes import count_failed
 from ...workflows.lifecycle import RETRY_NODE
 from ..actions.action_admin import ActionAdmin
 from ..actions.admin_action import AdminAction, leave_label
@@ -49,7 +50,7 @@ from .event_form import EventForm
 from .filters import NameFilter, TreeFilter, WorkflowStatusFilter
 from .masking import mask_of_workflow
 from .search import HELP, parse_search
-from .workflow_actions import RETRY, WORKFLOW_ACTIONS
+from .workflow_actions import RETRY, WORKFLOW_ACTIONS, nodes_run_again
 from .workflow_page import WorkflowPage
 
 #: Columns that only the page shows.
@@ -218,7 +219,7 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
             raise Http404(gettext("There is no such node."))
         name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
         back = reverse(name, args=[row.pk])
-        extent = _retried_items(row, index) if node.kind == NodeKind.MAP else ""
+        extent = _retried_items(row, index) if node.kind == NodeKind.MAP else _retried_below(node)
         if request.method != "POST":
             return self._confirm_retry(request, row, node.node_id, extent, back)
         self._retry_node(request, row, database, node.node_id, extent)
@@ -349,6 +350,13 @@ def _retried_items(workflow: Workflow, index: int) -> str:
     items = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, map_index=index)
     count = items.filter(RETRY_NODE.is_possible).count()
     return ngettext("%s item runs again.", "%s items run again.", count) % format_number(count) if count else ""
+
+
+def _retried_below(node: WorkflowTask) -> str:
+    """Say how many nodes of its subworkflow run again with it; nothing if it has none."""
+    database = str(node._state.db)
+    children = Workflow.objects.using(database).filter(parent=node, is_replaced=False)
+    return nodes_run_again(count_failed(database, children)) if node.kind == NodeKind.SUBWORKFLOW else ""
 
 
 def _awaited_events(workflow: Workflow | None) -> list[str]:
