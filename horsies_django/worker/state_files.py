@@ -61,19 +61,25 @@ def create(folder: str, worker_id: str) -> int:
     path = _path(folder, worker_id)
     descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the runner inherits it
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # the runner inherits it
         os.posix_fallocate(descriptor, 0, StartedRegistry.SIZE)  # on a full disk, a write to memory would kill it
         os.pwrite(descriptor, _boot_id(), BOOT_ID_AT)
     except OSError:
         os.close(descriptor)
         _unlink(path)
         raise
-    return descriptor
+    if os.fstat(descriptor).st_nlink:
+        return descriptor
+    os.close(descriptor)  # another worker has found it before it was locked, and deleted it
+    return create(folder, worker_id)
 
 
 def find_dead(folder: str) -> Iterator[DeadState]:
     """Yield what runners have left of which no process lives; delete files that are no evidence."""
-    for name in sorted(os.listdir(folder)):
+    names: list[str] = []
+    with suppress(OSError):  # the directory is gone
+        names = sorted(os.listdir(folder))
+    for name in names:
         if not name.endswith(SUFFIX):
             continue
         path = os.path.join(folder, name)
@@ -87,8 +93,9 @@ def find_dead(folder: str) -> Iterator[DeadState]:
             if _is_evidence(descriptor):
                 yield DeadState(name.removesuffix(SUFFIX), StartedRegistry(descriptor).evidence(), path, descriptor)
             else:
+                if os.fstat(descriptor).st_nlink:  # otherwise it was deleted, and a new file may have its name
+                    _unlink(path)
                 os.close(descriptor)
-                _unlink(path)
 
 
 def remove(folder: str, worker_id: str) -> None:

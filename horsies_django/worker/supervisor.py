@@ -57,6 +57,9 @@ ABORT_TIMEOUT: Final = 3.0
 #: Seconds to wait for the database to tell what an operator had asked of a dead runner.
 ANSWER_TIMEOUT: Final = 5.0
 
+#: Seconds between two looks for files of dead workers: one may die after the start of this worker.
+FIND_DEAD_INTERVAL: Final = 5.0
+
 #: Failed starts in a row after which a worker that drains gives up.
 MAX_FAILED_STARTS: Final = 5
 
@@ -125,6 +128,7 @@ class Supervisor:
         self._unanswered: dict[str, _Unanswered] = {}
         self._failed_starts = 0
         self._has_failed = False
+        self._find_dead_at = 0.0
         self._stopping: Command | None = None
         self._kill_at = float("inf")
         self._leave_at = float("inf")
@@ -169,9 +173,6 @@ class Supervisor:
         for given in loops.items():
             threading.Thread(target=self._run_loop, args=given, name=f"horsies-{given[0]}", daemon=True).start()
         self._store.start()
-        if self._config.state_dir:
-            for state in state_files.find_dead(self._config.state_dir):
-                self._store.recover(DeadRunner(state.worker_id, state.evidence, state.forget))
         self._starts = [_Start(time.monotonic(), self._config.is_quiet)] * self._config.processes
         with own_logging(), LogThread():
             while not self._is_done():
@@ -186,6 +187,7 @@ class Supervisor:
     def run_once(self) -> None:
         """Start runners that are due, wait for the next event, and handle it."""
         self._figures.record_turn()
+        self._find_dead()
         while self._starts and self._starts[0].at <= time.monotonic():
             self._spawn(is_quiet=self._starts.pop(0).is_quiet)
         for event in self._events.take(self._wait()):
@@ -324,7 +326,6 @@ class Supervisor:
         evidence = child.started_registry.evidence(time.monotonic() if is_deliberate else None, is_stopped=is_stopped)
         dead = DeadRunner(child.worker_id, evidence, partial(self._forget, child))
         self._figures.remove(child)
-        child.started_registry.close()
         if exit_reason is None:
             logger.error("runner died id=%s %s", child.worker_id, _describe(status))
             if not self._stopping and not child.is_replaced:
@@ -346,10 +347,19 @@ class Supervisor:
             if other.is_retiring:
                 self._start_replacement(other, is_urgent=False)
 
+    def _find_dead(self) -> None:
+        """Have the tasks of workers of which no process lives any more recovered by their files, every few seconds."""
+        if not self._config.state_dir or self._stopping or time.monotonic() < self._find_dead_at:
+            return
+        self._find_dead_at = time.monotonic() + FIND_DEAD_INTERVAL
+        for state in state_files.find_dead(self._config.state_dir):
+            self._store.recover(DeadRunner(state.worker_id, state.evidence, state.forget))
+
     def _forget(self, child: Child) -> None:
-        """Delete the file of a runner whose tasks are recovered."""
+        """Delete the file of a runner whose tasks are recovered, and release its lock."""
         if self._config.state_dir:
             state_files.remove(self._config.state_dir, child.worker_id)
+        child.started_registry.close()
 
     def _replace_dead(self, worker_id: str, request: WorkerRequest) -> None:
         """Replace a runner that has crashed, unless its row had asked it to stop; a quiet one by a quiet one."""

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -18,8 +20,11 @@ pytestmark = pytest.mark.once
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("supervisor_outlives", [False, True])
 @pytest.mark.django_db(transaction=True)
-def test_after_a_kill_of_all_processes_the_next_worker_charges_only_the_task_that_had_begun(worker, gate, tmp_path):
+def test_after_a_kill_of_all_processes_the_next_worker_charges_only_the_task_that_had_begun(
+    worker, gate, tmp_path, supervisor_outlives
+):
     folder = tmp_path / "state"
     with transaction.atomic():  # so that one claim takes them all
         blocker = ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
@@ -27,12 +32,14 @@ def test_after_a_kill_of_all_processes_the_next_worker_charges_only_the_task_tha
     first = worker("--state-dir", str(folder))
     wait_until(lambda: (tmp_path / "begun").exists() and Task.objects.filter(status="RUNNING").count() == 6)
 
-    pids = [first.process.pid, Worker.objects.get().pid]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    first.wait()
+    first.signal(signal.SIGSTOP if supervisor_outlives else signal.SIGKILL)
+    os.kill(Worker.objects.get().pid, signal.SIGKILL)
+    wait_until(lambda: supervisor_outlives or first.process.poll() is not None)
     assert len(list(folder.iterdir())) == 1
     second = worker("--state-dir", str(folder))
+    if supervisor_outlives:
+        assert Task.objects.filter(status="RUNNING").count() == 6  # the supervisor still holds the proof
+        first.process.kill()
 
     assert blocker.get(20).err.error_code == "WORKER_CRASHED"
     assert [handle.value(timeout=20) for handle in behind] == ["behind"] * 5
@@ -94,6 +101,29 @@ def test_a_file_is_no_evidence_while_a_process_of_its_worker_lives(tmp_path):
     os.close(descriptor)
 
     assert dead(tmp_path / "state") == ["host-1"]
+
+
+@pytest.mark.slow
+def test_a_search_for_dead_workers_deletes_no_file_that_another_worker_creates(tmp_path):
+    folder = tmp_path / "state"
+    state_files.prepare(folder)
+    is_done = Event()
+
+    def search():
+        while not is_done.is_set():
+            dead(folder)
+
+    with ThreadPoolExecutor(4) as pool:
+        searches = [pool.submit(search) for _ in range(4)]
+        try:
+            for number in range(200):
+                descriptor = state_files.create(folder, f"host-{number}")
+                assert os.fstat(descriptor).st_nlink == 1
+                state_files.remove(folder, f"host-{number}")
+                os.close(descriptor)
+        finally:
+            is_done.set()
+    assert [one.result() for one in searches] == [None] * 4
 
 
 def test_files_of_others_are_left_alone(tmp_path):
