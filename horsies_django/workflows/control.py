@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,10 +14,13 @@ from django.db.models import Q
 from ..core.backends import config_of
 from ..core.serialization import check_size, dumps, encode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
+from ..db.errors import is_row_error
 from ..models import Task, Workflow, WorkflowEvent, WorkflowTask
 from .engine import cancel_pause, resume_workflow, retry_nodes, start_nodes
 from .engine.advance import Engine
 from .engine.nodes import IN_PROGRESS, where_in
+
+logger = logging.getLogger("horsies_django.workflows")
 
 
 @contextmanager
@@ -73,9 +77,18 @@ def _stop_bodies(database: str, key: UUID) -> bool:
 
 
 def retry(database: str, key: UUID, which: Q | None = None) -> int:
-    """Retry failed and skipped nodes of a workflow, all or ``which``; return how many run again."""
-    with locked(database, key):
-        return retry_nodes.retry(database, key, which)
+    """Retry failed and skipped nodes of a workflow, all or ``which``; return how many run again.
+
+    None does if the rows are damaged, which is logged, so that other workflows are still retried.
+    """
+    try:
+        with locked(database, key):
+            return retry_nodes.retry(database, key, which)
+    except Exception as error:
+        if not is_row_error(error):
+            raise
+        logger.exception("workflow can't be retried id=%s: its rows are damaged", key)
+        return 0
 
 
 def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:

@@ -11,6 +11,7 @@ from django.contrib.auth.models import Permission
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 from horsies_django import Join, OnError, SuccessCase, SuccessPolicy, Workflow, sleep, wait_for_event
 from horsies_django.admin.actions import bulk_action
@@ -663,6 +664,20 @@ def test_an_action_applies_to_all_selected_workflows(staff, drain):
 
     assert [each.status() for each in (done, first, second)] == ["COMPLETED", "PAUSED", "PAUSED"]
     assert "2 workflows paused. 1 was skipped" in response.content.decode()
+
+
+@pytest.mark.parametrize("damaged", [{"dependents": 3}, {"status": "PENDING", "completed_at": None, "waits_for": [7]}])
+def test_retry_of_damaged_rows_changes_nothing_and_the_log_names_the_workflow(staff, caplog, damaged):
+    failed = {"status": "FAILED", "completed_at": timezone.now()}
+    handle = row("odd", failed, failed | damaged, status="FAILED", completed_at=timezone.now())
+    before = states(handle)
+    client = staff(*ALL)
+    url = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 1 if "dependents" in damaged else 0])
+
+    assert "was not changed" in client.post(url, follow=True).content.decode()
+
+    assert f"workflow can't be retried id={handle.id}" in caplog.text
+    assert states(handle) == before
 
 
 def test_retry_reports_the_number_of_nodes_beside_that_of_skipped_workflows(staff, drain):
