@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from django.db import connections
 
-from . import completions, postgres
+from . import completions, notifications, postgres
 
 logger = logging.getLogger("horsies_django")
 
@@ -75,7 +75,7 @@ class CompletionListener:
         renew_at = float("-inf")
         while self._should_listen():
             if time.monotonic() >= renew_at:
-                connection.notify(postgres.CHANNEL, [postgres.SUBSCRIBE])
+                notifications.send_on(connection, self._database, [postgres.SUBSCRIBE], postgres.CHANNEL)
                 renew_at = time.monotonic() + completions.RENEW_INTERVAL
             if payloads := connection.receive(min(renew_at, self._listen_until) - time.monotonic()):
                 self._pause = _FIRST_PAUSE

@@ -51,7 +51,7 @@ def is_outage(error: BaseException) -> bool:
 
 def is_notify_queue_full(error: BaseException) -> bool:
     """Whether a commit failed because the server's queue of notifications is full. The code is that of any limit."""
-    diagnosis = getattr(error.__cause__, "diag", None)
+    diagnosis = getattr(error.__cause__ or error, "diag", None)  # Django's error, or psycopg's own
     return getattr(diagnosis, "source_function", None) == "PreCommit_Notify"
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db import connections
 
 from ..core.sync import Mailbox
-from ..db import completions, postgres
+from ..db import completions, notifications, postgres
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -84,5 +84,6 @@ class CompletionNotifier:
     def _publish(self, connection: postgres.NotifyConnection) -> None:
         """Wait for completions, send all that there are, and pause."""
         if keys := self._completed.take(self._subscribed_until - time.monotonic()):
-            connection.notify(postgres.COMPLETIONS, completions.dumps([key for key in keys if key is not None]))
+            payloads = completions.dumps([key for key in keys if key is not None])
+            notifications.send_on(connection, self._database, payloads, postgres.COMPLETIONS)
             time.sleep(MIN_INTERVAL)

@@ -5,10 +5,9 @@ from contextlib import suppress
 
 import psycopg
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
-from horsies_django import TaskStatus
-from horsies_django.db import notifications
+from horsies_django.db import notifications, postgres
 from horsies_django.models import Heartbeat, Task, Worker
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -18,8 +17,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def full_queue(own_cluster, monkeypatch):
-    """Fill the NOTIFY queue of a server that keeps few pages of it."""
+def fill_queue(own_cluster, monkeypatch):
+    """Return a function that fills the NOTIFY queue of a server that keeps few pages of it."""
     monkeypatch.setattr(notifications, "_limiter", notifications._Limiter())  # no pause is left for other tests
     with psycopg.connect(own_cluster.url, autocommit=True) as admin:
         admin.execute("ALTER SYSTEM SET max_notify_queue_pages = 64")
@@ -28,13 +27,17 @@ def full_queue(own_cluster, monkeypatch):
         listener.execute("LISTEN anything")
         listener.commit()
         listener.execute("SELECT 1")  # begins a transaction, which the queue keeps its entries for
-        with suppress(psycopg.errors.ProgramLimitExceeded):
-            for number in itertools.count():
-                sender.execute("SELECT pg_notify('nobody', %s)", [f"{number:07900}"])
-        yield
+
+        def fill():
+            with suppress(psycopg.errors.ProgramLimitExceeded):
+                for number in itertools.count():
+                    sender.execute("SELECT pg_notify('nobody', %s)", [f"{number:07900}"])
+
+        yield fill
 
 
-def test_a_full_notify_queue_is_one_line_in_a_senders_log(full_queue, caplog):
+def test_a_full_notify_queue_is_one_line_in_a_senders_log(fill_queue, caplog):
+    fill_queue()
     for _ in range(3):
         tasks.noop.send()
         with transaction.atomic():
@@ -47,15 +50,26 @@ def test_a_full_notify_queue_is_one_line_in_a_senders_log(full_queue, caplog):
     ]
 
 
-def test_a_worker_runs_tasks_and_sends_heartbeats_while_the_notify_queue_is_full(full_queue, start, gate):
+def sends_completions():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE application_name LIKE '% notify'")
+        return cursor.fetchone() is not None
+
+
+def test_a_worker_runs_tasks_and_sends_heartbeats_while_the_notify_queue_is_full(fill_queue, start, gate):
     worker = start("horsies_worker", "--poll-interval", "0.2", TEST_HEARTBEAT_MS="200")
     held = tasks.hold.send("held", str(gate))
     wait_until(lambda: Entry.objects.filter(key="held").exists(), 60, "the task runs")
-    beaten_at = Worker.objects.get().last_beat_at
-    wait_until(lambda: Heartbeat.objects.count() >= 2)
+    postgres.notify("default", postgres.SUBSCRIBE)  # as a process does that waits for results
+    wait_until(sends_completions, what="the connection for completions")
+    fill_queue()
+    beaten_at, sent = Worker.objects.get().last_beat_at, Heartbeat.objects.count()
+    wait_until(lambda: Heartbeat.objects.count() >= sent + 2)
     gate.touch()
-    wait_until(lambda: held.status() is TaskStatus.COMPLETED)
+    assert held.value(timeout=20) == "held"
+    assert tasks.add.send(1).value(timeout=20) == 2
     wait_until(lambda: Worker.objects.get().last_beat_at > beaten_at)
 
     assert worker.output.count("NOTIFY queue") <= 2, worker.output  # of the supervisor and of the runner
+    assert "completions not sent" not in worker.output
     assert "Traceback" not in worker.output
