@@ -24,7 +24,7 @@ from tests.database import separate_database
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 #: How many statements a page may execute. A search of arguments reads its rows in a few batches.
-STATEMENTS = 17
+STATEMENTS = 15
 
 #: How many the confirmation of an action on all matching rows may execute: it counts in several statements.
 CONFIRMATION_STATEMENTS = 25
