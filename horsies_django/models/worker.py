@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from django.db import connections, models, transaction
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
@@ -75,8 +76,12 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         return None if row is None else bool(row[0])
 
     def deregister(self, worker_id: str) -> None:
-        """Delete the row of a worker that has stopped."""
-        self.filter(pk=worker_id).delete()
+        """Delete the row of a worker that has stopped, unless another transaction has locked it.
+
+        A reaper deletes a row that is left.
+        """
+        with transaction.atomic(using=self.db, savepoint=False):
+            self._unlocked(worker_id).delete()
 
     def alive(self, seconds: float) -> Self:
         """Workers with a heartbeat in the last ``seconds``."""
@@ -123,10 +128,14 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         log_operation(act, count, worker=workers)
         return count
 
-    def record_quiet(self, worker_id: str, *, is_quiet: bool) -> None:
-        """Record that a worker is quiet, or claims again, by a signal to its process."""
-        rows = self.filter(pk=worker_id, quiet_since__isnull=is_quiet)
-        rows.update(quiet_since=Now() if is_quiet else None)
+    def record_quiet(self, worker_id: str, *, is_quiet: bool) -> bool:
+        """Record that a worker is quiet, or claims again, by a signal to its process.
+
+        Returns False, and records nothing, while another transaction has locked the row, or if it was deleted.
+        """
+        with transaction.atomic(using=self.db, savepoint=False):
+            mine = self._unlocked(worker_id)
+            return bool(mine.update(quiet_since=Coalesce("quiet_since", Now()) if is_quiet else None))
 
 
 class Worker(models.Model):

@@ -93,14 +93,13 @@ class LoopSchedule:
 
     def wait(self) -> Wait:
         """Return how long there is nothing to do, if nothing arrives first."""
-        if not self._requests.is_recorded:
-            return Wait(0.0)
         if self._has_work() or self._poller.is_due:
             return Wait(max(0.0, self._next_tick_at() - time.monotonic()), gathers=True)
         state = self._state
         times = [
             state.next_heartbeat,
             self._requests.next_at,
+            self._requests.record_at,
             self._watchdog.next_at,
             self._buffer.next_at,
             self.mark_nodes_at,

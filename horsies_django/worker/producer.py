@@ -196,7 +196,7 @@ class Producer:
         self._watch_executions()
         if time.monotonic() >= self._buffer.retry_at:
             self._buffer.retry_postponed()
-        if not self._requests.is_recorded:
+        if time.monotonic() >= self._requests.record_at:
             self._retry(self._requests.record)
         if time.monotonic() >= self._requests.next_at:
             self._apply_request(self._retry(self._requests.check))

@@ -45,7 +45,12 @@ class RequestFollower:
         self._state = state
         self._checked_at = -NEVER
         self.next_at = 0.0 if state.is_quiet else NEVER  # when to read the row
-        self.is_recorded = True  # whether the row has what the last signal asked for
+        self.record_at = NEVER  # when to write to the row what the last signal asked for
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the row has what the last signal asked for."""
+        return self.record_at == NEVER
 
     def follow(self, request: WorkerRequest) -> WorkerRequest | None:
         """Return the request of the worker's row if it changes something: STOP, QUIET, or CONTINUE after QUIET."""
@@ -58,13 +63,13 @@ class RequestFollower:
     def follow_signal(self, *, is_quiet: bool) -> WorkerRequest | None:
         """Return what a signal changes, as :meth:`follow` does. It has to be recorded next."""
         change = self._set_quiet(WorkerRequest.QUIET if is_quiet else WorkerRequest.CONTINUE)
-        self.is_recorded = False
+        self.record_at = 0.0
         return change
 
     def record(self) -> bool:
-        """Write to the worker's row whether it is quiet, after a signal."""
-        self._store.record_quiet(is_quiet=self._state.is_quiet)
-        self.is_recorded = True
+        """Write to the worker's row whether it is quiet, after a signal; if it is locked, at the next heartbeat."""
+        is_recorded = self._store.record_quiet(is_quiet=self._state.is_quiet)
+        self.record_at = NEVER if is_recorded else self._state.next_heartbeat
         return True
 
     def check_soon(self) -> None:

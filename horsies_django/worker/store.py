@@ -128,9 +128,9 @@ class WorkerStore:
         """Return what the worker's row asks of it."""
         return self._workers.request_of(self._runner.worker_id)
 
-    def record_quiet(self, *, is_quiet: bool) -> None:
-        """Write to the worker's row that it is quiet, or claims again."""
-        self._workers.record_quiet(self._runner.worker_id, is_quiet=is_quiet)
+    def record_quiet(self, *, is_quiet: bool) -> bool:
+        """Write to the worker's row that it is quiet, or claims again; return whether that was possible."""
+        return self._workers.record_quiet(self._runner.worker_id, is_quiet=is_quiet)
 
     def poll(self, pools: Sequence[SlotPool]) -> PollView:
         """Read, in one statement and without a lock, what there is to do."""

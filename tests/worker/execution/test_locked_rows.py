@@ -1,5 +1,7 @@
 """A worker does not wait for locked rows, and a cancel outlasts deadlocks with workers."""
 
+import signal
+
 import pytest
 from django.db import OperationalError, connection, transaction
 from django.db.models.signals import post_delete
@@ -101,6 +103,26 @@ def test_a_worker_whose_own_row_is_locked_runs_tasks_and_sends_their_heartbeats(
 
     wait_until(lambda: Worker.objects.get().last_beat_at > row.last_beat_at)
     assert not has_waited_in_vain(process)()
+
+
+@pytest.mark.slow
+def test_a_worker_whose_own_row_is_locked_becomes_quiet_resumes_and_stops_by_signals(impatient_worker):
+    process = impatient_worker("--shutdown-timeout", "1")
+    with transaction.atomic():
+        list(Worker.objects.select_for_update())
+        process.signal(signal.SIGTSTP)
+        wait_until(lambda: "worker quiet" in process.output)
+    wait_until(Worker.objects.filter(quiet_since__isnull=False).exists)
+
+    with transaction.atomic():
+        list(Worker.objects.select_for_update())
+        process.signal(signal.SIGCONT)
+        assert on_another_connection(lambda: tasks.add.send(1).value(timeout=20)) == 2
+        process.signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+    assert not has_waited_in_vain(process)()
+    assert "runner killed" not in process.output
 
 
 def test_a_task_ends_even_if_its_row_can_not_be_deleted(drain, caplog):
