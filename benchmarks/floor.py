@@ -52,6 +52,7 @@ def _drain(worker_id: str, start: float) -> float:
                 "ended": "{" + ",".join(ids) + "}",
                 "claims": json.dumps({task_id: str(row[8]) for task_id, row in zip(ids, held, strict=True)}),
                 "results": "{" + ",".join(f'"{task_id}":0' for task_id in ids) + "}",
+                "seconds": "{" + ",".join(f'"{task_id}":"-0.001"' for task_id in ids) + "}",
                 "room": _BATCH,
                 "queue": "default",
             }

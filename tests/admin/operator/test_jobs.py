@@ -234,10 +234,12 @@ def test_13_the_progress_of_a_batch_is_read_and_its_failures_are_retried(operato
     operator.click("restock")
     operator.await_text("Batch of 10 tasks: 6 completed, 4 failed")
     operator.click("Retry failed tasks")
+    operator.await_text("4 nodes run again.")
+    operator.click("Retry failed nodes of 1 workflow")
     operator.await_text("4 enqueued")
 
     assert Task.objects.filter(workflow_id=batch.handle.id, status="PENDING").count() == 4
-    assert operator.clicks <= 2
+    assert operator.clicks <= 3
 
 
 def test_14_arguments_result_and_traceback_are_read_and_copied(operator):
