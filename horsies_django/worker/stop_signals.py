@@ -57,8 +57,9 @@ def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool 
                 stop()
 
         before: dict[int, Any] = {number: signal.signal(number, handle) for number in STOP_SIGNALS.keys() - ignored()}
-        _register_fork_hook()
-        _handlers_of_children.update(before)
+        if timeouts:  # otherwise nothing has begun that could fork
+            _register_fork_hook()  # after the hooks of the deadline, because the last hook decides
+            _handlers_of_children.update(before)
         try:
             yield
         finally:

@@ -12,6 +12,7 @@ from tests.chaos.fleet import is_alive
 from tests.conftest import ROOT, database_url, wait_until
 from tests.faults import jobs
 from tests.jobs.models import Entry
+from tests.settings import MODULES
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -56,6 +57,21 @@ def test_a_process_forked_by_a_body_of_a_drain_has_the_handlers_from_before_the_
     assert manage(*command).wait(60) == 0
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a job of a shell in the background
     assert handle.value(timeout=0) == ["SIG_DFL", "SIG_IGN" if is_ignored else "default_int_handler"]
+
+
+@pytest.mark.slow
+@DRAINS
+def test_a_process_forked_by_a_body_of_a_drain_ignores_sigint_if_the_worker_was_started_so(manage, command):
+    handle = jobs.handlers_in_a_child.send()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        # A variable that is read at import keeps the process from being forked from one that does not ignore SIGINT.
+        process = manage(*command, TEST_MODULES=",".join(MODULES))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert process.wait(60) == 0
+    assert handle.value(timeout=0) == ["SIG_DFL", "SIG_IGN"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a process to the end of another")
