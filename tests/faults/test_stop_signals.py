@@ -112,13 +112,16 @@ def test_two_signals_make_a_drain_called_from_python_raise_keyboard_interrupt(on
     assert "interrupted True False" in process.output
 
 
-def test_a_second_signal_ends_a_drain_that_waits_for_sqlites_write_lock(manage):
+def test_a_second_signal_ends_a_drain_that_waits_for_sqlites_write_lock(manage, tmp_path):
     if connection.vendor != "sqlite":
         pytest.skip("runs with the tests on SQLite")
+    gate = tmp_path / "gate"
+    tasks.hold.send("held", str(gate))
     process = manage("horsies_worker", "--drain", "--no-reaper")
+    wait_until(lambda: Entry.objects.filter(key="held").exists(), 40)
     with sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
-        wait_until(lambda: "worker ready" in process.output, 40)
+        gate.touch()  # now the worker stores the result, and waits
         for stop in STOPS:
             process.signal(stop)
 

