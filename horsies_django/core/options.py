@@ -187,7 +187,7 @@ class WorkerOptions:
     # Other workers can't claim a prefetched task, and no task of higher priority overtakes it.
     prefetch: int = _option(0, integer(0, 10_000))
     # Maximum short tasks that start before a slot is free, if one will be free within milliseconds.
-    start_ahead: int = _option(128, integer(0, 5_000))
+    start_ahead: int = _option(256, integer(0, 5_000))
     # Seconds between two polls of an idle worker without LISTEN; five times as long with LISTEN.
     poll_interval: float = _option(1.0, seconds(0.01, 3_600))
     max_tasks_per_child: int | None = _option(None, integer(1, 1_000_000_000, none="never replaced"))

@@ -350,7 +350,7 @@ def test_every_backend_is_checked_and_named(settings):
                 "threads": 1,
                 "async_slots": 1,
                 "prefetch": 0,
-                "start_ahead": 128,
+                "start_ahead": 256,
                 "poll_interval": 1,
                 "max_tasks_per_child": None,
                 "shutdown_timeout": 0,
