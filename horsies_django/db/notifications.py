@@ -202,7 +202,7 @@ def _notify(alias: str, payload: str) -> None:
 
 
 def send(alias: str, payloads: Iterable[str], channel: str = postgres.CHANNEL) -> None:
-    """Notify the listeners of ``channel``; for a while nobody once the server's queue of notifications is full."""
+    """Notify the listeners of ``channel``. Once the server's queue of notifications is full, pause for a while."""
     if _limiter.is_paused(alias):
         return
     try:

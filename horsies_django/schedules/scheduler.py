@@ -235,7 +235,7 @@ class Scheduler:
     def _declare(self) -> None:
         """Write the declared schedules once; from then on, record from time to time that they are still declared.
 
-        Only a process that has done so without a long gap disables what nobody declares: after an outage, or a jump of
+        Only a process that has done so without a long gap disables undeclared schedules: after an outage, or a jump of
         the clock, the other processes need time to declare theirs.
         """
         if time.monotonic() < self._declare_at:

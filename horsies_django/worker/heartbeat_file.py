@@ -65,7 +65,7 @@ class HeartbeatFile:
     def _write(self, path: Path) -> None:
         """Replace the file as a whole, so that a reader never sees a part of it. Raises OSError.
 
-        The name of the new file is random and it is created exclusively, so nobody can plant a link to another file.
+        The name of the new file is random and it is created exclusively, so no other user can plant a link there.
         """
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:

@@ -3,7 +3,7 @@
 from django.core.exceptions import ImproperlyConfigured
 
 try:
-    from prometheus_client.registry import Collector  # noqa: F401  # tests whether a recent version is installed
+    from prometheus_client.registry import Collector  # noqa: F401  # older versions lack this class
 except ImportError as error:
     raise ImproperlyConfigured(
         "Metrics need the library prometheus-client: pip install 'horsies-django[prometheus]'"

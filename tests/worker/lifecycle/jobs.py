@@ -203,7 +203,8 @@ def database_now() -> datetime:
 
 def note_when_running(others: int) -> None:
     """Write the database's time once others are RUNNING too, and return when it has moved on."""
-    while Task.objects.filter(status=TaskStatus.RUNNING).count() <= others:
+    limit = time.monotonic() + 20
+    while Task.objects.filter(status=TaskStatus.RUNNING).count() <= others and time.monotonic() < limit:
         time.sleep(0.01)
     now = database_now()
     Entry.objects.create(key=now.isoformat())
