@@ -198,6 +198,12 @@ def test_the_readme_begins_with_its_two_commands():
     assert "-m tests" in blocks[1]
 
 
+def test_the_readme_shows_how_to_install_the_package_before_how_to_use_it():
+    section = PAGES["README"].partition("## Use it\n\n")[2]
+
+    assert section.startswith("```sh\npip install horsies-django\n```\n")
+
+
 EXAMPLES = ["workflows-tutorial", "from-celery", "unique"]
 
 
