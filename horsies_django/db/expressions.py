@@ -84,10 +84,10 @@ class NowPlus(Func):
 
 
 class SecondsUntil(Func):
-    """The seconds from the database's now until a column's time; negative once it has passed."""
+    """The seconds from the database's now until a time; negative once it has passed."""
 
-    def __init__(self, column: str) -> None:
-        super().__init__(F(column), output_field=FloatField())
+    def __init__(self, column: str | Expression) -> None:
+        super().__init__(F(column) if isinstance(column, str) else column, output_field=FloatField())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         """Render ``EXTRACT`` with a cast, because numeric becomes Decimal. Infinite times give infinite numbers."""

@@ -242,6 +242,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "released_at",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="When its limit had room, or its workflow was resumed.",
+                        null=True,
+                        verbose_name="released at",
+                    ),
+                ),
+                (
                     "run_after",
                     models.DateTimeField(
                         blank=True, help_text="As requested by the sender.", null=True, verbose_name="run after"

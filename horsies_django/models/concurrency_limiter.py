@@ -183,7 +183,9 @@ def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str],
     """Release the first blocked tasks of each key; return their number by key and by route."""
     found = _lock_first(database, places) if places else []
     if found:
-        _tasks(database).blocked().filter(pk__in=[pk for pk, *_ in found]).update(blocked=False, deferred=False)
+        _tasks(database).blocked().filter(pk__in=[pk for pk, *_ in found]).update(
+            blocked=False, deferred=False, released_at=Now()
+        )
     return Counter(key for _, key, *_ in found), Counter((queue, is_async) for *_, queue, is_async in found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.db import models
@@ -54,6 +55,9 @@ class Task(models.Model):
 
     sent_at = DateTimeField(_("sent at"), db_default=Now())
     enqueued_at = DateTimeField(_("enqueued at"), db_default=Now(), help_text=_("When it may be claimed."))
+    released_at = DateTimeField(
+        _("released at"), null=True, blank=True, help_text=_("When its limit had room, or its workflow was resumed.")
+    )
     claimed_at = DateTimeField(_("claimed at"), null=True, blank=True)
     started_at = DateTimeField(_("started at"), null=True, blank=True)
     completed_at = DateTimeField(_("completed at"), null=True, blank=True)
@@ -244,6 +248,11 @@ class Task(models.Model):
     def claimed(self) -> bool:
         """Whether a worker holds the task."""
         return self.status in (TaskStatus.CLAIMED, TaskStatus.RUNNING)
+
+    @property
+    def due_at(self) -> datetime:
+        """When the task could first run: in SQL :data:`~.claim.query.DUE_AT`."""
+        return max(self.enqueued_at, self.released_at or self.enqueued_at)
 
     @property
     def finished_at(self) -> Any:

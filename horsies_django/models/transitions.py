@@ -368,7 +368,7 @@ class TaskQuerySet(OperatorActions["Task"]):
     def resume_suspended(self, limit_key: Any = None) -> int:
         """Make suspended tasks claimable again, or blocked by this limit key; return how many."""
         values = {"limit_key": limit_key, "deferred": limit_key is not None, "blocked": limit_key is not None}
-        count = self.suspended().update(**values)
+        count = self.suspended().update(released_at=Now(), **values)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
         return count

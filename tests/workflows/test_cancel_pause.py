@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import Workflow
 from horsies_django.models import Task
+from horsies_django.testing import travel
 from horsies_django.workflows import gateway
 from horsies_django.workflows.engine.repair import repair
 from tests.database import is_postgres
@@ -49,6 +52,19 @@ def test_a_prefetched_task_of_a_paused_workflow_keeps_its_row_when_the_slot_of_i
     drain()
     assert (str(handle.status()), times("held"), Task.objects.count()) == ("COMPLETED", 1, 2)
     assert Task.objects.get(pk=row.pk).status == "COMPLETED"
+
+
+def test_a_task_that_a_pause_held_back_is_due_from_the_resume(transactional_db):
+    handle = Workflow("paused", [bodies.echo.node()()]).start()
+    with transaction.atomic():
+        Task.objects.claim("worker", start=0, prefetch=1)
+    handle.pause()
+    with travel(minutes=30):
+        handle.resume()
+
+    task = Task.objects.get()
+    assert (task.status, task.blocked, task.due_at) == ("PENDING", False, task.released_at)
+    assert task.released_at - task.enqueued_at >= timedelta(minutes=30)
 
 
 def test_subworkflows_are_found_by_the_index_of_trees(transactional_db):

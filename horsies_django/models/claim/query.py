@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Coalesce, Greatest
 
 from ...core.status import TaskStatus
 from ...db.claim_expressions import CURSOR_PRIORITY, AfterCursor, IsQueueCandidate, LateralQueue, UnpausedQueue
@@ -31,6 +32,10 @@ ORDER: Final = (f"-{RANK[0]}", *RANK[1:])
 
 #: The same order, in a form that no index has: it makes the planner sort, which is faster for a few candidates.
 SORTED_ORDER: Final = (F(RANK[0]) * -1, *RANK[1:])
+
+#: When a task became due: its time had come, and no limit or paused workflow held it back. Latencies and waits count
+#: from then. ``Task.due_at`` is the same of a row.
+DUE_AT: Final = Greatest("enqueued_at", Coalesce("released_at", "enqueued_at"))
 
 
 class ClaimQuerySet(models.QuerySet[RowT]):

@@ -15,6 +15,7 @@ from horsies_django.core.registry import registry
 from horsies_django.core.status import TaskStatus
 from horsies_django.db.clock import database_now
 from horsies_django.models import Limit, Task, concurrency_limiter, release_blocked
+from horsies_django.models.claim.query import DUE_AT
 from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.reaper.duties import run_pass
 from horsies_django.testing import travel
@@ -69,6 +70,18 @@ def test_a_completed_task_admits_the_next_one_in_claim_order():
 
     complete(claims[1:])
     assert [one.task_id for one in claim()] == [late]
+
+
+def test_a_task_is_due_from_the_time_at_which_its_limit_let_it_go():
+    first, second = (limited.one_per_user.send("a") for _ in range(2))
+    with travel(minutes=30):
+        first.cancel()
+
+    row = Task.objects.annotate(sql_due_at=DUE_AT).get(pk=second.id)
+    assert row.due_at == row.sql_due_at == row.released_at
+    assert row.released_at - row.enqueued_at >= timedelta(minutes=30)
+    unlimited = Task.objects.annotate(sql_due_at=DUE_AT).get(pk=tasks.add.send(1, 2).id)
+    assert unlimited.due_at == unlimited.sql_due_at == unlimited.enqueued_at
 
 
 def test_cancelling_a_blocked_task_fills_free_slots_of_its_limit_key():
