@@ -1,0 +1,3 @@
+from horsies_django import HorsiesTask
+
+send_welcome: HorsiesTask[[int], str]

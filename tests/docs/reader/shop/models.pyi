@@ -1,0 +1,11 @@
+from typing import Any, ClassVar, Self
+
+from django.db import models
+
+class Account(models.Model):
+    objects: ClassVar[models.Manager[Self]]
+    balance: models.IntegerField[Any, Any]
+
+class Mail(models.Model):
+    objects: ClassVar[models.Manager[Self]]
+    to: models.CharField[Any, Any]
