@@ -712,6 +712,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("will_retry", models.BooleanField(default=False, verbose_name="will retry")),
+                ("due_at", models.DateTimeField(help_text="When it could have started.", verbose_name="due at")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("finished_at", models.DateTimeField(verbose_name="finished at")),
                 ("error_code", models.CharField(blank=True, max_length=100, verbose_name="error code")),

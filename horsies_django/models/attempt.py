@@ -18,6 +18,7 @@ from ..db.expressions import ValueByPk, texts
 from ..db.fields import DateTimeField
 from ..db.now import Now
 from ..db.statements import Statement
+from .claim.query import DUE_AT
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ def attempt_columns(
         "attempt": Greatest("attempt", 1),
         "outcome": Value(outcome.value),
         "will_retry": Value(will_retry),
+        "due_at": DUE_AT,
         "started_at": Coalesce("started_at", Now()),
         "finished_at": Now(),
         "worker_id": Coalesce("claimed_by_worker_id", Value("")),
@@ -121,6 +123,7 @@ class TaskAttempt(models.Model):
     attempt = models.PositiveIntegerField(_("attempt"))
     outcome = models.CharField(_("outcome"), max_length=14, choices=AttemptOutcome.choices)
     will_retry = models.BooleanField(_("will retry"), default=False)
+    due_at = DateTimeField(_("due at"), help_text=_("When it could have started."))
     started_at = DateTimeField(_("started at"))
     finished_at = DateTimeField(_("finished at"))
     error_code = models.CharField(_("error code"), max_length=100, blank=True)

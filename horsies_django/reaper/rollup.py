@@ -208,22 +208,16 @@ class _AttemptGroup(NamedTuple):
 def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_AttemptGroup]:
     """Group and count attempts in SQL.
 
-    Subqueries look up each task by primary key; with a join, the planner might read the whole table. Only the latest
-    run of a task has a known wait, because each retry changes ``enqueued_at``. An attempt that will be retried
-    therefore has no wait.
+    Subqueries look up each task by primary key; with a join, the planner might read the whole table.
     """
     task = Task.objects.using(attempts.db).filter(pk=OuterRef("task_id"))
-    latest = task.filter(started_at=OuterRef("started_at"))
     names = {
         name: Coalesce(Subquery(task.values(name)), Value(""), output_field=CharField())
         for name in ("queue_name", "task_name")
     }
-    waited, ran = SecondsBetween(F("enqueued_at"), F("started_at")), SecondsBetween(F("started_at"), F("finished_at"))
-    wait, run = Subquery(latest.values_list(bucket_expression(waited))), bucket_expression(ran)
-    sums = {
-        "wait_sum": Sum(Subquery(latest.values_list(seconds_expression(waited)))),
-        "run_sum": Sum(seconds_expression(ran)),
-    }
+    waited, ran = SecondsBetween(F("due_at"), F("started_at")), SecondsBetween(F("started_at"), F("finished_at"))
+    wait, run = bucket_expression(waited), bucket_expression(ran)
+    sums = {"wait_sum": Sum(seconds_expression(waited)), "run_sum": Sum(seconds_expression(ran))}
     columns = {"minute": MinuteOf("finished_at"), "queue": names["queue_name"], "name": names["task_name"]}
     keys = ("minute", "queue", "name", "outcome", "will_retry", "error_code", "fingerprint", "wait", "run")
     grouped = attempts.order_by().annotate(**columns, wait=wait, run=run).values(*keys)

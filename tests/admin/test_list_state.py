@@ -307,7 +307,7 @@ def test_failed_and_retrying_rows_show_the_error(staff, drain):
 
 def test_an_error_of_an_earlier_attempt_is_not_shown_for_another_outcome(staff):
     row = make(status="CANCELLED", error_code="TASK_CANCELLED", attempt=1)
-    columns = {"outcome": "FAILED", "started_at": NOW, "finished_at": NOW}
+    columns = {"outcome": "FAILED", "due_at": NOW, "started_at": NOW, "finished_at": NOW}
     TaskAttempt.objects.create(task=row, attempt=1, error_code="MINE", error_message="No luck", **columns)
 
     assert cells(staff("view_task"))["shown_call"].split() == ["TASK_CANCELLED"]
@@ -315,7 +315,7 @@ def test_an_error_of_an_earlier_attempt_is_not_shown_for_another_outcome(staff):
 
 def test_a_message_on_a_row_is_escaped(staff):
     row = make(status="FAILED", error_code="MINE", attempt=1)
-    columns = {"outcome": "FAILED", "started_at": NOW, "finished_at": NOW}
+    columns = {"outcome": "FAILED", "due_at": NOW, "started_at": NOW, "finished_at": NOW}
     bad = "<script>alert(1)</script>"
     TaskAttempt.objects.create(
         task=row, attempt=1, error_code="MINE", error_message=bad, exception_class=bad, **columns

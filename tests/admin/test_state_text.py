@@ -44,7 +44,7 @@ def test_a_page_announces_a_retry_only_while_the_task_waits_for_it(staff):
     flow = WorkflowRow.objects.get(pk=Workflow("f", [tasks.noop.node(node_id="n")()]).start().id)
     task = Task.objects.get(workflow_id=flow.pk)
     hour = timedelta(hours=1)
-    times = {"started_at": Now(), "finished_at": Now()}
+    times = {"due_at": Now(), "started_at": Now(), "finished_at": Now()}
     TaskAttempt.objects.create(task=task, attempt=1, outcome="FAILED", will_retry=True, error_code="DOWN", **times)
     retry_times = {"next_retry_at": timezone.now() + hour, "enqueued_at": timezone.now() + hour, "attempt": 1}
     Task.objects.filter(pk=task.pk).update(deferred=True, retry_count=1, error_code="DOWN", **retry_times)

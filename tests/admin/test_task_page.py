@@ -51,6 +51,7 @@ def with_attempts(count, **values):
             task=row,
             attempt=number,
             outcome="FAILED",
+            due_at=base + timedelta(seconds=number),
             started_at=base + timedelta(seconds=number),
             finished_at=base + timedelta(seconds=number, milliseconds=250),
             error_code="DOWN",
@@ -147,25 +148,28 @@ def test_fields_without_a_value_are_left_out(staff):
 
 def test_the_timeline_parts_waiting_from_running(staff):
     base = timezone.now() - timedelta(minutes=5)
-    row = with_attempts(2, sent_at=base, enqueued_at=base + timedelta(seconds=130), error_code="DOWN")
-    for number, seconds in ((1, 10), (2, 140)):
-        start = base + timedelta(seconds=seconds)
+    row = with_attempts(3, sent_at=base, enqueued_at=base + timedelta(seconds=230), error_code="DOWN")
+    for number, due, start in ((1, 0, 10), (2, 60, 100), (3, 230, 240)):
+        times = {"due_at": due, "started_at": start, "finished_at": start + 30}
         TaskAttempt.objects.filter(task=row, attempt=number).update(
-            started_at=start, finished_at=start + timedelta(seconds=30)
+            **{name: base + timedelta(seconds=seconds) for name, seconds in times.items()}
         )
-    claimed = base + timedelta(seconds=135)
-    Task.objects.filter(pk=row.pk).update(claimed_at=claimed, started_at=base + timedelta(seconds=140))
+    claimed = base + timedelta(seconds=235)
+    Task.objects.filter(pk=row.pk).update(claimed_at=claimed, started_at=base + timedelta(seconds=240))
 
     html = html_of(staff, row)
 
     legend = re.findall(r'horsies-key-(\w+)" aria-hidden="true"></span>([^<]+) <strong>([^<]+)</strong>', html)
     assert legend == [
-        ("later", "Waiting until due", "1 min 30 s"),
-        ("waits", "Waiting for a worker", "15 s"),
+        ("later", "Waiting until due", "2 min 0 s"),
+        ("waits", "Waiting for a worker", "55 s"),
         ("claimed", "Waiting for a slot", "5.0 s"),
-        ("fails", "Running, failed", "1 min 0 s"),
+        ("fails", "Running, failed", "1 min 30 s"),
     ]
     assert re.findall(r'<rect class="horsies-bar-(\w+)"', html) == [
+        "waits",
+        "fails",
+        "later",
         "waits",
         "fails",
         "later",

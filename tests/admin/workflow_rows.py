@@ -48,6 +48,7 @@ def node(
             attempt=number,
             outcome=outcome,
             will_retry=not is_last,
+            due_at=at(start),
             started_at=at(start),
             finished_at=at(end),
         )

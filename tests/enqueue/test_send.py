@@ -513,7 +513,8 @@ def test_the_database_refuses_two_live_tasks_with_one_unique_key():
 )
 def test_the_database_refuses_a_duplicate_attempt_and_an_unknown_outcome(change):
     task = Task.objects.create(task_name="x")
-    written = {"task": task, "attempt": 1, "outcome": "FAILED", "started_at": task.sent_at, "finished_at": task.sent_at}
+    times = dict.fromkeys(("due_at", "started_at", "finished_at"), task.sent_at)
+    written = {"task": task, "attempt": 1, "outcome": "FAILED", **times}
     TaskAttempt.objects.create(**written)
 
     with pytest.raises(DatabaseError), transaction.atomic():

@@ -51,7 +51,15 @@ def ended(number, *, queue="default", name="shop.tasks.pay", outcome="COMPLETED"
     ]
     Task.objects.bulk_create(rows)
     attempts = [
-        TaskAttempt(task_id=row.pk, attempt=1, outcome=outcome, started_at=started, finished_at=finished, **columns)
+        TaskAttempt(
+            task_id=row.pk,
+            attempt=1,
+            outcome=outcome,
+            due_at=row.enqueued_at,
+            started_at=started,
+            finished_at=finished,
+            **columns,
+        )
         for row in rows
     ]
     TaskAttempt.objects.bulk_create(attempts)

@@ -66,6 +66,7 @@ def evil_task():
         attempt=1,
         outcome="FAILED",
         will_retry=False,
+        due_at=now,
         started_at=now,
         finished_at=now,
         error_code=EVIL,

@@ -1,7 +1,10 @@
 """The tick of a worker: as one statement, and as the four of other databases, which PostgreSQL runs as well."""
 
+from datetime import timedelta
+
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt
@@ -32,6 +35,16 @@ def test_an_end_that_is_stored_twice_leaves_one_attempt(tick):
 
     assert handle.status() == TaskStatus.COMPLETED
     assert TaskAttempt.objects.get().worker_id == RUNNER.worker_id
+
+
+def test_an_attempt_keeps_when_its_task_could_have_started(tick):
+    tasks.noop.send()
+    due_at = timezone.now() - timedelta(minutes=10)
+    Task.objects.update(enqueued_at=due_at)
+
+    tick.run([ended(claim_one())], 0, ())
+
+    assert TaskAttempt.objects.get().due_at == due_at
 
 
 def test_the_end_of_a_cancelled_task_leaves_no_attempt(tick):

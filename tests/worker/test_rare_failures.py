@@ -189,7 +189,8 @@ def test_a_result_is_stored_although_its_attempt_exists_already(drain):
     """Only a change by hand makes such a row: attempts are inserted without a look for one."""
     handles = [tasks.add.send(number) for number in range(3)]
     now = timezone.now()
-    TaskAttempt.objects.create(task_id=handles[1].id, attempt=1, outcome="FAILED", started_at=now, finished_at=now)
+    times = {"due_at": now, "started_at": now, "finished_at": now}
+    TaskAttempt.objects.create(task_id=handles[1].id, attempt=1, outcome="FAILED", **times)
 
     drain()
 

@@ -85,7 +85,7 @@ class TaskColumns:
         """
         attempts = gettext("attempt %(made)d/%(allowed)d")
         numbers = {"made": task.attempt, "allowed": max(task.attempt, task.max_retries + 1)}
-        waited = (task.started_at - task.enqueued_at).total_seconds() if task.started_at else 0.0
+        waited = (task.started_at - task.due_at).total_seconds() if task.started_at else 0.0
         wait = gettext("waited %s") % format_duration(waited) if waited >= LONG_WAIT else ""
         return cell(_run_time(task), attempts % numbers, wait)
 

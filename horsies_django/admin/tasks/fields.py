@@ -140,7 +140,7 @@ class TaskFields(RunAgainAdmin):
     def page_wait(self, task: Any) -> str:
         """How long it has been due before it started, or so far."""
         end = task.started_at or task.finished_at
-        return counted(task.read_at - task.enqueued_at) if end is None else format_duration(end - task.enqueued_at)
+        return counted(task.read_at - task.due_at) if end is None else format_duration(end - task.due_at)
 
     @admin.display(description=_("run time"))
     def page_run(self, task: Any) -> str:

@@ -302,7 +302,7 @@ def _is_start_shown(task: Any) -> bool:
 
 def _is_wait_shown(task: Any) -> bool:
     """Return whether it has waited since it was due, for its first attempt; the timeline has those of all attempts."""
-    return task.attempt <= 1 and bool(task.enqueued_at <= (task.started_at or task.finished_at or task.read_at))
+    return task.attempt <= 1 and bool(task.due_at <= (task.started_at or task.finished_at or task.read_at))
 
 
 #: Conditions of fields other than that their column has a value.
@@ -317,9 +317,7 @@ _CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
     "next_retry_at": _is_retrying,
     "claimed_at": lambda task: task.claimed_at is not None and task.status == TaskStatus.CLAIMED,
     "started_at": _is_start_shown,
-    "wait": lambda task: (
-        task.attempt <= 1 and task.enqueued_at <= (task.started_at or task.finished_at or task.read_at)
-    ),
+    "wait": _is_wait_shown,
     "run": _is_start_shown,
     "worker": lambda task: bool(task.claimed_by_worker_id) and (task.started_at is None or _is_start_shown(task)),
     "process": lambda task: is_single_run(task) and bool(process_of(latest_attempts(task)[-1])),

@@ -93,7 +93,8 @@ def _past(task: Task, attempts: Sequence[TaskAttempt]) -> Iterator[Step]:
         since = attempts[0].started_at
     for number, attempt in enumerate(attempts):
         is_last = number == len(attempts) - 1 and task.started_at == attempt.started_at
-        yield from _waiting(task, since, attempt.started_at, is_first=attempt.attempt == 1, is_latest=is_last)
+        claimed = task.claimed_at if is_last else None
+        yield from _waiting(since, attempt.due_at, claimed, attempt.started_at, is_first=attempt.attempt == 1)
         is_good = attempt.outcome == AttemptOutcome.COMPLETED
         words = _("Attempt %(number)d: %(outcome)s") % {
             "number": attempt.attempt,
@@ -104,21 +105,13 @@ def _past(task: Task, attempts: Sequence[TaskAttempt]) -> Iterator[Step]:
 
 
 def _waiting(
-    task: Task, since: datetime, until: datetime, *, is_first: bool, is_latest: bool, is_open: bool = False
+    since: datetime, due: datetime, claimed: datetime | None, until: datetime, *, is_first: bool, is_open: bool = False
 ) -> Iterator[Step]:
-    """Return the steps before a start: until it was due, until it was claimed, until it started.
-
-    The due time is known for the latest start, and for the first one if the sender set it.
-    """
-    if not (is_first or is_latest):
-        yield Step(StepKind.LATER, _("Waited for the next attempt"), since, until)
-        return
-    due = task.enqueued_at if is_latest else task.run_after
-    if due is not None and since < due <= until:
+    """Return the steps before a start: until it was due, until it was claimed (if that is known), until it started."""
+    if since < due <= until:
         words = _("Scheduled for later") if is_first else _("Waited for the next attempt")
         yield Step(StepKind.LATER, words, since, due)
         since = due
-    claimed = task.claimed_at if is_latest else None
     if claimed is not None and since < claimed < until:
         yield Step(StepKind.WAITS, _("Waited for a worker"), since, claimed)
         words = _("Claimed, waiting for a slot") if is_open else _("Claimed, waited for a slot")
@@ -141,7 +134,7 @@ def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iter
         return
     until = task.started_at or task.finished_at or now
     is_open = task.started_at is None and task.finished_at is None
-    yield from _waiting(task, since, until, is_first=is_first, is_latest=True, is_open=is_open)
+    yield from _waiting(since, task.due_at, task.claimed_at, until, is_first=is_first, is_open=is_open)
     if task.started_at is not None:
         if task.finished_at is None:
             yield Step(StepKind.RUNS, _("Attempt %d is running") % task.attempt, task.started_at, now, is_open=True)

@@ -63,7 +63,7 @@ def _task_metrics(counted: Totals) -> Iterator[Metric]:
         by_labels[_label(queue), _label(task)] += count
     _add(retries, by_labels)
     yield retries
-    yield _histogram("horsies_task_wait_seconds", "Time from due to start of ended tasks.", counted.waits)
+    yield _histogram("horsies_task_wait_seconds", "Time from due to start of each attempt.", counted.waits)
     yield _histogram("horsies_task_duration_seconds", "Duration of each attempt.", counted.runs)
 
 

@@ -33,6 +33,7 @@ ATTEMPT_FIELDS: Final = (
     "attempt",
     "outcome",
     "will_retry",
+    "due_at",
     "started_at",
     "finished_at",
     "error_code",

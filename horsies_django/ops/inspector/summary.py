@@ -98,7 +98,7 @@ def summary_fields(row: Any) -> dict[str, Any]:
         "retry_count": row.retry_count,
         "max_retries": row.max_retries,
         "sent_at": row.sent_at,
-        "due_at": row.enqueued_at,
+        "due_at": row.due_at,
         "started_at": row.started_at,
         "ended_at": row.finished_at,
         "good_until": row.good_until,

@@ -99,7 +99,7 @@ def queries(database: str) -> dict[str, Statement]:
     # The bound in the future leaves out an infinite time, which no expression can compute with.
     last_hour = {"start__gt": NowPlus(-60.0 * MINUTES), "start__lt": NowPlus(60.0 * MINUTES)}
     rows = Rollup.objects.using(database).filter(span=RollupSpan.MINUTE, **last_hour)
-    latest = rows.filter(will_retry=False).order_by("-start")[:MAX_ROLLUPS]  # a retried attempt has no wait
+    latest = rows.order_by("-start")[:MAX_ROLLUPS]
     columns = {"minute": MinuteOf("start"), "queue": F("queue_name"), "waits": Cast("waits", TextField())}
     return {_NAME: rows_query(latest, columns, database)}
 

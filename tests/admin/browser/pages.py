@@ -90,8 +90,8 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
     completed = _task(status="COMPLETED", completed_at=Now(), result={"ok": HOSTILE}, attempt=1, claim=1)
     for number, outcome in ((1, "FAILED"), (2, "FAILED")):
         TaskAttempt.objects.create(
-            task=failed, attempt=number, outcome=outcome, started_at=LONG_AGO, finished_at=LONG_AGO, traceback=HOSTILE,
-            error_message=HOSTILE, error_code=HOSTILE, worker_id=worker, hostname=HOSTILE, pid=1,
+            task=failed, attempt=number, outcome=outcome, due_at=LONG_AGO, started_at=LONG_AGO, finished_at=LONG_AGO,
+            traceback=HOSTILE, error_message=HOSTILE, error_code=HOSTILE, worker_id=worker, hostname=HOSTILE, pid=1,
             fingerprint=_FINGERPRINT, location=HOSTILE,
         )  # fmt: skip
     Heartbeat.objects.beat(Task.objects.filter(pk=running.pk), BeatRole.RUNNER, worker, HOSTILE, 1)

@@ -26,8 +26,8 @@ def rows(transactional_db):
         claimed_by_worker_id=WORKER, workflow_id="0190a0a0-0000-7000-8000-000000000000",
     )  # fmt: skip
     TaskAttempt.objects.create(
-        task=failed, attempt=12, outcome="FAILED", started_at=NOW, finished_at=NOW, error_code="CARD_DECLINED",
-        error_message="No luck " + "x" * 300, exception_class="shop.errors.CardDeclined",
+        task=failed, attempt=12, outcome="FAILED", due_at=NOW, started_at=NOW, finished_at=NOW,
+        error_code="CARD_DECLINED", error_message="No luck " + "x" * 300, exception_class="shop.errors.CardDeclined",
     )  # fmt: skip
     Task.objects.create(
         task_name="import", status="RUNNING", started_at=NOW - timedelta(hours=9), claimed_at=NOW,

@@ -99,6 +99,7 @@ def attempts(database: str) -> None:
         attempt="try",
         will_retry="is_bad AND status <> 'FAILED'",
         outcome="""CASE WHEN NOT is_bad THEN 'COMPLETED' WHEN dice % 9 = 0 THEN 'WORKER_FAILURE' ELSE 'FAILED' END""",
+        due_at=f"{at} - interval '1 second'",
         started_at=at,
         finished_at=f"least({at} + coalesce(completed_at - started_at, failed_at - started_at, '1 second'), now())",
         error_code=f"CASE WHEN is_bad THEN {code} ELSE '' END",

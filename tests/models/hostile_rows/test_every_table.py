@@ -77,7 +77,7 @@ def _stale(count: int) -> list[Any]:
 
 
 def _attempts(count: int) -> list[Any]:
-    times = {"started_at": NowPlus(-20), "finished_at": NowPlus(-15)}
+    times = {"due_at": NowPlus(-21), "started_at": NowPlus(-20), "finished_at": NowPlus(-15)}
     return [TaskAttempt.objects.create(task_id=key, attempt=1, outcome="FAILED", **times).pk for key in _running(count)]
 
 

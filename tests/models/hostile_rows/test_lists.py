@@ -66,6 +66,7 @@ def test_the_rollup_counts_attempts_even_if_one_started_at_minus_infinity(transa
             task_id=tasks.noop.send().id,
             attempt=1,
             outcome="COMPLETED",
+            due_at=NowPlus(-3_602),
             started_at=NowPlus(-3_601),
             finished_at=NowPlus(-3_600),
         )

@@ -9,11 +9,14 @@ import pytest
 from django.db import connection, connections, transaction
 from django.db.models import F, Sum
 
+from horsies_django import RetryPolicy
 from horsies_django.backend import HorsiesBackend
 from horsies_django.core.compat import task_backends
 from horsies_django.core.histogram import MAX_ERROR, bucket_of, merge, percentile
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Rollup, Task, TaskAttempt, Watermark
 from horsies_django.models.rollup import RollupSpan
+from horsies_django.ops.metrics.snapshot import collect
 from horsies_django.reaper import rollup
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.rollup import BACKLOG, KIND, WATERMARK, roll_up
@@ -44,30 +47,22 @@ def settle():
     TaskAttempt.objects.update(finished_at=F("finished_at") - timedelta(seconds=10))
 
 
-def attempt(task=None, *, finished=NOON, run=1.0, outcome="COMPLETED", number=1, code="", will_retry=False, **columns):
+def attempt(task=None, *, finished=NOON, run=1.0, wait=1.0, outcome="COMPLETED", number=1, code="", **columns):
+    started = finished - timedelta(seconds=run)
     return TaskAttempt.objects.create(
         task_id=task.pk if task else uuid4(),
         attempt=number,
         outcome=outcome,
-        will_retry=will_retry,
         error_code=code,
-        started_at=finished - timedelta(seconds=run),
+        due_at=started - timedelta(seconds=wait),
+        started_at=started,
         finished_at=finished,
         **columns,
     )
 
 
-def task(*, wait=1.0, started=None, name="tests.jobs.tasks.noop", queue="default"):
-    started = started or NOON - timedelta(seconds=1)
-    return Task.objects.create(
-        task_name=name,
-        queue_name=queue,
-        status="COMPLETED",
-        completed_at=NOON,
-        started_at=started,
-        enqueued_at=started - timedelta(seconds=wait),
-        attempt=1,
-    )
+def task(*, name="tests.jobs.tasks.noop", queue="default"):
+    return Task.objects.create(task_name=name, queue_name=queue, status="COMPLETED", completed_at=NOON, attempt=1)
 
 
 def counted(span=RollupSpan.HOUR):
@@ -181,20 +176,33 @@ def test_hours_are_in_utc_whatever_the_time_zone_of_the_site(settings, zone):
     assert [key[0] for key in counted()] == [NOON]
 
 
-def test_only_the_latest_attempt_of_a_task_counts_its_wait():
-    """A retry moves the time from which a task waits, so the wait of an earlier attempt is unknown."""
-    again = task(wait=300)
-    attempt(again, finished=NOON - timedelta(minutes=5), number=1, outcome="FAILED", will_retry=True)
-    attempt(again, number=2)
-    attempt(task(wait=0))
+def test_each_attempt_counts_its_own_wait_also_one_that_was_retried():
+    again = task()
+    attempt(again, finished=NOON - timedelta(minutes=5), number=1, wait=600, outcome="FAILED", will_retry=True)
+    attempt(again, number=2, wait=300)
+    attempt(wait=0)  # its task is deleted
 
     roll()
 
-    ended = Rollup.objects.get(span=RollupSpan.HOUR, start=NOON)
-    retried = Rollup.objects.get(span=RollupSpan.HOUR, will_retry=True)
-    assert merge([ended.waits]) == {bucket_of(300): 1, 0: 1}
-    assert retried.waits == {}
-    assert sum(retried.runs.values()) == 1
+    rows = Rollup.objects.filter(span=RollupSpan.MINUTE).order_by("start", "task_name")
+    assert [merge([row.waits]) for row in rows] == [{bucket_of(600): 1}, {0: 1}, {bucket_of(300): 1}]
+    assert sum(row.wait_seconds for row in rows) == pytest.approx(900, abs=0.01)
+
+
+def test_the_p95_of_a_queue_that_is_late_includes_the_attempts_before_a_retry(drain):
+    policy = RetryPolicy.fixed([3_600], auto_retry_for=["*"])
+    tasks.fail.with_options(retry_policy=policy).send_many({} for _ in range(5))
+    Task.objects.update(enqueued_at=NowPlus(-600))
+    drain()
+    settle()
+    roll()
+
+    metrics = collect(options(), with_trends=True)
+
+    (queue,) = (queue for queue in metrics.queues if queue.name == "default")
+    assert queue.throughput.counts == {"retried": 5}
+    assert queue.throughput.wait_p95 == pytest.approx(600, rel=MAX_ERROR - 1)
+    assert max(p95 for p95 in queue.trend.p95 if p95 is not None) == queue.throughput.wait_p95
 
 
 def test_recent_attempts_are_not_counted_until_slower_transactions_commit():

@@ -36,8 +36,9 @@ def ended(count, *, status=TaskStatus.COMPLETED, kept_for=-1, ago=timedelta(days
         for _ in range(count)
     ]
     Task.objects.bulk_create(rows, batch_size=500)
+    times = {"due_at": now, "started_at": now, "finished_at": now}
     TaskAttempt.objects.bulk_create(
-        [TaskAttempt(task=row, attempt=1, outcome="COMPLETED", started_at=now, finished_at=now) for row in rows],
+        [TaskAttempt(task=row, attempt=1, outcome="COMPLETED", **times) for row in rows],
         batch_size=500,
     )
     return rows

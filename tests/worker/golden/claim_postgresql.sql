@@ -14,10 +14,11 @@ WITH completed AS (UPDATE "horsies_tasks"
 recorded AS (WITH "horsies_tasks" AS (
     SELECT *
     FROM completed)
-  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at",
-      "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
-  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
-      STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
+  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "due_at", "started_at",
+      "finished_at", "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
+  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, GREATEST("enqueued_at", COALESCE("released_at",
+      "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
+      COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
   FROM "horsies_tasks" ),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
@@ -81,10 +82,11 @@ WITH completed AS (UPDATE "horsies_tasks"
 recorded AS (WITH "horsies_tasks" AS (
     SELECT *
     FROM completed)
-  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at",
-      "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
-  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
-      STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
+  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "due_at", "started_at",
+      "finished_at", "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
+  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, GREATEST("enqueued_at", COALESCE("released_at",
+      "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
+      COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
   FROM "horsies_tasks" ),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
@@ -150,10 +152,11 @@ WITH completed AS (UPDATE "horsies_tasks"
 recorded AS (WITH "horsies_tasks" AS (
     SELECT *
     FROM completed)
-  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at",
-      "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
-  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
-      STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
+  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "due_at", "started_at",
+      "finished_at", "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
+  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, GREATEST("enqueued_at", COALESCE("released_at",
+      "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
+      COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
   FROM "horsies_tasks" ),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (
@@ -227,10 +230,11 @@ WITH completed AS (UPDATE "horsies_tasks"
 recorded AS (WITH "horsies_tasks" AS (
     SELECT *
     FROM completed)
-  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at",
-      "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
-  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
-      STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
+  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "due_at", "started_at",
+      "finished_at", "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
+  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, GREATEST("enqueued_at", COALESCE("released_at",
+      "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
+      COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
   FROM "horsies_tasks" ),
 picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
     MATERIALIZED (

@@ -15,12 +15,14 @@ WHERE ("horsies_tasks"."id" IN (
 
 -- record attempts
 INSERT
-OR IGNORE INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at",
-    "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
+OR IGNORE INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "due_at", "started_at",
+    "finished_at", "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
 SELECT "horsies_tasks"."id" AS "f1", MAX("horsies_tasks"."attempt", 1) AS "greatest1", 'COMPLETED' AS "value1", False
-    AS "value2", COALESCE("horsies_tasks"."started_at", STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW')) AS "coalesce1",
-    STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW') AS "now1", COALESCE("horsies_tasks"."claimed_by_worker_id", '') AS
-    "coalesce2", 'a-host' AS "value3", 7 AS "value4", '' AS "value5", '' AS "value6", '' AS "value7", '' AS "value8"
+    AS "value2", MAX("horsies_tasks"."enqueued_at", COALESCE("horsies_tasks"."released_at",
+    "horsies_tasks"."enqueued_at")) AS "greatest2", COALESCE("horsies_tasks"."started_at", STRFTIME('%Y-%m-%d
+    %H:%M:%f', 'NOW')) AS "coalesce1", STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW') AS "now1",
+    COALESCE("horsies_tasks"."claimed_by_worker_id", '') AS "coalesce2", 'a-host' AS "value3", 7 AS "value4", '' AS
+    "value5", '' AS "value6", '' AS "value7", '' AS "value8"
 FROM "horsies_tasks"
 WHERE ("horsies_tasks"."id" IN (
     SELECT value

@@ -201,6 +201,7 @@ def test_a_task_with_thousands_of_attempts_can_run_again(drain):
             task_id=row.pk,
             attempt=number,
             outcome=first.outcome,
+            due_at=first.due_at,
             started_at=first.started_at,
             finished_at=first.finished_at,
             error_message="x" * 1_000,

@@ -212,7 +212,7 @@ def test_only_a_successful_task_is_completed(worker):
 def test_a_retry_writes_its_count_and_time_and_clears_the_claim():
     handle = tasks.noop.send()
     claimed = claim()
-    started_at = row_of(handle)["started_at"]
+    started_at, due_at = row_of(handle)["started_at"], row_of(handle)["enqueued_at"]
     end = Completion(handle.id, claimed.claim, ERR, ERROR, delay=60.0)
 
     written = changes(handle, lambda: Task.objects.retry_later([end], RUNNER))
@@ -225,7 +225,7 @@ def test_a_retry_writes_its_count_and_time_and_clears_the_claim():
     assert written["next_retry_at"] == written["enqueued_at"]
     assert (written["claimed_at"], written["claimed_by_worker_id"], written["started_at"]) == (None, None, None)
     (attempt,) = attempts_of(handle)
-    assert (attempt.will_retry, attempt.started_at) == (True, started_at)
+    assert (attempt.will_retry, attempt.due_at, attempt.started_at) == (True, due_at, started_at)
     assert abs(written["next_retry_at"] - attempt.finished_at - timedelta(seconds=60)) < timedelta(seconds=5)
 
 
@@ -323,6 +323,7 @@ def test_the_reaper_releases_a_stale_claim_and_changes_no_other_column():
 
 def test_a_task_of_a_silent_worker_is_retried_while_retries_are_left():
     handle = tasks.noop.with_options(retry_policy=CRASH).send()
+    due_at = row_of(handle)["enqueued_at"]
     claim(worker="dead")
     Task.objects.update(started_at=timezone.now() - LONG_AGO)
 
@@ -332,6 +333,7 @@ def test_a_task_of_a_silent_worker_is_retried_while_retries_are_left():
     assert (written["started_at"], written["claimed_at"], written["claimed_by_worker_id"]) == (None, None, None)
     (attempt,) = attempts_of(handle)
     assert (attempt.outcome, attempt.error_code, attempt.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", True)
+    assert attempt.due_at == due_at
 
 
 def test_a_task_of_a_silent_worker_fails_when_no_retries_are_left():
@@ -344,6 +346,7 @@ def test_a_task_of_a_silent_worker_fails_when_no_retries_are_left():
 
     assert written.keys() == {"status", "result", "error_code", "fingerprint", "failed_at", "kept_until"}
     assert (written["status"], written["error_code"]) == (TaskStatus.FAILED, "WORKER_CRASHED")
+    assert [attempt.due_at for attempt in attempts_of(handle)] == [row_of(handle)["enqueued_at"]]
 
 
 def test_a_claim_is_abandoned_only_after_the_threshold():

@@ -1,14 +1,17 @@
 """The querysets that a task is in, and the timestamps of its row, from its send to its end."""
 
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 from django.utils import timezone
 
-from horsies_django import TaskStatus
+from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.models import Task, TaskAttempt
-from tests.jobs import tasks
+from tests.jobs import limited, tasks
 from tests.jobs.models import Entry
+from tests.worker.atomic import jobs as atomic_jobs
+from tests.worker.execution import jobs as control_jobs
 from tests.worker.lifecycle import jobs
 
 pytestmark = pytest.mark.django_db
@@ -54,6 +57,89 @@ def test_a_row_has_only_the_timestamp_of_its_end_state(drain):
         assert [name for name in ("sent_at", "claimed_at", "started_at", *ENDS) if row[name]] == moments
         assert [row[name] for name in moments] == sorted(row[name] for name in moments)
         assert row["next_retry_at"] is None
+
+
+def overdue_since(handle):
+    """Make a task due ten minutes ago, and return that time."""
+    due_at = timezone.now() - timedelta(minutes=10)
+    Task.objects.filter(pk=handle.id).update(enqueued_at=due_at, deferred=False)
+    return due_at
+
+
+def due_times(handle):
+    return list(TaskAttempt.objects.filter(task=handle.id).order_by("attempt").values_list("due_at", flat=True))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "send",
+    [
+        tasks.noop.send,
+        tasks.anoop.send,
+        tasks.fail.send,
+        partial(atomic_jobs.end_as_requested.send, "key", "succeeds"),
+        partial(atomic_jobs.end_as_requested.send, "key", "raises"),
+        tasks.noop.with_options(queue_name="emails").send,
+    ],
+    ids=["a success", "a coroutine", "a failure", "an atomic success", "an atomic failure", "another queue"],
+)
+def test_an_attempt_keeps_when_its_task_could_have_started(drain, send):
+    handle = send()
+    due_at = overdue_since(handle)
+
+    drain()
+
+    assert due_times(handle) == [due_at]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("sender", [tasks.fail, jobs.afail_twice], ids=lambda sender: sender.name)
+def test_an_attempt_before_a_retry_keeps_when_it_could_have_started_itself(drain, sender):
+    handle = sender.with_options(retry_policy=RetryPolicy.fixed([3_600], auto_retry_for=["*"])).send()
+    first = overdue_since(handle)
+    drain()
+    assert Task.objects.get(pk=handle.id).enqueued_at > timezone.now()
+    second = overdue_since(handle)
+    drain()
+
+    assert due_times(handle) == [first, second]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_attempt_after_a_snooze_could_have_started_when_that_was_over(drain):
+    handle = control_jobs.raises_snooze.send("key", 1, 3_600)
+    overdue_since(handle)
+    drain()
+    assert due_times(handle) == []
+    due_at = overdue_since(handle)
+    drain()
+
+    assert due_times(handle) == [due_at]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_attempt_of_a_blocked_task_could_have_started_when_its_limit_had_room(drain):
+    _, blocked = (limited.one_per_user.send("user") for _ in range(2))
+    Task.objects.update(enqueued_at=timezone.now() - timedelta(minutes=10))
+
+    drain()
+
+    row = Task.objects.get(pk=blocked.id)
+    assert due_times(blocked) == [row.released_at]
+    assert row.released_at > timezone.now() - timedelta(minutes=5)
+
+
+def test_an_attempt_after_an_operators_retry_could_have_started_at_that_retry(drain):
+    handle = tasks.noop.send()
+    overdue_since(handle)
+    handle.cancel()
+    handle.retry()
+    due_at = Task.objects.get(pk=handle.id).enqueued_at
+
+    drain()
+
+    assert due_times(handle) == [due_at]
+    assert due_at > timezone.now() - timedelta(minutes=5)
 
 
 def unblocked_at():
