@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MAX_COUNTED: Final = 1_000
 MAX_COUNTED_OF_ALL: Final = 20_000
 
+#: Maximum tasks counted of those that have become due and that no worker has moved into the index of claims yet.
+MAX_LATE: Final = 1_000
+
 #: Maximum queues with waiting tasks that are counted. If there are more, as many of the known queues are counted too.
 MAX_QUEUES: Final = 100
 
@@ -65,11 +68,22 @@ class Depths(dict[str, Depth]):
 
 
 def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = ()) -> Depths:
-    """Return the depth of each queue with due tasks, or of ``only`` one, in at most four statements.
+    """Return the depth of each queue with due tasks, or of ``only`` one, in at most five statements.
 
     If there are more than ``MAX_QUEUES``, the first by name are counted, and the first of ``also`` that are not among
     them.
     """
+    found = _counted(tasks, only, also)
+    late = tasks.deferred().due().order_by("enqueued_at").values_list("queue_name", SecondsUntil("enqueued_at"))
+    rows = list(late[: MAX_LATE + 1])
+    for name, waits in rows[:MAX_LATE]:
+        if only in (None, name):
+            found[name] = found.of(name) + Depth(1, len(rows) > MAX_LATE, _ago(waits))
+    return found
+
+
+def _counted(tasks: TaskQuerySet, only: str | None, also: Iterable[str]) -> Depths:
+    """Return the depths of the tasks in the index of claims."""
     found = Depths()
     waiting = {is_async: _names(tasks, is_async) if only is None else [only] for is_async in (False, True)}
     names = sorted({*waiting[False], *waiting[True]})

@@ -13,8 +13,6 @@ from typing import Any, Final
 from ..core.backends import ConfiguredBackend
 from ..core.durations import format_brief
 from ..core.option_parsers import parse_duration
-from ..db.expressions import SecondsUntil
-from ..db.now import Now
 from ..models import Task, Worker
 from ..models.depths import depths
 from .metrics import collect
@@ -28,9 +26,6 @@ MAX_WINDOW: Final = 120
 
 #: The largest number that a limit may be.
 MAX_NUMBER: Final = 1_000_000
-
-#: How many tasks that became due, and that no worker has moved into the index of claims yet, are searched for a queue.
-MAX_JUST_DUE: Final = 1_000
 
 _FAILED_LIMIT: Final = re.compile(r"(\d+(?:\.\d+)?%|\d+)/(.+)")
 
@@ -163,12 +158,8 @@ def _run_oldest(check: Check, backend: ConfiguredBackend) -> CheckResult:
 
 def _longest_wait(queue: str | None, database: str) -> tuple[float | None, str]:
     """Return how long the oldest due task waits, and "at least " if tasks wait in too many queues to search all."""
-    tasks = Task.objects.using(database)
-    found = depths(tasks.order_by(), queue)
-    late = tasks.deferred().filter(enqueued_at__lte=Now()).order_by("enqueued_at")
-    names = late.values_list("queue_name", SecondsUntil("enqueued_at"))[: 1 if queue is None else MAX_JUST_DUE]
-    waits = [found.waits, *(depth.waits for depth in found.values())]
-    waits += [max(0.0, -until) for name, until in names if queue in (None, name)]
+    found = depths(Task.objects.using(database).order_by(), queue)
+    waits = (found.waits, *(depth.waits for depth in found.values()))
     known = [seconds for seconds in waits if seconds is not None]
     return max(known, default=None), "" if found.is_searched else "at least "
 

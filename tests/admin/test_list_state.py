@@ -16,7 +16,7 @@ from horsies_django.core.ids import uuid7
 from horsies_django.core.workflow_status import WorkflowStatus
 from horsies_django.models import Task, TaskAttempt, Workflow, WorkflowTask
 from horsies_django.ops.keyset import ordered, scan
-from horsies_django.ops.metrics import counts
+from horsies_django.ops.metrics import Count, counts
 from tests.admin import page_jobs
 from tests.jobs import tasks
 
@@ -94,6 +94,24 @@ def test_each_tab_has_the_number_of_its_tasks_without_internal_steps(staff):
     assert tabs(client, kind="all") == numbers | {"Completed": "2", "Cancelled": "2"}
     assert tabs(client, kind="steps")["Completed"] == "1"
     assert tabs(client, state="active")["Active"] == "1"
+
+
+def test_the_number_of_a_tab_is_that_of_its_list(staff):
+    columns = {"claimed_at": NOW, "claimed_by_worker_id": "w", "claim": 1}
+    for name in (tasks.noop.module_path, STEP):
+        make(name)
+        make(name, deferred=True, enqueued_at=NOW + timedelta(hours=1))
+        make(name, deferred=True, enqueued_at=NOW + timedelta(hours=1), next_retry_at=NOW + timedelta(hours=1))
+        make(name, good_until=NOW - timedelta(hours=1))
+        make(name, status="CLAIMED", **columns)
+        make(name, status="RUNNING", started_at=NOW, **columns)
+    client = staff("view_task")
+
+    for kind in ("tasks", "steps", "all"):
+        for state in ("pending", "due", "scheduled", "retrying", "active", "claimed", "running"):
+            listed = shown(client, kind=kind, state=state)
+            number = next(tab.count for tab in listed.state_tabs if tab.is_current)
+            assert number == Count(len(listed.result_list)), (kind, state)
 
 
 def test_tabs_are_estimated_or_bounded_where_there_are_many_tasks(staff, monkeypatch):

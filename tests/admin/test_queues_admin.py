@@ -21,6 +21,7 @@ from horsies_django.models import Queue, Rollup, Task, Worker, depths
 from horsies_django.models.rollup import RollupSpan
 from tests.conftest import wait_until
 from tests.jobs import tasks
+from tests.ops.inspector.factories import make
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -67,6 +68,21 @@ def test_every_known_queue_is_listed_even_without_a_row(staff, settings):
     assert found["of-settings"]["shown_due"] == "0"
     assert found["row"]["shown_rules"] == "0 of 5 in progress"
     assert Queue.objects.count() == 1, "viewing the list adds no row"
+
+
+def test_the_numbers_of_a_queue_are_those_of_the_lists_behind_them(staff):
+    for state in ("scheduled", "aggregating", "retrying", "pending", "running"):
+        make(state, queue_name="emails")
+    make("pending", queue_name="emails", deferred=True, enqueued_at=NowPlus(-60))
+    make("pending", queue_name="emails", deferred=True, enqueued_at=NowPlus(-60), good_until=NowPlus(-30))
+    client = staff("view_queue", "view_task")
+
+    found = rows(client)["emails"]
+
+    for state in ("due", "scheduled"):
+        query = {"queue_name": "emails", "state": state, "kind": "all"}
+        listed = client.get("/admin/horsies_django/task/", query).context["cl"].result_list
+        assert found[f"shown_{state}"] == str(len(listed)) == {"due": "2", "scheduled": "1"}[state]
 
 
 def test_too_many_queues_are_reported_and_those_with_a_row_show_their_depth(staff, monkeypatch):

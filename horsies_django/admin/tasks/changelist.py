@@ -41,10 +41,10 @@ class TaskChangeList(KeysetChangeList):
         kinds = next((spec for spec in self.filter_specs if isinstance(spec, KindFilter)), None)
         if self.query or any(spec is not kinds for spec in self.active_filters):
             return {}
-        kind = kinds.selected if kinds is not None else "all"
-        if kinds is None or kind == "all":
-            return count_by_state(self.root_queryset.db)
-        return count_by_state(self.root_queryset.db, kinds.condition(str(kind)))
+        only = None if kinds is None or kinds.selected == "all" else kinds.condition(str(kinds.selected))
+        counts = count_by_state(self.root_queryset.db, only)
+        not_due = (counts[state] for state in ("scheduled", "aggregating", "retrying"))
+        return {**counts, "pending": sum(not_due, counts["pending"])}  # the list has every task of the status
 
     @cached_property
     def sort_orders(self) -> list[SortOrder]:

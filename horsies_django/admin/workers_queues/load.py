@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models import Case, Count, Q, QuerySet, Sum, When
 from django.utils.formats import number_format
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
@@ -21,6 +21,7 @@ from ...db.expressions import NowPlus, SecondsUntil
 from ...enqueue.backend import HorsiesBackend
 from ...models import Queue, Rollup, Task, Worker
 from ...models.depths import Depth, Depths, depths
+from ...models.filters import IS_SCHEDULED
 from ...models.rollup import RollupSpan
 from ...ops.metrics.snapshot import database_second
 from ...ops.queue_status import QueueStatus, row_values, seconds_since_refill, status_from_row
@@ -124,7 +125,7 @@ class QueueLoad:
 
     @property
     def shown_scheduled(self) -> str:
-        """The number of deferred tasks, or that it is zero among the counted ones."""
+        """The number of scheduled tasks, or that it is zero among the counted ones."""
         if self.is_scheduled_more and not self.scheduled:
             return gettext("0 (of next %s)") % number_format(MAX_COUNTED, force_grouping=True)
         return format_lower_bound(self.scheduled, self.is_scheduled_more)
@@ -189,18 +190,18 @@ def unsaved_queue(name: str) -> Queue:
 
 
 def queue_loads(database: str | None, only: str | None = None) -> defaultdict[str, QueueLoad]:
-    """Return the load of all queues that have any, or of one queue. Takes six statements."""
+    """Return the load of all queues that have any, or of one queue. Takes seven statements."""
     return _queue_loads(database, depths(Task.objects.using(database).order_by(), only), only)
 
 
 def _queue_loads(database: str | None, due: Depths, only: str | None = None) -> defaultdict[str, QueueLoad]:
     tasks, rollups = Task.objects.using(database).order_by(), Rollup.objects.using(database).order_by()
     # All queues are counted: no index is by queue, and finding one queue's few among millions would take long.
-    deferred = tasks.deferred().order_by("enqueued_at").values_list("queue_name", flat=True)
-    waiting = list(deferred[: MAX_COUNTED + 1])
+    deferred = tasks.deferred().order_by("enqueued_at").annotate(is_scheduled=Case(When(IS_SCHEDULED, then=True)))
+    waiting = list(deferred.values_list("queue_name", "is_scheduled")[: MAX_COUNTED + 1])
     if only is not None:
         tasks, rollups = tasks.filter(queue_name=only), rollups.filter(queue_name=only)
-    scheduled = _tally(waiting[:MAX_COUNTED])
+    scheduled = Counter(name for name, is_scheduled in waiting[:MAX_COUNTED] if is_scheduled)
     held = dict(tasks.active().values_list("queue_name").annotate(Count("pk")))
     hour = _last_hour(rollups)
     is_more = len(waiting) > MAX_COUNTED
@@ -209,13 +210,6 @@ def _queue_loads(database: str | None, due: Depths, only: str | None = None) -> 
         ended = hour.get(name, (0, 0))
         found[name] = QueueLoad(due.of(name), scheduled.get(name, 0), is_more, held.get(name, 0), *ended)
     return found
-
-
-def _tally(names: Iterable[str]) -> dict[str, int]:
-    counted: dict[str, int] = defaultdict(int)
-    for name in names:
-        counted[name] += 1
-    return counted
 
 
 def _last_hour(rollups: QuerySet[Rollup]) -> dict[str, tuple[int, int]]:

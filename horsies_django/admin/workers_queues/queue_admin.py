@@ -275,7 +275,7 @@ class QueueAdmin(LiveAdmin):
     @live_column
     @admin.display(description=_("scheduled"))
     def shown_scheduled(self, queue: Any) -> str:
-        """The number of deferred tasks."""
+        """The number of scheduled tasks."""
         return str(queue.load.shown_scheduled)
 
     @live_column

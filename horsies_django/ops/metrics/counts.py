@@ -132,7 +132,7 @@ def _estimate_queries(database: str) -> dict[str, Statement]:
 def count_by_state(database: str, only: Q | None = None) -> dict[str, Count]:
     """Count the tasks by state, or of them those that meet ``only``, in two statements.
 
-    As exact as the overview's counts. Held tasks are counted whether they meet ``only`` or not.
+    As exact as the overview's counts.
     """
     conditions, sets = _conditions(), _row_sets(database)
     asked = {}
@@ -147,7 +147,7 @@ def count_by_state(database: str, only: Q | None = None) -> dict[str, Count]:
         numbers = decode_rows(answers[name])
         read[name] = numbers[0]
         answers[name] = [["", *(numbers if only is None else numbers[1:])]]
-    return _by_state(_Counts(answers, read), count_held(database).states)
+    return _by_state(_Counts(answers, read), count_held(database, only).states)
 
 
 def counts_by_state(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict[str, Count]:

@@ -30,9 +30,6 @@ from .history import Throughput, throughput_by_queue
 from .latency import LatencyTrend, LatencyWarning, latency_warning
 from .workers import HeldTasks, WorkerStatus, count_held, worker_statuses
 
-#: How many deferred tasks that just became due are assigned to their queues.
-MAX_JUST_DUE: Final = 1_000
-
 #: Maximum number of queues with a row, and of queues that have neither a row nor an entry in the settings.
 MAX_QUEUES: Final = 1_000
 MAX_OTHER_QUEUES: Final = 200
@@ -158,7 +155,7 @@ class MetricsSnapshot:
 
 
 def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
-    """Collect a snapshot in six statements, or seven if tasks wait in very many queues.
+    """Collect a snapshot in seven statements, or eight if tasks wait in very many queues.
 
     ``with_trends`` also reads the latency of each queue in each minute of the last hour.
     """
@@ -168,8 +165,6 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
     holding = count_held(database)
     rows = {name: dict(zip(_ROW, row, strict=True)) for name, *row in decode_rows(answers["queues"])}
     due = depths(Task.objects.using(database), also=[*sorted(_configured_queues()), *rows])
-    for name, waits in decode_rows(answers["just_due"]):
-        due[name] = due.of(name) + Depth(1, False, max(0.0, -waits))
     reaper_in = answers["reaper"]
     throughput = throughput_by_queue(answers)
     named = {*rows, *_configured_queues()}
@@ -197,8 +192,6 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
 
 
 def _queries(database: str) -> dict[str, Statement]:
-    pending = Task.objects.using(database).deferred().filter(enqueued_at__lte=Now())
-    just_due = pending.order_by("enqueued_at")[:MAX_JUST_DUE]
     queues = Queue.objects.using(database).order_by("name")[:MAX_QUEUES]
     columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}
     return {
@@ -206,7 +199,6 @@ def _queries(database: str) -> dict[str, Statement]:
         **history.queries(database),
         **workflows.queries(database),
         **clock.queries(database),
-        "just_due": rows_query(just_due, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
         "queues": rows_query(queues, {"name": F("name"), **columns}, database),
         "minute": scalar(MinuteOf(Now()), Task.objects.using(database)),
         "second": scalar(SecondOf(Now()), Task.objects.using(database)),

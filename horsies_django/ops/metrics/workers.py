@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from ...core.backends import ConfiguredBackend
 from ...core.compat import task_backends
@@ -92,10 +92,13 @@ class WorkerStatus:
         return asdict(self) | {"held": self.held, "load": self.load}
 
 
-def count_held(database: str) -> HeldTasks:
-    """Count the held tasks by their index, which has no more rows than the workers have slots."""
+def count_held(database: str, only: Q | None = None) -> HeldTasks:
+    """Count the held tasks, or of them those that meet ``only``.
+
+    Their index has no more rows than the workers have slots.
+    """
     found = HeldTasks(Counter(), Counter(), Counter(), Counter())
-    rows = Task.objects.using(database).active().order_by()
+    rows = Task.objects.using(database).active().filter(only or Q()).order_by()
     columns = ("status", "queue_name", "claimed_by_worker_id", "is_async")
     for status, queue, worker, is_async, count in rows.values_list(*columns).annotate(Count("pk")):
         found.states[status] += count
