@@ -126,7 +126,8 @@ class OverviewAdmin(SinglePageAdmin):
             ]
             if sees_workers
             else [],
-            "online": len(snapshot.alive) - len(snapshot.not_responding),
+            "online": len(snapshot.alive) - len(snapshot.not_responding) - len(snapshot.stalled),
+            "stalled": len(snapshot.stalled),
             "not_responding": len(snapshot.not_responding),
             "offline": len(snapshot.workers) - len(snapshot.alive),
             "threads": sum(one.threads or 0 for one in snapshot.alive),
@@ -228,7 +229,8 @@ def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool, sees_workers: boo
     elif snapshot.unserved and sees_queues:
         names = {"queues": ", ".join(snapshot.unserved)}
         warnings.append(
-            _("No worker serves these queues, or all of their workers are stopping or quiet: %(queues)s.") % names
+            _("No worker serves these queues, or all of their workers are stopping, quiet or stand still: %(queues)s.")
+            % names
         )
     if silent := len(snapshot.not_responding) if sees_workers else 0:
         warnings.append(
@@ -238,6 +240,15 @@ def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool, sees_workers: boo
                 silent,
             )
             % silent
+        )
+    if stalled := len(snapshot.stalled) if sees_workers else 0:
+        warnings.append(
+            ngettext(
+                "%d worker stands still: its process is stopped, or a task holds the interpreter's lock.",
+                "%d workers stand still: their processes are stopped, or a task holds the interpreter's lock.",
+                stalled,
+            )
+            % stalled
         )
     if snapshot.counts["overdue"]:
         warnings.append(_("Some tasks are past their deadline, and the reaper has not expired them yet."))

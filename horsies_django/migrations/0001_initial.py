@@ -206,6 +206,15 @@ class Migration(migrations.Migration):
                         verbose_name="quiet since",
                     ),
                 ),
+                (
+                    "stalled_since",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="Its supervisor sees that its process does not go on.",
+                        null=True,
+                        verbose_name="stands still since",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "worker",

@@ -47,7 +47,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """
         mine, beat = self._unlocked(worker_id), {"last_beat_at": Now()} | ({} if memory is None else {"memory": memory})
         with transaction.atomic(using=self.db, savepoint=False):
-            if mine.claiming().update(**beat):
+            if mine._unasked().update(**beat):
                 return WorkerRequest.CONTINUE
             mine.update(**beat)
         return self.request_of(worker_id)
@@ -92,7 +92,11 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         return self.filter(last_beat_at__lt=NowPlus(-seconds))
 
     def claiming(self) -> Self:
-        """Workers that may claim: those that are neither quiet nor asked to stop."""
+        """Workers that may claim: those that are neither quiet, nor asked to stop, nor stand still."""
+        return self._unasked().filter(stalled_since__isnull=True)
+
+    def _unasked(self) -> Self:
+        """Workers that are neither quiet nor asked to stop."""
         return self.filter(stop_requested_at__isnull=True, quiet_since__isnull=True)
 
     def request_stop(self) -> int:
@@ -137,6 +141,15 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
             mine = self._unlocked(worker_id)
             return bool(mine.update(quiet_since=Coalesce("quiet_since", Now()) if is_quiet else None))
 
+    def record_stalled(self, worker_id: str, seconds: float | None) -> bool:
+        """Record that a worker has stood still for some seconds; None: it goes on.
+
+        Returns False, and records nothing, while another transaction has locked the row, or if it was deleted.
+        """
+        since = None if seconds is None else NowPlus(-seconds)
+        with transaction.atomic(using=self.db, savepoint=False):
+            return bool(self._unlocked(worker_id).update(stalled_since=since))
+
 
 class Worker(models.Model):
     """One process that claims tasks. No row refers to it: recovery uses only tasks and their heartbeats."""
@@ -175,6 +188,12 @@ class Worker(models.Model):
     quiet_since = DateTimeField(
         _("quiet since"), null=True, blank=True, help_text=_("It claims no more until it is resumed, and stays.")
     )
+    stalled_since = DateTimeField(
+        _("stands still since"),
+        null=True,
+        blank=True,
+        help_text=_("Its supervisor sees that its process does not go on."),
+    )
 
     objects = WorkerQuerySet.as_manager()
 
@@ -189,8 +208,8 @@ class Worker(models.Model):
 
     @property
     def may_claim(self) -> bool:
-        """Whether it is neither quiet nor asked to stop."""
-        return worker_request(self.stop_requested_at, self.quiet_since) is WorkerRequest.CONTINUE
+        """Whether it is neither quiet, nor asked to stop, nor stands still."""
+        return not (self.stop_requested_at or self.quiet_since or self.stalled_since)
 
     def serves(self, queue: str) -> bool:
         """Return whether it claims from a queue."""
@@ -211,7 +230,7 @@ def compile_idle_beat(database: str) -> Statement:
 
     worker_id = BoundParam(Param("worker_id"), Worker._meta.get_field("id"))
     memory = BoundParam(Param("memory"), Worker._meta.get_field("memory"))
-    mine = Worker.objects.using(database)._unlocked(worker_id).claiming()
+    mine = Worker.objects.using(database)._unlocked(worker_id)._unasked()
     with transaction.atomic(using=database, savepoint=False):  # elsewhere Django compiles no SELECT … FOR UPDATE
         update = Statement.update(mine, last_beat_at=Now(), memory=memory)
     held = Task.objects.using(database).held_by(worker_id)

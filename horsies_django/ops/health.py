@@ -181,7 +181,7 @@ def _run_ready(check: Check, backend: ConfiguredBackend) -> CheckResult:
 def _run_workers(check: Check, backend: ConfiguredBackend) -> CheckResult:
     recovery = backend.config.recovery
     count = Worker.objects.using(backend.config.database).alive(recovery.stale_after).claiming().count()
-    words = f"{count} alive, and neither quiet nor stopping (at least {check.limit:.0f})"
+    words = f"{count} alive, and neither quiet, stopping nor standing still (at least {check.limit:.0f})"
     return CheckResult(check, count >= check.limit, count, words)
 
 

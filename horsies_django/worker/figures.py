@@ -20,7 +20,10 @@ STUCK_AFTER: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RunnerFigures:
-    """A runner: whether it has registered and takes work, its memory in bytes (None if unknown), and its activity."""
+    """A runner: whether it is up, its memory in bytes (None if unknown), and its activity.
+
+    It is up if it has registered, does not stand still, and takes work.
+    """
 
     worker_id: str
     is_up: bool
@@ -125,7 +128,7 @@ class SupervisorFigures:
 
 def _is_up(child: Child) -> bool:
     is_running = child.process.returncode is None and not child.is_killed
-    return is_running and not child.is_retiring and child.started_registry.is_registered
+    return is_running and not child.is_retiring and child.stall_detector.is_healthy
 
 
 def _sum(first: Activity, second: Activity) -> Activity:

@@ -51,6 +51,7 @@ class Child:
     stall_detector: StallDetector
     report_pipe: int
     is_killed: bool = False
+    is_stalled: bool = False
     is_retiring: bool = False
     is_replaced: bool = False
 

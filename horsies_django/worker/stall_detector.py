@@ -57,6 +57,12 @@ class StallDetector:
         return self._started_registry.is_registered and self._silent < MIN_SILENCE
 
     @property
+    def stalled_at(self) -> float | None:
+        """When a registered runner began to stand still; None if it goes on. Monotonic, in seconds."""
+        is_stalled = self._started_registry.is_registered and self._silent >= MIN_SILENCE
+        return self._checked_at - self._silent if is_stalled else None
+
+    @property
     def heartbeat_at(self) -> float:
         """When the supervisor has to send a heartbeat for the runner; infinite until the runner's first one."""
         last_heartbeat = self._started_registry.last_heartbeat

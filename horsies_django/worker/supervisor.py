@@ -244,6 +244,10 @@ class Supervisor:
             child.kill(reason)
         elif child.stall_detector.is_heartbeat_due():
             self._store.heartbeat(child.worker_id, child.process.pid)
+        stalled_at = child.stall_detector.stalled_at
+        if child.is_stalled != (stalled_at is not None):
+            child.is_stalled = not child.is_stalled
+            self._store.record_stall(child.worker_id, stalled_at)
 
     def _reap_orphans(self) -> None:
         """Reap what bodies have left behind and process 1 of a container adopts.

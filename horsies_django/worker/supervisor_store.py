@@ -55,14 +55,21 @@ class _HeartbeatJob:
     pid: int
 
 
+@dataclass(frozen=True, slots=True)
+class _StallJob:
+    worker_id: str
+    stalled_at: float | None
+
+
 class SupervisorStore:
-    """Recovers the tasks of dead runners, and sends heartbeats for stalled ones. No method blocks."""
+    """Recovers the tasks of dead runners, and records the stalled ones and their heartbeats. No method blocks."""
 
     def __init__(self, config: WorkerConfig, on_recovered: Callable[[], None]) -> None:
         self._config = config
         self._on_recovered = on_recovered
-        self._jobs: Mailbox[DeadRunner | _HeartbeatJob | None] = Mailbox()
+        self._jobs: Mailbox[DeadRunner | _HeartbeatJob | _StallJob | None] = Mailbox()
         self._dead: list[DeadRunner] = []
+        self._stalls: dict[str, float | None] = {}  # not recorded yet
         self._posted = 0
         self._recovered = 0
         self._thread = threading.Thread(target=self._run, name="horsies-recovery", daemon=True)
@@ -85,6 +92,10 @@ class SupervisorStore:
         """Send a heartbeat for a runner and for all that it holds."""
         self._jobs.put(_HeartbeatJob(worker_id, pid))
 
+    def record_stall(self, worker_id: str, stalled_at: float | None) -> None:
+        """Record since when a runner stands still, in monotonic seconds; None: it goes on. A failure is retried."""
+        self._jobs.put(_StallJob(worker_id, stalled_at))
+
     def close(self, timeout: float) -> None:
         """End the thread after its last job; wait for it at most ``timeout`` seconds."""
         self._jobs.put(None)
@@ -94,10 +105,12 @@ class SupervisorStore:
         dispatcher = SignalDispatcher(self._config.database)  # receivers of signals must not delay a heartbeat
         with dispatching_to(dispatcher.put), own_connection(self._config.database, "supervisor"):
             while True:
-                jobs = self._jobs.take(RETRY_INTERVAL if self._dead else _IDLE)
+                jobs = self._jobs.take(RETRY_INTERVAL if self._dead or self._stalls else _IDLE)
                 self._dead += [job for job in jobs if isinstance(job, DeadRunner)]
+                self._stalls |= {job.worker_id: job.stalled_at for job in jobs if isinstance(job, _StallJob)}
                 for heartbeat in {job for job in jobs if isinstance(job, _HeartbeatJob)}:
                     self._send_heartbeat(heartbeat)
+                self._record_stalls()
                 self._recover_all()
                 if None in jobs:
                     break
@@ -115,6 +128,18 @@ class SupervisorStore:
         except Error as error:
             logger.warning("runner heartbeat not sent id=%s error=%s", heartbeat.worker_id, error)
             connections[database].close()
+
+    def _record_stalls(self) -> None:
+        database = self._config.database
+        for worker_id, stalled_at in list(self._stalls.items()):
+            seconds = None if stalled_at is None else time.monotonic() - stalled_at
+            try:
+                if Worker.objects.using(database).record_stalled(worker_id, seconds):
+                    del self._stalls[worker_id]
+            except Error as error:
+                logger.warning("runner stall not recorded id=%s error=%s", worker_id, error)
+                connections[database].close()
+                return
 
     def _recover_all(self) -> None:
         began = time.monotonic()
@@ -139,6 +164,7 @@ class SupervisorStore:
 
     def _finish(self, dead: DeadRunner) -> None:
         dead.forget()
+        self._stalls.pop(dead.worker_id, None)
         self._dead.remove(dead)
         self._recovered += 1
         self._on_recovered()

@@ -174,6 +174,20 @@ def test_quiet_workers_are_reported_unless_another_claims_from_the_queue():
     assert codes(handle) == ["NOTHING"]
 
 
+def test_workers_that_stand_still_are_reported_unless_another_claims_from_the_queue():
+    handle = tasks.noop.send()
+    worker_row(stalled_since=NowPlus(-5))
+    worker_row("w2", quiet_since=Now())
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.WORKERS_STALLED
+    assert reason.words == "Every worker that serves the queue default stands still, is quiet or is stopping."
+    assert {about.key for about in reason.about} == {"w", "w2"}
+    worker_row("w3")
+    assert codes(handle) == ["NOTHING"]
+
+
 def test_taken_slots_and_tasks_that_run_first_are_reported():
     worker_row(threads=2)
     tasks.noop.send()
@@ -248,6 +262,19 @@ def test_a_worker_without_heartbeats_is_reported_as_silent(status):
 
     Heartbeat.objects.beat(Task.objects.all(), role, "w", "host", 1)
     assert "SILENT" not in codes(handle)
+
+
+def test_a_held_task_whose_worker_stands_still_is_reported_with_the_time_since_when():
+    handle = tasks.noop.send()
+    worker_row(stalled_since=NowPlus(-5))
+    claim("w", start=1)
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.STALLED
+    assert reason.when == Worker.objects.get().stalled_since
+    Worker.objects.record_stalled("w", None)
+    assert codes(handle) == []
 
 
 def test_a_task_that_runs_or_has_ended_has_no_reasons():

@@ -135,7 +135,8 @@ def test_an_unserved_queue_is_named_only_to_users_who_may_view_queues(staff):
 
     assert not re.search(r"\bemails\b", page(client := staff("view_task", "view_worker"), by="queue", queue="emails"))
     get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename="view_queue"))
-    assert "No worker serves these queues, or all of their workers are stopping or quiet: emails." in page(client)
+    warning = "No worker serves these queues, or all of their workers are stopping, quiet or stand still: emails."
+    assert warning in page(client)
 
 
 def test_the_overview_shows_queues_failures_and_times(staff):

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 LIST = "/admin/horsies_django/worker/"
 OVERVIEW = "/admin/horsies_django/overview/"
+RUNNING = "/admin/horsies_django/runningnow/"
 
 
 def page(client, worker_id):
@@ -71,15 +72,32 @@ def test_a_worker_that_misses_two_heartbeats_is_marked_before_its_tasks_are_reco
     assert ("may be dead" in overview) == (silence == 70)
 
 
+def test_a_worker_that_stands_still_is_shown_with_the_time_for_which_it_has(staff):
+    register(stalled_since=NowPlus(-14))
+    hold(1)
+    client = staff("view_worker", "view_task")
+
+    for url in (LIST, reverse("admin:horsies_django_worker_change", args=["w-1"]), OVERVIEW, RUNNING):
+        shown = text_of(client.get(url).content.decode())
+        assert re.search(r"stands still \(for 1[4-9] s\)", shown), url
+        assert "online (" not in shown
+
+    Worker.objects.update(last_beat_at=NowPlus(-70))
+    assert "not responding (no heartbeat for 70 s" in text_of(client.get(LIST).content.decode())
+
+
 def test_the_overview_counts_workers_by_their_state(staff):
-    for name, silence in {"on": 1, "silent": 70, "off": 3_600}.items():
+    for name, silence in {"on": 1, "silent": 70, "off": 3_600, "stalled": 1}.items():
         register(name)
         Worker.objects.filter(pk=name).update(last_beat_at=NowPlus(-silence))
+    Worker.objects.record_stalled("stalled", 14)
 
     shown = text_of(staff("view_worker", "view_task").get(OVERVIEW).content.decode())
 
     assert "1 worker online." in shown
     assert "1 not responding." in shown
+    assert "1 stands still." in shown
+    assert "1 worker stands still: its process is stopped" in shown
     assert "1 offline." in shown
 
 

@@ -209,6 +209,8 @@ def test_workers_slots_and_the_last_passes_are_shown(client):
     Worker.objects.register("w-1", "w", "host", 1, threads=8, async_slots=100)
     Worker.objects.register("w-2", "w", "host", 2, threads=8, async_slots=100)
     Worker.objects.filter(pk="w-2").update(last_beat_at=NowPlus(-10_000))
+    Worker.objects.register("w-3", "w", "host", 3)
+    Worker.objects.record_stalled("w-3", 5)
     assert "horsies_reaper_last_pass_age_seconds" not in scrape(client)
     scheduler = Scheduler(options(), "default")
     scheduler._fire_next()
@@ -216,6 +218,7 @@ def test_workers_slots_and_the_last_passes_are_shown(client):
     found = scrape(client)
 
     assert found["horsies_workers"].samples[0].value == 1
+    assert found["horsies_stalled_workers"].samples[0].value == 1
     assert values(found["horsies_worker_threads"], "worker") == {("w-1",): 8}
     assert 0 <= found["horsies_scheduler_last_pass_age_seconds"].samples[0].value < 60
 

@@ -1,10 +1,14 @@
 """Stalled runners: a body holds the interpreter's lock (GIL), or a signal has stopped the process."""
 
+import re
 import signal
 import time
 from datetime import timedelta
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
+from django.core.management import call_command
 from django.db import transaction
 from django.db.models import Max, Min
 from django.utils import timezone
@@ -12,6 +16,7 @@ from django.utils import timezone
 from horsies_django import TaskStatus
 from horsies_django.core.status import TASK_LIVE_STATES
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django.ops.diagnosis import reasons_of
 from tests.chaos.fleet import is_alive, stopped
 from tests.conftest import wait_until
 from tests.faults import jobs
@@ -23,6 +28,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 #: Far more tasks than a runner starts ahead before it knows that their bodies are short.
 MANY = 300
+
+STALLED = Worker.objects.filter(stalled_since__isnull=False)
 
 COMPLETED = [("COMPLETED", "", False)]
 CRASHED, TIMED_OUT = ("WORKER_FAILURE", "WORKER_CRASHED"), ("FAILED", "TASK_TIMEOUT")
@@ -102,6 +109,35 @@ def test_a_stopped_runner_is_killed_and_its_unstarted_tasks_lose_no_attempt(work
     assert "it has not responded" in process.output
 
 
+def test_a_stopped_runner_is_seen_to_stand_still_within_seconds_and_until_it_goes_on(worker, capsys):
+    process = worker("--stall-timeout", "600", "--metrics-port", "0", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
+    port = re.search(r"metrics served url=http://127.0.0.1:(\d+)/", process.output)[1]
+    row = Worker.objects.get()
+
+    with stopped(row.pid):
+        wait_until(STALLED.exists, what="the row says that the runner stands still")
+        since = Worker.objects.get().stalled_since
+        handle = tasks.add.send(1)
+        (reason,) = reasons_of(Task.objects.get())
+        assert reason.code == "WORKERS_STALLED"
+        call_command("horsies_status")
+        report = capsys.readouterr().out
+        assert re.search(rf"^{row.pk} .* stands still for \d", report, re.MULTILINE)
+        assert "due, and served by no worker: default" in report
+        with pytest.raises(SystemExit):
+            call_command("horsies_status", check=["workers=1"])
+        assert "failed workers=1: 0 alive" in capsys.readouterr().out
+        with pytest.raises(HTTPError, match="503"):
+            urlopen(f"http://127.0.0.1:{port}/health/ready")
+        beat_at = Worker.objects.get().last_beat_at
+        wait_until(lambda: Worker.objects.get().last_beat_at > beat_at, what="a heartbeat from the supervisor")
+        assert Worker.objects.get().stalled_since == since, "it is written once"
+
+    assert handle.value(timeout=20) == 2
+    wait_until(lambda: not STALLED.exists(), what="the row says that the runner goes on")
+    assert Worker.objects.get().pk == row.pk
+
+
 def test_a_supervisor_sends_heartbeats_for_a_runner_that_cannot(worker, manage, gate):
     """The body holds the interpreter's lock for longer than the threshold, and another process reaps."""
     reap = {"TEST_HEARTBEAT_MS": "200", "TEST_STALE_MS": "3000", "TEST_CHECK_MS": "200"}
@@ -119,11 +155,13 @@ def test_a_supervisor_sends_heartbeats_for_a_runner_that_cannot(worker, manage, 
         times = heartbeats.aggregate(first=Min("sent_at"), last=Max("sent_at"))
         return times["first"] and (times["last"] - times["first"]).total_seconds() > 9
 
+    wait_until(STALLED.exists, what="the row says that the runner stands still")
     wait_until(heartbeats_span_three_thresholds, limit=40)
     assert hog.value(timeout=40) == "hog"
     assert attempts_of(hog) == COMPLETED
     assert heartbeats.count() > 20, "fewer heartbeats than the configured interval gives"
     assert Worker.objects.get().pid == runner
+    wait_until(lambda: not STALLED.exists(), what="the row says that the runner goes on")
 
 
 @pytest.mark.nightly

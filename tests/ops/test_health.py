@@ -74,13 +74,16 @@ def test_due_tasks_are_counted_up_to_the_limit_and_others_do_not_count():
 
 
 def test_workers_that_are_alive_and_may_claim_are_counted():
-    for key in ("a", "quiet", "stopping", "silent"):
+    for key in ("a", "quiet", "stopping", "silent", "stalled"):
         Worker.objects.register(key, "", "host", 1, is_quiet=key == "quiet")
     Worker.objects.filter(pk="stopping").request_stop()
     Worker.objects.filter(pk="silent").update(last_beat_at=NowPlus(-3_600))
+    Worker.objects.record_stalled("stalled", 5)
 
     assert check("workers=1", "workers=2") == [True, False]
-    assert words("workers=2") == "failed workers=2: 1 alive, and neither quiet nor stopping (at least 2)"
+    assert (
+        words("workers=2") == "failed workers=2: 1 alive, and neither quiet, stopping nor standing still (at least 2)"
+    )
 
 
 def test_failures_are_checked_as_a_share_or_a_number_of_the_attempts_in_the_window(drain):
@@ -118,6 +121,10 @@ def test_due_tasks_that_no_worker_claims_are_found():
 
     assert words("unserved") == "failed unserved: no worker claims from emails (at most 0 without)"
     assert check("unserved=1") == [True]
+    Worker.objects.record_stalled("w", 5)
+    assert check("unserved=1") == [False]
+    Worker.objects.record_stalled("w", None)
+    assert check("unserved=1") == [True]
     Worker.objects.all().quiet()
     assert check("unserved=1") == [False]
 
@@ -128,7 +135,7 @@ def test_failed_checks_exit_1_and_are_on_stderr_too():
         ["ok ready=5: 0 due (at most 5)", "ok oldest=60s: nothing is due (at most 60 s)"],
         [],
     )
-    failed = "failed workers=1: 0 alive, and neither quiet nor stopping (at least 1)"
+    failed = "failed workers=1: 0 alive, and neither quiet, stopping nor standing still (at least 1)"
     assert run("ready=5", "workers=1") == (1, ["ok ready=5: 0 due (at most 5)", failed], [failed])
 
     status, out, err = run("ready=5", "workers=1", json=True)

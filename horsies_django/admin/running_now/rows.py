@@ -12,14 +12,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...core.durations import format_brief
-from ...db.expressions import SecondsUntil
 from ...models import Task, Worker
 from ...ops.payload_view.excerpt import excerpt_of
 from ...ops.running import HOURS, UsualRunTime, is_near_limit, is_slow, is_started
 from ..ages import age
 from ..formatting import format_number, progress_bar
 from ..links import Links
-from ..workers_queues.state_text import is_online, worker_state
+from ..workers_queues.state_text import STATE_TIMES, is_online, worker_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def _workers(tasks: list[Any], links: Links) -> dict[str, Any]:
     if not keys or not links.can_view(Worker):
         return {}
     rows = Worker.objects.using(tasks[0]._state.db).filter(pk__in=keys)
-    return {worker.pk: worker for worker in rows.annotate(beats_in=SecondsUntil("last_beat_at"))}
+    return {worker.pk: worker for worker in rows.annotate(**STATE_TIMES)}
 
 
 def _row(task: Any, usual: UsualRunTime | None, worker: Any, links: Links, cancel_urls: Mapping[Any, str]) -> HeldRow:

@@ -16,7 +16,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...db.expressions import SecondsUntil
 from ...db.fields import strings_in
 from ...models import RunningNow, Task, Worker
 from ...models.worker import WorkerQuerySet
@@ -27,7 +26,7 @@ from ..formatting import time_column
 from ..links import Links, can_view
 from ..live_columns import LiveAdmin, live_column
 from .load import MAX_NAMED, HeldTask, WorkerLoad, worker_loads
-from .state_text import is_online, worker_state
+from .state_text import STATE_TIMES, is_responding, worker_state
 
 STOP: Final = AdminAction(
     name="stop",
@@ -55,7 +54,7 @@ QUIET: Final = AdminAction(
     list_label=_("Quiet selected workers"),
     act=WorkerQuerySet.quiet,
     message=lambda count: ngettext("%d worker is quiet.", "%d workers are quiet.", count) % count,
-    applies_to=lambda worker: worker.may_claim,
+    applies_to=lambda worker: worker.quiet_since is None and worker.stop_requested_at is None,
     logged_columns=("quiet_since",),
     warning=_(
         "The worker claims no more tasks, gives back those that have not started, finishes the running ones, and stays "
@@ -116,12 +115,18 @@ class WorkerAdmin(LiveAdmin):
         (_("Serves"), {"fields": ("shown_queues", ("threads", "async_slots"))}),
         (
             _("Times"),
-            {"fields": (("shown_started_at", "shown_last_beat_at"), ("shown_quiet_since", "shown_stop_requested_at"))},
+            {
+                "fields": (
+                    ("shown_started_at", "shown_last_beat_at", "shown_stalled_since"),
+                    ("shown_quiet_since", "shown_stop_requested_at"),
+                )
+            },
         ),
     )
 
     shown_started_at = time_column("started_at", _("started at"))
     shown_last_beat_at = time_column("last_beat_at", _("last heartbeat at"))
+    shown_stalled_since = time_column("stalled_since", _("stands still since"))
     shown_quiet_since = time_column("quiet_since", _("quiet since"))
     shown_stop_requested_at = time_column("stop_requested_at", _("stop requested at"))
 
@@ -130,8 +135,8 @@ class WorkerAdmin(LiveAdmin):
         return flatten_fieldsets(self.fieldsets)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Annotate the time since each heartbeat, by the database's clock."""
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(beats_in=SecondsUntil("last_beat_at"))
+        """Annotate the times of its state, by the database's clock."""
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(**STATE_TIMES)
         return rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -154,7 +159,7 @@ class WorkerAdmin(LiveAdmin):
             (_("state"), worker_state(worker)),
             (_("load"), format_load(worker)),
             (_("memory"), filesizeformat(worker.memory) if worker.memory else "-"),
-            *([(_("last heartbeat"), format_last_beat(worker))] if is_online(worker) else []),  # else in its state
+            *([(_("last heartbeat"), format_last_beat(worker))] if is_responding(worker) else []),  # else in its state
         ]
 
     def _task_address(self, holding: HeldTask) -> str | None:
@@ -174,7 +179,7 @@ class WorkerAdmin(LiveAdmin):
     @live_column
     @admin.display(description=_("state"))
     def shown_state(self, worker: Any) -> SafeString | str:
-        """Whether it is alive, stopping or quiet."""
+        """Whether it is alive, stands still, is stopping or quiet."""
         return worker_state(worker)
 
     @live_column

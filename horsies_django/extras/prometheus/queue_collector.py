@@ -135,7 +135,10 @@ def _queue_metrics(snapshot: MetricsSnapshot, counted: Totals) -> Iterator[Metri
 
 def _worker_metrics(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     alive = snapshot.alive
-    yield _gauge("horsies_workers", "Workers with a recent heartbeat that are not stopping.", _serving(alive))
+    serving = sum(not worker.is_stopping and worker.stalled_for is None for worker in alive)
+    yield _gauge("horsies_workers", "Workers with a recent heartbeat that neither stop nor stand still.", serving)
+    stalled = len(snapshot.stalled)
+    yield _gauge("horsies_stalled_workers", "Workers that stand still, as their supervisors see.", stalled)
     values: Mapping[str, tuple[str, Callable[[WorkerStatus], float | None]]] = {
         "heartbeat_age_seconds": ("Time since the worker's last heartbeat.", lambda worker: worker.beat_ago),
         "threads": ("Slots for sync tasks.", lambda worker: worker.threads),
@@ -149,10 +152,6 @@ def _worker_metrics(snapshot: MetricsSnapshot) -> Iterator[Metric]:
             if (value := value_of(worker)) is not None:
                 family.add_metric([worker.id], float(value))
         yield family
-
-
-def _serving(alive: Iterable[WorkerStatus]) -> int:
-    return sum(not worker.is_stopping for worker in alive)
 
 
 def _workflow_metrics(snapshot: MetricsSnapshot) -> Iterator[Metric]:

@@ -169,6 +169,8 @@ def _state(worker: WorkerStatus) -> str:
         return "offline"
     if not worker.is_responding:
         return f"not responding (expected every {format_brief(worker.beat_interval)})"
+    if worker.stalled_for is not None:
+        return f"stands still for {format_brief(worker.stalled_for)}"
     return "stopping" if worker.is_stopping else "quiet" if worker.is_quiet else ""
 
 

@@ -22,8 +22,8 @@ __all__ = ["Reason", "ReasonCode", "RelatedRow", "reasons_of", "reasons_of_node"
 def reasons_of(task: Task, now: datetime | None = None) -> list[Reason]:
     """Return why a task is not running, the most immediate reason first.
 
-    The list is empty for a running task, unless its worker has gone silent, and for an ended one. ``now`` is the
-    database's current time, if the caller has just read it. Takes at most seven statements.
+    The list is empty for a running task, unless its worker has gone silent or stands still, and for an ended one.
+    ``now`` is the database's current time, if the caller has just read it. Takes at most seven statements.
 
     >>> reasons_of(Task.objects.get(pk=handle.id))  # doctest: +SKIP
     [Reason(code=<ReasonCode.QUEUE_PAUSED: 'QUEUE_PAUSED'>, words='The queue emails is paused.', …)]

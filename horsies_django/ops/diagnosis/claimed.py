@@ -1,4 +1,4 @@
-"""Reasons for a task that a worker holds: it waits for a slot, or its worker is silent."""
+"""Reasons for a task that a worker holds: it waits for a slot, or its worker is silent or stands still."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _SilenceRule(NamedTuple):
 
 
 def claimed_reasons(task: Task, now: datetime) -> Iterator[Reason]:
-    """Yield a reason if the task waits for a slot, and one if its worker has gone silent."""
+    """Yield a reason if the task waits for a slot, and one if its worker has gone silent or stands still."""
     is_claimed = task.status == TaskStatus.CLAIMED
     worker_id = task.claimed_by_worker_id or ""
     about = (RelatedRow(Worker, worker_id, worker_id),)
@@ -36,6 +36,9 @@ def claimed_reasons(task: Task, now: datetime) -> Iterator[Reason]:
     if sign is not None and now - sign > timedelta(milliseconds=2 * rule.interval):
         until = sign + timedelta(milliseconds=rule.threshold) if rule.is_enforced else None
         yield Reason(ReasonCode.SILENT, _silence_message(rule), until, about)
+    elif stalled_since := _stalled_since(task, worker_id):
+        words = _("Its worker stands still. If it stays that way, its supervisor kills it and recovers the task.")
+        yield Reason(ReasonCode.STALLED, words, stalled_since, about)
 
 
 def _last_sign_of_life(task: Task, role: BeatRole, worker_id: str) -> datetime | None:
@@ -43,6 +46,11 @@ def _last_sign_of_life(task: Task, role: BeatRole, worker_id: str) -> datetime |
     beats = Heartbeat.objects.using(database_of(task)).filter(task=task.pk, role=role, sender_id=worker_id)
     beat = beats.order_by("-sent_at").values_list("sent_at", flat=True).first()
     return max(filter(None, (beat, task.claimed_at, task.started_at)), default=None)
+
+
+def _stalled_since(task: Task, worker_id: str) -> datetime | None:
+    workers = Worker.objects.using(database_of(task)).filter(pk=worker_id)
+    return workers.values_list("stalled_since", flat=True).first()
 
 
 def _silence_rule(recovery: RecoveryOptions, *, is_claimed: bool) -> _SilenceRule:

@@ -124,10 +124,13 @@ def _no_worker(name: str, workers: Sequence[Worker]) -> Reason:
 
 
 def _none_claims(name: str, serving: Sequence[Worker]) -> Reason:
-    """Return the reason that all workers which serve the queue are stopping or quiet."""
+    """Return the reason that all workers which serve the queue are stopping, quiet or stand still."""
     code, words = ReasonCode.WORKERS_STOPPING, _("Every worker that serves the queue %s is stopping.")
     if any(worker.quiet_since is not None for worker in serving):
         code, words = ReasonCode.WORKERS_QUIET, _("Every worker that serves the queue %s is quiet or stopping.")
+    if any(worker.stalled_since is not None for worker in serving):
+        code = ReasonCode.WORKERS_STALLED
+        words = _("Every worker that serves the queue %s stands still, is quiet or is stopping.")
     return Reason(code, words % name, about=_related_workers(serving))
 
 

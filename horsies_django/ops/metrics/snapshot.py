@@ -114,7 +114,7 @@ class MetricsSnapshot:
 
     @property
     def alive(self) -> tuple[WorkerStatus, ...]:
-        """The workers that are not offline. Some of them may have stopped responding."""
+        """The workers that are not offline. Some of them may have stopped responding, or stand still."""
         return tuple(worker for worker in self.workers if worker.is_alive)
 
     @property
@@ -123,8 +123,13 @@ class MetricsSnapshot:
         return tuple(worker for worker in self.alive if not worker.is_responding)
 
     @property
+    def stalled(self) -> tuple[WorkerStatus, ...]:
+        """The workers whose heartbeats arrive, but that stand still."""
+        return tuple(worker for worker in self.alive if worker.is_responding and worker.stalled_for is not None)
+
+    @property
     def unserved(self) -> tuple[str, ...]:
-        """The queues with due tasks that no worker serves, apart from workers that are stopping or quiet."""
+        """The queues with due tasks that no worker serves, apart from those that stop, are quiet or stand still."""
         serving = [worker for worker in self.workers if worker.may_claim]
         due = (queue.name for queue in self.queues if queue.depth.due)
         return tuple(name for name in due if not any(worker.serves(name) for worker in serving))

@@ -34,7 +34,8 @@ class HeldTasks:
 class WorkerStatus:
     """A worker: its slots of each kind and how many are taken, its queues, and the seconds since its last heartbeat.
 
-    It sends a heartbeat every ``beat_interval`` seconds. ``is_alive`` unless it is offline.
+    It sends a heartbeat every ``beat_interval`` seconds. ``is_alive`` unless it is offline. ``stalled_for`` is the
+    seconds for which it has stood still; None: it goes on.
     """
 
     id: str
@@ -53,6 +54,7 @@ class WorkerStatus:
     is_alive: bool
     is_stopping: bool
     is_quiet: bool
+    stalled_for: float | None
 
     @property
     def is_responding(self) -> bool:
@@ -61,8 +63,8 @@ class WorkerStatus:
 
     @property
     def may_claim(self) -> bool:
-        """Whether it is alive, and neither stopping nor quiet."""
-        return self.is_alive and not self.is_stopping and not self.is_quiet
+        """Whether it is alive and goes on, and is neither stopping nor quiet."""
+        return self.is_alive and self.stalled_for is None and not self.is_stopping and not self.is_quiet
 
     @property
     def held(self) -> int:
@@ -110,7 +112,9 @@ def count_held(database: str, only: Q | None = None) -> HeldTasks:
 
 def worker_statuses(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, bool]]) -> list[WorkerStatus]:
     """Return the workers, those with the latest heartbeat first."""
-    workers: QuerySet[Any] = Worker.objects.using(database).annotate(beat_in=SecondsUntil("last_beat_at"))
+    workers: QuerySet[Any] = Worker.objects.using(database).annotate(
+        beat_in=SecondsUntil("last_beat_at"), stalled_in=SecondsUntil("stalled_since")
+    )
     return [
         _worker_status(worker, recovery_of(worker.backend, recovery), holding)
         for worker in workers.order_by("-last_beat_at", "pk")[:MAX_WORKERS]
@@ -145,4 +149,5 @@ def _worker_status(worker: Any, recovery: RecoveryOptions, holding: Counter[tupl
         liveness is not Liveness.OFFLINE,
         worker.stop_requested_at is not None,
         worker.quiet_since is not None,
+        None if worker.stalled_in is None else max(0.0, -worker.stalled_in),
     )
