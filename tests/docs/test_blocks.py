@@ -55,6 +55,7 @@ ASSUMED = {
     ("docs/from-celery.md", "py"): "; ".join(
         [
             "from typing import Any",
+            "INSTALLED_APPS: list[str]",
             *(f"{name}: Any" for name in ("add", "app", "chain", "chord", "double", "group", "tell", "total")),
         ]
     ),

@@ -89,5 +89,5 @@ def test_a_crash_is_reported_by_the_supervisor(reporting, tmp_path):
 
     events = reporting()
     (crash,) = [event for event in events if "task crashed" in str(event.get("message"))]
-    assert crash["tags"] == {"task.id": str(handle.id), "task.name": tasks.hold.name}
+    assert crash["tags"] == {"task.id": str(handle.id), "task.name": tasks.hold.task_name}
     assert Task.objects.get().status == TaskStatus.FAILED
