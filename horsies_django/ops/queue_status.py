@@ -81,7 +81,7 @@ class QueueStatus:
             yield (_("%(state)s: kept forever") if is_for_ever else _("%(state)s: kept for %(kept)s")) % words
 
     def as_json(self) -> dict[str, Any]:
-        """Return the dict that ``horsies_queue list --json`` prints. Retentions are in seconds."""
+        """Return the queue's part of what ``horsies_queue list --json`` prints. Retentions are in seconds."""
         rules = self.rules
         return {
             "name": self.name,

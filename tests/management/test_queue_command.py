@@ -10,7 +10,8 @@ from django.core.management import CommandError, call_command
 
 from horsies_django.core.rates import Rate
 from horsies_django.db.expressions import NowPlus
-from horsies_django.models import Queue, Task, Worker
+from horsies_django.models import Queue, Task, Worker, depths
+from tests.jobs import tasks
 from tests.ops.inspector.factories import make
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -51,7 +52,7 @@ def test_a_retention_is_set_by_state_and_reset_as_a_whole():
     by_state = {"failed": 3_153_600_000, "cancelled": 0}
     assert (row.retention, row.retention_by_state) == (timedelta(days=1), by_state)
     (line,) = (line for line in run("list").splitlines() if line.startswith("emails"))
-    assert line.removeprefix("emails").strip() == "kept for 24 h; Failed: kept forever; Cancelled: kept for 0 ms"
+    assert line.endswith("  -  kept for 24 h; Failed: kept forever; Cancelled: kept for 0 ms")
     run("set", "emails", "--retention", "inherit")
     row.refresh_from_db()
     assert (row.retention, row.retention_by_state) == (None, None)
@@ -67,9 +68,10 @@ def test_the_queue_list_shows_options_from_rows_and_settings(settings):
     Queue.objects.named("reports").set(weight=4)
 
     assert run("list").splitlines() == [
-        "default  active",
-        "emails   paused; rate 5/s, 5 tokens left",
-        "reports  0 of 2 in progress; weight 4",
+        "queue    due  latency",
+        "default    0        -  active",
+        "emails     0        -  paused; rate 5/s, 5 tokens left",
+        "reports    0        -  0 of 2 in progress; weight 4",
     ]
     (found,) = (queue for queue in json.loads(run("list", "--json"))["queues"] if queue["name"] == "reports")
     assert found == {
@@ -84,7 +86,25 @@ def test_the_queue_list_shows_options_from_rows_and_settings(settings):
         "latency_warning": None,
         "held": 0,
         "tokens": None,
+        "due": 0,
+        "due_is_at_least": False,
+        "oldest_waits": None,
     }
+
+
+def test_the_queue_list_shows_due_tasks_and_the_latency_even_of_a_queue_without_row_or_settings(monkeypatch):
+    monkeypatch.setattr(depths, "MAX_COUNTED", 3)
+    tasks.noop.with_options(queue_name="new").send_many({} for _ in range(5))
+    Task.objects.filter(queue_name="new").update(enqueued_at=NowPlus(-7_230))
+    tasks.noop.with_options(queue_name="later").schedule(60)
+
+    head, *lines = run("list").splitlines()
+    found = {queue["name"]: queue for queue in json.loads(run("list", "--json"))["queues"]}
+
+    assert head.split() == ["queue", "due", "latency"]
+    assert [line.split()[:4] for line in lines] == [["default", "0", "-", "active"], ["new", "3+", "2", "h"]]
+    assert (found["new"]["due"], found["new"]["due_is_at_least"]) == (3, True)
+    assert found["new"]["oldest_waits"] == pytest.approx(7_230, abs=60)
 
 
 @pytest.mark.once

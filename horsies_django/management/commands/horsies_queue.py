@@ -13,6 +13,7 @@ from django.db import DatabaseError
 
 from horsies_django.core.backends import ConfiguredBackend, horsies_backend
 from horsies_django.core.compat import DEFAULT_TASK_QUEUE_NAME
+from horsies_django.core.durations import format_brief
 from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
 from horsies_django.core.queue_policy import parse_policy
@@ -20,11 +21,13 @@ from horsies_django.management import quiet
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks.flags import parse_retention
-from horsies_django.models import Queue
+from horsies_django.management.text_table import table
+from horsies_django.models import Queue, Task
 from horsies_django.models.check_migrated import check_tables
+from horsies_django.models.depths import Depth, depths
 from horsies_django.models.queue import QueueQuerySet
 from horsies_django.ops.inspector import QueueNotEmpty, delete_queue
-from horsies_django.ops.queue_status import queue_statuses
+from horsies_django.ops.queue_status import QueueStatus, queue_statuses
 from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_queue"
@@ -86,7 +89,7 @@ class Command(QueueCommand):
             subparser.add_argument(
                 "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
             )
-        text = "Print every known queue and its configuration."
+        text = "Print every known queue: its due tasks, how long the oldest has waited, and its configuration."
         subparser = subparsers.add_parser("list", help=text, description=text)
         subparser.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
         subparser.add_argument(
@@ -142,15 +145,24 @@ class Command(QueueCommand):
                 self.stdout.write(one_line(f"The queue {name} is in QUEUES, so tasks may still be sent to it."))
 
     def _list(self, backend: ConfiguredBackend, *, is_json: bool) -> None:
-        known = queue_statuses(backend.config.database, set(backend.queues) or {DEFAULT_TASK_QUEUE_NAME})
+        database, configured = backend.config.database, set(backend.queues) or {DEFAULT_TASK_QUEUE_NAME}
+        due = depths(Task.objects.using(database), also=sorted(configured))
+        known = [(queue, due.of(queue.name)) for queue in queue_statuses(database, {*configured, *due})]
         if is_json:
-            self.stdout.write(json.dumps({"queues": [queue.as_json() for queue in known]}, indent=2))
+            self.stdout.write(json.dumps({"queues": [queue.as_json() | _depth(of) for queue, of in known]}, indent=2))
             return
-        names = [one_line(queue.name) for queue in known]
-        width = max(map(len, names))
-        for name, queue in zip(names, known, strict=True):
-            status = [*(["paused"] if queue.is_paused else []), *queue.descriptions] or ["active"]
-            self.stdout.write(f"{name.ljust(width)}  {one_line('; '.join(status))}")
+        for line in table(("queue", "due", "latency", ""), [_row(queue, of) for queue, of in known], 1):
+            self.stdout.write(line)
+
+
+def _depth(depth: Depth) -> dict[str, Any]:
+    return {"due": depth.due, "due_is_at_least": depth.is_more, "oldest_waits": depth.waits}
+
+
+def _row(queue: QueueStatus, depth: Depth) -> tuple[str, ...]:
+    due = f"{depth.due:,}" + ("+" if depth.is_more else "")
+    status = [*(["paused"] if queue.is_paused else []), *queue.descriptions] or ["active"]
+    return (queue.name, due, format_brief(depth.waits), "; ".join(status))
 
 
 def _queue_change(action: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:
