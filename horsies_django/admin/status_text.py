@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy
 
-from ..core.status import TaskStatus
 from ..models import Task
+from ..ops.inspector.task_states import Wait, wait_of
 
 
 def status_badge(row: Any) -> SafeString:
@@ -19,17 +19,19 @@ def status_badge(row: Any) -> SafeString:
     return format_html(badge, row.status.lower(), row.get_status_display())
 
 
-def is_overdue(task: Task, now: datetime) -> bool:
-    """Return whether a pending task's deadline has passed, as ``Task.objects.overdue()`` defines it."""
-    return task.status == TaskStatus.PENDING and task.good_until is not None and task.good_until <= now
+#: What pending tasks wait for, in words.
+_WAITS: Final = {
+    Wait.OVERDUE: gettext_lazy("overdue"),
+    Wait.BLOCKED: gettext_lazy("blocked"),
+    Wait.SUSPENDED: gettext_lazy("suspended"),
+    Wait.DUE: gettext_lazy("due"),
+    Wait.RETRYING: gettext_lazy("retrying"),
+    Wait.AGGREGATING: gettext_lazy("aggregating"),
+    Wait.SCHEDULED: gettext_lazy("scheduled"),
+}
 
 
-def pending_state(task: Task, now: datetime) -> str:
-    """Return why a pending task waits; empty for other tasks. ``now`` is the database's current time."""
-    if task.status != TaskStatus.PENDING:
-        return ""
-    if task.enqueued_at <= now:
-        return gettext("due")
-    if task.next_retry_at is not None:
-        return gettext("retrying")
-    return gettext("aggregating") if task.group_key is not None and task.claim == 0 else gettext("scheduled")
+def wait_text(task: Task, now: datetime) -> str:
+    """Return what a pending task waits for; empty for other tasks. ``now`` is the database's current time."""
+    wait = wait_of(task, now)
+    return "" if wait is None else str(_WAITS[wait])

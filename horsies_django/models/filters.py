@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Final, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q
+from django.db.models.lookups import LessThan
 
 from ..core.status import TASK_LIVE_STATES, BeatRole, TaskStatus
 from ..core.unique import HOLDING, UniqueUntil
 from ..db.expressions import BoundParam, NowPlus
 from ..db.now import Now
-from .claim.query import ClaimQuerySet, RowT
+from .claim.query import DUE_AT, ClaimQuerySet, RowT
 from .heartbeat import Heartbeat
 
 #: The condition of the index of held rows. ``claim >= 0`` is true of every row: a query that states it, to find rows by
@@ -48,6 +49,11 @@ IS_AGGREGATING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True, gro
 IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
     Q(group_key__isnull=True) | Q(claim__gt=0)
 )
+
+
+def due_before(moment: Any) -> Q:
+    """Match tasks whose ``due_at`` is before this time; a blocked task is not due."""
+    return Q(LessThan(DUE_AT, moment), blocked=False)
 
 
 class TaskFilterQuerySet(ClaimQuerySet[RowT]):

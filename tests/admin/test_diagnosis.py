@@ -345,7 +345,7 @@ def test_a_full_limit_names_the_tasks_that_hold_its_places(client):
     html = html_of(log_in(client, "view_task"), handle)
     assert f"/admin/horsies_django/task/{running[0].id}/change/" in html
     assert "waiting" in html
-    assert "running" in html_of(client, running[0])
+    assert "has a place" in html_of(client, running[0])
 
 
 def test_the_reason_of_a_blocked_task_shows_the_limit_in_force():
@@ -362,19 +362,19 @@ def test_the_reason_of_a_blocked_task_shows_the_limit_in_force():
 
     assert by_code.words == "The limit tests.jobs.limited.two_per_user:a is reached: 2 of 1 in use."
     assert "The limit tests.jobs.limited.two_per_user:a has capacity" in with_room.words
-    assert by_operator.words == "The limit tests.jobs.limited.two_per_user:a is reached: 2 of 0 in use."
+    assert by_operator.words == "The limit tests.jobs.limited.two_per_user:a is stopped: its maximum is 0 tasks."
 
 
 def test_a_used_up_rate_of_a_limit_key_is_reported():
     worker_row(threads=9)
     with run_commit_callbacks():
-        *_, handle = [limited.rate_limited.send("a") for _ in range(5)]
+        *_, handle = [limited.four_an_hour.send("a") for _ in range(5)]
 
     (reason,) = reasons_of(row_of(handle))
 
     assert reason.code is ReasonCode.RATE_LIMITED
-    assert "The rate limit of tests.jobs.limited.rate_limited:a is reached: 20/s, 4." in reason.words
-    assert reason.when is not None
+    assert reason.words == "The rate limit of tests.jobs.limited.four_an_hour:a is reached: 4/h."
+    assert 800 < (reason.when - timezone.now()).total_seconds() <= 900
 
 
 def test_a_free_place_of_a_limit_is_reported_before_the_limiter_runs():

@@ -50,8 +50,19 @@ def test_the_waited_filter_counts_finished_and_current_waits(shown, ago, length,
     make("was_cancelled", status="CANCELLED", enqueued_at=ago(9_000), cancelled_at=ago(8_000))
     make("began_at_once", status="COMPLETED", enqueued_at=ago(9_000), started_at=ago(9_000), completed_at=ago(1))
     make("later", deferred=True, enqueued_at=ago(-7_200))
+    make("blocked", limit_key="k", blocked=True, deferred=True, enqueued_at=ago(7_200))
+    make("just_released", limit_key="k", enqueued_at=ago(7_200), released_at=ago(0))
 
     assert shown(f"?waited={length}") == expected
+
+
+def test_a_task_is_due_for_a_minute_only_from_the_release_by_its_limit_on(shown, ago):
+    make("due", enqueued_at=ago(90))
+    make("released", limit_key="k", enqueued_at=ago(7_200), released_at=ago(90))
+    make("just_released", limit_key="k", enqueued_at=ago(7_200), released_at=ago(1))
+    make("blocked", limit_key="k", blocked=True, deferred=True, enqueued_at=ago(7_200))
+
+    assert shown("?trouble=late") == {"due", "released"}
 
 
 @pytest.mark.parametrize(

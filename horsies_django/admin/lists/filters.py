@@ -14,6 +14,7 @@ from ...core.status import TaskStatus
 from ...db.expressions import NowPlus
 from ...models import Worker
 from ...models.claim.query import not_past_deadline
+from ...models.filters import due_before
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.transitions import TaskQuerySet
 from ...ops.keyset import scopes
@@ -261,9 +262,9 @@ class ProblemFilter(ChoiceFilter):
         """Return the condition for the selected problem."""
         if chosen == "retried":
             return Q(attempt__gt=1) | Q(retry_count__gt=0)
-        return Q(not_past_deadline(), status=TaskStatus.PENDING, enqueued_at__lt=NowPlus(-LATE_AFTER))
+        return Q(not_past_deadline(), due_before(NowPlus(-LATE_AFTER)), status=TaskStatus.PENDING)
 
     @property
     def scope(self) -> ScanScope:
         """Overdue and waiting tasks are pending."""
-        return {"late": scopes.DUE, "overdue": scopes.OVERDUE}.get(self.selected or "", scopes.TABLE)
+        return {"late": scopes.READY, "overdue": scopes.OVERDUE}.get(self.selected or "", scopes.TABLE)

@@ -7,13 +7,12 @@ from typing import Any, Final
 
 from django.db.models import F, Q, Value
 from django.db.models.functions import Coalesce
-from django.db.models.lookups import LessThan
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...db.expressions import NowPlus
 from ...db.now import Now
-from ...models.claim.query import DUE_AT
+from ...models.filters import due_before
 from ...ops.keyset import scopes
 from ...ops.keyset.scopes import ScanScope
 from .filters import FoldedFilter
@@ -50,7 +49,7 @@ class WaitedFilter(DurationFilter):
 
     def condition(self, chosen: str) -> Q:
         """Measure to the start; for tasks that never started, to the end."""
-        return Q(LessThan(DUE_AT, self.threshold(chosen, "started_at", *_ENDS)))
+        return due_before(self.threshold(chosen, "started_at", *_ENDS))
 
 
 class RanFilter(DurationFilter):

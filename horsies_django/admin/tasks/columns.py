@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from django.contrib import admin
 from django.db import models
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -21,22 +21,26 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import format_duration
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...db.now import Now
-from ...models import Task, Workflow
+from ...models import Queue, Task, Workflow
+from ...ops.inspector.task_states import Wait, wait_of
 from ...ops.payload_view.excerpt import excerpt_of, with_short_arguments
 from ...ops.payload_view.last_error import LastError, last_errors
 from ..formatting import progress_bar
 from ..links import Links
 from ..lists.cells import cell, short, short_id
-from ..status_text import is_overdue, pending_state, status_badge
+from ..status_text import status_badge, wait_text
 from ..times import relative_time
+
+#: Whether the queue of a task is paused.
+IS_QUEUE_PAUSED: Final = Exists(Queue.objects.filter(name=OuterRef("queue_name"), paused=True))
 
 #: Seconds that a task must have waited for the row to say so.
 LONG_WAIT: Final = 1.0
 
 
 def with_columns(tasks: QuerySet[Any]) -> QuerySet[Any]:
-    """Read what the columns need: small arguments, and the database's current time as ``seen_at``."""
-    return with_short_arguments(tasks.annotate(seen_at=Now()))
+    """Read what the columns need: small arguments, the database's current time as ``seen_at``, the queue's pause."""
+    return with_short_arguments(tasks.annotate(seen_at=Now(), is_queue_paused=IS_QUEUE_PAUSED))
 
 
 def complete_rows(rows: Sequence[Any], links: Links) -> None:
@@ -53,9 +57,8 @@ class TaskColumns:
     def shown_state(self, task: Task) -> SafeString:
         """The state, and the time that fits it: when the task ended, began, was claimed or is due."""
         now = _now(task)
-        moment, is_late = _moment_of(task), is_overdue(task, now)
-        word = gettext("overdue") if is_late else pending_state(task, now)
-        if is_late and task.good_until is not None:
+        moment, word = _moment_of(task), wait_text(task, now)
+        if wait_of(task, now) is Wait.OVERDUE:
             moment = task.good_until
         mark = '<span class="horsies-status horsies-status-pending">{}</span>'
         badge = format_html(mark, word[:1].upper() + word[1:]) if word else status_badge(task)
@@ -91,11 +94,12 @@ class TaskColumns:
 
     @admin.display(description=_("queue, worker"))
     def shown_place(self, task: Any) -> SafeString:
-        """The queue, the priority unless it is 0, and the worker that holds or held it, linked to its tasks."""
+        """The queue, whether it is paused, the priority unless that is 0, and the worker, linked to its tasks."""
         queue: SafeString | str = task.queue_name
         if task.priority:
             words = gettext("priority %d") % task.priority
-            queue = format_html('{} <span class="quiet">{}</span>', task.queue_name, words)
+            queue = format_html('{} <span class="quiet">{}</span>', queue, words)
+        queue = with_pause(queue, task)
         worker = task.claimed_by_worker_id
         if not worker:
             return cell(queue)
@@ -109,13 +113,20 @@ class TaskColumns:
         return cell(short_id(task.pk), _workflow(task) or sent)
 
 
+def with_pause(queue: SafeString | str, task: Any) -> SafeString | str:
+    """Return the queue of a task with :data:`IS_QUEUE_PAUSED`, marked as paused if the task waits for it."""
+    if task.status != TaskStatus.PENDING or not task.is_queue_paused:
+        return queue
+    return format_html('{} <span class="quiet">{}</span>', queue, gettext("paused"))
+
+
 def _moment_of(task: Task) -> datetime | None:
     """Return the time that fits the state of a task."""
     if task.status == TaskStatus.RUNNING:
         return task.started_at
     if task.status == TaskStatus.CLAIMED:
         return task.claimed_at
-    moment: datetime | None = task.enqueued_at if task.status == TaskStatus.PENDING else task.finished_at
+    moment: datetime | None = task.due_at if task.status == TaskStatus.PENDING else task.finished_at
     return moment
 
 

@@ -26,8 +26,9 @@ from ..ages import counted
 from ..copy_button import copy_button
 from ..formatting import as_json, format_number, format_time, masked_json, progress_bar, time_column
 from ..links import Links, schedule_link
-from ..status_text import is_overdue, pending_state, status_badge
+from ..status_text import status_badge, wait_text
 from .attempts import is_single_run, latest_attempts, process_of
+from .columns import with_pause
 from .run_again import RunAgainAdmin
 
 
@@ -50,9 +51,8 @@ class TaskFields(RunAgainAdmin):
 
     @admin.display(description=_("state"))
     def page_status(self, task: Any) -> SafeString:
-        """The status, and why a pending task waits, or that it is overdue."""
-        note = gettext("overdue") if is_overdue(task, task.read_at) else pending_state(task, task.read_at)
-        return format_html('{} <span class="quiet">{}</span>', status_badge(task), note)
+        """The status, and what a pending task waits for."""
+        return format_html('{} <span class="quiet">{}</span>', status_badge(task), wait_text(task, task.read_at))
 
     @admin.display(description=_("id"))
     def page_id(self, task: Task) -> SafeString:
@@ -69,8 +69,9 @@ class TaskFields(RunAgainAdmin):
 
     @admin.display(description=_("queue"))
     def page_queue(self, task: Any) -> SafeString | str:
-        """The queue, linked to its tasks."""
-        return _links(task).to_list(Task, task.queue_name, queue_name=task.queue_name)
+        """The queue, linked to its tasks, and whether it is paused."""
+        link = _links(task).to_list(Task, task.queue_name, queue_name=task.queue_name)
+        return with_pause(link, task)
 
     @admin.display(description=_("priority"))
     def page_priority(self, task: Task) -> int:
@@ -105,11 +106,11 @@ class TaskFields(RunAgainAdmin):
 
     @admin.display(description=_("limit"))
     def page_limit_key(self, task: Any) -> SafeString | str:
-        """The limit key, linked to the limit, and whether the task holds one of its places."""
+        """The limit key, linked to the limit, and whether the task waits for it or has one of its places."""
         if task.limit_key is None:
             return "-"
         has_place = not task.deferred and task.status in TASK_LIVE_STATES
-        note = gettext("waiting") if task.blocked else gettext("running") if has_place else ""
+        note = gettext("waiting") if task.blocked else gettext("has a place") if has_place else ""
         return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), note)
 
     @admin.display(description=_("group"))
@@ -138,7 +139,7 @@ class TaskFields(RunAgainAdmin):
 
     @admin.display(description=_("wait time"))
     def page_wait(self, task: Any) -> str:
-        """How long it has been due before it started, or so far."""
+        """How long it has been due before it started, or so far. While its limit blocked it, it was not due."""
         end = task.started_at or task.finished_at
         return counted(task.read_at - task.due_at) if end is None else format_duration(end - task.due_at)
 

@@ -12,7 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext
@@ -23,10 +23,12 @@ from ...core.results import OperationalCode
 from ...core.status import TaskStatus
 from ...db.now import Now
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
-from ...ops.diagnosis import Reason, reasons_of
+from ...ops.diagnosis import Reason, RelatedRow, reasons_of
 from ...ops.diagnosis.not_retried import why_not_retried
+from ...ops.diagnosis.reason import HELD_FOR, and_more
 from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, with_payload_texts
+from ..ages import counted
 from ..copy_button import COPY_CSS, COPY_JS
 from ..drawn_time import drawn_until
 from ..errors.links import same_error_link
@@ -43,6 +45,7 @@ from .attempts import (
     latest_heartbeats,
     process_of,
 )
+from .columns import IS_QUEUE_PAUSED
 from .fields import TaskFields
 from .run_again import URL_NAME, linked_tasks
 from .timeline import MAX_UNFOLDED, WIDTH, bars_of, legend_of, steps_of
@@ -185,7 +188,7 @@ class TaskPage(TaskFields):
         if match is None:
             return rows
         if match.url_name == self._url_name("change"):
-            rows = with_payload_texts(rows, *PARTS).annotate(read_at=Now())
+            rows = with_payload_texts(rows, *PARTS).annotate(read_at=Now(), is_queue_paused=IS_QUEUE_PAUSED)
         if match.url_name == URL_NAME:
             rows = with_payload_texts(rows, "args", "kwargs")
         if match.url_name == self._url_name("download"):
@@ -208,16 +211,17 @@ class TaskPage(TaskFields):
         task.page_links = links
         task.page_node = _node_of(task)
         task.page_reruns = linked_tasks(task, links) if task.finished_at is not None else ""
-        reasons = reason_rows(task, task.read_at, links)
+        reasons = reasons_of(task, task.read_at)
+        reason_rows = [_reason_row(task, reason, task.read_at, links) for reason in reasons]
         attempts = latest_attempts(task)
         beats = latest_heartbeats(task) if _has_relevant_beats(task) else []
         links.load_existing(Worker, _workers(task, attempts, beats), task._state.db)
-        steps = steps_of(task, attempts, task.read_at)
+        steps = steps_of(task, attempts, task.read_at, reasons)
         legend = legend_of(steps)
         return {
             "live": task.finished_at is None,
             "error": self._error(task, attempts, links),
-            "reasons": reasons,
+            "reasons": reason_rows,
             "sections": {
                 section.key: {"title": section.title, "fields": self._fields(section, task), "is_live": section.is_live}
                 for section in (STATE, ARGUMENTS, RESULT, OPTIONS)
@@ -302,7 +306,8 @@ def _is_start_shown(task: Any) -> bool:
 
 def _is_wait_shown(task: Any) -> bool:
     """Return whether it has waited since it was due, for its first attempt; the timeline has those of all attempts."""
-    return task.attempt <= 1 and bool(task.due_at <= (task.started_at or task.finished_at or task.read_at))
+    is_due = task.due_at <= (task.started_at or task.finished_at or task.read_at)
+    return bool(task.attempt <= 1 and is_due and not task.blocked)
 
 
 #: Conditions of fields other than that their column has a value.
@@ -347,17 +352,23 @@ class ReasonRow:
     links: SafeString
 
 
-def reason_rows(task: Task, now: datetime, links: Links) -> list[ReasonRow]:
-    """Return why a task is not running, the most immediate reason first."""
-    return [_shown(task, reason, now, links) for reason in reasons_of(task, now)]
-
-
-def _shown(task: Task, reason: Reason, now: datetime, links: Links) -> ReasonRow:
+def _reason_row(task: Task, reason: Reason, now: datetime, links: Links) -> ReasonRow:
+    about = [_related(row, now, links) for row in reason.about]
+    about += [and_more(reason.more)] if reason.more else []
     is_on_page = reason.when in (task.enqueued_at, task.good_until)  # in the section of the state
     return ReasonRow(
         reason.code.value,
         reason.words,
         format_time(reason.when) if reason.when and not is_on_page else "",
         relative_time(reason.when, now) if reason.when else "",
-        format_html_join(", ", "{}", ((links.to(about.model, about.key, about.label),) for about in reason.about)),
+        format_html_join(", ", "{}", ((row,) for row in about)),
     )
+
+
+def _related(row: RelatedRow, now: datetime, links: Links) -> SafeString | str:
+    """Return a row that a reason names, linked, and for how long it has held a limit."""
+    link = links.to(row.model, row.key, row.label)
+    if row.since is None:
+        return link
+    words = format_html(str(HELD_FOR), status=row.status, duration=counted(now - row.since))
+    return format_html('{} <span class="quiet">{}</span>', link, words)

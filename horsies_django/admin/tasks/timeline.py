@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 from ...core.durations import format_duration
 from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
+from ...ops.diagnosis import Reason, ReasonCode
 from ..ages import counted
 
 #: Units of the SVG.
@@ -28,6 +29,7 @@ class StepKind(StrEnum):
     """The kind of a step; also the CSS class of its bar. All but ``runs`` and ``fails`` are waiting."""
 
     LATER = "later"
+    BLOCKED = "blocked"
     WAITS = "waits"
     CLAIMED = "claimed"
     RUNS = "runs"
@@ -39,6 +41,7 @@ class StepKind(StrEnum):
 #: What the kinds are called in the legend, in its order.
 _KIND_WORDS: Final = {
     StepKind.LATER: gettext_lazy("Waiting until due"),
+    StepKind.BLOCKED: gettext_lazy("Blocked"),
     StepKind.WAITS: gettext_lazy("Waiting for a worker"),
     StepKind.CLAIMED: gettext_lazy("Waiting for a slot"),
     StepKind.RUNS: gettext_lazy("Running"),
@@ -79,9 +82,26 @@ class TimelineBar:
     title: str
 
 
-def steps_of(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Step]:
-    """Return the steps of a task in order. ``attempts`` are its latest, in order; ``now`` is the database's time."""
+#: What a due task waits for, by the reason that no worker may claim it.
+_HOLDS: Final = {
+    ReasonCode.PAST_DEADLINE: gettext_lazy("Overdue, waiting to expire"),
+    ReasonCode.WORKFLOW_PAUSED: gettext_lazy("Waiting for its workflow to be resumed"),
+    ReasonCode.LIMIT_FULL: gettext_lazy("Waiting for its limit"),
+    ReasonCode.RATE_LIMITED: gettext_lazy("Waiting for its rate limit"),
+    ReasonCode.QUEUE_PAUSED: gettext_lazy("Waiting for its queue to be resumed"),
+    ReasonCode.QUEUE_FULL: gettext_lazy("Waiting for the limit of its queue"),
+}
+
+
+def steps_of(task: Task, attempts: Sequence[TaskAttempt], now: datetime, reasons: Sequence[Reason]) -> list[Step]:
+    """Return the steps of a task in order.
+
+    ``attempts`` are its latest, in order; ``now`` is the database's time; ``reasons`` are why it is not running.
+    """
     steps = [*_past(task, attempts), *_present(task, attempts, now)]
+    held_by = next((_HOLDS[reason.code] for reason in reasons if reason.code in _HOLDS), None)
+    if held_by is not None and steps and steps[-1].is_open and steps[-1].kind in (StepKind.BLOCKED, StepKind.WAITS):
+        steps[-1] = replace(steps[-1], kind=StepKind.BLOCKED, words=str(held_by))
     return [step for step in steps if step.until >= step.since]
 
 
@@ -93,8 +113,8 @@ def _past(task: Task, attempts: Sequence[TaskAttempt]) -> Iterator[Step]:
         since = attempts[0].started_at
     for number, attempt in enumerate(attempts):
         is_last = number == len(attempts) - 1 and task.started_at == attempt.started_at
-        claimed = task.claimed_at if is_last else None
-        yield from _waiting(since, attempt.due_at, claimed, attempt.started_at, is_first=attempt.attempt == 1)
+        is_first = attempt.attempt == 1
+        yield from _waiting(task, since, attempt.due_at, attempt.started_at, is_first=is_first, is_latest=is_last)
         is_good = attempt.outcome == AttemptOutcome.COMPLETED
         words = _("Attempt %(number)d: %(outcome)s") % {
             "number": attempt.attempt,
@@ -105,13 +125,32 @@ def _past(task: Task, attempts: Sequence[TaskAttempt]) -> Iterator[Step]:
 
 
 def _waiting(
-    since: datetime, due: datetime, claimed: datetime | None, until: datetime, *, is_first: bool, is_open: bool = False
+    task: Task,
+    since: datetime,
+    due: datetime,
+    until: datetime,
+    *,
+    is_first: bool,
+    is_latest: bool = True,
+    is_open: bool = False,
 ) -> Iterator[Step]:
-    """Return the steps before a start: until it was due, until it was claimed (if that is known), until it started."""
-    if since < due <= until:
+    """Return the steps before a start: until its time came, its limit released it, it was claimed, and it started.
+
+    The row has the times of the latest start only. The first attempt of a task with a limit had no time to wait for.
+    """
+    is_at_once = is_first and task.limit_key is not None and task.run_after is None
+    time_came = task.enqueued_at if is_latest else since if is_at_once else due
+    if since < time_came <= until:
         words = _("Scheduled for later") if is_first else _("Waited for the next attempt")
-        yield Step(StepKind.LATER, words, since, due)
-        since = due
+        yield Step(StepKind.LATER, words, since, time_came)
+        since = time_came
+    is_blocked = is_latest and task.blocked
+    released = until if is_blocked else due
+    if since < released <= until:
+        words = _("Waited for its workflow to be resumed") if task.limit_key is None else _("Waited for its limit")
+        yield Step(StepKind.BLOCKED, words, since, released, is_open and is_blocked)
+        since = released
+    claimed = task.claimed_at if is_latest else None
     if claimed is not None and since < claimed < until:
         yield Step(StepKind.WAITS, _("Waited for a worker"), since, claimed)
         words = _("Claimed, waiting for a slot") if is_open else _("Claimed, waited for a slot")
@@ -134,7 +173,7 @@ def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iter
         return
     until = task.started_at or task.finished_at or now
     is_open = task.started_at is None and task.finished_at is None
-    yield from _waiting(since, task.due_at, task.claimed_at, until, is_first=is_first, is_open=is_open)
+    yield from _waiting(task, since, task.due_at, until, is_first=is_first, is_open=is_open)
     if task.started_at is not None:
         if task.finished_at is None:
             yield Step(StepKind.RUNS, _("Attempt %d is running") % task.attempt, task.started_at, now, is_open=True)

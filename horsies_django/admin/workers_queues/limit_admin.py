@@ -22,7 +22,7 @@ from ..base import ReadOnlyAdmin, is_read_only
 from ..change_message import describe_changes
 from ..formatting import format_number, time_column
 from ..links import Links
-from ..status_text import pending_state, status_badge
+from ..status_text import status_badge, wait_text
 from ..times import relative_time
 
 #: Maximum number of listed tasks, and of counted tasks.
@@ -147,7 +147,8 @@ class LimitAdmin(ReadOnlyAdmin):
 
 #: The columns that the page shows of a task with a place.
 _HOLDER_COLUMNS: Final = (
-    "task_name", "status", "enqueued_at", "claimed_at", "started_at", "next_retry_at", "group_key", "claim"
+    "task_name", "status", "enqueued_at", "claimed_at", "started_at", "next_retry_at", "group_key", "claim",
+    "good_until", "blocked", "limit_key", "released_at",
 )  # fmt: skip
 
 _HOLDERS: Final = "admin/horsies_django/limit_holders.html"
@@ -164,11 +165,11 @@ class Holder:
 
 
 def _holder(task: Any, links: Links) -> Holder:
-    since = task.started_at or task.claimed_at or task.enqueued_at
+    since = task.started_at or task.claimed_at or task.due_at
     return Holder(
         links.to(Task, task.pk, task.task_name),
         status_badge(task),
-        pending_state(task, task.seen_at),
+        wait_text(task, task.seen_at),
         relative_time(since, task.seen_at),
     )
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from django.db.models import Case, JSONField, Q, Value, When
+from django.db.models import Case, Exists, JSONField, OuterRef, Q, Value, When
 
 from ...core.workflow_status import NodeKind
-from ...models import Workflow, WorkflowTask
+from ...models import Queue, Workflow, WorkflowTask
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ..graph.boxes import GraphNode
 from ..graph.labels import STATES
@@ -42,8 +42,15 @@ _COLUMNS: Final = (
     "task__started_at",
     "task__next_retry_at",
     "task__blocked",
+    "task__limit_key",
 )
 
+
+#: The columns that the database computes.
+_COMPUTED: Final[Mapping[str, Any]] = {
+    "waits_text": AS_TEXT,
+    "is_queue_paused": Exists(Queue.objects.filter(name=OuterRef("task__queue_name"), paused=True)),
+}
 
 #: JSON columns may be huge, deeply nested or damaged, so they are read as text.
 _JSON: Final = tuple(field.name for field in WorkflowTask._meta.concrete_fields if isinstance(field, JSONField))
@@ -95,10 +102,10 @@ class NodeFilter:
 def page_rows(workflow: Workflow, choice: NodeFilter, alike: tuple[GraphNode, ...] = ()) -> list[dict[str, Any]]:
     """Return up to ``PAGE_SIZE`` + 1 rows of the table. ``alike`` are the nodes of a folded box."""
     if not choice.is_filtered and workflow.node_count <= PAGE_SIZE:
-        rows = node_rows(workflow).order_by("task_index").values(*_COLUMNS, waits_text=AS_TEXT)
+        rows = node_rows(workflow).order_by("task_index").values(*_COLUMNS, **_COMPUTED)
         return list(rows[: PAGE_SIZE + 1])
     keys = _keys_of_box(alike, choice.after) if alike else _matching_keys(workflow, choice)
-    found = {row["pk"]: row for row in node_rows(workflow).filter(pk__in=keys).values(*_COLUMNS, waits_text=AS_TEXT)}
+    found = {row["pk"]: row for row in node_rows(workflow).filter(pk__in=keys).values(*_COLUMNS, **_COMPUTED)}
     return [found[key] for key in keys if key in found]
 
 
@@ -150,7 +157,7 @@ def find_row(workflow: Workflow, place: int) -> dict[str, Any] | None:
     """Return one node's row of the table."""
     # Ordered explicitly: by primary key PostgreSQL would scan the table.
     rows = node_rows(workflow).filter(task_index=place).order_by("task_index")
-    found: dict[str, Any] | None = rows.values(*_COLUMNS, waits_text=AS_TEXT).first()
+    found: dict[str, Any] | None = rows.values(*_COLUMNS, **_COMPUTED).first()
     return found
 
 

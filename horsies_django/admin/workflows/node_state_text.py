@@ -57,8 +57,8 @@ def _join(node: Mapping[str, Any]) -> str:
 
 
 def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:
-    if workflow.status == WorkflowStatus.PAUSED and node["task__blocked"]:
-        return _("Ready to start, but the workflow is paused.")
+    if _is_suspended(node):
+        return _task_wait_text(node)
     if node["kind"] == NodeKind.SLEEP:
         return _("Sleeping until %s.") % format_time(node["until"], exactly=False)
     if (node["run_when"] or node["skip_when"]) and not node["is_decided"]:
@@ -92,5 +92,13 @@ def _retry_text(workflow: Any, node: Mapping[str, Any]) -> str:
     return _("Its task will be retried at %s.") % format_time(due, exactly=False)
 
 
+def _is_suspended(node: Mapping[str, Any]) -> bool:
+    return bool(node["task__blocked"]) and node["task__limit_key"] is None
+
+
 def _task_wait_text(node: Mapping[str, Any]) -> str:
+    if _is_suspended(node):
+        return _("Ready to start, but the workflow is paused.")
+    if node["is_queue_paused"] and not node["task__blocked"]:
+        return _("Its task is waiting for its queue, which is paused.")
     return _("Its task is waiting for its limit.") if node["task__blocked"] else _("Its task is waiting for a worker.")

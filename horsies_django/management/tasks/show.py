@@ -14,7 +14,7 @@ from horsies_django.core.printable import one_line
 from horsies_django.management.text_table import table
 from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
 from horsies_django.ops.inspector.inspector import PAGE
-from horsies_django.ops.inspector.task_states import WAITING
+from horsies_django.ops.inspector.task_states import WAITING, Wait
 
 from .flags import parse_count, parse_filters, parse_ids
 
@@ -107,7 +107,8 @@ def _group(task: TaskSummary) -> str:
 
 
 def _state(task: TaskSummary) -> str:
-    return f"{task.state} (orphaned)" if task.is_orphaned else str(task.state)
+    note = "orphaned" if task.is_orphaned else task.wait
+    return str(task.state) if note in (None, Wait.DUE, task.state) else f"{task.state} ({note})"
 
 
 def _when(task: TaskSummary) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.status import TaskStatus
+from ...db.now import Now
 from ...models import Task
-from ...models.concurrency_limiter import with_first_task
+from ...models.claim.query import DUE_AT
+from ...models.concurrency_limiter import UNOCCUPIED, occupancy_of, room_of, with_first_task
 from ...models.transitions import TaskQuerySet
 from ..queue_status import QueueStatus, queue_status
-from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, now_of, tasks_in_database_of
+from .reason import MAX_HOLDERS, Reason, ReasonCode, RelatedRow, database_of, now_of, tasks_in_database_of
 
 
 def queue_limit_reasons(task: Task, rows: TaskQuerySet) -> Iterator[Reason]:
@@ -37,26 +42,47 @@ def _queue_full(status: QueueStatus, rows: TaskQuerySet) -> Reason:
         most,
     )
     words %= {"queue": status.name, "most": most, "held": status.held}
-    held = (
-        rows.active().filter(queue_name=status.name).order_by("claimed_at").values_list("pk", "task_name")[:MAX_RELATED]
+    about = holders_of(rows.active().filter(queue_name=status.name))
+    return Reason(ReasonCode.QUEUE_FULL, words, about=about, more=max(0, status.held - len(about)))
+
+
+def holders_of(rows: TaskQuerySet) -> tuple[RelatedRow, ...]:
+    """Return the first of the tasks that hold a limit, those that have held it for longest."""
+    held_since = Coalesce("started_at", "claimed_at", DUE_AT)
+    first: Any = rows.annotate(held_since=held_since).order_by("held_since", "pk")
+    return tuple(
+        RelatedRow(Task, task.pk, task.task_name, task.get_status_display(), task.held_since)
+        for task in first.only("task_name", "status")[:MAX_HOLDERS]
     )
-    return Reason(ReasonCode.QUEUE_FULL, words, about=tuple(RelatedRow(Task, key, name) for key, name in held))
 
 
-def limit_key_reason(task: Task) -> Reason:
-    """Return whether the task waits for a free place or for the rate of its limit."""
+def limit_key_reason(task: Task, now: datetime) -> Reason:
+    """Return whether the task waits for a free place or for the rate of its limit, by the limiter's own arithmetic."""
     key = str(task.limit_key)
-    inside = tasks_in_database_of(task).released().filter(limit_key=key).order_by("enqueued_at")
-    if (limit := with_first_task(database_of(task), [key]).first()) is not None:
+    inside = tasks_in_database_of(task).released().filter(limit_key=key)
+    occupancy = occupancy_of(inside).get(key, UNOCCUPIED)
+    limit = with_first_task(database_of(task), [key]).annotate(clock=Now()).first()
+    if limit is not None:
         limit.adopt_declared()
-    most, rate = (None, None) if limit is None else limit.terms
-    if most is not None and (held := inside.count()) >= most:
-        words = _("The limit %(key)s is reached: %(held)d of %(most)d in use.")
-        about = tuple(RelatedRow(Task, pk, str(pk)) for pk in inside.values_list("pk", flat=True)[:MAX_RELATED])
-        return Reason(ReasonCode.LIMIT_FULL, words % {"held": held, "most": most, "key": key}, about=about)
-    if limit is not None and rate is not None:
-        words = _("The rate limit of %(key)s is reached: %(rate)s.") % {"rate": rate, "key": key}
-        return Reason(ReasonCode.RATE_LIMITED, words, limit.next_at)
+        most, rate = limit.terms
+        room = room_of(limit, occupancy)
+        if most == 0:
+            return Reason(ReasonCode.LIMIT_FULL, _("The limit %s is stopped: its maximum is 0 tasks.") % key)
+        if most is not None and occupancy.free_places(most) <= 0:
+            words = _("The limit %(key)s is reached: %(held)d of %(most)d in use.")
+            words %= {"held": occupancy.held, "most": most, "key": key}
+            about = holders_of(inside)
+            return Reason(ReasonCode.LIMIT_FULL, words, about=about, more=max(0, occupancy.held - len(about)))
+        if room.places <= 0 and limit.bucket is not None:
+            terms = {"rate": rate, "key": key}
+            if room.tokens < 1:
+                next_at = now + timedelta(seconds=limit.bucket.wait(room.tokens))
+                words = _("The rate limit of %(key)s is reached: %(rate)s.") % terms
+                return Reason(ReasonCode.RATE_LIMITED, words, next_at)
+            words = _("The rate limit of %(key)s (%(rate)s) admits more tasks once those admitted have started.")
+            about = holders_of(inside.exclude(status=TaskStatus.RUNNING))
+            more = max(0, occupancy.waiting - len(about))
+            return Reason(ReasonCode.RATE_LIMITED, words % terms, about=about, more=more)
     words = (
         _("The limit %s has capacity: the task is admitted within seconds, at the latest in the reaper's next pass.")
         % key

@@ -50,9 +50,9 @@ def pending_reasons(task: Task, now: datetime) -> Iterator[Reason]:
         found.append(_other_version(task, is_due=is_due))
     elif not is_due:
         found.append(_not_due(task))
-    found += [limit_key_reason(task)] if task.blocked and task.limit_key is not None else []
+    found += [limit_key_reason(task, now)] if task.blocked and task.limit_key is not None else []
     found += _queue_and_worker_reasons(task, rows, is_due=is_due and not task.blocked)
-    yield from found or [_no_reason_found(now - task.enqueued_at)]
+    yield from found or [_no_reason_found(now - task.due_at)]
 
 
 def _not_due(task: Task) -> Reason:

@@ -9,16 +9,22 @@ from typing import Any, Final
 
 from django.db import models
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ...core.compat import task_backends
+from ...core.durations import format_duration, format_relative
 from ...core.options import Options
 from ...db.now import Now
 from ...enqueue.backend import HorsiesBackend
 from ...models import Task, Workflow
 from ...models.transitions import TaskQuerySet
 
-#: Maximum number of rows that one reason names.
+#: Maximum number of rows that one reason names, and of tasks that hold a limit.
 MAX_RELATED: Final = 20
+MAX_HOLDERS: Final = 5
+
+#: For how long a task has held a limit.
+HELD_FOR: Final = gettext_lazy("{status} for {duration}")
 
 
 class ReasonCode(StrEnum):
@@ -50,21 +56,49 @@ class ReasonCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RelatedRow:
-    """A row that a reason refers to: its model, its primary key and a label."""
+    """A row that a reason refers to: its model, its primary key and a label.
+
+    Of a task that holds a limit also its translated status, and since when it has it.
+    """
 
     model: type[models.Model]
     key: Any
     label: str
+    status: str = ""
+    since: datetime | None = None
+
+    def as_text(self, now: datetime) -> str:
+        """Return a task that holds a limit: its label, its id, its status and for how long it has been in that."""
+        held = HELD_FOR.format(status=self.status, duration=format_duration(now - (self.since or now)))
+        return f"{self.label} {self.key} ({held})"
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: its code, a translated sentence, a time if one applies, and the rows it is about."""
+    """One reason: its code, a translated sentence, a time if one applies, and the rows it is about.
+
+    ``more`` is the number of rows that it is about besides those that ``about`` names.
+    """
 
     code: ReasonCode
     words: str
     when: datetime | None = None
     about: tuple[RelatedRow, ...] = ()
+    more: int = 0
+
+    def as_text(self, now: datetime) -> str:
+        """Return it as one line that names the tasks that hold a limit, and when a rate admits the next one."""
+        holders = [row.as_text(now) for row in self.about if row.since is not None]
+        names = ", ".join([*holders, and_more(self.more)] if self.more else holders)
+        when = ""
+        if self.when is not None and self.code is ReasonCode.RATE_LIMITED:
+            when = f"({format_relative((now - self.when).total_seconds())})"
+        return " ".join(filter(None, (self.words, names, when)))
+
+
+def and_more(count: int) -> str:
+    """Return how many rows there are besides those before it."""
+    return _("and %(more)s more") % {"more": count}
 
 
 def paused_workflow(workflow: Workflow) -> Reason:

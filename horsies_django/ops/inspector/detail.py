@@ -97,7 +97,7 @@ def task_detail(rows: TaskQuerySet) -> TaskDetail | None:
         **summary_fields(task),
         call=", ".join(_line(contents, part) for part in ("args", "kwargs") if contents.is_filled(part)),
         is_orphaned=bool(orphaned_ids([task])),
-        why=tuple(reason.words for reason in reasons_of(task, task.seen_at)),
+        why=tuple(reason.as_text(task.seen_at) for reason in reasons_of(task, task.seen_at)),
         payload={part: _masked_part(contents, part) for part in PAYLOADS if contents.is_filled(part)},
         progress=task.progress,
         items=[] if task.item_count is None else _items(task, contents),

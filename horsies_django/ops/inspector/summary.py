@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, cast
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from ...models.transitions import TaskQuerySet
 from ..diagnosis.reason import backend_options
 from ..payload_view.contents import PARTS
 from ..payload_view.excerpt import excerpt_of, with_short_arguments
-from .task_states import State, state_of
+from .task_states import State, Wait, state_of, wait_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,8 @@ class TaskSummary:
     """A task's row as of the time it was read.
 
     Attributes:
-        state: Its status; for a PENDING task, why it waits.
+        state: Its status; of a PENDING task, the kind.
+        wait: Of a PENDING task, what it waits for as far as its row shows: *due* is a free slot, *blocked* its limit.
         is_orphaned: Whether the worker that holds it has been silent for longer than the settings allow.
         call: Its arguments on one line, masked and truncated.
         due_at: The earliest time that a worker may claim it, or could have claimed it.
@@ -38,6 +40,7 @@ class TaskSummary:
     task: str
     call: str
     state: State
+    wait: Wait | None
     is_orphaned: bool
     queue: str
     priority: int
@@ -69,7 +72,7 @@ def as_text(value: Any) -> Any:
     """Return an id, state or time as a string, and any other value unchanged."""
     if isinstance(value, datetime):
         return value.isoformat()
-    return str(value) if isinstance(value, UUID | State) else value
+    return str(value) if isinstance(value, UUID | StrEnum) else value
 
 
 def with_summary_columns(rows: TaskQuerySet) -> TaskQuerySet:
@@ -91,6 +94,7 @@ def summary_fields(row: Any) -> dict[str, Any]:
         "id": row.pk,
         "task": row.task_name,
         "state": state_of(row, row.seen_at),
+        "wait": wait_of(row, row.seen_at),
         "queue": row.queue_name,
         "priority": row.priority,
         "backend": row.backend,

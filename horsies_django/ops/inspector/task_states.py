@@ -30,6 +30,21 @@ class State(StrEnum):
     EXPIRED = "expired"
 
 
+class Wait(StrEnum):
+    """What a PENDING task waits for, as far as its row shows. Every text about a waiting task agrees with this.
+
+    A limit blocks a task, and a paused workflow suspends one that a worker had claimed.
+    """
+
+    OVERDUE = "overdue"
+    BLOCKED = "blocked"
+    SUSPENDED = "suspended"
+    DUE = "due"
+    RETRYING = "retrying"
+    AGGREGATING = "aggregating"
+    SCHEDULED = "scheduled"
+
+
 #: States of tasks that have not started and that no worker holds.
 WAITING: Final = frozenset({State.SCHEDULED, State.AGGREGATING, State.PENDING, State.RETRYING})
 
@@ -94,6 +109,17 @@ def state_of(row: Any, now: datetime) -> State | str:
     if row.next_retry_at is not None:
         return State.RETRYING
     return State.AGGREGATING if row.group_key is not None and row.claim == 0 else State.SCHEDULED
+
+
+def wait_of(row: Any, now: datetime) -> Wait | None:
+    """Return what a PENDING row waits for; None for another status. Takes what :func:`state_of` takes."""
+    if row.status != TaskStatus.PENDING:
+        return None
+    if row.good_until is not None and row.good_until <= now:
+        return Wait.OVERDUE
+    if row.blocked:
+        return Wait.SUSPENDED if row.limit_key is None else Wait.BLOCKED
+    return Wait.DUE if (state := state_of(row, now)) is State.PENDING else Wait(state)
 
 
 def _in_state(rows: TaskQuerySet, state: State) -> TaskQuerySet:

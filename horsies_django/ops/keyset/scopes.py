@@ -72,6 +72,7 @@ TABLE: Final = ScanScope()
 PENDING: Final = ScanScope((_CLAIMABLE, _DEFERRED, _BLOCKED))
 DEFERRED: Final = ScanScope((_DEFERRED,))
 DUE: Final = ScanScope((_CLAIMABLE, _JUST_DUE, _BLOCKED))
+READY: Final = ScanScope((_CLAIMABLE, _JUST_DUE))
 OVERDUE: Final = ScanScope((_TOO_LATE,))
 HELD: Final = ScanScope((IndexRange(IS_HELD, ("claimed_by_worker_id",)),))
 #: Tasks with an error code: failed ones, and those that wait for a retry.
