@@ -54,6 +54,15 @@ def format_brief(duration: ElapsedTime) -> str:
     return _short(seconds)
 
 
+def format_about(duration: ElapsedTime) -> str:
+    """Return a duration from a histogram, which is right to within 20 %, as :func:`format_brief`; a dash for None.
+
+    >>> format_about(3.46)
+    '≈ 3.4 s'
+    """
+    return "-" if duration is None else f"≈ {format_brief(duration)}"
+
+
 def format_relative(seconds: float) -> str:
     """Return how long ago something was, or, if ``seconds`` is negative, in how long it will be.
 

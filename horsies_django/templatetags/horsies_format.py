@@ -9,9 +9,10 @@ from django import template
 from ..admin.ages import age_at
 from ..admin.charts import draw
 from ..admin.formatting import format_count, format_number
-from ..core.durations import duration_texts, format_brief
+from ..core.durations import duration_texts, format_about, format_brief
 
 register = template.Library()
+register.filter("about", format_about)
 register.filter("brief", format_brief)
 register.simple_tag(age_at, name="age")
 register.filter("draw", draw)

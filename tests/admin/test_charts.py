@@ -92,10 +92,10 @@ def test_a_chart_without_links_is_an_image_with_its_numbers_as_text():
     panel = Panel("", [Series("p95", "wait time", [0.5, 3.0, None])], Kind.LINES, Unit.SECONDS, threshold=2.0)
     one = chart(panel)
 
-    assert one.summary == "Title: wait time at most 3.0 s at Thu 13:00, last 3.0 s at Thu 13:00."
+    assert one.summary == "Title: wait time at most ≈ 3.0 s at Thu 13:00, last ≈ 3.0 s at Thu 13:00."
     assert f'role="img" aria-label="{one.summary}"' in draw(one)
-    assert "<title>Thu 12:00: wait time 500 ms</title>" in draw(one)
-    assert one.rows == [("Thu 13:00", [("3.0 s", None)]), ("Thu 12:00", [("500 ms", None)])]
+    assert "<title>Thu 12:00: wait time ≈ 500 ms</title>" in draw(one)
+    assert one.rows == [("Thu 13:00", [("≈ 3.0 s", None)]), ("Thu 12:00", [("≈ 500 ms", None)])]
     assert one.thresholds == ["2.0 s"]
 
 
@@ -118,7 +118,7 @@ def test_a_sparkline_says_its_highest_and_its_latest_value_and_short_waits_stay_
 
     short, long = sparkline("p95", [0.1, 0.05, None]), sparkline("p95", [0.1, 0.05, None], 0.1)
 
-    assert strip_tags(short) == "p95: at most 100 ms, last 50 ms."
+    assert strip_tags(short) == "p95: at most ≈ 100 ms, last ≈ 50 ms."
     assert [float(y) for y in re.findall(r"5 ([\d.]+)", re.search(r'p95" d="([^"]*)"', short)[1])] == [14.6, 15.3]
     assert "M5 2.00L15 9.00" in long
     assert "horsies-chart-threshold" in long

@@ -161,7 +161,7 @@ def test_the_overview_shows_queues_failures_and_times(staff):
     assert "<script>alert" not in html
     assert "emails paused 1" in text
     assert "Paused queues with due tasks: emails." in text
-    assert "3.4 s / 3.4 s" in text
+    assert "≈ 3.4 s / ≈ 3.4 s" in text
     assert "The reaper has not run recently" not in text
     assert f'href="/admin/horsies_django/errorgroup/{"a" * 12}/change/?period=24h"' in html
 

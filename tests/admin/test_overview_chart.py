@@ -199,7 +199,7 @@ def test_a_queue_slower_than_its_threshold_is_reported_with_the_time_since(staff
     assert re.findall(r"12 min \d+ s \(over 5 min\)", re.sub("<[^>]*>", "", queues))
     queue = client.get(f"/admin/horsies_django/queue/{Queue.objects.get().pk}/change/").content.decode()
     assert f"(over 5 min since {since})" in queue
-    assert "Wait time, last hour, by minute: wait time (p95) at most 15 min" in queue
+    assert "Wait time, last hour, by minute: wait time (p95) at most ≈ 15 min" in queue
     assert "threshold 5 min" in queue
 
 

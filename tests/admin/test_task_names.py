@@ -12,8 +12,10 @@ from django.urls import reverse
 
 from horsies_django import Gather, RetryPolicy, Unique, task
 from horsies_django.admin.periods import CHART_PERIODS
+from horsies_django.core.histogram import bucket_of
 from horsies_django.models import ErrorGroup, Rollup, Schedule, Task
 from horsies_django.models.operator_actions import ENGINE_TASK_PREFIX
+from horsies_django.ops.metrics import task_history
 from horsies_django.ops.task_options import options_in_force
 from tests.admin.client import log_in
 from tests.jobs import tasks
@@ -190,7 +192,8 @@ def test_the_list_has_the_names_that_ran_longest_first_then_other_registered_one
     shown = text_of(admin_client, reverse("admin:horsies_django_task_names"))
 
     assert re.search(
-        r"slow\.tasks\.report 2 2 8 min .*tests\.jobs\.tasks\.add 5 0 10 s .*Other registered tasks", shown
+        r"slow\.tasks\.report 2 2 ≈ 861 ms 8 min .*tests\.jobs\.tasks\.add 5 0 ≈ 861 ms 10 s .*Other registered tasks",
+        shown,
     )
     assert "not.today" not in shown
     assert tasks.noop.module_path in shown.split("Other registered tasks")[1]
@@ -222,14 +225,42 @@ def test_the_number_of_statements_does_not_grow_with_the_history(admin_client, g
     assert few <= 14
 
 
-def test_the_list_of_names_is_sorted_by_the_failures_on_request(admin_client):
-    other = tasks.noop.module_path
-    rollup(count=9, run_seconds=9)
-    rollup(count=2, outcome="FAILED", error_code="OTHER", task_name=other)
-    names = reverse("admin:horsies_django_task_names")
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ["long", "often", "fails"]),
+        ("?sort=attempts", ["often", "long", "fails"]),
+        ("?sort=failed", ["fails", "often", "long"]),
+        ("?sort=p95", ["fails", "long", "often"]),
+        ("?sort=nonsense", ["long", "often", "fails"]),
+    ],
+)
+def test_the_list_of_names_is_sorted_by_attempts_failures_p95_or_total_run_time(admin_client, query, expected):
+    rollup(task_name="long", count=4, run_seconds=400.0, runs={"36": 4})
+    rollup(task_name="often", count=200, run_seconds=100.0, runs={"12": 190, "34": 10})
+    rollup(task_name="often", count=1, run_seconds=0.1, runs={"34": 1}, outcome="FAILED", error_code="A")
+    rollup(task_name="often", count=1, run_seconds=0.1, runs={"12": 1}, outcome="FAILED", error_code="A", ago=2)
+    rollup(task_name="fails", count=3, run_seconds=30.0, runs={"38": 3}, outcome="FAILED", error_code="B")
+    rollup(task_name="fails", ago=30, runs={"5": 1_000})
 
-    by_time, by_failures = text_of(admin_client, names), text_of(admin_client, names + "?sort=failed")
+    html = admin_client.get(reverse("admin:horsies_django_task_names") + query).content.decode()
 
-    assert by_time.index(NAME) < by_time.index(other)
-    assert by_failures.index(other) < by_failures.index(NAME)
-    assert names in admin_client.get(reverse("admin:horsies_django_overview_changelist")).content.decode()
+    assert re.findall(r">(long|often|fails)</a></th>", html) == expected
+    for name, p95 in {"long": "≈ 4 min", "often": "≈ 110 s", "fails": "≈ 7 min"}.items():
+        row = re.search(rf">{name}</a></th>(.*?)</tr>", html)[1]
+        assert p95 in row
+        assert p95 in text_of(admin_client, url_of(name))  # the page of the name has the same
+
+
+def test_the_list_of_names_is_bounded_and_by_p95_has_the_slowest(admin_client, monkeypatch):
+    monkeypatch.setattr(task_history, "MAX_NAMES", 2)
+    for name, seconds in {"slow": 100, "slower": 200, "quick": 1}.items():
+        rollup(task_name=name, count=1, run_seconds=seconds, runs={str(bucket_of(seconds)): 1})
+    rollup(task_name="often", count=1_000, run_seconds=1_000.0, runs={"20": 1_000})
+    url = reverse("admin:horsies_django_task_names") + "?sort=p95"
+
+    with CaptureQueriesContext(connection) as queries:
+        html = admin_client.get(url).content.decode()
+
+    assert re.findall(r">(slow|slower|quick|often)</a></th>", html) == ["slower", "slow"]
+    assert len([query for query in queries if "horsies_rollups" in query["sql"] and "FROM" in query["sql"]]) <= 3

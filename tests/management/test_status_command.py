@@ -1,6 +1,7 @@
 """``manage.py horsies_status``."""
 
 import json
+import re
 
 import pytest
 from django.core.management import call_command
@@ -99,6 +100,9 @@ def test_the_json_status_has_the_roll_ups_of_the_last_hour(manage, drain):
     (queue,) = (queue for queue in json.loads(process.output)["queues"] if queue["name"] == "default")
     assert queue["last_hour"] == {"completed": 1, "retried": 0, "failed": 1}
     assert queue["run_p95"] > 0
+    report = manage("horsies_status")
+    assert report.wait() == 0, report.output
+    assert re.search(r"^default .* 1 +1 +≈ \d[\d.]* m?s +≈ \d[\d.]* m?s", report.output, re.MULTILINE)
 
 
 def test_the_status_says_that_there_are_more_queues_than_it_shows(capsys, monkeypatch):

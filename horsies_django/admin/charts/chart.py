@@ -9,6 +9,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from ...core.durations import format_brief
 from .axis import time_label
 from .panel import Kind, Panel, Series, Unit
 
@@ -124,7 +125,7 @@ class Chart:
     @property
     def thresholds(self) -> list[str]:
         """The values of the dashed lines."""
-        return [panel.format(panel.threshold) for panel in self.panels if panel.threshold]
+        return [format_brief(panel.threshold) for panel in self.panels if panel.threshold]
 
 
 def _lines_in_words(chart: Chart, panel: Panel) -> str:

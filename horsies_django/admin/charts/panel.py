@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.utils.formats import number_format
 
-from ...core.durations import format_brief
+from ...core.durations import format_about
 from .axis import Axis, count_axis, duration_axis
 
 #: Pixels of height of each interval of an axis.
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 
 class Unit(StrEnum):
-    """What the values of a panel are."""
+    """What the values of a panel are: counts, or seconds from histograms."""
 
     COUNT = "count"
     SECONDS = "seconds"
@@ -104,7 +104,7 @@ class Panel:
         """Return a value with its unit."""
         if value is None:
             return "-"
-        return number_format(value, force_grouping=True) if self.unit is Unit.COUNT else format_brief(value)
+        return number_format(value, force_grouping=True) if self.unit is Unit.COUNT else format_about(value)
 
     def text_at(self, at: int) -> str:
         """Return the values of one bucket in words; empty if there are none."""

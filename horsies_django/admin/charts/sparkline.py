@@ -9,7 +9,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import format_brief
+from ...core.durations import format_about
 from .drawing import STEP, line_path
 
 #: Pixels.
@@ -24,7 +24,10 @@ _MARGIN: Final = 2
 
 
 def sparkline(title: Any, seconds: Sequence[float | None], threshold: float | None = None) -> SafeString | str:
-    """Return durations over time as a small picture. Empty if there are none. A threshold is a dashed line."""
+    """Return durations of histograms over time as a small picture; empty if there are none.
+
+    A threshold, in seconds, is a dashed line.
+    """
     known = [value for value in seconds if value is not None]
     if not known:
         return ""
@@ -35,8 +38,8 @@ def sparkline(title: Any, seconds: Sequence[float | None], threshold: float | No
     ]
     words = _("%(title)s: at most %(most)s, last %(latest)s.") % {
         "title": title,
-        "most": format_brief(max(known)),
-        "latest": format_brief(known[-1]),
+        "most": format_about(max(known)),
+        "latest": format_about(known[-1]),
     }
     limit: SafeString | str = ""
     if threshold:

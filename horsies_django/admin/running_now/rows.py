@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...core.durations import format_brief
+from ...core.durations import format_about, format_brief
 from ...models import Task, Worker
 from ...ops.payload_view.excerpt import excerpt_of
 from ...ops.running import HOURS, UsualRunTime, is_near_limit, is_slow, is_started
@@ -118,7 +118,7 @@ def _usual_text(usual: UsualRunTime | None) -> SafeString | str:
         "95 % of the %(count)s runs that completed in the last %(hours)d hours took at most this long (within 20 %).",
         usual.count,
     )
-    return format_html('<abbr title="{}">p95</abbr> {}', _fill(title, usual), format_brief(usual.p95))
+    return format_html('<abbr title="{}">p95</abbr> {}', _fill(title, usual), format_about(usual.p95))
 
 
 def _fill(text: str, usual: UsualRunTime) -> str:

@@ -65,7 +65,7 @@ class TaskNamePages(TaskColumns, TaskFields):
         chosen = request.GET.get("sort", "")
         order = chosen if chosen in NAME_ORDERS else NAME_ORDERS[-1]
         counts = busiest_names(database, current_minute(database), order)
-        labels = (_("attempts"), _("failed or retried"), _("total run time"))
+        labels = (_("attempts"), _("failed or retried"), _("run time (p95)"), _("total run time"))
         idle = sorted(
             name
             for name in registry.tasks.keys() - {count.name for count in counts}

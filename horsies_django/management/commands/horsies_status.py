@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from horsies_django.core.backends import horsies_backend
-from horsies_django.core.durations import format_brief
+from horsies_django.core.durations import format_about, format_brief
 from horsies_django.core.liveness import Liveness
 from horsies_django.core.printable import one_line
 from horsies_django.management.base import QueueCommand
@@ -138,8 +138,8 @@ def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
         str(queue.held),
         f"{throughput.counts['completed']:,}",
         f"{throughput.counts['failed']:,}",
-        format_brief(throughput.wait_p95),
-        format_brief(throughput.run_p95),
+        format_about(throughput.wait_p95),
+        format_about(throughput.run_p95),
         "; ".join([*_marks(queue), *queue.status.descriptions]),
     )
 
