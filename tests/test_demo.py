@@ -30,6 +30,7 @@ def test_the_demo_counts_the_same_as_a_plain_loop(manage, tmp_path):
     assert expected > 600
     assert re.search(rf"reports .* {expected}/{expected}", process.output)
     assert re.search(r"A plain loop without the queue counts the same. [\d,]+ tasks/s", process.output)
+    assert "Each task parses a module: this sets the rate, not the queue." in process.output
     assert "The ten largest modules" in process.output
     assert "Not approved in time" in process.output
     assert len(re.findall("report of .*DOES_NOT_PARSE", process.output)) == len(list(BROKEN.glob("*.txt"))) == 4

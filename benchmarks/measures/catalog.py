@@ -162,6 +162,7 @@ MEASURES: Final = {
         "MiB",
         lower_is_better=True,
         rounds=1,
+        max_seconds=90.0,
     ),
     "depth": Measure(
         "a drain beside many other rows, relative to an empty table",

@@ -109,6 +109,7 @@ class Command(BaseCommand):
                 "[bold green]Success.[/] A plain loop without the queue counts the same. "
                 f"[bold]{_speed(handle):,.0f}[/] tasks/s."
             )
+            console.print("Each task parses a module: this sets the rate, not the queue.")
             if keep:
                 _serve(console, worker, stack.enter_context(_running(["runserver", "--noreload", keep])), keep)
         if not keep:
