@@ -48,7 +48,7 @@ class Batch:
             raise ValueError(f"Batch: name is {name!r}; allowed: a text of 1 to {NAME_LENGTH} characters.")
         self.name = name
         self.id = uuid7()
-        self.handle: BatchHandle | None = None
+        self._handle: BatchHandle | None = None
         self._node_columns = NodeColumns(backend, self.id)
         given = {"on_success": on_success, "on_complete": on_complete}
         self._callbacks = {
@@ -58,20 +58,27 @@ class Batch:
         }
         self._calls: list[Columns] = []
 
+    @property
+    def handle(self) -> BatchHandle:
+        """The handle of the batch. Raises ValueError if the batch has not started."""
+        if self._handle is None:
+            raise ValueError(f"{self!r} has not started; allowed: its handle after the block, or after start().")
+        return self._handle
+
     def add(self, task: Any, /, *args: Any, **kwargs: Any) -> NodeKey[Any]:
         """Add a call; after the batch has started, as :meth:`BatchHandle.add` does.
 
         Returns the key for ``handle.result_for()``. Raises InvalidTask for a value that is not a task, or a task with
         options of a single send, TypeError or ValueError, naming the parameter, for arguments that don't fit.
         """
-        if self.handle is not None:
-            return self.handle.add(task, *args, **kwargs)
+        if self._handle is not None:
+            return self._handle.add(task, *args, **kwargs)
         return self._add([self._node_columns.node_of_call(task, args, kwargs)])[0]
 
     def add_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[NodeKey[Any]]:
         """Add a call for each dict of keyword arguments. See :meth:`add`."""
-        if self.handle is not None:
-            return self.handle.add_many(task, calls)
+        if self._handle is not None:
+            return self._handle.add_many(task, calls)
         return self._add(nodes_of_calls(self._node_columns, task, calls))
 
     def start(self) -> BatchHandle:
@@ -81,14 +88,14 @@ class Batch:
         """
         from . import rows
 
-        if self.handle is not None:
+        if self._handle is not None:
             raise ValueError(f"{self!r} has been started; allowed: one start().")
         backend = self._node_columns.alias
         if not is_dry_run():
             database = config_of(backend).database
             rows.start(database, self.id, self.name, self._node_columns.node_of_calls(), self._callbacks, self._calls)
-        self.handle = BatchHandle(self.id, backend=backend)
-        return self.handle
+        self._handle = BatchHandle(self.id, backend=backend)
+        return self._handle
 
     async def astart(self) -> BatchHandle:
         """See :meth:`start`."""
@@ -98,7 +105,7 @@ class Batch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None and self.handle is None:
+        if kind is None and self._handle is None:
             self.start()
 
     async def __aenter__(self) -> Self:
@@ -107,7 +114,7 @@ class Batch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if kind is None and self.handle is None:
+        if kind is None and self._handle is None:
             await self.astart()
 
     def __repr__(self) -> str:
