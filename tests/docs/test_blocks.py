@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -51,7 +52,7 @@ TEXTS = {
 #: What a page takes from the reader's project without an import, as one line of Python.
 ASSUMED = {
     ("README.md", "python"): "INSTALLED_APPS: list[str] = []",
-    ("docs/batches.md", "python"): "def links_in(url: str) -> list[str]: ...",
+    ("docs/batches.md", "python"): "def links_in(url: str) -> list[str]: return [url]",
     ("docs/from-celery.md", "py"): "; ".join(
         [
             "from typing import Any",
@@ -62,8 +63,8 @@ ASSUMED = {
     ("docs/tutorial.md", "python"): "import typing; INSTALLED_APPS: list[str]; DATABASES: dict[str, typing.Any]",
 }
 
-#: Pages of which the types are not checked yet.
-UNTYPED = {("docs/batches.md", "python"), ("docs/from-celery.md", "python")}
+#: Pages whose Python pyright and mypy check in their strict modes.
+STRICT = {("docs/batches.md", "python"), ("docs/from-celery.md", "python")}
 
 #: The reader's modules that pages import, as stubs.
 READER = Path(__file__).parent / "reader"
@@ -136,20 +137,27 @@ def assigned(name: str, code: str) -> list[Any]:
     ]
 
 
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """Return a folder with a module for each page. Its lines have the same numbers as those of the page."""
+    folder = tmp_path_factory.mktemp("types")
+    for package in ("pages", "strict_pages"):
+        (folder / package).mkdir()
+    for (page, language), lines in modules().items():
+        package = "strict_pages" if (page, language) in STRICT else "pages"
+        name = re.sub(r"\W", "_", f"{page.removesuffix('.md')}_{language}")
+        (folder / package / f"{name}.py").write_text("\n".join(lines))
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.once
-def test_every_block_of_python_has_correct_types(tmp_path):
-    """Run mypy over a module for each page. Its lines have the same numbers as those of the page."""
-    folder = tmp_path / "pages"
-    folder.mkdir()
-    for (page, language), lines in modules().items():
-        name = re.sub(r"\W", "_", f"{page.removesuffix('.md')}_{language}")
-        (folder / f"{name}.py").write_text("\n".join(lines))
-
+def test_every_block_of_python_has_correct_types(packages):
+    """Run mypy, which is strict with the pages of STRICT."""
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--package", "pages"],
+        [sys.executable, "-m", "mypy", "--package", "pages", "--package", "strict_pages"],
         cwd=ROOT,
-        env={**os.environ, "MYPYPATH": f"{tmp_path}{os.pathsep}{READER}"},
+        env={**os.environ, "MYPYPATH": f"{packages}{os.pathsep}{READER}"},
         capture_output=True,
         text=True,
         check=False,
@@ -158,11 +166,34 @@ def test_every_block_of_python_has_correct_types(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.skipif(not shutil.which("node"), reason="pyright runs on Node, which is not installed")
+def test_canvas_and_batches_have_correct_types_for_pyright_too(packages):
+    settings = {
+        "include": ["strict_pages"],
+        "extraPaths": [str(ROOT)],
+        "typeCheckingMode": "strict",
+        "reportUnusedExpression": False,  # of a line that only shows what it gives
+    }
+    (packages / "pyrightconfig.json").write_text(json.dumps(settings))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--project", str(packages), "--pythonpath", sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 errors" in done.stdout
+
+
 def modules() -> dict[tuple[str, str], list[str]]:
     """Return the lines of Python of each page and language."""
     modules: dict[tuple[str, str], list[str]] = {}
     for page, first, language, code in blocks():
-        if language in PYTHON and (page, language) not in UNTYPED:
+        if language in PYTHON:
             lines = modules.setdefault((page, language), [""] * PAGES[page].count("\n"))
             code = without_own_imports(code, "\n".join(lines))
             lines[0] = ASSUMED.get((page, language), "")
