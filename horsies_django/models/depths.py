@@ -1,21 +1,23 @@
-"""The number of due tasks in each queue, and how long the oldest has waited.
+"""The number of due and of blocked tasks in each queue, and how long the oldest of them have waited.
 
 A skip scan of the index of claims finds names and priorities, and counts stop at a bound, so the cost does not grow
-with the depth of the queues. The number of queues has a bound too, because projects may generate names.
+with the depth of the queues. The number of queues has a bound too, because projects may generate names. No index has
+the blocked tasks of one queue: they are counted for all queues together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections
-from django.db.models import CharField, Expression, SmallIntegerField
+from django.db.models import Case, CharField, QuerySet, SmallIntegerField, When
 
 from ..db.expressions import BoundParam, OuterColumn, Param, SecondsUntil
 from ..db.statements import Statement
-from .queue_scan import NAME, skip_scan
+from .claim.query import DUE_AT, ORDER, not_past_deadline
+from .queue_scan import NAME, scan_names, skip_scan
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
@@ -31,54 +33,103 @@ MAX_LATE: Final = 1_000
 #: Maximum queues with waiting tasks that are counted. If there are more, as many of the known queues are counted too.
 MAX_QUEUES: Final = 100
 
-#: Maximum queues, of each kind of task, that the search for the oldest task visits: one index lookup each.
+#: Maximum blocked tasks that are counted of all queues together.
+MAX_BLOCKED: Final = 10_000
+
+#: Maximum queues, of each kind of task, and maximum limit keys, that a search for the oldest task visits.
 MAX_SEARCHED: Final = 1_000
 
+#: Maximum tasks of one priority that such a search compares: their limits may have released the first of them last.
+MAX_COMPARED: Final = 50
+
 _QUEUE: Final = Param("queue")
+
+_UNTIL_DUE: Final = SecondsUntil(DUE_AT)
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """The due tasks of a queue: their number, whether that is a lower bound, the seconds that the oldest has waited."""
+    """The due and the blocked tasks of a queue: their numbers, and the seconds that the oldest of each has waited.
+
+    ``is_more`` and ``is_more_blocked`` are whether the numbers are lower bounds. ``blocked_waits`` is of tasks that
+    wait for a limit; those that a paused workflow holds back are only counted.
+    """
 
     due: int = 0
     is_more: bool = False
     waits: float | None = None
+    blocked: int = 0
+    is_more_blocked: bool = False
+    blocked_waits: float | None = None
 
     def __add__(self, other: Depth) -> Depth:
-        """Add the depths of both kinds of task."""
-        known = [waits for waits in (self.waits, other.waits) if waits is not None]
-        return Depth(self.due + other.due, self.is_more or other.is_more, max(known, default=None))
+        """Add the depths of other tasks of the queue."""
+        return Depth(
+            self.due + other.due,
+            self.is_more or other.is_more,
+            longest(self.waits, other.waits),
+            self.blocked + other.blocked,
+            self.is_more_blocked or other.is_more_blocked,
+            longest(self.blocked_waits, other.blocked_waits),
+        )
+
+    @property
+    def shown_due(self) -> str:
+        """The number of due tasks as text, with a plus sign if there are more."""
+        return f"{self.due:,}" + ("+" if self.is_more else "")
+
+    @property
+    def shown_blocked(self) -> str:
+        """The number of blocked tasks as text, with a plus sign if there are more."""
+        return f"{self.blocked:,}" + ("+" if self.is_more_blocked else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the dict that ``horsies_status --json`` prints of a queue. Times are in seconds."""
+        return {
+            "due": self.due,
+            "due_is_at_least": self.is_more,
+            "oldest_waits": self.waits,
+            "blocked": self.blocked,
+            "blocked_is_at_least": self.is_more_blocked,
+            "oldest_blocked_waits": self.blocked_waits,
+        }
 
 
 class Depths(dict[str, Depth]):
-    """Depths by name of queue. ``is_more`` is whether tasks wait in queues that were not counted.
+    """Depths by name of queue. ``is_more`` is whether due tasks wait in queues that were not counted.
 
-    Then ``waits`` is the number of seconds that the oldest task of all queues has waited, and ``is_searched`` whether
-    the search for it visited every queue.
+    ``waits`` and ``blocked_waits`` are of the oldest due and the oldest blocked task of all queues, in seconds.
+    ``is_searched`` is whether the search for the first visited every queue, and ``is_searched_blocked`` whether that
+    for the second visited every limit.
     """
 
     is_more: bool = False
     waits: float | None = None
     is_searched: bool = True
+    is_more_blocked: bool = False
+    blocked_waits: float | None = None
+    is_searched_blocked: bool = True
 
     def of(self, name: str) -> Depth:
         """Return the depth of a queue; of one that was not counted, a lower bound of 0."""
-        return self.get(name, Depth(is_more=self.is_more))
+        return self.get(name, Depth(is_more=self.is_more, is_more_blocked=self.is_more_blocked))
+
+
+def longest(*waits: float | None) -> float | None:
+    """Return the longest of some waits; None if there is none."""
+    return max((seconds for seconds in waits if seconds is not None), default=None)
 
 
 def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = ()) -> Depths:
-    """Return the depth of each queue with due tasks, or of ``only`` one, in at most five statements.
+    """Return the depth of each queue with due or blocked tasks, or of ``only`` one, in at most six statements.
 
-    If there are more than ``MAX_QUEUES``, the first by name are counted, and the first of ``also`` that are not among
-    them.
+    If more than ``MAX_QUEUES`` have due tasks, the first by name are counted, and the first of ``also`` that are not
+    among them.
     """
     found = _counted(tasks, only, also)
-    late = tasks.deferred().due().order_by("enqueued_at").values_list("queue_name", SecondsUntil("enqueued_at"))
-    rows = list(late[: MAX_LATE + 1])
-    for name, waits in rows[:MAX_LATE]:
-        if only in (None, name):
-            found[name] = found.of(name) + Depth(1, len(rows) > MAX_LATE, _ago(waits))
+    _add_unclaimable(found, tasks, only)
+    found.waits = longest(found.waits, *(depth.waits for depth in found.values()))
+    found.blocked_waits = longest(found.blocked_waits, *(depth.blocked_waits for depth in found.values()))
     return found
 
 
@@ -89,7 +140,7 @@ def _counted(tasks: TaskQuerySet, only: str | None, also: Iterable[str]) -> Dept
     names = sorted({*waiting[False], *waiting[True]})
     if len(names) > MAX_QUEUES:
         found.is_more = True
-        found.waits, found.is_searched = _oldest(tasks)
+        found.waits, found.is_searched = _oldest_due(tasks)
         first = names[:MAX_QUEUES]
         names = [*first, *[name for name in dict.fromkeys(also) if name not in first][:MAX_QUEUES]]
         found.update(dict.fromkeys(names, Depth()))
@@ -108,9 +159,42 @@ def _counted(tasks: TaskQuerySet, only: str | None, also: Iterable[str]) -> Dept
         cursor.execute(
             sql, [param for is_async, name in parts for param in depth_of[is_async].bind({_QUEUE.name: name})]
         )
-        for name, due, waits in cursor.fetchall():
-            found[name] = found.get(name, Depth()) + Depth(min(due, bound), due > bound, _ago(waits))
+        for name, due, *until in cursor.fetchall():
+            depth = Depth(min(due, bound), due > bound, longest(*map(_ago, until)))
+            found[name] = found.get(name, Depth()) + depth
     return found
+
+
+def _add_unclaimable(found: Depths, tasks: TaskQuerySet, only: str | None) -> None:
+    """Add the tasks outside the index of claims: those that no worker has moved into it yet, and the blocked ones.
+
+    If the blocked ones are too many to count, search their limits for the oldest.
+    """
+    until = Case(When(limit_key__isnull=False, then=_UNTIL_DUE))
+    late: QuerySet[Any] = tasks.deferred().due().order_by("enqueued_at").annotate(until=_UNTIL_DUE)
+    blocked: QuerySet[Any] = tasks.blocked().filter(not_past_deadline()).order_by("limit_key", *ORDER)
+    bounded = (late[: MAX_LATE + 1], blocked.annotate(until=until)[: MAX_BLOCKED + 1])
+    parts = [Statement.select(rows.values_list("queue_name", "until")) for rows in bounded]
+    sql = " UNION ALL ".join(
+        f"SELECT {number}, queue_name, COUNT(*), MIN(until) FROM ({part.sql}) AS counted GROUP BY queue_name"  # noqa: S608  # compiled by the ORM
+        for number, part in enumerate(parts)
+    )
+    with connections[tasks.db].cursor() as cursor:
+        cursor.execute(sql, [param for part in parts for param in part.params])
+        rows = cursor.fetchall()
+    totals = [sum(count for number, _, count, _ in rows if number == is_blocked) for is_blocked in (0, 1)]
+    for is_blocked, name, count, first in rows:
+        if only in (None, name):
+            waits = _ago(first)
+            found[name] = found.of(name) + (
+                Depth(blocked=min(count, MAX_BLOCKED), blocked_waits=waits)
+                if is_blocked
+                else Depth(min(count, MAX_LATE), totals[0] > MAX_LATE, waits)
+            )
+    if totals[1] > MAX_BLOCKED:
+        found.is_more_blocked = True
+        found.update({name: replace(depth, is_more_blocked=True) for name, depth in found.items()})
+        found.blocked_waits, found.is_searched_blocked = _oldest_blocked(tasks)
 
 
 def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
@@ -122,9 +206,23 @@ def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
-def _oldest(tasks: TaskQuerySet) -> tuple[float | None, bool]:
-    """Return how long the oldest task of all queues has waited, and whether the search visited all queues."""
-    parts = [(skip_scan(tasks, is_async), _first_due(tasks, NAME, is_async)) for is_async in (False, True)]
+def _oldest_due(tasks: TaskQuerySet) -> tuple[float | None, bool]:
+    """Return how long the oldest due task has waited, and whether the search visited all queues."""
+    kinds = (False, True)
+    parts = [
+        (skip_scan(tasks, kind), _first_until(tasks.waiting(is_async=kind).filter(queue_name=NAME))) for kind in kinds
+    ]
+    return _oldest(tasks, parts)
+
+
+def _oldest_blocked(tasks: TaskQuerySet) -> tuple[float | None, bool]:
+    """Return how long the oldest task that waits for a limit has waited, and whether the search visited all limits."""
+    limited = tasks.blocked().filter(limit_key__isnull=False)
+    return _oldest(tasks, [(scan_names(limited, "limit_key"), _first_until(limited.filter(limit_key=NAME)))])
+
+
+def _oldest(tasks: TaskQuerySet, parts: Iterable[tuple[Statement, Statement]]) -> tuple[float | None, bool]:
+    """Run a statement for each name of a scan; return the longest wait, and whether all names were visited."""
     sql = " UNION ALL ".join(
         f"SELECT * FROM (WITH RECURSIVE {names.sql} SELECT MIN(({first.sql})), COUNT(*)"  # noqa: S608  # compiled by the ORM
         f" FROM (SELECT name FROM names WHERE name IS NOT NULL LIMIT {MAX_SEARCHED + 1}) AS names) AS kind"
@@ -133,38 +231,39 @@ def _oldest(tasks: TaskQuerySet) -> tuple[float | None, bool]:
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(sql, [param for names, first in parts for param in (*names.params, *first.params)])
         rows = cursor.fetchall()
-    known = [ago for waits, _ in rows if (ago := _ago(waits)) is not None]
-    return max(known, default=None), all(count <= MAX_SEARCHED for _, count in rows)
+    return longest(*(_ago(until) for until, _ in rows)), all(count <= MAX_SEARCHED for _, count in rows)
 
 
-def _ago(waits: float | None) -> float | None:
-    return None if waits is None else max(0.0, -waits)
+def _ago(until: float | None) -> float | None:
+    return None if until is None else max(0.0, -until)
 
 
 def _depth(tasks: TaskQuerySet, is_async: bool, bound: int) -> Statement:
+    """Return the name of a queue, the number of its due tasks, and twice the seconds until the first was due.
+
+    These are negative, once of the counted tasks and once of the first ones of each priority.
+    """
     name = BoundParam(_QUEUE, CharField())  # compiled once: the ORM takes longer than the database
-    due = tasks.next_up(is_async=is_async).filter(
+    due: QuerySet[Any] = tasks.next_up(is_async=is_async).filter(
         queue_name=name
     )  # in index order, so that the read stops at the bound
-    counted = Statement.select(due.values_list("pk")[: bound + 1])
-    first = _first_due(tasks, name, is_async)
-    sql = f"SELECT %s AS name, (SELECT COUNT(*) FROM ({counted.sql}) AS counted) AS due, ({first.sql})"  # noqa: S608  # compiled by the ORM
-    return Statement(sql, (_QUEUE, *counted.params, *first.params))
+    counted = Statement.select(due.annotate(until=_UNTIL_DUE).values_list("until")[: bound + 1])
+    first = _first_until(tasks.waiting(is_async=is_async).filter(queue_name=name))
+    sql = f"SELECT %s, COUNT(*), MIN(counted.until), ({first.sql}) FROM ({counted.sql}) AS counted"  # noqa: S608  # compiled by the ORM
+    return Statement(sql, (_QUEUE, *first.params, *counted.params))
 
 
-def _first_due(tasks: TaskQuerySet, name: Expression, is_async: bool) -> Statement:
-    """Return the seconds until the first due task of a queue, of any priority; they are negative."""
-    rows, here = (
-        tasks.waiting(is_async=is_async).filter(queue_name=name),
-        OuterColumn("ranks.priority", SmallIntegerField()),
-    )
+def _first_until(rows: TaskQuerySet) -> Statement:
+    """Return the seconds until the first of some rows was due, of any priority; an index has each priority in order."""
+    here = OuterColumn("ranks.priority", SmallIntegerField())
     ranks = rows.order_by("-priority").values_list("priority")
     highest, lower = Statement.select(ranks[:1]), Statement.select(ranks.filter(priority__lt=here)[:1])
-    oldest = Statement.select(
-        rows.filter(priority=here).order_by("enqueued_at").values_list(SecondsUntil("enqueued_at"))[:1]
-    )
+    due: QuerySet[Any] = rows.filter(not_past_deadline(), priority=here).order_by("enqueued_at")
+    compared = Statement.select(due.annotate(until=_UNTIL_DUE).values_list("until")[:MAX_COMPARED])
     sql = (
         f"WITH RECURSIVE ranks (priority) AS (SELECT ({highest.sql}) UNION ALL SELECT ({lower.sql}) FROM ranks"  # noqa: S608  # compiled by the ORM
-        f" WHERE ranks.priority IS NOT NULL) SELECT MIN(({oldest.sql})) FROM ranks WHERE ranks.priority IS NOT NULL"
+        f" WHERE ranks.priority IS NOT NULL)"
+        f" SELECT MIN((SELECT MIN(compared.until) FROM ({compared.sql}) AS compared))"
+        " FROM ranks WHERE ranks.priority IS NOT NULL"
     )
-    return Statement(sql, (*highest.params, *lower.params, *oldest.params))
+    return Statement(sql, (*highest.params, *lower.params, *compared.params))

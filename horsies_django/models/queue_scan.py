@@ -162,16 +162,24 @@ def skip_scan(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param | Non
     With ``after``, a parameter of each run, return ``names (name, place) AS …``: the first :data:`QUEUES_PER_SCAN`
     queues after that name.
     """
-    names = tasks.waiting(is_async=is_async).order_by("queue_name").values_list("queue_name")
-    first = Statement.select((names if after is None else names.filter(queue_name__gt=BoundParam(after, _NAMES)))[:1])
+    rows = tasks.waiting(is_async=is_async)
+    if after is None:
+        return scan_names(rows, "queue_name")
+    names = rows.order_by("queue_name").values_list("queue_name")
+    first = Statement.select(names.filter(queue_name__gt=BoundParam(after, _NAMES))[:1])
     following = Statement.select(names.filter(queue_name__gt=NAME)[:1])
-    if after is not None:
-        sql = (
-            f"names (name, place) AS (SELECT ({first.sql}), 1 UNION ALL"  # noqa: S608  # compiled by the ORM
-            f" SELECT ({following.sql}), names.place + 1 FROM names"
-            f" WHERE names.name IS NOT NULL AND names.place < {QUEUES_PER_SCAN})"
-        )
-        return Statement(sql, (*first.params, *following.params))
+    sql = (
+        f"names (name, place) AS (SELECT ({first.sql}), 1 UNION ALL"  # noqa: S608  # compiled by the ORM
+        f" SELECT ({following.sql}), names.place + 1 FROM names"
+        f" WHERE names.name IS NOT NULL AND names.place < {QUEUES_PER_SCAN})"
+    )
+    return Statement(sql, (*first.params, *following.params))
+
+
+def scan_names(rows: TaskFilterQuerySet[Any], column: str) -> Statement:
+    """Return ``names (name) AS …``: the distinct values of a column by which an index orders the rows, and a NULL."""
+    names = rows.order_by(column).values_list(column)
+    first, following = Statement.select(names[:1]), Statement.select(names.filter(**{f"{column}__gt": NAME})[:1])
     sql = (
         f"names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # compiled by the ORM
         f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"

@@ -14,7 +14,7 @@ from ..core.backends import ConfiguredBackend
 from ..core.durations import format_brief
 from ..core.option_parsers import parse_duration
 from ..models import Task, Worker
-from ..models.depths import depths
+from ..models.depths import Depths, depths
 from .metrics import collect
 from .metrics.history import FAILED, ended_in_last
 from .metrics.snapshot import reaper_ago
@@ -151,17 +151,23 @@ def _failures(check: Check, text: str) -> Check:
 
 
 def _run_oldest(check: Check, backend: ConfiguredBackend) -> CheckResult:
-    waits, bound = _longest_wait(check.queue, backend.config.database)
-    words = "nothing is due" if waits is None else f"{bound}{format_brief(waits)}"
+    found = _depths(check, backend)
+    return _wait_result(check, found.waits, "nothing is due", is_exact=found.is_searched)
+
+
+def _run_oldest_blocked(check: Check, backend: ConfiguredBackend) -> CheckResult:
+    found = _depths(check, backend)
+    is_exact = not found.is_more_blocked if check.queue else found.is_searched_blocked
+    return _wait_result(check, found.blocked_waits, "no task waits for a limit", is_exact=is_exact)
+
+
+def _depths(check: Check, backend: ConfiguredBackend) -> Depths:
+    return depths(Task.objects.using(backend.config.database).order_by(), check.queue)
+
+
+def _wait_result(check: Check, waits: float | None, none: str, *, is_exact: bool) -> CheckResult:
+    words = none if waits is None else f"{'' if is_exact else 'at least '}{format_brief(waits)}"
     return CheckResult(check, (waits or 0.0) <= check.limit, waits, f"{words} (at most {format_brief(check.limit)})")
-
-
-def _longest_wait(queue: str | None, database: str) -> tuple[float | None, str]:
-    """Return how long the oldest due task waits, and "at least " if tasks wait in too many queues to search all."""
-    found = depths(Task.objects.using(database).order_by(), queue)
-    waits = (found.waits, *(depth.waits for depth in found.values()))
-    known = [seconds for seconds in waits if seconds is not None]
-    return max(known, default=None), "" if found.is_searched else "at least "
 
 
 def _run_ready(check: Check, backend: ConfiguredBackend) -> CheckResult:
@@ -226,6 +232,12 @@ class _Kind:
 _SECONDS: Final = "seconds, or a text like 90s, 5m, 2h"
 _CHECKS: Final = {
     "oldest": _Kind(_duration, f"oldest=DURATION, oldest:QUEUE=DURATION; {_SECONDS}", _run_oldest, of_queue=True),
+    "oldest_blocked": _Kind(
+        _duration,
+        f"oldest_blocked=DURATION, oldest_blocked:QUEUE=DURATION; {_SECONDS}",
+        _run_oldest_blocked,
+        of_queue=True,
+    ),
     "ready": _Kind(_number, f"ready=N, ready:QUEUE=N; 0 to {MAX_NUMBER}", _run_ready, of_queue=True),
     "workers": _Kind(_at_least_one, f"workers=N; 1 to {MAX_NUMBER}", _run_workers),
     "failed": _Kind(
@@ -239,6 +251,6 @@ _CHECKS: Final = {
 
 #: What a check may be.
 ALLOWED: Final = (
-    "oldest=DURATION, oldest:QUEUE=DURATION, ready=N, ready:QUEUE=N, workers=N, failed=P%/WINDOW, failed=N/WINDOW, "
-    "reaper=DURATION, unserved"
+    "oldest=DURATION, oldest:QUEUE=DURATION, oldest_blocked=DURATION, oldest_blocked:QUEUE=DURATION, ready=N, "
+    "ready:QUEUE=N, workers=N, failed=P%/WINDOW, failed=N/WINDOW, reaper=DURATION, unserved"
 )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -15,6 +16,17 @@ from tests.jobs import tasks
 from tests.ops.inspector.factories import make
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+
+
+BLOCKED = {"deferred": True, "blocked": True, "limit_key": "a"}
+
+
+def some(number, **columns):
+    Task.objects.bulk_create(Task(task_name="t", **columns) for _ in range(number))
+
+
+def ago(seconds):
+    return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
 def test_depths_are_empty_when_no_task_is_due():
@@ -60,10 +72,10 @@ def test_a_deep_queue_is_counted_by_the_claim_index_up_to_the_bound():
     assert found["deep"].due == 1_000
     assert found["deep"].is_more
     assert len(captured) == 4
-    for query in captured:
+    for query, index in zip(captured, [*["claim"] * 3, "deferred"], strict=True):
         plan = _plan(query["sql"])
         assert not re.search(r"Seq Scan on horsies_tasks|SCAN horsies_tasks(?! USING)", plan), plan
-        assert "horsies_task_deferred" in plan if query is captured[-1] else "horsies_task_claim" in plan, plan
+        assert f"horsies_task_{index}" in plan, plan
 
 
 def test_beyond_the_bound_known_queues_are_counted_and_the_oldest_task_is_found(monkeypatch):
@@ -103,7 +115,7 @@ def test_where_many_queues_have_tasks_fewer_of_each_are_counted(monkeypatch):
 def test_the_search_for_the_oldest_task_reads_at_most_a_thousand_queues():
     names = [f"queue-{number:04}" for number in range(1_500)]
     Task.objects.bulk_create(Task(task_name="t", queue_name=name) for name in [*names, "real"])
-    Task.objects.filter(queue_name="queue-0900").update(enqueued_at=NowPlus(-300))
+    Task.objects.filter(queue_name="queue-0900").update(enqueued_at=NowPlus(-700))
     Task.objects.filter(queue_name="queue-1400").update(enqueued_at=NowPlus(-9_000))
     Task.objects.filter(queue_name="real").update(enqueued_at=NowPlus(-600))
     with connection.cursor() as cursor:
@@ -112,13 +124,89 @@ def test_the_search_for_the_oldest_task_reads_at_most_a_thousand_queues():
     with CaptureQueriesContext(connection) as captured:
         found = depths(Task.objects.all(), also=["real"])
 
-    assert found.waits == pytest.approx(300, abs=60)
+    assert found.waits == pytest.approx(700, abs=60)
     assert found["real"].waits == pytest.approx(600, abs=60)
     assert not found.is_searched
     assert len(found) == 101
     if connection.vendor == "postgresql":
         read = [_rows_read(query["sql"]) for query in captured]
         assert max(read) <= 3 * (1_000 + 2), read  # a read each for the name, the priority and the first task
+
+
+def test_a_task_that_a_limit_released_is_due_from_its_release():
+    some(2, released_at=ago(10), enqueued_at=ago(2_000))
+    assert depths(Task.objects.all())["default"].waits == pytest.approx(10, abs=60)
+
+    some(1, enqueued_at=ago(600))
+    some(1, queue_name="later", priority=-1, deferred=True, enqueued_at=ago(300))
+    found = depths(Task.objects.all())
+
+    assert (found["default"].due, found["later"].due) == (3, 1)
+    assert found["default"].waits == pytest.approx(600, abs=60)
+    assert found["later"].waits == pytest.approx(300, abs=60)
+    assert found.waits == found["default"].waits
+
+
+def test_of_more_tasks_than_are_counted_the_oldest_is_found_behind_released_ones(monkeypatch):
+    monkeypatch.setattr(module, "MAX_COUNTED", 3)
+    some(5)
+    some(5, priority=-1, released_at=ago(10), enqueued_at=ago(2_000))
+    some(1, priority=-1, enqueued_at=ago(600))
+
+    assert depths(Task.objects.all())["default"].waits == pytest.approx(600, abs=60)
+
+
+def test_blocked_tasks_are_counted_apart_from_due_ones():
+    some(2, queue_name="a")
+    some(3, queue_name="a", **BLOCKED, enqueued_at=ago(600))
+    some(1, queue_name="a", **BLOCKED, enqueued_at=ago(2_000), good_until=ago(10))
+    some(1, queue_name="b", **BLOCKED | {"limit_key": None}, enqueued_at=ago(2_000))
+
+    found = depths(Task.objects.all())
+
+    assert {name: (depth.due, depth.blocked) for name, depth in found.items()} == {"a": (2, 3), "b": (0, 1)}
+    assert found["a"].waits == pytest.approx(0, abs=60)
+    assert found["a"].blocked_waits == found.blocked_waits == pytest.approx(600, abs=60)
+    assert found["b"].blocked_waits is None, "a paused workflow holds it back"
+    assert depths(Task.objects.all(), only="b").keys() == {"b"}
+
+
+def test_of_more_blocked_tasks_than_are_counted_the_oldest_is_found_by_its_limit(monkeypatch):
+    monkeypatch.setattr(module, "MAX_BLOCKED", 4)
+    some(6, **BLOCKED)
+    some(2, queue_name="b", **BLOCKED | {"limit_key": "z"}, priority=5)
+    some(1, queue_name="b", **BLOCKED | {"limit_key": "z"}, enqueued_at=ago(600))
+    some(1, queue_name="b", **BLOCKED | {"limit_key": None}, enqueued_at=ago(2_000))
+
+    found = depths(Task.objects.all())
+
+    assert found["default"].blocked >= 4
+    assert found["default"].is_more_blocked
+    assert found.of("b").is_more_blocked
+    assert found.blocked_waits == pytest.approx(600, abs=60)
+    assert found.is_searched_blocked
+
+    monkeypatch.setattr(module, "MAX_SEARCHED", 1)
+    assert not depths(Task.objects.all()).is_searched_blocked
+
+
+@pytest.mark.slow
+def test_blocked_tasks_are_read_by_their_index_up_to_the_bound(monkeypatch):
+    monkeypatch.setattr(module, "MAX_BLOCKED", 1_000)
+    some(12_000, **BLOCKED)
+    some(6_000, status="COMPLETED", completed_at=ago(10))
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE horsies_tasks" if connection.vendor == "postgresql" else "ANALYZE")
+
+    with CaptureQueriesContext(connection) as captured:
+        depth = depths(Task.objects.all())["default"]
+
+    assert (depth.blocked, depth.is_more_blocked) == (1_000, True)
+    for query in captured:
+        plan = _plan(query["sql"])
+        assert not re.search(r"Seq Scan on horsies_tasks|SCAN horsies_tasks(?! USING)", plan), plan
+        if connection.vendor == "postgresql":
+            assert _rows_read(query["sql"]) <= 1_200
 
 
 def test_within_the_bound_a_queue_that_is_not_found_is_empty(monkeypatch):

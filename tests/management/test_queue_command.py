@@ -68,10 +68,10 @@ def test_the_queue_list_shows_options_from_rows_and_settings(settings):
     Queue.objects.named("reports").set(weight=4)
 
     assert run("list").splitlines() == [
-        "queue    due  latency",
-        "default    0        -  active",
-        "emails     0        -  paused; rate 5/s, 5 tokens left",
-        "reports    0        -  0 of 2 in progress; weight 4",
+        "queue    due  latency  blocked  oldest blocked",
+        "default    0        -        0               -  active",
+        "emails     0        -        0               -  paused; rate 5/s, 5 tokens left",
+        "reports    0        -        0               -  0 of 2 in progress; weight 4",
     ]
     (found,) = (queue for queue in json.loads(run("list", "--json"))["queues"] if queue["name"] == "reports")
     assert found == {
@@ -89,6 +89,9 @@ def test_the_queue_list_shows_options_from_rows_and_settings(settings):
         "due": 0,
         "due_is_at_least": False,
         "oldest_waits": None,
+        "blocked": 0,
+        "blocked_is_at_least": False,
+        "oldest_blocked_waits": None,
     }
 
 
@@ -101,8 +104,8 @@ def test_the_queue_list_shows_due_tasks_and_the_latency_even_of_a_queue_without_
     head, *lines = run("list").splitlines()
     found = {queue["name"]: queue for queue in json.loads(run("list", "--json"))["queues"]}
 
-    assert head.split() == ["queue", "due", "latency"]
-    assert [line.split()[:4] for line in lines] == [["default", "0", "-", "active"], ["new", "3+", "2", "h"]]
+    assert head.split() == ["queue", "due", "latency", "blocked", "oldest", "blocked"]
+    assert [line.split()[:4] for line in lines] == [["default", "0", "-", "0"], ["new", "3+", "2", "h"]]
     assert (found["new"]["due"], found["new"]["due_is_at_least"]) == (3, True)
     assert found["new"]["oldest_waits"] == pytest.approx(7_230, abs=60)
 

@@ -62,6 +62,18 @@ def test_a_task_that_has_become_due_counts_even_if_no_worker_has_looked(columns)
     ]
 
 
+def test_the_oldest_task_that_waits_for_a_limit_is_checked_and_is_not_due():
+    assert words("oldest_blocked=0").endswith("no task waits for a limit (at most 0 ms)")
+    blocked = {"deferred": True, "blocked": True, "enqueued_at": NowPlus(-90)}
+    Task.objects.create(task_name="x", queue_name="slow", limit_key="a", **blocked)
+    Task.objects.create(task_name="x", queue_name="held", **blocked)
+
+    assert check("oldest_blocked=60s", "oldest_blocked:slow=60s", "oldest_blocked:held=60s", "oldest=0", "ready=0") == [
+        False, False, True, True, True,
+    ]  # fmt: skip
+    assert words("oldest_blocked=60s").startswith("failed oldest_blocked=60s: 9")
+
+
 def test_due_tasks_are_counted_up_to_the_limit_and_others_do_not_count():
     for state in ("scheduled", "completed", "running", "retrying"):
         make(state)
@@ -154,7 +166,7 @@ def test_failed_checks_exit_1_and_are_on_stderr_too():
 @pytest.mark.parametrize(
     ("text", "allowed"),
     [
-        ("latest=60s", "oldest=DURATION, oldest:QUEUE=DURATION, ready=N"),
+        ("latest=60s", "oldest=DURATION, oldest:QUEUE=DURATION, oldest_blocked=DURATION"),
         ("", "oldest=DURATION"),
         ("oldest", "oldest=DURATION, oldest:QUEUE=DURATION; seconds, or a text like 90s, 5m, 2h"),
         ("oldest=soon", "seconds, or a text like 90s"),

@@ -94,7 +94,19 @@ _QUEUE_GAUGES: Final[Sequence[tuple[str, str, _Value, _Combine]]] = (
     (
         "oldest_ready_seconds",
         "How long the oldest ready task has waited; 0 if there is none.",
-        lambda q: q.depth.waits if q.depth.waits is not None else (None if q.depth.is_more else 0.0),
+        lambda q: _or_zero(q.depth.waits, is_unknown=q.depth.is_more),
+        max,
+    ),
+    (
+        "blocked",
+        "Tasks that wait for their limit, or for a paused workflow; a lower bound if there are very many.",
+        lambda q: q.depth.blocked,
+        sum,
+    ),
+    (
+        "oldest_blocked_seconds",
+        "How long the oldest task has waited for its limit; 0 if there is none.",
+        lambda q: _or_zero(q.depth.blocked_waits, is_unknown=q.depth.is_more_blocked),
         max,
     ),
     (
@@ -112,21 +124,32 @@ _QUEUE_GAUGES: Final[Sequence[tuple[str, str, _Value, _Combine]]] = (
 
 def _ready(queue: QueueMetrics) -> float:
     """Return the counted due tasks; beyond the bound of one queue, those of the larger one for all queues."""
-    return max(queue.depth.due, queue.counts["pending"].number) if queue.depth.is_more else queue.depth.due
+    depth = queue.depth
+    return max(depth.due, queue.counts["pending"].number - depth.blocked) if depth.is_more else depth.due
+
+
+def _or_zero(waits: float | None, *, is_unknown: bool) -> float | None:
+    """Return the age of the oldest task; 0 if there is no task, None if that is unknown."""
+    return 0.0 if waits is None and not is_unknown else waits
 
 
 def _queue_metrics(snapshot: MetricsSnapshot, counted: Totals) -> Iterator[Metric]:
     """Yield the gauges of queues, those with the most attempts of all time by name."""
     order = sorted(snapshot.queues, key=lambda queue: (-counted.queues.get(queue.name, 0), queue.name))
     named = {queue.name for queue in (order if len(order) < MAX_SERIES else order[: MAX_SERIES - 1])}
+    depths = snapshot.depths
+    unlisted = {
+        "oldest_ready_seconds": depths.waits if depths.is_more else None,
+        "oldest_blocked_seconds": depths.blocked_waits if depths.is_more_blocked else None,
+    }
     for name, text, value_of, combine in _QUEUE_GAUGES:
         family = GaugeMetricFamily(f"horsies_queue_{name}", text, labels=_QUEUE)
         values: dict[str, list[float]] = {}
         for queue in order:
             if (value := value_of(queue)) is not None:
                 values.setdefault(_label(queue.name) if queue.name in named else OTHER, []).append(float(value))
-        if name == "oldest_ready_seconds" and snapshot.unlisted_waits is not None:
-            values.setdefault(OTHER, []).append(snapshot.unlisted_waits)
+        if (oldest := unlisted.get(name)) is not None:
+            values.setdefault(OTHER, []).append(oldest)
         for label in sorted(values):
             family.add_metric([label], combine(values[label]))
         yield family

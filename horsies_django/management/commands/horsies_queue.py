@@ -89,7 +89,7 @@ class Command(QueueCommand):
             subparser.add_argument(
                 "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
             )
-        text = "Print every known queue: its due tasks, how long the oldest has waited, and its configuration."
+        text = "Print every known queue: due and blocked tasks, how long the oldest have waited, and its configuration."
         subparser = subparsers.add_parser("list", help=text, description=text)
         subparser.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
         subparser.add_argument(
@@ -149,20 +149,17 @@ class Command(QueueCommand):
         due = depths(Task.objects.using(database), also=sorted(configured))
         known = [(queue, due.of(queue.name)) for queue in queue_statuses(database, {*configured, *due})]
         if is_json:
-            self.stdout.write(json.dumps({"queues": [queue.as_json() | _depth(of) for queue, of in known]}, indent=2))
+            self.stdout.write(json.dumps({"queues": [queue.as_json() | of.as_json() for queue, of in known]}, indent=2))
             return
-        for line in table(("queue", "due", "latency", ""), [_row(queue, of) for queue, of in known], 1):
+        columns = ("queue", "due", "latency", "blocked", "oldest blocked", "")
+        for line in table(columns, [_row(queue, of) for queue, of in known], 1):
             self.stdout.write(line)
 
 
-def _depth(depth: Depth) -> dict[str, Any]:
-    return {"due": depth.due, "due_is_at_least": depth.is_more, "oldest_waits": depth.waits}
-
-
 def _row(queue: QueueStatus, depth: Depth) -> tuple[str, ...]:
-    due = f"{depth.due:,}" + ("+" if depth.is_more else "")
     status = [*(["paused"] if queue.is_paused else []), *queue.descriptions] or ["active"]
-    return (queue.name, due, format_brief(depth.waits), "; ".join(status))
+    waits = (depth.shown_due, format_brief(depth.waits), depth.shown_blocked, format_brief(depth.blocked_waits))
+    return (queue.name, *waits, "; ".join(status))
 
 
 def _queue_change(action: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:

@@ -28,7 +28,19 @@ from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_status"
 
-_QUEUE: Final = ("queue", "due", "latency", "in progress", "completed/h", "failed/h", "wait p95", "run p95", "")
+_QUEUE: Final = (
+    "queue",
+    "due",
+    "latency",
+    "blocked",
+    "oldest blocked",
+    "in progress",
+    "completed/h",
+    "failed/h",
+    "wait p95",
+    "run p95",
+    "",
+)
 _WORKER: Final = ("worker", "host", "pid", "load", "last heartbeat", "")
 
 #: Labels of counts whose names are ambiguous.
@@ -121,20 +133,24 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
             f"The database's clock was set back: rows have times up to {format_brief(behind)} ahead. Until it reaches "
             "them, schedules, sleeps, retries and tasks that were sent before may stand still: see docs/recovery.md."
         )
-    bound = "" if snapshot.is_oldest_found else "at least "
-    yield f"latency: {bound}{format_brief(snapshot.oldest_waits)}"
+    found = snapshot.depths
+    yield f"latency: {'' if found.is_searched else 'at least '}{format_brief(found.waits)}"
+    if found.blocked_waits is not None:
+        bound = "" if found.is_searched_blocked else "at least "
+        yield f"oldest task that waits for its limit: {bound}{format_brief(found.blocked_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (
         " (late: throughput, failures and percentiles stand still)" if snapshot.is_reaper_late else ""
     )
 
 
 def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
-    due = f"{queue.depth.due:,}" + ("+" if queue.depth.is_more else "")
     throughput = queue.throughput
     return (
         queue.name,
-        due,
+        queue.depth.shown_due,
         format_brief(queue.depth.waits),
+        queue.depth.shown_blocked,
+        format_brief(queue.depth.blocked_waits),
         str(queue.held),
         f"{throughput.counts['completed']:,}",
         f"{throughput.counts['failed']:,}",

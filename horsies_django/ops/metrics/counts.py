@@ -158,7 +158,8 @@ def counts_by_state(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict
 def _by_state(found: _Counts, held: Mapping[str, int]) -> dict[str, Count]:
     claimed, running = (held.get(status, 0) for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING))
     return {
-        "due": found.claimable("due") + found.limited("due") + found.bounded("late", "due"),
+        "due": found.claimable("due") + found.bounded("late", "due"),
+        "blocked": found.limited("due"),
         "overdue": found.bounded("overdue"),
         "pending": found.claimable("pending") + found.limited("pending") + found.bounded("late"),
         "scheduled": found.deferred("scheduled"),
@@ -186,8 +187,9 @@ def counts_by_queue(
     for name in names:
         pending = found.in_queue(name, "claimable", "pending") + found.in_queue(name, "blocked", "pending")
         pending += found.in_queue(name, "late")
-        if pending.exactness is Exactness.AT_LEAST and due.of(name).due > pending.number:
-            pending = Count(due.of(name).due, Exactness.AT_LEAST)
+        waiting = due.of(name).due + due.of(name).blocked
+        if pending.exactness is Exactness.AT_LEAST and waiting > pending.number:
+            pending = Count(waiting, Exactness.AT_LEAST)
         counts[name] = {
             "pending": pending,
             "scheduled": found.in_queue(name, "deferred", "scheduled"),

@@ -69,9 +69,7 @@ class QueueMetrics:
         return {
             "name": self.name,
             "paused": self.is_paused,
-            "due": self.depth.due,
-            "due_is_at_least": self.depth.is_more,
-            "oldest_waits": self.depth.waits,
+            **self.depth.as_json(),
             "latency_warning": warning.as_json() if (warning := self.latency_warning) else None,
             "held": self.held,
             "counts": {state: count.as_json() for state, count in self.counts.items()},
@@ -94,8 +92,7 @@ class MetricsSnapshot:
     counts: Mapping[str, Count]
     queues: tuple[QueueMetrics, ...]
     is_more_queues: bool  # further queues are not listed
-    unlisted_waits: float | None  # in that case, how long the oldest task of all searched queues has waited
-    is_oldest_found: bool  # whether all queues were searched
+    depths: Depths  # of each queue with due or blocked tasks, and how long the oldest of all have waited
     workers: tuple[WorkerStatus, ...]
     workflows: Mapping[str, Count]
     newest_workflows: tuple[UUID, ...]
@@ -105,12 +102,6 @@ class MetricsSnapshot:
     clock_behind: float
     minute: int  # minutes since 1970 by the database's clock
     second: float  # seconds since 1970 by the database's clock
-
-    @property
-    def oldest_waits(self) -> float | None:
-        """How many seconds the oldest due task has waited; a lower bound unless ``is_oldest_found``."""
-        waits = (self.unlisted_waits, *(queue.depth.waits for queue in self.queues))
-        return max((seconds for seconds in waits if seconds is not None), default=None)
 
     @property
     def alive(self) -> tuple[WorkerStatus, ...]:
@@ -148,8 +139,10 @@ class MetricsSnapshot:
         """Return the dict that ``horsies_status --json`` prints. Times are in seconds."""
         return {
             "counts": {name: count.as_json() for name, count in self.counts.items()},
-            "oldest_waits": self.oldest_waits,
-            "oldest_waits_is_at_least": not self.is_oldest_found,
+            "oldest_waits": self.depths.waits,
+            "oldest_waits_is_at_least": not self.depths.is_searched,
+            "oldest_blocked_waits": self.depths.blocked_waits,
+            "oldest_blocked_waits_is_at_least": not self.depths.is_searched_blocked,
             "queues": [queue.as_json() for queue in self.queues],
             "queues_are_more": self.is_more_queues,
             "workers": [worker.as_json() for worker in self.workers],
@@ -160,7 +153,7 @@ class MetricsSnapshot:
 
 
 def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
-    """Collect a snapshot in seven statements, or eight if tasks wait in very many queues.
+    """Collect a snapshot in seven statements, or nine if tasks wait in very many queues and very many are blocked.
 
     ``with_trends`` also reads the latency of each queue in each minute of the last hour.
     """
@@ -182,8 +175,7 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
         counts.counts_by_state(answers, holding.states),
         tuple(_queue_metrics(names, rows, due, holding, throughput, by_state, trends, database)),
         due.is_more or len(unnamed) > MAX_OTHER_QUEUES,
-        due.waits,
-        due.is_searched,
+        due,
         tuple(worker_statuses(database, options.recovery, holding.workers)),
         workflows.counts(answers),
         tuple(workflows.newest_ids(answers)),

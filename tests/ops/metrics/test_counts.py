@@ -56,13 +56,16 @@ def test_tasks_are_counted_by_status_and_by_state_of_the_inspector(drain):
     make(1, good_until=now() - timedelta(seconds=1))
     make(1, status="EXPIRED", expired_at=now())
     make(2, deferred=True, enqueued_at=now() - timedelta(seconds=90))
+    make(2, deferred=True, blocked=True, limit_key="k")
+    make(1, deferred=True, blocked=True, limit_key="k", good_until=now() - timedelta(seconds=1))
 
     assert numbers() == {
         "due": 3,
+        "blocked": 2,
         "scheduled": 1,
         "retrying": 1,
-        "overdue": 1,
-        "pending": 4,
+        "overdue": 2,
+        "pending": 7,
         "aggregating": 0,
         "active": 2,
         "claimed": 1,
@@ -72,7 +75,7 @@ def test_tasks_are_counted_by_status_and_by_state_of_the_inspector(drain):
         "cancelled": 1,
         "expired": 1,
     }
-    for state in ("due", "scheduled", "aggregating", "retrying", "overdue", "active", "completed"):
+    for state in ("scheduled", "aggregating", "retrying", "overdue", "active", "completed"):
         assert numbers()[state] == getattr(Task.objects, state)().count(), state
     assert {count.exactness for count in snapshot().counts.values()} == {Exactness.EXACT}
 
@@ -133,7 +136,7 @@ def test_each_queue_has_its_depth_its_oldest_wait_and_its_pause():
     }
     assert [name for name, queue in found.items() if queue.is_paused] == ["emails"]
     assert found["emails"].depth.waits == pytest.approx(500, abs=60)
-    assert snapshot().oldest_waits == pytest.approx(500, abs=60)
+    assert snapshot().depths.waits == pytest.approx(500, abs=60)
     assert found["quiet"].depth.waits is None
 
 
