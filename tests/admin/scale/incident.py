@@ -91,6 +91,7 @@ def _failed_tasks(database: str) -> None:
         task_id="id",
         attempt="1",
         outcome="'FAILED'",
+        due_at="enqueued_at",
         started_at="started_at",
         finished_at="failed_at",
         error_code="error_code",
