@@ -57,7 +57,9 @@ ASSUMED = {
         [
             "from typing import Any",
             "INSTALLED_APPS: list[str]",
-            *(f"{name}: Any" for name in ("add", "app", "chain", "chord", "double", "group", "tell", "total")),
+            "from pathlib import Path",
+            *(f"{name}: Any" for name in ("AbortableTask", "Order", "Task", "add", "app", "chain", "chord", "double")),
+            *(f"{name}: Any" for name in ("group", "inverse", "tell", "total")),
         ]
     ),
     ("docs/tutorial.md", "python"): "import typing; INSTALLED_APPS: list[str]; DATABASES: dict[str, typing.Any]",

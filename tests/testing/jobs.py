@@ -17,6 +17,11 @@ def note(key: str) -> str:
     return key
 
 
+@task(rate_limit="2/m")
+def note_twice_a_minute(key: str) -> str:
+    return note.func(key)
+
+
 @task
 async def anote(key: str) -> str:
     await Entry.objects.acreate(key=key)

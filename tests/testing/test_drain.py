@@ -15,7 +15,7 @@ from django.utils import timezone
 from horsies_django import Batch, TaskFailed, TaskStatus, Workflow
 from horsies_django.models import Queue, Task, TaskAttempt, Worker
 from horsies_django.signals import task_finished
-from horsies_django.testing import adrain, arun, arun_next, drain, immediate, run, run_next
+from horsies_django.testing import adrain, arun, arun_next, drain, immediate, run, run_next, travel
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.testing import jobs
@@ -153,6 +153,19 @@ class DrainCases:
         drain(scheduled=True)
 
         assert keys() == ["one", "two", "three", *(f"later {number}" for number in range(5))]
+
+    def test_a_rate_holds_tasks_back_until_time_has_passed(self):
+        for key in ("one", "two", "three", "four", "five"):
+            jobs.note_twice_a_minute.send(key)
+
+        assert drain().counts == {TaskStatus.COMPLETED: 2}
+        assert keys() == ["one", "two"]
+        with travel(minutes=1):
+            drain(scheduled=True, retries=True)
+        assert keys() == ["one", "two", "three", "four"]
+        with immediate():
+            jobs.note_twice_a_minute.send("at once")
+        assert keys() == ["one", "two", "three", "four", "at once"]
 
     def test_a_task_past_its_deadline_expires(self):
         handle = jobs.note.with_options(good_until=timezone.now() + timedelta(milliseconds=1)).send("a")

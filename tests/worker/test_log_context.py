@@ -109,6 +109,17 @@ def test_the_logged_traceback_of_a_failure_begins_in_the_function(records):
     assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])] == ["fail"]
 
 
+@pytest.mark.django_db
+def test_an_error_that_a_body_returns_is_logged_without_a_traceback(records):
+    tasks.returns_error.send("NO_SUCH_ITEM")
+
+    drain()
+
+    (record,) = (record for record in records.records if record.levelno == logging.ERROR)
+    assert "NO_SUCH_ITEM" in record.getMessage()
+    assert record.exc_info is None
+
+
 def test_outside_of_a_task_the_attributes_are_none(records):
     logger.warning("between two tasks")
 
