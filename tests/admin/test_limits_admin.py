@@ -10,8 +10,10 @@ from django.db.models.functions import Now
 from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils.html import strip_tags
 
-from horsies_django.models import Limit, Task
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import Limit, Task, depths
 from tests.admin.client import log_in
 from tests.jobs import limited
 
@@ -83,6 +85,65 @@ def test_what_waits_is_counted_and_its_list_is_linked(client):
     for odd in ("x", "x" * 256, "\0"):
         answer = client.get(reverse("admin:horsies_django_task_changelist"), {"waits_for_limit": odd})
         assert 'class="field-shown_name"' not in answer.content.decode()
+
+
+def texts(html, name):
+    """Return the texts of a column of the list, or of a field of the page."""
+    found = re.findall(rf'field-{name}[^>]*>(?:\s*<div>.*?<div class="readonly">)?(.*?)</(?:td|div)>', html, re.DOTALL)
+    return [unescape(strip_tags(text)).strip() for text in found]
+
+
+def block(key, seconds, **columns):
+    blocked = {"deferred": True, "blocked": True, "limit_key": key}
+    return Task.objects.create(task_name="jobs.t", enqueued_at=NowPlus(-seconds), **blocked, **columns)
+
+
+def test_each_limit_shows_how_many_tasks_it_blocks_and_since_when(client):
+    for key in ("acme", "bolt", "free"):
+        Limit.objects.create(key=key, max_concurrency=1)
+    block("acme", 7_300)
+    block("acme", 600, priority=5)
+    block("acme", 9_000, priority=9, good_until=NowPlus(-1))  # no worker may start it any more
+    block("bolt", 200)
+    block(None, 9_999)
+    client = log_in(client, "view_limit", "view_task")
+
+    listed = client.get(reverse(LIST)).content.decode()
+    pages = {
+        key: client.get(reverse("admin:horsies_django_limit_change", args=[key])).content.decode()
+        for key in ("acme", "free")
+    }
+
+    assert texts(listed, "blocked_tasks") == ["2 tasks", "1 task", "0 tasks"]
+    assert texts(listed, "oldest_blocked") == ["2 h ago", "3 min ago", "-"]
+    assert re.findall(r'<a href="[^"]*waits_for_limit=(\w+)', listed) == ["acme", "bolt"]
+    assert (texts(pages["acme"], "blocked_tasks"), texts(pages["acme"], "oldest_blocked")) == (["2 tasks"], ["2 h ago"])
+    assert (texts(pages["free"], "blocked_tasks"), texts(pages["free"], "oldest_blocked")) == (["0 tasks"], [])
+
+
+def test_the_list_counts_blocked_tasks_up_to_a_bound_in_one_statement_by_their_index(client, monkeypatch):
+    monkeypatch.setattr(depths, "MAX_COUNTED_OF_ALL", 120)
+    client = log_in(client, "view_limit", "view_task")
+    counts = []
+    for number in (1, 40):
+        keys = [f"k{place:02}" for place in range(number)]
+        Limit.objects.bulk_create([Limit(key=key) for key in keys], ignore_conflicts=True)
+        columns = {"task_name": "jobs.t", "deferred": True, "blocked": True}
+        Task.objects.bulk_create([Task(limit_key=key, **columns) for key in keys for _ in range(5)])
+        with CaptureQueriesContext(connection) as captured:
+            html = client.get(reverse(LIST)).content.decode()
+        counts.append(len(captured))
+
+    assert counts[0] == counts[1]
+    assert texts(html, "blocked_tasks") == ["3+ tasks"] * 40
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off" if connection.vendor == "postgresql" else "SELECT 1")
+        explain = "EXPLAIN" if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN"
+        (counting,) = [query["sql"] for query in captured if "ranks" in query["sql"]]
+        cursor.execute(f"{explain} {counting}".replace("%", "%%"), [])
+        plan = "\n".join(map(str, cursor.fetchall()))
+    assert "horsies_task_blocked" in plan
+    assert not re.search(r"Seq Scan on horsies_tasks|SCAN horsies_tasks(?! USING)", plan), plan
 
 
 def test_a_limit_page_needs_as_many_statements_for_20_tasks_as_for_one(client):

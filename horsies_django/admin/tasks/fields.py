@@ -110,7 +110,7 @@ class TaskFields(RunAgainAdmin):
         if task.limit_key is None:
             return "-"
         has_place = not task.deferred and task.status in TASK_LIVE_STATES
-        note = gettext("waiting") if task.blocked else gettext("has a place") if has_place else ""
+        note = gettext("blocked") if task.blocked else gettext("has a place") if has_place else ""
         return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), note)
 
     @admin.display(description=_("group"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin
-from django.db.models import Count, IntegerField, Model, OuterRef, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
@@ -17,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from ...core.operations import acting_as
 from ...db.now import Now
 from ...models import Limit, Task
+from ...models.depths import Depth, depths_of_limits
 from ...models.limit import LimitQuerySet
 from ..base import ReadOnlyAdmin, is_read_only
 from ..change_message import describe_changes
@@ -25,19 +28,28 @@ from ..links import Links
 from ..status_text import status_badge, wait_text
 from ..times import relative_time
 
-#: Maximum number of listed tasks, and of counted tasks.
+#: Maximum number of listed tasks.
 MAX_LISTED: Final = 20
-MAX_COUNTED: Final = 1_000
 
 
 #: The columns that operators edit.
 OVERRIDES: Final = ("max_concurrency_override", "rate_override")
 
 
+class LimitList(ChangeList):
+    """Adds the tasks of each limit on the page, in two statements."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Count them for the rows of this page only."""
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        _attach_counts(self.result_list, Links(self.model_admin.admin_site, request))
+
+
 class LimitAdmin(ReadOnlyAdmin):
     """Lists the limits that have been used recently, and overrides them."""
 
-    list_display = ("key", "places_taken", "shown_rate", "shown_released_at")
+    list_display = ("key", "places_taken", "blocked_tasks", "oldest_blocked", "shown_rate", "shown_released_at")
     ordering = ("key",)
     sortable_by = ()
     search_fields = ("key",)
@@ -45,7 +57,8 @@ class LimitAdmin(ReadOnlyAdmin):
     fields = (
         "places_taken",
         "holding_tasks",
-        "waiting_tasks",
+        "blocked_tasks",
+        "oldest_blocked",
         "shown_rate",
         "exact_released_at",
         "exact_next_at",
@@ -79,14 +92,14 @@ class LimitAdmin(ReadOnlyAdmin):
         context = context | {"show_save_and_add_another": False, "show_save_and_continue": False}
         return super().render_change_form(request, context, *args, **kwargs)
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Return the list with the blocked tasks of each limit."""
+        return LimitList
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Count the taken places, of which there are few."""
-        rows: QuerySet[Any] = super().get_queryset(request)
-        holding = Task.objects.using(rows.db).released().filter(limit_key=OuterRef("pk")).order_by()
-        count = holding.values("limit_key").annotate(count=Count("pk")).values("count")
-        held_count = Coalesce(Subquery(count), 0, output_field=IntegerField())
-        annotated: QuerySet[Any] = rows.annotate(held_count=held_count)
-        return annotated
+        """Read the database's current time."""
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(seen_at=Now())
+        return rows
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -98,15 +111,19 @@ class LimitAdmin(ReadOnlyAdmin):
         return (queryset.filter(key__startswith=term) if term else queryset), False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Prepare the links of the page."""
+        """Prepare the links of the page, and count its tasks."""
         limit = super().get_object(request, object_id, from_field)
         if limit is not None:
-            limit.page_links = Links(self.admin_site, request)
+            _attach_counts([limit], Links(self.admin_site, request))
         return limit
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Leave out fields without a value."""
-        values = {"shown_rate": obj and obj.terms.rate, "exact_next_at": obj and obj.next_at}
+        values = {
+            "oldest_blocked": obj and obj.depth.blocked_waits is not None,
+            "shown_rate": obj and obj.terms.rate,
+            "exact_next_at": obj and obj.next_at,
+        }
         return [name for name in self.fields if values.get(name, True)]
 
     @admin.display(description=_("in use"))
@@ -135,14 +152,31 @@ class LimitAdmin(ReadOnlyAdmin):
         }
         return render_to_string(_HOLDERS, context) if context["holders"] else "-"
 
-    @admin.display(description=_("waiting"))
-    def waiting_tasks(self, limit: Any) -> SafeString | str:
+    @admin.display(description=_("blocked"))
+    def blocked_tasks(self, limit: Any) -> SafeString | str:
         """The number of tasks that wait for a place, linked to the list of them."""
-        count = _tasks(limit).blocked().filter(limit_key=limit.pk)[: MAX_COUNTED + 1].count()
-        number = format_number(count) if count <= MAX_COUNTED else f"{format_number(MAX_COUNTED)}+"
-        words = ngettext("%s task", "%s tasks", count) % number
+        depth: Depth = limit.depth
+        number = f"{format_number(depth.blocked)}{'+' if depth.is_more_blocked else ''}"
+        words = ngettext("%s task", "%s tasks", depth.blocked) % number
         links: Links = limit.page_links
-        return links.to_list(Task, words, waits_for_limit=limit.pk) if count else words
+        return links.to_list(Task, words, waits_for_limit=limit.pk) if depth.blocked else words
+
+    @admin.display(description=_("blocked since"))
+    def oldest_blocked(self, limit: Any) -> SafeString | str:
+        """Since when the oldest of them has waited."""
+        waits: float | None = limit.depth.blocked_waits
+        return "-" if waits is None else relative_time(limit.seen_at - timedelta(seconds=waits), limit.seen_at)
+
+
+def _attach_counts(limits: Sequence[Any], links: Links) -> None:
+    """Add to limits from one database how many tasks hold a place and how many are blocked, and the links."""
+    if not limits:
+        return
+    tasks, keys = _tasks(limits[0]), [limit.pk for limit in limits]
+    holding = tasks.released().filter(limit_key__in=keys).order_by().values_list("limit_key")
+    held, depths = dict(holding.annotate(Count("pk"))), depths_of_limits(tasks, keys)
+    for limit in limits:
+        limit.held_count, limit.depth, limit.page_links = held.get(limit.pk, 0), depths[limit.pk], links
 
 
 #: The columns that the page shows of a task with a place.
