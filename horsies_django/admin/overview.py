@@ -40,6 +40,7 @@ from .workers_queues.state_text import status_label
 #: The tiles: the count, its label, the note below, and the filter of the task list that shows the same tasks.
 TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
     ("due", gettext_lazy("Due"), gettext_lazy("waiting for a worker"), {"state": "due"}),
+    ("blocked", gettext_lazy("Blocked"), gettext_lazy("by a limit or a paused workflow"), {"state": "blocked"}),
     ("active", gettext_lazy("Active"), gettext_lazy("claimed or running"), {"state": "active"}),
     ("scheduled", gettext_lazy("Scheduled"), gettext_lazy("to run later"), {"state": "scheduled"}),
     ("retrying", gettext_lazy("Retrying"), gettext_lazy("waiting for the next attempt"), {"state": "retrying"}),
@@ -190,11 +191,10 @@ class OverviewAdmin(SinglePageAdmin):
             ],
         }
 
-    def _queue_urls(self, queue: str) -> tuple[str | None, str | None]:
-        """Return the URL of a queue's page, and that of its due tasks."""
-        return self._page_url("queue", quote(f"~{queue}")), self._task_list_url(
-            queue_name=queue, state="due", kind="all"
-        )
+    def _queue_urls(self, queue: str) -> tuple[str | None, str | None, str | None]:
+        """Return the URL of a queue's page, and those of its due and of its blocked tasks."""
+        due, blocked = (self._task_list_url(queue_name=queue, state=state, kind="all") for state in ("due", "blocked"))
+        return self._page_url("queue", quote(f"~{queue}")), due, blocked
 
     def _task_list_url(self, **query: str) -> str | None:
         """Return the URL of the filtered task list."""

@@ -94,6 +94,7 @@ def test_each_state_has_a_tile_that_links_to_its_list(staff, drain):
     )
     assert tiles == {
         "state=due": "1",
+        "state=blocked": "0",
         "state=active": "0",
         "state=scheduled": "0",
         "state=retrying": "0",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, cast
 
 from django.contrib import admin
@@ -109,13 +109,14 @@ class FoldedFilter(ChoiceFilter):
         return [(value, value) for value in sorted((values | asked) - {""})]
 
 
-#: The states that pending and held tasks are in, besides the statuses.
-_STATES: Final = {
-    "due": (_("Due"), scopes.DUE),
-    "active": (_("Active"), scopes.HELD),
-    "scheduled": (_("Scheduled"), scopes.DEFERRED),
-    "aggregating": (_("Aggregating"), scopes.DEFERRED),
-    "retrying": (_("Retrying"), scopes.DEFERRED),
+#: The states that pending and held tasks are in, besides the statuses: label, scope, and the tasks among some rows.
+_STATES: Final[Mapping[str, tuple[Any, ScanScope, Callable[[TaskQuerySet], QuerySet[Any]]]]] = {
+    "due": (_("Due"), scopes.DUE, lambda rows: rows.due().filter(blocked=False)),
+    "blocked": (_("Blocked"), scopes.BLOCKED, lambda rows: rows.blocked().filter(not_past_deadline())),
+    "active": (_("Active"), scopes.HELD, TaskQuerySet.active),
+    "scheduled": (_("Scheduled"), scopes.DEFERRED, TaskQuerySet.scheduled),
+    "aggregating": (_("Aggregating"), scopes.DEFERRED, TaskQuerySet.aggregating),
+    "retrying": (_("Retrying"), scopes.DEFERRED, TaskQuerySet.retrying),
 }
 
 #: Other names of states.
@@ -129,8 +130,7 @@ def in_state(rows: QuerySet[Any], state: str) -> QuerySet[Any]:
     """Return the tasks in a state."""
     if state not in _STATES:
         return rows.filter(status=state.upper())
-    found: QuerySet[Any] = getattr(rows, state)()
-    return found
+    return _STATES[state][2](cast("TaskQuerySet", rows))
 
 
 def scope_of_state(state: str) -> ScanScope:
@@ -148,7 +148,7 @@ class StateFilter(ChoiceFilter):
     parameter_name = "state"
     parameter_names: ClassVar = ("state", "status__exact")
     #: The order of the choices: pending tasks, those that workers hold, the others.
-    _FIRST: Final = ("pending", "due", "scheduled", "aggregating", "retrying", "active")
+    _FIRST: Final = ("pending", "due", "blocked", "scheduled", "aggregating", "retrying", "active")
 
     def __init__(self, request: HttpRequest, params: dict[str, list[str]], model: Any, model_admin: Any) -> None:
         given = params.pop("status__exact", [])
@@ -157,7 +157,7 @@ class StateFilter(ChoiceFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the states."""
-        labels = {state: label for state, (label, _scope) in _STATES.items()}
+        labels = {state: label for state, (label, *_rows) in _STATES.items()}
         labels |= {status.lower(): label for status, label in TaskStatus.choices}
         return [(state, labels.pop(state)) for state in self._FIRST] + list(labels.items())
 
@@ -267,4 +267,4 @@ class ProblemFilter(ChoiceFilter):
     @property
     def scope(self) -> ScanScope:
         """Overdue and waiting tasks are pending."""
-        return {"late": scopes.READY, "overdue": scopes.OVERDUE}.get(self.selected or "", scopes.TABLE)
+        return {"late": scopes.DUE, "overdue": scopes.OVERDUE}.get(self.selected or "", scopes.TABLE)

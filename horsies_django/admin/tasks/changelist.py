@@ -27,7 +27,7 @@ class TaskChangeList(KeysetChangeList):
 
     state_filter_class = StateFilter
     sums_of_states: ClassVar = frozenset({"pending", "active"})
-    rare_states: ClassVar = frozenset({"aggregating", "claimed"})
+    rare_states: ClassVar = frozenset({"aggregating", "blocked", "claimed"})
 
     def parse_search(self, text: str) -> Search:
         """Parse an id, a part of a name, or a qualifier such as ``error:text``."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from django.db.models import Case, Count, Q, QuerySet, Sum, When
 from django.utils.formats import number_format
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
@@ -124,6 +125,14 @@ class QueueLoad:
         return format_lower_bound(self.depth.due, self.depth.is_more)
 
     @property
+    def shown_blocked(self) -> SafeString | str:
+        """The number of blocked tasks, and how long the oldest has waited for its limit."""
+        number = format_lower_bound(self.depth.blocked, self.depth.is_more_blocked)
+        if self.depth.blocked_waits is None:
+            return number
+        return format_html("{} ({})", number, age_at(self.depth.blocked_waits, self.now, "full"))
+
+    @property
     def shown_scheduled(self) -> str:
         """The number of scheduled tasks, or that it is zero among the counted ones."""
         if self.is_scheduled_more and not self.scheduled:
@@ -174,7 +183,8 @@ def attach_loads(queues: Iterable[Any], loads: defaultdict[str, QueueLoad], data
     """Set each queue's load, with the workers that serve it."""
     queues = list(queues)
     workers = _serving_workers([queue.name for queue in queues], database)
-    now = database_second(database) if any(loads[queue.name].depth.due for queue in queues) else 0.0
+    depths_of = [loads[queue.name].depth for queue in queues]
+    now = database_second(database) if any(depth.due or depth.blocked for depth in depths_of) else 0.0
     since = seconds_since_refill(database) if any(queue.tokens is not None for queue in queues) else {}
     for queue in queues:
         known = loads[queue.name]
@@ -205,7 +215,7 @@ def _queue_loads(database: str | None, due: Depths, only: str | None = None) -> 
     held = dict(tasks.active().values_list("queue_name").annotate(Count("pk")))
     hour = _last_hour(rollups)
     is_more = len(waiting) > MAX_COUNTED
-    found = defaultdict(lambda: QueueLoad(Depth(is_more=due.is_more), is_scheduled_more=is_more))
+    found = defaultdict(lambda: QueueLoad(due.of(""), is_scheduled_more=is_more))
     for name in {*due, *scheduled, *held, *hour} - {""}:  # tasks of deleted rows have no queue
         ended = hour.get(name, (0, 0))
         found[name] = QueueLoad(due.of(name), scheduled.get(name, 0), is_more, held.get(name, 0), *ended)

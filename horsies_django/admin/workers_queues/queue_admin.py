@@ -97,6 +97,7 @@ class QueueAdmin(LiveAdmin):
         "shown_state",
         "shown_due",
         "shown_oldest",
+        "shown_blocked",
         "shown_held",
         "shown_scheduled",
         "shown_hour",
@@ -233,6 +234,7 @@ class QueueAdmin(LiveAdmin):
             (_("limits"), self.shown_rules(queue)),
             (_("due"), _tasks_of(links, queue, "due", load.shown_due)),
             (_("latency"), latency_cell(load.shown_latency, warning)),
+            (_("blocked"), _tasks_of(links, queue, "blocked", load.shown_blocked)),
             (_("in progress"), links.to_list(RunningNow, str(load.held), queue_name=queue.name)),
             (_("scheduled"), _tasks_of(links, queue, "scheduled", load.shown_scheduled)),
             (_("finished in the last hour"), load.shown_hour),
@@ -267,6 +269,13 @@ class QueueAdmin(LiveAdmin):
         return latency_cell(load.shown_latency, warning)
 
     @live_column
+    @admin.display(description=_("blocked"))
+    def shown_blocked(self, queue: Any) -> SafeString | str:
+        """The number of tasks that wait for their limit or for a paused workflow, and the age of the oldest."""
+        load: QueueLoad = queue.load
+        return load.shown_blocked
+
+    @live_column
     @admin.display(description=_("in progress"))
     def shown_held(self, queue: Any) -> str:
         """The number of its tasks that workers hold."""
@@ -297,7 +306,7 @@ class QueueAdmin(LiveAdmin):
         return "; ".join(queue.load.status.descriptions) or "-"
 
 
-def _tasks_of(links: Links, queue: Queue, state: str, words: str) -> SafeString | str:
+def _tasks_of(links: Links, queue: Queue, state: str, words: SafeString | str) -> SafeString | str:
     """Return a number as a link to a queue's tasks."""
     return links.to_list(Task, words, queue_name=queue.name, state=state, kind="all")
 

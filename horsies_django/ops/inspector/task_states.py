@@ -67,7 +67,7 @@ ALLOWED: Final = ", ".join([*State, *ASYNQ])
 _SCOPES: Final = {
     State.SCHEDULED: scopes.DEFERRED,
     State.AGGREGATING: scopes.DEFERRED,
-    State.PENDING: scopes.DUE,
+    State.PENDING: scopes.READY,
     State.RETRYING: scopes.DEFERRED,
 }
 
