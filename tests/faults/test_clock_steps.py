@@ -78,5 +78,5 @@ def test_no_slot_is_sent_twice_after_a_failover_to_a_lagging_replica(own_cluster
         proxy.redirect(replica.socket_folder)
 
         goes_on()
-        assert len(slots()) == Schedule.objects.get().run_count
         worker.stop()
+        assert len(slots()) == Schedule.objects.get().run_count
