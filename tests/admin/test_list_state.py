@@ -291,7 +291,9 @@ def test_a_malformed_order_or_cursor_shows_the_first_page(staff, sort, cursor):
         assert {row.pk for row in response.context["cl"].result_list} == {row.pk for row in rows}
 
 
-@pytest.mark.parametrize("state", ["", "due", "scheduled", "retrying", "running", "claimed", "completed", "failed"])
+@pytest.mark.parametrize(
+    "state", ["", "due", "blocked", "scheduled", "retrying", "running", "claimed", "completed", "failed"]
+)
 def test_a_page_needs_at_most_14_statements_in_every_state(staff, state):
     make_scheduled(3, error_code="MINE", attempt=1)
     for status in ("PENDING", "RUNNING", "COMPLETED", "FAILED"):
