@@ -344,7 +344,7 @@ def test_a_full_limit_names_the_tasks_that_hold_its_places(client):
     assert [about.key for about in reason.about] == [one.id for one in running]
     html = html_of(log_in(client, "view_task"), handle)
     assert f"/admin/horsies_django/task/{running[0].id}/change/" in html
-    assert "waiting" in html
+    assert '<span class="quiet">blocked</span>' in html.split("field-page_limit_key")[1]
     assert "has a place" in html_of(client, running[0])
 
 
