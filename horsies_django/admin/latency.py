@@ -12,19 +12,18 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
 from ..core.durations import format_brief
-from ..ops.metrics.history import current_minute, duration_history
+from ..ops.metrics.history import duration_history
 from ..ops.metrics.latency import ExceededSince, LatencyTrend, LatencyWarning, latency_warning
 from ..ops.metrics.periods import DAY, HOUR
+from ..ops.metrics.rollup_lag import rollup_clock
 from .ages import age_at
-from .charts import Chart, latency_chart
-
-#: Seconds of wait above which a time without its day is ambiguous.
-_HALF_DAY = 43_200
+from .charts import latency_chart
+from .counted_until import HALF_DAY, describe_lag
 
 
 def describe_since(since: ExceededSince, waits: float) -> str:
     """Return since when a latency has exceeded its threshold, in words."""
-    time = date_format(localtime(since.moment), "H:i" if waits < _HALF_DAY else "D j M, H:i")
+    time = date_format(localtime(since.moment), "H:i" if waits < HALF_DAY else "D j M, H:i")
     return (_("since %s or earlier") if since.is_at_least else _("since %s")) % time
 
 
@@ -54,15 +53,17 @@ def latency_cell(shown: SafeString | str, warning: LatencyWarning | None) -> Saf
 
 def latency_of_queue(
     database: str | None, queue: str, waits: float | None, threshold: timedelta | None
-) -> tuple[LatencyWarning | None, list[Chart]]:
-    """Return the warning of a queue, and charts of its wait times in the last hour and day, in three statements."""
-    minute = current_minute(database)
-    hour, day = (duration_history(database, minute, period, ("waits",), queue_name=queue) for period in (HOUR, DAY))
+) -> tuple[LatencyWarning | None, dict[str, Any]]:
+    """Return the warning of a queue, and the context of the charts of its wait times, in three statements."""
+    clock = rollup_clock(database)
+    hour, day = (
+        duration_history(database, clock.minute, period, ("waits",), queue_name=queue) for period in (HOUR, DAY)
+    )
     limit = threshold.total_seconds() if threshold else None
-    trend = LatencyTrend(minute, hour.percentiles("waits", 0.95))
-    nothing: Any = _("no tasks ended.")
+    trend = LatencyTrend(clock.minute, hour.percentiles("waits", 0.95))
     charts = [
-        latency_chart("latency-hour", _("Wait time, last hour, by minute"), hour, limit, nothing),
-        latency_chart("latency-day", _("Wait time, last 24 hours, by hour"), day, limit, nothing),
+        latency_chart("latency-hour", _("Wait time, last hour, by minute"), hour, limit),
+        latency_chart("latency-day", _("Wait time, last 24 hours, by hour"), day, limit),
     ]
-    return latency_warning(queue, waits, threshold, trend), charts
+    context = {"charts": charts, "counted_until": describe_lag(clock.lag, clock.second)}
+    return latency_warning(queue, waits, threshold, trend), context

@@ -27,6 +27,7 @@ from ..ops.metrics.workflows import workflow_progress
 from .ages import age, age_at
 from .base import SinglePageAdmin, backends_on, first_backend
 from .charts import CHART_CSS, sparkline
+from .counted_until import describe_lag
 from .errors.overview import failing_context
 from .formatting import EXACTNESS_NOTES
 from .latency import describe_warning
@@ -105,6 +106,7 @@ class OverviewAdmin(SinglePageAdmin):
             "snapshot": snapshot,
             "names_url": Links(self.admin_site, request).task_names_url(),
             "tiles": [self._tile(snapshot, *tile) for tile in TILES],
+            "counted_until": describe_lag(snapshot.rollup_lag, snapshot.second),
             "warnings": _warnings(snapshot, sees_queues=sees_queues, sees_workers=sees_workers),
             "is_empty": not any(snapshot.counts.values()),
             "controls": controls,
@@ -255,8 +257,8 @@ def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool, sees_workers: boo
     if any(snapshot.counts.values()) and snapshot.is_reaper_late:
         warnings.append(
             _(
-                "The reaper has not run recently: throughput, failures and times are out of date, and tasks of dead "
-                "workers are not recovered. Start a worker without --no-reaper, or python manage.py horsies_reaper"
+                "The reaper has not run recently, so tasks of dead workers are not recovered. Start a worker without "
+                "--no-reaper, or python manage.py horsies_reaper"
             )
         )
     paused = [queue.name for queue in snapshot.queues if queue.is_paused and queue.depth.due]

@@ -17,6 +17,7 @@ from ..models import Task, Worker
 from ..models.depths import Depths, depths
 from .metrics import collect
 from .metrics.history import FAILED, ended_in_last
+from .metrics.rollup_lag import MAX_LAG, rollup_clock
 from .metrics.snapshot import reaper_ago
 
 __all__ = ["Check", "CheckResult", "parse_checks", "run_checks"]
@@ -198,9 +199,11 @@ def _run_failed(check: Check, backend: ConfiguredBackend) -> CheckResult:
     value = share if check.is_share else failed
     words = f"{failed:,} of {total:,} attempts failed for good in {check.minutes} min"
     if not total:
-        words = f"no attempt ended in {check.minutes} min"
+        words = f"no attempt counted in {check.minutes} min"
     elif check.is_share:
         words = f"{share:.1f} %: {words}"
+    if (lag := rollup_clock(backend.config.database).lag) > MAX_LAG:
+        words += f", counted up to {format_brief(lag)} ago"
     limit = f"{check.limit:g} %" if check.is_share else f"{check.limit:,.0f}"
     return CheckResult(check, value <= check.limit, value, f"{words} (at most {limit})")
 

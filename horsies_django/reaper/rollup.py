@@ -59,13 +59,10 @@ ROLLUP_RETENTION: Final = {RollupSpan.MINUTE: timedelta(hours=3), RollupSpan.HOU
 
 def roll_up(options: Options, _: SkippedRows) -> BatchResult:
     """Count attempts written since the last pass: in all, and by the minute and the hour in which they ended."""
-    attempts = _attempts(options.database)
-    watermarks = Watermark.objects.using(options.database)
-    position = Subquery(watermarks.filter(name=WATERMARK).values("position"))
-    settled = attempts.filter(pk__gt=Coalesce(position, Value(START)), finished_at__lt=NowPlus(-SETTLE_DELAY))
+    settled = uncounted(options.database).filter(finished_at__lt=NowPlus(-SETTLE_DELAY))
     if not settled.order_by("pk").values_list("pk").first():
         return BatchResult(0, 0)
-    if not watermarks.filter(name=WATERMARK).exists():
+    if not Watermark.objects.using(options.database).filter(name=WATERMARK).exists():
         _create_watermark(options.database)
     with transaction.atomic(using=options.database):
         return _roll_up_window(options.database)
@@ -87,6 +84,12 @@ def prune_error_groups(options: Options, _: SkippedRows) -> BatchResult:
     groups = ErrorGroup.objects.using(options.database)
     keys = list(groups.filter(last_seen_at__lt=too_old).values_list("pk", flat=True)[:BATCH])
     return BatchResult(len(keys), groups.filter(pk__in=keys).delete()[0] if keys else 0)
+
+
+def uncounted(database: str) -> QuerySet[TaskAttempt]:
+    """Select attempts that no roll-up counts yet."""
+    position = Subquery(Watermark.objects.using(database).filter(name=WATERMARK).values("position"))
+    return _attempts(database).filter(pk__gt=Coalesce(position, Value(START)))
 
 
 def _attempts(database: str) -> QuerySet[TaskAttempt]:

@@ -167,7 +167,7 @@ def test_the_list_can_be_filtered_by_task_and_queue(staff):
         assert "Total 4 0" in text
         assert "in shop.tasks.charge" not in text
         assert f'href="?{query}&amp;period=24h"' in html
-    assert "No failures match." in text_of(get(client, f"{LIST}?task=%00<b>"))
+    assert "No counted failures match." in text_of(get(client, f"{LIST}?task=%00<b>"))
 
 
 def test_the_page_of_an_error_has_the_last_traceback_and_its_task_with_masked_arguments(staff, drain):

@@ -79,7 +79,7 @@ def test_an_empty_overview_says_what_to_do_next(staff):
 
     assert "No tasks yet" in html
     assert "python manage.py horsies_worker" in html
-    assert "No failures." in html
+    assert "No failures counted." in html
 
 
 def test_each_state_has_a_tile_that_links_to_its_list(staff, drain):

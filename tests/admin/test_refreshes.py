@@ -21,7 +21,7 @@ from horsies_django.models import (
     Workflow,
     WorkflowTask,
 )
-from horsies_django.ops.metrics.history import current_minute
+from horsies_django.ops.metrics.rollup_lag import rollup_clock
 from horsies_django.testing import travel
 from tests.admin.client import log_in
 from tests.admin.factories import LATER, LONG_AGO
@@ -83,10 +83,10 @@ def live_pages():
 def twice_in_a_minute(operator, url):
     """Return a page and its refresh in the same minute: the next one moves the charts."""
     while True:
-        minute = current_minute("default")
+        minute = rollup_clock("default").minute
         first = operator.get(url)
         second = refresh(operator, url, first["ETag"])
-        if current_minute("default") == minute:
+        if rollup_clock("default").minute == minute:
             return first, second
 
 

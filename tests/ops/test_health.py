@@ -100,11 +100,12 @@ def test_workers_that_are_alive_and_may_claim_are_counted():
 
 def test_failures_are_checked_as_a_share_or_a_number_of_the_attempts_in_the_window(drain):
     assert check("failed=0%/10m", "failed=0/10m") == [True, True]
-    assert words("failed=0%/10m") == "ok failed=0%/10m: no attempt ended in 10 min (at most 0 %)"
+    assert words("failed=0%/10m") == "ok failed=0%/10m: no attempt counted in 10 min (at most 0 %)"
     tasks.add.send_many({"a": number} for number in range(3))
     tasks.fail.send()
     drain()
     TaskAttempt.objects.update(finished_at=NowPlus(-300))
+    assert words("failed=0/10m") == "ok failed=0/10m: no attempt counted in 10 min, counted up to 5 min ago (at most 0)"
     run_pass(task_backends["default"].config)
 
     assert check("failed=24.9%/10m", "failed=25%/10m", "failed=0/10m", "failed=1/10m", "failed=0/2m") == [

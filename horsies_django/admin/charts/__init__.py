@@ -4,9 +4,9 @@ A chart has one or more panels above one time axis. Each panel has its own linea
 counts, lines show durations. The style sheet ``horsies_django/charts.css`` colours them by class, so a chart follows
 the admin's light or dark theme and needs no inline style. A page uses one like this::
 
-    from ..ops.metrics import history, periods
+    from ..ops.metrics import history, periods, rollup_lag
 
-    minute = history.current_minute(database)
+    minute = rollup_lag.rollup_clock(database).minute
     found = history.attempt_history(database, minute, periods.DAY, task_name="shop.ship")
     times = history.duration_history(database, minute, periods.DAY, task_name="shop.ship")
     urls = attempt_urls(url_of_the_task_list, found, task_name="shop.ship")

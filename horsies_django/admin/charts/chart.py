@@ -24,7 +24,7 @@ class Chart:
         starts: The start of each bucket.
         length: The length of each bucket.
         panels: From the top.
-        empty_text: What the summary says if there are no values; by default that no attempts finished.
+        empty_text: What the summary says if there are no values; by default that no attempts are counted.
     """
 
     key: str
@@ -55,7 +55,7 @@ class Chart:
     @property
     def nothing(self) -> str:
         """The sentence for a chart without values."""
-        return str(self.empty_text or _("no attempts finished."))
+        return str(self.empty_text or _("no attempts counted."))
 
     def _panels_of(self, unit: Unit) -> list[Panel]:
         return [panel for panel in self.panels if panel.unit is unit]

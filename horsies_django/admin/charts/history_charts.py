@@ -134,11 +134,9 @@ def duration_chart(key: str, title: Any, history: DurationHistory, urls: Sequenc
     return Chart(key, title, history.starts, history.length, panels)
 
 
-def latency_chart(
-    key: str, title: Any, history: DurationHistory, threshold: float | None = None, empty_text: Any = None
-) -> Chart:
+def latency_chart(key: str, title: Any, history: DurationHistory, threshold: float | None = None) -> Chart:
     """Return a chart of the 95th percentile of the wait time, with a dashed line at the threshold in seconds."""
     values = history.percentiles("waits", 0.95)
     series = Series("p95", _("wait time (p95)"), values)
     panel = Panel("", [series], Kind.LINES, Unit.SECONDS, intervals=4, threshold=threshold)
-    return Chart(key, title, history.starts, history.length, [panel], empty_text)
+    return Chart(key, title, history.starts, history.length, [panel])

@@ -15,6 +15,7 @@ from ...ops.metrics.errors import failing_places, failure_report
 from ..base import TaskViewerAdmin, queue_database
 from ..charts import CHART_CSS
 from ..copy_button import COPY_CSS, COPY_JS
+from ..counted_until import counted_until
 from ..links import Links
 from ..live import answer_unchanged
 from ..periods import TEXTS, chosen_period, period_tabs
@@ -41,6 +42,7 @@ class ErrorGroupAdmin(TaskViewerAdmin):
         filters = {name: value for name, value in (("task", task), ("queue", queue)) if value}
         context = {
             "title": _("Errors"),
+            **counted_until(database),
             "report": report,
             "rows": error_rows(report, period, urls),
             "period": period,

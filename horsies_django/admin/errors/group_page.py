@@ -23,6 +23,7 @@ from ...ops.metrics.periods import PERIODS, Period
 from ...ops.payload_view.excerpt import excerpt_of
 from ..charts import LABELS as OUTCOME_LABELS
 from ..charts import Chart, Panel, Series
+from ..counted_until import counted_until
 from ..formatting import format_time, text_block
 from ..links import Links
 from ..periods import TEXTS, chosen_period, period_tabs
@@ -74,7 +75,7 @@ class LastFailure:
 
 
 def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str, Any]:
-    """Return the context of the page. ``group`` was read with ``read_at``. Takes at most eight statements."""
+    """Return the context of the page. ``group`` was read with ``read_at``. Takes at most nine statements."""
     database, period = str(group._state.db), chosen_period(request)
     links, urls = Links(site, request), ErrorUrls(site)
     history = group_history(database, group.pk, group.read_at)
@@ -83,6 +84,7 @@ def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str
     totals = {key: history.counts(each).total for key, each in PERIODS.items()}
     return {
         "title": str(group),
+        **counted_until(database),
         "group": group,
         "error": ErrorName.of(group, group.pk),
         "run": _run_text(history.latest_run(group), group),
@@ -113,7 +115,7 @@ def _chart(history: GroupHistory, period: Period) -> Chart:
         for outcome in (FAILED, RETRIED)
     ]
     starts = [bucket.start for bucket in buckets]
-    return Chart("error", title, starts, period.bucket_length, [Panel("", series)], _("no failures."))
+    return Chart("error", title, starts, period.bucket_length, [Panel("", series)], _("no failures counted."))
 
 
 def _place_rows(

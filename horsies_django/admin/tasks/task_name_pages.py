@@ -20,14 +20,16 @@ from ...db.clock import database_now
 from ...models import ErrorGroup, RunningNow, Schedule, Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.keyset.scan import KeysetScan
-from ...ops.metrics.history import COMPLETED, OUTCOMES, attempt_history, current_minute, duration_history
+from ...ops.metrics.history import COMPLETED, OUTCOMES, attempt_history, duration_history
 from ...ops.metrics.periods import DAY, Period
+from ...ops.metrics.rollup_lag import rollup_clock
 from ...ops.metrics.task_history import MAX_NAMES, NAME_ORDERS, busiest_names, errors_of
 from ...ops.payload_view.contents import PARTS
 from ...ops.running import count_held
 from ...ops.task_options import options_in_force
 from ..base import queue_database
 from ..charts import CHART_CSS, attempt_urls, duration_chart, outcome_chart
+from ..counted_until import describe_lag
 from ..links import Links
 from ..lists.cells import short
 from ..periods import CHART_PERIODS, TEXTS, chosen_period
@@ -64,7 +66,8 @@ class TaskNamePages(TaskColumns, TaskFields):
         database = self._database()
         chosen = request.GET.get("sort", "")
         order = chosen if chosen in NAME_ORDERS else NAME_ORDERS[-1]
-        counts = busiest_names(database, current_minute(database), order)
+        clock = rollup_clock(database)
+        counts = busiest_names(database, clock.minute, order)
         labels = (_("attempts"), _("failed or retried"), _("run time (p95)"), _("total run time"))
         idle = sorted(
             name
@@ -73,6 +76,7 @@ class TaskNamePages(TaskColumns, TaskFields):
         )
         context = {
             "title": _("Tasks by name"),
+            "counted_until": describe_lag(clock.lag, clock.second),
             "counts": [(count, self._address(count.name)) for count in counts],
             "orders": [(label, f"?sort={key}", key == order) for key, label in zip(NAME_ORDERS, labels, strict=True)],
             "is_cut": len(counts) == MAX_NAMES,
@@ -105,9 +109,9 @@ class TaskNamePages(TaskColumns, TaskFields):
     def _figures(self, task_name: str, period: Period, links: Links) -> dict[str, Any]:
         """Return the numbers, charts and errors of a period."""
         database = self._database()
-        minute = current_minute(database)
-        attempts = attempt_history(database, minute, period, task_name=task_name)
-        durations = duration_history(database, minute, period, task_name=task_name)
+        clock = rollup_clock(database)
+        attempts = attempt_history(database, clock.minute, period, task_name=task_name)
+        durations = duration_history(database, clock.minute, period, task_name=task_name)
         counts = {outcome: sum(attempts.values(outcome)) for outcome in OUTCOMES}
         total = sum(counts.values())
         percentiles = {
@@ -118,6 +122,7 @@ class TaskNamePages(TaskColumns, TaskFields):
         title = TEXTS[period.key].title
         urls = attempt_urls(self._url("changelist"), attempts, task_name=task_name)
         return {
+            "counted_until": describe_lag(clock.lag, clock.second),
             "periods": [(key, TEXTS[key].label, key == period.key) for key in CHART_PERIODS],
             "attempts": total,
             "per_minute": total / (period.seconds / 60),

@@ -28,6 +28,7 @@ from ..actions.admin_action import AdminAction
 from ..base import is_read_only, queue_database
 from ..change_message import describe_changes
 from ..charts import CHART_CSS
+from ..counted_until import counted_until
 from ..json_field import JSON_BOX, JSONPayloadField
 from ..latency import latency_cell, latency_of_queue
 from ..links import Links
@@ -189,6 +190,10 @@ class QueueAdmin(LiveAdmin):
             request.POST = posted  # type: ignore[assignment]  # a mutable copy, which Django only reads
         return super().response_action(request, queryset, *args, **kwargs)
 
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Add up to when the finished tasks are counted."""
+        return super().changelist_view(request, {**counted_until(queue_database()), **(extra_context or {})})
+
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
         """Make the row if there is none, then edit."""
         if object_id is not None and request.method == "POST" and self.has_change_permission(request):
@@ -224,7 +229,7 @@ class QueueAdmin(LiveAdmin):
             attach_loads([queue], queue_loads(database, queue.name), database)
             waits, status = queue.load.depth.waits, queue.load.status
             warning, charts = latency_of_queue(database, queue.name, waits, status.latency_warning)
-            context = context | {"summary": self._summary(request, queue, warning), "charts": charts}
+            context = context | {"summary": self._summary(request, queue, warning), **charts}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _summary(self, request: HttpRequest, queue: Any, warning: LatencyWarning | None) -> list[tuple[Any, Any]]:

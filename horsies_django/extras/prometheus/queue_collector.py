@@ -185,6 +185,10 @@ def _workflow_metrics(snapshot: MetricsSnapshot) -> Iterator[Metric]:
 def _upkeep_metrics(snapshot: MetricsSnapshot, kept: Upkeep) -> Iterator[Metric]:
     values = {
         "horsies_reaper_last_pass_age_seconds": ("Time since the reaper's last pass.", snapshot.reaper_ago),
+        "horsies_rollup_lag_seconds": (
+            "Time since the end of the first attempt that is not counted; 0 if all are.",
+            snapshot.rollup_lag,
+        ),
         "horsies_scheduler_last_pass_age_seconds": (
             "Time since the scheduler's last pass, which is recorded every 15 seconds.",
             kept.scheduler_ago,

@@ -22,6 +22,7 @@ from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.health import ALLOWED, CheckResult, parse_checks, run_checks
 from horsies_django.ops.metrics import MetricsSnapshot, collect
 from horsies_django.ops.metrics.latency import LatencyWarning
+from horsies_django.ops.metrics.rollup_lag import MAX_LAG
 from horsies_django.ops.metrics.snapshot import QueueMetrics
 from horsies_django.ops.metrics.workers import WorkerStatus
 from horsies_django.worker.connection import own_connection
@@ -138,9 +139,9 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
     if found.blocked_waits is not None:
         bound = "" if found.is_searched_blocked else "at least "
         yield f"oldest task that waits for its limit: {bound}{format_brief(found.blocked_waits)}"
-    yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (
-        " (late: throughput, failures and percentiles stand still)" if snapshot.is_reaper_late else ""
-    )
+    yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}{' (late)' if snapshot.is_reaper_late else ''}"
+    if snapshot.rollup_lag > MAX_LAG:
+        yield f"throughput, failures and percentiles are counted up to {_ago(snapshot.rollup_lag)}"
 
 
 def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:

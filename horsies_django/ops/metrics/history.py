@@ -13,9 +13,8 @@ from django.db.models.functions import Cast
 
 from ...core.histogram import merge, percentile
 from ...core.status import AttemptOutcome
-from ...db.expressions import MinuteOf, NowPlus
-from ...db.multi_query import decode_rows, rows_query, run_queries, scalar
-from ...db.now import Now
+from ...db.expressions import NowPlus
+from ...db.multi_query import decode_rows, rows_query
 from ...db.statements import Statement
 from ...models import Rollup
 from ...models.rollup import MINUTES, RollupSpan
@@ -85,12 +84,6 @@ def outcome_of(outcome: str, will_retry: bool) -> str:
     if outcome == AttemptOutcome.COMPLETED:
         return COMPLETED
     return RETRIED if will_retry else FAILED
-
-
-def current_minute(database: str | None) -> int:
-    """Return the minutes since 1970 by the database's clock."""
-    rows = Rollup.objects.using(database)
-    return int(run_queries(rows.db, {"minute": scalar(MinuteOf(Now()), rows)})["minute"])
 
 
 def attempt_history(

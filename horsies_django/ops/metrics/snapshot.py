@@ -24,7 +24,7 @@ from ...models.depths import Depth, Depths, depths
 from ...models.lease import NEVER
 from ...reaper.loop import LEASE_PREFIX
 from ..queue_status import QueueStatus, status_from_row
-from . import clock, counts, history, latency, workflows
+from . import clock, counts, history, latency, rollup_lag, workflows
 from .counts import Count
 from .history import Throughput, throughput_by_queue
 from .latency import LatencyTrend, LatencyWarning, latency_warning
@@ -102,6 +102,7 @@ class MetricsSnapshot:
     clock_behind: float
     minute: int  # minutes since 1970 by the database's clock
     second: float  # seconds since 1970 by the database's clock
+    rollup_lag: float  # seconds since the end of the first attempt that is not counted; 0 if all are
 
     @property
     def alive(self) -> tuple[WorkerStatus, ...]:
@@ -132,7 +133,7 @@ class MetricsSnapshot:
 
     @property
     def is_reaper_late(self) -> bool:
-        """Whether the reaper's last pass is so old that its roll-ups are out of date."""
+        """Whether the reaper's last pass is so old that no reaper may be running."""
         return self.reaper_ago is None or self.reaper_ago > LATE_INTERVALS * self.reaper_interval
 
     def as_json(self) -> dict[str, Any]:
@@ -148,7 +149,12 @@ class MetricsSnapshot:
             "workers": [worker.as_json() for worker in self.workers],
             "workflows": {name: count.as_json() for name, count in self.workflows.items()},
             "clock_behind": self.clock_behind,
-            "reaper": {"last_pass_ago": self.reaper_ago, "interval": self.reaper_interval, "late": self.is_reaper_late},
+            "reaper": {
+                "last_pass_ago": self.reaper_ago,
+                "interval": self.reaper_interval,
+                "late": self.is_reaper_late,
+                "rollup_lag": self.rollup_lag,
+            },
         }
 
 
@@ -185,6 +191,7 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
         clock.seconds_behind(answers),
         minute,
         float(answers["second"]),
+        rollup_lag.lag_of(answers["rollup lag"]),
     )
 
 
@@ -200,6 +207,7 @@ def _queries(database: str) -> dict[str, Statement]:
         "minute": scalar(MinuteOf(Now()), Task.objects.using(database)),
         "second": scalar(SecondOf(Now()), Task.objects.using(database)),
         "reaper": Statement.select(_reaper_passes(database)[:1]),
+        "rollup lag": rollup_lag.query(database),
     }
 
 
