@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT, database_url
-
-SETTINGS = """
-import environ
-SECRET_KEY = "x"
-USE_TZ = True
-INSTALLED_APPS = ["django.contrib.contenttypes", "horsies_django", "shop"]
-DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-DATABASES = {"default": environ.Env().db()}
-DATABASES["default"]["TEST"] = {"NAME": "recipes" if "postgresql" in DATABASES["default"]["ENGINE"] else None}
-TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend"}}
-"""
+from tests.docs.recipes import run_module, write_project
 
 MODELS = """
 from django.db import models
@@ -45,30 +31,10 @@ class OldTests(TestCase):
 @pytest.mark.slow
 @pytest.mark.django_db
 def test_the_recipes_pass(tmp_path):
-    page = (ROOT / "docs" / "testing.md").read_text()
-    files = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```$", page, re.M | re.S))
-    files |= {"shop/__init__.py": "", "shop/models.py": MODELS, "settings.py": SETTINGS}
-    files |= {"old/__init__.py": "", "old/tests.py": OLD_TESTS}
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    write_project("testing.md", tmp_path, {"shop/models.py": MODELS, "old/__init__.py": "", "old/tests.py": OLD_TESTS})
 
-    def run(*command: str) -> str:
-        environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
-            "DJANGO_SETTINGS_MODULE": "settings",
-            "DATABASE_URL": database_url(),
-            "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
-        }
-        line = [sys.executable, "-m", *command]
-        done = subprocess.run(
-            line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        return done.stdout + done.stderr
-
-    output = run("pytest", "-q", "-p", "no:cacheprovider", "tests")
+    output = run_module(tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "tests")
     assert re.search(r"\b9 passed\b", output), output
 
-    output = run("django", "test", "old", "--testrunner", "shop.runner.ImmediateRunner")
+    output = run_module(tmp_path, "django", "test", "old", "--testrunner", "shop.runner.ImmediateRunner")
     assert re.search(r"Ran 1 test .*\n\nOK", output), output

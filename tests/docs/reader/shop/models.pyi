@@ -9,3 +9,7 @@ class Account(models.Model):
 class Mail(models.Model):
     objects: ClassVar[models.Manager[Self]]
     to: models.CharField[Any, Any]
+
+class Order(models.Model):
+    objects: ClassVar[models.Manager[Self]]
+    email: models.CharField[Any, Any]

@@ -1,0 +1,3 @@
+from horsies_django import HorsiesTask
+
+make_report: HorsiesTask[[int], int]
