@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.contrib import admin
 from django.template.defaultfilters import filesizeformat
-from django.utils.formats import date_format, number_format
+from django.utils.formats import date_format
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -16,6 +16,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..core.numbers import fill_numbers, format_number
 from ..enqueue.masking import Mask
 from ..ops.metrics import Count, Exactness
 from ..ops.payload_view.json_text import chunks, head
@@ -35,11 +36,6 @@ EXACTNESS_NOTES: Final = {
     Exactness.ESTIMATE: gettext_lazy("Estimated from database statistics (last ANALYZE)."),
     Exactness.AT_LEAST: gettext_lazy("A lower bound: counting stops here."),
 }
-
-
-def format_number(number: int | None) -> str:
-    """Return an integer with grouped thousands."""
-    return number_format(number or 0, force_grouping=True)
 
 
 def format_count(count: Count) -> str:
@@ -81,7 +77,7 @@ def text_block(text: str, *, end: bool = False, key: str = "") -> SafeString | s
         return "-"
     left = len(text) - MAX_SHOWN
     if left > 0:
-        more = _("… %d more characters") % left
+        more = fill_numbers(_("… %d more characters"), left)
         text = f"{more}\n{text[-MAX_SHOWN:]}" if end else f"{text[:MAX_SHOWN]}\n{more}"
     # It scrolls, so it must be focusable by keyboard.
     attribute = format_html(' id="{}"', key) if key else ""
@@ -99,13 +95,13 @@ def progress_bar(progress: Any) -> SafeString | str:
         return "-"
     total, words = progress.get("total"), cut(str(progress.get("message") or ""))
     if not total or not isinstance(total, int | float):
-        return f"{done:n} {words}".strip()
+        return f"{format_number(done)} {words}".strip()
     return format_html(
         '<progress class="horsies-progress" aria-label="{}" value="{}" max="{}"></progress> {} {}',
         _("progress"),
         done,
         total,
-        f"{done:n}/{total:n}",
+        f"{format_number(done)}/{format_number(total)}",
         words,
     )
 

@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from ..core.numbers import fill_numbers
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..core.workflow_status import WorkflowStatus
@@ -36,7 +37,7 @@ from .live import answer_unchanged
 from .overview_chart import ChartControls
 from .schedules.columns import format_dotted_path
 from .schedules.timing_text import describe_timing
-from .workers_queues.state_text import status_label
+from .workers_queues.state_text import format_load, status_label
 
 #: The tiles: the count, its label, the note below, and the filter of the task list that shows the same tasks.
 TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
@@ -124,7 +125,12 @@ class OverviewAdmin(SinglePageAdmin):
             "sees_workers": sees_workers,
             "sees_workflows": sees_workflows,
             "workers": [
-                (one, self._page_url("worker", quote(one.id)), status_label(one, snapshot.second))
+                (
+                    one,
+                    self._page_url("worker", quote(one.id)),
+                    format_load(one.threads_taken, one.threads, one.async_slots_taken, one.async_slots),
+                    status_label(one, snapshot.second),
+                )
                 for one in snapshot.alive
             ]
             if sees_workers
@@ -236,12 +242,14 @@ def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool, sees_workers: boo
         )
     if silent := len(snapshot.not_responding) if sees_workers else 0:
         warnings.append(
-            ngettext(
-                "%d worker has stopped sending heartbeats and may be dead.",
-                "%d workers have stopped sending heartbeats and may be dead.",
+            fill_numbers(
+                ngettext(
+                    "%d worker has stopped sending heartbeats and may be dead.",
+                    "%d workers have stopped sending heartbeats and may be dead.",
+                    silent,
+                ),
                 silent,
             )
-            % silent
         )
     if stalled := len(snapshot.stalled) if sees_workers else 0:
         warnings.append(

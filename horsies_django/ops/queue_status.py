@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from ..core.compat import task_backends
 from ..core.durations import format_brief
+from ..core.numbers import fill_numbers
 from ..core.options import QueueOptions
 from ..core.queue_policy import COLUMNS, KEEP_FOREVER, QueuePolicy
 from ..core.status import TaskStatus
@@ -65,9 +66,12 @@ class QueueStatus:
         if rules.max_concurrency == 0:
             yield _("stopped: limit 0")
         elif rules.max_concurrency is not None:
-            yield _("%(held)d of %(most)d in progress") % {"held": self.held, "most": rules.max_concurrency}
+            yield fill_numbers(
+                _("%(held)d of %(most)d in progress"), {"held": self.held, "most": rules.max_concurrency}
+            )
         if rules.rate is not None:
-            yield _("rate %(rate)s, %(tokens)d tokens left") % {"rate": rules.rate, "tokens": int(self.tokens or 0)}
+            numbers = {"rate": rules.rate, "tokens": int(self.tokens or 0)}
+            yield fill_numbers(_("rate %(rate)s, %(tokens)d tokens left"), numbers)
         if rules.priority:
             yield _("priority %d") % rules.priority
         if rules.weight != 1:

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from ..core.durations import format_duration
 from ..core.grouping_policy import Gather
 from ..core.names import source_location
+from ..core.numbers import fill_numbers
 from ..core.registry import registry
 from ..core.retention import LONGEST, retention_of
 from ..core.status import TaskStatus
@@ -85,7 +86,7 @@ def _describe_unique(unique: Unique) -> str:
 def _describe_limits(task: HorsiesTask[..., Any]) -> str:
     parts = []
     if task.max_concurrency is not None:
-        parts.append(_("%d at a time") % task.max_concurrency)
+        parts.append(fill_numbers(_("%d at a time"), task.max_concurrency))
     if task.rate_limit is not None:
         parts.append(_("rate %s") % task.rate_limit)
     if parts and task.concurrency_key is not None:
@@ -96,7 +97,7 @@ def _describe_limits(task: HorsiesTask[..., Any]) -> str:
 
 
 def _describe_grouping(gather: Gather) -> str:
-    parts = [_("key: %s") % _name_of(gather.by), _("at most %d calls") % gather.max_size]
+    parts = [_("key: %s") % _name_of(gather.by), fill_numbers(_("at most %d calls"), gather.max_size)]
     if gather.max_delay_seconds is not None:
         parts.append(_("due %s after the first call") % format_duration(gather.max_delay_seconds))
     if gather.quiet_seconds is not None:

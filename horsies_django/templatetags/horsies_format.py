@@ -8,8 +8,9 @@ from django import template
 
 from ..admin.ages import age_at
 from ..admin.charts import draw
-from ..admin.formatting import format_count, format_number
+from ..admin.formatting import format_count
 from ..core.durations import duration_texts, format_about, format_brief
+from ..core.numbers import format_number
 
 register = template.Library()
 register.filter("about", format_about)

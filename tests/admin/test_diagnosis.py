@@ -233,7 +233,7 @@ def test_the_count_of_tasks_that_run_first_has_a_bound():
     with CaptureQueriesContext(connection) as captured:
         (reason,) = reasons_of(row_of(handle))
 
-    assert f"{MAX_COUNTED} or more" in reason.words
+    assert f"{MAX_COUNTED:,} or more" in reason.words
     assert len(captured) <= 8
 
 

@@ -13,12 +13,18 @@ from string import Formatter
 import django
 import polib
 import pytest
+from django.db import connection
+from django.db.models.functions import Now, TruncHour, TruncMinute
 from django.urls import reverse
 from django.utils import translation
 
 import horsies_django
-from horsies_django.models import ErrorGroup, Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import ErrorGroup, Heartbeat, Limit, Queue, Rollup, Schedule, Task, Worker, Workflow
+from horsies_django.models.rollup import RollupSpan
+from horsies_django.ops.metrics import counts
 from horsies_django.workflows.definition_registry import definition_registry
+from tests.jobs import tasks
 
 from .factories import create_rows
 
@@ -292,3 +298,87 @@ def bare_texts(html):
     while before != text:
         before, text = text, re.sub(r"⟦[^⟦⟧]*⟧", "", text)
     return {line for line in text.split("\n") if re.search(r"[^\W\d_]{3,}", DATA.sub("", line))}
+
+
+# Numbers.
+
+SITE = "/admin/horsies_django/"
+
+#: How many rows of each kind there are; more than an exact count of a queue has.
+MANY = 1_234
+
+#: Numbers with a separator that the language has for decimals.
+FOREIGN = {
+    "en": re.compile(r"(?<![\d.:])\d{1,3}(\.\d{3})+(?![\d.])"),
+    "de": re.compile(r"(?<![\d,])\d{1,3}(,\d{3})+(?!\d)"),
+}
+FOREIGN["tr"] = FOREIGN["de"]
+
+
+@pytest.fixture
+def many_rows(monkeypatch):
+    """Create thousands of rows, counted and measured, and return the pages that show their numbers."""
+    monkeypatch.setattr(counts, "MAX_COUNTED", 1_200)
+    name, group = tasks.noop.module_path, create_rows(ErrorGroup)[0]
+    limit, worker = create_rows(Limit)[0], Worker.objects.create(id="big", hostname="h", pid=1, threads=2_000)
+    columns = {
+        "due": {},
+        "blocked": {"blocked": True, "deferred": True, "limit_key": limit.pk},
+        "scheduled": {"deferred": True, "enqueued_at": NowPlus(3_600)},
+        "running": {
+            "status": "RUNNING",
+            "claimed_at": Now(),
+            "started_at": Now(),
+            "claim": 1,
+            "claimed_by_worker_id": worker.pk,
+        },
+        "failed": {"status": "FAILED", "failed_at": Now(), "error_code": "ODD", "fingerprint": group.pk},
+    }
+    for values in columns.values():
+        Task.objects.bulk_create([Task(task_name=name, **values) for _ in range(MANY)], batch_size=500)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE horsies_tasks")
+    facts = {"queue_name": "default", "task_name": name, "count": 12_345, "waits": {"100": 12_345}, "runs": {"100": 1}}
+    for span in RollupSpan.values:
+        started = {"span": span, "start": TruncHour(Now()) if span == RollupSpan.HOUR else TruncMinute(Now())}
+        Rollup.objects.create(**started, outcome="COMPLETED", **facts)
+        Rollup.objects.create(**started, outcome="FAILED", error_code="ODD", fingerprint=group.pk, **facts)
+    schedule = create_rows(Schedule)[0]
+    Schedule.objects.update(run_count=12_345, last_run_at=Now())
+    flow = create_rows(Workflow)[0]
+    Workflow.objects.filter(pk=flow.pk).update(node_count=12_345)
+    progress = {"done": 1_500_000.5, "total": 3_000_000, "message": ""}
+    first = Task.objects.filter(status="RUNNING").first()
+    Task.objects.filter(pk=first.pk).update(progress=progress)
+    lists = ("overview", "task", "queue", "worker", "limit", "errorgroup", "runningnow", "schedule", "workflow")
+    pages = {model: f"{SITE}{model}/" for model in lists}
+    pages |= {f"task {state}": f"{SITE}task/?state={state}&kind=all" for state in ("pending", "active", "blocked")}
+    pages |= {"task names": reverse("admin:horsies_django_task_names")}
+    pages |= {"task name": reverse("admin:horsies_django_task_name", args=[name])}
+    pages |= {"queue page": f"{SITE}queue/~default/change/", "a due task": f"{SITE}task/{last_due().pk}/change/"}
+    for row in (worker, limit, group, schedule, flow, first):
+        pages[f"{row._meta.model_name} page"] = reverse(
+            f"admin:horsies_django_{row._meta.model_name}_change", args=[row.pk]
+        )
+    return pages
+
+
+def last_due():
+    return Task.objects.filter(status="PENDING", deferred=False).order_by("-enqueued_at", "-pk").first()
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("language", FOREIGN)
+def test_every_number_of_every_page_is_written_as_in_the_language(language, many_rows, admin_client):
+    comma = "," if language == "en" else "."
+    ungrouped = re.compile(r"(?<![\w.,:/-])(1200|1233|1234|12345|24690|3702|2468|1500000)(?![\w:-])")
+    with translation.override(language):
+        pages = {name: texts_on(admin_client.get(address).content.decode()) for name, address in many_rows.items()}
+
+    wrong = {(name, text) for name, texts in pages.items() for text in texts if FOREIGN[language].search(text)}
+    assert wrong == set()
+    assert {(name, text) for name, texts in pages.items() for text in texts if ungrouped.search(text)} == set()
+    grouped = re.compile(rf"(?<!\d)\d{{1,3}}{re.escape(comma)}\d{{3}}(?!\d)")
+    has_none = {name for name, texts in pages.items() if not any(map(grouped.search, texts))}
+    assert has_none == set()

@@ -393,7 +393,7 @@ def test_all_matching_tasks_are_retried_in_batches_and_none_twice(staff, monkeyp
 
     assert 3 <= requests <= 5
     assert response.headers["Location"] == LIST + "?queue_name=emails&status__exact=FAILED"
-    assert "1200 tasks re-queued." in messages_of(response)
+    assert "1,200 tasks re-queued." in messages_of(response)
     assert Task.objects.filter(status="PENDING").count() == 700
     assert Task.objects.filter(pk__in=[row.pk for row in others + later], status="FAILED").count() == 6
     messages = LogEntry.objects.values_list("change_message", flat=True)
@@ -629,7 +629,7 @@ def test_deleting_more_than_a_thousand_tasks_requires_typing_their_number(staff)
     assert Task.objects.count() == 1_001
     response = client.post(LIST, fields_of(response) | {"typed": "1,001"})
 
-    assert "1001 tasks deleted." in messages_of(response)
+    assert "1,001 tasks deleted." in messages_of(response)
     assert not Task.objects.exists()
 
 

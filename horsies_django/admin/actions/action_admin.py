@@ -18,11 +18,11 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.numbers import fill_numbers, format_number
 from ...core.operations import acting_as
 from ...ops.keyset.estimate import MAX_COUNTED, Estimate
 from ...ops.keyset.scan import BATCH
 from ..base import ReadOnlyAdmin
-from ..formatting import format_number
 from ..lists.changelist import KeysetChangeList
 from .admin_action import AdminAction
 from .bulk_action import apply_to_matching, log_action
@@ -206,7 +206,7 @@ class ActionAdmin(ReadOnlyAdmin):
                 "%d were skipped: their state or their workflow does not allow the action.",
                 left,
             )
-            done = f"{done} {left_alone % left} {why}".rstrip()
+            done = f"{done} {fill_numbers(left_alone, left)} {why}".rstrip()
         self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:

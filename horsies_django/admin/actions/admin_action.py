@@ -14,6 +14,7 @@ from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
+from ...core.numbers import fill_numbers
 from ..base import is_read_only
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class AdminAction:
         list_label: The label in the list of actions.
         question: The title of the confirmation page, with the placeholder ``rows``. Empty: the label.
         act: Applies it to those rows whose state allows it; returns how many it changed.
-        message: Returns the message for a number of changed rows.
+        message: Returns the message for a number of changed rows, with ``%d`` in its place.
         applies_to: Returns whether the page of a row has its button.
         statuses: The statuses that allow it; its button counts only such rows. None: any.
         logged_columns: Columns whose changes are written to the admin's log.
@@ -121,7 +122,7 @@ class AdminAction:
 
     def report(self, count: int, parts: int) -> str:
         """Return the message for a number of changed rows and of their changed parts."""
-        return self.message(count)
+        return fill_numbers(self.message(count), count)
 
     def is_allowed(self, request: HttpRequest, model: type[Model]) -> bool:
         """Return whether this user may use the action."""

@@ -31,10 +31,10 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_aware
 from django.utils.translation import gettext as _
 
+from ...core.numbers import fill_numbers, format_number
 from ...ops.keyset.estimate import Estimate, estimate_rows, upper_bound
 from ...ops.keyset.keys import parse_key
 from ...ops.keyset.scan import KeysetScan
-from ..formatting import format_number
 from ..lists.changelist import KeysetChangeList
 from .admin_action import AdminAction
 
@@ -329,9 +329,11 @@ def _log(
     if not (done or left):
         return
     filters = "; ".join(map(str, changelist.descriptions)) or _("all")
-    message = _("%(verb)s, all matching rows: %(done)d changed, %(left)d skipped.")
-    so_far = _("So far: %(done)d changed, %(left)d skipped.") % {"done": after.done, "left": after.left}
-    message %= {"verb": action, "done": done, "left": left}
+    so_far = fill_numbers(_("So far: %(done)d changed, %(left)d skipped."), {"done": after.done, "left": after.left})
+    message = fill_numbers(
+        _("%(verb)s, all matching rows: %(done)d changed, %(left)d skipped."),
+        {"verb": action, "done": done, "left": left},
+    )
     LogEntry.objects.create(
         user_id=request.user.pk,  # type: ignore[misc]  # always authenticated here
         content_type_id=ContentType.objects.get_for_model(changelist.model, for_concrete_model=False).pk,

@@ -12,6 +12,8 @@ from django.utils.formats import date_format, number_format
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
+from ...core.numbers import format_number
+
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 #: Round steps of durations above a second, in seconds.
@@ -37,7 +39,7 @@ class Axis:
 def count_axis(highest: float, intervals: int) -> Axis:
     """Return an axis of whole numbers up to at least ``highest``, with at most ``intervals`` intervals."""
     step = max(1, round(_decimal_step(highest / intervals)))
-    return _axis(highest, step, lambda value: number_format(round(value), force_grouping=True))
+    return _axis(highest, step, lambda value: format_number(value, 0))
 
 
 def duration_axis(highest: float, intervals: int) -> Axis:

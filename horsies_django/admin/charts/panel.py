@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from django.utils.formats import number_format
-
 from ...core.durations import format_about
+from ...core.numbers import format_number
 from .axis import Axis, count_axis, duration_axis
 
 #: Pixels of height of each interval of an axis.
@@ -104,7 +103,7 @@ class Panel:
         """Return a value with its unit."""
         if value is None:
             return "-"
-        return number_format(value, force_grouping=True) if self.unit is Unit.COUNT else format_about(value)
+        return format_number(value) if self.unit is Unit.COUNT else format_about(value)
 
     def text_at(self, at: int) -> str:
         """Return the values of one bucket in words; empty if there are none."""

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from ...core.numbers import format_number
 from ...core.workflow_status import NodeKind
-from ..formatting import format_number
 from .node_times import NodeTimes, Run, merge_runs
 from .ranking import Edge
 

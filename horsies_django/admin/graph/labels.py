@@ -8,8 +8,8 @@ from unicodedata import east_asian_width
 
 from django.utils.translation import gettext_lazy
 
+from ...core.numbers import format_number
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
-from ..formatting import format_number
 
 #: The mark before a state's label, as in the lists, so that colour is never the only sign.
 MARKS: Final[Mapping[str, str]] = {

@@ -16,10 +16,11 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
+from ...core.numbers import format_number
 from ...ops.keyset.keys import Key, highest_key, lowest_key, parse_key
 from ...ops.keyset.scan import PAGE, KeyRange, KeysetScan, Page
 from ...ops.metrics import Count
-from ..formatting import format_number, format_time
+from ..formatting import format_time
 from .filter_chips import FilterChip, filter_chips, is_active
 from .filters import ChoiceFilter
 from .search import Search

@@ -12,11 +12,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...core.durations import format_about, format_brief
+from ...core.numbers import format_number
 from ...models import Task, Worker
 from ...ops.payload_view.excerpt import excerpt_of
 from ...ops.running import HOURS, UsualRunTime, is_near_limit, is_slow, is_started
 from ..ages import age
-from ..formatting import format_number, progress_bar
+from ..formatting import progress_bar
 from ..links import Links
 from ..workers_queues.state_text import STATE_TIMES, is_online, worker_state
 

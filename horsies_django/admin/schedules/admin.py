@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from ...core.numbers import fill_numbers
 from ...db.expressions import SecondsUntil
 from ...db.now import Now
 from ...models import Schedule
@@ -78,7 +79,7 @@ class ScheduleAdmin(SchedulePage):
                 "%d were skipped: they are already in that state, or their task or workflow does not exist.",
                 left,
             )
-            done = f"{done} {alone % left} {why}".rstrip()
+            done = f"{done} {fill_numbers(alone, left)} {why}".rstrip()
         self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:

@@ -11,6 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
+from ...core.numbers import format_number
 from ...core.schedule_enums import DisabledBy
 from ...models import Schedule
 from ..formatting import format_time
@@ -60,7 +61,7 @@ class ScheduleColumns(LiveAdmin):
     @admin.display(description=_("total runs"))
     def shown_count(self, schedule: Schedule) -> str:
         """How many runs it has sent."""
-        return str(schedule.run_count)
+        return format_number(schedule.run_count)
 
     @live_column
     @admin.display(description=_("last error"))

@@ -35,7 +35,7 @@ ENABLE: Final = AdminAction(
     button=lambda count, shown: ngettext("Enable %s schedule", "Enable %s schedules", count) % shown,
     list_label=_("Enable selected schedules"),
     act=ScheduleQuerySet.enable,
-    message=lambda count: ngettext("%d schedule enabled.", "%d schedules enabled.", count) % count,
+    message=lambda count: ngettext("%d schedule enabled.", "%d schedules enabled.", count),
     applies_to=lambda schedule: not schedule.enabled,
     logged_columns=("enabled", "next_run_at"),
 )
@@ -46,7 +46,7 @@ DISABLE: Final = AdminAction(
     button=lambda count, shown: ngettext("Disable %s schedule", "Disable %s schedules", count) % shown,
     list_label=_("Disable selected schedules"),
     act=ScheduleQuerySet.disable,
-    message=lambda count: ngettext("%d schedule disabled.", "%d schedules disabled.", count) % count,
+    message=lambda count: ngettext("%d schedule disabled.", "%d schedules disabled.", count),
     applies_to=lambda schedule: schedule.enabled or schedule.disabled_by == DisabledBy.CODE,
     logged_columns=("enabled",),
 )
@@ -57,7 +57,7 @@ RUN_NOW: Final = AdminAction(
     button=lambda count, shown: ngettext("Run %s schedule now", "Run %s schedules now", count) % shown,
     list_label=_("Run selected schedules now"),
     act=_run,
-    message=lambda count: ngettext("%d run enqueued.", "%d runs enqueued.", count) % count,
+    message=lambda count: ngettext("%d run enqueued.", "%d runs enqueued.", count),
     logged_columns=("last_task_id", "last_workflow_id"),
     skipped_reason=_run_errors,
 )

@@ -7,12 +7,12 @@ import re
 from typing import Final
 
 from django.utils import dates
-from django.utils.formats import number_format
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
 from django.utils.version import get_version_tuple
 
 from ...core.cron import expanded
+from ...core.numbers import format_number
 
 #: (seconds, singular, plural), the longest unit first.
 _UNITS: Final = (
@@ -59,7 +59,7 @@ def _describe_every(text: str) -> str:
         number = seconds / unit
         if number >= 1 and number.is_integer():
             return str(one) if number == 1 else str(more) % int(number)
-    return gettext("every %s seconds") % number_format(seconds)
+    return gettext("every %s seconds") % format_number(seconds)
 
 
 def _describe_cron(text: str) -> str:

@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
+from ...core.numbers import format_number
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
 from ...models import Limit, Task, TaskItem, Worker, Workflow, WorkflowTask
@@ -24,7 +25,7 @@ from ...ops.payload_view.retry_policy import describe_retry_policy
 from ...ops.task_options import describe_retention
 from ..ages import counted
 from ..copy_button import copy_button
-from ..formatting import as_json, format_number, format_time, masked_json, progress_bar, time_column
+from ..formatting import as_json, format_time, masked_json, progress_bar, time_column
 from ..links import Links, schedule_link
 from ..status_text import status_badge, wait_text
 from .attempts import is_single_run, latest_attempts, process_of

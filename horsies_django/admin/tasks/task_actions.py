@@ -19,7 +19,7 @@ from .move_form import MoveForm
 
 
 def _due(count: int) -> str:
-    return ngettext("%d task re-queued.", "%d tasks re-queued.", count) % count
+    return ngettext("%d task re-queued.", "%d tasks re-queued.", count)
 
 
 def _can_retry(task: Task) -> bool:
@@ -31,19 +31,19 @@ def _can_retry(task: Task) -> bool:
 
 
 def _cancelled(count: int) -> str:
-    return ngettext("%d task cancelled.", "%d tasks cancelled.", count) % count
+    return ngettext("%d task cancelled.", "%d tasks cancelled.", count)
 
 
 def _due_now(count: int) -> str:
-    return ngettext("%d task is now due.", "%d tasks are now due.", count) % count
+    return ngettext("%d task is now due.", "%d tasks are now due.", count)
 
 
 def _moved(count: int) -> str:
-    return ngettext("%d task moved.", "%d tasks moved.", count) % count
+    return ngettext("%d task moved.", "%d tasks moved.", count)
 
 
 def _deleted(count: int) -> str:
-    return ngettext("%d task deleted.", "%d tasks deleted.", count) % count
+    return ngettext("%d task deleted.", "%d tasks deleted.", count)
 
 
 RETRY: Final = AdminAction(

@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...core.numbers import format_number
 from ...core.operations import acting_as
 from ...db.now import Now
 from ...models import Limit, Task
@@ -23,7 +24,7 @@ from ...models.depths import Depth, depths_of_limits
 from ...models.limit import LimitQuerySet
 from ..base import ReadOnlyAdmin, is_read_only
 from ..change_message import describe_changes
-from ..formatting import format_number, time_column
+from ..formatting import time_column
 from ..links import Links
 from ..status_text import status_badge, wait_text
 from ..times import relative_time

@@ -10,12 +10,12 @@ from itertools import islice
 from typing import Any, Final
 
 from django.db.models import Case, Count, Q, QuerySet, Sum, When
-from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
+from ...core.numbers import fill_numbers, format_number
 from ...core.options import RecoveryOptions
 from ...core.status import AttemptOutcome, TaskStatus
 from ...db.expressions import NowPlus, SecondsUntil
@@ -136,23 +136,21 @@ class QueueLoad:
     def shown_scheduled(self) -> str:
         """The number of scheduled tasks, or that it is zero among the counted ones."""
         if self.is_scheduled_more and not self.scheduled:
-            return gettext("0 (of next %s)") % number_format(MAX_COUNTED, force_grouping=True)
+            return gettext("0 (of next %s)") % format_number(MAX_COUNTED)
         return format_lower_bound(self.scheduled, self.is_scheduled_more)
 
     @property
     def shown_hour(self) -> str:
         """The number of attempts that ended in the last hour."""
         if not self.failed:
-            return number_format(self.ended, force_grouping=True)
+            return format_number(self.ended)
         words = ngettext("%(ended)d, %(failed)d failed", "%(ended)d, %(failed)d failed", self.failed)
-        numbers = {"ended": self.ended, "failed": self.failed}
-        shown = {name: number_format(number, force_grouping=True) for name, number in numbers.items()}
-        return words.replace("%(ended)d", shown["ended"]).replace("%(failed)d", shown["failed"])
+        return fill_numbers(words, {"ended": self.ended, "failed": self.failed})
 
 
 def format_lower_bound(count: int, is_more: bool) -> str:
     """Return a count, with a plus sign if there are more."""
-    return number_format(count, force_grouping=True) + ("+" if is_more else "")
+    return format_number(count) + ("+" if is_more else "")
 
 
 class KnownQueues(list[Queue]):

@@ -18,6 +18,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...core.numbers import fill_numbers, format_number
 from ...core.operations import acting_as
 from ...core.queue_policy import COLUMNS, QueuePolicy
 from ...models import Queue, RunningNow, Task
@@ -48,7 +49,7 @@ PAUSE: Final = AdminAction(
     button=lambda count, shown: ngettext("Pause %s queue", "Pause %s queues", count) % shown,
     list_label=_("Pause selected queues"),
     act=QueueQuerySet.pause,
-    message=lambda count: ngettext("%d queue paused.", "%d queues paused.", count) % count,
+    message=lambda count: ngettext("%d queue paused.", "%d queues paused.", count),
     applies_to=lambda queue: not queue.paused,
     logged_columns=("paused",),
 )
@@ -59,7 +60,7 @@ RESUME: Final = AdminAction(
     button=lambda count, shown: ngettext("Resume %s queue", "Resume %s queues", count) % shown,
     list_label=_("Resume selected queues"),
     act=QueueQuerySet.resume,
-    message=lambda count: ngettext("%d queue resumed.", "%d queues resumed.", count) % count,
+    message=lambda count: ngettext("%d queue resumed.", "%d queues resumed.", count),
     applies_to=lambda queue: queue.paused,
     logged_columns=("paused",),
 )
@@ -240,7 +241,7 @@ class QueueAdmin(LiveAdmin):
             (_("due"), _tasks_of(links, queue, "due", load.shown_due)),
             (_("latency"), latency_cell(load.shown_latency, warning)),
             (_("blocked"), _tasks_of(links, queue, "blocked", load.shown_blocked)),
-            (_("in progress"), links.to_list(RunningNow, str(load.held), queue_name=queue.name)),
+            (_("in progress"), links.to_list(RunningNow, format_number(load.held), queue_name=queue.name)),
             (_("scheduled"), _tasks_of(links, queue, "scheduled", load.shown_scheduled)),
             (_("finished in the last hour"), load.shown_hour),
             (_("served by"), self._workers_of(load.workers)),
@@ -248,7 +249,7 @@ class QueueAdmin(LiveAdmin):
 
     def _workers_of(self, workers: tuple[str, ...]) -> str:
         count = len(workers)
-        return ngettext("%d worker", "%d workers", count) % count if count else gettext("no worker")
+        return fill_numbers(ngettext("%d worker", "%d workers", count), count) if count else gettext("no worker")
 
     # Columns.
 
@@ -284,7 +285,7 @@ class QueueAdmin(LiveAdmin):
     @admin.display(description=_("in progress"))
     def shown_held(self, queue: Any) -> str:
         """The number of its tasks that workers hold."""
-        return str(queue.load.held)
+        return format_number(queue.load.held)
 
     @live_column
     @admin.display(description=_("scheduled"))
@@ -302,7 +303,7 @@ class QueueAdmin(LiveAdmin):
     @admin.display(description=_("workers"))
     def shown_workers(self, queue: Any) -> str:
         """The number of workers that serve it."""
-        return str(len(queue.load.workers))
+        return format_number(len(queue.load.workers))
 
     @live_column
     @admin.display(description=_("limits"))

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 
 from ...core.durations import format_brief
 from ...core.liveness import Liveness, liveness_of
+from ...core.numbers import fill_numbers, format_number
 from ...db.expressions import SecondsUntil
 from ...ops.metrics.workers import WorkerStatus, recovery_of
 from ..ages import age, age_at
@@ -81,3 +82,13 @@ def _label(*, is_stopping: bool, is_quiet: bool) -> SafeString:
     if is_quiet:
         return format_html('<span class="horsies-quiet">{}</span>', _("quiet"))
     return format_html('<span class="horsies-alive">{}</span>', _("online"))
+
+
+def format_load(sync: int, threads: int | None, coroutines: int, async_slots: int | None) -> str:
+    """Return how many slots of a worker are taken, by kind; coroutines only if there are any."""
+    text = f"{format_number(sync)}/{'?' if threads is None else format_number(threads)}"
+    if not coroutines:
+        return text
+    slots = "?" if async_slots is None else format_number(async_slots)
+    numbers = {"sync": text, "coroutines": coroutines, "slots": slots}
+    return fill_numbers(_("%(sync)s, async %(coroutines)d/%(slots)s"), numbers)

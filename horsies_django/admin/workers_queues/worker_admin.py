@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...core.numbers import fill_numbers
 from ...db.fields import strings_in
 from ...models import RunningNow, Task, Worker
 from ...models.worker import WorkerQuerySet
@@ -26,7 +27,7 @@ from ..formatting import time_column
 from ..links import Links, can_view
 from ..live_columns import LiveAdmin, live_column
 from .load import MAX_NAMED, HeldTask, WorkerLoad, worker_loads
-from .state_text import STATE_TIMES, is_responding, worker_state
+from .state_text import STATE_TIMES, format_load, is_responding, worker_state
 
 STOP: Final = AdminAction(
     name="stop",
@@ -35,7 +36,7 @@ STOP: Final = AdminAction(
     question=_("Stop %(rows)s?"),
     list_label=_("Stop selected workers gracefully"),
     act=WorkerQuerySet.request_stop,
-    message=lambda count: ngettext("%d worker was asked to stop.", "%d workers were asked to stop.", count) % count,
+    message=lambda count: ngettext("%d worker was asked to stop.", "%d workers were asked to stop.", count),
     applies_to=lambda worker: worker.stop_requested_at is None,
     logged_columns=("stop_requested_at",),
     warning=_(
@@ -53,7 +54,7 @@ QUIET: Final = AdminAction(
     question=_("Quiet %(rows)s?"),
     list_label=_("Quiet selected workers"),
     act=WorkerQuerySet.quiet,
-    message=lambda count: ngettext("%d worker is quiet.", "%d workers are quiet.", count) % count,
+    message=lambda count: ngettext("%d worker is quiet.", "%d workers are quiet.", count),
     applies_to=lambda worker: worker.quiet_since is None and worker.stop_requested_at is None,
     logged_columns=("quiet_since",),
     warning=_(
@@ -68,7 +69,7 @@ RESUME: Final = AdminAction(
     button=lambda count, shown: ngettext("Resume %s worker", "Resume %s workers", count) % shown,
     list_label=_("Resume selected workers"),
     act=WorkerQuerySet.resume,
-    message=lambda count: ngettext("%d worker resumed.", "%d workers resumed.", count) % count,
+    message=lambda count: ngettext("%d worker resumed.", "%d workers resumed.", count),
     applies_to=lambda worker: worker.quiet_since is not None,
     logged_columns=("quiet_since",),
     permission="quiet",
@@ -157,7 +158,7 @@ class WorkerAdmin(LiveAdmin):
     def _summary(self, worker: Any) -> list[tuple[Any, Any]]:
         return [
             (_("state"), worker_state(worker)),
-            (_("load"), format_load(worker)),
+            (_("load"), _load(worker)),
             (_("memory"), filesizeformat(worker.memory) if worker.memory else "-"),
             *([(_("last heartbeat"), format_last_beat(worker))] if is_responding(worker) else []),  # else in its state
         ]
@@ -186,18 +187,18 @@ class WorkerAdmin(LiveAdmin):
     @admin.display(description=_("load"))
     def shown_load(self, worker: Any) -> str:
         """How many of its slots are taken."""
-        return format_load(worker)
+        return _load(worker)
 
     @live_column
     @admin.display(description=_("tasks in progress"))
     def shown_tasks(self, worker: Any) -> SafeString | str:
         """The tasks held for longest, as links; only their number for users who may not view tasks."""
-        lines = [self._line(hold) for hold in worker.load.held_tasks[:MAX_NAMED]]
+        lines: list[tuple[str]] = [self._line(hold) for hold in worker.load.held_tasks[:MAX_NAMED]]
         if not lines:
             return format_task_count(worker.load.count)
         more = worker.load.count - len(lines)
         if more:
-            lines.append((ngettext("and %d more", "and %d more", more) % more,))
+            lines.append((fill_numbers(ngettext("and %d more", "and %d more", more), more),))
         return format_html_join("", "<div>{}</div>", lines)
 
     def _line(self, hold: HeldTask) -> tuple[SafeString]:
@@ -236,23 +237,13 @@ class WorkerAdmin(LiveAdmin):
         return served
 
 
-def format_load(worker: Any) -> str:
-    """Return how many of its slots are taken, by kind."""
-    load = worker.load
-    text = f"{load.sync}/{'?' if worker.threads is None else worker.threads}"
-    if not load.coroutines:
-        return text
-    slots = "?" if worker.async_slots is None else worker.async_slots
-    return gettext("%(sync)s, async %(coroutines)d/%(slots)s") % {
-        "sync": text,
-        "coroutines": load.coroutines,
-        "slots": slots,
-    }
+def _load(worker: Any) -> str:
+    return format_load(worker.load.sync, worker.threads, worker.load.coroutines, worker.async_slots)
 
 
 def format_task_count(count: int) -> str:
     """Return a number of tasks in words, or a dash."""
-    return ngettext("%d task", "%d tasks", count) % count if count else "-"
+    return fill_numbers(ngettext("%d task", "%d tasks", count), count) if count else "-"
 
 
 def format_last_beat(worker: Any) -> SafeString:

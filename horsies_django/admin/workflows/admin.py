@@ -23,6 +23,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
+from ...core.numbers import format_number
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowStatus
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
@@ -35,7 +36,7 @@ from ...workflows.lifecycle import RETRY_NODE
 from ..actions.action_admin import ActionAdmin
 from ..actions.admin_action import AdminAction, leave_label
 from ..copy_button import COPY_CSS, COPY_JS
-from ..formatting import as_json, format_number, time_column
+from ..formatting import as_json, time_column
 from ..links import Links, schedule_link
 from ..lists.cells import cell, short_id
 from ..lists.changelist import KeysetChangeList

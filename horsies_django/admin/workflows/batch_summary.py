@@ -8,8 +8,8 @@ from typing import Final
 
 from django.utils.translation import gettext_lazy, ngettext
 
+from ...core.numbers import format_number
 from ...core.workflow_status import WorkflowTaskStatus
-from ..formatting import format_number
 
 #: The states of a batch's tasks in words, in the order of the sentence.
 _WORDS: Final = {

@@ -11,10 +11,10 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.numbers import format_number
 from ...core.workflow_status import WorkflowStatus
 from ...models import Workflow
 from ...workflows.error_codes import WorkflowCode
-from ..formatting import format_number
 from ..graph.boxes import GraphNode
 from .node_rows import WorkflowNodes, node_rows
 

@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.numbers import fill_numbers
 from ...core.workflow_status import Join
 from ...models import TaskAttempt, WorkflowTask
 from ..formatting import as_json, format_time
@@ -81,7 +82,7 @@ def _sources(line: NodeLine) -> SafeString:
     links = format_html_join(", ", '<a href="?node={}#node">{}</a>', line.waits_for)
     if not line.more:
         return links
-    return format_html("{} {}", links, ngettext("and %d more", "and %d more", line.more) % line.more)
+    return format_html("{} {}", links, fill_numbers(ngettext("and %d more", "and %d more", line.more), line.more))
 
 
 def _condition(node: WorkflowTask) -> str:
@@ -90,7 +91,7 @@ def _condition(node: WorkflowTask) -> str:
     if node.join == Join.ANY:
         parts.append(_("when one of these has completed"))
     elif node.join == Join.QUORUM:
-        parts.append(_("when %d of these have completed") % (node.min_success or 1))
+        parts.append(fill_numbers(_("when %d of these have completed"), node.min_success or 1))
     elif node.allow_failed_deps:
         parts.append(_("also after failed or skipped nodes"))
     if node.run_when:

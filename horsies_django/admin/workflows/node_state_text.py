@@ -8,6 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.numbers import fill_numbers
 from ...core.status import TaskStatus
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow
@@ -36,8 +37,12 @@ def _pending(workflow: Workflow, node: Mapping[str, Any]) -> str:
     if node["open_ctx"]:
         count = node["open_ctx"]
         parts.append(
-            ngettext("Waiting for %d node that provides context.", "Waiting for %d nodes that provide context.", count)
-            % count
+            fill_numbers(
+                ngettext(
+                    "Waiting for %d node that provides context.", "Waiting for %d nodes that provide context.", count
+                ),
+                count,
+            )
         )
     if workflow.status == WorkflowStatus.PAUSED:
         parts.append(_("The workflow is paused."))
@@ -49,11 +54,13 @@ def _pending(workflow: Workflow, node: Mapping[str, Any]) -> str:
 def _join(node: Mapping[str, Any]) -> str:
     left: int = node["open_deps"]
     if node["join"] == Join.ANY:
-        return ngettext("Waiting for %d node to complete.", "Waiting for one of %d nodes to complete.", left) % left
+        words = ngettext("Waiting for %d node to complete.", "Waiting for one of %d nodes to complete.", left)
+        return fill_numbers(words, left)
     if node["join"] == Join.QUORUM:
         numbers = {"ok": node["ok_deps"], "wanted": node["min_success"] or 0, "left": left}
-        return _("Waiting for %(wanted)d nodes to complete: %(ok)d completed, %(left)d unfinished.") % numbers
-    return ngettext("Waiting for %d node to finish.", "Waiting for %d nodes to finish.", left) % left
+        words = _("Waiting for %(wanted)d nodes to complete: %(ok)d completed, %(left)d unfinished.")
+        return fill_numbers(words, numbers)
+    return fill_numbers(ngettext("Waiting for %d node to finish.", "Waiting for %d nodes to finish.", left), left)
 
 
 def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:

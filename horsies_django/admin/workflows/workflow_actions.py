@@ -12,12 +12,12 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.compat import InvalidTask, task_backends
+from ...core.numbers import format_number
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...enqueue.backend import HorsiesBackend
 from ...workflows import control
 from ...workflows.engine.retry_nodes import count_failed, has_failed
 from ..actions.admin_action import AdminAction, all_rows, keep_label
-from ..formatting import format_number
 from .event_form import EventForm
 
 
@@ -51,7 +51,7 @@ class RetryAction(AdminAction):
 
     def report(self, count: int, parts: int) -> str:
         """See :meth:`AdminAction.report`."""
-        return f"{self.message(count)} {nodes_run_again(parts)}".rstrip()
+        return f"{super().report(count, parts)} {nodes_run_again(parts)}".rstrip()
 
 
 def nodes_run_again(count: int) -> str:
@@ -100,7 +100,7 @@ def has_running_bodies(workflow: Any) -> bool:
 
 
 def _cancelled(count: int) -> str:
-    return ngettext("%d workflow cancelled.", "%d workflows cancelled.", count) % count
+    return ngettext("%d workflow cancelled.", "%d workflows cancelled.", count)
 
 
 PAUSE: Final = AdminAction(
@@ -110,7 +110,7 @@ PAUSE: Final = AdminAction(
     question=_("Pause %(rows)s?"),
     list_label=_("Pause selected workflows"),
     act=_for_each(control.pause),
-    message=lambda count: ngettext("%d workflow paused.", "%d workflows paused.", count) % count,
+    message=lambda count: ngettext("%d workflow paused.", "%d workflows paused.", count),
     applies_to=lambda workflow: workflow.status == WorkflowStatus.RUNNING,
 )
 
@@ -121,7 +121,7 @@ RESUME: Final = AdminAction(
     question=_("Resume %(rows)s?"),
     list_label=_("Resume selected workflows"),
     act=_for_each(control.resume),
-    message=lambda count: ngettext("%d workflow resumed.", "%d workflows resumed.", count) % count,
+    message=lambda count: ngettext("%d workflow resumed.", "%d workflows resumed.", count),
     applies_to=lambda workflow: workflow.status == WorkflowStatus.PAUSED,
 )
 
@@ -134,8 +134,8 @@ RETRY: Final = RetryAction(
     question=_("Retry failed nodes of %(rows)s?"),
     list_label=_("Retry failed nodes of selected workflows"),
     act=_for_each(control.retry),
-    message=lambda count: (
-        ngettext("Failed nodes of %d workflow re-queued.", "Failed nodes of %d workflows re-queued.", count) % count
+    message=lambda count: ngettext(
+        "Failed nodes of %d workflow re-queued.", "Failed nodes of %d workflows re-queued.", count
     ),
     applies_to=has_failed,
     warning=_("Nodes that failed or were skipped run again, also in subworkflows. Completed nodes do not."),
@@ -150,7 +150,7 @@ SEND_EVENT: Final = EventAction(
     question=_("Send an event to %(rows)s?"),
     list_label=_("Send an event to selected workflows"),
     act=_for_each(_send_event),
-    message=lambda count: ngettext("Event sent to %d workflow.", "Event sent to %d workflows.", count) % count,
+    message=lambda count: ngettext("Event sent to %d workflow.", "Event sent to %d workflows.", count),
     applies_to=is_live,
     logged_columns=(),
     form=EventForm,

@@ -17,12 +17,13 @@ from django.utils.translation import ngettext
 
 from ...batches.rows import CALLS_INDEX
 from ...core.durations import format_duration
+from ...core.numbers import fill_numbers, format_number
 from ...core.workflow_status import NodeKind, WorkflowStatus
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...workflows.engine.retry_nodes import RETRYABLE
 from ..ages import counted
 from ..drawn_time import drawn_until
-from ..formatting import as_json, format_number, format_time
+from ..formatting import as_json, format_time
 from ..graph.boxes import GraphBox, GraphNode, edges_between, group_alike
 from ..graph.critical_path import PathStep, critical_path, drawn_steps, path_steps
 from ..graph.drawing import DrawingStyle, draw
@@ -175,13 +176,10 @@ class WorkflowPage:
         boxes = self._boxes
         if not boxes or self._nodes.is_truncated:
             return ""
-        title = _(
-            "Graph of %(name)s: %(done)d of %(total)d nodes have finished. The table of nodes has the same data."
-        ) % {
-            "name": self.workflow.name,
-            "done": self.done,
-            "total": self.workflow.node_count,
-        }
+        title = fill_numbers(
+            _("Graph of %(name)s: %(done)d of %(total)d nodes have finished. The table of nodes has the same data."),
+            {"name": self.workflow.name, "done": self.done, "total": self.workflow.node_count},
+        )
         self.layout = compute_layout(len(boxes), edges_between(boxes))
         return draw(boxes, self.layout, self._style(title))
 
@@ -215,7 +213,7 @@ class WorkflowPage:
                 "%d edges are not drawn: longer paths imply them.",
                 count,
             )
-            notes.append(note % count)
+            notes.append(fill_numbers(note, count))
         return notes
 
     @property

@@ -20,7 +20,7 @@ from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.text_table import table
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.health import ALLOWED, CheckResult, parse_checks, run_checks
-from horsies_django.ops.metrics import MetricsSnapshot, collect
+from horsies_django.ops.metrics import Count, Exactness, MetricsSnapshot, collect
 from horsies_django.ops.metrics.latency import LatencyWarning
 from horsies_django.ops.metrics.rollup_lag import MAX_LAG
 from horsies_django.ops.metrics.snapshot import QueueMetrics
@@ -108,13 +108,13 @@ class Command(QueueCommand):
 
 
 def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
-    states = [(_WORDS.get(name, name), str(count)) for name, count in snapshot.counts.items()]
+    states = [(_WORDS.get(name, name), _number(count)) for name, count in snapshot.counts.items()]
     yield from table(("state", "tasks"), states, 1)
     yield ""
     yield from table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
     yield ""
     if names := list(next((queue.counts for queue in snapshot.queues), ())):
-        rows = [(queue.name, *(str(queue.counts[name]) for name in names)) for queue in snapshot.queues]
+        rows = [(queue.name, *(_number(queue.counts[name]) for name in names)) for queue in snapshot.queues]
         yield from table(("queue", *names), rows, 1)
     if snapshot.is_more_queues:
         yield "There are more queues: listed are those of the settings, those that have a row, and the first others."
@@ -124,7 +124,7 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
     else:
         yield "There is no worker: start one with `manage.py horsies_worker`."
     yield ""
-    yield "workflows: " + ", ".join(f"{count} {name}" for name, count in snapshot.workflows.items())
+    yield "workflows: " + ", ".join(f"{_number(count)} {name}" for name, count in snapshot.workflows.items())
     for warning in snapshot.latency_warnings:
         yield f"late: {one_line(_late(warning))}"
     if unserved := snapshot.unserved:
@@ -142,6 +142,11 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}{' (late)' if snapshot.is_reaper_late else ''}"
     if snapshot.rollup_lag > MAX_LAG:
         yield f"throughput, failures and percentiles are counted up to {_ago(snapshot.rollup_lag)}"
+
+
+def _number(count: Count) -> str:
+    mark = {Exactness.EXACT: "{:,}", Exactness.ESTIMATE: "≈ {:,}", Exactness.AT_LEAST: "{:,}+"}
+    return mark[count.exactness].format(count.number)
 
 
 def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from django.db.models.functions import Coalesce
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.numbers import fill_numbers
 from ...core.status import TaskStatus
 from ...db.now import Now
 from ...models import Task
@@ -41,7 +42,7 @@ def _queue_full(status: QueueStatus, rows: TaskQuerySet) -> Reason:
         "The queue %(queue)s has reached its limit: %(held)d of %(most)d tasks in progress.",
         most,
     )
-    words %= {"queue": status.name, "most": most, "held": status.held}
+    words = fill_numbers(words, {"queue": status.name, "most": most, "held": status.held})
     about = holders_of(rows.active().filter(queue_name=status.name))
     return Reason(ReasonCode.QUEUE_FULL, words, about=about, more=max(0, status.held - len(about)))
 
@@ -70,7 +71,7 @@ def limit_key_reason(task: Task, now: datetime) -> Reason:
             return Reason(ReasonCode.LIMIT_FULL, _("The limit %s is stopped: its maximum is 0 tasks.") % key)
         if most is not None and occupancy.free_places(most) <= 0:
             words = _("The limit %(key)s is reached: %(held)d of %(most)d in use.")
-            words %= {"held": occupancy.held, "most": most, "key": key}
+            words = fill_numbers(words, {"held": occupancy.held, "most": most, "key": key})
             about = holders_of(inside)
             return Reason(ReasonCode.LIMIT_FULL, words, about=about, more=max(0, occupancy.held - len(about)))
         if room.places <= 0 and limit.bucket is not None:

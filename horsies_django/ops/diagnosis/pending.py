@@ -11,6 +11,7 @@ from django.db.models import Q, Subquery
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.numbers import fill_numbers, format_number
 from ...core.workflow_status import WorkflowStatus
 from ...models import Queue, Task, Worker, Workflow
 from ...models.transitions import TaskQuerySet
@@ -62,7 +63,7 @@ def _not_due(task: Task) -> Reason:
             "It is aggregating calls, %d so far, and is due at its time or when the group is full.",
             task.item_count or 0,
         )
-        return Reason(ReasonCode.SCHEDULED, words % (task.item_count or 0), task.enqueued_at)
+        return Reason(ReasonCode.SCHEDULED, fill_numbers(words, task.item_count or 0), task.enqueued_at)
     if task.next_retry_at is None:
         return Reason(ReasonCode.SCHEDULED, _("It is scheduled and not due yet."), task.enqueued_at)
     words = _("It will be retried after attempt %d and is not due yet.") % task.attempt
@@ -144,13 +145,13 @@ def _slot_reasons(task: Task, rows: TaskQuerySet, workers: Sequence[Worker]) -> 
             len(workers),
         )
         total = sum(count or 0 for count in slots.values())
-        words %= {"count": len(workers), "slots": total}
+        words = fill_numbers(words, {"count": len(workers), "slots": total})
         yield Reason(ReasonCode.WORKERS_BUSY, words, about=_related_workers(workers))
     if ahead := _count_ahead(task, rows):
         words = ngettext(
             "%s due task of its queue is ahead of it.", "%s due tasks of its queue are ahead of it.", ahead
         )
-        shown = str(ahead) if ahead < MAX_COUNTED else _("%d or more") % MAX_COUNTED
+        shown = format_number(ahead) if ahead < MAX_COUNTED else fill_numbers(_("%d or more"), MAX_COUNTED)
         yield Reason(ReasonCode.OTHERS_FIRST, words % shown)
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.numbers import fill_numbers
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Task, WorkflowTask
 from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, paused_workflow
@@ -34,7 +35,7 @@ def _waits_for_nodes(node: WorkflowTask) -> Reason:
         workflow=node.workflow_id, task_index__in=sources, completed_at__isnull=True
     )
     count = max(node.open_deps, node.open_ctx)
-    words = ngettext("It is waiting for %d node.", "It is waiting for %d nodes.", count) % count
+    words = fill_numbers(ngettext("It is waiting for %d node.", "It is waiting for %d nodes.", count), count)
     waited_for = nodes.order_by("task_index").only("pk", "node_id")[:MAX_RELATED]
     about = tuple(RelatedRow(WorkflowTask, other.pk, other.node_id) for other in waited_for)
     return Reason(ReasonCode.WAITS_FOR_NODES, words, about=about)

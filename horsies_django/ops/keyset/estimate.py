@@ -16,10 +16,10 @@ from uuid import UUID
 
 from django.db import connections
 from django.db.models import QuerySet
-from django.utils.formats import number_format
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
+from ...core.numbers import format_number
 from ...db.now import Now
 from .keys import Key, offset_key
 from .scan import KeysetScan
@@ -92,16 +92,16 @@ class Estimate:
     @property
     def number(self) -> str:
         """The count as text, marked if it is a lower bound."""
-        return _with_separators(self.counted) if self.is_complete else _("at least %s") % _with_separators(self.counted)
+        return format_number(self.counted) if self.is_complete else _("at least %s") % format_number(self.counted)
 
     def __str__(self) -> str:
         """Return the count as text; for a lower bound also how far the scan has come."""
-        numbers = {"count": _with_separators(self.counted), "looked": _with_separators(self.scanned)}
+        numbers = {"count": format_number(self.counted), "looked": format_number(self.scanned)}
         if self.is_complete:
             return numbers["count"]
         if self.rows_to_scan is None:
             return _("at least %(count)s (looked through the newest %(looked)s)") % numbers
-        numbers["about"] = _with_separators(self.rows_to_scan)
+        numbers["about"] = format_number(self.rows_to_scan)
         return _("at least %(count)s (looked through the newest %(looked)s of about %(about)s)") % numbers
 
 
@@ -119,10 +119,6 @@ def estimate_rows(scan: KeysetScan, start: Estimate, seconds: float | None = Non
     if of is None and before is not None:
         of = _planner_rows(scan)
     return Estimate(counts, looked, of, before)
-
-
-def _with_separators(number: int) -> str:
-    return number_format(number, force_grouping=True)
 
 
 def _planner_rows(scan: KeysetScan) -> int | None:

@@ -61,11 +61,6 @@ class Count:
     number: int
     exactness: Exactness = Exactness.EXACT
 
-    def __str__(self) -> str:
-        if self.exactness is Exactness.ESTIMATE:
-            return f"≈ {self.number:,}"
-        return f"{self.number:,}" + ("+" if self.exactness is Exactness.AT_LEAST else "")
-
     def __bool__(self) -> bool:
         """Return whether there are any rows."""
         return self.number > 0

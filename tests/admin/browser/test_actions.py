@@ -58,7 +58,7 @@ def test_a_thousand_failed_tasks_are_retried_at_once(browser, worker):
     browser.await_text("Matching tasks on all pages: 1,000")
     browser.click("Retry 1,000 tasks")
 
-    browser.await_text("1000 tasks re-queued.")
+    browser.await_text("1,000 tasks re-queued.")
     assert Task.objects.filter(status="PENDING").count() == 1000
     worker("--threads", "8")
     wait_until(lambda: Task.objects.filter(status="COMPLETED").count() == 1000, limit=60)
@@ -74,7 +74,7 @@ def test_an_action_that_takes_several_requests_continues_by_itself(browser, monk
     browser.choose_all("cancel")
     browser.click("Cancel 1,200 tasks")
 
-    browser.await_text("1200 tasks cancelled.")
+    browser.await_text("1,200 tasks cancelled.")
     assert LogEntry.objects.count() > 1  # one for each request
 
 
