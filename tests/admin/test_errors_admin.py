@@ -12,6 +12,7 @@ from django.db import connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils.timezone import localtime
 
 from horsies_django import task
 from horsies_django.core.compat import task_backends
@@ -184,7 +185,23 @@ def test_the_page_of_an_error_has_the_last_traceback_and_its_task_with_masked_ar
     assert f'href="{reverse("admin:horsies_django_task_change", args=[handle.id])}"' in html
     assert "order=7" in text
     assert "4242" not in html
-    assert re.search(r"Failing since \d{4}-\d\d-\d\d \d\d:\d\d", text)
+    assert re.search(r"Last failing \d{4}-\d\d-\d\d \d\d:\d\d", text)
+
+
+def test_the_page_of_an_error_says_from_when_until_when_it_failed_and_not_that_it_still_fails(staff, drain):
+    for number in range(2):
+        charge.send(number, card="4242")
+    drain()
+    for minutes, attempt in zip((58, 30), TaskAttempt.objects.order_by("pk"), strict=True):
+        TaskAttempt.objects.filter(pk=attempt.pk).update(finished_at=F("finished_at") - timedelta(minutes=minutes))
+    roll()
+    group = group_of("charge")
+
+    text = text_of(get(staff("view_task"), page_of(group)))
+
+    first, last = (f"{localtime(at):%Y-%m-%d %H:%M}" for at in (group.first_seen_at, group.last_seen_at))
+    assert f"Last failing {first} to {last} " in text
+    assert "Failing since" not in text
 
 
 def test_the_page_of_an_error_counts_its_tasks_now_and_links_to_them(staff, drain):

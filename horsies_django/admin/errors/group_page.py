@@ -131,21 +131,17 @@ def _seen(moment: Any, group: Any) -> SafeString | str:
     return relative_time(moment, group.read_at) if moment else _("not counted yet")
 
 
-def _run_text(run: FailureRun | None, group: Any) -> tuple[str, str]:
-    """Return a label and a text that say since when it fails, or when it last did."""
+def _run_text(run: FailureRun | None, group: Any) -> str:
+    """Return from when until when it last failed. That it fails now is not known: it may have been mended since."""
     if run is None:
-        if group.last_seen_at is None:
-            return _("Failing since"), _("not counted yet")
-        return _("Last failing"), _("more than 7 days ago")
+        return _("not counted yet") if group.last_seen_at is None else _("more than 7 days ago")
     since = _to_minute(run.since)
     if run.is_longer:
         since = _("more than 7 days ago")
     elif run.is_to_the_hour:
         since = _("%(hour)s (to the hour)") % {"hour": since}
-    if not run.is_over:
-        return _("Failing since"), since
     until = _to_minute(group.last_seen_at)
-    return _("Last failing"), _("%(since)s to %(until)s") % {"since": since, "until": until}
+    return since if since == until else _("%(since)s to %(until)s") % {"since": since, "until": until}
 
 
 def _to_minute(moment: datetime) -> str:

@@ -39,13 +39,11 @@ class FailureRun:
         since: When it began: the minute or, longer than three hours ago, the hour.
         is_to_the_hour: Whether only the hour is known.
         is_longer: Whether it began before the longest period.
-        is_over: Whether such a pause has followed it.
     """
 
     since: datetime
     is_to_the_hour: bool = False
     is_longer: bool = False
-    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +73,20 @@ class GroupHistory:
         failing = [at for at, hour in enumerate(self.hours) if hour.counts]
         if not failing:
             return None
-        last = first = failing[-1]
+        first = failing[-1]
         for at in reversed(failing):
             if first - at > PAUSE_HOURS:
                 break
             first = at
-        is_over = len(self.hours) - 1 - last > PAUSE_HOURS
         since = self.hours[first].start
         if group.first_seen_at is not None and since <= group.first_seen_at < since + timedelta(hours=1):
-            return FailureRun(group.first_seen_at, is_over=is_over)
+            return FailureRun(group.first_seen_at)
         if first < PAUSE_HOURS:
-            return FailureRun(since, is_to_the_hour=True, is_longer=True, is_over=is_over)
+            return FailureRun(since, is_to_the_hour=True, is_longer=True)
         if since >= self.minutes[0].start:
             minutes = (minute.start for minute in self.minutes if minute.counts and minute.start >= since)
-            return FailureRun(next(minutes, since), is_over=is_over)
-        return FailureRun(since, is_to_the_hour=True, is_over=is_over)
+            return FailureRun(next(minutes, since))
+        return FailureRun(since, is_to_the_hour=True)
 
 
 def group_history(database: str, fingerprint: str, now: datetime) -> GroupHistory:

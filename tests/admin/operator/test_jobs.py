@@ -47,7 +47,7 @@ def test_01_the_cause_and_the_beginning_of_failures_are_found(operator):
     assert operator.text_of("#horsies-wide-errors tbody tr").startswith(ERROR)  # the first row
 
     operator.click(ERROR)
-    operator.await_text("Failing since")
+    operator.await_text("Last failing")
 
     since = localtime(group.first_seen_at)
     assert group.last_seen_at - since > timedelta(minutes=MINUTES - 1)

@@ -108,12 +108,10 @@ def latest_run(*hours_ago, minutes_ago=(), first_seen=NOW - timedelta(days=20)):
 def test_a_run_of_failures_begins_after_the_last_pause_of_two_whole_hours():
     run = latest_run(1, 2, 4, 5, 8, 9)
 
-    assert (run.since, run.is_to_the_hour, run.is_over) == (THIS_HOUR - timedelta(hours=5), True, False)
+    assert (run.since, run.is_to_the_hour) == (THIS_HOUR - timedelta(hours=5), True)
 
 
-def test_a_run_is_over_after_two_whole_hours_without_a_failure():
-    assert not latest_run(2).is_over
-    assert latest_run(3).is_over
+def test_without_a_failure_there_is_no_run():
     assert latest_run() is None
 
 
