@@ -59,4 +59,4 @@ def age_at(seconds: float | None, now: float, form: str = "relative") -> SafeStr
     """
     if seconds is None:
         return "-"
-    return age(seconds, datetime.fromtimestamp(int(now - seconds), UTC), form)
+    return age(seconds, datetime.fromtimestamp(round(now - seconds), UTC), form)

@@ -60,7 +60,7 @@ def latency_of_queue(
         duration_history(database, clock.minute, period, ("waits",), queue_name=queue) for period in (HOUR, DAY)
     )
     limit = threshold.total_seconds() if threshold else None
-    trend = LatencyTrend(clock.minute, hour.percentiles("waits", 0.95))
+    trend = LatencyTrend(clock.second, hour.percentiles("waits", 0.95))
     charts = [
         latency_chart("latency-hour", _("Wait time, last hour, by minute"), hour, limit),
         latency_chart("latency-day", _("Wait time, last 24 hours, by hour"), day, limit),

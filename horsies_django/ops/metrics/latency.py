@@ -32,8 +32,13 @@ _NAME: Final = "latency trends"
 class LatencyTrend:
     """The 95th percentile of the wait times in each of the last minutes, in seconds; None if no attempt ended in it."""
 
-    minute: int  # the last one, in minutes since 1970 by the database's clock
+    second: float  # the end, in seconds since 1970 by the database's clock
     p95: Sequence[float | None] = (None,) * MINUTES
+
+    @property
+    def minute(self) -> int:
+        """The last minute, in minutes since 1970."""
+        return int(self.second // 60)
 
     @property
     def starts(self) -> list[datetime]:
@@ -47,8 +52,10 @@ class LatencyTrend:
         to the same run until one whose 95th percentile did not exceed it. Minutes without ended attempts are skipped.
         """
         first, last = self.minute - len(self.p95) + 1, self.minute
-        since = last - int((waits - threshold) // 60)
-        for minute in range(min(since, last), first - 1, -1):
+        # Rounded, because the clock was read a little earlier or later than the wait: times of schedules are whole
+        # minutes, and would be now in this minute and now in the one before.
+        since = min(last, round(self.second - (waits - threshold)) // 60)
+        for minute in range(since, first - 1, -1):
             p95 = self.p95[minute - first]
             if p95 is None:
                 continue
@@ -104,7 +111,7 @@ def queries(database: str) -> dict[str, Statement]:
     return {_NAME: rows_query(latest, columns, database)}
 
 
-def trends(answers: Mapping[str, Any], minute: int) -> dict[str, LatencyTrend]:
+def trends(answers: Mapping[str, Any], second: float) -> dict[str, LatencyTrend]:
     """Return the trend of each queue. Minutes beyond the roll-ups that are read are left out."""
     rows = decode_rows(answers[_NAME])
     cut = min((row[0] for row in rows), default=0) if len(rows) == MAX_ROLLUPS else 0
@@ -114,9 +121,9 @@ def trends(answers: Mapping[str, Any], minute: int) -> dict[str, LatencyTrend]:
             histogram = found[queue][start]
             for bucket, count in histogram_in(waits).items():  # a Counter is too slow for so many small ones
                 histogram[bucket] = histogram.get(bucket, 0) + count
-    first = minute - MINUTES + 1
+    first = int(second // 60) - MINUTES + 1
     return {
-        queue: LatencyTrend(minute, [percentile(merge([minutes[first + at]]), 0.95) for at in range(MINUTES)])
+        queue: LatencyTrend(second, [percentile(merge([minutes[first + at]]), 0.95) for at in range(MINUTES)])
         for queue, minutes in found.items()
     }
 

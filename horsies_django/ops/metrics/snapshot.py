@@ -165,7 +165,7 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
     """
     database = options.database
     answers = run_queries(database, _queries(database) | (latency.queries(database) if with_trends else {}))
-    minute = int(answers["minute"])
+    second = float(answers["second"])
     holding = count_held(database)
     rows = {name: dict(zip(_ROW, row, strict=True)) for name, *row in decode_rows(answers["queues"])}
     due = depths(Task.objects.using(database), also=[*sorted(_configured_queues()), *rows])
@@ -176,7 +176,7 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
     unnamed = [name for name in others if name not in named]
     names = sorted({*named, *islice(unnamed, MAX_OTHER_QUEUES)})
     by_state = counts.counts_by_queue(answers, names, holding, due)
-    trends = defaultdict(lambda: LatencyTrend(minute), latency.trends(answers, minute)) if with_trends else None
+    trends = defaultdict(lambda: LatencyTrend(second), latency.trends(answers, second)) if with_trends else None
     return MetricsSnapshot(
         counts.counts_by_state(answers, holding.states),
         tuple(_queue_metrics(names, rows, due, holding, throughput, by_state, trends, database)),
@@ -189,8 +189,8 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
         None if reaper_in is None else max(0.0, -float(reaper_in)),
         options.recovery.check_interval,
         clock.seconds_behind(answers),
-        minute,
-        float(answers["second"]),
+        int(answers["minute"]),
+        second,
         rollup_lag.lag_of(answers["rollup lag"]),
     )
 

@@ -140,7 +140,15 @@ function startRefreshing() {
 
 /* Returns a function that shows the age of an element. Differences of the browser's clock are enough for that. */
 function ageCounter(texts) {
-  const begins = new WeakMap();
+  const begins = new WeakMap(), known = new Map();
+  // A response that took longer would make the age of the same moment jump back.
+  const beginOf = (element) => {
+    const begin = Date.now() - 1000 * Number(element.dataset.horsiesAge), before = known.get(element.dateTime);
+    const isSame = element.dateTime && Math.abs(before - begin) < 5000; // else a clock was set
+    if (known.size > 1000) known.clear();
+    known.set(element.dateTime, isSame ? Math.min(before, begin) : begin);
+    return known.get(element.dateTime);
+  };
   const number = new Intl.NumberFormat(document.documentElement.lang || undefined, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
   const fill = (text, ...values) => values.reduce((filled, value) => filled.replace(/%(\(\w+\))?[ds]/, value), text);
   const short = (seconds) => seconds < 1 ? fill(texts.ms, Math.round(seconds * 1000)) :
@@ -156,7 +164,7 @@ function ageCounter(texts) {
     relative: (age) => Math.abs(age) < 1 ? texts.now : fill(age > 0 ? texts.ago : texts.in, forms.brief(Math.abs(age))),
   };
   return (element, isShown) => {
-    if (!begins.has(element)) begins.set(element, Date.now() - 1000 * Number(element.dataset.horsiesAge));
+    if (!begins.has(element)) begins.set(element, beginOf(element));
     if (!isShown) return;
     const age = (Date.now() - begins.get(element)) / 1000;
     if (element.matches("progress")) {

@@ -183,6 +183,32 @@ def test_a_refresh_without_a_change_gets_no_page_and_ages_are_counted_on(browser
     assert "2 h 1 min" in browser.text
 
 
+def test_an_age_does_not_jump_back_when_a_response_takes_longer(browser):
+    run(seconds=65)
+    browser.go("runningnow_changelist")
+    browser.driver.execute_script(
+        """
+        const fetch = window.fetch, row = `tr[data-task="${arguments[0]}"] time`;
+        window.fetch = async (...request) => {
+          const response = await fetch(...request);
+          await new Promise((done) => setTimeout(done, 2500));
+          return response;
+        };
+        window.ages = [];
+        const note = () => ages.push(Number(document.querySelector(row).textContent.match(/(\\d+) s/)[1]));
+        new MutationObserver(note).observe(document.body, { subtree: true, childList: true });
+        """,
+        str(Task.objects.get().pk),
+    )
+    run(seconds=7_300)
+    refresh_now(browser)
+    browser.await_text("2 running tasks")
+    wait_until(lambda: browser.driver.execute_script("return ages.length") > 3)
+
+    ages = browser.driver.execute_script("return ages")
+    assert ages == sorted(ages)
+
+
 def test_a_part_that_was_in_use_during_a_change_shows_it_later(browser):
     """The tag of a page that was not shown as a whole must not be sent again."""
     run(seconds=100)

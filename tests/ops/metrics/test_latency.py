@@ -11,9 +11,9 @@ NOW = 30_000_000
 LIMIT = timedelta(minutes=1)
 
 
-def since(*p95, waits, latest=NOW):
+def since(*p95, waits, second=59.0):
     """Return how many minutes ago the latency began to exceed a minute, and whether it may be longer."""
-    found = LatencyTrend(latest, p95).exceeded_since(waits, LIMIT.total_seconds())
+    found = LatencyTrend(NOW * 60 + second, p95).exceeded_since(waits, LIMIT.total_seconds())
     return (start_of(NOW) - found.moment) // timedelta(minutes=1), found.is_at_least
 
 
@@ -32,6 +32,16 @@ def test_the_latency_exceeds_its_threshold_since_the_oldest_task_has_waited_that
 def test_earlier_minutes_with_long_waits_belong_to_the_same_run():
     assert since(1.0, 1.0, 90.0, 70.0, 1.0, waits=70) == (0, False)
     assert since(1.0, 1.0, 90.0, 70.0, 99.0, waits=70) == (2, False)
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0, 59.4, 60 - 1e-3])
+def test_the_beginning_is_the_same_whenever_one_looks(offset):
+    """An offset is the second of the minute in which the task has waited for too long; 1 ms early is on time."""
+    expected = 2 if offset < 59.9 else 1
+
+    found = {since(1.0, 1.0, 1.0, waits=60 + 120 - offset + later, second=later) for later in (0.0, 10.5, 45.0, 59.9)}
+
+    assert found == {(expected, False)}
 
 
 def test_minutes_without_ended_attempts_do_not_end_a_run():
