@@ -55,14 +55,13 @@ def test_every_known_queue_is_listed_even_without_a_row(staff, settings):
     settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["of-settings", "waiting", "later", "runs"]}}
     send("waiting", 3)
     tasks.noop.with_options(queue_name="later").schedule(3_600)
-    make("retrying", queue_name="retries")
     running = send("runs")
     Task.objects.filter(pk=running[0].id).update(status="RUNNING", claimed_at=Now(), started_at=Now(), claim=1)
     Queue.objects.create(name="row", max_concurrency=5)
 
     found = rows(staff("view_queue"))
 
-    assert found.keys() == {"of-settings", "waiting", "later", "retries", "runs", "row"}
+    assert found.keys() == {"of-settings", "waiting", "later", "runs", "row"}
     assert found["waiting"]["shown_due"] == "3"
     assert found["later"]["shown_scheduled"] == "1"
     assert found["runs"]["shown_held"] == "1"

@@ -214,7 +214,7 @@ def _queue_loads(database: str | None, due: Depths, only: str | None = None) -> 
     hour = _last_hour(rollups)
     is_more = len(waiting) > MAX_COUNTED
     found = defaultdict(lambda: QueueLoad(due.of(""), is_scheduled_more=is_more))
-    for name in {*due, *(name for name, _ in waiting), *held, *hour} - {""}:  # tasks of deleted rows have no queue
+    for name in {*due, *scheduled, *held, *hour} - {""}:  # tasks of deleted rows have no queue
         ended = hour.get(name, (0, 0))
         found[name] = QueueLoad(due.of(name), scheduled.get(name, 0), is_more, held.get(name, 0), *ended)
     return found

@@ -170,11 +170,6 @@ def _by_state(found: _Counts, held: Mapping[str, int]) -> dict[str, Count]:
     }
 
 
-def queues_with_live_tasks(answers: Mapping[str, Any]) -> set[str]:
-    """Return the queues of the counted pending tasks, due or not."""
-    return {queue for name in _CONDITION_NAMES if name != "newest" for queue, *_ in decode_rows(answers[name])} - {""}
-
-
 def counts_by_queue(
     answers: Mapping[str, Any], names: Iterable[str], holding: HeldTasks, due: Depths
 ) -> dict[str, dict[str, Count]]:

@@ -139,13 +139,6 @@ def test_each_queue_has_its_depth_its_oldest_wait_and_its_pause():
     assert found["quiet"].depth.waits is None
 
 
-@pytest.mark.parametrize("state", ["scheduled", "retrying", "aggregating"])
-def test_a_queue_whose_tasks_are_not_due_is_listed(state):
-    made(state, queue_name="unknown")
-
-    assert {queue.name: queue.counts[state] for queue in snapshot().queues}["unknown"] == Count(1)
-
-
 def test_each_worker_has_its_load_and_whether_it_is_alive():
     Worker.objects.register("w1", "web", "host", 1)
     Worker.objects.filter(pk="w1").update(threads=4, async_slots=0)
