@@ -8,6 +8,8 @@ from typing import Final, TypeAlias
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
+from .numbers import fill_numbers
+
 #: A timedelta or seconds. None is an unknown duration.
 ElapsedTime: TypeAlias = timedelta | float | None
 
@@ -33,7 +35,7 @@ def format_duration(duration: ElapsedTime) -> str:
         return _("%(minutes)d min %(seconds)d s") % {"minutes": whole // _MINUTE, "seconds": whole % _MINUTE}
     if whole < _DAY:
         return _("%(hours)d h %(minutes)d min") % {"hours": whole // _HOUR, "minutes": whole % _HOUR // _MINUTE}
-    return _("%(days)d d %(hours)d h") % {"days": whole // _DAY, "hours": whole % _DAY // _HOUR}
+    return fill_numbers(_("%(days)d d %(hours)d h"), {"days": whole // _DAY, "hours": whole % _DAY // _HOUR})
 
 
 def format_brief(duration: ElapsedTime) -> str:
@@ -46,7 +48,7 @@ def format_brief(duration: ElapsedTime) -> str:
         return "-"
     seconds = _seconds(duration)
     if seconds >= 2 * _DAY:
-        return _("%d d") % round(seconds / _DAY)
+        return fill_numbers(_("%d d"), round(seconds / _DAY))
     if seconds >= 2 * _HOUR:
         return _("%d h") % round(seconds / _HOUR)
     if seconds >= 2 * _MINUTE:

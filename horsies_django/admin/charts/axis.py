@@ -12,7 +12,7 @@ from django.utils.formats import date_format, number_format
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from ...core.numbers import format_number
+from ...core.numbers import fill_numbers, format_number
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
@@ -79,7 +79,7 @@ def _duration_label(seconds: float, step: float, top: float) -> str:
         return _("%d ms") % round(seconds * 1_000)
     for length, words in ((_DAY, _("%d d")), (_HOUR, _("%d h")), (_MINUTE, _("%d min"))):
         if step >= length and not step % length:
-            return words % round(seconds / length)
+            return fill_numbers(words, round(seconds / length))
     return _("%s s") % number_format(seconds, 0 if step >= 1 else 1 if step >= 0.1 else 2)
 
 

@@ -149,18 +149,19 @@ function ageCounter(texts) {
     known.set(element.dateTime, isSame ? Math.min(before, begin) : begin);
     return known.get(element.dateTime);
   };
-  const number = new Intl.NumberFormat(document.documentElement.lang || undefined, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+  const format = (number, digits) => new Intl.NumberFormat(document.documentElement.lang || undefined,
+    { minimumFractionDigits: digits, maximumFractionDigits: digits }).format(number);
   const fill = (text, ...values) => values.reduce((filled, value) => filled.replace(/%(\(\w+\))?[ds]/, value), text);
   const short = (seconds) => seconds < 1 ? fill(texts.ms, Math.round(seconds * 1000)) :
-    seconds < 10 ? fill(texts.exact, number.format(seconds)) : fill(texts.s, Math.floor(seconds));
+    seconds < 10 ? fill(texts.exact, format(Math.floor(seconds * 10) / 10, 1)) : fill(texts.s, Math.floor(seconds));
   const forms = {
-    brief: (seconds) => seconds >= 172800 ? fill(texts.d, Math.round(seconds / 86400)) :
+    brief: (seconds) => seconds >= 172800 ? fill(texts.d, format(Math.round(seconds / 86400), 0)) :
       seconds >= 7200 ? fill(texts.h, Math.round(seconds / 3600)) :
       seconds >= 120 ? fill(texts.min, Math.round(seconds / 60)) : short(seconds),
     full: (seconds) => seconds < 60 ? short(seconds) :
       seconds < 3600 ? fill(texts.min_s, Math.floor(seconds / 60), Math.floor(seconds) % 60) :
       seconds < 86400 ? fill(texts.h_min, Math.floor(seconds / 3600), Math.floor(seconds % 3600 / 60)) :
-      fill(texts.d_h, Math.floor(seconds / 86400), Math.floor(seconds % 86400 / 3600)),
+      fill(texts.d_h, format(Math.floor(seconds / 86400), 0), Math.floor(seconds % 86400 / 3600)),
     relative: (age) => Math.abs(age) < 1 ? texts.now : fill(age > 0 ? texts.ago : texts.in, forms.brief(Math.abs(age))),
   };
   return (element, isShown) => {
