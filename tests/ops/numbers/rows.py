@@ -112,9 +112,10 @@ class RandomTasks:
         return self._of_blocked() | self._of_overdue()
 
     def _of_released(self) -> dict[str, Any]:
-        return {
-            "limit_key": self._random.choice(LIMITS),
-        }
+        return {"limit_key": self._random.choice(LIMITS), "released_at": self._ago(1, 4)}
+
+    def _of_resumed(self) -> dict[str, Any]:
+        return {"workflow_id": self._workflow, "claim": 1, "released_at": self._ago(1, 4)}
 
     def _of_held_by_a_paused_workflow(self) -> dict[str, Any]:
         return {"blocked": True, "deferred": True, "workflow_id": self._workflow, "claim": 1}
