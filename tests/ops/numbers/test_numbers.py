@@ -19,6 +19,8 @@ from django.test import Client
 
 from horsies_django.core.compat import task_backends
 from horsies_django.db.clock import database_now
+from horsies_django.models import depths
+from horsies_django.ops.metrics import counts
 from horsies_django.reaper.rollup import roll_up
 from tests.extras.monitoring import TOKEN, scrape, values, with_metrics
 from tests.ops.numbers.rows import LIMITS, QUEUES, RandomTasks
@@ -184,6 +186,30 @@ def test_the_status_agrees(table):
         assert {key: queue[key] for key in states} == {
             key: counts_of(table, STATES[state])[name] for key, state in states.items()
         }
+
+
+def test_beyond_their_bounds_the_numbers_of_the_status_are_lower_bounds_and_say_so(table, monkeypatch):
+    for module, names in {depths: ("MAX_COUNTED", "MAX_BLOCKED", "MAX_LATE"), counts: ("MAX_COUNTED",)}.items():
+        for name in names:
+            monkeypatch.setattr(module, name, 3)
+
+    report = json.loads(status("--json"))
+
+    everywhere = {name: (count, number(table, name)) for name, count in report["counts"].items()}
+    for queue in report["queues"]:
+        due, blocked = (counts_of(table, STATES[state])[queue["name"]] for state in ("due", "blocked"))
+        assert queue["due"] <= due
+        assert queue["due_is_at_least"] or queue["due"] == due
+        assert queue["blocked"] <= blocked
+        assert queue["blocked_is_at_least"] or queue["blocked"] == blocked
+        everywhere |= {
+            f"{queue['name']} {state}": (count, counts_of(table, STATES[state])[queue["name"]])
+            for state, count in queue["counts"].items()
+        }
+    for name, (count, actual) in everywhere.items():
+        assert count["exactness"] == "estimate" or count["count"] <= actual, name
+        assert count["exactness"] != "exact" or count["count"] == actual, name
+    assert any(count["exactness"] == "at least" for count, _ in everywhere.values())
 
 
 def test_the_tables_of_the_status_agree(table):
