@@ -13,6 +13,7 @@ from horsies_django.models import Task, Worker
 from tests.conftest import FORKS, wait_until
 from tests.extras.sentry import jobs
 from tests.jobs import tasks
+from tests.jobs.models import Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.once]
 
@@ -80,8 +81,7 @@ def test_each_failure_is_one_event_with_the_scope_of_its_body(reporting):
 
 def test_a_crash_is_reported_by_the_supervisor(reporting, tmp_path):
     handle = tasks.hold.send("key", str(tmp_path / "gate"))
-    wait_until(lambda: handle.info().status == TaskStatus.RUNNING)
-    (pid,) = Worker.objects.values_list("pid", flat=True)
+    pid = wait_until(Entry.objects.first, what="the body has begun").pid  # RUNNING may be written before it
 
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: handle.info().status == TaskStatus.FAILED)

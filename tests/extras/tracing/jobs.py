@@ -108,12 +108,14 @@ async def asleep_too_long():
 
 @task
 def hold(gate: str):
+    Path(f"{gate}.begun").touch()
     while not Path(gate).exists():
         time.sleep(0.01)
 
 
 @task
 async def ahold(gate: str):
+    Path(f"{gate}.begun").touch()
     while not Path(gate).exists():
         await asyncio.sleep(0.01)
 

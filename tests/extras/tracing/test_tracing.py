@@ -291,7 +291,7 @@ def test_a_cancelled_body_ends_its_span_without_an_error(worker, tmp_path, job):
         "--processes", "1", HORSIES_SPANS_FILE=str(spans), DJANGO_SETTINGS_MODULE="tests.extras.tracing.settings"
     )
     handle = job.send(str(tmp_path / "gate"))
-    wait_until(lambda: handle.info().status == TaskStatus.RUNNING)
+    wait_until((tmp_path / "gate.begun").exists)  # RUNNING may be written before it
     handle.cancel(include_running=True)
     wait_until(lambda: "revoked" in process.output)
 
