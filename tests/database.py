@@ -1,4 +1,4 @@
-"""What tests ask the database: its vendor, how many commits it has had, and which threads query a table."""
+"""What tests ask the database: its vendor, its commits, waits for locks, and which threads query a table."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ def on_another_connection(action: Callable[[], T]) -> T:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(run).result()
+
+
+def another_connection_waits_for_our_lock() -> bool:
+    """Whether another connection waits for a row or table that this one has locked, on PostgreSQL."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+        )
+        return bool(cursor.fetchone()[0])
 
 
 @contextmanager

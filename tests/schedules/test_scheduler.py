@@ -25,6 +25,7 @@ from horsies_django.schedules import scheduler as scheduler_module
 from horsies_django.schedules.scheduler import Scheduler
 from horsies_django.testing import travel, travel_to
 from tests.conftest import database_url, wait_until
+from tests.database import another_connection_waits_for_our_lock
 from tests.schedules import jobs
 from tests.schedules.conftest import make, make_due
 from tests.schedules.jobs import Asking, report
@@ -272,18 +273,12 @@ def test_run_now_and_the_scheduler_lock_rows_in_the_same_order(scheduler):
     with transaction.atomic():
         Schedule.objects.filter(pk=row.pk).locked().get()
         thread.start()
-        wait_until(_a_lock_is_waited_for)
+        wait_until(another_connection_waits_for_our_lock)
         assert Task.objects.count() == 0
         assert dispatch.send(row, dispatch.prepare(row, database_now("default")))
     thread.join(30)
 
     assert Task.objects.count() == 1
-
-
-def _a_lock_is_waited_for():
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return cursor.fetchone()[0] > 0
 
 
 @pytest.mark.django_db
@@ -573,7 +568,7 @@ def test_a_due_slot_is_sent_within_a_second(monkeypatch):
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        wait_until(three_in_a_row_were_in_time)  # not every slot: the machine may pause
+        wait_until(three_in_a_row_were_in_time, limit=60)  # not every slot: the machine may pause
     finally:
         loop.stop()
         thread.join(30)

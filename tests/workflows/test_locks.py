@@ -15,7 +15,7 @@ from horsies_django.models import Task
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.conftest import wait_until
-from tests.database import count_commits
+from tests.database import another_connection_waits_for_our_lock, count_commits
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.workflows import bodies
@@ -28,15 +28,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def _locks_rows():
     if not connection.features.has_select_for_update:
         pytest.skip("needs row locks: SQLite allows one writer only")
-
-
-def another_connection_waits_for_our_lock():
-    """Whether another connection waits for a row that this one has locked."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
-        )
-        return cursor.fetchone()[0] > 0
 
 
 def test_an_atomic_body_waits_for_its_workflow_lock_without_locking_its_task(worker):
@@ -149,7 +140,7 @@ def test_a_pause_takes_back_nodes_that_were_started_ahead(started_ahead):
 
     wait_until(lambda: tasks_of(handle).filter(status="RUNNING").count() <= 2)
     wait_until(lambda: list(handle.tasks().values()).count("READY") >= 28)
-    assert not tasks_of(handle).filter(status__in=["PENDING", "CLAIMED"]).exists()
+    wait_until(lambda: not tasks_of(handle).filter(status__in=["PENDING", "CLAIMED"]).exists())
     gate.touch()
     assert handle.resume()
     assert handle.get(20).is_ok()
@@ -163,7 +154,7 @@ def test_an_uncommitted_pause_takes_back_nodes_that_were_started_ahead(started_a
     stop_in_an_open_transaction(handle.pause)
 
     wait_until(lambda: list(handle.tasks().values()).count("READY") >= 28)
-    assert not tasks_of(handle).filter(status__in=["PENDING", "CLAIMED"]).exists()
+    wait_until(lambda: not tasks_of(handle).filter(status__in=["PENDING", "CLAIMED"]).exists())
     gate.touch()
     wait_until(lambda: not tasks_of(handle).filter(status="RUNNING").exists())
     assert Entry.objects.count() <= 2

@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import TaskStatus, Unique
 from horsies_django.models import Task
 from tests.conftest import wait_until
+from tests.database import another_connection_waits_for_our_lock
 from tests.enqueue.dedupe import jobs
 
 
@@ -70,15 +71,9 @@ def test_a_key_taken_during_a_retry_holds_back_only_its_own_task(transactional_d
     with transaction.atomic():
         job("done").send(name="g")  # found by halves, the last of them of two tasks
         thread.start()
-        wait_until(is_a_transaction_blocked)
+        wait_until(another_connection_waits_for_our_lock)
     thread.join(30)
 
     assert counts == [6]
     assert pending_names() == list("abcdefg")
     assert [handle.status() for handle in handles].index(TaskStatus.CANCELLED) == 6
-
-
-def is_a_transaction_blocked():
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
-        return cursor.fetchone()[0] > 0
