@@ -98,12 +98,8 @@ def test_a_killed_worker_frees_its_concurrency_slots(worker):
     first.wait()
     wait_until(lambda: reclaim(0.5) >= 0 and not Task.objects.active().exists())  # no live worker could be slow
     worker("--threads", "8", "--shutdown-timeout", "1")
-    wait_until(lambda: reclaim(10) >= 0 and not Task.objects.blocked().exists(), limit=60)
+    wait_until(lambda: not Task.objects.exclude(status__in=[TaskStatus.COMPLETED, TaskStatus.FAILED]).exists())
 
-    wait_until(
-        lambda: reclaim(10) >= 0 and not Task.objects.active().exists() and not Task.objects.pending().exists(),
-        limit=60,
-    )
     assert Task.objects.completed().count() >= 36  # tasks that ran at the time fail: they have no policy
     assert Task.objects.completed().count() + Task.objects.archived().count() == 40
 
