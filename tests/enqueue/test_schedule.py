@@ -10,6 +10,7 @@ from django.utils import timezone
 from horsies_django import TaskStatus
 from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task
+from tests.conftest import wait_until
 from tests.enqueue import jobs
 
 HOUR = datetime.timedelta(hours=1)
@@ -165,13 +166,13 @@ def test_an_idle_worker_starts_a_delayed_task_when_it_is_due(worker):
     # Without LISTEN a worker finds new tasks only when it polls.
     can_listen = connection.vendor == "postgresql"
     worker("--poll-interval", "60" if can_listen else "1")
-    handles = [jobs.triple.schedule(seconds, 1) for seconds in (0.5, 1.5, 2.5)]
 
-    results = [handle.get(30) for handle in handles]
+    def starts_on_time():
+        handle = jobs.triple.schedule(0.5, 1)
+        assert handle.get(30).is_ok()
+        info = handle.info()
+        late = (info.started_at - info.enqueued_at).total_seconds()
+        assert late >= 0
+        return late < (0.3 if can_listen else 1.3)
 
-    infos = [handle.info() for handle in handles]
-    late = [(info.started_at - info.enqueued_at).total_seconds() for info in infos]
-    assert all(result.is_ok() for result in results)
-    assert all(0 <= seconds < 15 for seconds in late), late
-    # The machine may stall during some of the starts, but hardly during all of them.
-    assert min(late) < (0.3 if can_listen else 1.3), late
+    wait_until(starts_on_time)  # the machine may stall during some of the starts

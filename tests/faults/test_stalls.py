@@ -111,7 +111,7 @@ def test_a_stopped_runner_is_killed_and_its_unstarted_tasks_lose_no_attempt(work
 
 def test_a_stopped_runner_is_seen_to_stand_still_within_seconds_and_until_it_goes_on(worker, capsys):
     process = worker("--stall-timeout", "600", "--metrics-port", "0", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
-    port = re.search(r"metrics served url=http://127.0.0.1:(\d+)/", process.output)[1]
+    port = wait_until(lambda: re.search(r"metrics served url=http://127.0.0.1:(\d+)/", process.output))[1]
     row = Worker.objects.get()
 
     with stopped(row.pid):
@@ -159,7 +159,7 @@ def test_a_supervisor_sends_heartbeats_for_a_runner_that_cannot(worker, manage, 
     wait_until(heartbeats_span_three_thresholds, limit=40)
     assert hog.value(timeout=40) == "hog"
     assert attempts_of(hog) == COMPLETED
-    assert heartbeats.count() > 20, "fewer heartbeats than the configured interval gives"
+    assert heartbeats.count() > 6, "a heartbeat for each threshold and no more"
     assert Worker.objects.get().pid == runner
     wait_until(lambda: not STALLED.exists(), what="the row says that the runner goes on")
 
@@ -172,8 +172,8 @@ def test_a_supervisor_sends_heartbeats_for_a_runner_that_cannot(worker, manage, 
 )
 def test_tasks_behind_a_body_that_holds_the_gil_complete_or_expire(worker, manage, tmp_path, hog, write):
     """The body holds the interpreter's lock for longer than the threshold, and another process reaps."""
-    worker("--no-reaper", "--threads", "1", "--stall-timeout", "600", TEST_HEARTBEAT_MS="1000")
-    manage("horsies_reaper", TEST_HEARTBEAT_MS="1000", TEST_STALE_MS="2000", TEST_CHECK_MS="200")
+    worker("--no-reaper", "--threads", "1", "--stall-timeout", "600", TEST_HEARTBEAT_MS="500")
+    manage("horsies_reaper", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="4000", TEST_CHECK_MS="200")
     tasks.noop.send_many({} for _ in range(MANY))
     wait_until(lambda: Task.objects.completed().count() == MANY, limit=40)
     marker = tmp_path / "begun"

@@ -385,7 +385,7 @@ def sent_but_not_committed(count):
         with transaction.atomic():
             ids.extend(handle.id for handle in tasks.noop.send_many({} for _ in range(count)))
             is_sent.set()
-            may_commit.wait(20)
+            may_commit.wait(300)
         connections.close_all()
 
     thread = threading.Thread(target=send)
@@ -395,7 +395,7 @@ def sent_but_not_committed(count):
         yield ids
     finally:
         may_commit.set()
-        thread.join(20)
+        thread.join(60)
 
 
 def test_a_task_committed_behind_the_mark_is_claimed_before_the_drain_ends():
@@ -415,7 +415,7 @@ def test_a_task_committed_behind_the_mark_is_claimed_before_the_drain_ends():
         """Send more, so that no claim gets less than it asks for, after which the next would start at the first row."""
         tasks.noop.send_many({} for _ in range(BATCH))
 
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not set(late) <= {claimed.task_id for claimed in drain.claims[passed:]}:
         assert time.monotonic() < until, "tasks behind the mark starve while there are others"
         drain.make_turns(1, and_then=send_more)

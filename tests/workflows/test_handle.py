@@ -634,7 +634,7 @@ def test_a_subworkflow_with_the_unique_key_of_its_parent_fails(drain):
 def test_a_retry_policy_lets_a_subworkflow_wait_for_its_unique_key(worker):
     worker("-v0")
     holder = bodies.Held.build().start()
-    policy = RetryPolicy.fixed([1] * 10, auto_retry_for=["WORKFLOW_KEY_TAKEN"])
+    policy = RetryPolicy.fixed([1] * 60, auto_retry_for=["WORKFLOW_KEY_TAKEN"])
     first = bodies.echo.node()()  # its run makes the worker import the module of the definitions
     sub = bodies.Held.node(retry_policy=policy)()
     handle = Workflow("outer", {"first": first, "sub": sub, "order": first >> sub}, output="sub").start()

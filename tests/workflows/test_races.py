@@ -196,7 +196,7 @@ def test_user_actions_that_race_with_workers_neither_deadlock_nor_lose_nodes(wor
     for process in workers:
         stop_and_check_output(process)
     assert len(runs) == count
-    assert max(times) < 20
+    assert max(times) < 60  # seconds: no action waits for a timeout
     assert (count_deadlocks() if connection.vendor == "postgresql" else 0) == before
     assert [(run.handle, problem) for run in runs for problem in run.problems()] == []
     done = Counter(action for run in runs for action, *_ in run.done)

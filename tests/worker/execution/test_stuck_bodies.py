@@ -49,8 +49,9 @@ def test_a_stuck_body_ends_with_its_runner_once_its_siblings_have_finished(worke
     old = entry("sibling").pid
     assert entry("asibling").pid == old
     with transaction.atomic():  # so that one claim takes both
-        stuck = jobs.stuck.with_options(timeout=0.3).send("stuck")
-        also = jobs.stuck.with_options(timeout=0.3).send("also", "usleep")
+        # Both begin before the runner takes up no more, which it does when one is over its timeout.
+        stuck = jobs.stuck.with_options(timeout=1).send("stuck")
+        also = jobs.stuck.with_options(timeout=1).send("also", "usleep")
     assert entry("stuck").pid == entry("also").pid == old
 
     wait_until(lambda: Worker.objects.count() == 2, what="a second runner")

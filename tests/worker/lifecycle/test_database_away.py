@@ -217,5 +217,5 @@ def test_polling_finds_a_delayed_row_without_a_notification(worker):
         task_name=tasks.noop.module_path, sent_at=now, enqueued_at=now + timedelta(seconds=1), deferred=True
     )
 
-    wait_until(lambda: Task.objects.get(pk=row.pk).status == TaskStatus.COMPLETED, limit=15)
+    wait_until(lambda: Task.objects.get(pk=row.pk).status == TaskStatus.COMPLETED)
     assert Task.objects.get(pk=row.pk).started_at >= row.enqueued_at

@@ -69,7 +69,7 @@ def test_a_worker_and_a_reaper_that_race_end_each_task_once(end, status):
 
     def act(action):
         try:
-            together.wait(10)
+            together.wait(60)
             action()
         finally:
             connections.close_all()

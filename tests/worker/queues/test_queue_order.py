@@ -29,8 +29,8 @@ def drained(manage, *flags, limit=60):
 
 
 def spans():
-    """Return when the first and the last task of each queue began; those of one claim begin at the same time."""
-    rows = TaskAttempt.objects.values_list("task__queue_name").annotate(Min("started_at"), Max("started_at"))
+    """Return when the first and the last task of each queue was claimed; a thread may begin one later."""
+    rows = Task.objects.values_list("queue_name").annotate(Min("claimed_at"), Max("claimed_at"))
     return {queue: (first, last) for queue, first, last in rows}
 
 
