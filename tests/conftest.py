@@ -79,7 +79,7 @@ def _end_parent() -> Iterator[None]:
     parent.close()
 
 
-def wait_until(condition: Callable[[], Any], limit: float = 20.0, what: str = "") -> Any:
+def wait_until(condition: Callable[[], Any], limit: float = 60.0, what: str = "") -> Any:
     """Return the condition's first true value; fail when ``limit`` seconds have passed."""
     deadline = time.monotonic() + limit
     while True:

@@ -12,6 +12,7 @@ from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.models import Lease, Schedule, Task
 from horsies_django.models.lease import NEVER
 from tests.conftest import ROOT, Process, database_url, wait_until
+from tests.faults.jobs import ablock
 from tests.jobs import tasks
 
 SOON = RetryPolicy.fixed([1.0], auto_retry_for=["*"])
@@ -179,16 +180,18 @@ def send_on_schedule():
         ("INSERT ON horsies_tasks", send_on_schedule, ["--no-reaper"]),
     ],
 )
-def test_a_running_worker_names_a_revoked_privilege_once_and_exits(role, privilege, provoke, loops):
+def test_a_running_worker_names_a_revoked_privilege_once_and_exits(role, privilege, provoke, loops, tmp_path):
     url = role("horsies_worker")
-    body = None if provoke else tasks.nap.send(4.0)  # the end of this body can't be stored
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    body = None if provoke else ablock.send(str(begun), str(gate))  # the end of this body can't be stored
     flags = ["--processes", "1", "--shutdown-timeout", "3", *loops]
     worker = Process("horsies_worker", *flags, DATABASE_URL=url, TEST_CHECK_MS="1000")
     try:
         wait_until(lambda: "worker ready" in worker.output, 40, "the worker is ready")
         if body is not None:
-            wait_until(lambda: body.status() == TaskStatus.RUNNING)
+            wait_until(begun.exists)
         execute(f"REVOKE {privilege} FROM {urlsplit(url).username}")
+        gate.touch()
         if provoke is not None:
             provoke()
         status = worker.wait(40)

@@ -52,10 +52,10 @@ def test_a_worker_counts_what_has_ended_and_keeps_the_counts_when_a_runner_is_re
     wait_until(lambda: ended(url) == {("completed",): 4, ("failed",): 1})
     found = metrics(url)
     assert list(values(found["horsies_runner_threads"], "worker").values()) == [3]
-    assert list(values(found["horsies_runner_threads_taken"], "worker").values()) == [0]
+    wait_until(lambda: list(values(metrics(url)["horsies_runner_threads_taken"], "worker").values()) == [0])
     assert min(values(found["horsies_runner_memory_bytes"], "worker").values()) > 1_000_000
 
-    pid = int(re.search(r"worker ready id=\S+ pid=(\d+)", process.output)[1])
+    pid = int(wait_until(lambda: re.search(r"worker ready id=\S+ pid=(\d+)", process.output))[1])
     os.kill(pid, signal.SIGKILL)
 
     wait_until(lambda: values(metrics(url)["horsies_runner_restarts"]) == {(): 1})

@@ -116,8 +116,8 @@ def test_a_runner_whose_log_handler_blocks_is_unhealthy_is_killed_and_a_stop_end
         *("horsies_worker", "--stall-timeout", "4", "--shutdown-timeout", "0", "--heartbeat-file", str(path)),
         DJANGO_SETTINGS_MODULE="tests.worker.blocking_log_settings",
     )
-    wait_until(path.exists, limit=40)
-    first = Worker.objects.get().pid
+    first = wait_until(Worker.objects.first, what="the worker is registered").pid
+    wait_until(path.exists)  # it exists for a moment before that, too: the worker tries to write it
 
     tasks.noop.send_many({} for _ in range(MANY))
 

@@ -72,7 +72,7 @@ def test_a_worker_runs_changed_code_after_its_restart_and_survives_broken_code(p
         (project / "shop" / "tasks.py").write_text("no Python")
         wait_until(said("It starts again when code changes."))
         (project / "shop" / "tasks.py").write_text(TASK.format(number=2))
-        wait_until(lambda: Path(log.name).read_text().count("worker ready") == 2)
+        wait_until(lambda: Path(log.name).read_text().count("worker ready") >= 2)
         assert send() == 2
 
         os.kill(worker.pid, signal.SIGTERM)

@@ -12,6 +12,7 @@ from django.db import transaction
 from horsies_django.models import Task, TaskAttempt, Worker
 from horsies_django.worker import state_files
 from horsies_django.worker.started_registry import BOOT_ID_AT
+from tests.chaos.fleet import state
 from tests.conftest import wait_until
 from tests.faults.jobs import ablock
 from tests.jobs import tasks
@@ -33,6 +34,7 @@ def test_after_a_kill_of_all_processes_the_next_worker_charges_only_the_task_tha
     wait_until(lambda: (tmp_path / "begun").exists() and Task.objects.filter(status="RUNNING").count() == 6)
 
     first.signal(signal.SIGSTOP if supervisor_outlives else signal.SIGKILL)
+    wait_until(lambda: not supervisor_outlives or state(first.process.pid) == "T")
     os.kill(Worker.objects.get().pid, signal.SIGKILL)
     wait_until(lambda: supervisor_outlives or first.process.poll() is not None)
     assert len(list(folder.iterdir())) == 1

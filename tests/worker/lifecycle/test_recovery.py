@@ -162,9 +162,12 @@ def test_sigterm_delivered_to_another_supervisor_thread_stops_the_worker(worker)
     """The kernel may deliver it to any thread, as after a SIGCONT; Python handles it once the main thread wakes."""
     process = worker()
     main = process.process.pid
-    other = next(int(entry.name) for entry in Path(f"/proc/{main}/task").iterdir() if int(entry.name) != main)
 
-    assert ctypes.CDLL(None).tgkill(main, other, signal.SIGTERM) == 0
+    def is_sent():
+        other = next(int(entry.name) for entry in Path(f"/proc/{main}/task").iterdir() if int(entry.name) != main)
+        return ctypes.CDLL(None).tgkill(main, other, signal.SIGTERM) == 0  # a thread may have ended meanwhile
+
+    wait_until(is_sent)
 
     assert process.wait(20) == 0
 

@@ -189,14 +189,14 @@ def test_processes_share_no_connection(worker):
     for _ in range(4):
         tasks.add.send(1).value(timeout=20)
     pids = [process.process.pid, *Worker.objects.values_list("pid", flat=True)]
-    if connection.vendor == "postgresql":
-        wait_until(lambda: all(map(sockets_of, pids)))  # until the reaper has made its first pass
 
-    sockets = [sockets_of(pid) for pid in pids]
+    def all_sockets():
+        sockets = [sockets_of(pid) for pid in pids]
+        return (connection.vendor != "postgresql" or all(sockets)) and sockets
+
+    sockets = wait_until(all_sockets)  # until the reaper has made its first pass
 
     assert len(set.union(*sockets)) == sum(map(len, sockets)), "no socket is shared"
-    if connection.vendor == "postgresql":
-        assert all(sockets)
 
 
 def test_a_bodys_subprocess_inherits_no_connection(worker):
