@@ -42,6 +42,11 @@ MAX_SEARCHED: Final = 1_000
 #: Maximum tasks of one priority that such a search compares: their limits may have released the first of them last.
 MAX_COMPARED: Final = 50
 
+#: Maximum released tasks of one priority, of a queue and of all queues together, behind which it finds the first task
+#: that no limit has released.
+MAX_RELEASED: Final = 10_000
+MAX_RELEASED_OF_ALL: Final = 100_000
+
 _QUEUE: Final = Param("queue")
 _LIMIT: Final = Param("limit")
 
@@ -52,8 +57,9 @@ _UNTIL_DUE: Final = SecondsUntil(DUE_AT)
 class Depth:
     """The due and the blocked tasks of a queue: their numbers, and the seconds that the oldest of each has waited.
 
-    ``is_more`` and ``is_more_blocked`` are whether the numbers are lower bounds. ``blocked_waits`` is of tasks that
-    wait for a limit; those that a paused workflow holds back are only counted.
+    ``is_more`` and ``is_more_blocked`` are whether the numbers are lower bounds. ``is_searched`` is whether the search
+    for the oldest due task was complete; otherwise ``waits`` is a lower bound. ``blocked_waits`` is of tasks that wait
+    for a limit; those that a paused workflow holds back are only counted.
     """
 
     due: int = 0
@@ -62,6 +68,7 @@ class Depth:
     blocked: int = 0
     is_more_blocked: bool = False
     blocked_waits: float | None = None
+    is_searched: bool = True
 
     def __add__(self, other: Depth) -> Depth:
         """Add the depths of other tasks of the queue."""
@@ -72,6 +79,7 @@ class Depth:
             self.blocked + other.blocked,
             self.is_more_blocked or other.is_more_blocked,
             longest(self.blocked_waits, other.blocked_waits),
+            self.is_searched and other.is_searched,
         )
 
     @property
@@ -90,6 +98,7 @@ class Depth:
             "due": self.due,
             "due_is_at_least": self.is_more,
             "oldest_waits": self.waits,
+            "oldest_waits_is_at_least": not self.is_searched,
             "blocked": self.blocked,
             "blocked_is_at_least": self.is_more_blocked,
             "oldest_blocked_waits": self.blocked_waits,
@@ -100,8 +109,8 @@ class Depths(dict[str, Depth]):
     """Depths by name of queue. ``is_more`` is whether due tasks wait in queues that were not counted.
 
     ``waits`` and ``blocked_waits`` are of the oldest due and the oldest blocked task of all queues, in seconds.
-    ``is_searched`` is whether the search for the first visited every queue, and ``is_searched_blocked`` whether that
-    for the second visited every limit.
+    ``is_searched`` and ``is_searched_blocked`` are whether the searches for these two were complete; otherwise they are
+    lower bounds.
     """
 
     is_more: bool = False
@@ -113,7 +122,8 @@ class Depths(dict[str, Depth]):
 
     def of(self, name: str) -> Depth:
         """Return the depth of a queue; of one that was not counted, a lower bound of 0."""
-        return self.get(name, Depth(is_more=self.is_more, is_more_blocked=self.is_more_blocked))
+        unknown = Depth(is_more=self.is_more, is_more_blocked=self.is_more_blocked, is_searched=not self.is_more)
+        return self.get(name, unknown)
 
 
 def longest(*waits: float | None) -> float | None:
@@ -141,8 +151,8 @@ def depths_of_limits(tasks: TaskQuerySet, keys: Sequence[str]) -> dict[str, Dept
     bound = min(MAX_COUNTED, MAX_COUNTED_OF_ALL // len(keys))
     rows = tasks.blocked().filter(limit_key=BoundParam(_LIMIT, CharField()))
     counted = Statement.select(rows.filter(not_past_deadline()).order_by(*ORDER).values_list("pk")[: bound + 1])
-    first = _first_until(rows)
-    sql = f"SELECT %s, (SELECT COUNT(*) FROM ({counted.sql}) AS counted), ({first.sql})"  # noqa: S608  # compiled by the ORM
+    first = _oldest_of(_one_name(_LIMIT), tasks.blocked().filter(limit_key=NAME), len(keys))
+    sql = f"SELECT %s, (SELECT COUNT(*) FROM ({counted.sql}) AS counted), oldest.until FROM ({first.sql}) AS oldest"  # noqa: S608  # compiled by the ORM
     one = Statement(sql, (_LIMIT, *counted.params, *first.params))
     with connections[tasks.db].cursor() as cursor:
         params = [param for key in keys for param in one.bind({_LIMIT.name: key})]
@@ -173,15 +183,18 @@ def _counted(tasks: TaskQuerySet, only: str | None, also: Iterable[str]) -> Dept
     if not parts:
         return found
     bound = min(MAX_COUNTED, MAX_COUNTED_OF_ALL // len(parts))
-    depth_of = {is_async: _depth(tasks, is_async, bound) for is_async, known in waiting.items() if known}
+    depth_of = {is_async: _depth(tasks, is_async, bound, len(parts)) for is_async, known in waiting.items() if known}
     sql = " UNION ALL ".join(depth_of[is_async].sql for is_async, _ in parts)
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(
             sql, [param for is_async, name in parts for param in depth_of[is_async].bind({_QUEUE.name: name})]
         )
-        for name, due, *until in cursor.fetchall():
-            depth = Depth(min(due, bound), due > bound, longest(*map(_ago, until)))
+        for name, due, first, oldest, is_searched in cursor.fetchall():
+            waits = longest(_ago(first), _ago(oldest))
+            depth = Depth(min(due, bound), due > bound, waits, is_searched=due <= bound or bool(is_searched))
             found[name] = found.get(name, Depth()) + depth
+    if not found.is_more:
+        found.is_searched = all(depth.is_searched for depth in found.values())
     return found
 
 
@@ -191,7 +204,8 @@ def _add_unclaimable(found: Depths, tasks: TaskQuerySet, only: str | None) -> No
     If the blocked ones are too many to count, search their limits for the oldest.
     """
     until = Case(When(limit_key__isnull=False, then=_UNTIL_DUE))
-    late: QuerySet[Any] = tasks.deferred().due().order_by("enqueued_at").annotate(until=_UNTIL_DUE)
+    deferred = tasks.deferred() if only is None else tasks.deferred().filter(queue_name=only)
+    late: QuerySet[Any] = deferred.due().order_by("enqueued_at").annotate(until=_UNTIL_DUE)
     blocked: QuerySet[Any] = tasks.blocked().filter(not_past_deadline()).order_by("limit_key", *ORDER)
     bounded = (late[: MAX_LATE + 1], blocked.annotate(until=until)[: MAX_BLOCKED + 1])
     parts = [Statement.select(rows.values_list("queue_name", "until")) for rows in bounded]
@@ -209,12 +223,19 @@ def _add_unclaimable(found: Depths, tasks: TaskQuerySet, only: str | None) -> No
             found[name] = found.of(name) + (
                 Depth(blocked=min(count, MAX_BLOCKED), blocked_waits=waits)
                 if is_blocked
-                else Depth(min(count, MAX_LATE), totals[0] > MAX_LATE, waits)
+                else Depth(min(count, MAX_LATE), waits=waits)
             )
+    if totals[0] > MAX_LATE:
+        found.is_more = True  # the oldest of all is among those that were read, but not the oldest of each queue
+        is_searched = only is not None
+        found.update({name: replace(depth, is_more=True, is_searched=is_searched) for name, depth in found.items()})
     if totals[1] > MAX_BLOCKED:
         found.is_more_blocked = True
         found.update({name: replace(depth, is_more_blocked=True) for name, depth in found.items()})
-        found.blocked_waits, found.is_searched_blocked = _oldest_blocked(tasks)
+        if only is None:
+            found.blocked_waits, found.is_searched_blocked = _oldest_blocked(tasks)
+        else:
+            found.is_searched_blocked = False
 
 
 def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
@@ -227,63 +248,84 @@ def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
 
 
 def _oldest_due(tasks: TaskQuerySet) -> tuple[float | None, bool]:
-    """Return how long the oldest due task has waited, and whether the search visited all queues."""
+    """Return how long the oldest due task has waited, and whether the search was complete."""
     kinds = (False, True)
-    parts = [
-        (skip_scan(tasks, kind), _first_until(tasks.waiting(is_async=kind).filter(queue_name=NAME))) for kind in kinds
-    ]
-    return _oldest(tasks, parts)
+    return _oldest(
+        tasks, [(skip_scan(tasks, kind), tasks.waiting(is_async=kind).filter(queue_name=NAME)) for kind in kinds]
+    )
 
 
 def _oldest_blocked(tasks: TaskQuerySet) -> tuple[float | None, bool]:
-    """Return how long the oldest task that waits for a limit has waited, and whether the search visited all limits."""
+    """Return how long the oldest task that waits for a limit has waited, and whether the search was complete."""
     limited = tasks.blocked().filter(limit_key__isnull=False)
-    return _oldest(tasks, [(scan_names(limited, "limit_key"), _first_until(limited.filter(limit_key=NAME)))])
+    return _oldest(tasks, [(scan_names(limited, "limit_key"), limited.filter(limit_key=NAME))])
 
 
-def _oldest(tasks: TaskQuerySet, parts: Iterable[tuple[Statement, Statement]]) -> tuple[float | None, bool]:
-    """Run a statement for each name of a scan; return the longest wait, and whether all names were visited."""
-    sql = " UNION ALL ".join(
-        f"SELECT * FROM (WITH RECURSIVE {names.sql} SELECT MIN(({first.sql})), COUNT(*)"  # noqa: S608  # compiled by the ORM
-        f" FROM (SELECT name FROM names WHERE name IS NOT NULL LIMIT {MAX_SEARCHED + 1}) AS names) AS kind"
-        for names, first in parts
-    )
+def _oldest(tasks: TaskQuerySet, parts: Iterable[tuple[Statement, TaskQuerySet]]) -> tuple[float | None, bool]:
+    """Search the rows of each name of some scans; return the longest wait, and whether the search was complete."""
+    searches = [_oldest_of(names, rows, MAX_SEARCHED) for names, rows in parts]
+    sql = " UNION ALL ".join(f"SELECT * FROM ({search.sql}) AS kind" for search in searches)  # noqa: S608  # compiled by the ORM
     with connections[tasks.db].cursor() as cursor:
-        cursor.execute(sql, [param for names, first in parts for param in (*names.params, *first.params)])
+        cursor.execute(sql, [param for search in searches for param in search.params])
         rows = cursor.fetchall()
-    return longest(*(_ago(until) for until, _ in rows)), all(count <= MAX_SEARCHED for _, count in rows)
+    return longest(*(_ago(until) for until, _ in rows)), all(is_searched for _, is_searched in rows)
 
 
 def _ago(until: float | None) -> float | None:
     return None if until is None else max(0.0, -until)
 
 
-def _depth(tasks: TaskQuerySet, is_async: bool, bound: int) -> Statement:
+def _depth(tasks: TaskQuerySet, is_async: bool, bound: int, parts: int) -> Statement:
     """Return the name of a queue, the number of its due tasks, and twice the seconds until the first was due.
 
-    These are negative, once of the counted tasks and once of the first ones of each priority.
+    These are negative, once of the counted tasks and once of the oldest ones of each priority. The last column is
+    whether the search for these was complete.
     """
     name = BoundParam(_QUEUE, CharField())  # compiled once: the ORM takes longer than the database
     due: QuerySet[Any] = tasks.next_up(is_async=is_async).filter(
         queue_name=name
     )  # in index order, so that the read stops at the bound
     counted = Statement.select(due.annotate(until=_UNTIL_DUE).values_list("until")[: bound + 1])
-    first = _first_until(tasks.waiting(is_async=is_async).filter(queue_name=name))
-    sql = f"SELECT %s, COUNT(*), MIN(counted.until), ({first.sql}) FROM ({counted.sql}) AS counted"  # noqa: S608  # compiled by the ORM
-    return Statement(sql, (_QUEUE, *first.params, *counted.params))
-
-
-def _first_until(rows: TaskQuerySet) -> Statement:
-    """Return the seconds until the first of some rows was due, of any priority; an index has each priority in order."""
-    here = OuterColumn("ranks.priority", SmallIntegerField())
-    ranks = rows.order_by("-priority").values_list("priority")
-    highest, lower = Statement.select(ranks[:1]), Statement.select(ranks.filter(priority__lt=here)[:1])
-    due: QuerySet[Any] = rows.filter(not_past_deadline(), priority=here).order_by("enqueued_at")
-    compared = Statement.select(due.annotate(until=_UNTIL_DUE).values_list("until")[:MAX_COMPARED])
+    oldest = _oldest_of(_one_name(_QUEUE), tasks.waiting(is_async=is_async).filter(queue_name=NAME), parts)
     sql = (
-        f"WITH RECURSIVE ranks (priority) AS (SELECT ({highest.sql}) UNION ALL SELECT ({lower.sql}) FROM ranks"  # noqa: S608  # compiled by the ORM
-        f" WHERE ranks.priority IS NOT NULL)"
-        f" SELECT MIN((SELECT MIN(compared.until) FROM ({compared.sql}) AS compared))"
-        " FROM ranks WHERE ranks.priority IS NOT NULL"
+        "SELECT %s, counted.number, counted.until, oldest.until, oldest.is_searched FROM"  # noqa: S608  # compiled by the ORM
+        f" (SELECT COUNT(*) AS number, MIN(until) AS until FROM ({counted.sql}) AS first) AS counted,"
+        f" ({oldest.sql}) AS oldest"
     )
-    return Statement(sql, (*highest.params, *lower.params, *compared.params))
+    return Statement(sql, (_QUEUE, *counted.params, *oldest.params))
+
+
+def _one_name(param: Param) -> Statement:
+    """Return ``names (name) AS …`` with the one name that each run gives."""
+    return Statement("names (name) AS (SELECT %s)", (param,))
+
+
+def _oldest_of(names: Statement, rows: TaskQuerySet, parts: int) -> Statement:
+    """Return the seconds until the oldest of the rows of each name was due, and whether the search was complete.
+
+    An index has the rows of each priority by ``enqueued_at``. The first of those that no limit released is the oldest
+    of these. If more released ones than are compared are in front of it, one of them may be older.
+    """
+    bound = min(MAX_RELEASED, MAX_RELEASED_OF_ALL // parts)
+    here = OuterColumn("names.priority", SmallIntegerField())
+    ranked = rows.order_by("-priority").values_list("priority")
+    highest, lower = Statement.select(ranked[:1]), Statement.select(ranked.filter(priority__lt=here)[:1])
+    due: QuerySet[Any] = rows.filter(not_past_deadline(), priority=here).order_by("enqueued_at")
+    columns = due.annotate(until=_UNTIL_DUE).values_list("until", "released_at")
+    compared, searched = Statement.select(columns[:MAX_COMPARED]), Statement.select(columns[:bound])
+    sql = (
+        f"WITH RECURSIVE {names.sql}, ranks (name, priority, is_highest) AS ("  # noqa: S608  # compiled by the ORM
+        f"SELECT names.name, ({highest.sql}), 1 FROM ("
+        f"SELECT name FROM names WHERE name IS NOT NULL LIMIT {MAX_SEARCHED + 1}) AS names"
+        f" UNION ALL SELECT names.name, ({lower.sql}), 0 FROM ranks AS names WHERE names.priority IS NOT NULL)"
+        " SELECT MIN(until) AS until,"
+        f" COALESCE(SUM(is_highest) <= {MAX_SEARCHED} AND MAX(released) < {MAX_COMPARED}, TRUE) AS is_searched FROM ("
+        f"SELECT names.is_highest, (SELECT MIN(until) FROM ({compared.sql}) AS compared) AS until,"
+        f" (SELECT COUNT(released_at) FROM ({compared.sql}) AS compared) AS released"
+        " FROM ranks AS names WHERE names.priority IS NOT NULL"
+        # A subquery with a limit gives its rows in order, so the read stops at the first that no limit released.
+        f" UNION ALL SELECT 0, (SELECT until FROM ({searched.sql}) AS searched WHERE released_at IS NULL LIMIT 1), 0"
+        " FROM ranks AS names WHERE names.priority IS NOT NULL) AS oldest"
+    )
+    params = (names, highest, lower, compared, compared, searched)
+    return Statement(sql, tuple(param for part in params for param in part.params))

@@ -158,8 +158,9 @@ def _run_oldest(check: Check, backend: ConfiguredBackend) -> CheckResult:
 
 def _run_oldest_blocked(check: Check, backend: ConfiguredBackend) -> CheckResult:
     found = _depths(check, backend)
-    is_exact = not found.is_more_blocked if check.queue else found.is_searched_blocked
-    return _wait_result(check, found.blocked_waits, "no task waits for a limit", is_exact=is_exact)
+    is_exact = found.is_searched_blocked
+    none = "no task waits for a limit" if is_exact else "no counted task waits for a limit, but not all were counted"
+    return _wait_result(check, found.blocked_waits, none, is_exact=is_exact)
 
 
 def _depths(check: Check, backend: ConfiguredBackend) -> Depths:

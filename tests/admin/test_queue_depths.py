@@ -93,7 +93,7 @@ def test_beyond_the_bound_known_queues_are_counted_and_the_oldest_task_is_found(
     assert found.is_more
     assert found.waits == pytest.approx(600, abs=60)
     assert found.is_searched
-    assert found.of("z") == Depth(0, True), "it was not counted"
+    assert found.of("z") == Depth(0, True, is_searched=False), "it was not counted"
     assert found.of("idle") == Depth()
     assert len(captured) == 5
 
@@ -130,7 +130,7 @@ def test_the_search_for_the_oldest_task_reads_at_most_a_thousand_queues():
     assert len(found) == 101
     if connection.vendor == "postgresql":
         read = [_rows_read(query["sql"]) for query in captured]
-        assert max(read) <= 3 * (1_000 + 2), read  # a read each for the name, the priority and the first task
+        assert max(read) <= 5 * (1_000 + 2), read  # a read each for the name and the priority, three for the first task
 
 
 def test_a_task_that_a_limit_released_is_due_from_its_release():
@@ -154,6 +154,40 @@ def test_of_more_tasks_than_are_counted_the_oldest_is_found_behind_released_ones
     some(1, priority=-1, enqueued_at=ago(600))
 
     assert depths(Task.objects.all())["default"].waits == pytest.approx(600, abs=60)
+
+
+@pytest.mark.parametrize("only", ["default", None])
+def test_a_task_that_was_always_due_is_found_behind_more_released_ones_than_are_counted(monkeypatch, only):
+    monkeypatch.setattr(module, "MAX_COUNTED", 3)
+    monkeypatch.setattr(module, "MAX_QUEUES", 1)
+    tasks.noop.with_options(queue_name="another").send()
+    some(60, released_at=ago(10), enqueued_at=ago(10_000))
+    some(5, enqueued_at=ago(3_600))
+
+    found = depths(Task.objects.all(), only, also=["default"])
+
+    assert found.waits == found["default"].waits == pytest.approx(3_600, abs=60)
+    assert not found.is_searched, "more released tasks are in front of it than are compared"
+    assert found["default"].as_json()["oldest_waits_is_at_least"]
+    monkeypatch.setattr(module, "MAX_COMPARED", 61)
+    found = depths(Task.objects.all(), only, also=["default"])
+    assert (found.is_searched, found["default"].is_searched) == (True, True)
+
+
+def test_of_many_late_tasks_those_of_one_queue_are_counted_and_others_may_have_more(monkeypatch):
+    monkeypatch.setattr(module, "MAX_LATE", 3)
+    some(4, deferred=True, enqueued_at=ago(3_000))
+    some(2, queue_name="emails", deferred=True, enqueued_at=ago(1_200))
+    tasks.noop.with_options(queue_name="known").send()
+
+    found = depths(Task.objects.all())
+
+    assert found.waits == pytest.approx(3_000, abs=60)
+    assert found.is_searched
+    assert (found.of("emails").is_more, found.of("known").is_more, found.of("known").is_searched) == (True, True, False)
+    emails = depths(Task.objects.all(), only="emails")
+    assert (emails.of("emails").due, emails.of("emails").is_more) == (2, False)
+    assert emails.waits == pytest.approx(1_200, abs=60)
 
 
 def test_blocked_tasks_are_counted_apart_from_due_ones():
@@ -185,6 +219,9 @@ def test_of_more_blocked_tasks_than_are_counted_the_oldest_is_found_by_its_limit
     assert found.of("b").is_more_blocked
     assert found.blocked_waits == pytest.approx(600, abs=60)
     assert found.is_searched_blocked
+
+    other = depths(Task.objects.all(), only="other")
+    assert (other.blocked_waits, other.of("other").is_more_blocked) == (None, True)
 
     monkeypatch.setattr(module, "MAX_SEARCHED", 1)
     assert not depths(Task.objects.all()).is_searched_blocked

@@ -89,6 +89,7 @@ def test_the_queue_list_shows_options_from_rows_and_settings(settings):
         "due": 0,
         "due_is_at_least": False,
         "oldest_waits": None,
+        "oldest_waits_is_at_least": False,
         "blocked": 0,
         "blocked_is_at_least": False,
         "oldest_blocked_waits": None,

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from horsies_django.core.compat import task_backends
 from horsies_django.db.expressions import NowPlus
-from horsies_django.models import Queue, Task, TaskAttempt, Worker
+from horsies_django.models import Queue, Task, TaskAttempt, Worker, depths
 from horsies_django.ops.health import parse_checks, run_checks
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.loop import Reaper
@@ -72,6 +72,18 @@ def test_the_oldest_task_that_waits_for_a_limit_is_checked_and_is_not_due():
         False, False, True, True, True,
     ]  # fmt: skip
     assert words("oldest_blocked=60s").startswith("failed oldest_blocked=60s: 9")
+
+
+def test_the_blocked_tasks_of_another_queue_do_not_count_even_if_they_are_too_many(monkeypatch):
+    monkeypatch.setattr(depths, "MAX_BLOCKED", 1)
+    for _ in range(2):
+        make("pending", queue_name="slow", blocked=True, deferred=True, limit_key="a", enqueued_at=NowPlus(-90))
+
+    assert check("oldest_blocked:emails=60s", "oldest_blocked:slow=60s", "oldest_blocked=60s") == [True, False, False]
+    assert words("oldest_blocked:emails=60s").endswith(
+        "no counted task waits for a limit, but not all were counted (at most 60 s)"
+    )
+    assert ": at least 9" in words("oldest_blocked:slow=60s")
 
 
 def test_due_tasks_are_counted_up_to_the_limit_and_others_do_not_count():
