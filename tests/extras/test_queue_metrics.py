@@ -13,13 +13,14 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django.core.compat import task_backends
 from horsies_django.core.histogram import BOUNDS
 from horsies_django.db.expressions import NowPlus
-from horsies_django.models import Queue, Rollup, Task, TaskAttempt, Watermark, Worker
+from horsies_django.models import Queue, Rollup, Task, TaskAttempt, Watermark, Worker, depths
 from horsies_django.models.rollup import MAX_COUNTED_PAIRS, RollupSpan
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.rollup import prune_rollups, roll_up
 from horsies_django.schedules.scheduler import Scheduler
 from tests.extras.monitoring import TOKEN, scrape, values, with_metrics
 from tests.jobs import tasks
+from tests.ops.inspector.factories import make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -195,6 +196,15 @@ def test_the_queue_gauges_show_what_waits_what_runs_and_how_long_the_oldest_has_
     assert of("oldest_ready_seconds", "emails") == pytest.approx(90, abs=30)
     assert (of("paused", "quiet"), of("oldest_ready_seconds", "quiet"), of("paused", "emails")) == (1, 0, 0)
     assert found["horsies_unserved_queues"].samples[0].value == 1
+
+
+def test_tasks_past_their_deadline_are_not_ready_even_beyond_the_bound_of_a_queue(client, monkeypatch):
+    monkeypatch.setattr(depths, "MAX_COUNTED", 1)
+    for columns in ({}, {"good_until": NowPlus(-10)}, {"blocked": True, "deferred": True, "limit_key": "a"}):
+        for _ in range(3):
+            make("pending", queue_name="emails", enqueued_at=NowPlus(-90), **columns)
+
+    assert values(scrape(client)["horsies_queue_ready"], "queue")["emails",] == 3
 
 
 def test_the_latency_warning_of_each_queue_is_a_gauge(client, settings):

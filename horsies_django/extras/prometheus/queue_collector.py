@@ -88,7 +88,7 @@ _QUEUE_GAUGES: Final[Sequence[tuple[str, str, _Value, _Combine]]] = (
     (
         "ready",
         "Tasks that are due and wait for a worker; a lower bound if there are very many.",
-        lambda q: _ready(q),
+        lambda q: q.due.number,
         sum,
     ),
     (
@@ -120,12 +120,6 @@ _QUEUE_GAUGES: Final[Sequence[tuple[str, str, _Value, _Combine]]] = (
     ("retrying", "Tasks that wait for a retry.", lambda q: q.counts["retrying"].number, sum),
     ("paused", "Whether the queue is paused; of several queues, how many are.", lambda q: q.is_paused, sum),
 )
-
-
-def _ready(queue: QueueMetrics) -> float:
-    """Return the counted due tasks; beyond the bound of one queue, those of the larger one for all queues."""
-    depth = queue.depth
-    return max(depth.due, queue.counts["pending"].number - depth.blocked) if depth.is_more else depth.due
 
 
 def _or_zero(waits: float | None, *, is_unknown: bool) -> float | None:

@@ -182,11 +182,8 @@ def counts_by_queue(
     for name in names:
         pending = found.in_queue(name, "claimable", "pending") + found.in_queue(name, "blocked", "pending")
         pending += found.in_queue(name, "late")
-        waiting = due.of(name).due + due.of(name).blocked
-        if pending.exactness is Exactness.AT_LEAST and waiting > pending.number:
-            pending = Count(waiting, Exactness.AT_LEAST)
         counts[name] = {
-            "pending": pending,
+            "pending": _at_least(pending, due.of(name).due + due.of(name).blocked),
             "scheduled": found.in_queue(name, "deferred", "scheduled"),
             "aggregating": found.in_queue(name, "deferred", "aggregating"),
             "retrying": found.in_queue(name, "deferred", "retrying"),
@@ -196,6 +193,23 @@ def counts_by_queue(
             **{status.lower(): found.in_queue(name, status) for status in _FAILED_STATES},
         }
     return counts
+
+
+def due_by_queue(answers: Mapping[str, Any], names: Iterable[str], due: Depths) -> dict[str, Count]:
+    """Return the number of due tasks of each of these queues, which is as exact as the counts by state."""
+    found = _Counts(answers)
+    return {
+        name: _at_least(
+            found.in_queue(name, "claimable", "due") + found.in_queue(name, "late", "due"), due.of(name).due
+        )
+        for name in names
+    }
+
+
+def _at_least(count: Count, number: int) -> Count:
+    """Return a count, or if it is a lower bound and this number is larger, that."""
+    is_larger = count.exactness is Exactness.AT_LEAST and number > count.number
+    return Count(number, Exactness.AT_LEAST) if is_larger else count
 
 
 def _conditions_for(name: str) -> tuple[str, ...]:

@@ -46,7 +46,8 @@ LATE_INTERVALS: Final = 4
 class QueueMetrics:
     """Metrics of one queue: its depth, held tasks, throughput, limits, and counts by state, each task in one state.
 
-    ``trend`` is None unless the snapshot has trends.
+    ``due`` counts its due tasks up to a larger bound than ``depth``, but one for all queues. ``trend`` is None unless
+    the snapshot has trends.
     """
 
     name: str
@@ -56,6 +57,7 @@ class QueueMetrics:
     throughput: Throughput
     status: QueueStatus
     counts: Mapping[str, Count]
+    due: Count
     trend: LatencyTrend | None = None
 
     @property
@@ -176,10 +178,11 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
     unnamed = [name for name in others if name not in named]
     names = sorted({*named, *islice(unnamed, MAX_OTHER_QUEUES)})
     by_state = counts.counts_by_queue(answers, names, holding, due)
+    due_tasks = counts.due_by_queue(answers, names, due)
     trends = defaultdict(lambda: LatencyTrend(second), latency.trends(answers, second)) if with_trends else None
     return MetricsSnapshot(
         counts.counts_by_state(answers, holding.states),
-        tuple(_queue_metrics(names, rows, due, holding, throughput, by_state, trends, database)),
+        tuple(_queue_metrics(names, rows, due, holding, throughput, by_state, due_tasks, trends, database)),
         due.is_more or len(unnamed) > MAX_OTHER_QUEUES,
         due,
         tuple(worker_statuses(database, options.recovery, holding.workers)),
@@ -239,6 +242,7 @@ def _queue_metrics(
     holding: HeldTasks,
     throughput: Mapping[str, Throughput],
     by_state: Mapping[str, Mapping[str, Count]],
+    due_tasks: Mapping[str, Count],
     trends: Mapping[str, LatencyTrend] | None,
     database: str,
 ) -> Iterable[QueueMetrics]:
@@ -251,6 +255,7 @@ def _queue_metrics(
             throughput.get(name, Throughput(Counter())),
             status_from_row(name, rows.get(name), holding.queues[name], database),
             by_state[name],
+            due_tasks[name],
             None if trends is None else trends[name],
         )
 
