@@ -20,11 +20,11 @@ from tests.jobs.models import Entry
 TOLERANCE = timedelta(seconds=1)
 
 #: Seconds that a busy machine may add: far less than the clock is wrong by.
-SLACK = 15
+SLACK = 60
 
 #: Frequent heartbeats and checks. By a wrong clock each worker would look dead at once; by the right one, a worker that
 #: pauses for a moment does not.
-OFTEN = {"TEST_STALE_MS": "5000", "TEST_HEARTBEAT_MS": "400", "TEST_CHECK_MS": "200"}
+OFTEN = {"TEST_STALE_MS": "20000", "TEST_HEARTBEAT_MS": "400", "TEST_CHECK_MS": "200"}
 
 
 pytestmark = pytest.mark.slow
@@ -143,7 +143,7 @@ def test_a_reaper_with_a_wrong_clock_recovers_a_dead_workers_task_in_time(worker
     os.killpg(doomed.process.pid, signal.SIGKILL)
 
     # By the reaper's own clock it would be ten minutes late or early.
-    wait_until(lambda: Entry.objects.count() == 2, limit=6 + SLACK)
+    wait_until(lambda: Entry.objects.count() == 2, limit=21 + SLACK)
     gate.touch()
     wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
     assert list(TaskAttempt.objects.order_by("attempt").values_list("outcome", flat=True)) == [
