@@ -23,7 +23,7 @@ from django.core.management import call_command, load_command_class
 from django.db import connection
 from django.utils import timezone
 
-from horsies_django import TaskHandle, TaskStatus, Workflow, WorkflowHandle
+from horsies_django import TaskHandle, TaskStatus, Workflow, WorkflowHandle, sleep
 from horsies_django.models import Schedule, Task, TaskAttempt, TaskItem, Worker, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.ops.inspector import tasks as inspect_tasks
@@ -348,6 +348,7 @@ def test_after_the_recipe_for_a_restored_backup_nothing_old_runs(drain):
     parent = Workflow("work", [tasks.write.node(node_id="sent")(key="old"), bodies.Leaf.node()(key="old")]).start()
     paused = Workflow("paused", [tasks.write.node()(key="old")]).start()
     paused.pause()
+    Workflow("asleep", sleep(timedelta(hours=1)) >> tasks.write.node()(key="old")).start()
     Schedule(name="missed", task_name=tasks.write.task_name, args=["old"], timing="every:3600").save()
     Schedule(name="off", task_name=tasks.write.task_name, args=["old"], timing="every:3600", enabled=False).save()
     Schedule.objects.filter(enabled=True).update(next_run_at=timezone.now() - timedelta(hours=3))
@@ -371,6 +372,20 @@ def test_after_the_recipe_for_a_restored_backup_nothing_old_runs(drain):
     assert TaskHandle(in_flight[0].pk).status() == "COMPLETED"
     assert WorkflowHandle(parent.id).status() == "COMPLETED"
     assert Entry.objects.count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_its_last_line_the_recipe_for_a_restored_backup_leaves_schedules_disabled(drain):
+    Schedule(name="missed", task_name=tasks.write.task_name, args=["old"], timing="every:3600").save()
+    last = block("from horsies_django import WorkflowHandle").splitlines()[-1]
+    assert ".enable()" in last
+
+    run_block("from horsies_django import WorkflowHandle", **{last: ""})
+    call_command("horsies_scheduler", once=True, stdout=StringIO())
+    drain()
+
+    assert not Schedule.objects.filter(enabled=True).exists()
+    assert not Entry.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)

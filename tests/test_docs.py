@@ -223,6 +223,13 @@ def test_the_examples_of_a_page_give_the_results_that_it_shows(page, drain):
         definition_registry.definitions = definitions
 
 
+def test_each_list_of_tasks_on_the_page_about_asynq_has_the_flags_that_asynq_requires():
+    commands = re.findall(r"`(asynq task ls[^`]*)`", PAGES["from-asynq"])
+
+    assert len(commands) == 3
+    assert [command for command in commands if not ("--queue=" in command and "--state=" in command)] == []
+
+
 def _run(statement, line, names, drain):
     expected = re.search(r"  # → (.*)$", line)
     if expected is None:
