@@ -17,9 +17,12 @@ class Order(models.Model):
 
 TASKS = """
 from horsies_django import task
+from shop.models import Order
 
 @task(takes_context=True)
 def make_report(context, pages: int) -> int:
+    if Order.objects.filter(email="broken").exists():
+        raise ValueError("broken")
     context.progress(pages, pages)
     return pages
 """
@@ -50,8 +53,8 @@ class AsgiTests(TransactionTestCase):
     async def get_while_a_worker_runs(self, path):
         response = asyncio.create_task(self.get(path))
         while not (response.done() or await Task.objects.aexists()):
-            await asyncio.sleep(0)
-        await adrain(raise_errors=True)
+            await asyncio.sleep(0.01)
+        await adrain()
         return await response
 
     async def test_a_view_sends(self):
@@ -71,11 +74,19 @@ class AsgiTests(TransactionTestCase):
 
         self.assertEqual(response.json(), {"pages": 5})
 
-    async def test_a_view_streams(self):
-        response = await self.get_while_a_worker_runs("/progress")
-        lines = [line async for line in response.streaming_content]
+    async def test_a_view_that_waits_reports_a_failure(self):
+        await Order.objects.acreate(email="broken")
 
-        self.assertEqual(lines[-1], b"COMPLETED\\n")
+        response = await self.get_while_a_worker_runs("/report_now")
+
+        self.assertEqual((response.status_code, response.json()), (500, {"error": "UNHANDLED_EXCEPTION"}))
+
+    async def test_a_view_streams(self):
+        lines = (await self.get("/progress")).streaming_content
+
+        self.assertEqual(await anext(lines), b"0\\n")
+        await adrain(raise_errors=True)
+        self.assertEqual([line async for line in lines], [b"COMPLETED\\n"])
 """
 
 
@@ -88,4 +99,4 @@ def test_the_views_of_the_page_send_wait_and_stream(tmp_path):
         {"shop/models.py": MODELS, "shop/tasks.py": TASKS, "shop/urls.py": URLS, "shop/tests.py": TESTS},
     )
     output = run_module(tmp_path, "django", "test", "shop")
-    assert re.search(r"Ran 4 tests .*\n\nOK", output), output
+    assert re.search(r"Ran 5 tests .*\n\nOK", output), output

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
 from horsies_django.ops.health import parse_checks
 from tests.conftest import ROOT
@@ -37,12 +38,14 @@ def test_the_file_of_variables_has_those_that_the_settings_read():
 
 @pytest.mark.slow
 @pytest.mark.django_db
-def test_the_settings_have_no_errors(tmp_path):
+def test_the_settings_pass_every_check(tmp_path):
+    if connection.vendor == "sqlite":
+        pytest.skip("the page sets up PostgreSQL")
     write_shop(tmp_path)
 
     output = run_module(tmp_path, "django", "check")
     assert "System check identified" in output
-    assert "horsies.E" not in output
+    assert "horsies." not in output
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.docs.recipes import run_module, write_project
 
 FIRST_MIGRATION = """
@@ -89,11 +90,12 @@ class TransactionTests(TransactionTestCase):
 @pytest.mark.slow
 @pytest.mark.django_db
 def test_the_code_of_the_page_does_what_the_page_says(tmp_path):
+    (fixture,) = re.findall(r"^```json\n(.*?)^```$", (ROOT / "docs/signals-and-migrations.md").read_text(), re.M | re.S)
     files = {
         "shop/migrations/__init__.py": "",
         "shop/migrations/0001_initial.py": FIRST_MIGRATION,
         "shop/test_more.py": MORE_TESTS,
-        "orders.json": '[{"model": "shop.order", "pk": 500, "fields": {"email": "Fixture"}}]',
+        "shop/fixtures/orders.json": fixture,
     }
     write_project("signals-and-migrations.md", tmp_path, files)
 
