@@ -16,7 +16,7 @@ from horsies_django.ops.health import parse_checks, run_checks
 from tests.extras.monitoring import TOKEN, scrape, values, with_metrics
 from tests.jobs import limited, tasks
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.slow]
 
 LIST = "/admin/horsies_django/task/"
 KEY = "tests.jobs.limited.two_per_user:shop"

@@ -19,7 +19,7 @@ from horsies_django.reaper.rollup import roll_up
 from tests.extras.monitoring import TOKEN, scrape, values, with_metrics
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 LAG = timedelta(minutes=12)
 

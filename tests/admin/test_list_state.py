@@ -97,6 +97,7 @@ def test_each_tab_has_the_number_of_its_tasks_without_internal_steps(staff):
     assert tabs(client, state="active")["Active"] == "1"
 
 
+@pytest.mark.slow  # walks 21 lists
 def test_the_number_of_a_tab_is_that_of_its_list(staff):
     columns = {"claimed_at": NOW, "claimed_by_worker_id": "w", "claim": 1}
     for name in (tasks.noop.module_path, STEP):

@@ -97,6 +97,7 @@ def part(html, pattern):
     return plain(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "reason", "state", "step", "queue", "listed"),
     [
