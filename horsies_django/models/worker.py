@@ -47,7 +47,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """
         mine, beat = self._unlocked(worker_id), {"last_beat_at": Now()} | ({} if memory is None else {"memory": memory})
         with transaction.atomic(using=self.db, savepoint=False):
-            if mine._unasked().update(**beat):
+            if mine.accepting().update(**beat):
                 return WorkerRequest.CONTINUE
             mine.update(**beat)
         return self.request_of(worker_id)
@@ -93,10 +93,10 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
 
     def claiming(self) -> Self:
         """Workers that may claim: those that are neither quiet, nor asked to stop, nor stand still."""
-        return self._unasked().filter(stalled_since__isnull=True)
+        return self.accepting().filter(stalled_since__isnull=True)
 
-    def _unasked(self) -> Self:
-        """Workers that are neither quiet nor asked to stop."""
+    def accepting(self) -> Self:
+        """Workers that are neither quiet nor asked to stop. One that stands still for now may claim again later."""
         return self.filter(stop_requested_at__isnull=True, quiet_since__isnull=True)
 
     def request_stop(self) -> int:
@@ -230,7 +230,7 @@ def compile_idle_beat(database: str) -> Statement:
 
     worker_id = BoundParam(Param("worker_id"), Worker._meta.get_field("id"))
     memory = BoundParam(Param("memory"), Worker._meta.get_field("memory"))
-    mine = Worker.objects.using(database)._unlocked(worker_id)._unasked()
+    mine = Worker.objects.using(database)._unlocked(worker_id).accepting()
     with transaction.atomic(using=database, savepoint=False):  # elsewhere Django compiles no SELECT … FOR UPDATE
         update = Statement.update(mine, last_beat_at=Now(), memory=memory)
     held = Task.objects.using(database).held_by(worker_id)

@@ -99,7 +99,7 @@ def release_unknown(execution: Execution, error: BaseException) -> ExecutionResu
 
 def _is_served_by_another(execution: Execution, versions: Collection[str]) -> bool:
     alive = Worker.objects.using(execution.database).alive(execution.options.recovery.stale_after)
-    others = alive.claiming().exclude(code_version__in=versions)
+    others = alive.accepting().exclude(code_version__in=versions)
     return any(worker.serves(execution.claim.queue_name) for worker in others)
 
 

@@ -120,6 +120,16 @@ def test_a_worker_that_can_not_claim_the_task_does_not_count_as_another_version(
 
 
 @pytest.mark.once
+def test_a_worker_that_stands_still_for_now_counts_as_another_version(drain):
+    add_other_worker(stalled_since=Now())
+    row = unknown()
+
+    drain()
+
+    assert state(row) == (TaskStatus.PENDING, None)
+
+
+@pytest.mark.once
 def test_the_delay_of_an_unknown_call_doubles_up_to_a_minute(drain):
     add_other_worker()
     row, delays = unknown(), []
