@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db.models import BooleanField, Case, F, Value, When
+from django.db.models import BooleanField, Case, DateTimeField, F, Value, When
 from django.db.models.functions import Least
 
 from ..core.exceptions import PayloadMismatch, UniqueConflict
@@ -31,8 +31,12 @@ _TRIES: Final = 50
 #: The columns that ``on_conflict="replace"`` leaves unchanged.
 _REPLAYED: Final = frozenset({"id", "unique_key", "unique_until", "unique_expires_at"})
 
-#: The columns of a call without a concurrency limit.
-_UNLIMITED: Final[Mapping[str, Any]] = {"limit_key": None, "blocked": False}
+#: The columns of a call without a concurrency limit. If the task was blocked, it can run from now on.
+_UNLIMITED: Final[Mapping[str, Any]] = {
+    "limit_key": None,
+    "blocked": False,
+    "released_at": Case(When(blocked=True, then=Now()), default=F("released_at"), output_field=DateTimeField()),
+}
 
 #: The columns that ``on_conflict="replace"`` resets, since they belong to the replaced arguments.
 _NEW_TASK: Final[Mapping[str, Any]] = {"retry_count": 0, "next_retry_at": None, "progress": None, "checkpoint": None}
@@ -98,7 +102,7 @@ def _release_keys(rows: TaskQuerySet) -> None:
 def _replace(pending: PendingInsert, unique: Unique, holder: TaskRow, rows: TaskQuerySet) -> EnqueueResult | None:
     """Give a pending task the arguments, options and time of this call; return None if it is no longer pending."""
     given = {name: value for name, value in pending.values.items() if name not in _REPLAYED}
-    values = {**_UNLIMITED, **given}
+    values = given if "limit_key" in given else {**_UNLIMITED, **given}
     if not rows.update(**_NEW_TASK, **values | _time_columns(values, unique)):
         return None
     keys = [holder.limit_key, pending.values.get("limit_key")]

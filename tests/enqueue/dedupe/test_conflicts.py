@@ -141,7 +141,23 @@ def test_a_replaced_task_stays_blocked_by_its_limit():
 
     job.send("a")
 
-    assert Task.objects.values_list("limit_key", "blocked", "deferred").get() == (f"{job.module_path}:a", True, True)
+    row = Task.objects.get()
+    assert (row.limit_key, row.blocked, row.deferred) == (f"{job.module_path}:a", True, True)
+    assert row.released_at is None  # it has been blocked since it was sent
+
+
+def test_a_blocked_task_can_run_since_a_call_without_a_limit_replaced_it():
+    handle = REPLACE.send("a", "one")
+    Task.objects.update(limit_key="k", blocked=True, deferred=True, enqueued_at=F("enqueued_at") - timedelta(hours=1))
+    before = Task.objects.get()
+
+    REPLACE.send("a", "two")
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.blocked, row.enqueued_at) == (False, before.enqueued_at)
+    assert row.due_at >= before.sent_at
+    REPLACE.send("a", "three")
+    assert Task.objects.get().due_at == row.due_at
 
 
 # Debounce and throttle.
