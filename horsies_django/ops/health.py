@@ -203,9 +203,13 @@ def _run_failed(check: Check, backend: ConfiguredBackend) -> CheckResult:
         words = f"no attempt counted in {check.minutes} min"
     elif check.is_share:
         words = f"{share:.1f} %: {words}"
-    if (lag := rollup_clock(backend.config.database).lag) > MAX_LAG:
-        words += f", counted up to {format_brief(lag)} ago"
     limit = f"{check.limit:g} %" if check.is_share else f"{check.limit:,.0f}"
+    lag = rollup_clock(backend.config.database).lag
+    if lag > 60 * check.minutes:  # no attempt of the window is counted
+        words = f"unknown: attempts are counted up to {format_brief(lag)} ago (at most {limit})"
+        return CheckResult(check, False, None, words)
+    if lag > MAX_LAG:
+        words += f", counted up to {format_brief(lag)} ago"
     return CheckResult(check, value <= check.limit, value, f"{words} (at most {limit})")
 
 

@@ -129,6 +129,19 @@ def test_failures_are_checked_as_a_share_or_a_number_of_the_attempts_in_the_wind
     )
 
 
+def test_failures_are_unknown_and_the_check_fails_while_no_attempt_of_the_window_is_counted(drain):
+    tasks.fail.send()
+    drain()
+    TaskAttempt.objects.update(finished_at=NowPlus(-720))
+
+    assert check("failed=100%/10m", "failed=100/10m", "failed=100%/20m") == [False, False, True]
+    assert words("failed=5%/10m") == (
+        "failed failed=5%/10m: unknown: attempts are counted up to 12 min ago (at most 5 %)"
+    )
+    run_pass(task_backends["default"].config)
+    assert check("failed=100%/10m", "failed=100/10m") == [True, True]
+
+
 def test_the_last_pass_of_the_reaper_is_checked():
     assert words("reaper=1h") == "failed reaper=1h: no pass ever (at most 60 min)"
     reaper = Reaper(task_backends["default"].config, "default", on_pass=lambda _: reaper.stop())
