@@ -45,7 +45,7 @@ def test_all_that_matters_is_seen_without_scrolling_sideways(browser, rows, widt
     for page, texts in {
         "task_changelist": (
             "Failed", "7 h ago", "CARD_DECLINED CardDeclined: No luck", "attempt 12/12", "priority -100", "again",
-            "so far", "123456/999999",
+            "so far", "123,456/999,999",
         ),
         "workflow_changelist": ("Running", "0 of 1", "a-workflow-of-a-long-name-"),
     }.items():  # fmt: skip
