@@ -262,6 +262,18 @@ def test_the_page_of_a_name_has_the_p95_of_the_list(admin_client):
         assert p95 in text_of(admin_client, url_of(name))
 
 
+def test_the_p95_in_the_list_of_names_is_of_the_newest_roll_ups(admin_client, monkeypatch):
+    monkeypatch.setattr(task_history, "MAX_HISTOGRAMS", 2)
+    rollup(task_name="often", count=9, run_seconds=900.0, runs={"38": 9}, ago=3)
+    for ago in (1, 2):
+        rollup(task_name="often", count=1, run_seconds=1.0, runs={str(bucket_of(1)): 1}, ago=ago)
+    html = admin_client.get(reverse("admin:horsies_django_task_names")).content.decode()
+
+    row = re.search(r">often</a></th>(.*?)</tr>", html)[1]
+    assert ">11<" in row
+    assert "≈ 861 ms" in row
+
+
 def test_the_list_of_names_is_bounded_and_by_p95_has_the_slowest(admin_client, monkeypatch):
     monkeypatch.setattr(task_history, "MAX_NAMES", 2)
     for name, seconds in {"slow": 100, "slower": 200, "quick": 1}.items():

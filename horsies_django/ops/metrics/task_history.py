@@ -20,6 +20,9 @@ from .periods import DAY, Period
 #: Maximum number of names in the list.
 MAX_NAMES: Final = 200
 
+#: Maximum number of roll-ups whose run times are read for the list, the newest first. Error groups may be many.
+MAX_HISTOGRAMS: Final = 20_000
+
 #: Maximum number of errors of one name.
 MAX_ERRORS: Final = 20
 
@@ -74,7 +77,7 @@ def busiest_names(database: str, minute: int, order: str = NAME_ORDERS[-1]) -> l
     """Return the first ``MAX_NAMES`` task names of the last 24 hours in one of ``NAME_ORDERS``, the largest first.
 
     If there are more, those with the longest mean run time are ordered by ``p95``. ``minute`` is the current one. Takes
-    two statements; the second reads the histograms of these names.
+    two statements; the second reads the newest ``MAX_HISTOGRAMS`` histograms of these names.
     """
     since = DAY.starts(minute)[0]
     rows: Any = (
@@ -95,8 +98,8 @@ def busiest_names(database: str, minute: int, order: str = NAME_ORDERS[-1]) -> l
     )
     found = list(sums.values_list("task_name", "attempts", "failed", "seconds")[:MAX_NAMES])
     histograms = defaultdict[str, Counter[int]](Counter)
-    runs = rows.filter(task_name__in=[name for name, *_ in found])
-    for name, histogram in runs.values_list("task_name", "runs"):
+    runs = rows.filter(task_name__in=[name for name, *_ in found]).order_by("-start")
+    for name, histogram in runs.values_list("task_name", "runs")[:MAX_HISTOGRAMS]:
         histograms[name].update(merge([histogram]))
     names = [
         NameCount(name, attempts, failed, percentile(histograms[name], 0.95), seconds)
