@@ -22,8 +22,9 @@ from ...models.rollup import RollupSpan, start_of
 #: Minutes in a trend.
 MINUTES: Final = 60
 
-#: Maximum roll-ups that are read for the trends of all queues, the latest first. Names may be generated.
-MAX_ROLLUPS: Final = 12_000
+#: Maximum roll-ups that are read for the trends of all queues, the latest first. Names may be generated,
+#: and in an incident each minute has hundreds of error groups.
+MAX_ROLLUPS: Final = 30_000
 
 _NAME: Final = "latency trends"
 

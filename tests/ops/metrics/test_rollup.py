@@ -205,6 +205,23 @@ def test_the_p95_of_a_queue_that_is_late_includes_the_attempts_before_a_retry(dr
     assert max(p95 for p95 in queue.trend.p95 if p95 is not None) == queue.throughput.wait_p95
 
 
+@pytest.mark.slow
+def test_the_latency_trend_is_complete_with_hundreds_of_error_groups_a_minute():
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    Rollup.objects.bulk_create(
+        Rollup(
+            span=RollupSpan.MINUTE, start=now - timedelta(minutes=ago), queue_name="default", task_name="t",
+            outcome="FAILED", will_retry=True, fingerprint=f"{group:012}", count=1, waits={"20": 1},
+        )
+        for ago in range(1, 56)
+        for group in range(400)
+    )  # fmt: skip
+
+    (queue,) = (queue for queue in collect(options(), with_trends=True).queues if queue.name == "default")
+
+    assert sum(p95 is not None for p95 in queue.trend.p95) == 55
+
+
 def test_recent_attempts_are_not_counted_until_slower_transactions_commit():
     """The key of an attempt follows the time of its write, not the time from which others see it."""
     old = attempt(task())
