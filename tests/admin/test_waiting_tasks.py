@@ -1,6 +1,7 @@
 """A task that waits: its reason, its state, its timeline, the list, its workflow and the command say the same of it."""
 
 import re
+from datetime import timedelta
 from html import unescape
 from io import StringIO
 
@@ -10,6 +11,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 from django.test import TestCase
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import strip_tags
 
 from horsies_django import RetryPolicy, Workflow
@@ -90,6 +92,13 @@ def overdue(drain):
 
 def plain(html):
     return " ".join(unescape(strip_tags(html)).split())
+
+
+def steps_in(html):
+    """Return the words and the durations of the timeline's table."""
+    return re.findall(
+        r'<th scope="row"><span class="horsies-key[^>]*></span>([^<]*)</th>.*?<td.*?<td[^>]*>([^<]*)', html
+    )
 
 
 def part(html, pattern):
@@ -205,12 +214,45 @@ def test_a_released_task_has_waited_for_a_worker_only_since_its_release(client, 
     html = html_of(client, row)
     listed = client.get(reverse("admin:horsies_django_task_changelist"), {"q": str(row.pk)}).content.decode()
 
-    cells = re.findall(
-        r'<th scope="row"><span class="horsies-key[^>]*></span>([^<]*)</th>.*?<td.*?<td[^>]*>([^<]*)', html
-    )
-    assert cells[:2] == [(words, "50 min 0 s"), ("Waited for a worker", "5 min 0 s")]
+    assert steps_in(html)[:2] == [(words, "50 min 0 s"), ("Waited for a worker", "5 min 0 s")]
     assert "waited 5 min 0 s" in listed
     assert inspect().show(row.pk).due_at == Task.objects.get(pk=row.pk).released_at
+
+
+@pytest.mark.parametrize(
+    ("columns", "released", "words"),
+    [
+        ({}, 3_000, "Waited for its workflow to be resumed"),
+        ({"limit_key": "k"}, 3_500, "Waited for its limit"),
+        ({"run_after": 3_000}, None, "Scheduled for later"),
+        ({}, None, "Waiting until due"),
+    ],
+    ids=["workflow", "limit", "scheduled", "unknown"],
+)
+def test_after_a_retry_the_timeline_tells_the_cause_of_the_first_wait_only_if_it_is_known(
+    client, columns, released, words
+):
+    sent_at = timezone.now() - timedelta(hours=1)
+
+    def after(seconds):
+        return None if seconds is None else sent_at + timedelta(seconds=seconds)
+
+    row = Task.objects.create(
+        task_name=tasks.noop.module_path,
+        sent_at=sent_at,
+        enqueued_at=after(3_450),
+        attempt=1,
+        retry_count=1,
+        limit_key=columns.get("limit_key"),
+        run_after=after(columns.get("run_after")),
+        released_at=after(released),
+    )
+    times = {"due_at": after(3_000), "started_at": after(3_300), "finished_at": after(3_400)}
+    row.attempts.create(attempt=1, outcome="FAILED", **times)
+
+    html = html_of(log_in(client, "view_task"), row)
+
+    assert steps_in(html)[:2] == [(words, "50 min 0 s"), ("Waited for a worker", "5 min 0 s")]
 
 
 def test_a_task_that_ended_while_its_limit_blocked_it_never_waited_for_a_worker(client):

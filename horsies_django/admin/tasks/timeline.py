@@ -136,10 +136,11 @@ def _waiting(
 ) -> Iterator[Step]:
     """Return the steps before a start: until its time came, its limit released it, it was claimed, and it started.
 
-    The row has the times of the latest start only. The first attempt of a task with a limit had no time to wait for.
+    The row has the times of the latest start only. Of an earlier one it can tell what the sender asked for, and what
+    held it back if the task has a limit or was last released then.
     """
-    is_at_once = is_first and task.limit_key is not None and task.run_after is None
-    time_came = task.enqueued_at if is_latest else since if is_at_once else due
+    asked = min(task.run_after or since, due) if is_first else due
+    time_came = task.enqueued_at if is_latest else asked
     if since < time_came <= until:
         words = _("Scheduled for later") if is_first else _("Waited for the next attempt")
         yield Step(StepKind.LATER, words, since, time_came)
@@ -147,8 +148,11 @@ def _waiting(
     is_blocked = is_latest and task.blocked
     released = until if is_blocked else due
     if since < released <= until:
+        kind = StepKind.BLOCKED
         words = _("Waited for its workflow to be resumed") if task.limit_key is None else _("Waited for its limit")
-        yield Step(StepKind.BLOCKED, words, since, released, is_open and is_blocked)
+        if not is_latest and task.limit_key is None and task.released_at != due:
+            kind, words = StepKind.LATER, _("Waiting until due")
+        yield Step(kind, words, since, released, is_open and is_blocked)
         since = released
     claimed = task.claimed_at if is_latest else None
     if claimed is not None and since < claimed < until:
