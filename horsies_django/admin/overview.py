@@ -253,12 +253,14 @@ def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool, sees_workers: boo
         )
     if stalled := len(snapshot.stalled) if sees_workers else 0:
         warnings.append(
-            ngettext(
-                "%d worker stands still: its process is stopped, or a task holds the interpreter's lock.",
-                "%d workers stand still: their processes are stopped, or a task holds the interpreter's lock.",
+            fill_numbers(
+                ngettext(
+                    "%d worker stands still: its process is stopped, or a task holds the interpreter's lock.",
+                    "%d workers stand still: their processes are stopped, or a task holds the interpreter's lock.",
+                    stalled,
+                ),
                 stalled,
             )
-            % stalled
         )
     if snapshot.counts["overdue"]:
         warnings.append(_("Some tasks are past their deadline, and the reaper has not expired them yet."))

@@ -121,7 +121,8 @@ def _no_worker(name: str, workers: Sequence[Worker]) -> Reason:
         "No online worker serves the queue %(queue)s; the %(count)d that are online serve other queues.",
         len(workers),
     )
-    return Reason(ReasonCode.NO_WORKER, words % {"queue": name, "count": len(workers)}, about=_related_workers(workers))
+    words = fill_numbers(words, {"queue": name, "count": len(workers)})
+    return Reason(ReasonCode.NO_WORKER, words, about=_related_workers(workers))
 
 
 def _none_claims(name: str, serving: Sequence[Worker]) -> Reason:

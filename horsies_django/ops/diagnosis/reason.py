@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from django.db import models
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from ...core.compat import task_backends
 from ...core.durations import format_duration, format_relative
+from ...core.numbers import fill_numbers
 from ...core.options import Options
 from ...db.now import Now
 from ...enqueue.backend import HorsiesBackend
@@ -98,7 +99,7 @@ class Reason:
 
 def and_more(count: int) -> str:
     """Return how many rows there are besides those before it."""
-    return _("and %(more)s more") % {"more": count}
+    return fill_numbers(ngettext("and %d more", "and %d more", count), count)
 
 
 def paused_workflow(workflow: Workflow) -> Reason:
