@@ -107,17 +107,32 @@ def test_every_check_elsewhere_exists():
 
 
 @pytest.mark.django_db
-def test_the_status_that_the_worker_page_shows_has_the_columns_of_the_command(capsys):
+def test_the_status_that_the_worker_page_shows_has_the_columns_and_the_lines_of_the_command(capsys):
     (shown,) = [code for page, _, _, code in blocks() if page == "docs/worker.md" and code.startswith("state ")]
     Worker.objects.create(id="web-1", hostname="node1", pid=1001)
     Queue.objects.named("emails").pause()
     make("completed")
+    make("pending", limit_key="k", blocked=True, deferred=True)
     call_command("horsies_status")
 
-    columns = [line.replace("…", "").split() for line in re.findall(r"(?:^|(?<=\n\n))\w.*  \w.*", shown)]
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert len(columns) == 4
-    assert [words for words in columns if not any(set(words) <= set(line) for line in printed)] == []
+    names, printed = names_in(shown), names_in(capsys.readouterr().out)
+    assert len(names) == 6
+    assert [shortened(*both) for both in zip(printed, names, strict=True)] == names
+
+
+def names_in(report: str) -> list[list[str]]:
+    """Return the heads of each table of a status, the states of the first, and the labels of the last lines."""
+    *tables, last = [section.splitlines() for section in report.strip().split("\n\n")]
+    heads = [re.split("  +", lines[0]) for lines in tables]
+    return [*heads, [re.split("  +", line)[0] for line in tables[0]], [line.partition(":")[0] for line in last]]
+
+
+def shortened(names: list[str], shown: list[str]) -> list[str]:
+    """Return the names of which those that a page leaves out are an ellipsis, as it shows them."""
+    if "…" not in shown:
+        return names
+    at = shown.index("…")
+    return [*names[:at], "…", *(name for name in names[at:] if name in shown[at:])]
 
 
 def test_every_block_of_data_can_be_read():
