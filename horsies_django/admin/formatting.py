@@ -16,7 +16,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..core.numbers import fill_numbers, format_number
+from ..core.numbers import fill_numbers, format_lower_bound, format_number
 from ..enqueue.masking import Mask
 from ..ops.metrics import Count, Exactness
 from ..ops.payload_view.json_text import chunks, head
@@ -40,8 +40,8 @@ EXACTNESS_NOTES: Final = {
 
 def format_count(count: Count) -> str:
     """Return a count, with a mark that says how exact it is."""
-    mark = {Exactness.EXACT: "{}", Exactness.ESTIMATE: "≈ {}", Exactness.AT_LEAST: "{}+"}
-    return mark[count.exactness].format(format_number(count.number))
+    mark = "≈ " if count.exactness is Exactness.ESTIMATE else ""
+    return mark + format_lower_bound(count.number, count.exactness is Exactness.AT_LEAST)
 
 
 def fill(text: str, *values: Any) -> SafeString:

@@ -112,7 +112,7 @@ class OverviewAdmin(SinglePageAdmin):
             "is_empty": not any(snapshot.counts.values()),
             "controls": controls,
             "menus": self._chart_menus(controls, snapshot),
-            "chart": controls.chart(options.database, snapshot.minute, self._task_list_url),
+            "chart": controls.chart(options.database, int(snapshot.second // 60), self._task_list_url),
             "late_queues": [
                 (late.queue, self._queue_urls(late.queue)[0], describe_warning(late, snapshot.second))
                 for late in (snapshot.latency_warnings if sees_queues else ())

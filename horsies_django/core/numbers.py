@@ -19,6 +19,11 @@ def format_number(number: float | None, decimals: int = 3) -> str:
     return number_format(int(rounded) if rounded == int(rounded) else rounded, force_grouping=True)
 
 
+def format_lower_bound(count: int, is_more: bool) -> str:
+    """Return a count as :func:`format_number` does, with a plus sign if there are more."""
+    return format_number(count) + ("+" if is_more else "")
+
+
 def fill_numbers(text: str, numbers: int | Mapping[str, Any]) -> str:
     """Return a translated text with its ``%d``, or each ``%(name)d``, filled in by :func:`format_number`.
 

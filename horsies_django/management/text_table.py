@@ -7,6 +7,11 @@ from collections.abc import Iterable, Sequence
 from horsies_django.core.printable import one_line
 
 
+def number_text(number: int, is_more: bool = False) -> str:
+    """Return a number as commands print it in every language, with a plus sign if it is a lower bound."""
+    return f"{number:,}" + ("+" if is_more else "")
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> Iterable[str]:
     """Yield the lines of a table. The first ``left`` columns and columns without a head are left-aligned."""
     heads, rows = tuple(heads), [tuple(map(one_line, row)) for row in rows]

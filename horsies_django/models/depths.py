@@ -82,16 +82,6 @@ class Depth:
             self.is_searched and other.is_searched,
         )
 
-    @property
-    def shown_due(self) -> str:
-        """The number of due tasks as text, with a plus sign if there are more."""
-        return f"{self.due:,}" + ("+" if self.is_more else "")
-
-    @property
-    def shown_blocked(self) -> str:
-        """The number of blocked tasks as text, with a plus sign if there are more."""
-        return f"{self.blocked:,}" + ("+" if self.is_more_blocked else "")
-
     def as_json(self) -> dict[str, Any]:
         """Return the dict that ``horsies_status --json`` prints of a queue. Times are in seconds."""
         return {

@@ -18,7 +18,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...core.numbers import fill_numbers, format_number
+from ...core.numbers import fill_numbers, format_lower_bound, format_number
 from ...core.operations import acting_as
 from ...ops.keyset.estimate import MAX_COUNTED, Estimate
 from ...ops.keyset.scan import BATCH
@@ -155,7 +155,7 @@ class ActionAdmin(ReadOnlyAdmin):
             "form": form,
             "rows": rows[:MAX_SHOWN],
             "count": count,
-            "more": format_number(max(0, count - MAX_SHOWN)) + ("+" if count == MAX_COUNTED else ""),
+            "more": format_lower_bound(max(0, count - MAX_SHOWN), count == MAX_COUNTED),
             "is_more": count > MAX_SHOWN,
             **more,
         }

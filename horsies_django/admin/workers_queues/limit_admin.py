@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.numbers import format_number
+from ...core.numbers import format_lower_bound, format_number
 from ...core.operations import acting_as
 from ...db.now import Now
 from ...models import Limit, Task
@@ -157,7 +157,7 @@ class LimitAdmin(ReadOnlyAdmin):
     def blocked_tasks(self, limit: Any) -> SafeString | str:
         """The number of tasks that wait for a place, linked to the list of them."""
         depth: Depth = limit.depth
-        number = f"{format_number(depth.blocked)}{'+' if depth.is_more_blocked else ''}"
+        number = format_lower_bound(depth.blocked, depth.is_more_blocked)
         words = ngettext("%s task", "%s tasks", depth.blocked) % number
         links: Links = limit.page_links
         return links.to_list(Task, words, waits_for_limit=limit.pk) if depth.blocked else words

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
-from ...core.numbers import fill_numbers, format_number
+from ...core.numbers import fill_numbers, format_lower_bound, format_number
 from ...core.options import RecoveryOptions
 from ...core.status import AttemptOutcome, TaskStatus
 from ...db.expressions import NowPlus, SecondsUntil
@@ -146,11 +146,6 @@ class QueueLoad:
             return format_number(self.ended)
         words = ngettext("%(ended)d, %(failed)d failed", "%(ended)d, %(failed)d failed", self.failed)
         return fill_numbers(words, {"ended": self.ended, "failed": self.failed})
-
-
-def format_lower_bound(count: int, is_more: bool) -> str:
-    """Return a count, with a plus sign if there are more."""
-    return format_number(count) + ("+" if is_more else "")
 
 
 class KnownQueues(list[Queue]):

@@ -21,7 +21,7 @@ from horsies_django.management import quiet
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks.flags import parse_retention
-from horsies_django.management.text_table import table
+from horsies_django.management.text_table import number_text, table
 from horsies_django.models import Queue, Task
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.depths import Depth, depths
@@ -158,8 +158,14 @@ class Command(QueueCommand):
 
 def _row(queue: QueueStatus, depth: Depth) -> tuple[str, ...]:
     status = [*(["paused"] if queue.is_paused else []), *queue.descriptions] or ["active"]
-    waits = (depth.shown_due, format_brief(depth.waits), depth.shown_blocked, format_brief(depth.blocked_waits))
-    return (queue.name, *waits, "; ".join(status))
+    return (
+        queue.name,
+        number_text(depth.due, depth.is_more),
+        format_brief(depth.waits),
+        number_text(depth.blocked, depth.is_more_blocked),
+        format_brief(depth.blocked_waits),
+        "; ".join(status),
+    )
 
 
 def _queue_change(action: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:

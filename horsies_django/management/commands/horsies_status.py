@@ -17,7 +17,7 @@ from horsies_django.core.liveness import Liveness
 from horsies_django.core.printable import one_line
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
-from horsies_django.management.text_table import table
+from horsies_django.management.text_table import number_text, table
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.health import ALLOWED, CheckResult, parse_checks, run_checks
 from horsies_django.ops.metrics import Count, Exactness, MetricsSnapshot, collect
@@ -145,21 +145,21 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
 
 
 def _number(count: Count) -> str:
-    mark = {Exactness.EXACT: "{:,}", Exactness.ESTIMATE: "≈ {:,}", Exactness.AT_LEAST: "{:,}+"}
-    return mark[count.exactness].format(count.number)
+    mark = "≈ " if count.exactness is Exactness.ESTIMATE else ""
+    return mark + number_text(count.number, count.exactness is Exactness.AT_LEAST)
 
 
 def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
     throughput = queue.throughput
     return (
         queue.name,
-        queue.depth.shown_due,
+        number_text(queue.depth.due, queue.depth.is_more),
         format_brief(queue.depth.waits),
-        queue.depth.shown_blocked,
+        number_text(queue.depth.blocked, queue.depth.is_more_blocked),
         format_brief(queue.depth.blocked_waits),
         str(queue.held),
-        f"{throughput.counts['completed']:,}",
-        f"{throughput.counts['failed']:,}",
+        number_text(throughput.counts["completed"]),
+        number_text(throughput.counts["failed"]),
         format_about(throughput.wait_p95),
         format_about(throughput.run_p95),
         "; ".join([*_marks(queue), *queue.status.descriptions]),

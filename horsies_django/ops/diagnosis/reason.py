@@ -68,11 +68,6 @@ class RelatedRow:
     status: str = ""
     since: datetime | None = None
 
-    def as_text(self, now: datetime) -> str:
-        """Return a task that holds a limit: its label, its id, its status and for how long it has been in that."""
-        held = HELD_FOR.format(status=self.status, duration=format_duration(now - (self.since or now)))
-        return f"{self.label} {self.key} ({held})"
-
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -89,7 +84,11 @@ class Reason:
 
     def as_text(self, now: datetime) -> str:
         """Return it as one line that names the tasks that hold a limit, and when a rate admits the next one."""
-        holders = [row.as_text(now) for row in self.about if row.since is not None]
+        holders = [
+            f"{row.label} {row.key} ({HELD_FOR.format(status=row.status, duration=format_duration(now - row.since))})"
+            for row in self.about
+            if row.since is not None
+        ]
         names = ", ".join([*holders, and_more(self.more)] if self.more else holders)
         when = ""
         if self.when is not None and self.code is ReasonCode.RATE_LIMITED:

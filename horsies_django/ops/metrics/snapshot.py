@@ -14,7 +14,7 @@ from django.db.models import F, QuerySet
 
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.options import Options
-from ...db.expressions import MinuteOf, SecondOf, SecondsUntil
+from ...db.expressions import SecondOf, SecondsUntil
 from ...db.multi_query import decode_rows, rows_query, run_queries, scalar
 from ...db.now import Now
 from ...db.statements import Statement
@@ -102,7 +102,6 @@ class MetricsSnapshot:
     reaper_ago: float | None
     reaper_interval: float
     clock_behind: float
-    minute: int  # minutes since 1970 by the database's clock
     second: float  # seconds since 1970 by the database's clock
     rollup_lag: float  # seconds since the end of the first attempt that is not counted; 0 if all are
 
@@ -192,7 +191,6 @@ def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
         None if reaper_in is None else max(0.0, -float(reaper_in)),
         options.recovery.check_interval,
         clock.seconds_behind(answers),
-        int(answers["minute"]),
         second,
         rollup_lag.lag_of(answers["rollup lag"]),
     )
@@ -207,7 +205,6 @@ def _queries(database: str) -> dict[str, Statement]:
         **workflows.queries(database),
         **clock.queries(database),
         "queues": rows_query(queues, {"name": F("name"), **columns}, database),
-        "minute": scalar(MinuteOf(Now()), Task.objects.using(database)),
         "second": scalar(SecondOf(Now()), Task.objects.using(database)),
         "reaper": Statement.select(_reaper_passes(database)[:1]),
         "rollup lag": rollup_lag.query(database),
