@@ -340,7 +340,7 @@ def test_03_all_failures_of_one_kind_are_retried(operator):
     operator.click(f"Retry {len(keys):,} failed tasks")
     operator.await_text("Matching tasks")
     operator.click(f"Retry {len(keys):,} tasks")
-    operator.await_text(f"{len(keys)} tasks re-queued.")
+    operator.await_text(f"{len(keys):,} tasks re-queued.")
 
     assert len(keys) > 1000
     assert Task.objects.filter(pk__in=keys, status="PENDING").count() == len(keys)
