@@ -11,8 +11,9 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from ..ops.metrics.rollup_lag import MAX_LAG, rollup_clock
+from ..ops.metrics.rollup_lag import max_lag, rollup_clock
 from .ages import age_at
+from .base import first_backend
 
 #: Seconds after which a time without its day is ambiguous.
 HALF_DAY: Final = 43_200
@@ -23,7 +24,8 @@ def describe_lag(lag: float, now: float) -> SafeString | str:
 
     ``lag`` is in seconds; ``now`` is the database's clock in seconds since 1970.
     """
-    if lag <= MAX_LAG:
+    backend = first_backend()
+    if backend is None or lag <= max_lag(backend.parsed.options.recovery.check_interval):
         return ""
     moment = localtime(datetime.fromtimestamp(int(now - lag), UTC))
     return format_html(

@@ -17,7 +17,7 @@ from ..models import Task, Worker
 from ..models.depths import Depths, depths
 from .metrics import collect
 from .metrics.history import FAILED, ended_in_last
-from .metrics.rollup_lag import MAX_LAG, rollup_clock
+from .metrics.rollup_lag import max_lag, rollup_clock
 from .metrics.snapshot import reaper_ago
 
 __all__ = ["Check", "CheckResult", "parse_checks", "run_checks"]
@@ -208,7 +208,7 @@ def _run_failed(check: Check, backend: ConfiguredBackend) -> CheckResult:
     if lag > 60 * check.minutes:  # no attempt of the window is counted
         words = f"unknown: attempts are counted up to {format_brief(lag)} ago (at most {limit})"
         return CheckResult(check, False, None, words)
-    if lag > MAX_LAG:
+    if lag > max_lag(backend.config.recovery.check_interval):
         words += f", counted up to {format_brief(lag)} ago"
     return CheckResult(check, value <= check.limit, value, f"{words} (at most {limit})")
 

@@ -76,6 +76,19 @@ def test_each_page_with_counted_attempts_says_up_to_when_if_the_reaper_is_behind
     assert [address for address, text in caught_up.items() if "are counted up to" in text] == []
 
 
+def test_a_reaper_with_a_long_interval_is_behind_after_two_of_them(pages, settings, drain):
+    options = settings.TASKS["default"]["OPTIONS"]
+    recovery = options["recovery"] | {"check_interval_ms": 400_000}
+    settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": options | {"recovery": recovery}}}
+    fail(drain, LAG)
+    in_time = pages()
+    TaskAttempt.objects.update(finished_at=datetime.now(UTC) - timedelta(minutes=15))
+    behind = pages()
+
+    assert [address for address, text in in_time.items() if "are counted up to" in text] == []
+    assert [address for address, text in behind.items() if "are counted up to" not in text] == []
+
+
 def test_a_page_without_counted_failures_claims_no_more_than_that(pages, drain):
     fail(drain, LAG)
 

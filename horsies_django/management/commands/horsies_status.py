@@ -22,7 +22,7 @@ from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.health import ALLOWED, CheckResult, parse_checks, run_checks
 from horsies_django.ops.metrics import Count, Exactness, MetricsSnapshot, collect
 from horsies_django.ops.metrics.latency import LatencyWarning
-from horsies_django.ops.metrics.rollup_lag import MAX_LAG
+from horsies_django.ops.metrics.rollup_lag import max_lag
 from horsies_django.ops.metrics.snapshot import QueueMetrics
 from horsies_django.ops.metrics.workers import WorkerStatus
 from horsies_django.worker.connection import own_connection
@@ -140,7 +140,7 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
         bound = "" if found.is_searched_blocked else "at least "
         yield f"oldest task that waits for its limit: {bound}{format_brief(found.blocked_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}{' (late)' if snapshot.is_reaper_late else ''}"
-    if snapshot.rollup_lag > MAX_LAG:
+    if snapshot.rollup_lag > max_lag(snapshot.reaper_interval):
         yield f"throughput, failures and percentiles are counted up to {_ago(snapshot.rollup_lag)}"
 
 

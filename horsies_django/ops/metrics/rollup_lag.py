@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from ...db.expressions import SecondOf, SecondsUntil
 from ...db.multi_query import run_queries, scalar
 from ...db.now import Now
 from ...db.statements import Statement
 from ...models import Rollup
-from ...reaper.rollup import uncounted
+from ...reaper.rollup import SETTLE_DELAY, uncounted
 
-#: Seconds that roll-ups may be behind before pages and commands say so: two intervals of the reaper.
-MAX_LAG: Final = 60.0
+
+def max_lag(reaper_interval: float) -> float:
+    """Return the seconds that roll-ups may be behind before pages and commands say so: two intervals of the reaper."""
+    return 2 * reaper_interval + SETTLE_DELAY
 
 
 @dataclass(frozen=True, slots=True)
