@@ -27,4 +27,4 @@ print(tasks().show(handles[2].id).why[0])
 # Paris: article 0
 # 3 COMPLETED
 # COMPLETED COMPLETED PENDING PENDING
-# The rate limit of rate_limit.push_stock:Berlin is reached: 2/h.
+# The rate limit of rate_limit.push_stock:Berlin is reached: 2/h. (in 30 min)

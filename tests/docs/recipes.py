@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from uuid import uuid4
 
 from tests.conftest import ROOT, database_url
 
@@ -21,9 +22,9 @@ DATABASES = {"default": environ.Env().db()}
 TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend"}}
 """
 
-#: Follows the settings of a page.
+#: Follows the settings of a page. Other projects use the server at the same time.
 TEST_DATABASE = """
-DATABASES["default"]["TEST"] = {"NAME": "recipes" if "postgresql" in DATABASES["default"]["ENGINE"] else None}
+DATABASES["default"]["TEST"] = {{"NAME": "{name}" if "postgresql" in DATABASES["default"]["ENGINE"] else None}}
 """
 
 
@@ -31,7 +32,7 @@ def write_project(page: str, folder: Path, files: Mapping[str, str]) -> None:
     """Write the files of a page, and those that the page takes for granted."""
     text = (ROOT / "docs" / page).read_text()
     named = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```$", text, re.M | re.S))
-    named["settings.py"] = SETTINGS + named.get("settings.py", "") + TEST_DATABASE
+    named["settings.py"] = SETTINGS + named.get("settings.py", "") + TEST_DATABASE.format(name=f"recipes_{uuid4().hex}")
     for name, content in ({"shop/__init__.py": ""} | named | dict(files)).items():
         path = folder / name
         path.parent.mkdir(exist_ok=True, parents=True)

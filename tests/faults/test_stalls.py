@@ -110,7 +110,8 @@ def test_a_stopped_runner_is_killed_and_its_unstarted_tasks_lose_no_attempt(work
 
 
 def test_a_stopped_runner_is_seen_to_stand_still_within_seconds_and_until_it_goes_on(worker, capsys):
-    process = worker("--stall-timeout", "600", "--metrics-port", "0", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
+    # Its own heartbeats are rare: stopped in the middle of one, it would keep its row locked.
+    process = worker("--stall-timeout", "600", "--metrics-port", "0", TEST_HEARTBEAT_MS="5000", TEST_STALE_MS="60000")
     port = wait_until(lambda: re.search(r"metrics served url=http://127.0.0.1:(\d+)/", process.output))[1]
     row = Worker.objects.get()
 
@@ -155,13 +156,11 @@ def test_a_supervisor_sends_heartbeats_for_a_runner_that_cannot(worker, manage, 
         times = heartbeats.aggregate(first=Min("sent_at"), last=Max("sent_at"))
         return times["first"] and (times["last"] - times["first"]).total_seconds() > 9
 
-    wait_until(STALLED.exists, what="the row says that the runner stands still")
     wait_until(heartbeats_span_three_thresholds, limit=40)
     assert hog.value(timeout=40) == "hog"
     assert attempts_of(hog) == COMPLETED
     assert heartbeats.count() > 6, "a heartbeat for each threshold and no more"
     assert Worker.objects.get().pid == runner
-    wait_until(lambda: not STALLED.exists(), what="the row says that the runner goes on")
 
 
 @pytest.mark.nightly
