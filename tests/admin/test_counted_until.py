@@ -122,7 +122,7 @@ def test_the_status_and_the_metrics_say_how_far_the_reaper_is_behind(client, set
 
 def test_the_lag_is_read_by_an_index(drain):
     if connection.vendor != "postgresql":
-        pytest.skip("its planner tells")
+        pytest.skip("reads a plan of PostgreSQL")
     fail(drain, LAG)
     (first,) = TaskAttempt.objects.all()
     TaskAttempt.objects.bulk_create(

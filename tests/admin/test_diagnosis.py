@@ -160,29 +160,23 @@ def test_stopping_workers_are_reported_unless_another_serves_the_queue():
     assert codes(handle) == ["NOTHING"]
 
 
-def test_quiet_workers_are_reported_unless_another_claims_from_the_queue():
+@pytest.mark.parametrize(
+    ("state", "code", "words"),
+    [
+        ({"stop_requested_at": Now()}, ReasonCode.WORKERS_QUIET, "is quiet or stopping."),
+        ({"stalled_since": NowPlus(-5)}, ReasonCode.WORKERS_STALLED, "stands still, is quiet or is stopping."),
+    ],
+    ids=["stopping", "stands still"],
+)
+def test_workers_that_claim_nothing_are_reported_unless_another_claims_from_the_queue(state, code, words):
     handle = tasks.noop.send()
-    worker_row(stop_requested_at=Now())
+    worker_row(**state)
     worker_row("w2", quiet_since=Now())
 
     (reason,) = reasons_of(row_of(handle))
 
-    assert reason.code is ReasonCode.WORKERS_QUIET
-    assert reason.words == "Every worker that serves the queue default is quiet or stopping."
-    assert {about.key for about in reason.about} == {"w", "w2"}
-    worker_row("w3")
-    assert codes(handle) == ["NOTHING"]
-
-
-def test_workers_that_stand_still_are_reported_unless_another_claims_from_the_queue():
-    handle = tasks.noop.send()
-    worker_row(stalled_since=NowPlus(-5))
-    worker_row("w2", quiet_since=Now())
-
-    (reason,) = reasons_of(row_of(handle))
-
-    assert reason.code is ReasonCode.WORKERS_STALLED
-    assert reason.words == "Every worker that serves the queue default stands still, is quiet or is stopping."
+    assert reason.code is code
+    assert reason.words == f"Every worker that serves the queue default {words}"
     assert {about.key for about in reason.about} == {"w", "w2"}
     worker_row("w3")
     assert codes(handle) == ["NOTHING"]
