@@ -40,7 +40,7 @@ def main() -> None:
 
 def _drain(worker_id: str, start: float) -> float:
     """Drain from ``start`` on and return when the last result was stored."""
-    from horsies_django.worker.connection import own_connection
+    from horsies_django.db.connection import own_connection
 
     with own_connection("default", worker_id, is_busy=True):
         cursor, claim = _compile(worker_id)

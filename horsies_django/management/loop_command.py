@@ -11,11 +11,11 @@ from django.core.management.base import CommandError, CommandParser
 
 from horsies_django.core.backends import horsies_backend
 from horsies_django.core.options import Options
+from horsies_django.db.connection import own_connection
 from horsies_django.enqueue.django_result import own_logging
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable, positive_seconds
 from horsies_django.models.check_migrated import MissingPrivilege, check_tables
-from horsies_django.worker.connection import own_connection
 from horsies_django.worker.console_logging import log_to_console
 from horsies_django.worker.stop_signals import starting, stop_signals
 from horsies_django.worker.supervisor import LEAVE_TIMEOUT

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from django.db import connections
 
 from ..core.backends import horsies_backend
+from ..db.connection import check_identity, identity_of
 from ..db.notifications import ANY_QUEUE
-from .connection import check_identity, identity_of
 
 if TYPE_CHECKING:
     from ..core.options import Options

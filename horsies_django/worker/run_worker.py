@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from ..db.connection import own_connection
 from ..models.check_migrated import check_tables
 from ..reaper.duties import run_pass
 from . import runner
 from .config import Until, WorkerConfig
-from .connection import own_connection
 from .exit_reason import ExitReason
 from .figures import SupervisorFigures, serve_nothing
 from .inbox import Command, Inbox

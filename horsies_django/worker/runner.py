@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ..db.connection import is_visible_only_here, own_connection
 from ..enqueue.django_result import own_logging
 from ..models.claims import WorkerInfo
 from .config import HOSTNAME, WorkerConfig
-from .connection import is_visible_only_here, own_connection
 from .console_logging import log_and_print
 from .exit_reason import ExitReason, Notice
 from .inbox import Inbox

@@ -18,12 +18,12 @@ from django.core.cache import caches
 from django.db import Error, connections
 
 from ..db import postgres
+from ..db.connection import own_connection
 from ..models.queue_scan import compile_scan
 from ..models.worker import compile_idle_beat
 from . import state_files
 from .code_version import code_version
 from .config import WorkerConfig
-from .connection import own_connection
 from .forkserver import ForkedProcess, ForkServer
 from .inbox import Command
 from .stall_detector import StallDetector

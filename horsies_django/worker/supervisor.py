@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 from django.conf import settings
 
 from ..core.sync import MAX_WAIT, Mailbox
+from ..db.connection import own_connection
 from ..enqueue.django_result import own_logging
 from ..models.check_migrated import MissingPrivilege
 from ..models.worker import WorkerRequest
@@ -28,7 +29,6 @@ from ..reaper.loop import Reaper
 from ..schedules.scheduler import Scheduler
 from . import state_files
 from .config import Until, WorkerConfig
-from .connection import own_connection
 from .exit_reason import ExitReason, Notice
 from .figures import SupervisorFigures, serve_nothing
 from .heartbeat_file import HeartbeatFile

@@ -13,13 +13,13 @@ from django.db import Error, connections
 
 from ..core.status import BeatRole, TaskStatus
 from ..core.sync import Mailbox
+from ..db.connection import own_connection
 from ..db.errors import lacks_privilege
 from ..enqueue.send_signals import dispatching_to
 from ..models import Heartbeat, Task, Worker
 from ..models.worker import WorkerRequest
 from ..reaper.crashed import Evidence, recover_all
 from .config import HOSTNAME, WorkerConfig
-from .connection import own_connection
 from .signal_dispatcher import SignalDispatcher
 
 logger = logging.getLogger("horsies_django.worker")

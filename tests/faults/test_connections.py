@@ -7,11 +7,11 @@ import pytest
 from django.db import DataError, connections
 
 from horsies_django import TaskStatus, Workflow
+from horsies_django.db.connection import own_connection
 from horsies_django.db.snooze_on_outage import snooze_on_outage
 from horsies_django.exceptions import Snooze
 from horsies_django.models import Task, Worker
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.worker.connection import own_connection
 from tests.conftest import wait_until
 from tests.faults.server import locked
 from tests.jobs import tasks

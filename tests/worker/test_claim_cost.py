@@ -18,11 +18,11 @@ from django.db.models import F
 from django.utils import timezone
 
 from horsies_django import TaskStatus
+from horsies_django.db.connection import own_connection
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claim import complete_and_claim
 from horsies_django.models.claim import cursor as claim_cursor
 from horsies_django.models.claims import Completion, WorkerInfo
-from horsies_django.worker.connection import own_connection
 from tests.database import is_postgres
 from tests.jobs import tasks
 

@@ -13,13 +13,13 @@ from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from horsies_django import TaskStatus
+from horsies_django.db.connection import own_connection
 from horsies_django.enqueue.django_result import own_logging
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.claim import complete_and_claim
 from horsies_django.models.claims import WorkerInfo
 from horsies_django.worker import run_task
 from horsies_django.worker.config import WorkerConfig
-from horsies_django.worker.connection import own_connection
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.inbox import Inbox
 from horsies_django.worker.inline_executor import InlineExecutor

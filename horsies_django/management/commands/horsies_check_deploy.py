@@ -13,11 +13,11 @@ from django.db import DatabaseError
 
 from horsies_django.core.backends import horsies_backend
 from horsies_django.core.printable import one_line
+from horsies_django.db.connection import own_connection
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.deploy_check import DeployReport, check_deploy
-from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_check_deploy"
 

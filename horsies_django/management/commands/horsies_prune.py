@@ -12,12 +12,12 @@ from django.core.management.base import CommandError, CommandParser
 from horsies_django.core.backends import horsies_backend
 from horsies_django.core.operations import log_operation
 from horsies_django.core.status import TASK_TERMINAL_STATES, TaskStatus
+from horsies_django.db.connection import own_connection
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable, parse_duration_flag
 from horsies_django.models import Task, Workflow
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.reaper.prune import prune, prune_older_than
-from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_prune"
 _STATES: Final = sorted(status.lower() for status in TASK_TERMINAL_STATES)

@@ -17,6 +17,7 @@ from horsies_django.core.durations import format_brief
 from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
 from horsies_django.core.queue_policy import parse_policy
+from horsies_django.db.connection import own_connection
 from horsies_django.management import quiet
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
@@ -28,7 +29,6 @@ from horsies_django.models.depths import Depth, depths
 from horsies_django.models.queue import QueueQuerySet
 from horsies_django.ops.inspector import QueueNotEmpty, delete_queue
 from horsies_django.ops.queue_status import QueueStatus, queue_statuses
-from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_queue"
 

@@ -19,6 +19,7 @@ from horsies_django.core.durations import format_relative
 from horsies_django.core.printable import one_line
 from horsies_django.core.schedule_enums import DisabledBy
 from horsies_django.db.clock import database_now
+from horsies_django.db.connection import own_connection
 from horsies_django.db.now import Now
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
@@ -28,7 +29,6 @@ from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.schedule import ScheduleQuerySet
 from horsies_django.schedules.declaration import declarations
 from horsies_django.schedules.dispatch import try_run
-from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_schedule"
 

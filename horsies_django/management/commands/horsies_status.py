@@ -15,6 +15,7 @@ from horsies_django.core.backends import horsies_backend
 from horsies_django.core.durations import format_about, format_brief
 from horsies_django.core.liveness import Liveness
 from horsies_django.core.printable import one_line
+from horsies_django.db.connection import own_connection
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.text_table import number_text, table
@@ -25,7 +26,6 @@ from horsies_django.ops.metrics.latency import LatencyWarning
 from horsies_django.ops.metrics.rollup_lag import max_lag
 from horsies_django.ops.metrics.snapshot import QueueMetrics
 from horsies_django.ops.metrics.workers import WorkerStatus
-from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_status"
 

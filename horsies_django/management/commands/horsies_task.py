@@ -13,13 +13,13 @@ from django.db import DatabaseError
 
 from horsies_django.core.compat import InvalidTask
 from horsies_django.core.exceptions import PayloadMismatch
+from horsies_django.db.connection import own_connection
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks import act, enqueue, show
 from horsies_django.management.tasks.flags import add_action, add_common, add_listing
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.inspector import Inspector, tasks
-from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_task"
 

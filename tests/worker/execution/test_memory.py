@@ -6,8 +6,8 @@ import logging
 import pytest
 from django.db import connections
 
+from horsies_django.db.connection import own_connection
 from horsies_django.exceptions import TaskFailed
-from horsies_django.worker.connection import own_connection
 from tests.worker.execution import memory_jobs as jobs
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]

@@ -1,4 +1,4 @@
-"""The database connection of a producer, and of other loops."""
+"""A connection of our own for a loop: its set-up, and which database it is to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from ..db import postgres
+from . import postgres
 
 #: Seconds to wait for SQLite's single writer before that counts as an error.
 SQLITE_TIMEOUT: Final = 30
