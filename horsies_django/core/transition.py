@@ -45,7 +45,7 @@ def in_sources(*transitions: Transition[Any]) -> Q:
     return Q(status=sources[0]) if len(sources) == 1 else Q(status__in=sources)
 
 
-def transition(sources: str, target: S, actor: str, writes: str, guard: str = "") -> Transition[S]:
+def transition(sources: str, target: S, actor: str = "", writes: str = "", guard: str = "") -> Transition[S]:
     """Return a transition from ``sources``, names of states with spaces between them, to ``target``."""
     names = sources.split()
     states = tuple(state for state in type(target) if state in names)

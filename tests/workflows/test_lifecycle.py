@@ -9,25 +9,27 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
-from horsies_django import Batch, OnError, RetryPolicy, Workflow, wait_for_event
+from horsies_django import Batch, OnError, RetryPolicy, Workflow, WorkflowStatus, WorkflowTaskStatus, wait_for_event
+from horsies_django.core.transition import Transition
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.recovery import recover_stuck_workflows
+from horsies_django.workflows import lifecycle
 from horsies_django.workflows.engine import repair
-from horsies_django.workflows.lifecycle import NODE_TRANSITIONS, WORKFLOW_TRANSITIONS
 from tests.workflows import bodies
 from tests.workflows.runs import end_without_notifying, start_and_drain, states, step, wait_and_drain
 
-TABLES = {"horsies_workflows": WORKFLOW_TRANSITIONS, "horsies_workflow_tasks": NODE_TRANSITIONS}
+TABLES = {WorkflowStatus: "horsies_workflows", WorkflowTaskStatus: "horsies_workflow_tasks"}
 
 
 def documented_transitions():
+    """Return the transitions in the code, which are those of the documentation (see tests/test_docs.py)."""
     return {
-        (table, source, target)
-        for table, transitions in TABLES.items()
-        for each in transitions
-        for source, target in product(map(str, each.sources or [""]), [str(each.target)])
-        if source != target
+        (TABLES[type(each.target)], str(source), str(each.target))
+        for each in vars(lifecycle).values()
+        if isinstance(each, Transition)
+        for source in each.sources or [""]
+        if source != each.target
     }
 
 
@@ -53,7 +55,7 @@ def recorded_transitions(transactional_db):
 
 def _sqlite():
     create, drop = [], []
-    for table, (event, source) in product(TABLES, {"INSERT": "''", "UPDATE": "OLD.status"}.items()):
+    for table, (event, source) in product(TABLES.values(), {"INSERT": "''", "UPDATE": "OLD.status"}.items()):
         when = "WHEN OLD.status <> NEW.status" if event == "UPDATE" else ""
         insert = f"INSERT INTO recorded VALUES ('{table}', {source}, NEW.status)"
         create.append(f"CREATE TRIGGER track_{table}_{event} AFTER {event} ON {table} {when} BEGIN {insert}; END")
@@ -70,10 +72,10 @@ def _postgresql():
     ]
     create += [
         f"CREATE TRIGGER track AFTER INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION track()"
-        for table in TABLES
+        for table in TABLES.values()
     ]
     return create, [
-        *(f"DROP TRIGGER track ON {table}" for table in TABLES),
+        *(f"DROP TRIGGER track ON {table}" for table in TABLES.values()),
         "DROP FUNCTION track()",
     ]
 
