@@ -19,12 +19,21 @@ from .core.workflow_status import (
     WorkflowTaskStatus,
 )
 from .enqueue.context import TaskContext
-from .enqueue.flow import together
 from .enqueue.handle import Progress, TaskHandle, TaskInfo
 from .enqueue.node_factories import sleep, wait_for_event
-from .enqueue.nodes import EventNode, MapNode, Node, NodeKey, SleepNode, TaskNode
+from .enqueue.nodes import (
+    EventNode,
+    MapNode,
+    Node,
+    NodeKey,
+    SleepNode,
+    SubWorkflowSummary,
+    TaskNode,
+    WorkflowContext,
+    WorkflowMeta,
+    together,
+)
 from .enqueue.task import HorsiesTask, register_task, task
-from .enqueue.workflow_context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
 from .reaper.recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult

@@ -29,7 +29,7 @@ from ..core.status import TaskStatus
 from . import result_reader
 from .context import TaskContext
 from .handle import TaskHandle, TaskInfo
-from .local_run import LocalRun, local_claim
+from .task_run import LocalRun, local_claim
 
 T = TypeVar("T")
 

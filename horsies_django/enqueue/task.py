@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from ..core.results import TaskResult
     from .framework_verbs import FrameworkVerbs
     from .handle import TaskHandle
-    from .node_factories import TaskNodeFactory
-    from .node_option_types import TaskNodeOptions
+    from .node_factories import TaskNodeFactory, TaskNodeOptions
     from .nodes import MapNode, Node
 
 P = ParamSpec("P")

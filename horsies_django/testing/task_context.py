@@ -20,8 +20,8 @@ from ..core.status import TaskStatus
 from ..enqueue.context import TaskContext
 from ..enqueue.django_result import result_of
 from ..enqueue.handle import Progress
-from ..enqueue.local_run import LOCAL_WORKER, LocalRun, local_claim
 from ..enqueue.task import HorsiesTask
+from ..enqueue.task_run import LOCAL_WORKER, LocalRun, local_claim
 from ..models import Task
 
 

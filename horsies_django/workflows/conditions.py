@@ -17,7 +17,7 @@ from ..core.exceptions import NotRegistered
 from ..core.registry import imported_attribute
 from ..core.type_check import hints_of
 from ..core.workflow_errors import shown
-from ..enqueue.workflow_context import WorkflowContext
+from ..enqueue.nodes import WorkflowContext
 
 F = TypeVar("F")
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
 from ..core.exceptions import InvalidWorkflow
 from ..core.registry import registry
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
-from ..enqueue.flow import FlowPart
-from ..enqueue.node_option_types import SubWorkflowNodeOptions
+from ..enqueue.node_factories import SubWorkflowNodeOptions
+from ..enqueue.nodes import FlowPart
 from .conditions import register_conditions_of
 from .definition_meta import DefinitionMeta, meta_of
 from .definition_registry import definition_registry

@@ -13,8 +13,8 @@ from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..db.snooze_on_outage import snooze_on_outage
 from ..enqueue.call_builder import parameters_of
 from ..enqueue.context import TaskContext
+from ..enqueue.nodes import WorkflowContext
 from ..enqueue.task import task
-from ..enqueue.workflow_context import WorkflowContext
 from . import input_resolver, lifecycle
 from .conditions import condition_at
 from .error_codes import STOPPED_BY, WorkflowCode

@@ -16,7 +16,7 @@ from ..core.serialization import decode
 from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue import result_reader
 from ..enqueue.call_builder import parameters_of
-from ..enqueue.workflow_context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
+from ..enqueue.nodes import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 
 if TYPE_CHECKING:
     from ..enqueue.task_run import TaskRun

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ..core.workflow_status import NodeKind
-from ..enqueue.node_factories import check_option_names, node_fields
-from ..enqueue.node_option_types import SubWorkflowNodeOptions
+from ..enqueue.node_factories import SubWorkflowNodeOptions, check_option_names, node_fields
 from ..enqueue.nodes import CallNode
 from .definition_meta import Definition
 

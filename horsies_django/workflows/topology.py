@@ -10,8 +10,7 @@ from typing import Any, Final
 from django.utils.text import slugify
 
 from ..core.workflow_errors import DefinitionErrorCode, shown
-from ..enqueue.flow import Dependency, FlowPart, walk
-from ..enqueue.nodes import Node
+from ..enqueue.nodes import Dependency, FlowPart, Node, walk
 from .errors import ErrorList
 
 ID_LENGTH: Final = 128

@@ -12,9 +12,8 @@ from asgiref.sync import sync_to_async
 
 from ..core.results import TaskError, TaskResult
 from ..core.workflow_status import OnError
-from ..enqueue.flow import FlowPart
 from ..enqueue.node_factories import check_option_names
-from ..enqueue.nodes import Node, NodeKey, NodeRef
+from ..enqueue.nodes import FlowPart, Node, NodeKey, NodeRef
 from . import validation
 from .blueprint import WorkflowBlueprint
 from .success_policy import SuccessPolicy

@@ -16,7 +16,7 @@ from horsies_django import (
     sleep,
     wait_for_event,
 )
-from horsies_django.enqueue.node_option_types import StepOptions, SubWorkflowNodeOptions, TaskNodeOptions
+from horsies_django.enqueue.node_factories import StepOptions, SubWorkflowNodeOptions, TaskNodeOptions
 from horsies_django.workflows.definition_meta import DefinitionOptions
 from horsies_django.workflows.workflow import CopyKeywords
 from tests.workflows import jobs
