@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, models
 
-from .core.backends import ConfiguredBackend
-from .core.compat import task_backends
+from .core.backends import all_backends
 
 __all__ = ["QueueRouter"]
 
@@ -53,7 +52,6 @@ class QueueRouter:
 
 def _databases() -> list[str]:
     """Return the databases of all backends, in the order of ``TASKS``."""
-    backends = (task_backends[alias] for alias in task_backends)
-    ours = [backend for backend in backends if isinstance(backend, ConfiguredBackend)]
     # A system check reports invalid OPTIONS; each query would here.
-    return list(dict.fromkeys(str(backend.options.get("database", DEFAULT_DB_ALIAS)) for backend in ours))
+    databases = (str(backend.options.get("database", DEFAULT_DB_ALIAS)) for backend in all_backends())
+    return list(dict.fromkeys(databases))

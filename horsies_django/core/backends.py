@@ -17,7 +17,7 @@ class ConfiguredBackend(BaseTaskBackend):
         """The parsed OPTIONS and their problems."""
         return parse(self.alias, self.options, set(self.queues))
 
-    @property
+    @cached_property
     def config(self) -> Options:
         """The OPTIONS. Raises ImproperlyConfigured, naming every mistake."""
         if self.parsed.problems:
@@ -25,14 +25,15 @@ class ConfiguredBackend(BaseTaskBackend):
         return self.parsed.options
 
 
+def all_backends() -> list[ConfiguredBackend]:
+    """Return every HorsiesBackend, in the order of ``TASKS``."""
+    backends = (task_backends[alias] for alias in task_backends)
+    return [backend for backend in backends if isinstance(backend, ConfiguredBackend)]
+
+
 def backends_on(database: str) -> dict[str, ConfiguredBackend]:
     """Return the backends of ``database`` by alias. Raises ImproperlyConfigured for bad OPTIONS."""
-    ours = ((alias, task_backends[alias]) for alias in task_backends)
-    return {
-        alias: backend
-        for alias, backend in ours
-        if isinstance(backend, ConfiguredBackend) and backend.config.database == database
-    }
+    return {backend.alias: backend for backend in all_backends() if backend.config.database == database}
 
 
 def config_of(alias: object) -> Options:
@@ -58,10 +59,8 @@ def reads_typed(alias: object, is_typed: bool) -> bool:
 
 def horsies_backend(alias: str) -> ConfiguredBackend:
     """Return the backend of an alias. Raises ValueError if there is none or it is of another kind."""
-    ours = [name for name in task_backends if isinstance(task_backends[name], ConfiguredBackend)]
-    if alias not in ours:
-        known = ", ".join(map(repr, ours)) or "none"
+    backends = {backend.alias: backend for backend in all_backends()}
+    if alias not in backends:
+        known = ", ".join(map(repr, backends)) or "none"
         raise ValueError(f"There is no HorsiesBackend at TASKS[{alias!r}]; there is {known}.")
-    backend = task_backends[alias]
-    assert isinstance(backend, ConfiguredBackend)
-    return backend
+    return backends[alias]

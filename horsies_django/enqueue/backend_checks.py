@@ -12,7 +12,7 @@ from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from ..core.backends import ConfiguredBackend
+from ..core.backends import all_backends
 from ..core.compat import task_backends
 from ..core.middleware_loader import load_factory
 from ..core.options import Parsed, QueueOptions, backend_problems
@@ -63,7 +63,7 @@ def _check_router(alias: str, database: str) -> Iterator[CheckMessage]:
     from ..models import Task
 
     used = router.db_for_write(Task)
-    if used != database and used not in _databases():
+    if used != database and used not in {backend.parsed.options.database for backend in all_backends()}:
         yield Error(
             f"TASKS['{alias}']['OPTIONS']['database'] is {database!r}, and DATABASE_ROUTERS send the queue's models to "
             f"{used!r}: migrate and Task.objects use other tables than workers.",
@@ -71,11 +71,6 @@ def _check_router(alias: str, database: str) -> Iterator[CheckMessage]:
             obj=alias,
             id="horsies.E011",
         )
-
-
-def _databases() -> set[str]:
-    backends = (task_backends[alias] for alias in task_backends)
-    return {backend.parsed.options.database for backend in backends if isinstance(backend, ConfiguredBackend)}
 
 
 def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:

@@ -5,9 +5,8 @@ recipes for each test framework.
 """
 
 from .assertions import all_enqueued, assert_enqueued, refute_enqueued
-from .calls import EnqueuedCall
 from .draining import Drained, adrain, arun, arun_next, drain, run, run_next
-from .sends import captured, immediate
+from .sends import EnqueuedCall, captured, immediate
 from .task_context import RecordingContext, task_context
 from .time_travel import travel, travel_to
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.backends import reads_typed
+from ..core.backends import all_backends, reads_typed
 from ..core.compat import FrameworkTask
 from ..core.exceptions import NotRegistered
 from ..core.names import name_of
@@ -16,9 +16,7 @@ from ..enqueue.call_builder import signature_of
 from ..enqueue.handle import TaskHandle
 from ..models import Task
 from ..models.operator_actions import ENGINE_TASK_PREFIX
-from .backends import all_backends
-from .calls import EnqueuedCall
-from .sends import captured_calls
+from .sends import EnqueuedCall, captured_calls
 
 
 def all_enqueued() -> list[EnqueuedCall]:

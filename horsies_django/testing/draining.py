@@ -16,6 +16,7 @@ from django.db import connections
 from django.db.models import Q
 from django.test import TestCase
 
+from ..core.backends import all_backends
 from ..core.exceptions import TaskFailed
 from ..core.results import TaskError
 from ..core.status import TaskStatus
@@ -29,7 +30,6 @@ from ..schedules.scheduler import Scheduler
 from ..worker.config import WorkerConfig
 from ..worker.execution_result import ExecutionResult
 from ..worker.inline import InlineWorker
-from .backends import all_backends
 
 #: Runs of tasks after which a drain gives up: a task that sends itself again would go on for ever.
 MAX_RUNS: Final = 10_000

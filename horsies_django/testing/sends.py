@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
 from django.conf import settings
 
+from ..core.backends import all_backends
 from ..core.compat import FrameworkTask, FrameworkTaskResult, task_backends
 from ..core.dry_run import dry_run
 from ..core.names import name_of
@@ -22,8 +25,29 @@ from ..enqueue.task import P, T
 from ..models import Task
 from ..worker.config import WorkerConfig
 from ..worker.inline import InlineWorker
-from .backends import all_backends
-from .calls import EnqueuedCall
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueuedCall:
+    """A call that was sent and has not started. ``run_after`` is None unless it was scheduled.
+
+    If the call was captured, ``run_after`` is as the sender gave it, and ``handle`` is that of a task that does not
+    exist.
+    """
+
+    task_name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    queue_name: str
+    priority: int
+    run_after: datetime | timedelta | None
+    handle: TaskHandle[Any]
+
+    def __str__(self) -> str:
+        arguments = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
+        due = "" if self.run_after is None else f", due {self.run_after}"
+        return f"{self.task_name}({', '.join(arguments)}) in queue {self.queue_name}{due}"
+
 
 _captured: Final[ContextVar[list[EnqueuedCall] | None]] = ContextVar("horsies_captured", default=None)
 

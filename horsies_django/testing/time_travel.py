@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from django.utils import timezone
 
+from ..core.backends import all_backends
 from ..db import inserts, now
 from ..db.clock import database_now
 from ..enqueue import call_builder
 from ..models import queue_scan, worker
-from .backends import all_backends
 
 
 class _Travel(ContextDecorator):
