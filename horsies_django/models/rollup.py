@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -25,21 +24,6 @@ class RollupSpan(models.TextChoices):
 #: The minutes in each span that has an end.
 MINUTES: Final = {RollupSpan.MINUTE: 1, RollupSpan.HOUR: 60}
 
-#: Maximum pairs of queue and task that metrics count by name, so that a metric has at most 500 series with two outcomes
-#: for each pair; and maximum pairs with histograms, whose every bucket is a series.
-MAX_COUNTED_PAIRS: Final = 249
-MAX_HISTOGRAM_PAIRS: Final = 28
-
-
-def largest_pairs(counts: Mapping[tuple[str, str], int], limit: int) -> set[tuple[str, str]]:
-    """Return the pairs of queue and task with the most attempts of all time; equal ones in the order of names.
-
-    The attempts of all other pairs are added to the roll-ups without names while they are counted. So the series
-    of the others only grows, too, whichever pairs are the largest later.
-    """
-    named = [pair for pair in counts if pair != ("", "")]
-    return set(sorted(named, key=lambda pair: (-counts[pair], pair))[:limit])
-
 
 def start_of(minute: int) -> datetime:
     """Return the time of a :class:`~horsies_django.db.expressions.MinuteOf`."""
@@ -56,8 +40,7 @@ class Rollup(models.Model):
 
     ``waits`` and ``runs`` are histograms: they map a bucket's number, as text, to its attempts. ``wait_seconds`` and
     ``run_seconds`` are the sums of what is in them. Failures are counted by error code and error group, too. A total
-    starts at 1970 and has neither. One without names counts the attempts of all pairs of queue and task that were not
-    among the largest at that time.
+    starts at 1970 and has neither. One without names counts the attempts of all pairs of queue and task beyond a limit.
     """
 
     id = models.BigAutoField(primary_key=True)

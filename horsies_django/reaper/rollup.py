@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db import connections, transaction
 from django.db.models import CharField, Count, F, Max, Min, OuterRef, QuerySet, Subquery, Sum, Value
@@ -19,14 +19,7 @@ from ..core.options import Options
 from ..db.expressions import MinuteOf, NowPlus, SecondsBetween
 from ..db.now import Now
 from ..models import ErrorGroup, Rollup, Task, TaskAttempt, Watermark
-from ..models.rollup import (
-    MAX_COUNTED_PAIRS,
-    MAX_HISTOGRAM_PAIRS,
-    MINUTES,
-    RollupSpan,
-    largest_pairs,
-    start_of,
-)
+from ..models.rollup import MINUTES, RollupSpan, start_of
 from ..models.transitions import BATCH
 from .batches import BatchResult, SkippedRows
 
@@ -118,13 +111,12 @@ def _roll_up_window(database: str) -> BatchResult:
     window = _window(_attempts(database), position, size)
     if window is None or not watermarks.filter(position=position).update(position=window.last):
         return BatchResult(0, 0)
-    builder = _RollupBuilder()
     groups = list(_groups(window.attempts))
-    stored = _store_error_groups(window.attempts) if any(group.fingerprint for group in groups) else set()
-    for group in groups:
-        builder.add(group if group.fingerprint in stored else group._replace(fingerprint=""))
-    builder.store(database, now)
-    return BatchResult(size if window.is_cut else builder.count, builder.count, size=size)
+    grouped = _store_error_groups(window.attempts) if any(group.fingerprint for group in groups) else set()
+    groups = [group if group.fingerprint in grouped else group._replace(fingerprint="") for group in groups]
+    _store(database, _count_by_span(groups, now))
+    count = sum(group.number for group in groups)
+    return BatchResult(size if window.is_cut else count, count, size=size)
 
 
 class _Window(NamedTuple):
@@ -228,145 +220,89 @@ def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_AttemptGroup]:
     return itertools.starmap(_AttemptGroup, counted.iterator())
 
 
-#: Maximum roll-ups of one span and start that keep their queue, task name and error group. Beyond it, attempts are
-#: counted without error group and queue name, and beyond twice as many without task name too. Names may be generated,
-#: and each chart reads all rows.
-MAX_NAMES: Final = {RollupSpan.MINUTE.value: 500, RollupSpan.HOUR.value: 2_000, RollupSpan.TOTAL.value: 2_000}
+#: Maximum pairs of queue and task of one span and start that keep their names, and maximum roll-ups with an error code
+#: or group. Names may be generated, and each chart reads all rows.
+MAX_PAIRS: Final = 1_000
+MAX_ROLLUPS: Final = 2_000
 
-#: Columns that a roll-up groups by, in addition to span and start.
-KIND: Final = ("queue_name", "task_name", "outcome", "will_retry", "error_code", "fingerprint")
+#: Columns that a roll-up groups by.
+KEYS: Final = ("span", "start", "queue_name", "task_name", "outcome", "will_retry", "error_code", "fingerprint")
 
-_RollupKey = tuple[str, datetime, str, str, str, bool, str, str]
-
-#: The pairs of queue and task of the totals without names.
-_NO_NAMES: Final = ("", "")
+_Key = tuple[Any, ...]
 
 
 @dataclass(slots=True)
-class _Histograms:
+class _Counts:
+    """The columns of a roll-up that grow."""
+
     count: int = 0
     waits: Counter[str] = field(default_factory=Counter)
     runs: Counter[str] = field(default_factory=Counter)
     wait_seconds: float = 0.0
     run_seconds: float = 0.0
 
-    def add(self, other: _Histograms) -> None:
+    def add(self, other: _Counts) -> None:
         """Add the counts of ``other``."""
         self.count += other.count
-        self.add_times(other)
-
-    def add_times(self, other: _Histograms) -> None:
-        """Add the histograms of ``other`` and their sums, but not its count."""
         self.waits.update(other.waits)
         self.runs.update(other.runs)
         self.wait_seconds += other.wait_seconds
         self.run_seconds += other.run_seconds
 
 
-class _RollupBuilder:
-    """Collects counts by minute, by hour and for all time, and merges them into the stored roll-ups."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._by: dict[_RollupKey, _Histograms] = {}
-
-    def add(self, group: _AttemptGroup) -> None:
-        """Add the attempts of one group."""
-        self.count += group.number
-        new = _Histograms(group.number)
-        for histogram, bucket in ((new.waits, group.wait), (new.runs, group.run)):
+def _count_by_span(groups: Iterable[_AttemptGroup], now: datetime) -> dict[_Key, _Counts]:
+    """Add up the attempts by minute, by hour and for all time, apart from spans whose retention has passed."""
+    found = defaultdict[_Key, _Counts](_Counts)
+    for group in groups:
+        counts = _Counts(group.number, Counter(), Counter(), group.wait_seconds or 0.0, group.run_seconds or 0.0)
+        for histogram, bucket in ((counts.waits, group.wait), (counts.runs, group.run)):
             if bucket is not None:
-                histogram[str(bucket)] += group.number
-        new.wait_seconds, new.run_seconds = group.wait_seconds or 0.0, group.run_seconds or 0.0
-        kind = [getattr(group, column) for column in KIND]
+                histogram[str(bucket)] = group.number
+        kind = (group.queue_name, group.task_name, group.outcome, group.will_retry)
         for span, minutes in MINUTES.items():
             start = start_of(group.minute // minutes * minutes)
-            self._by.setdefault((span.value, start, *kind), _Histograms()).add(new)
-        *kind, _, _ = kind
-        self._by.setdefault((RollupSpan.TOTAL.value, start_of(0), *kind, "", ""), _Histograms()).add(new)
-
-    def store(self, database: str, now: datetime) -> None:
-        """Merge the counts into the table by replacing existing rows. Counts past their retention are dropped."""
-        rollups = Rollup.objects.using(database)
-        kept = {key: new for key, new in self._by.items() if _is_kept(key, now)}
-        starts = {(key[0], key[1]) for key in kept}
-        stored = rollups.none()
-        for span in RollupSpan:
-            stored |= rollups.filter(span=span, start__in=[start for of, start in starts if of == span])
-        known = {
-            tuple(key): (pk, count) for pk, count, *key in stored.values_list("pk", "count", "span", "start", *KIND)
-        }
-        kept = _bounded(kept, known)
-        _add_to_others(kept, {key: count for key, (_, count) in known.items()})
-        replaced = [known[key][0] for key in kept if key in known]
-        columns = ("count", "waits", "runs", "wait_seconds", "run_seconds")
-        for at in range(0, len(replaced), BATCH):
-            rows = rollups.filter(pk__in=replaced[at : at + BATCH])
-            for *key, count, waits, runs, wait_seconds, run_seconds in rows.values_list(
-                "span", "start", *KIND, *columns
-            ):
-                old = _Histograms(count, Counter(waits), Counter(runs), wait_seconds, run_seconds)
-                kept[tuple(key)].add(old)
-            rows.delete()
-        rollups.bulk_create([_row(key, new) for key, new in kept.items()], batch_size=BATCH)
+            if now - start < ROLLUP_RETENTION[span]:
+                found[span.value, start, *kind, group.error_code, group.fingerprint].add(counts)
+        found[RollupSpan.TOTAL.value, start_of(0), *kind, "", ""].add(counts)
+    return found
 
 
-def _is_kept(key: _RollupKey, now: datetime) -> bool:
-    retention = ROLLUP_RETENTION.get(RollupSpan(key[0]))
-    return retention is None or now - key[1] < retention
+def _store(database: str, new: Mapping[_Key, _Counts]) -> None:
+    """Add the counts to the table. A roll-up keeps its primary key, so pairs stay in the order in which they came."""
+    rollups = Rollup.objects.using(database)
+    stored = rollups.none()
+    for span in RollupSpan:
+        stored |= rollups.filter(span=span, start__in={start for of, start, *_ in new if of == span})
+    known = {tuple(key): pk for pk, *key in stored.values_list("pk", *KEYS)}
+    counted = _within_limits(new, known)
+    columns = [column.name for column in fields(_Counts)]
+    replaced = [known[key] for key in counted if key in known]
+    for at in range(0, len(replaced), BATCH):
+        for *key, count, waits, runs, wait_seconds, run_seconds in rollups.filter(
+            pk__in=replaced[at : at + BATCH]
+        ).values_list(*KEYS, *columns):
+            counted[tuple(key)].add(_Counts(count, Counter(waits), Counter(runs), wait_seconds, run_seconds))
+    rows = [
+        Rollup(**dict(zip(KEYS, key, strict=True)), **{column: getattr(counts, column) for column in columns})
+        for key, counts in counted.items()
+    ]
+    rollups.bulk_create(rows, batch_size=BATCH, update_conflicts=True, unique_fields=KEYS, update_fields=columns)
 
 
-def _add_to_others(new: dict[_RollupKey, _Histograms], known: Mapping[_RollupKey, int]) -> None:
-    """Add the attempts of all pairs that are not among the largest to the totals without names."""
-    totals = [(key, histograms) for key, histograms in new.items() if key[0] == RollupSpan.TOTAL]
-    counts: Counter[tuple[str, str]] = Counter()
-    for (span, _, queue, task, *_), count in itertools.chain(known.items(), ((key, new.count) for key, new in totals)):
-        if span == RollupSpan.TOTAL:
-            counts[queue, task] += count
-    counted, measured = largest_pairs(counts, MAX_COUNTED_PAIRS), largest_pairs(counts, MAX_HISTOGRAM_PAIRS)
-    for (span, start, queue, task, outcome, will_retry, code, fingerprint), histograms in totals:
-        pair = (queue, task)
-        if pair == _NO_NAMES or pair in measured:
-            continue
-        of_others = (span, start, *_NO_NAMES, outcome, will_retry, code, fingerprint)
-        other = new.setdefault(of_others, _Histograms())
-        other.add_times(histograms)
-        if pair not in counted:
-            other.count += histograms.count
-
-
-def _bounded(new: Mapping[_RollupKey, _Histograms], known: Iterable[_RollupKey]) -> dict[_RollupKey, _Histograms]:
-    """Merge roll-ups beyond ``MAX_NAMES`` under empty names; the largest keep their names."""
-    taken = set(known)
-    sizes = Counter(key[:2] for key in taken)
-    bounded: dict[_RollupKey, _Histograms] = {}
-    for whole, histograms in sorted(new.items(), key=lambda item: -item[1].count):
-        span, start, _, task_name, outcome, will_retry, code, _ = whole
-        without_group: _RollupKey = (*whole[:-1], "")
-        without_queue: _RollupKey = (span, start, "", task_name, outcome, will_retry, code, "")
-        key: _RollupKey = (span, start, "", "", outcome, will_retry, "", "")
-        limits = ((whole, MAX_NAMES[span]), (without_group, MAX_NAMES[span]), (without_queue, 2 * MAX_NAMES[span]))
-        for candidate, limit in limits:
-            if candidate in taken or sizes[span, start] < limit:
-                key = candidate
-                break
-        if key not in taken:
-            taken.add(key)
-            sizes[span, start] += 1
-        bounded.setdefault(key, _Histograms()).add(histograms)
-    return bounded
-
-
-def _row(key: _RollupKey, new: _Histograms) -> Rollup:
-    span, start, *kind = key
-    named = dict(zip(KIND, kind, strict=True))
-    return Rollup(
-        span=span,
-        start=start,
-        **named,
-        count=new.count,
-        waits=dict(new.waits),
-        runs=dict(new.runs),
-        wait_seconds=new.wait_seconds,
-        run_seconds=new.run_seconds,
-    )
+def _within_limits(new: Mapping[_Key, _Counts], known: Iterable[_Key]) -> dict[_Key, _Counts]:
+    """Leave out the names of pairs beyond ``MAX_PAIRS``, and the errors beyond ``MAX_ROLLUPS``, the smallest first."""
+    pairs, rollups = defaultdict[_Key, set[_Key]](set), defaultdict[_Key, set[_Key]](set)
+    for key in known:
+        pairs[key[:2]].add(key[2:4])
+        rollups[key[:2]].add(key)
+    counted = defaultdict[_Key, _Counts](_Counts)
+    for key, counts in sorted(new.items(), key=lambda item: -item[1].count):
+        of_span, pair, outcome, errors = key[:2], key[2:4], key[4:6], key[6:]
+        if pair not in pairs[of_span] and len(pairs[of_span]) >= MAX_PAIRS:
+            pair = ("", "")
+        if key not in rollups[of_span] and len(rollups[of_span]) >= MAX_ROLLUPS:
+            errors = ("", "")
+        pairs[of_span].add(pair)
+        rollups[of_span].add(key := (*of_span, *pair, *outcome, *errors))
+        counted[key].add(counts)
+    return counted

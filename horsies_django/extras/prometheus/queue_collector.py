@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final
 
+from django.apps import apps
+from django.db import connections
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ...core.histogram import BOUNDS, counts_up_to
+from ...core.backends import backends_on
+from ...core.histogram import BOUNDS, counts_up_to, merge
 from ...core.options import Options
-from ...ops.metrics import Durations, MetricsSnapshot, Totals, Upkeep, collect, totals, upkeep
+from ...db import postgres
+from ...db.expressions import SecondsUntil
+from ...db.multi_query import decode_rows, run_queries
+from ...db.statements import Statement
+from ...models import Lease, Rollup
+from ...models.rollup import RollupSpan
+from ...ops.metrics import MetricsSnapshot, collect
+from ...ops.metrics.history import RETRIED, outcome_of
 from ...ops.metrics.snapshot import QueueMetrics
-from ...ops.metrics.totals import Pair
 from ...ops.metrics.workers import WorkerStatus
+from ...schedules.scheduler import lease_name
 
 #: The label of all that is not listed by name.
 OTHER: Final = "other"
@@ -22,7 +33,20 @@ OTHER: Final = "other"
 #: Maximum series of one metric.
 MAX_SERIES: Final = 500
 
+#: Maximum pairs of queue and task with a name: a counter has two series of each, a histogram one for each bucket.
+MAX_PAIRS: Final = MAX_SERIES // 2 - 1
+MAX_HISTOGRAMS: Final = 28
+
 _QUEUE, _PAIR, _WORKER = ["queue"], ["queue", "task"], ["worker"]
+
+_Labels = tuple[str, ...]
+_OTHERS: Final[_Labels] = (OTHER, OTHER)
+
+#: The histograms, in the order of their columns.
+_HISTOGRAMS: Final = {
+    "horsies_task_wait_seconds": "Time from due to start of each attempt.",
+    "horsies_task_duration_seconds": "Duration of each attempt.",
+}
 
 
 class QueueCollector(Collector):
@@ -34,50 +58,72 @@ class QueueCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield each metric. Raises django.db.Error."""
         database = self._options.database
-        snapshot, counted, kept = collect(self._options), totals(database), upkeep(database)
-        yield from _task_metrics(counted)
-        yield from _queue_metrics(snapshot, counted)
+        snapshot, totals, upkeep = collect(self._options), _read_totals(database), _read_upkeep(database)
+        yield from _task_metrics(totals)
+        yield from _queue_metrics(snapshot, totals)
         yield from _worker_metrics(snapshot)
         yield from _workflow_metrics(snapshot)
-        yield from _upkeep_metrics(snapshot, kept)
+        yield from _upkeep_metrics(snapshot, upkeep)
 
 
-def _label(name: str) -> str:
-    return name or OTHER
+def _read_totals(database: str) -> list[list[Any]]:
+    """Return the attempts of all time by queue, task and outcome, those that were first counted long ago first."""
+    columns = ("queue_name", "task_name", "outcome", "will_retry", "count")
+    times = ("waits", "wait_seconds", "runs", "run_seconds")
+    rows = Rollup.objects.using(database).filter(span=RollupSpan.TOTAL).order_by()
+    return [row for _pk, *row in sorted(rows.values_list("pk", *columns, *times), key=itemgetter(0))]
 
 
-def _task_metrics(counted: Totals) -> Iterator[Metric]:
-    ended = CounterMetricFamily(
-        "horsies_tasks", "Tasks that ended after an attempt, since the first roll-up.", labels=[*_PAIR, "outcome"]
+def _read_upkeep(database: str) -> dict[str, Any]:
+    """Return the seconds until the scheduler's last pass; on PostgreSQL also rows and the oldest transaction's age."""
+    names = [lease_name(alias) for alias in backends_on(database)]
+    leases = Lease.objects.using(database).filter(name__in=names).order_by("-renewed_at")
+    asked = {"scheduler": Statement.select(leases.values_list(SecondsUntil("renewed_at"))[:1])}
+    if connections[database].vendor == "postgresql":
+        tables = sorted(model._meta.db_table for model in apps.get_app_config("horsies_django").get_models())
+        asked["rows"] = Statement(postgres.TUPLES, (tables,))
+        asked["oldest"] = Statement(postgres.OLDEST_TRANSACTION, ())
+    return run_queries(database, asked)
+
+
+def _task_metrics(totals: Sequence[list[Any]]) -> Iterator[Metric]:
+    """Yield counters and histograms.
+
+    A pair has a name if it is among those that were first counted. So no pair ever moves, and no series falls.
+    """
+    pairs = [pair for pair in dict.fromkeys((queue, task) for queue, task, *_ in totals) if pair != ("", "")]
+    named, measured = set(pairs[:MAX_PAIRS]), set(pairs[:MAX_HISTOGRAMS])
+    ended, retries = Counter[_Labels](), Counter[_Labels]()
+    histograms = {name: defaultdict[_Labels, Counter[int]](Counter) for name in _HISTOGRAMS}
+    seconds = defaultdict[_Labels, float](float)
+    for queue, task, outcome, will_retry, count, *times in totals:
+        labels = (queue, task) if (queue, task) in named else _OTHERS
+        result = outcome_of(outcome, will_retry)
+        if result == RETRIED:
+            retries[labels] += count
+        else:
+            ended[*labels, result] += count
+        labels = labels if (queue, task) in measured else _OTHERS
+        for name, histogram, total in zip(_HISTOGRAMS, times[::2], times[1::2], strict=True):
+            histograms[name][labels].update(merge([histogram]))
+            seconds[name, *labels] += total
+    yield _counter("horsies_tasks", "Tasks that ended after an attempt, since the first roll-up.", ended, "outcome")
+    yield _counter(
+        "horsies_task_retries", "Attempts after which the task was retried, since the first roll-up.", retries
     )
-    by_labels: Counter[tuple[str, ...]] = Counter()
-    for (queue, task, outcome), count in counted.ended.items():
-        by_labels[_label(queue), _label(task), outcome] += count
-    _add(ended, by_labels)
-    yield ended
-    retries = CounterMetricFamily(
-        "horsies_task_retries", "Attempts after which the task was retried, since the first roll-up.", labels=_PAIR
-    )
-    by_labels = Counter()
-    for (queue, task), count in counted.retries.items():
-        by_labels[_label(queue), _label(task)] += count
-    _add(retries, by_labels)
-    yield retries
-    yield _histogram("horsies_task_wait_seconds", "Time from due to start of each attempt.", counted.waits)
-    yield _histogram("horsies_task_duration_seconds", "Duration of each attempt.", counted.runs)
-
-
-def _histogram(name: str, text: str, durations: Mapping[Pair, Durations]) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=_PAIR)
-    merged: dict[tuple[str, str], Durations] = {}
-    for (queue, task), one in durations.items():
-        into = merged.setdefault((_label(queue), _label(task)), Durations())
-        into.histogram.update(one.histogram)
-        into.seconds += one.seconds
     bounds = [f"{bound:.10g}" for bound in BOUNDS]
-    for labels, one in sorted(merged.items()):
-        buckets = [*zip(bounds, counts_up_to(one.histogram), strict=True), ("+Inf", one.histogram.total())]
-        family.add_metric(labels, buckets, one.seconds)
+    for name, text in _HISTOGRAMS.items():
+        family = HistogramMetricFamily(name, text, labels=_PAIR)
+        for labels, counts in sorted(histograms[name].items()):
+            buckets = [*zip(bounds, counts_up_to(counts), strict=True), ("+Inf", counts.total())]
+            family.add_metric(labels, buckets, seconds[name, *labels])
+        yield family
+
+
+def _counter(name: str, text: str, values: Mapping[_Labels, int], *labels: str) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[*_PAIR, *labels])
+    for of, value in sorted(values.items()):
+        family.add_metric(of, value)
     return family
 
 
@@ -127,9 +173,12 @@ def _or_zero(waits: float | None, *, is_unknown: bool) -> float | None:
     return 0.0 if waits is None and not is_unknown else waits
 
 
-def _queue_metrics(snapshot: MetricsSnapshot, counted: Totals) -> Iterator[Metric]:
+def _queue_metrics(snapshot: MetricsSnapshot, totals: Sequence[list[Any]]) -> Iterator[Metric]:
     """Yield the gauges of queues, those with the most attempts of all time by name."""
-    order = sorted(snapshot.queues, key=lambda queue: (-counted.queues.get(queue.name, 0), queue.name))
+    attempts = Counter[str]()
+    for name, _task, _outcome, _will_retry, count, *_ in totals:
+        attempts[name] += count
+    order = sorted(snapshot.queues, key=lambda queue: (-attempts[queue.name], queue.name))
     named = {queue.name for queue in (order if len(order) < MAX_SERIES else order[: MAX_SERIES - 1])}
     depths = snapshot.depths
     unlisted = {
@@ -141,7 +190,7 @@ def _queue_metrics(snapshot: MetricsSnapshot, counted: Totals) -> Iterator[Metri
         values: dict[str, list[float]] = {}
         for queue in order:
             if (value := value_of(queue)) is not None:
-                values.setdefault(_label(queue.name) if queue.name in named else OTHER, []).append(float(value))
+                values.setdefault(queue.name if queue.name in named else OTHER, []).append(float(value))
         if (oldest := unlisted.get(name)) is not None:
             values.setdefault(OTHER, []).append(oldest)
         for label in sorted(values):
@@ -176,7 +225,8 @@ def _workflow_metrics(snapshot: MetricsSnapshot) -> Iterator[Metric]:
         yield _gauge(f"horsies_workflows_{state}", f"Workflows that are {state}, up to 10,000.", count.number)
 
 
-def _upkeep_metrics(snapshot: MetricsSnapshot, kept: Upkeep) -> Iterator[Metric]:
+def _upkeep_metrics(snapshot: MetricsSnapshot, upkeep: Mapping[str, Any]) -> Iterator[Metric]:
+    live, dead = decode_rows(upkeep.get("rows")) or (None, None)
     values = {
         "horsies_reaper_last_pass_age_seconds": ("Time since the reaper's last pass.", snapshot.reaper_ago),
         "horsies_rollup_lag_seconds": (
@@ -185,13 +235,13 @@ def _upkeep_metrics(snapshot: MetricsSnapshot, kept: Upkeep) -> Iterator[Metric]
         ),
         "horsies_scheduler_last_pass_age_seconds": (
             "Time since the scheduler's last pass, which is recorded every 15 seconds.",
-            kept.scheduler_ago,
+            None if upkeep["scheduler"] is None else max(0.0, -float(upkeep["scheduler"])),
         ),
-        "horsies_database_live_tuples": ("Rows of the queue's tables, as PostgreSQL estimates them.", kept.live_rows),
-        "horsies_database_dead_tuples": ("Dead rows that vacuum has yet to remove.", kept.dead_rows),
+        "horsies_database_live_tuples": ("Rows of the queue's tables, as PostgreSQL estimates them.", live),
+        "horsies_database_dead_tuples": ("Dead rows that vacuum has yet to remove.", dead),
         "horsies_database_oldest_transaction_seconds": (
             "Age of the oldest open transaction of the database.",
-            kept.oldest_transaction,
+            max(0.0, float(upkeep["oldest"] or 0)) if "oldest" in upkeep else None,
         ),
     }
     for name, (text, value) in values.items():
@@ -201,8 +251,3 @@ def _upkeep_metrics(snapshot: MetricsSnapshot, kept: Upkeep) -> Iterator[Metric]
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
-
-
-def _add(family: CounterMetricFamily, values: Mapping[tuple[str, ...], int]) -> None:
-    for labels, value in sorted(values.items()):
-        family.add_metric(labels, value)

@@ -6,18 +6,11 @@ are estimated by the planner, and the history comes from the reaper's roll-ups.
 
 from .counts import Count, Exactness, count_by_state
 from .snapshot import MetricsSnapshot, collect
-from .totals import Durations, Totals, totals
-from .upkeep import Upkeep, upkeep
 
 __all__ = [
     "Count",
-    "Durations",
     "Exactness",
     "MetricsSnapshot",
-    "Totals",
-    "Upkeep",
     "collect",
     "count_by_state",
-    "totals",
-    "upkeep",
 ]

@@ -33,8 +33,7 @@ class KnownNames:
 def known_names(database: str) -> KnownNames:
     """Return the names, in one statement that reads a bounded number of roll-ups.
 
-    The names of the newest hours, and those that the totals of all time have: up to 249 pairs of queue and task. Leaves
-    out the workflow engine's tasks.
+    The names of the newest hours, and those that the totals of all time have. Leaves out the workflow engine's tasks.
     """
     rollups = Rollup.objects.using(database).order_by()
     hours = rollups.filter(span=RollupSpan.HOUR)

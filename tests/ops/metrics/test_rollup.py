@@ -15,14 +15,17 @@ from horsies_django.core.compat import task_backends
 from horsies_django.core.histogram import MAX_ERROR, bucket_of, merge, percentile
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Rollup, Task, TaskAttempt, Watermark
-from horsies_django.models.rollup import RollupSpan
+from horsies_django.models.rollup import RollupSpan, start_of
 from horsies_django.ops.metrics.snapshot import collect
 from horsies_django.reaper import rollup
 from horsies_django.reaper.duties import run_pass
-from horsies_django.reaper.rollup import BACKLOG, KIND, WATERMARK, roll_up
+from horsies_django.reaper.rollup import BACKLOG, WATERMARK, roll_up
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+#: The columns that distinguish the roll-ups of one span and start.
+KIND = ("queue_name", "task_name", "outcome", "will_retry", "error_code", "fingerprint")
 
 #: The start of a past hour whose end has passed too; the retention keeps the minute before it.
 NOON = (datetime.now(UTC) - timedelta(hours=1, seconds=10)).replace(minute=0, second=0, microsecond=0)
@@ -144,7 +147,7 @@ def test_minutes_and_hours_include_their_first_moment():
 
 @pytest.mark.once
 def test_names_above_a_limit_are_counted_together_and_busy_ones_separately(monkeypatch):
-    monkeypatch.setattr(rollup, "MAX_NAMES", {"M": 3, "H": 4, "T": 4})
+    monkeypatch.setattr(rollup, "MAX_PAIRS", 3)
     for number in range(20):
         attempt(task(queue=f"one-off-{number}"))
     for _ in range(3):
@@ -156,14 +159,26 @@ def test_names_above_a_limit_are_counted_together_and_busy_ones_separately(monke
         assert roll() == 33
         Watermark.objects.all().delete()  # so that the next round counts them again
 
-    for span, most in (("M", 3), ("H", 4)):
-        rows = Rollup.objects.filter(span=span, start=NOON)
+    for span, start in (("M", NOON), ("H", NOON), ("T", start_of(0))):
+        rows = Rollup.objects.filter(span=span, start=start)
         assert rows.aggregate(Sum("count"))["count__sum"] == 66
-        assert rows.exclude(queue_name="").count() == most
-        assert rows.count() == 2 * most + 1
+        assert rows.exclude(queue_name="").count() == 3
+        assert rows.get(queue_name="").task_name == ""
         assert rows.get(queue_name="busy").count == 6
         assert sum(sum(row.runs.values()) for row in rows) == 66
-        assert rows.filter(queue_name="", task_name="tests.jobs.tasks.noop").exists()
+
+
+@pytest.mark.once
+def test_errors_above_a_limit_are_counted_with_the_names_of_their_task_only(monkeypatch):
+    monkeypatch.setattr(rollup, "MAX_ROLLUPS", 4)
+    for number in range(8):
+        attempt(task(), outcome="FAILED", code=f"CODE-{number % 6}")
+
+    assert roll() == 8
+
+    counts = {key[-2]: count for key, count in counted().items()}
+    assert counts == {"CODE-0": 2, "CODE-1": 2, "CODE-2": 1, "CODE-3": 1, "": 2}
+    assert {key[2] for key in counted()} == {"tests.jobs.tasks.noop"}
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
@@ -329,7 +344,7 @@ def test_a_reaper_whose_watermark_has_moved_counts_nothing(monkeypatch):
 def test_the_next_pass_counts_a_batch_that_failed(monkeypatch):
     attempt(task())
     with monkeypatch.context() as patch:
-        patch.setattr(rollup, "_row", None)
+        patch.setattr(rollup, "Rollup", None)
         reports = {report.duty: report for report in run_pass(options())}
         assert reports["rolled up attempts"].error
     assert roll() == 1
