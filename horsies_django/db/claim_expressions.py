@@ -14,6 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 from django.db.models.sql.compiler import SQLCompiler
 
+from . import postgres
 from .expressions import BoundParam, Param
 from .statements import Statement
 
@@ -60,7 +61,7 @@ class UnpausedQueue(models.Expression):
     def __init__(self, name: str | None, paused: models.QuerySet[Any]) -> None:
         super().__init__()
         self._name = BoundParam(QUEUE, self.output_field) if name is None else models.Value(name, self.output_field)
-        self._paused = Statement.select(paused.filter(name=self._name).values_list("pk"))
+        self._paused = Statement.part(paused.filter(name=self._name).values_list("pk"))
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
         """Render a subquery without a table, which both databases evaluate once."""
@@ -93,29 +94,30 @@ class IsQueueCandidate(models.Func):
     def __init__(self, firsts: models.QuerySet[Any], paused: models.QuerySet[Any], *, is_capped: bool = False) -> None:
         super().__init__(F("pk"))
         self._is_capped = is_capped
-        self._paused = Statement.select(paused.values_list("name"))
-        self._firsts = Statement.select(firsts.values_list("pk", "priority", "enqueued_at"), limit=CANDIDATES)
+        self._paused = Statement.part(paused.values_list("name"))
+        limit = Statement("waiting.most") if is_capped else CANDIDATES
+        self._firsts = Statement.part(firsts.values_list("pk", "priority", "enqueued_at"), limit)
 
     def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
         """Render the candidates. Without caps all queues have one limit; with caps each has its own."""
         key, params = super().as_sql(*args, **kwargs)
-        firsts, limits = self._firsts.sql, self._firsts.params
         if self._is_capped:
             queues = (
-                " (SELECT * FROM unnest(%s::text[], %s::integer[]) AS named (name, most)"  # noqa: S608  # compiled by the ORM
-                f" WHERE name NOT IN ({self._paused.sql})) AS waiting (name, most)"  # the ORM's
+                "(SELECT * FROM unnest({names}::text[], {caps}::integer[]) AS named (name, most)"
+                " WHERE name NOT IN ({paused})) AS waiting (name, most)"
             )
-            firsts, limits = f"{firsts.rpartition('%s')[0]}waiting.most", limits[:-1]
-            given: tuple[Param, ...] = (QUEUES, CAPS)
         else:
-            queues = f" (SELECT unnest(%s::text[]) EXCEPT {self._paused.sql}) AS waiting (name)"
-            given = (QUEUES,)
-        sql = (
-            f"{key} = ANY(ARRAY(SELECT first.id FROM{queues}"  # the ORM's
-            f" CROSS JOIN LATERAL ({firsts}) AS first (id, priority, enqueued_at)"
-            " ORDER BY first.priority DESC, first.enqueued_at, first.id LIMIT %s))"
+            queues = "(SELECT unnest({names}::text[]) EXCEPT {paused}) AS waiting (name)"
+        whole = Statement.compose(
+            "{key} = ANY(ARRAY(SELECT first.id FROM {queues}"
+            " CROSS JOIN LATERAL ({firsts}) AS first (id, priority, enqueued_at)"
+            " ORDER BY first.priority DESC, first.enqueued_at, first.id LIMIT {candidates}))",
+            key=Statement(key, params),
+            queues=Statement.compose(queues, names=QUEUES, caps=CAPS, paused=self._paused),
+            firsts=self._firsts,
+            candidates=CANDIDATES,
         )
-        return sql, (*params, *given, *self._paused.params, *limits, CANDIDATES)
+        return whole.sql, tuple(whole.params)
 
 
 class IsStored(models.Func):
@@ -140,13 +142,8 @@ class IsPicked(models.Func):
         super().__init__(F("pk"))
 
 
-def completed_rows(table: str) -> str:
-    """Return the prefix of an INSERT inside :func:`one_statement`: ``table`` stands for the rows completed just now."""
-    return f'WITH "{table}" AS (SELECT * FROM completed) '  # noqa: S608  # SQL of this package
-
-
 def one_statement(
-    *, complete: Statement, record: Statement, pick: Statement, take: Statement, table: str, columns: int
+    *, complete: Statement, record: Statement, pick: Statement, take: Statement, table: str, columns: int, alias: str
 ) -> Statement:
     """Return PostgreSQL's statement that stores results, records attempts, picks tasks and takes them.
 
@@ -154,15 +151,18 @@ def one_statement(
     materialized: it must not be evaluated again for each row that is taken. Its rows are locked and so can't be lost;
     the count of ``taken`` checks that all the same.
     """
-    names = ", ".join(f"c{number}" for number in range(columns))
-    parts = [
-        f"completed AS ({complete.sql} RETURNING *)",
-        f"recorded AS ({_shortened(record.sql, table)})",
-        f"picked ({names}) AS MATERIALIZED ({_shortened(pick.sql, table)})",
-        f"taken AS ({take.sql} RETURNING id)",
-    ]
-    whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # compiled by the ORM
-    return Statement(whole, (*complete.params, *record.params, *pick.params, *take.params)).inline_constants()
+    whole = Statement.compose(
+        "WITH completed AS ({complete} RETURNING *), recorded AS (WITH {table} AS (SELECT * FROM completed) {record}),"
+        " picked ({names}) AS MATERIALIZED ({pick}), taken AS ({take} RETURNING id)"
+        " SELECT *, (SELECT count(*) FROM taken) FROM picked",
+        complete=complete,
+        table=f'"{table}"',
+        record=record._replace(sql=_shortened(record.sql, table)),
+        names=", ".join(f"c{number}" for number in range(columns)),
+        pick=pick._replace(sql=_shortened(pick.sql, table)),
+        take=take,
+    )
+    return postgres.inline_constants(whole._replace(convert=pick.convert), alias)
 
 
 def _shortened(select: str, table: str) -> str:

@@ -6,26 +6,20 @@ default of the database, is left out of the statement.
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
-from django.db import connections, models
+from django.db import Error, connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.utils import CursorWrapper
 from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLInsertCompiler
 
-from .expressions import Param
+from . import postgres
+from .errors import sqlstate
 from .now import Now, is_moved
-
-
-class SqlFragment(NamedTuple):
-    """A fragment of SQL and its parameters."""
-
-    sql: str
-    params: Sequence[Any] = ()
+from .statements import Statement
 
 
 class ColumnDefault(NamedTuple):
@@ -33,7 +27,7 @@ class ColumnDefault(NamedTuple):
 
     field: models.Field[Any, Any]
     name: str
-    default: SqlFragment | None
+    default: Statement | None
 
 
 def can_leave_out(alias: str) -> bool:
@@ -46,86 +40,91 @@ def can_return(alias: str) -> bool:
     return connections[alias].features.can_return_columns_from_insert
 
 
-class Insert:
-    """An INSERT into the table of ``model``.
+def insert_values(
+    model: type[models.Model],
+    values: Mapping[str, Any],
+    alias: str,
+    *,
+    source: Statement | None = None,
+    returning: Sequence[Statement] = (),
+    if_free: bool = False,
+) -> Statement:
+    """Return an INSERT into the table of ``model``.
 
-    ``values`` maps column names to values, expressions or :class:`SqlFragment` objects. With ``source``, a FROM clause,
-    the statement inserts a row for each row of the source, and fragments may refer to its columns. ``returning`` has
-    the columns and expressions of RETURNING. With ``if_free``, a row that would break a unique constraint is left out;
-    see :func:`can_leave_out`.
+    ``values`` maps column names to values, expressions or SQL as a :class:`Statement`. With ``source``, a FROM clause,
+    it inserts a row for each row of the source, and SQL may refer to its columns. ``returning`` has the columns and
+    expressions of RETURNING. With ``if_free``, a row that would break a unique constraint is left out; see
+    :func:`can_leave_out`.
     """
+    connection = connections[alias]
+    compiler = _compiler(model, connection)
+    names: list[str] = []
+    parts: list[Statement] = []
+    for field, name, default in columns_with_defaults(model, alias):
+        value = values.get(field.attname, default)
+        if value is not None:
+            names.append(name)
+            parts.append(value if type(value) is Statement else _part(field, value, compiler))
+    listed = Statement.join(", ", parts).sql
+    rows = f"VALUES ({listed})" if source is None else f"SELECT {listed} FROM {source.sql}"  # noqa: S608  # SQL of this package
+    sql = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({', '.join(names)}) {rows}"
+    if if_free:
+        sql += " ON CONFLICT DO NOTHING"
+    if returning:
+        sql += f" RETURNING {Statement.join(', ', returning).sql}"
+    parts = [*parts, *([source] if source else ()), *returning]
+    return Statement(sql, Statement.join("", parts).params, list if returning else None)
 
-    def __init__(
-        self,
-        model: type[models.Model],
-        values: Mapping[str, Any],
-        alias: str,
-        *,
-        source: SqlFragment | None = None,
-        returning: Sequence[SqlFragment] = (),
-        if_free: bool = False,
-    ) -> None:
-        connection = connections[alias]
-        compiler = _compiler(model, connection)
-        self._returns = bool(returning)
-        names: list[str] = []
-        fragments: list[SqlFragment] = []
-        for field, name, default in columns_with_defaults(model, alias):
-            value = values.get(field.attname, default)
-            if value is not None:
-                names.append(name)
-                fragments.append(value if type(value) is SqlFragment else _fragment(field, value, compiler))
-        rows = f"VALUES ({_listed(fragments)})"
-        if source:
-            rows = f"SELECT {_listed(fragments)} FROM {source.sql}"  # noqa: S608  # SQL of this package
-            fragments.append(source)
-        self.sql = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({', '.join(names)}) {rows}"
-        if if_free:
-            self.sql += " ON CONFLICT DO NOTHING"
-        if returning:
-            self.sql += f" RETURNING {_listed(returning)}"
-            fragments += returning
-        self.params: Sequence[Any] = [param for fragment in fragments for param in fragment.params]
 
-    def inline_constants(self, literal: Callable[[Any], str]) -> Self:
-        """Return a copy with int and str parameters replaced by constants, quoted once by ``literal``."""
-        first, *rest = self.sql.split("%s")
-        texts = [literal(param) if isinstance(param, str | int) else "%s" for param in self.params]
-        inlined = copy.copy(self)
-        inlined.sql = first + "".join(text + after for text, after in zip(texts, rest, strict=True))
-        inlined.params = [param for param in self.params if not isinstance(param, str | int)]
-        return inlined
+#: The sends on a connection after which the INSERT is prepared. Preparing takes a round trip, and pays from then on.
+SENDS_BEFORE: Final = 3
 
-    def run(self, alias: str, values: Mapping[str, Any] | None = None) -> Sequence[Any] | None:
-        """Run the statement with these values for its named params.
+#: The sends on each connection; infinitely few if nothing can be prepared there.
+_sends: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
 
-        Returns the first row of RETURNING, None if no row was inserted, and () without a RETURNING clause.
-        """
-        with connections[alias].cursor() as cursor:
-            return self.run_on(cursor, values)
 
-    def run_on(self, cursor: CursorWrapper, values: Mapping[str, Any] | None = None) -> Sequence[Any] | None:
-        """See :meth:`run`."""
-        params = [values[param.name] if values and type(param) is Param else param for param in self.params]
-        cursor.execute(self.sql, params)
-        return cast("Sequence[Any] | None", cursor.fetchone()) if self._returns else ()
+def run_prepared(
+    connection: BaseDatabaseWrapper, make: Callable[[bool], Statement], values: Mapping[str, Any]
+) -> Sequence[Any] | None:
+    """Run the INSERT of a send on PostgreSQL in autocommit mode; return the first row of RETURNING.
+
+    From the fourth send on a connection, the server parses and plans the INSERT once. That needs the server process
+    that the connection was made to: behind a pooler, each transaction may run in another. A statement that the server
+    has lost (by ``DISCARD ALL``, for example) is sent again, as is only possible outside a transaction. ``make`` is
+    told whether the statement is to be prepared.
+    """
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    session = connection.connection
+    sends = _sends[session] = _sends.get(session, 0) + 1
+    if sends == SENDS_BEFORE + 1 and not postgres.is_direct(connection):
+        _sends[session] = sends = float("-inf")
+    # Django can't log the parameters of a prepared statement.
+    if sends > SENDS_BEFORE and not connection.queries_logged:
+        try:
+            return make(True).first_of(postgres.prepared_cursor(connection), values)
+        except Error as error:
+            if sqlstate(error) != postgres.NO_SUCH_STATEMENT:
+                raise
+            _sends[session] = float("-inf")  # nothing was inserted
+    return make(False).first(connection.alias, values)
 
 
 def _compiler(model: type[models.Model], connection: BaseDatabaseWrapper) -> SQLInsertCompiler:
     return cast("SQLInsertCompiler", InsertQuery(model).get_compiler(connection=connection))
 
 
-def _fragment(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler) -> SqlFragment:
+def _part(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler) -> Statement:
     if not hasattr(value, "resolve_expression"):
-        return SqlFragment("%s", (field.get_db_prep_save(value, compiler.connection),))
-    return SqlFragment(*compiler.compile(compiler.prepare_value(field, value)))
+        return Statement("%s", (field.get_db_prep_save(value, compiler.connection),))
+    return Statement(*compiler.compile(compiler.prepare_value(field, value)))
 
 
-def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> list[SqlFragment]:
-    """Return the RETURNING fragments for columns of the new row; an empty list if the database has no RETURNING."""
+def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> list[Statement]:
+    """Return the RETURNING columns of the new row; an empty list if the database has no RETURNING."""
     if not can_return(alias):
         return []
-    return [SqlFragment(connections[alias].ops.quote_name(_field(model, name).column)) for name in names]
+    return [Statement(connections[alias].ops.quote_name(_field(model, name).column)) for name in names]
 
 
 def read(model: type[models.Model], names: Iterable[str], stored: Iterable[Any], alias: str) -> dict[str, Any]:
@@ -150,7 +149,7 @@ def _field(model: type[models.Model], name: str) -> Any:
 
 @functools.cache
 def columns_with_defaults(model: type[models.Model], alias: str) -> list[ColumnDefault]:
-    """Return each field, its quoted column name and the fragment of its default."""
+    """Return each field, its quoted column name and the SQL of its default."""
     connection = connections[alias]
     found: list[ColumnDefault] = []
     for field in model._meta.concrete_fields:
@@ -158,21 +157,17 @@ def columns_with_defaults(model: type[models.Model], alias: str) -> list[ColumnD
         default = field.get_default() if field.has_default() and not field.primary_key else None
         fragment = None if default is None else _constant(field.get_db_prep_save(default, connection), connection)
         if is_moved() and isinstance(field.db_default, Now):  # the database's own default is not moved
-            fragment = _fragment(field, Now(), _compiler(model, connection))
+            fragment = _part(field, Now(), _compiler(model, connection))
         found.append(ColumnDefault(field, connection.ops.quote_name(str(field.column)), fragment))
     return found
 
 
-def _constant(value: Any, connection: BaseDatabaseWrapper) -> SqlFragment:
+def _constant(value: Any, connection: BaseDatabaseWrapper) -> Statement:
     """Return a default of the model; literally if possible, so that it costs no parameter."""
     if isinstance(value, bool) and connection.vendor == "postgresql":
-        return SqlFragment(str(value).lower())
+        return Statement(str(value).lower())
     if isinstance(value, int):
-        return SqlFragment(str(int(value)))
+        return Statement(str(int(value)))
     if isinstance(value, str) and value.isalnum():
-        return SqlFragment(f"'{value}'")
-    return SqlFragment("%s", (value,))
-
-
-def _listed(fragments: Iterable[SqlFragment]) -> str:
-    return ", ".join([fragment.sql for fragment in fragments])
+        return Statement(f"'{value}'")
+    return Statement("%s", (value,))

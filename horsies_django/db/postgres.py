@@ -18,7 +18,7 @@ from django.db.models.sql import InsertQuery
 
 from .errors import LOCK_NOT_AVAILABLE, sqlstate
 from .expressions import Param
-from .inserts import SqlFragment
+from .statements import Statement
 
 #: The one channel of all queues; notifications.py has its payloads.
 CHANNEL: Final = "horsies_tasks"
@@ -137,16 +137,15 @@ def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     return connection.make_cursor(cast("CursorWrapper", psycopg.Cursor(connection.connection)))
 
 
-#: SQL that tells which process of the server runs the statement.
-BACKEND_PID: Final = SqlFragment("pg_backend_pid()")
-
 #: The code for a prepared statement that does not exist.
 NO_SUCH_STATEMENT: Final = "26000"
 
 
-def backend_pid(connection: BaseDatabaseWrapper) -> int:
-    """Return the process of the server that the connection was made to; a pooler returns a number of its own."""
-    return int(connection.connection.info.backend_pid)
+def is_direct(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the server process that the connection was made to runs its statements, which a pooler may prevent."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return bool(cursor.fetchone()[0] == connection.connection.info.backend_pid)
 
 
 def prepared_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
@@ -217,6 +216,20 @@ def literal(value: Any) -> str:
     return sql.Literal(value).as_string(None).replace("%", "%%")
 
 
+def inline_constants(statement: Statement, alias: str) -> Statement:
+    """Inline all parameters except the placeholders, so that PostgreSQL can plan the statement once.
+
+    It takes a partial index only where it can read the index's condition in the text. Other databases get the statement
+    as it is.
+    """
+    if connections[alias].vendor != "postgresql":
+        return statement
+    first, *rest = statement.sql.split("%s")
+    texts = ["%s" if isinstance(param, Param) else literal(param) for param in statement.params]
+    sql = first + "".join(text + after for text, after in zip(texts, rest, strict=True))
+    return statement._replace(sql=sql, params=tuple(param for param in statement.params if isinstance(param, Param)))
+
+
 def can_listen(alias: str) -> bool:
     """Whether the database of ``alias`` has LISTEN and NOTIFY."""
     return connections[alias].vendor == "postgresql"
@@ -237,20 +250,20 @@ def notify(alias: str, payload: str, channel: str = CHANNEL) -> None:
         cursor.execute(sql, [channel, payload])
 
 
-def microseconds_of(column: SqlFragment) -> SqlFragment:
+def microseconds_of(column: Statement) -> Statement:
     """Return SQL for a time in microseconds since 1970, which Python reads faster than a time in words."""
-    return SqlFragment(f"CAST(extract(epoch FROM {column.sql}) * 1000000 AS bigint)", column.params)
+    return Statement(f"CAST(extract(epoch FROM {column.sql}) * 1000000 AS bigint)", column.params)
 
 
-def notification(payload: str | Param) -> SqlFragment:
+def notification(payload: str | Param) -> Statement:
     """Return SQL that notifies every listener, once the statement that it is part of has committed."""
-    return SqlFragment("pg_notify(%s, %s)", (CHANNEL, payload))
+    return Statement("pg_notify(%s, %s)", (CHANNEL, payload))
 
 
-def records(types: Mapping[str, str], text: str) -> SqlFragment:
+def records(types: Mapping[str, str], text: str) -> Statement:
     """Return a source of rows ``sent`` with columns of these types, in one parameter: a JSON array of objects."""
     columns = ", ".join(f'"{name}" {type_}' for name, type_ in types.items())
-    return SqlFragment(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
+    return Statement(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
 
 
 def insert_or_lock(alias: str, rows: Sequence[models.Model], name: str) -> None:

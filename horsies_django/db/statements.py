@@ -1,4 +1,4 @@
-"""Statements that the ORM compiles once, because a worker runs them a thousand times a second.
+"""Statements that the ORM compiles once, and statements that are composed of such parts.
 
 Building and compiling a queryset takes longer than PostgreSQL needs to execute it. A value that differs between runs is
 a :class:`~horsies_django.db.expressions.Param` among the parameters.
@@ -6,19 +6,20 @@ a :class:`~horsies_django.db.expressions.Param` among the parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from string import Formatter
 from typing import Any, Final, NamedTuple, Self, cast
 
 from django.db import connections, models
 from django.db.backends.utils import CursorWrapper
+from django.db.models import BooleanField, Expression, ExpressionWrapper, FloatField, Q, QuerySet
 from django.db.models.constants import OnConflict
 from django.db.models.sql import UpdateQuery
 
-from . import postgres
 from .expressions import Param
 
-#: An impossible limit, which the compiled text replaces by a parameter, because the ORM inlines limits.
+#: An impossible limit, which the compiled text replaces, because the ORM inlines limits.
 _LIMIT_PLACEHOLDER: Final = 987_654_321
 
 
@@ -37,15 +38,43 @@ JSON: Final[Mapping[str, JsonFunctions]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """SQL with its parameters, of which some are placeholders (:class:`Param`)."""
+class Statement(NamedTuple):
+    """A statement or a part of one: SQL and its parameters, of which some are placeholders (:class:`Param`).
+
+    ``convert`` converts the rows that it returns; it is None if the statement returns no rows.
+    """
 
     sql: str
-    params: tuple[Any, ...]
+    params: Sequence[Any] = ()
+    convert: Callable[[list[Any]], list[Any]] | None = None
 
     @classmethod
-    def update(cls, rows: models.QuerySet[Any], **values: Any) -> Self:
+    def compose(cls, template: str, **parts: Statement | Param | str | int) -> Self:
+        """Insert parts into a template of SQL, as :meth:`str.format` does, and collect their parameters in order.
+
+        A part that is a text or a number has no parameters.
+        """
+        sql, params = "", list[Any]()
+        for text, name, *_ in Formatter().parse(template):
+            sql += text
+            if name is not None:
+                part = parts[name]
+                if isinstance(part, Param):
+                    part = Statement("%s", (part,))
+                if isinstance(part, Statement):
+                    params += part.params
+                sql += part.sql if isinstance(part, Statement) else str(part)
+        return cls(sql, tuple(params))
+
+    @classmethod
+    def join(cls, separator: str, parts: Collection[Statement]) -> Self:
+        """Join parts, as :meth:`str.join` does."""
+        return cls(
+            separator.join([part.sql for part in parts]), tuple(param for part in parts for param in part.params)
+        )
+
+    @classmethod
+    def update(cls, rows: QuerySet[Any], **values: Any) -> Self:
         """Compile ``rows.update(**values)``."""
         query = cast("UpdateQuery", rows.query.chain(UpdateQuery))
         query.add_update_values(values)
@@ -53,95 +82,150 @@ class Statement:
         return cls(sql, tuple(params))
 
     @classmethod
-    def select(cls, rows: models.QuerySet[Any], limit: Param | None = None, *, is_part: bool = True) -> Self:
-        """Compile the SELECT of ``rows``, whose limit each run gives.
+    def part(cls, rows: QuerySet[Any], limit: Param | Statement | None = None) -> Self:
+        """Compile the SELECT of ``rows`` as a part of another statement, which gets columns as they are stored."""
+        return cls._compile(rows, limit, is_part=True)
 
-        As a part of another statement it gives columns as they are; see :mod:`~horsies_django.db.fields`.
+    @classmethod
+    def select(cls, rows: QuerySet[Any], *columns: Any, limit: Param | Statement | None = None) -> Self:
+        """Compile the SELECT of some columns of ``rows``. Its rows are converted as those of the queryset are.
+
+        If there is a ``limit``, each run gives it.
         """
+        return cls._compile(rows.values_list(*columns), limit, is_part=False)
+
+    @classmethod
+    def _compile(cls, rows: QuerySet[Any], limit: Param | Statement | None, *, is_part: bool) -> Self:
         query = (rows if limit is None else rows[:_LIMIT_PLACEHOLDER]).query.chain()
         query.subquery = is_part
-        sql, params = query.get_compiler(rows.db).as_sql()
+        compiler = query.get_compiler(rows.db)
+        sql, params = compiler.as_sql()
+        converters = {} if is_part else compiler.get_converters([column for column, *_ in compiler.select])
+        convert = (lambda found: list(compiler.apply_converters(found, converters))) if converters else list
+        if limit is None:
+            return cls(sql, tuple(params), convert)
         # No parameter follows the limit.
-        return (
-            cls(sql, tuple(params))
-            if limit is None
-            else cls(sql.replace(str(_LIMIT_PLACEHOLDER), "%s"), (*params, limit))
-        )
+        last = cls("%s", (limit,)) if isinstance(limit, Param) else limit
+        return cls(sql.replace(str(_LIMIT_PLACEHOLDER), last.sql), (*params, *last.params), convert)
 
     @classmethod
     def insert(
-        cls,
-        model: type[models.Model],
-        rows: models.QuerySet[Any],
-        columns: Mapping[str, Any],
-        prefix: str = "",
-        *,
-        may_exist: bool = True,
+        cls, model: type[models.Model], rows: QuerySet[Any], columns: Mapping[str, Any], *, may_exist: bool = True
     ) -> Self:
         """Compile ``INSERT … SELECT``: one row of ``model`` for each of ``rows``, with expressions over it as columns.
 
         Model instances would cost as much as all the rest of a task's life. With ``may_exist``, a row that is there
         already stays as it is; otherwise it raises IntegrityError.
         """
-        connection = connections[rows.db]
-        quote = connection.ops.quote_name
-        source = rows.order_by().values_list(*columns.values())
-        query = source.query.chain()
-        query.subquery = True
-        select, params = query.get_compiler(rows.db).as_sql()
+        operations = connections[rows.db].ops
         on_conflict = OnConflict.IGNORE if may_exist else None
-        insert = connection.ops.insert_statement(on_conflict=on_conflict)
-        suffix = connection.ops.on_conflict_suffix_sql([], on_conflict, [], [])
-        names = ", ".join(map(quote, columns))
-        return cls(f"{prefix}{insert} {quote(model._meta.db_table)} ({names}) {select} {suffix}", tuple(params))
+        names = ", ".join(map(operations.quote_name, columns))
+        insert = f"{operations.insert_statement(on_conflict)} {operations.quote_name(model._meta.db_table)} ({names})"
+        select = cls.part(rows.order_by().values_list(*columns.values()))
+        return cls(f"{insert} {select.sql} {operations.on_conflict_suffix_sql([], on_conflict, [], [])}", select.params)
 
-    def inline_constants(self) -> Self:
-        """Inline all parameters except the placeholders, so that PostgreSQL can plan the statement once.
-
-        It takes a partial index only where it can read the index's condition in the text.
-        """
-        first, *rest = self.sql.split("%s")
-        texts = [f"{'%s' if isinstance(param, Param) else postgres.literal(param)}" for param in self.params]
-        sql = first + "".join(text + after for text, after in zip(texts, rest, strict=True))
-        return type(self)(sql, tuple(param for param in self.params if isinstance(param, Param)))
-
-    def bind(self, given: Mapping[str, Any]) -> list[Any]:
+    def bind(self, values: Mapping[str, Any] | None) -> list[Any]:
         """Return the parameters of one run."""
-        return [given[param.name] if type(param) is Param else param for param in self.params]
+        return [values[param.name] if values and type(param) is Param else param for param in self.params]
 
-    def run(self, alias: str, given: Mapping[str, Any] | None = None) -> int:
-        """Run the statement; return the number of rows."""
-        with connections[alias].cursor() as cursor:
-            cursor.execute(self.sql, self.bind(given or {}))
-            return int(cursor.rowcount)
-
-
-class CompiledSelect:
-    """A compiled SELECT. If it has a limit, each run gives it."""
-
-    def __init__(self, rows: models.QuerySet[Any], columns: Iterable[Any], limit: Param | None = None) -> None:
-        selected = rows.values_list(*columns)
-        self._alias = rows.db
-        self.statement = Statement.select(selected, limit, is_part=False)
-        self._compiler = selected.query.get_compiler(rows.db)
-        self._compiler.pre_sql_setup()
-        self._converters = self._compiler.get_converters([column for column, *_ in self._compiler.select])
-
-    def run(self, given: Mapping[str, Any]) -> list[Any]:
-        """Run the statement and return the rows."""
-        with connections[self._alias].cursor() as cursor:
-            return self.read(cursor, self.statement, given)
-
-    def read(self, cursor: CursorWrapper, statement: Statement, given: Mapping[str, Any]) -> list[Any]:
-        """Run a statement that returns the columns of this SELECT, and return the rows."""
-        cursor.execute(statement.sql, statement.bind(given))
-        return self.fetch(cursor)
-
-    def execute(self, cursor: CursorWrapper, given: Mapping[str, Any]) -> None:
-        """Run it and leave the rows to :meth:`fetch`, so that a pipeline sends several in one round trip."""
-        cursor.execute(self.statement.sql, self.statement.bind(given))
+    def execute(self, cursor: CursorWrapper, values: Mapping[str, Any] | None = None) -> None:
+        """Execute it and leave the rows to :meth:`fetch`, so that a pipeline sends several in one round trip."""
+        cursor.execute(self.sql, self.bind(values))
 
     def fetch(self, cursor: CursorWrapper) -> list[Any]:
-        """Return the rows of the statement that ran on this cursor."""
-        rows: list[Any] = cursor.fetchall()
-        return list(self._compiler.apply_converters(rows, self._converters)) if self._converters else rows
+        """Return the converted rows of the statement that this cursor has executed."""
+        rows = cursor.fetchall()
+        return self.convert(rows) if self.convert else rows
+
+    def rows(self, alias: str, values: Mapping[str, Any] | None = None) -> list[Any]:
+        """Run the statement; return its rows."""
+        with connections[alias].cursor() as cursor:
+            self.execute(cursor, values)
+            return self.fetch(cursor)
+
+    def union_all(self, alias: str, runs: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Run the statement for each of these values, all of them in one; return all rows."""
+        sql = " UNION ALL ".join([f"SELECT * FROM ({self.sql}) AS part"] * len(runs))  # noqa: S608  # compiled by the ORM
+        params = [param for values in runs for param in self.bind(values)]
+        return self._replace(sql=sql, params=params).rows(alias) if runs else []
+
+    def run(self, alias: str, values: Mapping[str, Any] | None = None) -> int:
+        """Run the statement; return the number of rows that it has changed."""
+        with connections[alias].cursor() as cursor:
+            self.execute(cursor, values)
+            return int(cursor.rowcount)
+
+    def first(self, alias: str, values: Mapping[str, Any] | None = None) -> Sequence[Any] | None:
+        """Run the statement; return its first row, None if there is none, and () if the statement returns no rows."""
+        with connections[alias].cursor() as cursor:
+            return self.first_of(cursor, values)
+
+    def first_of(self, cursor: CursorWrapper, values: Mapping[str, Any] | None = None) -> Sequence[Any] | None:
+        """See :meth:`first`."""
+        self.execute(cursor, values)
+        return cast("Sequence[Any] | None", cursor.fetchone()) if self.convert else ()
+
+
+# Many small queries in one statement.
+
+NO_CONDITIONS: Final[Mapping[str, Q]] = {}
+
+
+def run_queries(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
+    """Run queries that each return one value, in one statement. Return the values by name."""
+    whole = Statement.compose("SELECT ({parts})", parts=Statement.join("), (", parts.values()))
+    return dict(zip(parts, whole.rows(database)[0], strict=True))
+
+
+def scalar(expression: Expression, rows: QuerySet[Any]) -> Statement:
+    """Return a query for the value of an expression that needs no row; ``rows`` only name the database."""
+    sql, params = rows.query.get_compiler(rows.db).compile(expression)
+    return Statement(f"SELECT {sql}", tuple(params))
+
+
+def count_query(
+    rows: QuerySet[Any], limit: int, conditions: Mapping[str, Q] = NO_CONDITIONS, *, by: str | None = None
+) -> Statement:
+    """Return a query that counts up to ``limit`` rows, and those that meet each condition, as a JSON array.
+
+    With ``by``, a column, it is an array of ``[value, *counts]`` for each value of the column.
+    """
+    json_of = JSON[connections[rows.db].vendor]
+    flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
+    counted = Statement.part(rows.annotate(**flags).values_list(by or "pk", *flags)[:limit])
+    counts = ["COUNT(*)", *(f"COUNT(CASE WHEN {flag} THEN 1 END)" for flag in flags)]
+    if by is None:
+        array = f"{json_of.values}({', '.join(counts)})"
+        return Statement.compose("SELECT {array} FROM ({rows}) AS counted", array=array, rows=counted)
+    names = [f"count_{number}" for number in range(len(counts))]
+    return Statement.compose(
+        "SELECT {array} FROM (SELECT {by}, {counts} FROM ({rows}) AS counted GROUP BY {by}) AS grouped",
+        array=f"{json_of.rows}({json_of.values}({', '.join([by, *names])}))",
+        counts=", ".join(f"{count} AS {name}" for count, name in zip(counts, names, strict=True)),
+        rows=counted,
+        by=by,
+    )
+
+
+def rows_query(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:
+    """Return a query for a JSON array of arrays with some columns of ``rows``, each an expression by its name.
+
+    Infinite numbers and NaN become null, because JSON has no such numbers.
+    """
+    annotated = rows.annotate(**{f"c_{name}": column for name, column in columns.items()})
+    floats = {name for name in columns if isinstance(annotated.query.annotations[f"c_{name}"].output_field, FloatField)}
+    names = ", ".join(
+        f"CASE WHEN abs(c_{name}) < 1e300 THEN c_{name} END" if name in floats else f"c_{name}" for name in columns
+    )
+    return Statement.compose(
+        "SELECT {json_rows}({json_values}({names})) FROM ({rows}) AS listed",
+        json_rows=JSON[connections[database].vendor].rows,
+        json_values=JSON[connections[database].vendor].values,
+        names=names,
+        rows=Statement.part(annotated.values_list(*(f"c_{name}" for name in columns))),
+    )
+
+
+def decode_rows(listed: Any) -> list[Any]:
+    """Decode the answer of :func:`rows_query` or :func:`count_query`."""
+    return (json.loads(listed) if isinstance(listed, str | bytes) else listed) or []

@@ -23,9 +23,9 @@ from ..core.retention import stored_retention
 from ..core.retry import NO_RETRIES
 from ..core.serialization import check_size, dumps, encode
 from ..db.expressions import NowPlus
-from ..db.inserts import Insert
 from ..db.notifications import TaskReady
 from ..db.now import Now
+from ..db.statements import Statement
 from . import limits
 from .task import HorsiesTask
 
@@ -201,7 +201,7 @@ class CallBuilder(Target):
         self._is_valid = False
         self.mask = Mask(sensitive=task.sensitive)
         #: The statements of the task's calls, see :mod:`~.pending_insert`; None for one that was used once.
-        self.inserts: dict[Hashable, Insert | None] = {}
+        self.inserts: dict[Hashable, Statement | None] = {}
 
     @classmethod
     def of(cls, task: HorsiesTask[..., Any], options: Options) -> CallBuilder:

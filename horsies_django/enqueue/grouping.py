@@ -26,7 +26,7 @@ from ..core.options import Options
 from ..core.retry import RetryPolicy
 from ..core.serialization import decode_call
 from ..db.expressions import NowPlus
-from ..db.inserts import Insert, can_leave_out, columns_of
+from ..db.inserts import can_leave_out, columns_of, insert_values
 from ..db.notifications import wake_after_commit
 from ..db.now import Now
 from .call_builder import Arguments, CallBuilder, parameters_of
@@ -184,8 +184,8 @@ class _Group:
 
         # A database without ON CONFLICT DO NOTHING has no partial unique index either, so the INSERT can't conflict.
         columns = columns_of(Task, ["id"], self.database)
-        insert = Insert(Task, values, self.database, returning=columns, if_free=can_leave_out(self.database))
-        return insert.run(self.database) is not None
+        insert = insert_values(Task, values, self.database, returning=columns, if_free=can_leave_out(self.database))
+        return insert.first(self.database) is not None
 
     def _extend_deadline(self) -> dict[str, Any]:
         """Return the columns that move the deadline after a new call, but not beyond the group's maximum age."""

@@ -17,9 +17,10 @@ from ..core.ids import uuid7s
 from ..core.options import Options
 from ..core.serialization import dumps
 from ..db import notifications
-from ..db.inserts import Insert, SqlFragment
+from ..db.inserts import insert_values
 from ..db.postgres import pipeline
 from ..db.sent_rows import sent_rows
+from ..db.statements import Statement
 from . import grouping, limits
 from .call_builder import CallBuilder, task_ready_of
 from .insert import checker_of, inject_headers
@@ -164,16 +165,16 @@ def _all_or_none(database: str, ahead: _Calls, *, is_all: bool) -> AbstractConte
 def _insert_rows(database: str, columns: Mapping[str, Any], calls: _Calls, handle_of: Callable[[UUID], H]) -> list[H]:
     from ..models import Task as TaskRow
 
-    values = {**columns, "id": SqlFragment("sent.id"), "kwargs": SqlFragment("sent.kwargs")}
+    values = {**columns, "id": Statement("sent.id"), "kwargs": Statement("sent.kwargs")}
     is_limited = any(limit_key is not None for limit_key in calls.limit_keys)
     if is_limited:
-        is_blocked = False if limits.is_deferred(columns) else SqlFragment("(sent.limit_key IS NOT NULL)")
-        values |= {"limit_key": SqlFragment("sent.limit_key"), "blocked": is_blocked, "deferred": is_blocked or True}
+        is_blocked = False if limits.is_deferred(columns) else Statement("(sent.limit_key IS NOT NULL)")
+        values |= {"limit_key": Statement("sent.limit_key"), "blocked": is_blocked, "deferred": is_blocked or True}
     handles: list[H] = []
     with pipeline(connections[database]):  # the server runs one INSERT while this process makes the next
         for batch in calls.batches():
             ids = uuid7s(len(batch.kwargs))
             source = sent_rows(database, ids, batch.kwargs, batch.limit_keys if is_limited else None)
-            Insert(TaskRow, values, database, source=source).run(database)
+            insert_values(TaskRow, values, database, source=source).run(database)
             handles += map(handle_of, ids)
     return handles

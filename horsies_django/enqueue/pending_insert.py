@@ -16,10 +16,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from ..core.unique import Unique
-from ..db import clock, notifications, postgres, prepared
+from ..db import clock, notifications, postgres
 from ..db.expressions import Param
-from ..db.inserts import Insert, SqlFragment, can_leave_out, can_return, columns_of, read
+from ..db.inserts import can_leave_out, can_return, columns_of, insert_values, read, run_prepared
 from ..db.notifications import TaskReady
+from ..db.statements import Statement
 from .call_builder import Arguments, CallBuilder, task_ready_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ logger = logging.getLogger("horsies_django")
 _SET_BY_DATABASE: Final = ("sent_at", "enqueued_at", "run_after")
 
 #: The columns that differ between the calls of a task.
-_OWN_PARAMS: Final = {name: SqlFragment("%s", (Param(name),)) for name in ("id", "args", "kwargs")}
+_OWN_PARAMS: Final = {name: Statement("%s", (Param(name),)) for name in ("id", "args", "kwargs")}
 
 
 class NewCall(NamedTuple):
@@ -178,27 +179,27 @@ class PendingInsert:
     ) -> Sequence[Any] | None:
         """Run the INSERT and return the columns it returns."""
         if self.has_own or if_free:
-            return self._build_insert(self.values, payload, if_free=if_free).run(self.database)
+            return self._build_insert(self.values, payload, if_free=if_free).first(self.database)
         statement = functools.partial(self._shared_insert, payload)
         if connection.vendor != "postgresql":
             given = {name: field.get_db_prep_save(self.values[name], connection) for name, field in _own_fields()}
-            return statement().run(self.database, given)
+            return statement().first(self.database, given)
         given = {"id": self.id, "args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
         if connection.get_autocommit() and self.calls.has_fixed_options:
-            return prepared.run(connection, statement, given)
-        return statement().run(self.database, given)
+            return run_prepared(connection, statement, given)
+        return statement().first(self.database, given)
 
-    def _shared_insert(self, payload: str | None, *returning: SqlFragment, is_prepared: bool = False) -> Insert:
+    def _shared_insert(self, payload: str | None, is_prepared: bool = False) -> Statement:
         """Return the statement of the task's calls, with params for what differs between them.
 
         From its second use on it is kept, in the form that is the fastest to run as it is, or to prepare.
         """
-        kept, key = self.calls.inserts, (self.database, self.with_row, payload, returning, is_prepared)
+        kept, key = self.calls.inserts, (self.database, self.with_row, payload, is_prepared)
         if (insert := kept.get(key)) is None:
-            insert = self._build_insert({**self.calls.columns, **_OWN_PARAMS}, payload, returning=returning)
+            insert = self._build_insert({**self.calls.columns, **_OWN_PARAMS}, payload)
             # Tasks made by with_options() are often sent only once: leave the work that only pays later.
-            if key in kept and postgres.can_listen(self.database) and not is_prepared:
-                insert = insert.inline_constants(postgres.literal)
+            if key in kept and not is_prepared:
+                insert = postgres.inline_constants(insert, self.database)
             kept[key] = insert if key in kept else None
         return insert
 
@@ -208,21 +209,20 @@ class PendingInsert:
         payload: str | None,
         *,
         if_free: bool = False,
-        returning: Sequence[SqlFragment] = (),
-    ) -> Insert:
+    ) -> Statement:
         columns = self._returned_columns() if self.with_row else []
         notification = [] if payload is None else [postgres.notification(payload)]
         # With ``if_free``, only a returned column tells that a row was inserted.
         inserted_id = columns_of(_model(), ["id"], self.database) if if_free else []
-        return Insert(
+        return insert_values(
             _model(),
             values,
             self.database,
-            returning=[*columns, *notification, *inserted_id, *returning],
+            returning=[*columns, *notification, *inserted_id],
             if_free=if_free,
         )
 
-    def _returned_columns(self) -> list[SqlFragment]:
+    def _returned_columns(self) -> list[Statement]:
         if self._needs_row:
             return columns_of(_model(), self._row_columns, self.database)
         (sent_at,) = columns_of(_model(), ["sent_at"], self.database)

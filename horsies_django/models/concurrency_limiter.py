@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db import connections, models, transaction
+from django.db import models, transaction
 from django.db.models import Count, Min, Q, Subquery
 
 from ..core.limit_terms import LimitTerms
 from ..core.status import TaskStatus
 from ..db.expressions import BoundParam, NowPlus, Param
 from ..db.now import Now
-from ..db.statements import CompiledSelect, Statement
+from ..db.statements import Statement
 from .claim.query import ORDER, not_past_deadline
 from .claims import TaskRoute
 from .limit import Limit, LimitQuerySet
@@ -200,13 +199,8 @@ def _lock_first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, s
         .filter(not_past_deadline(), limit_key=BoundParam(_KEY, models.CharField(max_length=255)))
     )
     ordered = blocked.order_by(*ORDER).lock()
-    selection = CompiledSelect(ordered, ("pk", "limit_key", "queue_name", "is_async"), _PLACES)
-    one = selection.statement
-    arms = [one.bind({_KEY.name: key, _PLACES.name: count}) for key, count in places.items()]
-    sql = " UNION ALL ".join([f"SELECT * FROM ({one.sql}) AS blocked"] * len(arms))  # noqa: S608  # compiled by the ORM
-    union = Statement(sql, tuple(chain.from_iterable(arms)))
-    with connections[database].cursor() as cursor:
-        return selection.read(cursor, union, {})
+    first = Statement.select(ordered, "pk", "limit_key", "queue_name", "is_async", limit=_PLACES)
+    return first.union_all(database, [{_KEY.name: key, _PLACES.name: count} for key, count in places.items()])
 
 
 def _recheck_in(limit: Limit, room: Room, inside: Occupancy, counts: Counter[str]) -> float | None:

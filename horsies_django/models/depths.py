@@ -140,7 +140,7 @@ def depths_of_limits(tasks: TaskQuerySet, keys: Sequence[str]) -> dict[str, Dept
         return {}
     bound = min(MAX_COUNTED, MAX_COUNTED_OF_ALL // len(keys))
     rows = tasks.blocked().filter(limit_key=BoundParam(_LIMIT, CharField()))
-    counted = Statement.select(rows.filter(not_past_deadline()).order_by(*ORDER).values_list("pk")[: bound + 1])
+    counted = Statement.part(rows.filter(not_past_deadline()).order_by(*ORDER).values_list("pk")[: bound + 1])
     first = _oldest_of(_one_name(_LIMIT), tasks.blocked().filter(limit_key=NAME), len(keys))
     sql = f"SELECT %s, (SELECT COUNT(*) FROM ({counted.sql}) AS counted), oldest.until FROM ({first.sql}) AS oldest"  # noqa: S608  # compiled by the ORM
     one = Statement(sql, (_LIMIT, *counted.params, *first.params))
@@ -198,7 +198,7 @@ def _add_unclaimable(found: Depths, tasks: TaskQuerySet, only: str | None) -> No
     late: QuerySet[Any] = deferred.due().order_by("enqueued_at").annotate(until=_UNTIL_DUE)
     blocked: QuerySet[Any] = tasks.blocked().filter(not_past_deadline()).order_by("limit_key", *ORDER)
     bounded = (late[: MAX_LATE + 1], blocked.annotate(until=until)[: MAX_BLOCKED + 1])
-    parts = [Statement.select(rows.values_list("queue_name", "until")) for rows in bounded]
+    parts = [Statement.part(rows.values_list("queue_name", "until")) for rows in bounded]
     sql = " UNION ALL ".join(
         f"SELECT {number}, queue_name, COUNT(*), MIN(until) FROM ({part.sql}) AS counted GROUP BY queue_name"  # noqa: S608  # compiled by the ORM
         for number, part in enumerate(parts)
@@ -275,7 +275,7 @@ def _depth(tasks: TaskQuerySet, is_async: bool, bound: int, parts: int) -> State
     due: QuerySet[Any] = tasks.next_up(is_async=is_async).filter(
         queue_name=name
     )  # in index order, so that the read stops at the bound
-    counted = Statement.select(due.annotate(until=_UNTIL_DUE).values_list("until")[: bound + 1])
+    counted = Statement.part(due.annotate(until=_UNTIL_DUE).values_list("until")[: bound + 1])
     oldest = _oldest_of(_one_name(_QUEUE), tasks.waiting(is_async=is_async).filter(queue_name=NAME), parts)
     sql = (
         "SELECT %s, counted.number, counted.until, oldest.until, oldest.is_searched FROM"  # noqa: S608  # compiled by the ORM
@@ -299,10 +299,10 @@ def _oldest_of(names: Statement, rows: TaskQuerySet, parts: int) -> Statement:
     bound = min(MAX_RELEASED, MAX_RELEASED_OF_ALL // parts)
     here = OuterColumn("names.priority", SmallIntegerField())
     ranked = rows.order_by("-priority").values_list("priority")
-    highest, lower = Statement.select(ranked[:1]), Statement.select(ranked.filter(priority__lt=here)[:1])
+    highest, lower = Statement.part(ranked[:1]), Statement.part(ranked.filter(priority__lt=here)[:1])
     due: QuerySet[Any] = rows.filter(not_past_deadline(), priority=here).order_by("enqueued_at")
     columns = due.annotate(until=_UNTIL_DUE).values_list("until", "released_at")
-    compared, searched = Statement.select(columns[:MAX_COMPARED]), Statement.select(columns[:bound])
+    compared, searched = Statement.part(columns[:MAX_COMPARED]), Statement.part(columns[:bound])
     sql = (
         f"WITH RECURSIVE {names.sql}, ranks (name, priority, is_highest) AS ("  # noqa: S608  # compiled by the ORM
         f"SELECT names.name, ({highest.sql}), 1 FROM ("

@@ -19,7 +19,7 @@ from ..core.queue_policy import POLICY_COLUMNS, QueuePolicy
 from ..db import postgres
 from ..db.expressions import BoundParam, Param, SecondsUntil
 from ..db.now import Now
-from ..db.statements import CompiledSelect, Statement
+from ..db.statements import Statement
 from .queue import Queue
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ class QueueLimiter:
         # Outside a transaction Django compiles no SELECT … FOR UPDATE.
         with transaction.atomic(using=tasks.db):
             row = self._queues.filter(name=name).lock(skip=not self._waits)
-            self._row = CompiledSelect(row, (*_COLUMNS, SecondsUntil("refilled_at"), Now()))
-        held = Statement.select(tasks.all_rows().active().filter(queue_name=name).order_by().values_list("pk"))
-        count = Statement(f"SELECT COUNT(*) FROM ({held.sql}) AS held", held.params)  # noqa: S608  # compiled by the ORM
-        self._lock = self._row.statement.inline_constants() if self._waits else self._row.statement
-        self._count = count.inline_constants() if self._waits else count
+            lock = Statement.select(row, *_COLUMNS, SecondsUntil("refilled_at"), Now())
+        held = Statement.part(tasks.all_rows().active().filter(queue_name=name).order_by().values_list("pk"))
+        count = Statement.compose("SELECT COUNT(*) FROM ({held}) AS held", held=held)
+        self._lock = postgres.inline_constants(lock, tasks.db)
+        self._count = postgres.inline_constants(count, tasks.db)
 
     def lock_allowances(self, names: Iterable[str]) -> dict[str, Allowance]:
         """Lock these queues until the transaction ends, and return what each allows.
@@ -122,9 +122,9 @@ class QueueLimiter:
             postgres.preparing_cursor(self._connection) as count,
         ):
             with postgres.waiting_for_locks(self._connection, LOCK_WAIT_MS):
-                lock.execute(self._lock.sql, self._lock.bind(given))
-            count.execute(self._count.sql, self._count.bind(given))
-            rows = self._row.fetch(lock)
+                self._lock.execute(lock, given)
+            self._count.execute(count, given)
+            rows = self._lock.fetch(lock)
             return (rows[0], count.fetchone()[0]) if rows else None
 
     def _create_and_lock(self, name: str) -> tuple[Any, int] | None:

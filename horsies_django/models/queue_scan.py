@@ -70,7 +70,7 @@ class QueueScan:
         connection = self._connection
         with postgres.preparing_cursor(connection) if self._is_prepared else connection.cursor() as cursor:
             after = {_after(number).name: name for number, name in enumerate(self._last_names)}
-            cursor.execute(self._statement.sql, self._statement.bind({_WORKER_ID.name: self._worker_id} | after))
+            self._statement.execute(cursor, {_WORKER_ID.name: self._worker_id} | after)
             row = cursor.fetchone()
         if row is None:
             return None
@@ -102,37 +102,36 @@ def compile_scan(database: str, kinds: tuple[bool, ...]) -> Statement:
     deferred = tasks.deferred().order_by("enqueued_at")[:1]
     limits = Limit.objects.using(database).filter(next_at__isnull=False).order_by("next_at")[:1]
     own = workers.filter(pk=BoundParam(_WORKER_ID, Worker._meta.get_field("id"))).annotate(now=Now())
-    row = Statement.select(own.values_list("pk", "stop_requested_at", "quiet_since", "now"))
-    with_rules = Statement.select(Queue.objects.using(database).with_rules().values_list("pk")[:1])
-    parts = [
-        *(_waiting(tasks, is_async, _after(number)) for number, is_async in enumerate(kinds)),
-        Statement.select(deferred.values_list(SecondsUntil("enqueued_at"))),
-        Statement.select(limits.values_list(SecondsUntil("next_at"))),
-    ]
-    columns = ", ".join(f"({part.sql})" for part in parts)
-    params = [param for part in [*parts, with_rules, row] for param in part.params]
-    asked = "worker.stop_requested_at IS NOT NULL, worker.quiet_since IS NOT NULL"
-    columns += f", {asked}, EXISTS ({with_rules.sql}), worker.now"
-    whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # compiled by the ORM
-    return whole.inline_constants() if connections[database].vendor == "postgresql" else whole
+    pools = [_waiting(tasks, is_async, _after(number)) for number, is_async in enumerate(kinds)]
+    scan = Statement.compose(
+        "SELECT ({pools}), ({deferred}), ({limits}), worker.stop_requested_at IS NOT NULL,"
+        " worker.quiet_since IS NOT NULL, EXISTS ({with_rules}), worker.now FROM ({worker}) AS worker",
+        pools=Statement.join("), (", pools),
+        deferred=Statement.part(deferred.values_list(SecondsUntil("enqueued_at"))),
+        limits=Statement.part(limits.values_list(SecondsUntil("next_at"))),
+        with_rules=Statement.part(Queue.objects.using(database).with_rules().values_list("pk")[:1]),
+        worker=Statement.part(own.values_list("pk", "stop_requested_at", "quiet_since", "now")),
+    )
+    return postgres.inline_constants(scan, database)
 
 
 def _waiting(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param) -> Statement:
     """Return the queues with due tasks of this kind, as a JSON array of arrays."""
     make = JSON[connections[tasks.db].vendor]
-    names, name = skip_scan(tasks, is_async, after), NAME
-    is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=name, paused=True).values_list("pk"))
-    due = tasks.next_up(is_async=is_async).filter(queue_name=name)[:1]
-    priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
-    sql = (
-        f"WITH RECURSIVE {names.sql}"  # noqa: S608  # compiled by the ORM
-        f" SELECT CAST({make.rows}({make.values}(place, name, is_paused, priority, enqueued_at)) AS {make.text})"
-        f" FROM (SELECT names.place, names.name, EXISTS ({is_paused.sql}) AS is_paused,"
-        f" ({priority.sql}) AS priority, ({enqueued_at.sql}) AS enqueued_at FROM names"
-        f") AS queues"
+    due = tasks.next_up(is_async=is_async).filter(queue_name=NAME)[:1]
+    return Statement.compose(
+        "WITH RECURSIVE {names}"
+        " SELECT CAST({json_rows}({json_values}(place, name, is_paused, priority, enqueued_at)) AS {text})"
+        " FROM (SELECT names.place, names.name, EXISTS ({paused}) AS is_paused,"
+        " ({priority}) AS priority, ({enqueued_at}) AS enqueued_at FROM names) AS queues",
+        json_rows=make.rows,
+        json_values=make.values,
+        text=make.text,
+        names=skip_scan(tasks, is_async, after),
+        paused=Statement.part(Queue.objects.using(tasks.db).filter(name=NAME, paused=True).values_list("pk")),
+        priority=Statement.part(due.values_list("priority")),
+        enqueued_at=Statement.part(due.values_list("enqueued_at")),
     )
-    parts = (names, is_paused, priority, enqueued_at)
-    return Statement(sql, tuple(param for part in parts for param in part.params))
 
 
 def _due_queues(seen: list[list[Any]]) -> tuple[DueQueue, ...]:
@@ -166,22 +165,20 @@ def skip_scan(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param | Non
     if after is None:
         return scan_names(rows, "queue_name")
     names = rows.order_by("queue_name").values_list("queue_name")
-    first = Statement.select(names.filter(queue_name__gt=BoundParam(after, _NAMES))[:1])
-    following = Statement.select(names.filter(queue_name__gt=NAME)[:1])
-    sql = (
-        f"names (name, place) AS (SELECT ({first.sql}), 1 UNION ALL"  # noqa: S608  # compiled by the ORM
-        f" SELECT ({following.sql}), names.place + 1 FROM names"
-        f" WHERE names.name IS NOT NULL AND names.place < {QUEUES_PER_SCAN})"
+    return Statement.compose(
+        "names (name, place) AS (SELECT ({first}), 1 UNION ALL SELECT ({following}), names.place + 1 FROM names"
+        " WHERE names.name IS NOT NULL AND names.place < {limit})",
+        first=Statement.part(names.filter(queue_name__gt=BoundParam(after, _NAMES))[:1]),
+        following=Statement.part(names.filter(queue_name__gt=NAME)[:1]),
+        limit=QUEUES_PER_SCAN,
     )
-    return Statement(sql, (*first.params, *following.params))
 
 
 def scan_names(rows: TaskFilterQuerySet[Any], column: str) -> Statement:
     """Return ``names (name) AS …``: the distinct values of a column by which an index orders the rows, and a NULL."""
     names = rows.order_by(column).values_list(column)
-    first, following = Statement.select(names[:1]), Statement.select(names.filter(**{f"{column}__gt": NAME})[:1])
-    sql = (
-        f"names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # compiled by the ORM
-        f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"
+    return Statement.compose(
+        "names (name) AS (SELECT ({first}) UNION ALL SELECT ({following}) FROM names WHERE names.name IS NOT NULL)",
+        first=Statement.part(names[:1]),
+        following=Statement.part(names.filter(**{f"{column}__gt": NAME})[:1]),
     )
-    return Statement(sql, (*first.params, *following.params))

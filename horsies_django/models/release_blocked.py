@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import connections, models, transaction
+from django.db import models, transaction
 from django.db.models import Case, Count, Q, Value, When
 
 from ..core.bounds import bring_into_range, out_of_range
@@ -167,16 +167,15 @@ def repair_limit(database: str, key: str) -> int:
 def _waiting(database: str, after: str) -> list[str]:
     """Return the next keys with blocked tasks after ``after``, by a skip scan of their index."""
     keys = _tasks(database).blocked().order_by("limit_key").values_list("limit_key")
-    first = Statement.select(keys.filter(limit_key__gt=after)[:1])
-    following = Statement.select(keys.filter(limit_key__gt=OuterColumn("keys.key", models.CharField()))[:1])
-    sql = (
-        f"WITH RECURSIVE keys (key) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # compiled by the ORM
-        f" SELECT ({following.sql}) FROM keys WHERE keys.key IS NOT NULL)"
-        f" SELECT keys.key FROM keys WHERE keys.key IS NOT NULL LIMIT {KEYS_PER_STATEMENT}"
+    scan = Statement.compose(
+        "WITH RECURSIVE keys (key) AS (SELECT ({first}) UNION ALL"
+        " SELECT ({following}) FROM keys WHERE keys.key IS NOT NULL)"
+        " SELECT keys.key FROM keys WHERE keys.key IS NOT NULL LIMIT {limit}",
+        first=Statement.part(keys.filter(limit_key__gt=after)[:1]),
+        following=Statement.part(keys.filter(limit_key__gt=OuterColumn("keys.key", models.CharField()))[:1]),
+        limit=KEYS_PER_STATEMENT,
     )
-    with connections[database].cursor() as cursor:
-        cursor.execute(sql, (*first.params, *following.params))
-        return [key for (key,) in cursor.fetchall()]
+    return [key for (key,) in scan.rows(database)]
 
 
 def _with_room(database: str, keys: Collection[str]) -> list[str]:

@@ -234,5 +234,5 @@ def compile_idle_beat(database: str) -> Statement:
     with transaction.atomic(using=database, savepoint=False):  # elsewhere Django compiles no SELECT … FOR UPDATE
         update = Statement.update(mine, last_beat_at=Now(), memory=memory)
     held = Task.objects.using(database).held_by(worker_id)
-    exists = Statement.select(held.values_list("pk")[:1])
-    return Statement(f"{update.sql} RETURNING EXISTS ({exists.sql})", (*update.params, *exists.params))
+    exists = Statement.part(held.values_list("pk")[:1])
+    return Statement.compose("{update} RETURNING EXISTS ({exists})", update=update, exists=exists)

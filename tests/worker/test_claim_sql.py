@@ -88,9 +88,9 @@ def statements() -> dict[str, Statement]:
         return {
             "store results": compiled._complete,
             "record attempts": compiled._record,
-            "pick, of one queue": compiled._pick.statement,
-            "first of one of several queues": compiled._firsts.statement,
-            "pick, among the first of several queues": compiled._among.statement,
+            "pick, of one queue": compiled._pick,
+            "first of one of several queues": compiled._firsts,
+            "pick, among the first of several queues": compiled._among,
             "take": compiled._take,
         }
 

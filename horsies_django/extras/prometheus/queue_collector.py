@@ -17,8 +17,7 @@ from ...core.histogram import BOUNDS, counts_up_to, merge
 from ...core.options import Options
 from ...db import postgres
 from ...db.expressions import SecondsUntil
-from ...db.multi_query import decode_rows, run_queries
-from ...db.statements import Statement
+from ...db.statements import Statement, decode_rows, run_queries
 from ...models import Lease, Rollup
 from ...models.rollup import RollupSpan
 from ...ops.metrics import MetricsSnapshot, collect
@@ -78,7 +77,7 @@ def _read_upkeep(database: str) -> dict[str, Any]:
     """Return the seconds until the scheduler's last pass; on PostgreSQL also rows and the oldest transaction's age."""
     names = [lease_name(alias) for alias in backends_on(database)]
     leases = Lease.objects.using(database).filter(name__in=names).order_by("-renewed_at")
-    asked = {"scheduler": Statement.select(leases.values_list(SecondsUntil("renewed_at"))[:1])}
+    asked = {"scheduler": Statement.part(leases.values_list(SecondsUntil("renewed_at"))[:1])}
     if connections[database].vendor == "postgresql":
         tables = sorted(model._meta.db_table for model in apps.get_app_config("horsies_django").get_models())
         asked["rows"] = Statement(postgres.TUPLES, (tables,))

@@ -26,11 +26,10 @@ from ...db.claim_expressions import (
     QUEUES,
     IsPicked,
     IsStored,
-    completed_rows,
     one_statement,
 )
 from ...db.expressions import AnyOf, Param, ValueByPk, encode_pk, json_array, json_object
-from ...db.statements import CompiledSelect, Statement
+from ...db.statements import Statement
 from ..attempt import TaskAttempt, attempt_columns
 from ..claims import ClaimedTask, Completion, WorkerInfo, claimed_tasks, raise_unless_all_claimed
 from ..transitions import (
@@ -113,17 +112,13 @@ class _OneStatement(CompleteAndClaim):
 
     def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
-        just_completed = completed_rows(tasks.model._meta.db_table)
         # No attempt exists yet, unless a row was changed by hand: its result is then stored alone. ON CONFLICT would
         # write each row twice.
-        self._record = Statement.insert(
-            TaskAttempt, tasks.all_rows(), self._attempt, prefix=just_completed, may_exist=False
-        )
+        self._record = Statement.insert(TaskAttempt, tasks.all_rows(), self._attempt, may_exist=False)
         self._take = Statement.update(self._startable.filter(IsPicked()), **self._started)
         self._is_async = is_async
         self._stored = stored = tasks.filter(IsStored())
-        self._reader = self._select(stored.claimable(None, is_async=is_async))
-        self._one = ClaimCursor(self._as_one(self._reader), self._compile_after_cursor)
+        self._one = ClaimCursor(self._as_one(stored.claimable(None, is_async=is_async)), self._compile_after_cursor)
         self._was_short = False
 
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
@@ -146,7 +141,7 @@ class _OneStatement(CompleteAndClaim):
     def _compile_after_cursor(self) -> Statement:
         with transaction.atomic(using=self._alias, savepoint=False):
             rows = self._stored.claimable_after_cursor(is_async=self._is_async)
-            return self._as_one(self._select(rows))
+            return self._as_one(rows)
 
     @cached_property
     def _several(self) -> ClaimCursor:
@@ -163,7 +158,7 @@ class _OneStatement(CompleteAndClaim):
             rows = self._stored.claimable_of_queues(
                 self._stored.all_rows(), is_async=self._is_async, is_capped=is_capped
             )
-            return ClaimCursor(self._as_one(self._select(rows)))
+            return ClaimCursor(self._as_one(rows))
 
     def _one_by_one(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         """Claim from one queue after the other, skipping locked rows."""
@@ -181,24 +176,22 @@ class _OneStatement(CompleteAndClaim):
     def _execute(self, statement: Statement, bound: dict[str, Any]) -> list[ClaimedTask]:
         asked_at = time.monotonic()
         with postgres.preparing_cursor(self._connection) as cursor:
-            cursor.execute(statement.sql, statement.bind(bound))
+            statement.execute(cursor, bound)
             # Without a claim there are no rows to wait for: in a pipeline the statement goes along with the next one.
-            rows = self._reader.fetch(cursor) if bound[LIMIT.name] else []
+            rows = statement.fetch(cursor) if bound[LIMIT.name] else []
         if rows:
             raise_unless_all_claimed(rows[0][-1], len(rows))
         return claimed_tasks((row[:-1] for row in rows), asked_at)
 
-    def _select(self, rows: TaskQuerySet) -> CompiledSelect:
-        return CompiledSelect(rows, CLAIMED_COLUMNS, LIMIT)
-
-    def _as_one(self, pick: CompiledSelect) -> Statement:
+    def _as_one(self, rows: TaskQuerySet) -> Statement:
         return one_statement(
             complete=self._complete,
             record=self._record,
-            pick=pick.statement,
+            pick=Statement.select(rows, *CLAIMED_COLUMNS, limit=LIMIT),
             take=self._take,
             table=self._stored.model._meta.db_table,
             columns=len(CLAIMED_COLUMNS),
+            alias=self._alias,
         )
 
 
@@ -209,20 +202,20 @@ class _FourStatements(CompleteAndClaim):
         super().__init__(tasks, runner, is_async=is_async)
         self._record = Statement.insert(TaskAttempt, self._held.filter(status=TaskStatus.COMPLETED), self._attempt)
         self._take = Statement.update(self._startable.filter(AnyOf(_PICKED)), **self._started)
-        self._pick = CompiledSelect(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, LIMIT)
+        self._pick = Statement.select(tasks.claimable(None, is_async=is_async), *CLAIMED_COLUMNS, limit=LIMIT)
         self._tasks, self._is_async = tasks, is_async
 
     # Compiled on first use, because many workers have one queue.
 
     @cached_property
-    def _firsts(self) -> CompiledSelect:
+    def _firsts(self) -> Statement:
         """The ranks of the first tasks of a queue. It locks none: another worker may lock some before the claim."""
-        return CompiledSelect(self._tasks.in_open_queue(None, is_async=self._is_async), RANK, LIMIT)
+        return Statement.select(self._tasks.in_open_queue(None, is_async=self._is_async), *RANK, limit=LIMIT)
 
     @cached_property
-    def _among(self) -> CompiledSelect:
+    def _among(self) -> Statement:
         """The claim of tasks by id."""
-        return CompiledSelect(self._tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, LIMIT)
+        return Statement.select(self._tasks.claimable_among(AnyOf(_PICKED)), *CLAIMED_COLUMNS, limit=LIMIT)
 
     def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         with transaction.atomic(using=self._alias):
@@ -243,10 +236,13 @@ class _FourStatements(CompleteAndClaim):
         else:
             choice = bound[LIMIT.name] * _OVERFETCH
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
-            firsts = [self._firsts.run(bound | {QUEUE.name: queue, LIMIT.name: rooms[queue]}) for queue in queues]
+            firsts = [
+                self._firsts.rows(self._alias, bound | {QUEUE.name: queue, LIMIT.name: rooms[queue]})
+                for queue in queues
+            ]
             pick, bound[_PICKED.name] = self._among, self._listed(first_of(*firsts)[:choice])
         asked_at = time.monotonic()
-        return claimed_tasks(pick.run(bound), asked_at)
+        return claimed_tasks(pick.rows(self._alias, bound), asked_at)
 
     def _listed(self, keys: Iterable[UUID]) -> str:
         return json_array(encode_pk(keys, self._connection), self._connection)

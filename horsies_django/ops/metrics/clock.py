@@ -22,7 +22,7 @@ def queries(database: str) -> dict[str, Statement]:
     tasks = Task.objects.using(database).order_by("-pk").values_list(SecondsUntil("sent_at"))
     minutes = Rollup.objects.using(database).filter(span=RollupSpan.MINUTE).order_by("-start")
     newest = (tasks, minutes.values_list(SecondsUntil("start")))
-    return {name: Statement.select(rows[:1]) for name, rows in zip(_NAMES, newest, strict=True)}
+    return {name: Statement.part(rows[:1]) for name, rows in zip(_NAMES, newest, strict=True)}
 
 
 def seconds_behind(answers: Mapping[str, Any]) -> float:

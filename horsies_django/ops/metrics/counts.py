@@ -12,9 +12,8 @@ from django.db.models import Q
 
 from ...core.status import TaskStatus
 from ...db import postgres
-from ...db.multi_query import count_query, decode_rows, grouped_count_query, run_queries
 from ...db.now import Now
-from ...db.statements import Statement
+from ...db.statements import Statement, count_query, decode_rows, run_queries
 from ...models import Task
 from ...models.claim.query import not_past_deadline
 from ...models.depths import Depths
@@ -109,8 +108,11 @@ def queries(database: str) -> dict[str, Statement]:
     """Return the queries behind the counts, by name."""
     conditions = _conditions()
     asked = {
-        name: grouped_count_query(
-            rows, "queue_name", MAX_COUNTED + 1, **{of: conditions[of] for of in _conditions_for(name) if of != ALL}
+        name: count_query(
+            rows,
+            MAX_COUNTED + 1,
+            {of: conditions[of] for of in _conditions_for(name) if of != ALL},
+            by="queue_name",
         )
         for name, rows in _row_sets(database).items()
     }
@@ -135,7 +137,7 @@ def count_by_state(database: str, only: Q | None = None) -> dict[str, Count]:
         wanted = {of: conditions[of] for of in _conditions_for(name) if of != ALL}
         if only is not None:
             wanted = {ALL: only, **{of: condition & only for of, condition in wanted.items()}}
-        asked[name] = count_query(rows, MAX_COUNTED + 1, **wanted)
+        asked[name] = count_query(rows, MAX_COUNTED + 1, wanted)
     answers = run_queries(database, asked | _estimate_queries(database))
     read: dict[str, int] = {}
     for name in sets:

@@ -14,8 +14,7 @@ from django.db.models.functions import Cast
 from ...core.histogram import merge, percentile
 from ...core.status import AttemptOutcome
 from ...db.expressions import NowPlus
-from ...db.multi_query import decode_rows, rows_query
-from ...db.statements import Statement
+from ...db.statements import Statement, decode_rows, rows_query
 from ...models import Rollup
 from ...models.rollup import MINUTES, RollupSpan
 from .latency import histogram_in

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...db.expressions import SecondOf, SecondsUntil
-from ...db.multi_query import run_queries, scalar
 from ...db.now import Now
-from ...db.statements import Statement
+from ...db.statements import Statement, run_queries, scalar
 from ...models import Rollup
 from ...reaper.rollup import SETTLE_DELAY, uncounted
 
@@ -40,7 +39,7 @@ def rollup_clock(database: str | None) -> RollupClock:
 
 def query(database: str) -> Statement:
     """Return the query for the end of the first attempt that is not counted."""
-    return Statement.select(uncounted(database).order_by("pk").values_list(SecondsUntil("finished_at"))[:1])
+    return Statement.part(uncounted(database).order_by("pk").values_list(SecondsUntil("finished_at"))[:1])
 
 
 def lag_of(answer: Any) -> float:

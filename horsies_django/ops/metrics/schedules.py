@@ -10,8 +10,8 @@ from django.db.models import F
 
 from ...core.schedule_enums import DisabledBy
 from ...db.expressions import SecondOf, SecondsUntil
-from ...db.multi_query import count_query, decode_rows, rows_query, run_queries, scalar
 from ...db.now import Now
+from ...db.statements import count_query, decode_rows, rows_query, run_queries, scalar
 from ...models import Schedule
 
 #: How many schedules are listed, and the upper bound for counting invalid ones.

@@ -15,9 +15,8 @@ from django.db.models import F, QuerySet
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.options import Options
 from ...db.expressions import SecondOf, SecondsUntil
-from ...db.multi_query import decode_rows, rows_query, run_queries, scalar
 from ...db.now import Now
-from ...db.statements import Statement
+from ...db.statements import Statement, decode_rows, rows_query, run_queries, scalar
 from ...enqueue.backend import HorsiesBackend
 from ...models import Lease, Queue, Task
 from ...models.depths import Depth, Depths, depths
@@ -206,7 +205,7 @@ def _queries(database: str) -> dict[str, Statement]:
         **clock.queries(database),
         "queues": rows_query(queues, {"name": F("name"), **columns}, database),
         "second": scalar(SecondOf(Now()), Task.objects.using(database)),
-        "reaper": Statement.select(_reaper_passes(database)[:1]),
+        "reaper": Statement.part(_reaper_passes(database)[:1]),
         "rollup lag": rollup_lag.query(database),
     }
 

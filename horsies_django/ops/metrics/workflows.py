@@ -15,8 +15,7 @@ from django.db.models.fields.json import KT
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...db import postgres
 from ...db.expressions import SecondsUntil
-from ...db.multi_query import count_query, decode_rows, rows_query, run_queries
-from ...db.statements import Statement
+from ...db.statements import Statement, count_query, decode_rows, rows_query, run_queries
 from ...models import Workflow
 from .counts import MAX_COUNTED, Count, Exactness
 
@@ -82,12 +81,12 @@ def count_by_state(database: str, only: Q) -> dict[str, Count]:
     """
     rows = Workflow.objects.using(database)
     asked = {
-        status.value: count_query(rows.filter(status=status).order_by("status", "pk"), MAX_COUNTED + 1, found=only)
+        status.value: count_query(rows.filter(status=status).order_by("status", "pk"), MAX_COUNTED + 1, {"found": only})
         for status in WorkflowStatus
         if status != WorkflowStatus.COMPLETED
     }
     completed = only & Q(status=WorkflowStatus.COMPLETED)
-    asked[WorkflowStatus.COMPLETED.value] = count_query(rows.order_by("-pk"), MAX_COUNTED + 1, found=completed)
+    asked[WorkflowStatus.COMPLETED.value] = count_query(rows.order_by("-pk"), MAX_COUNTED + 1, {"found": completed})
     if connections[database].vendor == "postgresql":
         asked["rows"] = Statement(postgres.ESTIMATED_ROWS, (Workflow._meta.db_table,))
         asked["shares"] = Statement(postgres.ESTIMATED_SHARES, (Workflow._meta.db_table, "status"))

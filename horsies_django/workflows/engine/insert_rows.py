@@ -10,7 +10,8 @@ from typing import Any, Final, TypeAlias
 from django.db import connections, models
 
 from ...db import postgres
-from ...db.inserts import Insert, SqlFragment
+from ...db.inserts import insert_values
+from ...db.statements import Statement
 from ...models import WorkflowTask
 
 #: Nodes in one statement.
@@ -32,16 +33,16 @@ def insert(database: str, rows: Sequence[Mapping[str, Any]]) -> None:
     for start in range(0, len(rows), _BATCH if varying else 1):
         batch = rows[start : start + _BATCH]
         pieces, source = source_of(fields, batch, database) if varying else ({}, None)
-        Insert(WorkflowTask, {**first, **pieces}, database, source=source).run(database)
+        insert_values(WorkflowTask, {**first, **pieces}, database, source=source).run(database)
 
 
-_RowSource: TypeAlias = tuple[Mapping[str, SqlFragment], SqlFragment]
+_RowSource: TypeAlias = tuple[Mapping[str, Statement], Statement]
 
 
 def _of_postgres(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], database: str) -> _RowSource:
     types = {name: _type(field, database) for name, field in fields.items()}
     text = json.dumps([{name: row[name] for name in fields} for row in rows], default=_plain)
-    return {name: SqlFragment(f'sent."{name}"') for name in fields}, postgres.records(types, text)
+    return {name: Statement(f'sent."{name}"') for name in fields}, postgres.records(types, text)
 
 
 def _of_sqlite(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], database: str) -> _RowSource:
@@ -53,9 +54,7 @@ def _of_sqlite(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], dat
         return value if is_json else fields[name].get_db_prep_save(value, connection)
 
     text = json.dumps([{name: stored(name, row[name]) for name in fields} for row in rows])
-    return {name: SqlFragment(f"json_extract(value, '$.{name}')") for name in fields}, SqlFragment(
-        "json_each(%s)", (text,)
-    )
+    return {name: Statement(f"json_extract(value, '$.{name}')") for name in fields}, Statement("json_each(%s)", (text,))
 
 
 _SOURCES: Final = {"postgresql": _of_postgres, "sqlite": _of_sqlite}

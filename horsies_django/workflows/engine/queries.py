@@ -33,7 +33,7 @@ from ...db.expressions import (
     json_pairs,
 )
 from ...db.now import Now
-from ...db.statements import CompiledSelect, Statement
+from ...db.statements import Statement
 from ...db.workflow_expressions import IsAtOrAbove, IsAtOrBelow
 from ...models import Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
@@ -81,7 +81,7 @@ _COUNTERS: Final = ("open_deps", "ok_deps", "failed_deps", "open_ctx")
 class Query(NamedTuple):
     """A SELECT and the values of its parameters; None for a query that is too rare to be prepared."""
 
-    select: CompiledSelect
+    select: Statement
     values: Mapping[str, Any] | None
 
 
@@ -106,7 +106,7 @@ class EngineQueries:
         return {key for (key,) in self._select(self._lock, self._keys(roots))}
 
     @cached_property
-    def _lock(self) -> CompiledSelect:
+    def _lock(self) -> Statement:
         workflows = Workflow.objects.using(self.database).filter(AnyOf(_KEYS))
         return self._compile_select(workflows.locked(skip=True), ["pk"])
 
@@ -117,7 +117,7 @@ class EngineQueries:
         return Query(self._task_ends, self._keys(task_ids))
 
     @cached_property
-    def _task_ends(self) -> CompiledSelect:
+    def _task_ends(self) -> Statement:
         return self._compile_select(
             node_end.with_ended_tasks(self.nodes.filter(AnyOf(_KEYS, "task_id"))), node_end.TASK_END_COLUMNS
         )
@@ -202,14 +202,13 @@ class EngineQueries:
         )
 
     @cached_property
-    def _count_ended_returning(self) -> CompiledSelect:
-        selection, update = CompiledSelect(self._workflow_rows, _WORKFLOW_COLUMNS), self._count_ended
+    def _count_ended_returning(self) -> Statement:
+        selection, update = Statement.select(self._workflow_rows, *_WORKFLOW_COLUMNS), self._count_ended
         returning = ", ".join(map(self._connection.ops.quote_name, _WORKFLOW_COLUMNS))
-        selection.statement = Statement(f"{update.sql} RETURNING {returning}", update.params)
-        return selection
+        return selection._replace(sql=f"{update.sql} RETURNING {returning}", params=update.params)
 
     @cached_property
-    def _workflows(self) -> CompiledSelect:
+    def _workflows(self) -> Statement:
         return self._compile_select(self._workflow_rows, _WORKFLOW_COLUMNS)
 
     @property
@@ -223,7 +222,7 @@ class EngineQueries:
         return Query(self._waiting_at, self._position_values(positions))
 
     @cached_property
-    def _waiting_at(self) -> CompiledSelect:
+    def _waiting_at(self) -> Statement:
         return self._compile_select(self._at_positions.filter(IS_WAITING), NODE_COLUMNS)
 
     def waiting_below(self, positions: Collection[Position]) -> Query:
@@ -231,7 +230,7 @@ class EngineQueries:
         return Query(self._waiting_below, {_POSITIONS.name: json_pairs(positions, self._connection)})
 
     @cached_property
-    def _waiting_below(self) -> CompiledSelect:
+    def _waiting_below(self) -> Statement:
         return self._compile_select(self.nodes.filter(IS_WAITING, IsAtOrBelow(_POSITIONS, WorkflowTask)), NODE_COLUMNS)
 
     def _position_values(self, positions: Collection[Position]) -> dict[str, Any]:
@@ -253,7 +252,7 @@ class EngineQueries:
         return Query(self._source_results, self._position_values(positions))
 
     @cached_property
-    def _source_results(self) -> CompiledSelect:
+    def _source_results(self) -> Statement:
         return self._compile_select(
             self._at_positions, ("workflow_id", "task_index", Cast("result", TextField()), IS_NEUTRAL)
         )
@@ -263,7 +262,7 @@ class EngineQueries:
         return Query(self._item_results, self._position_values(maps))
 
     @cached_property
-    def _item_results(self) -> CompiledSelect:
+    def _item_results(self) -> Statement:
         return self._compile_select(self._items, ("workflow_id", "map_index", Cast("result", TextField())))
 
     def item_statuses(self, maps: Collection[Position]) -> Query:
@@ -271,7 +270,7 @@ class EngineQueries:
         return Query(self._item_statuses, self._position_values(maps))
 
     @cached_property
-    def _item_statuses(self) -> CompiledSelect:
+    def _item_statuses(self) -> Statement:
         return self._compile_select(self._items, ("workflow_id", "map_index", "status"))
 
     @property
@@ -281,7 +280,7 @@ class EngineQueries:
 
     def query(self, rows: models.QuerySet[Any], *columns: Any) -> Query:
         """Return a query for columns of these rows."""
-        return Query(CompiledSelect(rows, columns), None)
+        return Query(Statement.select(rows, *columns), None)
 
     # The ends of workflows.
 
@@ -290,7 +289,7 @@ class EngineQueries:
         return Query(self._outcomes, self._position_values(positions))
 
     @cached_property
-    def _outcomes(self) -> CompiledSelect:
+    def _outcomes(self) -> Statement:
         return self._compile_select(self._at_positions, OUTCOME_COLUMNS)
 
     def leaves(self, keys: Collection[UUID]) -> Query:
@@ -298,7 +297,7 @@ class EngineQueries:
         return Query(self._leaves, self._keys(keys))
 
     @cached_property
-    def _leaves(self) -> CompiledSelect:
+    def _leaves(self) -> Statement:
         rows = self.nodes.filter(AnyOf(_KEYS, "workflow_id"), map_index__isnull=True, dependents=[])
         return self._compile_select(rows.order_by("workflow_id", "task_index"), OUTCOME_COLUMNS)
 
@@ -307,7 +306,7 @@ class EngineQueries:
         return Query(self._status_counts, self._keys(keys))
 
     @cached_property
-    def _status_counts(self) -> CompiledSelect:
+    def _status_counts(self) -> Statement:
         rows = self.nodes.filter(AnyOf(_KEYS, "workflow_id"), map_index__isnull=True)
         grouped = rows.order_by().values("workflow_id", "status").annotate(count=Count("pk"))
         return self._compile_select(grouped, ("workflow_id", "status", "count"))
@@ -320,7 +319,7 @@ class EngineQueries:
         return Query(self._parents, self._keys(keys))
 
     @cached_property
-    def _parents(self) -> CompiledSelect:
+    def _parents(self) -> Statement:
         workflow = [f"workflow__{name}" for name in _WORKFLOW_COLUMNS]
         return self._compile_select(
             self.nodes.filter(IsAtOrAbove(_KEYS, WorkflowTask), status__in=IN_PROGRESS), (*PARENT_COLUMNS, *workflow)
@@ -360,8 +359,7 @@ class EngineQueries:
         insertion, update = self._insert(changes), self._update
         if not self._is_postgres:
             return [insertion, update]
-        both = Statement(f"WITH made AS ({insertion.sql}) {update.sql}", (*insertion.params, *update.params))
-        return [both.inline_constants()]
+        return [self._inlined(Statement.compose("WITH made AS ({insert}) {update}", insert=insertion, update=update))]
 
     def set_due_times(self, keys: Collection[int]) -> None:
         """Set when the waits of these nodes end, counted from now, unless they have a fixed time."""
@@ -396,31 +394,30 @@ class EngineQueries:
     def _map(self, entries: Mapping[Any, Any]) -> str:
         return json_object(encode_pk(entries, self._connection), map(str, entries.values()))
 
-    def _compile_select(self, rows: models.QuerySet[Any], columns: Iterable[Any]) -> CompiledSelect:
-        selection = CompiledSelect(rows, columns)
-        selection.statement = self._inlined(selection.statement)
-        return selection
+    def _compile_select(self, rows: models.QuerySet[Any], columns: Iterable[Any]) -> Statement:
+        return self._inlined(Statement.select(rows, *columns))
 
     def _inlined(self, statement: Statement) -> Statement:
         """Inline the constants on PostgreSQL, so that a worker's connection can prepare the statement."""
-        return statement.inline_constants() if self._is_postgres else statement
+        return postgres.inline_constants(statement, self.database)
 
     def fetch(self, *queries: Query) -> list[list[Any]]:
         """Return the rows of each query, in one round trip: the queries form a pipeline."""
         with ExitStack() as stack:
             cursors = [stack.enter_context(self._cursor(query)) for query in queries]
             for (selection, given), cursor in zip(queries, cursors, strict=True):
-                selection.execute(cursor, given or {})
+                selection.execute(cursor, given)
             return [query.select.fetch(cursor) for query, cursor in zip(queries, cursors, strict=True)]
 
     def _cursor(self, query: Query) -> CursorWrapper:
         is_kept = query.values is not None
         return postgres.preparing_cursor(self._connection) if is_kept else self._connection.cursor()
 
-    def _select(self, selection: CompiledSelect, given: Mapping[str, Any]) -> list[Any]:
+    def _select(self, selection: Statement, given: Mapping[str, Any]) -> list[Any]:
         with postgres.preparing_cursor(self._connection) as cursor:
-            return selection.read(cursor, selection.statement, given)
+            selection.execute(cursor, given)
+            return selection.fetch(cursor)
 
     def _execute(self, statement: Statement, given: Mapping[str, Any]) -> None:
         with postgres.preparing_cursor(self._connection) as cursor:
-            cursor.execute(statement.sql, statement.bind(given))
+            statement.execute(cursor, given)
